@@ -1,0 +1,133 @@
+"""What a session sends to its node, and what it hears back. Pure: data types, limits and codecs.
+
+Order inside a batch: allocs, uploads, program, reads, frees. A node executes a session's batches in ``seq`` order, each once.
+Structs are array-like: new fields go last and have defaults; nothing is renamed, reordered or retyped.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+__all__ = ["Limits", "LIMITS", "Upload", "Read", "Batch", "ReadResult", "Fault", "Done", "encode_batch", "decode_batch", "encode_done", "decode_done"]
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What a node accepts; checked at the edge, told to the session when it opens."""
+
+    batch_bytes_max: int = 8 << 20
+    inline_bytes_max: int = 64 << 10  # an upload or a read above this goes over the data port
+    chunk_bytes: int = 4 << 20
+    instructions_max: int = 20_000
+    buffers_max: int = 40_000
+    scalars_max: int = 100_000
+    reads_max: int = 4_096
+    outstanding_batches_max: int = 32
+    buffer_bytes_max: int = 1 << 40
+
+
+LIMITS: Final = Limits()
+
+
+class Upload(msgspec.Struct, array_like=True, frozen=True):
+    """Bytes for a fresh buffer ``handle`` (allocated by this upload, ``nbytes`` long): inline, or chunk digests (blake3, 32 bytes each) of the data port."""
+
+    handle: int
+    nbytes: int
+    inline: bytes = b""
+    chunks: tuple[bytes, ...] = ()
+
+
+class Read(msgspec.Struct, array_like=True, frozen=True):
+    """Ask for ``nbytes`` of buffer ``handle`` from byte ``offset``, as they are after the program."""
+
+    ticket: int
+    handle: int
+    offset: int
+    nbytes: int
+
+
+class Batch(msgspec.Struct, array_like=True, frozen=True, tag="batch.v1"):
+    """One flush of a session.
+
+    ``program`` and ``dims`` are blake3 digests (32 bytes; empty: no program); their bodies ride along when the node may not know them
+    yet. ``dims_delta``: instead of a dims body, (digest of the dims to start from, u32 positions, i64 values), little-endian.
+    ``handles``: zlib of little-endian i64, first differences, of one session-unique handle for every EXTERNAL and CREATED buffer in buffer order.
+    ``trace``: W3C traceparent or empty.
+    """
+
+    session: str
+    epoch: int
+    seq: int
+    program: bytes = b""
+    dims: bytes = b""
+    program_body: bytes = b""
+    dims_body: bytes = b""
+    dims_delta: tuple[bytes, bytes, bytes] | None = None
+    scalars: tuple[int | float | tuple[float, float], ...] = ()
+    handles: bytes = b""
+    allocs: tuple[tuple[int, int], ...] = ()
+    uploads: tuple[Upload, ...] = ()
+    reads: tuple[Read, ...] = ()
+    frees: tuple[int, ...] = ()
+    trace: str = ""
+
+
+class ReadResult(msgspec.Struct, array_like=True, frozen=True):
+    """The answer to a Read: the bytes, or (when large) the id of a blob to fetch once from the data port."""
+
+    ticket: int
+    nbytes: int
+    inline: bytes = b""
+    blob: str = ""
+
+
+class Fault(msgspec.Struct, array_like=True, frozen=True):
+    """Why a batch was refused or ended: a name of the error tree, a sentence that says what to do, and the places (``rule @ place: text``)."""
+
+    name: str
+    message: str
+    places: tuple[str, ...] = ()
+    fatal: bool = True
+
+
+class Done(msgspec.Struct, array_like=True, frozen=True, tag="done.v1"):
+    """Every batch gets one. ``needs``: digests (program or dims) the node does not hold; the session resends the batch with bodies.
+
+    ``core_ns`` is this batch's measured core time, ``instructions`` its exact element-instruction count, ``resident_bytes`` the session's memory after it.
+    ``launch_digest``: rolling blake3 over all launches of the session so far.
+    """
+
+    session: str
+    seq: int
+    core_ns: int = 0
+    instructions: int = 0
+    resident_bytes: int = 0
+    reads: tuple[ReadResult, ...] = ()
+    fault: Fault | None = None
+    needs: tuple[bytes, ...] = ()
+    launch_digest: bytes = b""
+
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_batch: Final = msgspec.msgpack.Decoder(Batch)
+_done: Final = msgspec.msgpack.Decoder(Done)
+
+
+def encode_batch(batch: Batch) -> bytes:
+    return _encoder.encode(batch)
+
+
+def decode_batch(data: bytes) -> Batch:
+    """Raises msgspec.DecodeError (or its subclass ValidationError) on anything that is not a Batch."""
+    return _batch.decode(data)
+
+
+def encode_done(done: Done) -> bytes:
+    return _encoder.encode(done)
+
+
+def decode_done(data: bytes) -> Done:
+    """Raises msgspec.DecodeError on anything that is not a Done."""
+    return _done.decode(data)

@@ -1,0 +1,201 @@
+"""Facts, in the past tense: the only thing controller and billing are derived from. Pure.
+
+One NATS message on an event subject is a msgpack list of events (frequent ones are packed by the hundred). Every struct is array-like with a
+hand-written, versioned tag: new fields go last and have defaults; nothing is renamed, reordered or retyped. Frozen samples of each
+live in tests/golden/events/. Times are integers: ``at_ns`` is Unix time of the emitting node; durations come from its monotonic clock.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+__all__ = [
+    "DeviceFact", "NodeRegistered", "NodeLost", "SessionOpenedFact", "SessionClosedFact", "UsageRecorded", "DeviceAccounted", "TaskSubmitted",
+    "TaskPlaced", "TaskRefused", "TaskStateChanged", "ConfigChanged", "TariffSet", "GrantRecorded", "Event", "encode_events", "decode_events",
+]  # fmt: skip
+
+
+class DeviceFact(msgspec.Struct, array_like=True, frozen=True):
+    index: int
+    name: str
+    backend: str
+    cores: int
+    vram_bytes: int
+
+
+class NodeRegistered(msgspec.Struct, array_like=True, frozen=True, tag="node.registered.v1"):
+    """A node started (or restarted: ``epoch`` grew)."""
+
+    at_ns: int
+    node: str
+    name: str
+    address: str
+    epoch: int
+    devices: tuple[DeviceFact, ...]
+    groups: tuple[str, ...] = ()
+    version: str = ""
+
+
+class NodeLost(msgspec.Struct, array_like=True, frozen=True, tag="node.lost.v1"):
+    """A node stopped, by itself (reason ``stopped``) or by missing its lease."""
+
+    at_ns: int
+    node: str
+    epoch: int
+    reason: str
+
+
+class SessionOpenedFact(msgspec.Struct, array_like=True, frozen=True, tag="session.opened.v1"):
+    at_ns: int
+    session: str
+    tenant: str
+    task: str
+    node: str
+    gpu: int
+    priority: int
+    quota_bytes: int
+    swap: bool = True
+    title: str = ""
+
+
+class SessionClosedFact(msgspec.Struct, array_like=True, frozen=True, tag="session.closed.v1"):
+    at_ns: int
+    session: str
+    node: str
+    reason: str
+    core_ns: int
+    byte_ns: int
+    instructions: int
+    launches: int
+    launch_digest: str
+    failed: bool = False
+
+
+class UsageRecorded(msgspec.Struct, array_like=True, frozen=True, tag="usage.recorded.v1"):
+    """One session, one interval on one device: [from_ns, to_ns) of the node's Unix time. ``core_ns``: launch time x cores occupied;
+    ``byte_ns``: resident bytes x time. (node, epoch, gpu, serial) names the fact for ever: a repeat is the same fact."""
+
+    node: str
+    epoch: int
+    gpu: int
+    serial: int
+    session: str
+    tenant: str
+    task: str
+    priority: int
+    from_ns: int
+    to_ns: int
+    core_ns: int
+    byte_ns: int
+    instructions: int
+    launches: int
+
+
+class DeviceAccounted(msgspec.Struct, array_like=True, frozen=True, tag="device.accounted.v1"):
+    """One device, one interval: charged_core_ns + scheduler_core_ns + idle_core_ns == wall_ns * cores, exactly.
+    ``serial_first``..``serial_last`` are the UsageRecorded of this interval (their core_ns sum to charged_core_ns); last < first: none."""
+
+    node: str
+    epoch: int
+    gpu: int
+    serial: int
+    from_ns: int
+    wall_ns: int
+    cores: int
+    charged_core_ns: int
+    scheduler_core_ns: int
+    idle_core_ns: int
+    serial_first: int
+    serial_last: int
+
+
+class TaskSubmitted(msgspec.Struct, array_like=True, frozen=True, tag="task.submitted.v1"):
+    at_ns: int
+    task: str
+    tenant: str
+    priority: int
+    vram_bytes: int
+    gpu_count: int = 1
+    exclusive: bool = False
+    groups: tuple[str, ...] = ()
+    noswap: bool = False
+    title: str = ""
+
+
+class TaskPlaced(msgspec.Struct, array_like=True, frozen=True, tag="task.placed.v1"):
+    """``scores``: (node, gpu, score) of every candidate, best first; ``refusals``: (node, gpu, reason, detail) of the others. ``position``:
+    the log position of the last event the decision saw."""
+
+    at_ns: int
+    task: str
+    node: str
+    gpus: tuple[int, ...]
+    scores: tuple[tuple[str, int, int], ...]
+    refusals: tuple[tuple[str, int, str, str], ...]
+    position: int
+
+
+class TaskRefused(msgspec.Struct, array_like=True, frozen=True, tag="task.refused.v1"):
+    at_ns: int
+    task: str
+    refusals: tuple[tuple[str, int, str, str], ...]
+    position: int
+
+
+class TaskStateChanged(msgspec.Struct, array_like=True, frozen=True, tag="task.state_changed.v1"):
+    """state: queued, started, completed, failed."""
+
+    at_ns: int
+    task: str
+    state: str
+    reason: str = ""
+
+
+class ConfigChanged(msgspec.Struct, array_like=True, frozen=True, tag="config.changed.v1"):
+    """``scope``: ``global`` or a node id; ``key`` with its new value (None: unset)."""
+
+    at_ns: int
+    scope: str
+    key: str
+    value: int | str | None
+
+
+class TariffSet(msgspec.Struct, array_like=True, frozen=True, tag="tariff.set.v1"):
+    """Prices in micro-credits, valid from ``from_ns`` for tenants of ``tier``."""
+
+    at_ns: int
+    tier: str
+    from_ns: int
+    core_second_micro: int
+    gib_second_micro: int
+
+
+class GrantRecorded(msgspec.Struct, array_like=True, frozen=True, tag="grant.recorded.v1"):
+    """Credits given to a tenant (``grant`` names the fact for ever)."""
+
+    at_ns: int
+    grant: str
+    tenant: str
+    micro: int
+    tier: str = ""
+
+
+Event = (
+    NodeRegistered | NodeLost | SessionOpenedFact | SessionClosedFact | UsageRecorded | DeviceAccounted | TaskSubmitted | TaskPlaced
+    | TaskRefused | TaskStateChanged | ConfigChanged | TariffSet | GrantRecorded
+)  # fmt: skip
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final[msgspec.msgpack.Decoder[Any]] = msgspec.msgpack.Decoder(list[Event])
+
+
+def encode_events(events: list[Event]) -> bytes:
+    return _encoder.encode(events)
+
+
+def decode_events(data: bytes) -> list[Event]:
+    """Raises msgspec.DecodeError (ValidationError for an unknown tag)."""
+    events: list[Event] = _decoder.decode(data)
+    return events

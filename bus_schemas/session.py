@@ -1,0 +1,94 @@
+"""Discovery, opening and closing of sessions (core request/reply, msgpack). Pure: data types."""
+
+from __future__ import annotations
+
+import msgspec
+
+from bus_schemas.batch import LIMITS, Fault, Limits
+
+__all__ = ["DeviceInfo", "NodeInfo", "OpenSession", "SessionOpened", "CloseSession", "SessionClosed", "Ping", "Pong"]
+
+
+class DeviceInfo(msgspec.Struct, frozen=True):
+    """One device of a node. ``cores`` are the backend's units of occupancy (CPU threads or SMs)."""
+
+    index: int
+    name: str
+    backend: str
+    cores: int
+    vram_bytes: int
+    vram_free_bytes: int
+
+
+class NodeInfo(msgspec.Struct, frozen=True):
+    """A node as it answers discovery. ``data_port``: ``unix:/path`` and ``tcp:host:port`` addresses, best first."""
+
+    node: str
+    name: str
+    address: str
+    epoch: int
+    devices: tuple[DeviceInfo, ...]
+    data_port: tuple[str, ...]
+    groups: tuple[str, ...] = ()
+    version: str = ""
+
+
+class OpenSession(msgspec.Struct, frozen=True):
+    """A client asks a node for a session. ``task``: the controller's task id, or empty. ``vram_bytes`` 0: no quota but the device."""
+
+    session: str
+    tenant: str
+    task: str
+    priority: int
+    gpus: tuple[int, ...]
+    vram_bytes: int
+    exclusive: bool = False
+    dedup: bool = False
+    swap: bool = True
+    client_version: str = ""
+    title: str = ""
+
+
+class SessionOpened(msgspec.Struct, frozen=True):
+    """The node's answer; ``fault`` set when refused. ``token`` opens the data port."""
+
+    session: str
+    epoch: int
+    node: NodeInfo | None
+    token: str = ""
+    quota_bytes: int = 0
+    limits: Limits = LIMITS
+    lease_ms: int = 30_000
+    fault: Fault | None = None
+
+
+class CloseSession(msgspec.Struct, frozen=True):
+    session: str
+    reason: str = "done"
+    last_seq: int = 0
+
+
+class SessionClosed(msgspec.Struct, frozen=True):
+    """What the session used: totals over its life, and its launch-order digest (hex)."""
+
+    session: str
+    core_ns: int = 0
+    byte_ns: int = 0
+    instructions: int = 0
+    launches: int = 0
+    launch_digest: str = ""
+    core_credits_micro: int = 0
+    vram_credits_micro: int = 0
+
+
+class Ping(msgspec.Struct, frozen=True):
+    """Keeps a session's lease alive; empty session: only asks whether the node is there."""
+
+    session: str = ""
+
+
+class Pong(msgspec.Struct, frozen=True):
+    node: str
+    epoch: int
+    session_known: bool
+    seq_done: int = 0

@@ -1,0 +1,160 @@
+"""Programs of the tensor tier: the structure, its parameters, and the two bound together.
+
+A *program* is what stays the same from step to step: operations, wiring, element types, ranks, attributes. Its *dims* (sizes, strides,
+offsets, buffer sizes) and its *scalars* (immediates) are parameters, so a growing KV cache or a counting optimiser step is the same
+program each time. ``bind`` joins a program with its dims; back ends accept only what ``wis.verify.verify`` returns.
+
+May live here: data types and the dims layout. May not: rules (verify), bytes (encoding), meaning (reference).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from wis.dtypes import DType
+from wis.ops import BY_CODE, Op
+
+__all__ = [
+    "VERSION", "BufferKind", "Ref", "Imm", "Instr", "Program", "Operand", "Scalar", "BoundInstr", "BoundProgram", "bind", "dims_length",
+]  # fmt: skip
+
+VERSION: Final = 1
+
+
+class BufferKind(IntEnum):
+    """How long a buffer of a program lives."""
+
+    EXTERNAL = 0  # existed before; may be read and written
+    CREATED = 1  # made by this program, zero length of life before, outlives it
+    TEMP = 2  # made and dropped inside; never visible outside
+
+
+class Ref(msgspec.Struct, frozen=True, array_like=True, tag=0, gc=False):
+    """A buffer operand: index into the program's buffers, element type code, rank. Sizes are in the dims."""
+
+    buffer: int
+    dtype: int
+    rank: int
+
+
+class Imm(msgspec.Struct, frozen=True, array_like=True, tag=1, gc=False):
+    """An immediate operand: index into the scalars, and the element type it is converted to."""
+
+    scalar: int
+    dtype: int
+
+
+class Instr(msgspec.Struct, frozen=True, array_like=True):
+    """One instruction of the structure."""
+
+    op: int
+    outs: tuple[Ref, ...]
+    ins: tuple[Ref | Imm, ...]
+    attrs: tuple[int, ...] = ()
+
+
+class Program(msgspec.Struct, frozen=True, array_like=True):
+    """The structure. ``buffers`` holds one BufferKind a buffer; ``n_scalars`` is the number of immediates' slots."""
+
+    version: int
+    buffers: tuple[int, ...]
+    n_scalars: int
+    code: tuple[Instr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A buffer operand with its dims; strides and offset count elements of ``dtype``."""
+
+    buffer: int
+    dtype: DType
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+    @property
+    def numel(self) -> int:
+        n = 1
+        for size in self.shape:
+            n *= size
+        return n
+
+    def span(self) -> tuple[int, int]:
+        """First and one-past-last element touched, in elements from the buffer's start; (0, 0) when empty."""
+        low = high = self.offset
+        for size, stride in zip(self.shape, self.strides, strict=True):
+            if size == 0:
+                return 0, 0
+            if stride >= 0:
+                high += (size - 1) * stride
+            else:
+                low += (size - 1) * stride
+        return low, high + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """An immediate operand: slot in the scalars, and the type it is converted to."""
+
+    slot: int
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class BoundInstr:
+    """An instruction with its operands' dims."""
+
+    op: Op
+    outs: tuple[Operand, ...]
+    ins: tuple[Operand | Scalar, ...]
+    attrs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BoundProgram:
+    """A program with its dims. ``nbytes`` has one entry a buffer (for EXTERNAL ones: the least size required)."""
+
+    program: Program
+    nbytes: tuple[int, ...]
+    code: tuple[BoundInstr, ...]
+
+
+def _refs(instr: Instr) -> Iterator[Ref]:
+    yield from instr.outs
+    for operand in instr.ins:
+        if isinstance(operand, Ref):
+            yield operand
+
+
+def dims_length(program: Program) -> int:
+    """How many i64 the dims of ``program`` hold: one byte size a buffer, then shape, strides, offset of every Ref (outs, then ins) in code order."""
+    return len(program.buffers) + sum(2 * ref.rank + 1 for instr in program.code for ref in _refs(instr))
+
+
+def bind(program: Program, dims: bytes) -> BoundProgram:
+    """Join structure and dims (little-endian i64). Raises ValueError when the length does not match; checks nothing else."""
+    if len(dims) != 8 * dims_length(program):
+        raise ValueError(f"dims hold {len(dims)} bytes, the program needs {8 * dims_length(program)}")
+    values: list[int] = np.frombuffer(dims, "<i8").tolist()
+    at = len(program.buffers)
+
+    def operand(ref: Ref) -> Operand:
+        nonlocal at
+        start, rank = at, ref.rank
+        at += 2 * rank + 1
+        return Operand(
+            ref.buffer, DType(ref.dtype), tuple(values[start : start + rank]), tuple(values[start + rank : start + 2 * rank]), values[at - 1]
+        )
+
+    code = []
+    for instr in program.code:
+        outs = tuple(operand(ref) for ref in instr.outs)
+        ins = tuple(operand(x) if isinstance(x, Ref) else Scalar(x.scalar, DType(x.dtype)) for x in instr.ins)
+        code.append(BoundInstr(BY_CODE[instr.op], outs, ins, instr.attrs))
+    return BoundProgram(program, tuple(values[: len(program.buffers)]), tuple(code))
