@@ -10,7 +10,20 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["Limits", "LIMITS", "Upload", "Read", "Batch", "ReadResult", "Fault", "Done", "encode_batch", "decode_batch", "encode_done", "decode_done"]
+__all__ = [
+    "Limits",
+    "LIMITS",
+    "Upload",
+    "Read",
+    "Batch",
+    "ReadResult",
+    "Fault",
+    "Done",
+    "encode_batch",
+    "decode_batch",
+    "encode_done",
+    "decode_done",
+]
 
 
 class Limits(msgspec.Struct, frozen=True):

@@ -66,7 +66,7 @@ class SessionClosedFact(msgspec.Struct, array_like=True, frozen=True, tag="sessi
     node: str
     reason: str
     core_ns: int
-    byte_ns: int
+    byte_ms: int
     instructions: int
     launches: int
     launch_digest: str
@@ -75,7 +75,7 @@ class SessionClosedFact(msgspec.Struct, array_like=True, frozen=True, tag="sessi
 
 class UsageRecorded(msgspec.Struct, array_like=True, frozen=True, tag="usage.recorded.v1"):
     """One session, one interval on one device: [from_ns, to_ns) of the node's Unix time. ``core_ns``: launch time x cores occupied;
-    ``byte_ns``: resident bytes x time. (node, epoch, gpu, serial) names the fact for ever: a repeat is the same fact."""
+    ``byte_ms``: resident bytes x time. (node, epoch, gpu, serial) names the fact for ever: a repeat is the same fact."""
 
     node: str
     epoch: int
@@ -88,7 +88,7 @@ class UsageRecorded(msgspec.Struct, array_like=True, frozen=True, tag="usage.rec
     from_ns: int
     to_ns: int
     core_ns: int
-    byte_ns: int
+    byte_ms: int
     instructions: int
     launches: int
 

@@ -73,7 +73,7 @@ class SessionClosed(msgspec.Struct, frozen=True):
 
     session: str
     core_ns: int = 0
-    byte_ns: int = 0
+    byte_ms: int = 0
     instructions: int = 0
     launches: int = 0
     launch_digest: str = ""

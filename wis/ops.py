@@ -114,7 +114,14 @@ def _op(
 
 _M = Kind.MAP
 # --- moving
-_op(1, "cast", _M, Types.CAST, 1, "out = in converted (same type: a copy). float->int truncates towards 0 and saturates, NaN gives 0; x->bool is x != 0")
+_op(
+    1,
+    "cast",
+    _M,
+    Types.CAST,
+    1,
+    "out = in converted (same type: a copy). float->int truncates towards 0 and saturates, NaN gives 0; x->bool is x != 0",
+)
 _op(2, "where", _M, Types.WHERE, 3, "out = ins[0] ? ins[1] : ins[2]")
 # --- unary
 for _c, _n, _t, _d in (
@@ -200,7 +207,15 @@ for _c, _n, _d in (
     _op(_c, _n, _M, Types.COMPARE, 2, _d + "; complex types only eq and ne")
 _op(96, "fma", _M, Types.REAL, 3, "a * b + c rounded once")
 # --- generating
-_op(100, "iota", Kind.IOTA, Types.OWN, 2, "out[i] = ins[0] + ins[1] * i[dim]; both ins immediates; floats computed in f64, then rounded", attrs=("dim",))
+_op(
+    100,
+    "iota",
+    Kind.IOTA,
+    Types.OWN,
+    2,
+    "out[i] = ins[0] + ins[1] * i[dim]; both ins immediates; floats computed in f64, then rounded",
+    attrs=("dim",),
+)
 _op(
     101,
     "random",
@@ -227,33 +242,141 @@ _op(121, "cumprod", Kind.SCAN, Types.SAME, 1, "running product; f16 and bf16 acc
 _op(122, "cummax", Kind.SCAN, Types.WITH_ARG, 1, "running greatest and its last index; NaN wins", n_outs=2, attrs=("dim",))
 _op(123, "cummin", Kind.SCAN, Types.WITH_ARG, 1, "running least and its last index; NaN wins", n_outs=2, attrs=("dim",))
 # --- contractions
-_op(130, "matmul", Kind.MATMUL, Types.SAME, 2, "[..., m, k] x [..., k, n] -> [..., m, n]; equal batch dimensions; f16 and bf16 accumulate in f32")
+_op(
+    130,
+    "matmul",
+    Kind.MATMUL,
+    Types.SAME,
+    2,
+    "[..., m, k] x [..., k, n] -> [..., m, n]; equal batch dimensions; f16 and bf16 accumulate in f32",
+)
 _CONV = ("groups", "*stride", "*pad", "*dilation")  # one of each starred attribute for every spatial dimension (1 to 3)
 _op(131, "conv", Kind.CONV, Types.REAL, 2, "x [n, c, *s], w [o, c/groups, *k] -> [n, o, *t]; cross-correlation, zero padding", attrs=_CONV)
-_op(132, "conv_dx", Kind.CONV, Types.REAL, 2, "dy [n, o, *t], w [o, c/groups, *k] -> dx [n, c, *s]: gradient of conv by x; also transposed convolution", attrs=_CONV)
+_op(
+    132,
+    "conv_dx",
+    Kind.CONV,
+    Types.REAL,
+    2,
+    "dy [n, o, *t], w [o, c/groups, *k] -> dx [n, c, *s]: gradient of conv by x; also transposed convolution",
+    attrs=_CONV,
+)
 _op(133, "conv_dw", Kind.CONV, Types.REAL, 2, "dy [n, o, *t], x [n, c, *s] -> dw [o, c/groups, *k]: gradient of conv by w", attrs=_CONV)
 # --- pooling over the last 1 to 3 dimensions of [n, c, *s]
 _POOL = ("*kernel", "*stride", "*pad", "*dilation")
-_op(140, "max_pool", Kind.POOL, Types.WITH_ARG, 1, "greatest in each window and its flat index in *s; the last NaN wins, else the first greatest", n_outs=2, attrs=_POOL)
-_op(141, "avg_pool", Kind.POOL, Types.REAL, 1, "window sum / divisor; divisor attr 0: window size, clipped to the padded input if count_pad else to the input", attrs=("count_pad", "divisor", "*kernel", "*stride", "*pad"))
-_op(142, "avg_pool_dx", Kind.POOL, Types.REAL, 1, "gradient of avg_pool by its input", attrs=("count_pad", "divisor", "*kernel", "*stride", "*pad"))
+_op(
+    140,
+    "max_pool",
+    Kind.POOL,
+    Types.WITH_ARG,
+    1,
+    "greatest in each window and its flat index in *s; the last NaN wins, else the first greatest",
+    n_outs=2,
+    attrs=_POOL,
+)
+_op(
+    141,
+    "avg_pool",
+    Kind.POOL,
+    Types.REAL,
+    1,
+    "window sum / divisor; divisor attr 0: window size, clipped to the padded input if count_pad else to the input",
+    attrs=("count_pad", "divisor", "*kernel", "*stride", "*pad"),
+)
+_op(
+    142,
+    "avg_pool_dx",
+    Kind.POOL,
+    Types.REAL,
+    1,
+    "gradient of avg_pool by its input",
+    attrs=("count_pad", "divisor", "*kernel", "*stride", "*pad"),
+)
 # --- indexing. Index values are i64; a negative one counts from the end; outside: load gives 0, store is dropped, the trap bit is set
-_op(150, "gather", Kind.INDEX, Types.INDEXED, 2, "x, idx -> out[i] = x[i with i[dim] replaced by idx[i]]; out has the shape of idx", attrs=("dim",))
-_op(151, "scatter", Kind.INDEX, Types.INDEXED, 2, "ins: src, idx (one shape; src may be an immediate): out[i with i[dim] replaced by idx[i]] = or op= src[i], in row-major order of i", attrs=("dim", "mode"), rmw=True)
+_op(
+    150,
+    "gather",
+    Kind.INDEX,
+    Types.INDEXED,
+    2,
+    "x, idx -> out[i] = x[i with i[dim] replaced by idx[i]]; out has the shape of idx",
+    attrs=("dim",),
+)
+_op(
+    151,
+    "scatter",
+    Kind.INDEX,
+    Types.INDEXED,
+    2,
+    "ins: src, idx (one shape; src may be an immediate): out[i with i[dim] replaced by idx[i]] = or op= src[i], in row-major order of i",
+    attrs=("dim", "mode"),
+    rmw=True,
+)
 _op(152, "index", Kind.INDEX, Types.INDEXED, (2, -1), "x, idx_1..idx_k (all of shape S) -> out[S, rest] = x[idx_1, .., idx_k, rest]")
-_op(153, "index_put", Kind.INDEX, Types.INDEXED, (2, -1), "src [S, rest], idx_1..idx_k (shape S): out[idx_1, .., idx_k, rest] = or op= src, in row-major order", attrs=("mode",), rmw=True)
+_op(
+    153,
+    "index_put",
+    Kind.INDEX,
+    Types.INDEXED,
+    (2, -1),
+    "src [S, rest], idx_1..idx_k (shape S): out[idx_1, .., idx_k, rest] = or op= src, in row-major order",
+    attrs=("mode",),
+    rmw=True,
+)
 # --- order
-_op(160, "sort", Kind.SORT, Types.WITH_ARG, 1, "stable sort along dim, with the original indices; NaN is greatest", n_outs=2, attrs=("dim", "descending"))
-_op(161, "topk", Kind.SORT, Types.WITH_ARG, 1, "the k (size of out along dim) greatest or least along dim in order, and their indices; ties by lower index", n_outs=2, attrs=("dim", "largest"))
-_op(162, "search_sorted", Kind.SORT, Types.OWN, 2, "sorted [..., n], values [..., m] -> i64 [..., m]: first position where value <= sorted (right=0) or value < sorted (right=1)", attrs=("right",))
-_op(163, "nonzero", Kind.SORT, Types.OWN, 1, "in any type, shape S of rank r; outs: i64 [numel, r] rows of indices in row-major order (unused rows 0), i64 [1] their count", n_outs=2)
+_op(
+    160,
+    "sort",
+    Kind.SORT,
+    Types.WITH_ARG,
+    1,
+    "stable sort along dim, with the original indices; NaN is greatest",
+    n_outs=2,
+    attrs=("dim", "descending"),
+)
+_op(
+    161,
+    "topk",
+    Kind.SORT,
+    Types.WITH_ARG,
+    1,
+    "the k (size of out along dim) greatest or least along dim in order, and their indices; ties by lower index",
+    n_outs=2,
+    attrs=("dim", "largest"),
+)
+_op(
+    162,
+    "search_sorted",
+    Kind.SORT,
+    Types.OWN,
+    2,
+    "sorted [..., n], values [..., m] -> i64 [..., m]: first position where value <= sorted (right=0) or value < sorted (right=1)",
+    attrs=("right",),
+)
+_op(
+    163,
+    "nonzero",
+    Kind.SORT,
+    Types.OWN,
+    1,
+    "in any type, shape S of rank r; outs: i64 [numel, r] rows of indices in row-major order (unused rows 0), i64 [1] their count",
+    n_outs=2,
+)
 # --- coarse (each has a decomposition)
 _C = Kind.COARSE
 _op(200, "softmax", _C, Types.REAL, 1, "over the last dimension")
 _op(201, "log_softmax", _C, Types.REAL, 1, "over the last dimension")
 _op(202, "softmax_dx", _C, Types.REAL, 2, "ins: dy, y; gradient of softmax over the last dimension")
 _op(203, "log_softmax_dx", _C, Types.REAL, 2, "ins: dy, y; gradient of log_softmax over the last dimension")
-_op(204, "layer_norm", _C, Types.OWN, 4, "ins: x [r, c], w [r, c] (row stride 0) or immediate 1, b likewise or immediate 0, eps immediate f64; outs: y, mean [r, 1], rstd [r, 1] in the accumulate type", n_outs=3)
+_op(
+    204,
+    "layer_norm",
+    _C,
+    Types.OWN,
+    4,
+    "ins: x [r, c], w [r, c] (row stride 0) or immediate 1, b likewise or immediate 0, eps immediate f64; outs: y, mean [r, 1], rstd [r, 1] in the accumulate type",
+    n_outs=3,
+)
 _op(205, "layer_norm_dx", _C, Types.OWN, 5, "ins: dy [r, c], x [r, c], mean [r, 1], rstd [r, 1], w as in layer_norm; out dx")
 _op(206, "layer_norm_dwb", _C, Types.OWN, 4, "ins: dy [r, c], x [r, c], mean [r, 1], rstd [r, 1]; outs: dw [1, c], db [1, c]", n_outs=2)
 _op(207, "gelu", _C, Types.REAL, 1, "x * normal cdf(x); attr tanh=1: the tanh approximation", attrs=("tanh",))
@@ -271,7 +394,16 @@ _op(
     n_outs=2,
     attrs=("causal",),
 )
-_op(212, "sdpa_dx", _C, Types.OWN, (7, 8), "ins: do, q, k, v, o, lse, scale immediate f64, optional mask; outs: dq, dk, dv", n_outs=3, attrs=("causal",))
+_op(
+    212,
+    "sdpa_dx",
+    _C,
+    Types.OWN,
+    (7, 8),
+    "ins: do, q, k, v, o, lse, scale immediate f64, optional mask; outs: dq, dk, dv",
+    n_outs=3,
+    attrs=("causal",),
+)
 _op(
     213,
     "adamw",

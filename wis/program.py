@@ -149,7 +149,11 @@ def bind(program: Program, dims: bytes) -> BoundProgram:
         start, rank = at, ref.rank
         at += 2 * rank + 1
         return Operand(
-            ref.buffer, DType(ref.dtype), tuple(values[start : start + rank]), tuple(values[start + rank : start + 2 * rank]), values[at - 1]
+            ref.buffer,
+            DType(ref.dtype),
+            tuple(values[start : start + rank]),
+            tuple(values[start + rank : start + 2 * rank]),
+            values[at - 1],
         )
 
     code = []

@@ -1,0 +1,171 @@
+"""The billing view: a fold over the event log, with the position it has reached.
+
+One door: ``BillingView.apply(position, events)``. Positions grow; a message already applied is ignored, and so is a usage fact whose name
+(node, epoch, gpu, serial) was seen before. What does not add up is kept as a named finding, never silently mended.
+
+Every charge is traceable: a row is (minute, tenant, task, node) and the facts of that minute and task in the log are its cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import blake3
+import msgspec
+
+from billing.errors import CorruptSnapshotError
+from billing.ledger import Ledger
+from billing.meters import charge
+from billing.tariff import DEFAULT_TIER, Tariff
+from bus_schemas.events import DeviceAccounted, Event, GrantRecorded, TariffSet, UsageRecorded
+
+__all__ = ["MINUTE_NS", "BillingView", "Row", "RowKey"]
+
+MINUTE_NS: Final = 60_000_000_000
+_FINDINGS_MAX: Final = 1_000
+
+RowKey = tuple[int, str, str, str]
+"""(minute since 1970, tenant, task, node)"""
+
+
+class Row(msgspec.Struct, array_like=True):
+    """What one task of one tenant used on one node in one minute, and what it costs."""
+
+    core_ns: int = 0
+    byte_ms: int = 0
+    instructions: int = 0
+    launches: int = 0
+    core_micro: int = 0
+    vram_micro: int = 0
+    facts: int = 0
+
+
+class Device(msgspec.Struct, array_like=True):
+    """What is known of one device in one epoch: the serials seen, and sums for the identity charged + scheduler + idle = wall x cores."""
+
+    usage_serial: int = 0
+    account_serial: int = 0
+    unaccounted_core_ns: dict[int, int] = {}
+    wall_core_ns: int = 0
+    charged_core_ns: int = 0
+    scheduler_core_ns: int = 0
+    idle_core_ns: int = 0
+
+
+class BillingView(msgspec.Struct):
+    """Everything billing knows. Equal logs give equal views, byte for byte (``digest``)."""
+
+    position: int = 0
+    rows: dict[RowKey, Row] = {}
+    ledger: Ledger = msgspec.field(default_factory=Ledger)
+    tariff: Tariff = msgspec.field(default_factory=Tariff)
+    tiers: dict[str, str] = {}
+    grants: dict[str, int] = {}
+    devices: dict[tuple[str, int, int], Device] = {}
+    findings: list[str] = []
+
+    def apply(self, position: int, events: Iterable[Event]) -> None:
+        """Fold in one message of the events stream (``position``: its stream sequence)."""
+        if position <= self.position:
+            return
+        for event in events:
+            if isinstance(event, UsageRecorded):
+                self._usage(event)
+            elif isinstance(event, DeviceAccounted):
+                self._accounted(event)
+            elif isinstance(event, TariffSet):
+                self.tariff.record(event)
+            elif isinstance(event, GrantRecorded):
+                self._granted(event)
+        self.position = position
+
+    def _usage(self, fact: UsageRecorded) -> None:
+        device = self.devices.setdefault((fact.node, fact.epoch, fact.gpu), Device())
+        if fact.serial <= device.usage_serial:
+            return
+        if fact.serial != device.usage_serial + 1:
+            self._find(f"usage of {fact.node}/{fact.epoch}/{fact.gpu} jumps from serial {device.usage_serial} to {fact.serial}")
+        device.usage_serial = fact.serial
+        device.unaccounted_core_ns[fact.serial] = fact.core_ns
+        price = self.tariff.at(self.tiers.get(fact.tenant, DEFAULT_TIER), fact.from_ns)
+        amount = charge(fact.core_ns, fact.byte_ms, price)
+        row = self.rows.setdefault((fact.from_ns // MINUTE_NS, fact.tenant, fact.task, fact.node), Row())
+        row.core_ns += fact.core_ns
+        row.byte_ms += fact.byte_ms
+        row.instructions += fact.instructions
+        row.launches += fact.launches
+        row.core_micro += amount.core_micro
+        row.vram_micro += amount.vram_micro
+        row.facts += 1
+        self.ledger.charge(fact.tenant, amount)
+
+    def _accounted(self, fact: DeviceAccounted) -> None:
+        """Check the identity of one interval of one device against the usage facts it names."""
+        where = f"{fact.node}/{fact.epoch}/{fact.gpu} serial {fact.serial}"
+        device = self.devices.setdefault((fact.node, fact.epoch, fact.gpu), Device())
+        if fact.serial <= device.account_serial:
+            return
+        if fact.serial != device.account_serial + 1:
+            self._find(f"accounts of {where} follow serial {device.account_serial}")
+        device.account_serial = fact.serial
+        named = 0
+        for serial in range(fact.serial_first, min(fact.serial_last, device.usage_serial) + 1):
+            named += device.unaccounted_core_ns.pop(serial, 0)
+        if named != fact.charged_core_ns:
+            self._find(f"{where}: usage facts sum to {named} core-ns, the device charged {fact.charged_core_ns}")
+        total = fact.charged_core_ns + fact.scheduler_core_ns + fact.idle_core_ns
+        if total != fact.wall_ns * fact.cores:
+            self._find(f"{where}: charged + scheduler + idle is {total} core-ns, wall x cores is {fact.wall_ns * fact.cores}")
+        device.wall_core_ns += fact.wall_ns * fact.cores
+        device.charged_core_ns += fact.charged_core_ns
+        device.scheduler_core_ns += fact.scheduler_core_ns
+        device.idle_core_ns += fact.idle_core_ns
+
+    def _granted(self, fact: GrantRecorded) -> None:
+        if fact.grant in self.grants:
+            return
+        self.grants[fact.grant] = fact.micro
+        self.ledger.grant(fact.tenant, fact.micro)
+        if fact.tier:
+            self.tiers[fact.tenant] = fact.tier
+
+    def _find(self, text: str) -> None:
+        if len(self.findings) < _FINDINGS_MAX:
+            self.findings.append(text)
+
+    def encode(self) -> bytes:
+        """The view with its position, as one value: saving it is atomic or it is nothing."""
+        rest = (self.ledger, self.tariff, self.tiers, self.grants, list(self.devices.items()), self.findings)
+        return _encoder.encode(_Saved(self.position, list(self.rows.items()), *rest))
+
+    @classmethod
+    def decode(cls, data: bytes) -> BillingView:
+        """Raises CorruptSnapshotError."""
+        try:
+            saved = _decoder.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise CorruptSnapshotError(f"the saved billing view cannot be read ({error}); delete it, the log gives it back") from error
+        rest = (saved.ledger, saved.tariff, saved.tiers, saved.grants, dict(saved.devices), saved.findings)
+        return cls(saved.position, dict(saved.rows), *rest)
+
+    def digest(self) -> str:
+        """blake3 of the encoded view, hex."""
+        return blake3.blake3(self.encode()).hexdigest()
+
+
+class _Saved(msgspec.Struct, array_like=True):
+    """The view as it is saved. JSON, because sums of micro-credits outgrow the 64 bits of msgpack; pairs, because its keys are text."""
+
+    position: int
+    rows: list[tuple[RowKey, Row]]
+    ledger: Ledger
+    tariff: Tariff
+    tiers: dict[str, str]
+    grants: dict[str, int]
+    devices: list[tuple[tuple[str, int, int], Device]]
+    findings: list[str]
+
+
+_encoder: Final = msgspec.json.Encoder()
+_decoder: Final = msgspec.json.Decoder(_Saved)
