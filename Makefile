@@ -1,0 +1,55 @@
+# Everything a person runs. Needs Python 3.11+, pip and make; all else comes from pip into .venv.
+PYTHON ?= python3
+TORCH ?= 2.13.0
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help demo test lint setup bench conformance fuzz test-torch clean
+help: ## what there is
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
+
+$(STAMP).run: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet torch==$(TORCH)
+	$(BIN)/pip install --quiet -e '.[client,server]' scikit-learn
+	@touch $@
+
+$(STAMP).dev: $(STAMP).run
+	$(BIN)/pip install --quiet -e '.[client,server,dev]'
+	@touch $@
+
+setup: $(STAMP).dev ## create .venv with everything that tests and linters need
+
+demo: $(STAMP).run ## two trainings on an embedded stack, then their bill and placement
+	bash examples/demo.sh $(BIN)
+
+test: $(STAMP).dev ## the tests, about 15 minutes on 2 cores
+	$(BIN)/pytest -q
+
+lint: $(STAMP).dev ## ruff, mypy, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(STAMP).dev ## ratios beside local torch, in one run; results go to docs/benchmarks.md
+	$(BIN)/python -m benchmarks
+
+conformance: $(STAMP).dev ## torch's own operator database on our device; results go to docs/conformance.md
+	$(BIN)/python -m tests.conformance
+
+fuzz: $(STAMP).dev ## hostile bytes against decoder and verifier, 10 minutes
+	$(BIN)/python -m tests.property.fuzz_wis --seconds 600
+
+test-torch: ## the model tests on another torch: make test-torch VERSION=2.15.0
+	test -n "$(VERSION)"
+	test -x .venv-torch-$(VERSION)/bin/python || $(PYTHON) -m venv .venv-torch-$(VERSION)
+	.venv-torch-$(VERSION)/bin/pip install --quiet --upgrade pip
+	.venv-torch-$(VERSION)/bin/pip install --quiet torch==$(VERSION)
+	.venv-torch-$(VERSION)/bin/pip install --quiet -e '.[client,server,dev]'
+	.venv-torch-$(VERSION)/bin/pytest -q tests/integration/test_models.py tests/unit/test_face
+
+clean: ## remove what setup made
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
