@@ -1,0 +1,206 @@
+"""A link that executes flushes inside the process: the torch side tested without bus, server or sockets.
+
+It checks every flush as a node would: digests name their bodies, handles are fresh or known, programs pass the verifier.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from blake3 import blake3
+
+from bus_schemas.batch import LIMITS
+from bus_schemas.session import DeviceInfo, NodeInfo, SessionOpened
+from wis.encoding import decode_program
+from wis.program import BufferKind
+from wis.reference import run
+from wis.verify import Verified, verify
+from wooly.errors import DeviceAssertError
+from wooly.link import Flush, ReadBytes, Ticket
+
+__all__ = ["LoopbackLink"]
+
+
+class LoopbackLink:
+    """Executes with the reference interpreter, or with a jit engine when one is given (the caller closes the engine).
+
+    ``flushes`` keeps every flush when ``keep`` is set; ``bodies`` counts distinct programs and dims seen so far.
+    ``quota_bytes`` is what the session is told its quota is (0: none).
+    """
+
+    def __init__(self, engine: Any = None, *, quota_bytes: int = 0, keep: bool = False) -> None:
+        device = DeviceInfo(index=0, name="Loopback", backend="reference", cores=1, vram_bytes=16 << 30, vram_free_bytes=16 << 30)
+        node = NodeInfo(node="loopback", name="loopback", address="", epoch=1, devices=(device,), data_port=())
+        self.info = SessionOpened(session="loopback", epoch=1, node=node, quota_bytes=quota_bytes)
+        self.wire_bytes = 0
+        self.flushes: list[Flush] = []
+        self.programs: dict[bytes, bytes] = {}
+        self.dims: dict[bytes, bytes] = {}
+        self.seq = 0
+        self.closed = False
+        self._keep = keep
+        self._fault: Exception | None = None
+        self._verified: dict[tuple[bytes, bytes], Verified] = {}
+        self._memory: _Memory = _EngineMemory(engine) if engine is not None else _ReferenceMemory()
+
+    @property
+    def handles(self) -> set[int]:
+        """Buffers the node holds now."""
+        return self._memory.handles
+
+    def submit(self, flush: Flush) -> Ticket:
+        if self._fault is not None:
+            raise self._fault
+        if self._keep:
+            self.flushes.append(flush)
+        self.seq += 1
+        ticket = Ticket(self.seq)
+        try:
+            self._execute(flush, ticket)
+        except DeviceAssertError as fault:  # found while executing: a node answers later, so it shows at the next call
+            self._fault = fault
+        return ticket
+
+    def wait(self, ticket: Ticket) -> list[ReadBytes]:
+        if self._fault is not None:
+            raise self._fault
+        return ticket.answer
+
+    def close(self) -> None:
+        self.closed = True
+        self._memory.close()
+
+    def _execute(self, flush: Flush, ticket: Ticket) -> None:
+        memory = self._memory
+        for handle, nbytes in flush.allocs:
+            memory.alloc(handle, nbytes)
+        for handle, data in flush.uploads:
+            memory.alloc(handle, len(data))
+            memory.write(handle, bytes(data))
+            self.wire_bytes += len(data)
+        if flush.program:
+            trap = memory.run(self._verify(flush), flush.scalars, flush.handles)
+            if trap:
+                raise DeviceAssertError(f"device-side assert triggered: {trap}")
+        ticket.answer = [memory.read(*read) for read in flush.reads]
+        for handle in flush.frees:
+            memory.free(handle)
+        self.wire_bytes += 64 + 9 * len(flush.scalars) + 2 * len(flush.handles)
+
+    def _verify(self, flush: Flush) -> Verified:
+        for digest, body, known in ((flush.program, flush.program_body, self.programs), (flush.dims_digest, flush.dims, self.dims)):
+            if digest not in known:
+                assert blake3(body).digest() == digest, "digest does not name its body"
+                known[digest] = body
+                self.wire_bytes += len(body)
+        key = (flush.program, flush.dims_digest)
+        verified = self._verified.get(key)
+        if verified is None:
+            verified = verify(decode_program(self.programs[flush.program]), self.dims[flush.dims_digest], LIMITS)
+            self._verified[key] = verified
+        return verified
+
+
+class _Memory:
+    """The buffers of one session."""
+
+    handles: set[int]
+
+    def alloc(self, handle: int, nbytes: int) -> None:
+        raise NotImplementedError
+
+    def write(self, handle: int, data: bytes) -> None:
+        raise NotImplementedError
+
+    def read(self, handle: int, offset: int, nbytes: int) -> ReadBytes:
+        raise NotImplementedError
+
+    def free(self, handle: int) -> None:
+        raise NotImplementedError
+
+    def run(self, verified: Verified, scalars: Any, handles: Any) -> str | None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+
+class _ReferenceMemory(_Memory):
+    def __init__(self) -> None:
+        self._buffers: dict[int, np.ndarray[Any, np.dtype[np.uint8]]] = {}
+
+    @property
+    def handles(self) -> set[int]:  # type: ignore[override]  # computed here, stored there
+        return set(self._buffers)
+
+    def alloc(self, handle: int, nbytes: int) -> None:
+        assert handle not in self._buffers, "an allocation must use a fresh handle"
+        self._buffers[handle] = np.zeros(nbytes, np.uint8)
+
+    def write(self, handle: int, data: bytes) -> None:
+        self._buffers[handle][:] = np.frombuffer(data, np.uint8)
+
+    def read(self, handle: int, offset: int, nbytes: int) -> ReadBytes:
+        data = self._buffers[handle][offset : offset + nbytes]
+        assert data.size == nbytes, "a read must lie inside its buffer"
+        return data.tobytes()
+
+    def free(self, handle: int) -> None:
+        del self._buffers[handle]
+
+    def run(self, verified: Verified, scalars: Any, handles: Any) -> str | None:
+        bound = verified.bound
+        left = iter(handles)
+        buffers: list[np.ndarray[Any, np.dtype[np.uint8]] | None] = []
+        for kind, nbytes in zip(bound.program.buffers, bound.nbytes, strict=True):
+            if kind == BufferKind.TEMP:
+                buffers.append(None)
+                continue
+            handle = next(left)
+            if kind == BufferKind.CREATED:
+                self.alloc(handle, nbytes)
+            buffer = self._buffers[handle]
+            assert buffer.size >= nbytes, f"buffer {handle} holds {buffer.size} bytes, the program needs {nbytes}"
+            buffers.append(buffer)
+        assert next(left, None) is None, "more handles than buffers"
+        traps = run(verified, scalars, buffers)
+        return str(traps) if traps else None
+
+    def close(self) -> None:
+        self._buffers.clear()
+
+
+class _EngineMemory(_Memory):
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self._space = engine.open_space()
+        self.handles = set()
+        self._prepared: dict[int, tuple[Verified, Any]] = {}
+
+    def alloc(self, handle: int, nbytes: int) -> None:
+        assert handle not in self.handles, "an allocation must use a fresh handle"
+        self._space.alloc(handle, nbytes)
+        self.handles.add(handle)
+
+    def write(self, handle: int, data: bytes) -> None:
+        self._space.write(handle, 0, data)
+
+    def read(self, handle: int, offset: int, nbytes: int) -> ReadBytes:
+        return bytes(self._space.read(handle, offset, nbytes))
+
+    def free(self, handle: int) -> None:
+        self.handles.remove(handle)
+        self._space.free(handle)
+
+    def run(self, verified: Verified, scalars: Any, handles: Any) -> str | None:
+        entry = self._prepared.get(id(verified))
+        if entry is None:
+            entry = self._prepared[id(verified)] = (verified, self._engine.prepare(verified))
+        launch = self._space.run(entry[1], list(scalars), list(handles))
+        self.handles.update(handles)
+        trap: str | None = launch.trap
+        return trap
+
+    def close(self) -> None:
+        self._space.close()

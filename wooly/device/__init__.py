@@ -1,0 +1,1 @@
+"""The torch device: recording kernels, virtual tensors, and their presentation as ``cuda``."""

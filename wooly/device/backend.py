@@ -1,0 +1,92 @@
+"""Names of the device, and every private API of torch that the client stands on.
+
+May live here: constants, and thin typed names for torch internals (so a new torch version is judged by reading one file).
+May not: behaviour. The device is torch's private-use backend renamed ``wooly``; users see ``cuda`` (``wooly.device.face``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+
+__all__ = [
+    "BACKEND", "SHOWN", "OURS", "DEVICE", "HANDLE_SHIFT", "CPU_KEYS", "raw_device", "is_ours", "is_our_device",
+    "make_storage", "make_empty", "set_storage", "handle_of", "has_kernel", "all_op_names", "TensorBase",
+]  # fmt: skip
+
+BACKEND: Final = "wooly"
+"""The private-use backend's name inside torch."""
+SHOWN: Final = "cuda"
+"""The device type users see and ask for."""
+OURS: Final = frozenset({BACKEND, SHOWN})
+"""Both names: a patched ``Tensor.device`` may answer either."""
+
+HANDLE_SHIFT: Final = 20
+"""A storage's fake data pointer is ``handle << HANDLE_SHIFT``; one handle unit stands for 1 MiB of addresses (see tensors.py)."""
+
+CPU_KEYS: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+"""Redispatching a metadata operation with this key set runs torch's own C++ kernel on our tensor."""
+
+TensorBase: Final[Any] = torch._C.TensorBase
+
+_device_getter: Final = TensorBase.device.__get__
+_device: torch.device | None = None
+
+
+def DEVICE() -> torch.device:
+    """``wooly:0``; valid once the backend is registered (torch refuses the name before)."""
+    global _device
+    if _device is None:
+        _device = torch.device(BACKEND, 0)
+    return _device
+
+
+def raw_device(tensor: torch.Tensor) -> torch.device:
+    """The device as C++ knows it, whatever ``Tensor.device`` has been patched to show."""
+    device: torch.device = _device_getter(tensor)
+    return device
+
+
+def is_ours(tensor: torch.Tensor) -> bool:
+    """True for a tensor that lives on the remote device."""
+    return raw_device(tensor).type in OURS
+
+
+def is_our_device(device: torch.device | str | None) -> bool:
+    """True when ``device`` names the remote device, by either of its names."""
+    if device is None:
+        return False
+    name = device.type if isinstance(device, torch.device) else str(device).split(":", 1)[0]
+    return name in OURS
+
+
+make_storage: Final[Callable[[int, torch.device, int], Any]] = torch._C._construct_storage_from_data_pointer
+"""(pointer, device, nbytes) -> UntypedStorage that owns nothing."""
+
+make_empty: Final[Callable[[tuple[int, ...], torch.dtype], torch.Tensor]] = torch._C._acc.create_empty_tensor  # type: ignore[attr-defined]
+"""(shape, dtype) -> tensor on the private-use device without memory."""
+
+_set: Final = torch.ops.aten.set_.source_Storage_storage_offset
+
+
+def set_storage(tensor: torch.Tensor, storage: Any, offset: int, shape: Sequence[int], strides: Sequence[int]) -> torch.Tensor:
+    """Point ``tensor`` at ``storage`` (metadata only); offset and strides in elements."""
+    result: torch.Tensor = _set.redispatch(CPU_KEYS, tensor, storage, offset, shape, strides)
+    return result
+
+
+def handle_of(tensor: torch.Tensor) -> int:
+    """The buffer handle behind one of our tensors, from any view of it."""
+    return tensor.untyped_storage().data_ptr() >> HANDLE_SHIFT
+
+
+def has_kernel(name: str, key: str) -> bool:
+    """True when operator ``name`` (``aten::add.Tensor``) has a kernel on dispatch key ``key``."""
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(name, key))
+
+
+def all_op_names() -> list[str]:
+    """Every operator overload known to the dispatcher, as ``aten::add.Tensor``."""
+    return list(torch._C._dispatch_get_all_op_names())

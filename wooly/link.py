@@ -1,0 +1,79 @@
+"""The seam between the recorder and whatever carries its batches to a node.
+
+May live here: the shape of one flush and of its answer. May not: torch, NATS, recording, executing.
+Implemented by ``wooly.session.Session`` (a node over NATS) and by ``tests/support/loopback.py`` (in process).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from bus_schemas.session import SessionOpened
+
+__all__ = ["Flush", "Ticket", "Link", "ReadBytes"]
+
+ReadBytes = bytes | bytearray | memoryview
+"""The answer to one read."""
+
+
+@dataclass(slots=True)
+class Flush:
+    """One batch as the recorder hands it over. A node does, in this order: allocs, uploads, program, reads, frees.
+
+    ``program`` and ``dims`` are blake3 digests (32 bytes), both empty when the flush carries no program; the bodies are always
+    given, the link decides whether the node needs them. ``handles`` has one session-unique handle for every EXTERNAL and
+    CREATED buffer of the program, in buffer order. ``allocs`` are zeroed buffers (handle, nbytes). ``uploads`` each make a fresh
+    buffer of exactly their length; the link has taken what it needs of the memory when ``submit`` returns. ``reads`` are
+    (handle, offset, nbytes) in bytes. ``frees`` name buffers the node holds, each once. ``n_ops`` counts recorded operations.
+    """
+
+    program: bytes = b""
+    program_body: bytes = b""
+    dims_digest: bytes = b""
+    dims: bytes = b""
+    scalars: Sequence[int | float | complex] = ()
+    handles: Sequence[int] = ()
+    allocs: Sequence[tuple[int, int]] = ()
+    uploads: Sequence[tuple[int, memoryview]] = ()
+    reads: Sequence[tuple[int, int, int]] = ()
+    frees: Sequence[int] = ()
+    n_ops: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """A submitted flush. ``seq`` is its place in the session, from 1; ``answer`` is for the link's own use."""
+
+    seq: int
+    answer: list[ReadBytes] = field(default_factory=list)
+
+
+class Link(Protocol):
+    """Carries flushes to one device, in order, each executed once.
+
+    Any method may raise a ``wooly.errors.WoolyError``: the fault of this or of an earlier flush, as soon as it is known.
+    """
+
+    @property
+    def info(self) -> SessionOpened:
+        """What the node answered when the session opened: limits, quota, device names."""
+        ...
+
+    @property
+    def wire_bytes(self) -> int:
+        """Bytes sent so far, envelopes and data together."""
+        ...
+
+    def submit(self, flush: Flush) -> Ticket:
+        """Send ``flush``. Returns at once unless the outstanding window is full."""
+        ...
+
+    def wait(self, ticket: Ticket) -> list[ReadBytes]:
+        """Wait for the flush; returns the answers of its reads, in order. One call a ticket."""
+        ...
+
+    def close(self) -> None:
+        """End the session: everything submitted is executed first, then all its memory is freed."""
+        ...
