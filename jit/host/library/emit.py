@@ -1,0 +1,451 @@
+"""A compact builder of LLVM IR text: typed values with operators, and loops and branches as ``with`` blocks.
+
+May live here: what any kernel needs to be written down (types, values, control flow, calls). May not: what a kernel computes.
+
+A kernel body reads like the loop nest it is::
+
+    n, x, y = f.i64("n"), f.ptr("x"), f.ptr("y")
+    with f.loop(f.r0, f.r1) as row:
+        total = f.var(f.const(F32, 0.0))
+        with f.loop(0, n) as i:
+            total.set(total.get() + x.at(row * n + i, F32).load(F32))
+        y.at(row, F32).store(total.get())
+
+Every function has the signature ``void (i64* args, i64 r0, i64 r1, i8* scratch)`` and works on the units [r0, r1). Arguments are
+declared by name in the order in which the body asks for them; ``Fn.params`` holds that order. Integers are signed unless their type
+says otherwise; integer division truncates. There are no fast-math flags: the order of float operations is the order written here.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["BOOL", "F16", "F32", "F64", "I8", "I16", "I32", "I64", "I128", "PTR", "U8", "U16", "U32", "U64", "U128", "Fn", "Type", "Value", "Var"]
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """An LLVM type. ``kind``: "i" signed integer, "u" unsigned integer, "f" float, "b" truth value, "p" pointer."""
+
+    kind: str
+    bits: int
+    scalar: str
+    lanes: int = 1
+
+    @property
+    def text(self) -> str:
+        return self.scalar if self.lanes == 1 else f"<{self.lanes} x {self.scalar}>"
+
+    @property
+    def nbytes(self) -> int:
+        """Size in memory of one lane."""
+        return max(1, self.bits // 8)
+
+    @property
+    def element(self) -> Type:
+        return self.vec(1)
+
+    @property
+    def suffix(self) -> str:
+        """The overload suffix of intrinsics, for example ``v16f32``."""
+        letter = "f" if self.kind == "f" else "i"
+        return (f"v{self.lanes}" if self.lanes > 1 else "") + f"{letter}{self.bits}"
+
+    def vec(self, lanes: int) -> Type:
+        return Type(self.kind, self.bits, self.scalar, lanes)
+
+
+BOOL: Final = Type("b", 1, "i1")
+I8, I16, I32, I64, I128 = (Type("i", bits, f"i{bits}") for bits in (8, 16, 32, 64, 128))
+U8, U16, U32, U64, U128 = (Type("u", bits, f"i{bits}") for bits in (8, 16, 32, 64, 128))
+F16: Final = Type("f", 16, "half")
+F32: Final = Type("f", 32, "float")
+F64: Final = Type("f", 64, "double")
+PTR: Final = Type("p", 64, "ptr")
+
+
+def _literal(type: Type, value: int | float | bool) -> str:
+    if type.kind == "f":
+        number = struct.unpack("<f", struct.pack("<f", value))[0] if type.bits == 32 else float(value)
+        text = "0x%016X" % struct.unpack("<Q", struct.pack("<d", number))[0]
+    elif type.kind == "b":
+        text = "true" if value else "false"
+    else:
+        text = str(int(value))
+    return text if type.lanes == 1 else f"splat ({type.scalar} {text})"
+
+
+class Value:
+    """An SSA value; operators append instructions to the function it belongs to."""
+
+    __slots__ = ("fn", "text", "type")
+
+    def __init__(self, fn: Fn, type: Type, text: str) -> None:
+        self.fn, self.type, self.text = fn, type, text
+
+    def _other(self, other: Value | int | float) -> Value:
+        if not isinstance(other, Value):
+            return self.fn.const(self.type, other)
+        assert other.type.text == self.type.text, (self.type, other.type)
+        return other
+
+    def _binary(self, integer: str, floating: str, other: Value | int | float) -> Value:
+        right = self._other(other)
+        name = floating if self.type.kind == "f" else integer
+        assert name, (self.type, integer, floating)
+        return self.fn.op(self.type, f"{name} {self.type.text} {self.text}, {right.text}")
+
+    def _signed(self, name: str) -> str:
+        return ("u" if self.type.kind == "u" else "s") + name
+
+    def _compare(self, name: str, other: Value | int | float) -> Value:
+        right, kind = self._other(other), self.type.kind
+        if kind == "f":
+            predicate = "fcmp " + ("une" if name == "ne" else "o" + name)
+        else:
+            prefix = "" if name in ("eq", "ne") else ("u" if kind in "ubp" else "s")
+            predicate = f"icmp {prefix}{name}"
+        return self.fn.op(BOOL.vec(self.type.lanes), f"{predicate} {self.type.text} {self.text}, {right.text}")
+
+    def __add__(self, other: Value | int | float) -> Value:
+        return self._binary("add", "fadd", other)
+
+    def __radd__(self, other: int | float) -> Value:
+        return self + other
+
+    def __sub__(self, other: Value | int | float) -> Value:
+        return self._binary("sub", "fsub", other)
+
+    def __rsub__(self, other: int | float) -> Value:
+        return self.fn.const(self.type, other) - self
+
+    def __mul__(self, other: Value | int | float) -> Value:
+        return self._binary("mul", "fmul", other)
+
+    def __rmul__(self, other: int | float) -> Value:
+        return self * other
+
+    def __truediv__(self, other: Value | int | float) -> Value:
+        return self._binary("", "fdiv", other)
+
+    def __floordiv__(self, other: Value | int) -> Value:
+        return self._binary(self._signed("div").replace("ss", "s"), "", other)
+
+    def __mod__(self, other: Value | int) -> Value:
+        return self._binary(self._signed("rem"), "", other)
+
+    def __neg__(self) -> Value:
+        if self.type.kind == "f":
+            return self.fn.op(self.type, f"fneg {self.type.text} {self.text}")
+        return self.fn.const(self.type, 0) - self
+
+    def __and__(self, other: Value | int) -> Value:
+        return self._binary("and", "", other)
+
+    def __or__(self, other: Value | int) -> Value:
+        return self._binary("or", "", other)
+
+    def __xor__(self, other: Value | int) -> Value:
+        return self._binary("xor", "", other)
+
+    def __invert__(self) -> Value:
+        return self ^ (1 if self.type.kind == "b" else -1)
+
+    def __lshift__(self, other: Value | int) -> Value:
+        return self._binary("shl", "", other)
+
+    def __rshift__(self, other: Value | int) -> Value:
+        return self._binary("lshr" if self.type.kind == "u" else "ashr", "", other)
+
+    def __lt__(self, other: Value | int | float) -> Value:
+        return self._compare("lt", other)
+
+    def __le__(self, other: Value | int | float) -> Value:
+        return self._compare("le", other)
+
+    def __gt__(self, other: Value | int | float) -> Value:
+        return self._compare("gt", other)
+
+    def __ge__(self, other: Value | int | float) -> Value:
+        return self._compare("ge", other)
+
+    def eq(self, other: Value | int | float) -> Value:
+        return self._compare("eq", other)
+
+    def ne(self, other: Value | int | float) -> Value:
+        return self._compare("ne", other)
+
+    def is_nan(self) -> Value:
+        return self.fn.op(BOOL.vec(self.type.lanes), f"fcmp uno {self.type.text} {self.text}, {self.text}")
+
+    def select(self, yes: Value, no: Value | int | float) -> Value:
+        """``yes`` where this truth value holds, else ``no``."""
+        other = yes._other(no)
+        return self.fn.op(yes.type, f"select {self.type.text} {self.text}, {yes.type.text} {yes.text}, {other.type.text} {other.text}")
+
+    def min(self, other: Value | int | float) -> Value:
+        right = self._other(other)
+        return (self < right).select(self, right)
+
+    def max(self, other: Value | int | float) -> Value:
+        right = self._other(other)
+        return (self > right).select(self, right)
+
+    def to(self, type: Type) -> Value:
+        """Convert the number (floats to integers truncate; the caller keeps them in range)."""
+        source, target = self.type, type.vec(self.type.lanes)
+        if source.text == target.text:
+            return Value(self.fn, target, self.text)
+        if target.kind == "f":
+            if source.kind == "f":
+                name = "fpext" if target.bits > source.bits else "fptrunc"
+            else:
+                name = "sitofp" if source.kind == "i" else "uitofp"
+        elif source.kind == "f":
+            name = "fptosi" if target.kind == "i" else "fptoui"
+        elif target.bits < source.bits:
+            name = "trunc"
+        else:
+            name = "sext" if source.kind == "i" else "zext"
+        return self.fn.op(target, f"{name} {source.text} {self.text} to {target.text}")
+
+    def bits(self, type: Type) -> Value:
+        """The same bits as another type of the same size."""
+        target = type.vec(self.type.lanes)
+        if self.type.text == target.text:
+            return Value(self.fn, target, self.text)
+        return self.fn.op(target, f"bitcast {self.type.text} {self.text} to {target.text}")
+
+    def splat(self, lanes: int) -> Value:
+        """A vector whose lanes all hold this scalar."""
+        type = self.type.vec(lanes)
+        first = self.fn.op(type, f"insertelement {type.text} poison, {self.type.text} {self.text}, i64 0")
+        return self.fn.op(type, f"shufflevector {type.text} {first.text}, {type.text} poison, <{lanes} x i32> zeroinitializer")
+
+    def shuffle(self, lanes: list[int], other: Value | None = None) -> Value:
+        """A vector of the given lanes of this one (and, counting on, of ``other``)."""
+        mask = ", ".join(f"i32 {lane}" for lane in lanes)
+        right = other.text if other is not None else "poison"
+        type = self.type.vec(len(lanes))
+        text = f"shufflevector {self.type.text} {self.text}, {self.type.text} {right}, <{len(lanes)} x i32> <{mask}>"
+        return self.fn.op(type, text)
+
+    def lane(self, index: int) -> Value:
+        return self.fn.op(self.type.element, f"extractelement {self.type.text} {self.text}, i64 {index}")
+
+    def tree(self, combine: Callable[[Value, Value], Value]) -> Value:
+        """Join all lanes by halves: lane i with lane i + lanes/2, and so on down to one."""
+        value = self
+        while value.type.lanes > 1:
+            half = value.type.lanes // 2
+            value = combine(value.shuffle(list(range(half))), value.shuffle(list(range(half, 2 * half))))
+            if half == 1:
+                return value.lane(0) if value.type.text.startswith("<") else value
+        return value
+
+    # --- memory, on pointers
+    def at(self, index: Value | int, type: Type) -> Value:
+        """The address ``index`` elements of ``type`` further on."""
+        place = index if isinstance(index, Value) else self.fn.const(I64, index)
+        return self.fn.op(PTR, f"getelementptr {type.scalar}, ptr {self.text}, i64 {place.text}")
+
+    def load(self, type: Type) -> Value:
+        """Read a scalar or a vector (aligned to its element only)."""
+        return self.fn.op(type, f"load {type.text}, ptr {self.text}, align {type.nbytes}")
+
+    def store(self, value: Value) -> None:
+        """Write a scalar or a vector (aligned to its element only)."""
+        self.fn.line(f"store {value.type.text} {value.text}, ptr {self.text}, align {value.type.nbytes}")
+
+
+class Var:
+    """A mutable variable of one type."""
+
+    __slots__ = ("_place", "type")
+
+    def __init__(self, place: Value, type: Type) -> None:
+        self._place, self.type = place, type
+
+    def get(self) -> Value:
+        return self._place.load(self.type)
+
+    def set(self, value: Value | int | float) -> None:
+        self._place.store(value if isinstance(value, Value) else self._place.fn.const(self.type, value))
+
+
+class Fn:
+    """One function under construction."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.params: list[str] = []
+        self._entry: list[str] = []
+        self._lines: list[str] = []
+        self._declared: dict[str, str] = {}
+        self._globals: dict[str, str] = {}
+        self._count = 0
+        self._block = "body"
+        self.r0 = Value(self, I64, "%r0")
+        self.r1 = Value(self, I64, "%r1")
+        self.scratch = Value(self, PTR, "%scratch")
+
+    def text(self) -> str:
+        """The module that defines this function and nothing else."""
+        head = f'define void @"{self.name}"(ptr noalias %args, i64 %r0, i64 %r1, ptr noalias %scratch) nounwind {{'
+        body = ["entry:", *self._entry, "  br label %body", "body:", *self._lines, "  ret void", "}"]
+        return "\n".join([*self._globals.values(), *self._declared.values(), head, *body, ""])
+
+    # --- plumbing
+    def _name(self, prefix: str) -> str:
+        self._count += 1
+        return f"{prefix}{self._count}"
+
+    def line(self, text: str) -> None:
+        self._lines.append("  " + text)
+
+    def op(self, type: Type, text: str) -> Value:
+        name = "%" + self._name("v")
+        self.line(f"{name} = {text}")
+        return Value(self, type, name)
+
+    def const(self, type: Type, value: int | float | bool) -> Value:
+        return Value(self, type, _literal(type, value))
+
+    def iota(self, type: Type, lanes: int) -> Value:
+        """The vector 0, 1, .., lanes - 1 of an integer type."""
+        vector = type.vec(lanes)
+        return Value(self, vector, "<" + ", ".join(f"{type.scalar} {lane}" for lane in range(lanes)) + ">")
+
+    def null(self) -> Value:
+        return Value(self, PTR, "null")
+
+    def var(self, initial: Value) -> Var:
+        """A new variable (storage made once, at function entry; set here)."""
+        name = "%" + self._name("var")
+        self._entry.append(f"  {name} = alloca {initial.type.text}")
+        variable = Var(Value(self, PTR, name), initial.type)
+        variable.set(initial)
+        return variable
+
+    # --- arguments
+    def _param(self, name: str, type: Type) -> Value:
+        place, value = self._name("p"), self._name("a")
+        self._entry.append(f"  %{place} = getelementptr i64, ptr %args, i64 {len(self.params)}")
+        self._entry.append(f"  %{value} = load {type.text}, ptr %{place}")
+        self.params.append(name)
+        return Value(self, type, "%" + value)
+
+    def i64(self, name: str) -> Value:
+        return self._param(name, I64)
+
+    def ptr(self, name: str) -> Value:
+        return self._param(name, PTR)
+
+    def real(self, name: str, type: Type) -> Value:
+        """A float argument: the bits of an f32 in the low half of its slot, or those of an f64."""
+        return self._param(name, type)
+
+    def i64s(self, prefix: str, count: int) -> list[Value]:
+        """The arguments prefix0, prefix1, .. prefix{count-1}."""
+        return [self.i64(f"{prefix}{i}") for i in range(count)]
+
+    # --- calls
+    def intrinsic(self, name: str, *args: Value, result: Type | None = None, flags: str = "") -> Value:
+        """Call ``llvm.<name>`` overloaded on the type of the first argument; ``flags``: trailing ``i1`` immediates as text."""
+        type = result or args[0].type
+        full = f"@llvm.{name}.{args[0].type.suffix}"
+        extra = f", {flags}" if flags else ""
+        kinds = ", ".join([a.type.text for a in args] + (["i1"] if flags else []))
+        self._declared[full] = f"declare {type.text} {full}({kinds})"
+        return self.op(type, f"call {type.text} {full}({', '.join(f'{a.type.text} {a.text}' for a in args)}{extra})")
+
+    def fma(self, a: Value, b: Value, c: Value) -> Value:
+        """a * b + c rounded once."""
+        return self.intrinsic("fma", a, b, c)
+
+    def call(self, function: Value, *args: Value) -> None:
+        """Call a C function that returns nothing through its address."""
+        self.line(f"call void {function.text}({', '.join(f'{a.type.text} {a.text}' for a in args)})")
+
+    def copy(self, target: Value, source: Value, nbytes: Value) -> None:
+        """memcpy of regions that do not overlap."""
+        self._declared["memcpy"] = "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)"
+        self.line(f"call void @llvm.memcpy.p0.p0.i64(ptr {target.text}, ptr {source.text}, i64 {nbytes.text}, i1 false)")
+
+    def zero(self, target: Value, nbytes: Value) -> None:
+        """Fill with zero bytes."""
+        self._declared["memset"] = "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)"
+        self.line(f"call void @llvm.memset.p0.i64(ptr {target.text}, i8 0, i64 {nbytes.text}, i1 false)")
+
+    def constants(self, type: Type, values: list[float]) -> Value:
+        """The address of a constant array."""
+        name = f'@"{self.name}.{self._name("c")}"'
+        items = ", ".join(f"{type.scalar} {_literal(type, value)}" for value in values)
+        self._globals[name] = f"{name} = private constant [{len(values)} x {type.scalar}] [{items}]"
+        return Value(self, PTR, name)
+
+    # --- control flow
+    def _label(self, name: str) -> None:
+        self._lines.append(f"{name}:")
+        self._block = name
+
+    @contextmanager
+    def loop(self, start: Value | int, stop: Value | int, step: Value | int = 1, *, type: Type = I64) -> Iterator[Value]:
+        """``for i in range(start, stop, step)`` with step > 0; yields i."""
+        first, last, by = (x if isinstance(x, Value) else self.const(type, x) for x in (start, stop, step))
+        index = Value(self, type, "%" + self._name("i"))
+        head, body, end = self._name("head"), self._name("loop"), self._name("end")
+        before = self._block
+        self.line(f"br label %{head}")
+        self._label(head)
+        phi = len(self._lines)
+        self._lines.append("")  # written below, when the block that loops back is known
+        more = index < last
+        self.line(f"br i1 {more.text}, label %{body}, label %{end}")
+        self._label(body)
+        yield index
+        self.line(f"{index.text}.next = add nsw {type.text} {index.text}, {by.text}")
+        self._lines[phi] = f"  {index.text} = phi {type.text} [ {first.text}, %{before} ], [ {index.text}.next, %{self._block} ]"
+        self.line(f"br label %{head}")
+        self._label(end)
+
+    @contextmanager
+    def loop_while(self, condition: Callable[[], Value]) -> Iterator[None]:
+        """``while condition():``; the condition is emitted once, at the head."""
+        head, body, end = self._name("while"), self._name("loop"), self._name("end")
+        self.line(f"br label %{head}")
+        self._label(head)
+        holds = condition()
+        self.line(f"br i1 {holds.text}, label %{body}, label %{end}")
+        self._label(body)
+        yield
+        self.line(f"br label %{head}")
+        self._label(end)
+
+    @contextmanager
+    def when(self, condition: Value) -> Iterator[None]:
+        """``if condition:``; an ``otherwise`` may follow at once."""
+        then, other, end = self._name("then"), self._name("else"), self._name("end")
+        self.line(f"br i1 {condition.text}, label %{then}, label %{other}")
+        self._label(then)
+        yield
+        self.line(f"br label %{end}")
+        self._label(other)
+        self.line(f"br label %{end}")
+        self._label(end)
+
+    @contextmanager
+    def otherwise(self) -> Iterator[None]:
+        """``else:`` of the ``when`` block that has just ended."""
+        end = self._lines.pop()[:-1]
+        self._lines.pop()
+        other = self._lines[-1][:-1]
+        assert other.startswith("else") and end.startswith("end"), "otherwise() must follow when() at once"
+        self._block = other
+        yield
+        self.line(f"br label %{end}")
+        self._label(end)

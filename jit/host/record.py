@@ -1,0 +1,95 @@
+"""Records: what a plan is made of. One record is one native function, its argument block and a range of units.
+
+Every native function has the signature ``void fn(i64 *args, i64 r0, i64 r1, char *scratch)`` and does the units ``r0 <= r < r1``.
+The result must not depend on where a range is cut: the walker cuts ``[0, units)`` into chunks and lets any thread run any of them.
+All units of one record are independent of each other.
+
+May live here: the data types. May not: how records are made (plan, library), cut (schedule) or run (walker).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wis.dtypes import DType
+from wis.program import Operand
+
+__all__ = ["Ptr", "TempPtr", "TempRef", "ScalarArg", "F32", "F64", "Symbol", "Arg", "Record", "SCRATCH_BYTES"]
+
+SCRATCH_BYTES = 1 << 20
+"""Scratch every thread owns; 64-byte aligned, contents undefined at the start of each call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ptr:
+    """Address of byte ``byte_offset`` of a program buffer."""
+
+    buffer: int
+    byte_offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TempRef:
+    """Memory a lowering needs between its own records: ``nbytes`` (64-byte aligned, not zeroed); ``id`` is unique within one ``lower`` call."""
+
+    id: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TempPtr:
+    """Address of byte ``byte_offset`` of the temporary with this id (declared by a TempRef in ``reads`` or ``writes``)."""
+
+    id: int
+    byte_offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarArg:
+    """The value of a program scalar converted to ``dtype``: floats as their bits (f16, bf16 and f32 as f32 in the low half), integers widened."""
+
+    slot: int
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class F32:
+    """A float constant; its f32 bits in the low half of the slot."""
+
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class F64:
+    """A float constant; its f64 bits."""
+
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """Address of an external function: ``cblas_sgemm``, ``cblas_dgemm``, ... (see jit.host.blas), with 64-bit integer arguments."""
+
+    name: str
+
+
+Arg = int | Ptr | TempPtr | ScalarArg | F32 | F64 | Symbol
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One call. ``reads`` and ``writes`` are what hazards are computed from, so they must cover every byte touched.
+
+    ``grain`` is the estimated cost of one unit in ns; ``max_chunks`` bounds the cut (0: no bound; products repack an operand per chunk, so they want few).
+    A function that can meet a bad index gets ``traps=True``: args[0] is then the address of an i64 that it sets to a non-zero value.
+    """
+
+    fn: str
+    args: tuple[Arg, ...]
+    units: int
+    grain: float
+    reads: tuple[Operand | TempRef, ...]
+    writes: tuple[Operand | TempRef, ...]
+    scratch_bytes: int = 0
+    max_chunks: int = 0
+    traps: bool = False
