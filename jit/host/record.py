@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from wis.dtypes import DType
 from wis.program import Operand
 
-__all__ = ["Ptr", "TempPtr", "TempRef", "ScalarArg", "F32", "F64", "Symbol", "Arg", "Record", "SCRATCH_BYTES"]
+__all__ = ["Ptr", "TempPtr", "TempRef", "ScalarArg", "F32", "F64", "Symbol", "TrapPtr", "Arg", "Record", "SCRATCH_BYTES"]
 
 SCRATCH_BYTES = 1 << 20
 """Scratch every thread owns; 64-byte aligned, contents undefined at the start of each call."""
@@ -68,20 +68,24 @@ class F64:
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """Address of an external function: ``cblas_sgemm``, ``cblas_dgemm``, ... (see jit.host.blas), with 64-bit integer arguments."""
+    """Address of an external function, resolved by ``jit.host.library.blas.address(name)``."""
 
     name: str
 
 
-Arg = int | Ptr | TempPtr | ScalarArg | F32 | F64 | Symbol
+@dataclass(frozen=True, slots=True)
+class TrapPtr:
+    """Address of the launch's trap word (i64): the function stores 1 there when an index is out of range."""
+
+
+Arg = int | Ptr | TempPtr | ScalarArg | F32 | F64 | Symbol | TrapPtr
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
     """One call. ``reads`` and ``writes`` are what hazards are computed from, so they must cover every byte touched.
 
-    ``grain`` is the estimated cost of one unit in ns; ``max_chunks`` bounds the cut (0: no bound; products repack an operand per chunk, so they want few).
-    A function that can meet a bad index gets ``traps=True``: args[0] is then the address of an i64 that it sets to a non-zero value.
+    ``grain`` is the estimated cost of one unit in ns; ``max_chunks`` bounds the cut (0: no bound).
     """
 
     fn: str
@@ -92,4 +96,3 @@ class Record:
     writes: tuple[Operand | TempRef, ...]
     scratch_bytes: int = 0
     max_chunks: int = 0
-    traps: bool = False
