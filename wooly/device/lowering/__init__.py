@@ -1,0 +1,21 @@
+"""What every aten operation becomes in WIS: pure functions from metadata to instructions, called once per new signature.
+
+``find(name)`` gives the lowering of an overload, ``lower(...)`` its template for one signature.
+Importing this package registers all of them.
+
+May live here: the meaning of torch's operations. May not: tensors' values, handles, connections.
+"""
+
+from __future__ import annotations
+
+from wooly.device.lowering.dtypes import FROM_TORCH, TO_TORCH, wis_dtype
+from wooly.device.lowering.errors import LoweringError, Unsupported
+from wooly.device.lowering.registry import COMPOSITES, LOWERINGS, Entry, composite, find, lower, lowers
+from wooly.device.lowering.template import Template
+from wooly.device.lowering.trace import Trace
+from wooly.device.lowering.values import Expected, Meta, ScalarArg
+
+__all__ = [
+    "Meta", "ScalarArg", "Expected", "Trace", "Template", "Entry", "Unsupported", "LoweringError", "find", "lower", "lowers", "composite",
+    "LOWERINGS", "COMPOSITES", "FROM_TORCH", "TO_TORCH", "wis_dtype",
+]  # fmt: skip

@@ -1,0 +1,106 @@
+"""The registry of lowerings, and the door to it: ``lower`` makes the template of one call.
+
+May live here: registration, and the steps around a lowering (lazy bits before it, binding after it). May not: any operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeVar
+
+from wooly.device.lowering.template import Template
+from wooly.device.lowering.trace import Results, Trace
+from wooly.device.lowering.values import Expected, Meta, Number
+
+__all__ = ["Entry", "LOWERINGS", "COMPOSITES", "lowers", "composite", "find", "lower"]
+
+Lowering = Callable[..., Results]
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A lowering and what its caller must know.
+
+    Arguments whose schema type is Scalar or float (also optional, also lists) arrive as ScalarArg. Except: those named in ``concrete``
+    arrive as plain values that are part of the template's key; those in ``special`` arrive plain when they equal one of the listed
+    values (``alpha`` 1 costs no multiplication) and as ScalarArg otherwise. ``mutates``: positions of arguments that the lowering itself
+    writes; they arrive with torch's lazy bits still set.
+    """
+
+    name: str
+    fn: Lowering
+    concrete: frozenset[str] = frozenset()
+    special: Mapping[str, tuple[Number, ...]] = field(default_factory=dict)
+    mutates: tuple[int, ...] = ()
+
+
+LOWERINGS: Final[dict[str, Entry]] = {}
+"""Lowerings by overload name, for example ``aten::add.Tensor`` (``.default`` is not written)."""
+
+COMPOSITES: Final[dict[str, Callable[..., Any]]] = {}
+"""Operations written as Python over other torch operations, by overload name; for those whose output sizes depend on data."""
+
+
+def lowers(
+    *names: str, concrete: Sequence[str] = (), special: Mapping[str, tuple[Number, ...]] | None = None, mutates: Sequence[int] = ()
+) -> Callable[[_F], _F]:
+    """Register the decorated function as the lowering of every overload in ``names``."""
+
+    def register(fn: _F) -> _F:
+        for name in names:
+            assert name not in LOWERINGS, f"{name} has two lowerings"
+            LOWERINGS[name] = Entry(name, fn, frozenset(concrete), special or {}, tuple(mutates))
+        return fn
+
+    return register
+
+
+def composite(*names: str) -> Callable[[_F], _F]:
+    """Register the decorated function (over device tensors) as the implementation of every overload in ``names``."""
+
+    def register(fn: _F) -> _F:
+        for name in names:
+            assert name not in COMPOSITES, f"{name} has two composites"
+            COMPOSITES[name] = fn
+        return fn
+
+    return register
+
+
+def find(name: str) -> Entry | None:
+    """The lowering of an overload, or None."""
+    return LOWERINGS.get(name)
+
+
+def lower(
+    entry: Entry,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    n_ins: int,
+    expected: Sequence[Expected | None] = (),
+    targets: Sequence[Meta] = (),
+) -> Template:
+    """The template of one call. Raises Unsupported when this call has no lowering.
+
+    ``args``/``kwargs``: tensors as Meta, numbers as ScalarArg or plain (see Entry), torch dtypes, devices and the like as they are.
+    ``expected``: the outputs that torch would make (None where it makes none). ``targets``: tensors that take the results instead
+    (in-place and out= variants of a functional lowering); then no output is made and ``expected`` is empty. A lowering that is itself the
+    mutating overload needs neither.
+    """
+    trace = Trace(n_ins, expected)
+    resolved = [arg if i in entry.mutates else _resolved(trace, arg) for i, arg in enumerate(args)]
+    results = entry.fn(trace, *resolved, **{name: _resolved(trace, arg) for name, arg in kwargs.items()})
+    return trace.finish(results if targets or expected else None, targets)
+
+
+def _resolved(trace: Trace, value: Any) -> Any:
+    """Arguments with torch's lazy conjugate and negative bits applied, so that lowerings never see them."""
+    if isinstance(value, Meta):
+        if value.conj:
+            value = trace.map("conj", replace(value, conj=False))
+        return trace.map("neg", replace(value, neg=False)) if value.neg else value
+    if isinstance(value, list | tuple) and any(isinstance(v, Meta) for v in value):
+        return [_resolved(trace, v) for v in value]
+    return value

@@ -1,0 +1,319 @@
+"""Trace: where a lowering writes down instructions for one call.
+
+A lowering is an expression: it takes Metas and numbers, emits instructions whose results are fresh temporaries, and returns the results.
+Only then are results bound to where they belong (new output, mutated argument, out= tensor): usually by renaming the temporary, else by a
+last copy. So a functional lowering serves its in-place and out= variants too, and inputs are never overwritten before their last use.
+
+May live here: emission, shape plumbing, binding. May not: what any aten operation means.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter as Tally
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import Final
+
+from wis.dtypes import DType
+from wis.ops import BY_NAME, Dist, Op
+from wis.program import Imm, Instr, Ref
+from wooly.device.lowering.dtypes import result_type
+from wooly.device.lowering.errors import LoweringError
+from wooly.device.lowering.template import Counter, Seed, Source, Template
+from wooly.device.lowering.values import Derived, Expected, Meta, Number, ScalarArg, Value, contiguous_strides
+
+__all__ = ["Trace", "Results", "broadcast_shapes"]
+
+Results = Meta | None | Sequence["Meta | None"]
+
+_COMPARE: Final = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+_TEST: Final = frozenset({"is_nan", "is_inf", "sign_bit"})
+
+
+def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
+    """The common shape of ``shapes`` under torch's broadcasting; raises ValueError when there is none."""
+    result: list[int] = []
+    for sizes in zip_longest(*(reversed(s) for s in shapes), fillvalue=1):
+        wide = [n for n in sizes if n != 1]
+        if wide and any(n != wide[0] for n in wide):
+            raise ValueError(f"shapes {shapes} do not broadcast")
+        result.append(wide[0] if wide else 1)
+    return tuple(reversed(result))
+
+
+@dataclass(slots=True)
+class _Step:
+    """One instruction not yet encoded."""
+
+    op: Op
+    outs: list[Meta]
+    ins: list[Meta | Imm]
+    attrs: tuple[int, ...]
+
+
+class Trace:
+    """One call being lowered. ``expected`` are the outputs as torch would make them."""
+
+    def __init__(self, n_ins: int, expected: Sequence[Expected | None] = ()) -> None:
+        self.n_ins = n_ins
+        self.expected = tuple(expected)
+        self._first_temp = n_ins + len(self.expected)
+        self._temps: list[int] = []
+        self._steps: list[_Step] = []
+        self._sources: list[Source] = []
+        self._slot_of: dict[tuple[type, str], int] = {}
+        self._writes: list[tuple[Meta, Meta]] = []
+        self._rng_counters = 0
+
+    # --- emission
+
+    def temp(self, dtype: DType, shape: Sequence[int]) -> Meta:
+        """A new contiguous temporary."""
+        shape = tuple(shape)
+        meta = Meta(self._first_temp + len(self._temps), dtype, shape, contiguous_strides(shape))
+        self._temps.append(meta.numel * dtype.itemsize)
+        return meta
+
+    def emit(self, name: str, outs: Sequence[Meta], ins: Sequence[Meta | Imm], attrs: Sequence[int] = ()) -> None:
+        """One instruction. Nothing is emitted when every output is empty."""
+        if all(out.numel == 0 for out in outs):
+            return
+        self._steps.append(_Step(BY_NAME[name], list(outs), list(ins), tuple(int(a) for a in attrs)))
+
+    def imm(self, value: Value, dtype: DType) -> Imm:
+        """An immediate operand for a number, converted to ``dtype``."""
+        if isinstance(value, Meta):
+            raise LoweringError("a tensor cannot be an immediate")
+        return Imm(self._slot(value), int(dtype))
+
+    def _slot(self, source: Source) -> int:
+        key = (type(source), repr(source))  # repr tells 0.0 from -0.0 and finds NaN equal to itself
+        slot = self._slot_of.setdefault(key, len(self._sources))
+        if slot == len(self._sources):
+            self._sources.append(source)
+        return slot
+
+    def derive(self, fn: Callable[..., Number], *args: ScalarArg | Derived | Number, kind: type = float) -> Derived | Number:
+        """``fn`` of numbers, some of whose values are only known when the template is used (then evaluated each time)."""
+        if not any(isinstance(a, ScalarArg | Derived) for a in args):
+            return fn(*args)
+        return Derived(fn, args, kind)
+
+    # --- elementwise
+
+    def map(self, name: str, *xs: Value, dtype: DType | None = None, attrs: Sequence[int] = ()) -> Meta:
+        """Elementwise ``name`` over broadcast operands, all converted to ``dtype`` (default: their result type)."""
+        compute = result_type(xs) if dtype is None else dtype
+        shape = broadcast_shapes(*(x.shape for x in xs if isinstance(x, Meta)))
+        out_dtype = DType.BOOL if name in _COMPARE or name in _TEST else compute
+        out = self.temp(out_dtype, shape)
+        self.emit(name, [out], [self.operand(x, compute, shape) for x in xs], attrs)
+        return out
+
+    def operand(self, x: Value, dtype: DType, shape: Sequence[int]) -> Meta | Imm:
+        """``x`` as an operand of a MAP instruction: cast and broadcast, or an immediate."""
+        return self.cast(x, dtype).expand(shape) if isinstance(x, Meta) else self.imm(x, dtype)
+
+    def where(self, condition: Meta, a: Value, b: Value, dtype: DType | None = None) -> Meta:
+        """``a`` where condition (bool), else ``b``."""
+        compute = result_type((a, b)) if dtype is None else dtype
+        shape = broadcast_shapes(*(x.shape for x in (condition, a, b) if isinstance(x, Meta)))
+        out = self.temp(compute, shape)
+        self.emit("where", [out], [condition.expand(shape), self.operand(a, compute, shape), self.operand(b, compute, shape)])
+        return out
+
+    def cast(self, x: Meta, dtype: DType) -> Meta:
+        """``x`` in ``dtype``: itself when it is, else a new temporary. Complex to real takes the real part, real to complex adds 0i."""
+        if x.dtype == dtype:
+            return x
+        out = self.temp(dtype, x.shape)
+        self.emit("cast", [out], [x])
+        return out
+
+    def copy(self, x: Meta, dtype: DType | None = None) -> Meta:
+        """A new contiguous temporary with the elements of ``x``."""
+        out = self.temp(x.dtype if dtype is None else dtype, x.shape)
+        self.emit("cast", [out], [x])
+        return out
+
+    def contiguous(self, x: Meta) -> Meta:
+        return x if x.is_contiguous else self.copy(x)
+
+    def reshape(self, x: Meta, shape: Sequence[int]) -> Meta:
+        """The elements of ``x`` in row-major order as ``shape``: a view when strides allow it, else a copy."""
+        view = x.view(shape)
+        if view is None:
+            view = self.copy(x).view(shape)
+            assert view is not None, "a contiguous tensor has every view"
+        return view
+
+    def full(self, shape: Sequence[int], value: Value, dtype: DType) -> Meta:
+        """A new temporary filled with one number."""
+        out = self.temp(dtype, shape)
+        self.emit("cast", [out], [self.imm(value, dtype)])
+        return out
+
+    def store(self, target: Meta, x: Value) -> None:
+        """Write ``x`` (cast and broadcast) into a part of a tensor now."""
+        if isinstance(x, Meta):
+            self.emit("cast", [target], [x.expand(target.shape)])
+        else:
+            self.emit("cast", [target], [self.imm(x, target.dtype)])
+
+    def iota(self, length: int, dtype: DType = DType.I64, start: Value = 0, step: Value = 1) -> Meta:
+        """start, start + step, ... as a new 1-d temporary."""
+        out = self.temp(dtype, (length,))
+        self.emit("iota", [out], [self.imm(start, dtype), self.imm(step, dtype)], (0,))
+        return out
+
+    def random(self, shape: Sequence[int], dtype: DType, dist: Dist) -> Meta:
+        """Numbers from the call's generator; each use of the template takes the next ones of the stream."""
+        out = self.temp(dtype, shape)
+        delta = self._rng_counters
+        seed, counter = Imm(self._slot(Seed()), int(DType.I64)), Imm(self._slot(Counter(delta)), int(DType.I64))
+        self.emit("random", [out], [seed, counter], (int(dist),))
+        wide = dist == Dist.NORMAL or dtype in (DType.F64, DType.I64)
+        self._rng_counters += -(-out.numel // (2 if wide else 4))
+        return out
+
+    # --- reductions and scans
+
+    def reduce(self, name: str, x: Meta, dims: Sequence[int], keepdim: bool = False, dtype: DType | None = None) -> Meta:
+        """sum, prod, reduce_max or reduce_min of ``x`` (in ``dtype``) over ``dims``; over none it is ``x`` itself."""
+        x = x if dtype is None else self.cast(x, dtype)
+        dims = sorted({d % x.ndim for d in dims}) if x.ndim else []
+        if not dims:
+            return x
+        out = self.temp(x.dtype, tuple(1 if d in dims else n for d, n in enumerate(x.shape)))
+        self.emit(name, [out], [x])
+        return out if keepdim else self.drop(out, dims)
+
+    def drop(self, x: Meta, dims: Sequence[int]) -> Meta:
+        """``x`` without its ``dims``, which all have size 1."""
+        for dim in sorted((d % x.ndim for d in dims), reverse=True):
+            x = x.squeeze(dim)
+        return x
+
+    # --- binding
+
+    def write(self, target: Meta, value: Meta) -> None:
+        """Let ``value`` be the new content of a mutated argument, when the lowering is done (until then its old content is read)."""
+        self._writes.append((value, target))
+
+    def finish(self, results: Results, targets: Sequence[Meta] = ()) -> Template:
+        """Bind what a lowering returned to ``targets`` (mutated tensors) or, without any, to the expected outputs; make the template."""
+        values = _as_tuple(results)
+        homes: Sequence[Meta | None] = targets or [
+            None if e is None else Meta(self.n_ins + i, e.dtype, e.shape, e.strides) for i, e in enumerate(self.expected)
+        ]
+        if len(values) != len(homes):
+            raise LoweringError(f"{len(values)} results for {len(homes)} outputs")
+        pairs = list(self._writes)
+        for i, (value, home) in enumerate(zip(values, homes, strict=True)):
+            if home is None:
+                continue
+            if value is None:
+                raise LoweringError(f"no result for output {i}")
+            pairs.append((value, home))
+        uses = Tally(value.slot for value, _ in pairs)
+        for value, home in pairs:
+            self._bind(value, home, shared=uses[value.slot] > 1)
+        self._drop_dead()
+        return self._encode()
+
+    def _bind(self, value: Meta, home: Meta, shared: bool) -> None:
+        """Make ``home`` hold ``value``: by renaming its temporary where nothing can tell the difference, else by a copy."""
+        if home.conj:
+            value, home = self.map("conj", value), replace(home, conj=False)
+        if home.neg:
+            value, home = self.map("neg", value), replace(home, neg=False)
+        try:
+            value = value.expand(home.shape) if value.shape != home.shape else value
+        except ValueError as error:
+            raise LoweringError(f"result of shape {value.shape} for an output of shape {home.shape}") from error
+        if value == home:
+            return
+        if not shared and self._renamable(value, home):
+            self._rename(value, home)
+        else:
+            self.emit("cast", [home], [value])
+
+    def _renamable(self, value: Meta, home: Meta) -> bool:
+        index = value.slot - self._first_temp
+        whole = index >= 0 and value.offset == 0 and value.is_contiguous and self._temps[index] == value.numel * value.dtype.itemsize
+        if not whole or value.dtype != home.dtype:
+            return False
+        written = False
+        for step in self._steps:
+            touches = [m for m in (*step.outs, *step.ins) if isinstance(m, Meta) and m.slot == value.slot]
+            if any(not self._follows(m, home) for m in touches):
+                return False
+            if written and any(isinstance(m, Meta) and m.slot == home.slot for m in (*step.ins, *step.outs)):
+                return False  # home still holds what a later instruction reads (or was written by another result)
+            if any(m.slot == value.slot for m in step.outs):
+                written = written or not _is_copy(step, home)
+        return True
+
+    @staticmethod
+    def _follows(m: Meta, home: Meta) -> bool:
+        """Can operand ``m`` of the temporary be described in ``home``? Whole ones always, parts only when the layout stays."""
+        if m.dtype != home.dtype:
+            return False
+        return (m.shape == home.shape and m.is_contiguous and m.offset == 0) or home.is_contiguous
+
+    def _rename(self, value: Meta, home: Meta) -> None:
+        def renamed(m: Meta | Imm) -> Meta | Imm:
+            if not isinstance(m, Meta) or m.slot != value.slot:
+                return m
+            if m.shape == home.shape and m.is_contiguous and m.offset == 0:
+                return home
+            return replace(m, slot=home.slot, offset=m.offset + home.offset)
+
+        for step in self._steps:
+            step.outs = [m for m in map(renamed, step.outs) if isinstance(m, Meta)]
+            step.ins = [renamed(m) for m in step.ins]
+        self._steps = [s for s in self._steps if not (s.op.name == "cast" and s.outs == s.ins)]
+
+    def _drop_dead(self) -> None:
+        """Remove instructions that only write temporaries nobody reads."""
+        needed: set[int] = set()
+        kept = []
+        for step in reversed(self._steps):
+            if any(m.slot < self._first_temp or m.slot in needed for m in step.outs):
+                needed.update(m.slot for m in step.ins if isinstance(m, Meta))
+                needed.update(m.slot for m in step.outs if step.op.rmw)
+                kept.append(step)
+        self._steps = kept[::-1]
+
+    def _encode(self) -> Template:
+        used = sorted({m.slot for s in self._steps for m in (*s.outs, *s.ins) if isinstance(m, Meta) and m.slot >= self._first_temp})
+        slots = {slot: self._first_temp + i for i, slot in enumerate(used)}
+        temps = tuple(self._temps[slot - self._first_temp] for slot in used)
+        live = sorted({x.scalar for s in self._steps for x in s.ins if isinstance(x, Imm)})
+        scalars = {slot: i for i, slot in enumerate(live)}
+        dims: list[int] = []
+        code = []
+
+        def ref(m: Meta) -> Ref:
+            dims.extend((*m.shape, *m.strides, m.offset))
+            return Ref(slots.get(m.slot, m.slot), int(m.dtype), m.ndim)
+
+        for step in self._steps:
+            outs = tuple(ref(m) for m in step.outs)
+            ins = tuple(ref(x) if isinstance(x, Meta) else Imm(scalars[x.scalar], x.dtype) for x in step.ins)
+            code.append(Instr(step.op.code, outs, ins, step.attrs))
+        sources = tuple(self._sources[slot] for slot in live)
+        return Template(self.n_ins, self.expected, temps, tuple(code), struct.pack(f"<{len(dims)}q", *dims), sources, self._rng_counters)
+
+
+def _is_copy(step: _Step, home: Meta) -> bool:
+    """Does ``step`` copy the unchanged ``home``? Then renaming its output to ``home`` makes it nothing."""
+    return step.op.name == "cast" and step.ins[0] == home
+
+
+def _as_tuple(results: Results) -> tuple[Meta | None, ...]:
+    if results is None:
+        return ()
+    return (results,) if isinstance(results, Meta) else tuple(results)

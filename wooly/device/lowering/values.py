@@ -1,0 +1,210 @@
+"""What lowerings are given and what they compute with: tensors as metadata, and numbers whose value may be unknown.
+
+May live here: immutable descriptions. May not: instructions, torch tensors, values of tensors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from wis.dtypes import DType
+
+__all__ = ["Meta", "ScalarArg", "Derived", "Number", "Value", "Expected", "contiguous_strides", "kind_of", "span_nbytes"]
+
+Number = bool | int | float | complex
+
+
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Row-major strides, in elements (a size of 0 counts as 1, as in torch)."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def span_nbytes(dtype: DType, shape: Sequence[int], strides: Sequence[int], offset: int = 0) -> int:
+    """Bytes from a buffer's start to the end of the last element (strides must not be negative)."""
+    if 0 in shape:
+        return 0
+    return (offset + 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))) * dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """A tensor inside a template: a view of buffer ``slot``. Strides and offset count elements of ``dtype``.
+
+    Equal slots mean the same memory: the caller gives arguments that share a buffer the same slot, so that in-place
+    templates can see what they alias. ``conj`` and ``neg`` are torch's lazy bits; a lowering never sees them set.
+    """
+
+    slot: int
+    dtype: DType
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int = 0
+    conj: bool = False
+    neg: bool = False
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def is_contiguous(self) -> bool:
+        return self.numel == 0 or all(
+            n == 1 or s == c for n, s, c in zip(self.shape, self.strides, contiguous_strides(self.shape), strict=True)
+        )
+
+    # --- views: each is another description of the same memory and costs no instruction
+
+    def expand(self, shape: Sequence[int]) -> Meta:
+        """Broadcast to ``shape`` by stride 0; raises ValueError when the sizes do not fit."""
+        shape = tuple(shape)
+        if shape == self.shape:
+            return self
+        lead = len(shape) - self.ndim
+        if lead < 0:
+            raise ValueError(f"cannot expand {self.shape} to {shape}")
+        strides = [0] * lead
+        for have, want, stride in zip(self.shape, shape[lead:], self.strides, strict=True):
+            if have != want and have != 1:
+                raise ValueError(f"cannot expand {self.shape} to {shape}")
+            strides.append(stride if have == want else 0)
+        return replace(self, shape=shape, strides=tuple(strides))
+
+    def permute(self, dims: Sequence[int]) -> Meta:
+        """Dimension i of the result is dimension ``dims[i]`` of this."""
+        return replace(self, shape=tuple(self.shape[d] for d in dims), strides=tuple(self.strides[d] for d in dims))
+
+    def transpose(self, a: int, b: int) -> Meta:
+        dims = list(range(self.ndim))
+        dims[a], dims[b] = dims[b], dims[a]
+        return self.permute(dims)
+
+    def move(self, source: int, target: int) -> Meta:
+        """Dimension ``source`` moved to position ``target``, the others in order."""
+        dims = list(range(self.ndim))
+        dim = dims.pop(source)
+        dims.insert(target if target >= 0 else target + self.ndim, dim)
+        return self.permute(dims)
+
+    def narrow(self, dim: int, start: int, length: int, step: int = 1) -> Meta:
+        """Elements start, start + step, ... of ``dim`` (``step`` may be negative)."""
+        shape, strides = list(self.shape), list(self.strides)
+        offset = self.offset + (start * strides[dim] if length and self.numel else 0)
+        shape[dim], strides[dim] = length, strides[dim] * step
+        return replace(self, shape=tuple(shape), strides=tuple(strides), offset=offset)
+
+    def select(self, dim: int, index: int) -> Meta:
+        return self.narrow(dim, index, 1).squeeze(dim)
+
+    def squeeze(self, dim: int) -> Meta:
+        """Without dimension ``dim``, which has size 1."""
+        dim %= self.ndim
+        return replace(self, shape=self.shape[:dim] + self.shape[dim + 1 :], strides=self.strides[:dim] + self.strides[dim + 1 :])
+
+    def unsqueeze(self, dim: int, size: int = 1) -> Meta:
+        """With a new dimension at ``dim``, of ``size`` equal entries (stride 0)."""
+        if dim < 0:
+            dim += self.ndim + 1
+        return replace(self, shape=(*self.shape[:dim], size, *self.shape[dim:]), strides=(*self.strides[:dim], 0, *self.strides[dim:]))
+
+    def flip(self, dim: int) -> Meta:
+        return self.narrow(dim, self.shape[dim] - 1, self.shape[dim], -1)
+
+    def view(self, shape: Sequence[int]) -> Meta | None:
+        """The same elements in row-major order as ``shape``, or None when strides cannot say that."""
+        shape = tuple(shape)
+        if math.prod(shape) != self.numel:
+            raise ValueError(f"cannot view {self.shape} as {shape}")
+        if shape == self.shape:
+            return self
+        if self.numel == 0:
+            return replace(self, shape=shape, strides=contiguous_strides(shape))
+        strides = _view_strides(self.shape, self.strides, shape)
+        return None if strides is None else replace(self, shape=shape, strides=strides)
+
+    def as_parts(self) -> Meta:
+        """A complex tensor as its parts: the float type, with a last dimension of 2 (real, imaginary)."""
+        real = {DType.C64: DType.F32, DType.C128: DType.F64}[self.dtype]
+        return replace(self, dtype=real, shape=(*self.shape, 2), strides=(*(2 * s for s in self.strides), 1), offset=2 * self.offset)
+
+
+def _view_strides(shape: tuple[int, ...], strides: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Strides of the row-major reinterpretation of (shape, strides) as ``target``; no size is 0. None: needs a copy."""
+    runs: list[tuple[int, int]] = []  # (number of elements, stride of the innermost), outer to inner, each one run in memory
+    for size, stride in zip(shape, strides, strict=True):
+        if size == 1:
+            continue
+        if runs and runs[-1][1] == size * stride:
+            runs[-1] = (runs[-1][0] * size, stride)
+        else:
+            runs.append((size, stride))
+    result: list[int] = []
+    left, step = (1, 1)
+    for size in reversed(target):
+        if size == 1:
+            result.append(step)
+            continue
+        if left == 1:
+            left, step = runs.pop()
+        if left % size:
+            return None
+        result.append(step)
+        left //= size
+        step *= size
+    return tuple(reversed(result))
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarArg:
+    """A number argument whose value is a parameter of the template, not part of it.
+
+    ``index`` counts such arguments of one call in the order of its flattened arguments; ``kind`` is bool, int, float or complex.
+    ``dtype`` is set when the number was a 0-dim CPU tensor: it then takes part in type promotion as a 0-dim tensor.
+    """
+
+    index: int
+    kind: type
+    dtype: DType | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """A number computed from others each time the template is used: ``fn(*values of args)``."""
+
+    fn: Callable[..., Number]
+    args: tuple[ScalarArg | Derived | Number, ...]
+    kind: type
+
+
+Value = Meta | ScalarArg | Derived | bool | int | float | complex
+
+
+def kind_of(value: Value) -> type:
+    """The kind of a number: bool, int, float or complex."""
+    if isinstance(value, ScalarArg | Derived):
+        return value.kind
+    if isinstance(value, Meta):
+        raise TypeError("a tensor has no kind")
+    return type(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """An output as torch would make it: what the new tensor of a template is."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return span_nbytes(self.dtype, self.shape, self.strides)
