@@ -1,0 +1,159 @@
+"""The engine: what a node's executor uses to run verified programs on one device, whatever the backend.
+
+An engine serves one device. Each tenant session has its own space; a prepared program may be run in any space. Calls that touch one
+space come from one thread at a time; runs of one engine are serialised by the engine.
+
+May live here: the protocols, their value types and the explicit table of backends. May not: any backend's insides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from jit.errors import UnknownBackend
+from wis.verify import Verified
+
+__all__ = ["EngineInfo", "Launch", "Prepared", "Space", "Engine", "EngineConfig", "BACKENDS", "create_engine", "Number"]
+
+Number = int | float | complex
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What an engine runs on. ``cores`` is what a launch can occupy at most; ``vram_bytes`` the configured capacity."""
+
+    name: str
+    backend: str
+    cores: int
+    vram_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """The account of one run, times on the monotonic clock in ns.
+
+    ``core_ns`` is wall time x cores occupied, phase by phase; ``cores`` the most that took part at once. ``instructions`` is the exact
+    element-instruction count, equal on every backend. ``trap`` says which index was out of range, or is None.
+    """
+
+    start_ns: int
+    end_ns: int
+    core_ns: int
+    cores: int
+    instructions: int
+    trap: str | None
+
+
+class Prepared(Protocol):
+    """A program with its dims, planned and compiled. Immutable for its user; may be run in any space of its engine."""
+
+    @property
+    def instructions(self) -> int:
+        """Element-instructions one run executes."""
+        ...
+
+    @property
+    def n_keys(self) -> int:
+        """How many keys a run needs: one per EXTERNAL and CREATED buffer."""
+        ...
+
+
+class Space(Protocol):
+    """One session's memory. Keys are the session's own handles. Every method raises BadBuffer for an unknown key or a range outside."""
+
+    @property
+    def resident_bytes(self) -> int:
+        """Sum of the sizes of the live buffers."""
+        ...
+
+    def alloc(self, key: int, nbytes: int) -> None:
+        """A new zeroed buffer; raises OutOfMemory beyond the engine's capacity, BadBuffer when the key exists."""
+        ...
+
+    def free(self, key: int) -> None:
+        """Forget a buffer."""
+        ...
+
+    def write(self, key: int, offset: int, data: bytes | bytearray | memoryview) -> None:
+        """Overwrite bytes from ``offset`` on."""
+        ...
+
+    def read(self, key: int, offset: int, nbytes: int) -> memoryview:
+        """Bytes of a buffer: a read-only view that later runs may change; copy it to keep it."""
+        ...
+
+    def size(self, key: int) -> int:
+        """Size of a buffer in bytes."""
+        ...
+
+    def run(self, prepared: Prepared, scalars: Sequence[Number], keys: Sequence[int]) -> Launch:
+        """Run a program: ``keys`` names one buffer per EXTERNAL and CREATED buffer in program order.
+
+        EXTERNAL ones must exist and be large enough (BadBuffer); CREATED ones must not, and are allocated (OutOfMemory: nothing ran,
+        nothing was allocated). Raises Interrupted when ``Engine.interrupt`` was called meanwhile.
+        """
+        ...
+
+    def close(self) -> None:
+        """Drop all buffers. Safe to call twice."""
+        ...
+
+
+class Engine(Protocol):
+    """One device."""
+
+    @property
+    def info(self) -> EngineInfo: ...
+
+    def open_space(self) -> Space:
+        """A new, empty space."""
+        ...
+
+    def prepare(self, verified: Verified) -> Prepared:
+        """Plan and compile, or find the result of doing so earlier. Independent of any space; takes no launch time."""
+        ...
+
+    def interrupt(self) -> None:
+        """Stop the run in progress at its next phase; without one, do nothing. Callable from any thread."""
+        ...
+
+    def close(self) -> None:
+        """Stop helper threads and drop everything. Safe to call twice."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """How an engine is set up. ``cache_dir`` None: compiled kernels are kept in memory only."""
+
+    cache_dir: Path | None
+    threads: int
+    vram_bytes: int
+
+
+def _reference(config: EngineConfig) -> Engine:
+    from jit.reference import ReferenceEngine
+
+    return ReferenceEngine(config)
+
+
+def _host(config: EngineConfig) -> Engine:
+    from jit.host.engine import HostEngine  # imports LLVM, which only this backend needs
+
+    return HostEngine(config)
+
+
+BACKENDS: Final[dict[str, Callable[[EngineConfig], Engine]]] = {"reference": _reference, "host": _host}
+"""Every backend there is. To add one: write its engine, add a line here and to the conformance matrix."""
+
+
+def create_engine(backend: str = "host", *, cache_dir: Path | None, threads: int, vram_bytes: int) -> Engine:
+    """An engine of this backend; raises UnknownBackend, or ToolchainError when the machine lacks what it needs."""
+    if backend not in BACKENDS:
+        raise UnknownBackend(f"there is no backend {backend!r}; choose one of {', '.join(sorted(BACKENDS))}")
+    if threads < 1 or vram_bytes < 0:
+        raise ValueError(f"threads ({threads}) must be at least 1 and vram_bytes ({vram_bytes}) not negative")
+    return BACKENDS[backend](EngineConfig(cache_dir, threads, vram_bytes))

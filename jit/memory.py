@@ -1,0 +1,145 @@
+"""Buffers in host memory: blocks, a space's free list, and the capacity all spaces of an engine share.
+
+Memory of one space never reaches another unzeroed: free lists belong to a space, and what they drop goes back to the operating system's
+allocator, from which only zeroed blocks are taken.
+
+May live here: allocation and byte access. May not: programs, plans, threads.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from jit.errors import BadBuffer, OutOfMemory
+
+__all__ = ["Block", "Capacity", "SpaceMemory", "ALIGN_BYTES"]
+
+ALIGN_BYTES = 64
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """Aligned memory: ``data`` has ``nbytes`` visible bytes, the memory behind it ``room`` of them, starting at ``address``."""
+
+    room: int
+    store: Any
+    address: int
+    nbytes: int
+    data: Bytes
+
+
+class Capacity:
+    """The configured device memory, shared by the spaces of one engine."""
+
+    def __init__(self, vram_bytes: int) -> None:
+        self.vram_bytes = vram_bytes
+        self.used_bytes = 0
+        self._lock = threading.Lock()
+
+    def take(self, nbytes: int) -> None:
+        """Account for ``nbytes`` more; raises OutOfMemory and changes nothing when they do not fit."""
+        with self._lock:
+            if self.used_bytes + nbytes > self.vram_bytes:
+                raise OutOfMemory(nbytes, self.used_bytes, self.vram_bytes)
+            self.used_bytes += nbytes
+
+    def give(self, nbytes: int) -> None:
+        """Account for ``nbytes`` less."""
+        with self._lock:
+            self.used_bytes -= nbytes
+            assert self.used_bytes >= 0
+
+
+def room_for(nbytes: int) -> int:
+    """The size class of a block: a multiple of 64 with at most 1/8 of waste, so that freed blocks fit later requests."""
+    grain = max(ALIGN_BYTES, 1 << max(0, nbytes.bit_length() - 4))
+    return max(ALIGN_BYTES, -(-nbytes // grain) * grain)
+
+
+class SpaceMemory:
+    """The buffers of one space, by key."""
+
+    FREE_SHARE = 4  # the free list holds at most 1/4 of the capacity
+
+    def __init__(self, capacity: Capacity) -> None:
+        self._capacity = capacity
+        self._blocks: dict[int, Block] = {}
+        self._free: dict[int, list[Block]] = {}
+        self._free_bytes = 0
+        self.resident_bytes = 0
+
+    def __contains__(self, key: int) -> bool:
+        return key in self._blocks
+
+    def __getitem__(self, key: int) -> Block:
+        try:
+            return self._blocks[key]
+        except KeyError:
+            raise BadBuffer(f"there is no buffer {key}; it was freed or never allocated") from None
+
+    def alloc(self, key: int, nbytes: int, *, zero: bool = True) -> Block:
+        """A new buffer; ``zero`` False only when every byte is written before any is read."""
+        if key in self._blocks:
+            raise BadBuffer(f"buffer {key} exists already")
+        if nbytes < 0:
+            raise BadBuffer(f"a buffer cannot have {nbytes} bytes")
+        self._capacity.take(nbytes)
+        block = self._blocks[key] = self._take(nbytes, zero)
+        self.resident_bytes += nbytes
+        return block
+
+    def free(self, key: int) -> None:
+        """Forget a buffer; its memory may serve this space again."""
+        block = self[key]
+        del self._blocks[key]
+        self._capacity.give(block.nbytes)
+        self.resident_bytes -= block.nbytes
+        if self._free_bytes + block.room <= self._capacity.vram_bytes // self.FREE_SHARE:
+            self._free.setdefault(block.room, []).append(block)
+            self._free_bytes += block.room
+
+    def window(self, key: int, offset: int, nbytes: int) -> Bytes:
+        """A view of part of a buffer; raises BadBuffer when it reaches outside."""
+        block = self[key]
+        if offset < 0 or nbytes < 0 or offset + nbytes > block.nbytes:
+            raise BadBuffer(f"bytes {offset}..{offset + nbytes} reach outside buffer {key} of {block.nbytes} bytes")
+        return block.data[offset : offset + nbytes]
+
+    def clear(self) -> None:
+        """Drop everything."""
+        self._capacity.give(self.resident_bytes)
+        self.resident_bytes = 0
+        self._blocks.clear()
+        self._free.clear()
+        self._free_bytes = 0
+
+    def _take(self, nbytes: int, zero: bool) -> Block:
+        room = room_for(nbytes)
+        shelf = self._free.get(room)
+        if not shelf:
+            return new_block(nbytes, room)
+        block = shelf.pop()
+        self._free_bytes -= room
+        store = block.data if block.nbytes == nbytes else _aligned(block.store, room)[1][:nbytes]
+        if zero:
+            store[:] = 0
+        return Block(room, block.store, block.address, nbytes, store)
+
+
+def new_block(nbytes: int, room: int) -> Block:
+    """Fresh zeroed memory."""
+    store = np.zeros(room + ALIGN_BYTES, np.uint8)
+    address, data = _aligned(store, room)
+    return Block(room, store, address, nbytes, data[:nbytes])
+
+
+def _aligned(store: Bytes, room: int) -> tuple[int, Bytes]:
+    base = store.ctypes.data
+    skip = -base % ALIGN_BYTES
+    return base + skip, store[skip : skip + room]

@@ -1,0 +1,81 @@
+"""The reference backend: ``wis.reference`` over real buffers. Slow, single-threaded, and the definition of every result.
+
+May live here: gluing the interpreter to a space. May not: any meaning of an instruction.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
+
+from jit.engine import EngineConfig, EngineInfo, Launch, Number, Prepared
+from jit.memory import Capacity
+from jit.space import HostSpace, KeySpec
+from wis import cost, reference
+from wis.program import BoundProgram, BufferKind
+from wis.verify import Verified
+
+__all__ = ["ReferenceEngine", "key_specs"]
+
+
+def key_specs(bound: BoundProgram) -> list[KeySpec]:
+    """One entry per EXTERNAL and CREATED buffer, in program order; every CREATED one starts zeroed."""
+    return [
+        KeySpec(nbytes, kind == BufferKind.CREATED, True)
+        for kind, nbytes in zip(bound.program.buffers, bound.nbytes, strict=True)
+        if kind != BufferKind.TEMP
+    ]
+
+
+class ReferencePrepared:
+    """A verified program and its cost."""
+
+    def __init__(self, verified: Verified) -> None:
+        self.verified = verified
+        self.specs = key_specs(verified.bound)
+        self.instructions = cost.count(verified.bound)
+
+    @property
+    def n_keys(self) -> int:
+        return len(self.specs)
+
+
+class ReferenceSpace(HostSpace):
+    """A space whose runs go through the interpreter."""
+
+    def run(self, prepared: Prepared, scalars: Sequence[Number], keys: Sequence[int]) -> Launch:
+        plan = cast(ReferencePrepared, prepared)
+        blocks = iter(self._blocks(plan.specs, keys))
+        bound = plan.verified.bound
+        buffers = [
+            np.zeros(nbytes, np.uint8) if kind == BufferKind.TEMP else next(blocks).data
+            for kind, nbytes in zip(bound.program.buffers, bound.nbytes, strict=True)
+        ]
+        start_ns = time.monotonic_ns()
+        traps = reference.run(plan.verified, scalars, buffers)
+        end_ns = time.monotonic_ns()
+        trap = str(traps) if traps else None
+        return Launch(start_ns, end_ns, end_ns - start_ns, 1, plan.instructions, trap)
+
+
+class ReferenceEngine:
+    """The engine of the ``reference`` backend."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.info = EngineInfo("NumPy reference", "reference", 1, config.vram_bytes)
+        self._capacity = Capacity(config.vram_bytes)
+
+    def open_space(self) -> ReferenceSpace:
+        return ReferenceSpace(self._capacity)
+
+    def prepare(self, verified: Verified) -> ReferencePrepared:
+        return ReferencePrepared(verified)
+
+    def interrupt(self) -> None:
+        """The interpreter runs to its end; there is nothing to stop."""
+
+    def close(self) -> None:
+        """Nothing is held."""
