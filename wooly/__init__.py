@@ -1,0 +1,29 @@
+"""Wooly: unmodified PyTorch programs on a machine without a GPU; the work runs on a shared node.
+
+A script needs nothing from here: set ``WOOLY_NATS_URL``, or start it by ``wooly run``. Public names: ``__version__``,
+``stats()`` and ``errors``. Importing this package imports neither torch nor anything else that is slow.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wooly import errors
+
+__all__ = ["__version__", "errors", "stats"]
+
+__version__ = "0.1.0"
+
+
+def stats() -> dict[str, Any]:
+    """Counters of this process: ``ops``, ``batches``, ``waits``, ``wire_bytes`` and ``fallbacks`` (a count for each operation).
+
+    All zero when the device is not switched on.
+    """
+    import sys
+
+    recorder = sys.modules.get("wooly.device.recorder")
+    if recorder is None:
+        return {"ops": 0, "batches": 0, "waits": 0, "wire_bytes": 0, "fallbacks": {}}
+    counters: dict[str, Any] = recorder.stats()
+    return counters

@@ -1,0 +1,321 @@
+"""The client's configuration: every key, its type and limits, and the order in which sources override each other.
+
+Lowest to highest: defaults, the config file, environment variables, command-line flags. The file is TOML, ``KEY = value`` a line,
+``~/.config/wooly/config`` unless ``WOOLYAI_CLIENT_CONFIG`` names another. A bad value is an error that names the key, the value,
+where it came from and what is allowed; nothing is guessed or ignored.
+
+May live here: keys, parsing, limits. May not: torch, the network. This module is read on every ``import torch``: keep it light.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from wooly.errors import ConfigError
+
+__all__ = ["Config", "Key", "KEYS", "FILE_VARIABLE", "load", "is_enabled", "config_file", "flag_name"]
+
+FILE_VARIABLE: Final = "WOOLYAI_CLIENT_CONFIG"
+_FILE_DEFAULT: Final = "~/.config/wooly/config"
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The merged configuration. ``origin`` says where each key that is not at its default came from."""
+
+    prio: int = 0
+    gpu_count: int = 1
+    controller_url: str = ""
+    controller_node_group_ids: tuple[str, ...] = ()
+    required_vram_mb: int | None = None
+    gpu_mode: str = "Shared"
+    gpus: tuple[int, ...] = ()
+    weights_dedup: bool = False
+    swap_from_vram: bool = True
+    nats_urls: tuple[str, ...] = ()
+    debug: bool = False
+    tenant: str = "default"
+    cpu_fallback: bool = True
+    local_gpu: bool = False
+    origin: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    @property
+    def device_count(self) -> int:
+        """GPUs the script sees: as many as ``GPUS`` lists, else ``GPU_COUNT``."""
+        return len(self.gpus) or self.gpu_count
+
+    @property
+    def device_indices(self) -> tuple[int, ...]:
+        """Indices in the server's device list, in the order of the script's ``cuda:0``, ``cuda:1``, ..."""
+        return self.gpus or tuple(range(self.gpu_count))
+
+    @property
+    def vram_quota_bytes(self) -> int:
+        """The quota to ask a node for; 0: none but the device's size."""
+        return (self.required_vram_mb or 0) << 20
+
+
+class _Bad(Exception):
+    """A value its key does not allow; the caller knows the key and the source."""
+
+
+def _integer(low: int, high: int) -> Callable[[Any], int]:
+    def parse(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int | str):
+            raise _Bad
+        try:
+            number = int(value)
+        except ValueError:
+            raise _Bad from None
+        if not low <= number <= high:
+            raise _Bad
+        return number
+
+    return parse
+
+
+_SWITCH: Final = {"0": False, "1": True, "false": False, "true": True, "no": False, "yes": True, "off": False, "on": True}
+
+
+def _switch(value: Any) -> bool:
+    try:
+        return _SWITCH[str(value).strip().lower()]
+    except KeyError:
+        raise _Bad from None
+
+
+def _choice(*allowed: str) -> Callable[[Any], str]:
+    by_lower = {name.lower(): name for name in allowed}
+
+    def parse(value: Any) -> str:
+        try:
+            return by_lower[str(value).strip().lower()]
+        except KeyError:
+            raise _Bad from None
+
+    return parse
+
+
+def _items(value: Any) -> list[str]:
+    """A comma-separated string, or a TOML array."""
+    parts = value if isinstance(value, list) else str(value).split(",")
+    if any(isinstance(part, dict | list) for part in parts):
+        raise _Bad
+    return [text for text in (str(part).strip() for part in parts) if text]
+
+
+def _indices(value: Any) -> tuple[int, ...]:
+    index = _integer(0, 1023)
+    numbers = tuple(index(text) for text in _items(value))
+    if not numbers or len(set(numbers)) != len(numbers):
+        raise _Bad
+    return numbers
+
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def _name(value: Any) -> str:
+    text = str(value).strip()
+    if not _NAME.fullmatch(text):
+        raise _Bad
+    return text
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    names = tuple(_items(value))
+    if not names or any(len(name) > 128 for name in names):
+        raise _Bad
+    return names
+
+
+_URL: Final = re.compile(r"(?P<scheme>[a-z]+)://(?:[^@/\s]+@)?(?:\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+)(?::(?P<port>\d{1,5}))?(?:/\S*)?")
+
+
+def _url(*schemes: str) -> Callable[[Any], str]:
+    def parse(value: Any) -> str:
+        text = str(value).strip()
+        match = _URL.fullmatch(text)
+        if match is None or match["scheme"] not in schemes or not 0 < int(match["port"] or 1) < 65536:
+            raise _Bad
+        return text
+
+    return parse
+
+
+def _urls(*schemes: str) -> Callable[[Any], tuple[str, ...]]:
+    one = _url(*schemes)
+
+    def parse(value: Any) -> tuple[str, ...]:
+        urls = tuple(one(text) for text in _items(value))
+        if not urls:
+            raise _Bad
+        return urls
+
+    return parse
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key: its name everywhere, the field of Config, how to read it, what is allowed (for errors) and what it means (for help)."""
+
+    name: str
+    field: str
+    parse: Callable[[Any], Any]
+    allowed: str
+    help: str
+
+
+_BOOL: Final = "0 or 1 (or false, true)"
+
+KEYS: Final[tuple[Key, ...]] = (
+    Key("PRIO", "prio", _integer(0, 4), "an integer from 0 (highest) to 4", "priority for cores, VRAM and placement; 0 is highest"),
+    Key("GPU_COUNT", "gpu_count", _integer(1, 64), "an integer from 1 to 64", "GPUs for this task"),
+    Key(
+        "CONTROLLER_URL", "controller_url", _url("http", "https"), "a URL such as http://controller:8080", "ask this controller for a place"
+    ),
+    Key(
+        "CONTROLLER_NODE_GROUP_IDS",
+        "controller_node_group_ids",
+        _names,
+        "group ids separated by commas",
+        "only nodes of these groups (with CONTROLLER_URL)",
+    ),
+    Key(
+        "REQUIRED_VRAM",
+        "required_vram_mb",
+        _integer(1, 1 << 26),
+        "an integer number of megabytes, such as 8000",
+        "VRAM this task needs, in MB; also its quota",
+    ),
+    Key("GPU_MODE", "gpu_mode", _choice("Shared", "Exclusive"), "Shared or Exclusive", "may other tasks share the GPU"),
+    Key("GPUS", "gpus", _indices, "different device numbers separated by commas, such as 0 or 0,1", "devices in the server's list"),
+    Key("WOOLYAI_WEIGHTS_DEDUP", "weights_dedup", _switch, _BOOL, "share identical read-only weights with other tasks"),
+    Key("WOOLYAI_SWAP_FROM_VRAM", "swap_from_vram", _switch, _BOOL, "may this task's cold VRAM be swapped out"),
+    Key("WOOLY_NATS_URL", "nats_urls", _urls("nats", "tls", "ws", "wss"), "URLs such as nats://bus:4222, separated by commas", "the bus"),
+    Key("WOOLY_DEBUG", "debug", _switch, _BOOL, "verbose client log"),
+    Key("WOOLY_TENANT", "tenant", _name, "1 to 64 letters, digits, - or _", "who is billed"),
+    Key("WOOLY_CPU_FALLBACK", "cpu_fallback", _switch, _BOOL, "run an operation the device lacks on this machine's CPU"),
+    Key("WOOLY_LOCAL_GPU", "local_gpu", _switch, _BOOL, "use the remote device although this machine has a GPU (which is hidden)"),
+)
+_BY_NAME: Final = {key.name: key for key in KEYS}
+
+
+def flag_name(key: Key) -> str:
+    """The command-line flag of ``key``: ``--required-vram`` for REQUIRED_VRAM; the product's prefixes are left out."""
+    name = key.name.removeprefix("WOOLYAI_").removeprefix("WOOLY_")
+    return "--" + name.lower().replace("_", "-")
+
+
+def config_file(environ: Mapping[str, str]) -> tuple[str, bool]:
+    """The config file's path, and whether it was asked for by name (then it must exist)."""
+    named = environ.get(FILE_VARIABLE, "").strip()
+    return os.path.expanduser(named or _FILE_DEFAULT), bool(named)
+
+
+def _read_file(path: str, *, must_exist: bool) -> dict[str, Any]:
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except FileNotFoundError:
+        if must_exist:
+            raise ConfigError(f"{FILE_VARIABLE} names {path}, which does not exist; create it or unset {FILE_VARIABLE}") from None
+        return {}
+    except OSError as error:
+        raise ConfigError(
+            f"the config file {path} cannot be read ({error.strerror}); fix its permissions or name another in {FILE_VARIABLE}"
+        ) from None
+    import tomllib  # only here: most processes have no config file, and this module is read on every import of torch
+
+    try:
+        values = tomllib.loads(data.decode())
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(
+            f'the config file {path} is not valid TOML: {error}; write lines such as WOOLY_NATS_URL = "nats://bus:4222"'
+        ) from None
+    for name in values:
+        if name not in _BY_NAME:
+            raise ConfigError(f"{name} in {path} is not a known key{_suggest(name)}; allowed are {', '.join(_BY_NAME)}")
+    return values
+
+
+def _suggest(name: str) -> str:
+    import difflib  # only on the way to an error
+
+    close = difflib.get_close_matches(name.upper(), _BY_NAME, n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def _parse(key: Key, value: Any, source: str) -> Any:
+    try:
+        return key.parse(value)
+    except _Bad:
+        shown = re.sub(r"//[^@/]*@", "//***@", repr(value))  # a bus URL may hold a password; errors end up in logs
+        raise ConfigError(f"{key.name}={shown} ({source}) is not allowed; use {key.allowed}") from None
+
+
+def load(flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None) -> Config:
+    """Merge all sources. ``flags`` maps key names to values given on the command line; ``environ`` is os.environ unless given.
+
+    An empty environment variable counts as not set. Raises ConfigError.
+    """
+    environ = os.environ if environ is None else environ
+    path, named = config_file(environ)
+    sources: list[tuple[Callable[[Key], str], Mapping[str, Any]]] = [
+        (lambda key: f"from {path}", _read_file(path, must_exist=named)),
+        (lambda key: "from the environment", {key.name: environ[key.name] for key in KEYS if environ.get(key.name, "").strip()}),
+        (lambda key: f"from the flag {flag_name(key)}", flags or {}),
+    ]
+    values: dict[str, Any] = {}
+    origin: dict[str, str] = {}
+    for describe, given in sources:
+        for name, value in given.items():
+            key = _BY_NAME[name]
+            values[key.field] = _parse(key, value, describe(key))
+            origin[name] = describe(key)
+    config = Config(**values, origin=origin)
+    _check_together(config)
+    return config
+
+
+def _check_together(config: Config) -> None:
+    """Rules between keys."""
+    origin = config.origin
+    if config.controller_url:
+        where = f"CONTROLLER_URL={config.controller_url!r} ({origin['CONTROLLER_URL']})"
+        if config.required_vram_mb is None:
+            raise ConfigError(
+                f"REQUIRED_VRAM is missing: with {where} the controller must know how much VRAM this task needs; "
+                "set REQUIRED_VRAM to a number of megabytes, such as REQUIRED_VRAM=8000"
+            )
+        if config.gpus:
+            raise ConfigError(
+                f"GPUS={','.join(map(str, config.gpus))!r} ({origin['GPUS']}) cannot be combined with {where}: the controller chooses "
+                "the devices; unset one of them (GPU_COUNT says how many)"
+            )
+    elif config.controller_node_group_ids:
+        raise ConfigError(
+            f"CONTROLLER_NODE_GROUP_IDS={','.join(config.controller_node_group_ids)!r} ({origin['CONTROLLER_NODE_GROUP_IDS']}) "
+            "needs a controller; set CONTROLLER_URL or unset it"
+        )
+    if config.gpus and "GPU_COUNT" in origin and config.gpu_count != len(config.gpus):
+        raise ConfigError(
+            f"GPU_COUNT={config.gpu_count} ({origin['GPU_COUNT']}) disagrees with GPUS={','.join(map(str, config.gpus))!r} "
+            f"({origin['GPUS']}), which lists {len(config.gpus)}; unset one of them"
+        )
+
+
+def is_enabled(environ: Mapping[str, str] | None = None) -> bool:
+    """True when the environment or the config file names a bus: what switches the device on at ``import torch``.
+
+    Cheap when nothing is configured: a look-up and one failed open. Raises ConfigError for an unreadable file.
+    """
+    environ = os.environ if environ is None else environ
+    if environ.get("WOOLY_NATS_URL", "").strip():
+        return True
+    path, named = config_file(environ)
+    return "WOOLY_NATS_URL" in _read_file(path, must_exist=named)

@@ -1,0 +1,144 @@
+"""Every error a user of the client can meet: one tree, and the class says whose fault it is.
+
+May live here: exception classes, and the table from a node's fault names to them. May not: torch (the face gives the classes that
+CUDA programs catch), I/O, formatting for a terminal.
+
+Each message is a sentence that says what happened and what to do. All derive from RuntimeError, because that is what PyTorch
+programs catch around device code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = [
+    "WoolyError",
+    "ConfigError",
+    "ActivationError",
+    "UnsupportedTorch",
+    "ServiceError",
+    "NoServerError",
+    "NodeLostError",
+    "SessionLostError",
+    "PlacementError",
+    "DeviceError",
+    "QuotaExceeded",
+    "TrapError",
+    "UnsupportedOperation",
+    "ForkError",
+    "ForeignPointerError",
+    "RefusedError",
+    "ProtocolError",
+    "present",
+    "from_fault",
+]
+
+
+class WoolyError(RuntimeError):
+    """Root of the tree."""
+
+
+class ConfigError(WoolyError):
+    """The configuration is wrong: names the key, the value, where it came from and what is allowed."""
+
+
+class ActivationError(WoolyError):
+    """The device cannot be switched on in this process (a local GPU is in use, a backward pass already ran, ...)."""
+
+
+class UnsupportedTorch(ActivationError):
+    """This build of torch is outside what is tested, or lacks an interface the device stands on."""
+
+
+class ServiceError(WoolyError):
+    """The service side is missing or answered badly: an operator's matter, not the script's."""
+
+
+class NoServerError(ServiceError):
+    """Nothing answers: wrong URL, no bus, or no node on it."""
+
+
+class NodeLostError(ServiceError):
+    """The node stopped answering while the session ran; its memory is gone."""
+
+
+class SessionLostError(ServiceError):
+    """The node no longer knows the session: its lease ran out or it was closed."""
+
+
+class PlacementError(ServiceError):
+    """The controller could not be asked, or has no place for this task."""
+
+
+class DeviceError(WoolyError):
+    """The script asked for something the device cannot do."""
+
+
+class QuotaExceeded(DeviceError):
+    """The task's VRAM quota is used up. ``quota_bytes``, ``used_bytes`` and ``asked_bytes`` are 0 when the node did not say."""
+
+    def __init__(self, message: str, *, quota_bytes: int = 0, used_bytes: int = 0, asked_bytes: int = 0) -> None:
+        super().__init__(message)
+        self.quota_bytes = quota_bytes
+        self.used_bytes = used_bytes
+        self.asked_bytes = asked_bytes
+
+
+class TrapError(DeviceError):
+    """A program trapped on the node (an index out of range, say): what CUDA calls a device-side assert."""
+
+
+class UnsupportedOperation(DeviceError, NotImplementedError):
+    """An operation the device lacks, with falling back to the CPU switched off or impossible."""
+
+
+class ForkError(DeviceError):
+    """The device was used in a forked child of the process that had opened it."""
+
+
+class ForeignPointerError(DeviceError):
+    """A device pointer was about to reach code that would dereference it on this machine."""
+
+
+class RefusedError(WoolyError):
+    """The node refused a batch that this client built: a fault of ours. ``places`` holds one ``rule @ place: text`` a finding."""
+
+    def __init__(self, message: str, *, name: str = "", places: Sequence[str] = ()) -> None:
+        super().__init__(message + "".join(f"\n  {place}" for place in places))
+        self.name = name
+        self.places = tuple(places)
+
+
+class ProtocolError(WoolyError):
+    """Client and node do not understand each other: different versions."""
+
+
+_BY_FAULT: dict[str, type[WoolyError]] = {
+    "ConfigError": ConfigError,
+    "NoServerError": NoServerError,
+    "NodeLostError": NodeLostError,
+    "SessionLostError": SessionLostError,
+    "PlacementError": PlacementError,
+    "QuotaExceeded": QuotaExceeded,
+    "OutOfMemory": QuotaExceeded,
+    "Trap": TrapError,
+    "TrapError": TrapError,
+    "ProtocolError": ProtocolError,
+}
+
+
+def present(error: type[WoolyError], shown: type[WoolyError]) -> None:
+    """From now on raise ``shown``, a subclass, wherever a fault means ``error`` (the face adds the class that CUDA would raise)."""
+    if not issubclass(shown, error):
+        raise TypeError(f"{shown.__name__} is not a {error.__name__}")
+    for name, known in _BY_FAULT.items():
+        if issubclass(shown, known) and issubclass(known, error):
+            _BY_FAULT[name] = shown
+
+
+def from_fault(name: str, message: str, places: Sequence[str] = ()) -> WoolyError:
+    """The exception for a node's fault, to be raised by the caller. A name without an entry is a refusal of our own batch."""
+    known = _BY_FAULT.get(name)
+    if known is None:
+        return RefusedError(f"{name}: {message}", name=name, places=places)
+    return known(message + "".join(f"\n  {place}" for place in places))
