@@ -1,7 +1,7 @@
 """Facts, in the past tense: the only thing controller and billing are derived from. Pure.
 
-One NATS message on an event subject is a msgpack list of events (frequent ones are packed by the hundred). Every struct is array-like with a
-hand-written, versioned tag: new fields go last and have defaults; nothing is renamed, reordered or retyped. Frozen samples of each
+One NATS message on an event subject is a msgpack list of events (frequent ones are packed by the hundred). Every struct is array-like with
+a hand-written, versioned tag: new fields go last and have defaults; nothing is renamed, reordered or retyped. Frozen samples of each
 live in tests/golden/events/. Times are integers: ``at_ns`` is Unix time of the emitting node; durations come from its monotonic clock.
 """
 
@@ -12,8 +12,9 @@ from typing import Any, Final
 import msgspec
 
 __all__ = [
-    "DeviceFact", "NodeRegistered", "NodeLost", "SessionOpenedFact", "SessionClosedFact", "UsageRecorded", "DeviceAccounted", "TaskSubmitted",
-    "TaskPlaced", "TaskRefused", "TaskStateChanged", "ConfigChanged", "TariffSet", "GrantRecorded", "Event", "encode_events", "decode_events",
+    "DeviceFact", "NodeRegistered", "NodeLost", "NodeRecovered", "SessionOpenedFact", "SessionClosedFact", "UsageRecorded", "DeviceAccounted",
+    "TaskSubmitted", "Considered", "TaskPlaced", "TaskRefused", "TaskStateChanged", "ConfigChanged", "TariffSet", "GrantRecorded", "Event",
+    "encode_events", "decode_events",
 ]  # fmt: skip
 
 
@@ -45,6 +46,14 @@ class NodeLost(msgspec.Struct, array_like=True, frozen=True, tag="node.lost.v1")
     node: str
     epoch: int
     reason: str
+
+
+class NodeRecovered(msgspec.Struct, array_like=True, frozen=True, tag="node.recovered.v1"):
+    """A node held for lost is heard again in the same epoch: it was cut off, not stopped, and its sessions are alive."""
+
+    at_ns: int
+    node: str
+    epoch: int
 
 
 class SessionOpenedFact(msgspec.Struct, array_like=True, frozen=True, tag="session.opened.v1"):
@@ -122,11 +131,25 @@ class TaskSubmitted(msgspec.Struct, array_like=True, frozen=True, tag="task.subm
     groups: tuple[str, ...] = ()
     noswap: bool = False
     title: str = ""
+    queue: bool = False
+    """Wait for room instead of failing when nothing fits now."""
+
+
+class Considered(msgspec.Struct, array_like=True, frozen=True):
+    """What a decision knew of one device beyond the log: the last telemetry heard (zeros: none), and the free promisable memory it
+    computed (before the task)."""
+
+    node: str
+    gpu: int
+    utilization_percent: int
+    starvation_percent: int
+    vram_used_bytes: int
+    free_bytes: int
 
 
 class TaskPlaced(msgspec.Struct, array_like=True, frozen=True, tag="task.placed.v1"):
     """``scores``: (node, gpu, score) of every candidate, best first; ``refusals``: (node, gpu, reason, detail) of the others. ``position``:
-    the log position of the last event the decision saw."""
+    the log position of the last event the decision saw. ``considered``: every device looked at, so that it can be made again."""
 
     at_ns: int
     task: str
@@ -135,6 +158,7 @@ class TaskPlaced(msgspec.Struct, array_like=True, frozen=True, tag="task.placed.
     scores: tuple[tuple[str, int, int], ...]
     refusals: tuple[tuple[str, int, str, str], ...]
     position: int
+    considered: tuple[Considered, ...] = ()
 
 
 class TaskRefused(msgspec.Struct, array_like=True, frozen=True, tag="task.refused.v1"):
@@ -142,6 +166,7 @@ class TaskRefused(msgspec.Struct, array_like=True, frozen=True, tag="task.refuse
     task: str
     refusals: tuple[tuple[str, int, str, str], ...]
     position: int
+    considered: tuple[Considered, ...] = ()
 
 
 class TaskStateChanged(msgspec.Struct, array_like=True, frozen=True, tag="task.state_changed.v1"):
@@ -154,7 +179,8 @@ class TaskStateChanged(msgspec.Struct, array_like=True, frozen=True, tag="task.s
 
 
 class ConfigChanged(msgspec.Struct, array_like=True, frozen=True, tag="config.changed.v1"):
-    """``scope``: ``global`` or a node id; ``key`` with its new value (None: unset)."""
+    """``scope``: ``global``, a node id, or ``environment`` (a default the controller was started with); ``key`` with its new value
+    (None: unset)."""
 
     at_ns: int
     scope: str
@@ -184,7 +210,7 @@ class GrantRecorded(msgspec.Struct, array_like=True, frozen=True, tag="grant.rec
 
 Event = (
     NodeRegistered | NodeLost | SessionOpenedFact | SessionClosedFact | UsageRecorded | DeviceAccounted | TaskSubmitted | TaskPlaced
-    | TaskRefused | TaskStateChanged | ConfigChanged | TariffSet | GrantRecorded
+    | TaskRefused | TaskStateChanged | ConfigChanged | TariffSet | GrantRecorded | NodeRecovered
 )  # fmt: skip
 
 _encoder: Final = msgspec.msgpack.Encoder()

@@ -1,0 +1,56 @@
+"""What a node measures about each device, every second or so: the routing signal, never the basis of a bill. Pure: data types and codec.
+
+Published on ``subjects.telemetry_subject(node, gpu)``; also the node's sign of life: the controller holds a node for lost that sends none
+for its lease. Array-like: new fields go last and have defaults; nothing is renamed, reordered or retyped.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+__all__ = ["RunningSession", "Telemetry", "encode_telemetry", "decode_telemetry"]
+
+
+class RunningSession(msgspec.Struct, array_like=True, frozen=True):
+    """A session open on the device. ``task``: the controller's task id, or empty."""
+
+    session: str
+    task: str
+    priority: int
+    resident_bytes: int
+
+
+class Telemetry(msgspec.Struct, array_like=True, frozen=True, tag="telemetry.v1"):
+    """One window of one device, ending at ``at_ns`` (the node's Unix time).
+
+    ``utilization_percent``: share of the window with a launch running. ``starvation_percent``: share of the window with a further
+    launch waiting while one ran. ``vram_reserved_bytes``: the sum of its sessions' quotas; ``vram_swapped_bytes``: held elsewhere.
+    """
+
+    at_ns: int
+    node: str
+    epoch: int
+    gpu: int
+    window_ms: int
+    utilization_percent: int
+    starvation_percent: int
+    vram_total_bytes: int
+    vram_used_bytes: int
+    vram_reserved_bytes: int = 0
+    vram_swapped_bytes: int = 0
+    running: tuple[RunningSession, ...] = ()
+
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final = msgspec.msgpack.Decoder(Telemetry)
+
+
+def encode_telemetry(telemetry: Telemetry) -> bytes:
+    return _encoder.encode(telemetry)
+
+
+def decode_telemetry(data: bytes) -> Telemetry:
+    """Raises msgspec.DecodeError on anything that is not a Telemetry."""
+    return _decoder.decode(data)
