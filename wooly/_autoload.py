@@ -1,0 +1,67 @@
+"""What ``import torch`` calls at its end (entry-point group ``torch.backends``): switches the device on when it is asked for.
+
+Asked for means: ``WOOLY_NATS_URL`` in the environment or in the config file, or the process was started by ``wooly run``. Otherwise
+nothing happens, and nothing is imported but this module and the configuration's.
+
+May live here: the decision and its error handling. May not: anything slow at import, anything that can raise into ``import torch``
+unless ``wooly run`` wants it to.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from wooly.errors import WoolyError
+
+__all__ = ["autoload", "launch", "failure"]
+
+_launched = False
+_flags: dict[str, Any] = {}
+failure: BaseException | None = None
+"""Why switching on failed in this process, if it did."""
+
+
+def launch(flags: Mapping[str, Any]) -> None:
+    """``wooly run`` says: switch on whatever the environment says, with these flags, and let a failure stop the script."""
+    global _launched
+    _launched = True
+    _flags.update(flags)
+
+
+def autoload() -> None:
+    """Called once by torch, at the end of its import. Raises only under ``wooly run``."""
+    global failure
+    try:
+        from wooly import config
+
+        if not (_launched or config.is_enabled()):
+            return
+        _activate()
+    except Exception as error:  # whatever goes wrong here must not break `import torch` for a script that may not even use the device
+        failure = error
+        if _launched:
+            raise
+        _report(error)
+
+
+def _activate() -> None:
+    from wooly import config
+    from wooly.device.face import checks
+
+    settings = config.load(_flags)
+    checks.check_process(settings)  # before anything that stands on torch's private names is imported
+
+    from wooly.device.install import install
+
+    install(settings)
+
+
+def _report(error: Exception) -> None:
+    """One line on stderr; not the warnings module, whose filters could turn it into the exception that must not happen."""
+    what = str(error) if isinstance(error, WoolyError) else f"{type(error).__name__}: {error}"
+    try:
+        sys.stderr.write(f"wooly: the remote device stays off: {what} (`wooly doctor` tells more)\n")
+    except OSError:
+        pass  # a closed stderr; there is nobody to tell
