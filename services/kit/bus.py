@@ -1,0 +1,309 @@
+"""A connection to the bus: requests, acknowledged publishes, streams, replay of events. A thin layer of our own over nats-py.
+
+    bus = await connect("nats://127.0.0.1:4222", name="billing")
+    await bus.ensure_streams()
+    position = await bus.publish_events("task", task_id, [TaskSubmitted(...)])
+    async for position, events in bus.replay(EVENTS_STREAM, from_position + 1): ...
+
+May live here: delivery. May not: what messages mean. Every publish that returns is stored; what raised may or may not be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+import nats
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from bus_schemas import subjects
+from bus_schemas.events import Event, encode_events
+from services.kit.errors import BusRefused, BusUnavailable, Conflict
+from services.kit.follow import Follower, Handler
+from services.kit.replay import Replay
+from services.kit.streams import batch_stream_config, events_stream_config, telemetry_stream_config
+
+__all__ = ["Bus", "connect", "EVENTS_PER_MESSAGE_MAX"]
+
+EVENTS_PER_MESSAGE_MAX: Final = 100
+"""Events packed into one message: replay of packed ones is ten times as fast."""
+
+_EVENTS_BYTES_MAX: Final = 512 << 10
+_ACK_TIMEOUT_S: Final = 2.0
+_RECONNECT_WAIT_S: Final[Any] = 0.1  # nats-py declares int and takes any number
+_WRONG_LAST: Final = frozenset({10071, 10070, 10164})
+"""JetStream err_codes of a failed expectation: wrong last sequence, wrong last msg id, wrong last sequence (constant)."""
+
+
+class _Ack(msgspec.Struct):
+    """JetStream's answer to a publish."""
+
+    seq: int = 0
+    duplicate: bool = False
+    error: dict[str, Any] | None = None
+
+
+_decode_ack: Final = msgspec.json.Decoder(_Ack).decode
+
+
+class Bus:
+    """One connection. Owned by one event loop; made by ``connect``."""
+
+    def __init__(self, nc: Client, *, window: int = 256) -> None:
+        self.nc = nc
+        self._acks: dict[str, asyncio.Future[_Ack]] = {}
+        self._ack_inbox = nc.new_inbox()
+        self._tokens = itertools.count()
+        self._publish_id = os.urandom(9).hex()
+        self._window = asyncio.Semaphore(window)
+        self._events_lock = asyncio.Lock()
+        self._reconnected: list[Callable[[], None]] = []
+        self._services: list[asyncio.Task[None]] = []
+
+    # -- core messages ---------------------------------------------------------------------------------------------------------------
+
+    @property
+    def connected(self) -> bool:
+        return bool(self.nc.is_connected)
+
+    def on_reconnect(self, callback: Callable[[], None]) -> None:
+        """Call ``callback()`` after every reconnect."""
+        self._reconnected.append(callback)
+
+    async def publish(self, subject: str, data: bytes) -> None:
+        """Fire and forget (core NATS): lost when nobody listens or the connection breaks."""
+        await self.nc.publish(subject, data)
+
+    async def subscribe(self, subject: str, handler: Callable[[str, bytes], Awaitable[None]], queue: str = "") -> Any:
+        """Call ``await handler(subject, data)`` for every message, in order; ``unsubscribe()`` of the result ends it."""
+
+        async def on_message(message: Msg) -> None:
+            await handler(message.subject, message.data)
+
+        return await self.nc.subscribe(subject, queue=queue, cb=on_message)
+
+    async def serve(self, subject: str, handler: Callable[[str, bytes], Awaitable[bytes | None]]) -> Any:
+        """Answer requests: ``await handler(subject, data)`` gives the reply, None for silence. Requests run one after the other."""
+
+        async def on_request(message: Msg) -> None:
+            answer = await handler(message.subject, message.data)
+            if answer is not None and message.reply:
+                await self.nc.publish(message.reply, answer)
+
+        return await self.nc.subscribe(subject, cb=on_request)
+
+    async def request(self, subject: str, data: bytes, timeout_s: float = 2.0) -> bytes:
+        """Ask and wait for one answer. Raises BusUnavailable when nobody serves ``subject`` or no answer came in time."""
+        try:
+            message = await self.nc.request(subject, data, timeout=timeout_s)
+        except (TimeoutError, nats.errors.Error) as error:
+            raise BusUnavailable(f"no answer on {subject} within {timeout_s:g} s ({type(error).__name__})") from error
+        answer: bytes = message.data
+        return answer
+
+    # -- acknowledged publishes --------------------------------------------------------------------------------------------------------
+
+    async def publish_acked(
+        self,
+        subject: str,
+        data: bytes,
+        *,
+        message_id: str | None = None,
+        expect_last_position: int | None = None,
+        expect_last_on_subject: int | None = None,
+        deadline_s: float = 30.0,
+    ) -> int:
+        """Publish into the stream of ``subject`` and wait for its acknowledgement; the position (stream sequence) it got.
+
+        Sent again with the same message id every 2 s and after a reconnect until acknowledged: stored once. At most ``window`` publishes
+        are under way; order between concurrent ones is not kept. The expectations make it conditional: raises Conflict when the
+        stream (or the subject) has moved on. Raises BusUnavailable after ``deadline_s``, BusRefused when the stream refuses.
+        """
+        headers = {"Nats-Msg-Id": message_id or f"{self._publish_id}.{next(self._tokens)}"}
+        if expect_last_position is not None:
+            headers["Nats-Expected-Last-Sequence"] = str(expect_last_position)
+        if expect_last_on_subject is not None:
+            headers["Nats-Expected-Last-Subject-Sequence"] = str(expect_last_on_subject)
+        async with self._window:
+            return await self._publish_until_acked(subject, data, headers, deadline_s)
+
+    async def _publish_until_acked(self, subject: str, data: bytes, headers: dict[str, str], deadline_s: float) -> int:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + deadline_s
+        while True:
+            token = str(next(self._tokens))
+            future: asyncio.Future[_Ack] = loop.create_future()
+            self._acks[token] = future
+            try:
+                await self.nc.publish(subject, data, reply=f"{self._ack_inbox}.{token}", headers=headers)
+                ack = await asyncio.wait_for(future, min(_ACK_TIMEOUT_S, max(0.01, deadline - loop.time())))
+            except (TimeoutError, nats.errors.OutboundBufferLimitError, nats.errors.ConnectionClosedError, ConnectionError) as error:
+                if loop.time() >= deadline or self.nc.is_closed:
+                    raise BusUnavailable(f"no acknowledgement for {subject} within {deadline_s:g} s: is JetStream running?") from error
+                await asyncio.sleep(0.05)
+                continue
+            finally:
+                self._acks.pop(token, None)
+            if ack.error is None:
+                return ack.seq
+            code, text = int(ack.error.get("err_code", 0)), str(ack.error.get("description", "error"))
+            if code in _WRONG_LAST:
+                raise Conflict(f"{subject}: {text}", code)
+            if ack.error.get("code") == 503 and loop.time() < deadline:
+                await asyncio.sleep(0.05)  # JetStream is still loading after a restart
+                continue
+            raise BusRefused(f"{subject}: {text}", code)
+
+    async def publish_events(self, area: str, entity: str, events: Sequence[Event], *, message_id: str | None = None) -> int:
+        """Store facts on ``event_subject(area, entity)``, in order also across calls, up to 100 a message; the last message's position.
+
+        ``message_id`` names this call for ever: the stream drops a repeat within its window."""
+        subject = subjects.event_subject(area, entity)
+        position = 0
+        async with self._events_lock:
+            for part, chunk in enumerate(_packs(events)):
+                part_id = None if message_id is None else f"{message_id}.{part}"
+                position = await self.publish_acked(subject, chunk, message_id=part_id)
+        return position
+
+    # -- streams -----------------------------------------------------------------------------------------------------------------------
+
+    async def js_api(self, verb: str, body: dict[str, Any] | None = None, timeout_s: float = 5.0) -> dict[str, Any]:
+        """One call of the JetStream API (``STREAM.INFO.<name>`` and so on). Raises BusRefused with JetStream's err_code."""
+        answer: dict[str, Any] = json.loads(await self.request(f"$JS.API.{verb}", json.dumps(body).encode() if body else b"", timeout_s))
+        error = answer.get("error")
+        if error:
+            raise BusRefused(f"{verb}: {error.get('description')}", int(error.get("err_code", 0)))
+        return answer
+
+    async def ensure_stream(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Create the stream, or leave it as it is when it exists; its info. Options an older server does not know are left out."""
+        name = config["name"]
+        with contextlib.suppress(BusRefused):
+            return await self.js_api(f"STREAM.INFO.{name}")
+        try:
+            return await self.js_api(f"STREAM.CREATE.{name}", config)
+        except BusRefused:
+            # Lost a race with another creator, or an older server refuses persist_mode.
+            with contextlib.suppress(BusRefused):
+                return await self.js_api(f"STREAM.INFO.{name}")
+            return await self.js_api(f"STREAM.CREATE.{name}", {k: v for k, v in config.items() if k != "persist_mode"})
+
+    async def ensure_streams(self, node: str | None = None) -> None:
+        """Make sure that the events and telemetry streams exist, and with ``node`` its batch stream."""
+        await self.ensure_stream(events_stream_config())
+        await self.ensure_stream(telemetry_stream_config())
+        if node is not None:
+            await self.ensure_stream(batch_stream_config(node))
+
+    async def last_position(self, stream: str) -> int:
+        """Position of the last message of ``stream``, 0 when it is empty. Raises BusRefused when there is no such stream."""
+        info = await self.js_api(f"STREAM.INFO.{stream}")
+        return int(info["state"]["last_seq"])
+
+    def follow(self, stream: str, from_position: int, handler: Handler, *, subject: str = "") -> Follower:
+        """Call ``handler(position, subject, data)`` for every message from ``from_position`` on, in order, each once, for ever; survives
+        broker restarts. ``subject`` narrows it. Start it with ``await follower.start()``."""
+        follower = Follower(self, stream, from_position, handler, subject)
+        self.on_reconnect(follower.restart)
+        return follower
+
+    def replay(self, stream: str = subjects.EVENTS_STREAM, from_position: int = 1) -> Replay:
+        """``async for position, events in bus.replay(...)``: history from ``from_position`` on, then the live tail, for ever.
+        ``await replay.history_end()`` gives the last position there was when it started (0: none)."""
+        return Replay(self, stream, from_position)
+
+    async def close(self) -> None:
+        """Send what is buffered and disconnect."""
+        with contextlib.suppress(nats.errors.Error, asyncio.TimeoutError, ConnectionError):
+            if self.nc.is_connected:
+                await self.nc.flush(timeout=2)
+        await self.nc.close()
+        for future in self._acks.values():
+            if not future.done():
+                future.set_exception(BusUnavailable("the connection was closed"))
+
+    # -- for connect -------------------------------------------------------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        await self.nc.subscribe(f"{self._ack_inbox}.*", cb=self._on_ack)
+
+    async def _on_ack(self, message: Msg) -> None:
+        future = self._acks.get(message.subject.rsplit(".", 1)[1])
+        if future is None or future.done():
+            return
+        status = (message.headers or {}).get("Status", "")
+        if status == "503":
+            future.set_result(_Ack(error={"code": 503, "description": "no stream listens on this subject"}))
+            return
+        future.set_result(_decode_ack(message.data))
+
+    async def _on_reconnected(self) -> None:
+        for future in list(self._acks.values()):
+            if not future.done():
+                future.set_exception(TimeoutError())  # send again now, not when the acknowledgement is overdue
+        for callback in self._reconnected:
+            callback()
+
+
+def _packs(events: Sequence[Event]) -> list[bytes]:
+    """Encoded messages of at most 100 events and about half a megabyte each."""
+    out: list[bytes] = []
+    size = EVENTS_PER_MESSAGE_MAX
+    for start in range(0, len(events), size):
+        part = list(events[start : start + size])
+        data = encode_events(part)
+        if len(data) > _EVENTS_BYTES_MAX and len(part) > 1:
+            half = len(part) // 2
+            out += [*_packs(part[:half]), *_packs(part[half:])]
+        else:
+            out.append(data)
+    return out
+
+
+async def connect(url: str, *, name: str, deadline_s: float = 10.0) -> Bus:
+    """Connect to the bus at ``url`` (one, or several separated by commas); reconnects for ever afterwards. Raises BusUnavailable."""
+    holder: list[Bus] = []
+
+    async def on_reconnected() -> None:
+        if holder:
+            await holder[0]._on_reconnected()
+
+    async def on_error(_: Exception) -> None:
+        """Errors of the connection show as overdue acknowledgements and answers; nats-py would print a traceback here."""
+
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + deadline_s
+    while True:
+        nc = Client()
+        try:
+            await nc.connect(
+                servers=[part.strip() for part in url.split(",") if part.strip()],
+                name=name,
+                error_cb=on_error,
+                reconnected_cb=on_reconnected,
+                reconnect_time_wait=_RECONNECT_WAIT_S,
+                max_reconnect_attempts=2,
+                connect_timeout=2,
+                ping_interval=5,
+                pending_size=64 << 20,
+                inbox_prefix=f"_INBOX_{name}",
+                allow_reconnect=True,
+            )
+            break
+        except (TimeoutError, OSError, nats.errors.Error) as error:
+            if loop.time() >= deadline:
+                raise BusUnavailable(f"no NATS server answers at {url} ({error or type(error).__name__})") from error
+            await asyncio.sleep(0.1)
+    nc.options["max_reconnect_attempts"] = -1  # from here on for ever
+    bus = Bus(nc)
+    holder.append(bus)
+    await bus._start()
+    return bus

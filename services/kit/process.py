@@ -1,0 +1,136 @@
+"""Life cycle of a process: signals, death of the parent, the ready line, watching children. Linux only.
+
+May live here: what a process does to start, announce itself and end. May not: what it does in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Final
+
+import uvloop
+
+__all__ = [
+    "DIE_WITH_PARENT", "child_environment", "die_with_parent", "exited", "free_port", "module_command", "ready", "run", "spawn",
+    "stop_process",
+]  # fmt: skip
+
+DIE_WITH_PARENT: Final = "WOOLY_DIE_WITH_PARENT"
+"""Set to the parent's pid by whoever starts a service as a child: the service ends (as on SIGTERM) when that process does."""
+
+_PR_SET_PDEATHSIG: Final = 1
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+
+
+def die_with_parent(parent_pid: int, signal_number: int = signal.SIGTERM) -> None:
+    """Ask the kernel for ``signal_number`` when the thread that started this process ends; send it at once if that has happened already."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0)
+    if os.getppid() != parent_pid:
+        os.kill(os.getpid(), signal_number)
+
+
+def spawn(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    stdout: int | IO[bytes] | None = None,
+    stderr: int | IO[bytes] | None = None,
+    cwd: Path | None = None,
+    tied: bool = True,
+) -> subprocess.Popen[bytes]:
+    """Start a child in a session of its own (Ctrl-C reaches only us). ``tied``: it gets SIGTERM when the calling thread ends, so call
+    from the main one."""
+    parent_pid = os.getpid()
+    tie = (lambda: die_with_parent(parent_pid)) if tied else None
+    return subprocess.Popen(
+        list(command),
+        env=None if env is None else dict(env),
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        cwd=cwd,
+        start_new_session=True,
+        preexec_fn=tie,  # one prctl call; libc is loaded before the fork
+    )
+
+
+def module_command(module: str) -> list[str]:
+    """The command that runs one of our modules: ``-P`` keeps the current folder off the path."""
+    return [sys.executable, "-P", "-m", module]
+
+
+def child_environment(**changes: str | None) -> dict[str, str]:
+    """This process's environment with ``changes`` (None removes)."""
+    env = dict(os.environ)
+    for key, value in changes.items():
+        if value is None:
+            env.pop(key, None)
+        else:
+            env[key] = value
+    return env
+
+
+async def exited(process: subprocess.Popen[bytes]) -> int:
+    """Wait for a child to end; its return code. Works for any child of this process, on any loop."""
+    loop = asyncio.get_running_loop()
+    done = loop.create_future()
+    pidfd = os.pidfd_open(process.pid)
+    loop.add_reader(pidfd, lambda: None if done.done() else done.set_result(None))
+    try:
+        await done
+    finally:
+        loop.remove_reader(pidfd)
+        os.close(pidfd)
+    return process.wait()
+
+
+def stop_process(process: subprocess.Popen[bytes], *, grace_s: float = 10.0) -> int:
+    """SIGTERM, and SIGKILL if it has not ended within ``grace_s``; the return code."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            return process.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    return process.wait()
+
+
+def ready(text: str | Mapping[str, Any]) -> None:
+    """Announce on standard output that the process does its work now: one line, flushed."""
+    line = text if isinstance(text, str) else json.dumps(dict(text))
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A TCP port nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def run(main: Callable[[asyncio.Event], Coroutine[Any, Any, int]]) -> int:
+    """Run ``main(stop)`` on uvloop until it returns. ``stop`` is set on SIGTERM and SIGINT, and when the parent named by
+    WOOLY_DIE_WITH_PARENT ends."""
+
+    async def body() -> int:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        parent = os.environ.get(DIE_WITH_PARENT, "")
+        if parent.isdigit():
+            die_with_parent(int(parent))
+        return await main(stop)
+
+    return uvloop.run(body())

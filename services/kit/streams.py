@@ -1,0 +1,55 @@
+"""The streams of the bus: what each keeps, for how long, on which storage. Creating them is idempotent."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from bus_schemas import subjects
+
+__all__ = ["batch_stream_config", "events_stream_config", "telemetry_stream_config"]
+
+_MINUTE_NS: Final = 60 * 10**9
+_HOUR_NS: Final = 60 * _MINUTE_NS
+
+
+def events_stream_config() -> dict[str, Any]:
+    """Facts: kept for ever, on disk, deduplicated for ten minutes (longer than any outage a publisher rides out)."""
+    return {
+        "name": subjects.EVENTS_STREAM,
+        "subjects": [subjects.EVENTS_ALL],
+        "storage": "file",
+        "retention": "limits",
+        "duplicate_window": 10 * _MINUTE_NS,
+        "allow_direct": True,
+        "deny_delete": True,
+    }
+
+
+def telemetry_stream_config() -> dict[str, Any]:
+    """Gauges: in memory, for an hour; losing them loses nothing that counts."""
+    return {
+        "name": subjects.TELEMETRY_STREAM,
+        "subjects": [subjects.TELEMETRY_ALL],
+        "storage": "memory",
+        "retention": "limits",
+        "max_age": _HOUR_NS,
+        "max_bytes": 64 << 20,
+        "max_msgs_per_subject": 3600,
+        "allow_direct": True,
+    }
+
+
+def batch_stream_config(node: str) -> dict[str, Any]:
+    """Batches of one node, in order. Sessions send again until the node has answered, so the broker need not sync each to disk
+    (``persist_mode: async`` halves the way to the node); what a node has executed it reads no more, so an hour is plenty."""
+    return {
+        "name": subjects.batch_stream(node),
+        "subjects": [subjects.batch_all(node)],
+        "storage": "file",
+        "retention": "limits",
+        "max_age": _HOUR_NS,
+        "max_bytes": 4 << 30,
+        "discard": "old",
+        "duplicate_window": 2 * _MINUTE_NS,
+        "persist_mode": "async",
+    }
