@@ -12,9 +12,9 @@ from typing import Any, Final
 import msgspec
 
 __all__ = [
-    "DeviceFact", "NodeRegistered", "NodeLost", "NodeRecovered", "SessionOpenedFact", "SessionClosedFact", "UsageRecorded", "DeviceAccounted",
-    "TaskSubmitted", "Considered", "TaskPlaced", "TaskRefused", "TaskStateChanged", "ConfigChanged", "TariffSet", "GrantRecorded", "Event",
-    "encode_events", "decode_events",
+    "DeviceFact", "NodeRegistered", "NodeLost", "NodeRecovered", "SessionOpenedFact", "SessionClosedFact", "UsageRecorded",
+    "DeviceAccounted", "TaskSubmitted", "Considered", "TaskPlaced", "TaskRefused", "TaskStateChanged", "ConfigChanged", "TariffSet",
+    "GrantRecorded", "Event", "encode_events", "decode_events",
 ]  # fmt: skip
 
 
