@@ -24,7 +24,27 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["BOOL", "F16", "F32", "F64", "I8", "I16", "I32", "I64", "I128", "PTR", "U8", "U16", "U32", "U64", "U128", "Fn", "Type", "Value", "Var"]
+__all__ = [
+    "BOOL",
+    "F16",
+    "F32",
+    "F64",
+    "I8",
+    "I16",
+    "I32",
+    "I64",
+    "I128",
+    "PTR",
+    "U8",
+    "U16",
+    "U32",
+    "U64",
+    "U128",
+    "Fn",
+    "Type",
+    "Value",
+    "Var",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +91,7 @@ PTR: Final = Type("p", 64, "ptr")
 def _literal(type: Type, value: int | float | bool) -> str:
     if type.kind == "f":
         number = struct.unpack("<f", struct.pack("<f", value))[0] if type.bits == 32 else float(value)
-        text = "0x%016X" % struct.unpack("<Q", struct.pack("<d", number))[0]
+        text = "0x{:016X}".format(struct.unpack("<Q", struct.pack("<d", number))[0])
     elif type.kind == "b":
         text = "true" if value else "false"
     else:

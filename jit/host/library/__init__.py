@@ -1,0 +1,41 @@
+"""Native kernels for what fusion does not cover, and how instructions become calls of them.
+
+``lower(instr)`` gives the records of one instruction, or None when it has no native form (the caller then runs the reference);
+``source(symbol)`` gives the LLVM IR of one kernel, to be compiled when first needed.
+
+    emit, elements, nest, blas     the means
+    kernels/                       the functions, as IR emitters; one module a family
+    build, matmul, conv, ...       the lowerings; one module a family of operations
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from jit.host.library import blas, matmul
+from jit.host.library.build import Unsupported
+from jit.host.library.kernels import kernel
+from jit.host.record import Record
+from wis.program import BoundInstr
+
+__all__ = ["LOWER", "blas", "lower", "source"]
+
+LOWER: Final[dict[str, Callable[[BoundInstr], list[Record] | None]]] = {"matmul": matmul.matmul}
+"""The lowering of each operation that has one, by name."""
+
+
+def lower(instr: BoundInstr) -> list[Record] | None:
+    """The records that carry out ``instr``, to be run in order (each may be cut anywhere), or None when it has no native form here."""
+    lowering = LOWER.get(instr.op.name)
+    if lowering is None:
+        return None
+    try:
+        return lowering(instr)
+    except Unsupported:
+        return None
+
+
+def source(symbol: str) -> str:
+    """The LLVM IR of the function called ``symbol``: a module that defines it and nothing else. Raises KeyError when unknown."""
+    return kernel(symbol).text

@@ -1,0 +1,219 @@
+"""matmul -> records: which BLAS call, on which blocks, with which operands packed or converted first.
+
+May live here: layouts, block sizes, batches. May not: the code of kernels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from typing import Final
+
+from jit.host.library import blas
+from jit.host.library.build import Build, Unsupported, View, overlaps, view
+from jit.host.library.kernels.gemm import BATCH_RANK
+from jit.host.library.nest import space
+from jit.host.record import Arg, Record, Symbol
+from wis.dtypes import ACCUMULATE, DType
+from wis.program import BoundInstr
+
+__all__ = ["BLAS_LETTER", "blocks_of", "matmul", "product"]
+
+BLAS_LETTER: Final = {DType.F32: "s", DType.F64: "d", DType.C64: "c", DType.C128: "z"}
+
+_FLOPS_PER_NS: Final = 60.0
+_MIN_BLOCK_FLOPS: Final = 16e6  # a smaller block costs more in packing than a second core gains
+_LARGE_BLOCK_FLOPS: Final = 256e6
+_MIN_EDGE: Final = 128
+
+
+def matmul(instr: BoundInstr) -> list[Record] | None:
+    """[..., m, k] x [..., k, n] -> [..., m, n] for every type but bool."""
+    build = Build()
+    a, b = (view(x) for x in instr.ins)
+    out = view(instr.outs[0])
+    if out.numel == 0:
+        return []
+    target = build.temp(out.dtype, out.shape) if overlaps(instr) else out
+    product(build, a, b, target)
+    if target is not out:
+        build.copy(target, out)
+    return build.records
+
+
+def product(build: Build, a: View, b: View, out: View) -> None:
+    """out = a b for any strides; ``out`` must not share memory with ``a`` or ``b`` and must not be empty."""
+    if a.shape[-1] == 0:
+        build.zero(out)
+        return
+    if out.dtype in BLAS_LETTER:
+        if not blas.available():
+            raise Unsupported("no BLAS")
+        _batched(build, a, b, out)
+    elif out.dtype in ACCUMULATE:
+        wide = ACCUMULATE[out.dtype]
+        result = build.temp(wide, out.shape)
+        product(build, build.packed(_shrunk(a), wide), build.packed(_shrunk(b), wide), result)
+        build.copy(result, out)
+    elif out.dtype.is_integer:
+        _native(build, a, b, out)
+    else:
+        raise Unsupported("matmul of bool")
+
+
+def _shrunk(x: View) -> View:
+    """The same view with repeated batch dimensions (stride 0) kept to one repeat, so that packing does not multiply them."""
+    lead = len(x.shape) - 2
+    shape = tuple(1 if d < lead and stride == 0 else size for d, (size, stride) in enumerate(zip(x.shape, x.strides, strict=True)))
+    return replace(x, shape=shape)
+
+
+def _batch_strides(x: View, batch: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of the batch dimensions, 0 where ``x`` was kept to one repeat."""
+    return tuple(0 if size == 1 else stride for size, stride, _ in zip(x.shape[:-2], x.strides[:-2], batch, strict=True))
+
+
+def _leading(rows: int, columns: int, row_stride: int, column_stride: int) -> tuple[bool, int] | None:
+    """(transposed?, leading dimension) of a matrix that BLAS can read as row-major, or None."""
+    if (column_stride == 1 or columns == 1) and (row_stride >= columns or rows == 1):
+        return False, max(row_stride if rows > 1 else 0, columns, 1)
+    if (row_stride == 1 or rows == 1) and (column_stride >= rows or columns == 1):
+        return True, max(column_stride if columns > 1 else 0, rows, 1)
+    return None
+
+
+def _readable(build: Build, x: View) -> View:
+    """``x``, or a packed copy when BLAS cannot read its matrices."""
+    if _leading(*x.shape[-2:], *x.strides[-2:]) is None:
+        return build.packed(_shrunk(x))
+    return x
+
+
+def blocks_of(m: int, n: int, k: int, matrices: int) -> tuple[int, int]:
+    """Size of a block in rows and columns, from sizes alone: the cut decides bits, so it must not depend on the machine."""
+    flops = 2.0 * m * n * k
+    if matrices >= 4 and flops < _LARGE_BLOCK_FLOPS:
+        return m, n
+    parts = min(4, int(flops / _MIN_BLOCK_FLOPS))
+    parts = max(parts, min(64, int(flops / _LARGE_BLOCK_FLOPS)), 1)
+    along_m, along_n = 1, 1
+    while along_m * along_n < parts:
+        if m // along_m >= n // along_n and m // (2 * along_m) >= _MIN_EDGE:
+            along_m *= 2
+        elif n // (2 * along_n) >= _MIN_EDGE:
+            along_n *= 2
+        elif m // (2 * along_m) >= _MIN_EDGE:
+            along_m *= 2
+        else:
+            break
+    return _even(m, along_m), _even(n, along_n)
+
+
+def _even(size: int, parts: int) -> int:
+    """The size of one of ``parts`` near-equal pieces, a multiple of 16 when there are several."""
+    return size if parts == 1 else -(-size // (16 * parts)) * 16
+
+
+def _batched(build: Build, a: View, b: View, out: View) -> None:
+    a, b = _readable(build, a), _readable(build, b)
+    target = out if _leading(*out.shape[-2:], *out.strides[-2:]) is not None else build.temp(out.dtype, out.shape)
+    batch = target.shape[:-2]
+    strides = {"a": _batch_strides(a, batch), "b": _batch_strides(b, batch), "c": target.strides[:-2]}
+    _over_batches(build, a, b, target, batch, strides)
+    if target is not out:
+        build.copy(target, out)
+
+
+def _over_batches(build: Build, a: View, b: View, c: View, batch: tuple[int, ...], strides: dict[str, tuple[int, ...]]) -> None:
+    """Emit one record, or several when more batch dimensions remain after merging than a record can walk."""
+    over = space(batch, strides, block=1)
+    extra = over.sizes[:-BATCH_RANK]
+    count = prod(extra)
+    if count > 64:
+        raise Unsupported("too many separate batches")
+    views = {"a": a, "b": b, "c": c}
+    for number in range(count):
+        shift, rest = dict.fromkeys("abc", 0), number
+        for d in reversed(range(len(extra))):
+            rest, index = divmod(rest, extra[d])
+            for name in shift:
+                shift[name] += index * over.strides[name][d]
+        x, y, z = (replace(views[name], offset=views[name].offset + shift[name]) for name in "abc")
+        kept = {name: over.strides[name][len(extra) :] for name in "abc"}
+        _one(build, x, y, z, over.sizes[len(extra) :], kept)
+
+
+def _batch_args(sizes: tuple[int, ...], strides: dict[str, tuple[int, ...]], itemsize: int) -> dict[str, Arg]:
+    pad = BATCH_RANK - len(sizes)
+    args: dict[str, Arg] = {f"batch{d}": size for d, size in enumerate(((1,) * pad + sizes)[1:])}
+    for name, steps in strides.items():
+        args |= {f"{name}_batch{d}": step * itemsize for d, step in enumerate((0,) * pad + steps)}
+    return args
+
+
+def _one(build: Build, a: View, b: View, c: View, sizes: tuple[int, ...], strides: dict[str, tuple[int, ...]]) -> None:
+    (m, k), n, count = a.shape[-2:], b.shape[-1], prod(sizes)
+    if c.dtype in (DType.F32, DType.F64) and m > 1 and n == 1 and b.strides[-2] > 0 and (c.strides[-2] > 0):
+        _vector(build, a, b, c, sizes, strides)
+        return
+    if c.dtype in (DType.F32, DType.F64) and m == 1 and n > 1 and a.strides[-1] > 0 and c.strides[-1] > 0:
+        last = len(a.shape) - 1  # y = x b is y' = b' x'
+        order = (*range(last - 1), last, last - 1)
+        swapped = {"a": strides["b"], "b": strides["a"], "c": strides["c"]}
+        _vector(build, b.permute(*order), a.permute(*order), c.permute(*order), sizes, swapped)
+        return
+    itemsize = c.dtype.itemsize
+    layouts = [_leading(*x.shape[-2:], *x.strides[-2:]) for x in (a, b, c)]
+    (a_trans, lda), (b_trans, ldb), (c_trans, ldc) = (x for x in layouts if x is not None)
+    m_block, n_block = blocks_of(m, n, k, count)
+    n_blocks, blocks = -(-n // n_block), -(-m // m_block) * -(-n // n_block)
+    args: dict[str, Arg] = {
+        "blas": Symbol(BLAS_LETTER[c.dtype] + "gemm"),
+        "order": blas.COL_MAJOR if c_trans else blas.ROW_MAJOR,
+        # a column-major call reads row-major operands as transposed ones
+        "a_trans": blas.TRANS if a_trans != c_trans else blas.NO_TRANS,
+        "b_trans": blas.TRANS if b_trans != c_trans else blas.NO_TRANS,
+        "m": m, "n": n, "k": k, "a": a.ptr(), "b": b.ptr(), "c": c.ptr(), "lda": lda, "ldb": ldb, "ldc": ldc,
+        "m_block": m_block, "n_block": n_block, "n_blocks": n_blocks, "blocks": blocks,
+        "a_row": a.strides[-2] * itemsize, "b_col": b.strides[-1] * itemsize,
+        "c_row": c.strides[-2] * itemsize, "c_col": c.strides[-1] * itemsize,
+        **_batch_args(sizes, strides, itemsize),
+    }  # fmt: skip
+    grain = 2.0 * m_block * n_block * k / _FLOPS_PER_NS + 150
+    build.call(f"gemm.{c.dtype.text}", units=count * blocks, grain=grain, reads=(a, b), writes=(c,), args=args)
+
+
+def _vector(build: Build, a: View, b: View, c: View, sizes: tuple[int, ...], strides: dict[str, tuple[int, ...]]) -> None:
+    """c [m, 1] = a [m, k] b [k, 1] through gemv."""
+    m, k = a.shape[-2:]
+    layout = _leading(m, k, *a.strides[-2:])
+    assert layout is not None
+    trans, lda = layout
+    count, itemsize = prod(sizes), c.dtype.itemsize
+    parts = max(1, min(8, int(m * k / 32768), m // 64)) if count < 8 else 1
+    m_block = _even(m, parts)
+    blocks = -(-m // m_block)
+    args: dict[str, Arg] = {
+        "blas": Symbol(BLAS_LETTER[c.dtype] + "gemv"), "order": blas.ROW_MAJOR,
+        "trans": blas.TRANS if trans else blas.NO_TRANS, "plain": int(not trans),
+        "m": m, "k": k, "a": a.ptr(), "b": b.ptr(), "c": c.ptr(),
+        "lda": lda, "incx": b.strides[-2] if k > 1 else 1, "incy": c.strides[-2],
+        "m_block": m_block, "blocks": blocks, "a_row": a.strides[-2] * itemsize, "c_row": c.strides[-2] * itemsize,
+        **_batch_args(sizes, strides, itemsize),
+    }  # fmt: skip
+    grain = m_block * k / 8 + 100
+    build.call(f"gemv.{c.dtype.text}", units=count * blocks, grain=grain, reads=(a, b), writes=(c,), args=args)
+
+
+def _native(build: Build, a: View, b: View, c: View) -> None:
+    """Integers: one native loop nest, any strides."""
+    (m, k), n, itemsize = a.shape[-2:], b.shape[-1], c.dtype.itemsize
+    batch = c.shape[:-2]
+    over = space(batch, {"a": a.strides[:-2], "b": b.strides[:-2], "c": c.strides[:-2]}, block=1)
+    if over.rank > BATCH_RANK:
+        raise Unsupported("too many batch dimensions")
+    args: dict[str, Arg] = {"a": a.ptr(), "b": b.ptr(), "c": c.ptr(), "m": m, "n": n, "k": k}
+    for name, x in (("a", a), ("b", b), ("c", c)):
+        args |= {f"{name}_row": x.strides[-2] * itemsize, f"{name}_col": x.strides[-1] * itemsize}
+    args |= _batch_args(over.sizes, {name: over.strides[name] for name in "abc"}, itemsize)
+    build.call(f"igemm.{c.dtype.text}", units=prod(batch) * m, grain=n * k * 1.0, reads=(a, b), writes=(c,), args=args)
