@@ -1,0 +1,61 @@
+"""Device memory as the client counts it: bytes of live buffers, their peak, and the quota.
+
+May live here: counting, and the error when a quota would be exceeded. May not: tensors, handles, the node.
+Counting at the client makes out-of-memory an ordinary exception at the line that asked, as on a local device.
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import Final
+
+from wooly.errors import from_fault
+
+__all__ = ["Memory", "MEMORY"]
+
+
+class Memory:
+    """``allocated`` bytes live now, ``quota`` bytes allowed (0: not limited).
+
+    The hot path adds to ``allocated`` and compares it with ``mark`` only; ``mark`` is the lower of the quota and the highest use so
+    far, so everything rare (a new peak, too much, the first use of all) happens in ``over``.
+    """
+
+    __slots__ = ("allocated", "mark", "peak", "quota")
+
+    def __init__(self) -> None:
+        self.allocated = 0
+        self.peak = 0
+        self.quota = 0
+        self.mark = 0
+
+    def over(self, nbytes: int) -> None:
+        """``allocated`` has just grown by ``nbytes`` past the mark: note the peak, or take it back and raise."""
+        if self.quota and self.allocated > self.quota:
+            gc.collect()  # buffers kept alive by reference cycles only
+            if self.allocated > self.quota:
+                self.allocated -= nbytes
+                raise from_fault(
+                    "QuotaExceeded",
+                    f"CUDA out of memory. Tried to allocate {_mib(nbytes)}. The quota of this task is {_mib(self.quota)}, of which "
+                    f"{_mib(self.allocated)} are in use. Free tensors, or ask for more with REQUIRED_VRAM.",
+                )
+        self.peak = max(self.peak, self.allocated)
+        self.mark = min(self.peak, self.quota) if self.quota else self.peak
+
+    def limit(self, quota_bytes: int) -> None:
+        """Set the quota (0: none)."""
+        self.quota = quota_bytes
+        self.mark = min(self.peak, quota_bytes) if quota_bytes else self.peak
+
+    def reset_peak(self) -> None:
+        """Forget the peak: it is what is in use now."""
+        self.peak = self.mark = self.allocated
+
+
+def _mib(nbytes: int) -> str:
+    return f"{nbytes / (1 << 20):.2f} MiB" if nbytes < 1 << 30 else f"{nbytes / (1 << 30):.2f} GiB"
+
+
+MEMORY: Final = Memory()
+"""The one device's memory in this process."""

@@ -1,0 +1,278 @@
+"""From recorded operations to programs: renaming handles to buffers, and remembering what was built before.
+
+A record is (stencil, handles, arguments). The records of one flush, with their handles renamed in order of first appearance, are the
+key under which the finished program and dims are kept: a training step seen before costs a few dictionary operations, and only
+digests, scalars and handles travel.
+
+May live here: building and caching. May not: torch, sending, deciding when to flush.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain, compress, count
+from typing import Final
+
+from wis.dtypes import DType
+from wis.encoding import digest, encode_program
+from wis.limits import LIMITS
+from wis.program import VERSION, BufferKind, Imm, Instr, Program, Ref
+from wooly.device.lowering.template import Counter, Seed, Template
+from wooly.device.lowering.values import Derived, Number, ScalarArg
+
+__all__ = ["Stencil", "Record", "Built", "Wired", "ProgramCache", "TooLarge", "wire"]
+
+EXTERNAL, CREATED, TEMP = int(BufferKind.EXTERNAL), int(BufferKind.CREATED), int(BufferKind.TEMP)
+
+Evaluate = Callable[[Sequence[Number]], Sequence[Number]]
+
+
+class TooLarge(Exception):
+    """The records do not fit one program; send them in two."""
+
+
+class Stencil:
+    """A template ready for recording. Two stencils are the same only if they are one object.
+
+    A record's handles are its ``n_ins`` inputs, then its outputs; ``code`` refers to them by position, and to temporaries by
+    ``n_handles + i``. ``evaluate`` maps a record's arguments to the values of its ``n_dynamic`` first scalar slots (None: it has none); the
+    slots after those are ``constants``. A stencil that draws random numbers finds (seed, offset) behind its other arguments.
+    """
+
+    __slots__ = ("code", "constants", "dims", "evaluate", "n_dynamic", "n_handles", "n_ins", "needs", "rng_counters", "structure", "temps")
+
+    def __init__(self, template: Template) -> None:
+        self.n_ins = template.n_ins
+        positions = _positions(template)
+        self.n_handles = template.n_ins + sum(out is not None for out in template.outs)
+        self.temps = template.temps
+        self.dims = template.dims
+        self.rng_counters = template.rng_counters
+        dynamic = [i for i, source in enumerate(template.sources) if not isinstance(source, _NUMBERS)]
+        constant = [i for i, source in enumerate(template.sources) if isinstance(source, _NUMBERS)]
+        self.constants: tuple[Number, ...] = tuple(template.sources[i] for i in constant)  # type: ignore[misc]  # just selected
+        self.n_dynamic = len(dynamic)
+        self.evaluate = _evaluator(template, dynamic)
+        slots = {old: new for new, old in enumerate((*dynamic, *constant))}
+        self.code = tuple(_renamed(instr, positions, slots) for instr in template.code)
+        self.structure = _STRUCTURES.setdefault((self.code, self.constants, self.n_dynamic, len(self.temps)), len(_STRUCTURES))
+        self.needs = _needs(template, positions, self.n_handles)
+
+
+_NUMBERS: Final = (bool, int, float, complex)
+_STRUCTURES: Final[dict[object, int]] = {}
+
+Record = tuple[Stencil, list[int], Sequence[Number]]
+
+
+def _positions(template: Template) -> list[int]:
+    """For every slot of the template its place among the record's handles, and temporaries behind them."""
+    positions = list(range(template.n_ins))
+    at = template.n_ins
+    for out in template.outs:
+        positions.append(at)
+        at += out is not None
+    return positions + list(range(at, at + len(template.temps)))
+
+
+def _renamed(instr: Instr, buffers: Sequence[int], scalars: dict[int, int]) -> Instr:
+    return Instr(
+        instr.op,
+        tuple(Ref(buffers[r.buffer], r.dtype, r.rank) for r in instr.outs),
+        tuple(Ref(buffers[x.buffer], x.dtype, x.rank) if isinstance(x, Ref) else Imm(scalars[x.scalar], x.dtype) for x in instr.ins),
+        instr.attrs,
+    )
+
+
+def _evaluator(template: Template, dynamic: list[int]) -> Evaluate | None:
+    """A function from a record's arguments to the values of the template's ``dynamic`` slots."""
+    sources = [template.sources[i] for i in dynamic]
+    if not sources:
+        return None
+    if not any(isinstance(source, Seed | Counter | Derived) for source in sources):
+        indices = [source.index for source in sources if isinstance(source, ScalarArg)]
+        if indices == list(range(len(indices))):
+            return lambda args: args[: len(indices)]
+        return lambda args: [args[i] for i in indices]
+    if template.rng_counters:
+        return lambda args: _select(template.scalars(args[:-2], int(args[-2].real), int(args[-1].real)), dynamic)
+    return lambda args: _select(template.scalars(args), dynamic)
+
+
+def _select(values: Sequence[Number], indices: Sequence[int]) -> list[Number]:
+    return [values[i] for i in indices]
+
+
+def _needs(template: Template, positions: Sequence[int], n_handles: int) -> tuple[int, ...]:
+    """Bytes each handle's buffer must have at least: outputs what they are allocated with, inputs what the code touches."""
+    needs = [0] * (n_handles + len(template.temps))
+    dims = struct.unpack(f"<{len(template.dims) // 8}q", template.dims)
+    at = 0
+    for instr in template.code:
+        for ref in (*instr.outs, *(x for x in instr.ins if isinstance(x, Ref))):
+            shape, strides = dims[at : at + ref.rank], dims[at + ref.rank : at + 2 * ref.rank]
+            at += 2 * ref.rank + 1
+            if 0 in shape:
+                continue
+            last = dims[at - 1] + sum((n - 1) * s for n, s in zip(shape, strides, strict=True) if s > 0)
+            position = positions[ref.buffer]
+            needs[position] = max(needs[position], (last + 1) * _ITEMSIZES[ref.dtype])
+    for i, out in enumerate(template.outs):
+        if out is not None:
+            needs[positions[template.n_ins + i]] = out.nbytes
+    return tuple(needs[:n_handles])
+
+
+_ITEMSIZES: Final = {int(d): d.itemsize for d in DType}
+
+
+@dataclass(slots=True)
+class Wired:
+    """Records with their handles renamed: ``order`` lists the distinct handles in order of first appearance."""
+
+    stencils: tuple[Stencil, ...]
+    wiring: bytes
+    kinds: bytes
+    order: list[int]
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        return (self.stencils, self.wiring, self.kinds)
+
+    def temps(self) -> list[int]:
+        """Handles of buffers that do not outlive the program."""
+        return [h for h, kind in zip(self.order, self.kinds, strict=True) if kind == TEMP]
+
+
+def wire(records: Sequence[Record], freed: set[int]) -> Wired:
+    """Rename the handles of ``records``. Buffers that the records make and that are in ``freed`` need not outlive the program."""
+    lists = [record[1] for record in records]
+    order = list(dict.fromkeys(chain.from_iterable(lists)))
+    index = dict(zip(order, count(), strict=False))
+    wiring = array("i", map(index.__getitem__, chain.from_iterable(lists))).tobytes()
+    stencils = tuple([record[0] for record in records])
+    made = set(chain.from_iterable([handles[stencil.n_ins :] for stencil, handles, _ in records]))
+    kinds = bytes([EXTERNAL if h not in made else TEMP if h in freed else CREATED for h in order])
+    return Wired(stencils, wiring, kinds, order)
+
+
+@dataclass(slots=True)
+class Built:
+    """A program and its dims as they travel, and how to fill in one use of them."""
+
+    program: bytes
+    program_body: bytes
+    dims_digest: bytes
+    dims: bytes
+    keep: bytes
+    dynamic: tuple[int, ...]
+    constants: tuple[Number, ...]
+
+    def handles(self, order: Sequence[int]) -> list[int]:
+        """The handles of EXTERNAL and CREATED buffers, in buffer order."""
+        return list(compress(order, self.keep))
+
+    def scalars(self, records: Sequence[Record]) -> list[Number]:
+        values: list[Number] = []
+        for i in self.dynamic:
+            stencil, _, args = records[i]
+            values += stencil.evaluate(args)  # type: ignore[misc]  # only records with dynamic scalars are listed
+        values += self.constants
+        return values
+
+
+@dataclass(slots=True)
+class _Structure:
+    """What all dims of one program share."""
+
+    program: bytes
+    body: bytes
+    keep: bytes
+    dynamic: tuple[int, ...]
+    constants: tuple[Number, ...]
+
+
+class ProgramCache:
+    """Programs by the wiring of their records, least recently used first to go."""
+
+    def __init__(self, n_built: int = 512, n_structures: int = 2048) -> None:
+        self._built: OrderedDict[tuple[object, ...], Built] = OrderedDict()
+        self._structures: OrderedDict[tuple[object, ...], _Structure] = OrderedDict()
+        self._n_built, self._n_structures = n_built, n_structures
+
+    def get(self, wired: Wired) -> Built:
+        """The program of ``wired``; raises TooLarge when it would pass what a node accepts."""
+        key = wired.key
+        built = self._built.get(key)
+        if built is not None:
+            self._built.move_to_end(key)
+            return built
+        structure = self._structure(wired)
+        dims = _dims(wired)
+        built = Built(structure.program, structure.body, digest(dims), dims, structure.keep, structure.dynamic, structure.constants)
+        self._built[key] = built
+        if len(self._built) > self._n_built:
+            self._built.popitem(last=False)
+        return built
+
+    def _structure(self, wired: Wired) -> _Structure:
+        key = (tuple([s.structure for s in wired.stencils]), wired.wiring, wired.kinds)
+        structure = self._structures.get(key)
+        if structure is not None:
+            self._structures.move_to_end(key)
+            return structure
+        structure = self._structures[key] = _build(wired)
+        if len(self._structures) > self._n_structures:
+            self._structures.popitem(last=False)
+        return structure
+
+
+def _build(wired: Wired) -> _Structure:
+    """Join the code of all records into one program."""
+    n_temps = sum(len(s.temps) for s in wired.stencils)
+    n_scalars = sum(s.n_dynamic for s in wired.stencils)
+    if sum(len(s.code) for s in wired.stencils) > LIMITS.instructions_max or len(wired.kinds) + n_temps > LIMITS.buffers_max:
+        raise TooLarge
+    constants: dict[tuple[type, str], int] = {}
+    values: list[Number] = []
+    for stencil in wired.stencils:
+        for value in stencil.constants:
+            if constants.setdefault((type(value), repr(value)), n_scalars + len(values)) == n_scalars + len(values):
+                values.append(value)
+    if n_scalars + len(values) > LIMITS.scalars_max:
+        raise TooLarge
+    wiring = array("i")
+    wiring.frombytes(wired.wiring)
+    code: list[Instr] = []
+    at, temp, scalar = 0, len(wired.kinds), 0
+    for stencil in wired.stencils:
+        buffers = [*wiring[at : at + stencil.n_handles], *range(temp, temp + len(stencil.temps))]
+        slots = {i: scalar + i for i in range(stencil.n_dynamic)}
+        slots.update({stencil.n_dynamic + i: constants[type(v), repr(v)] for i, v in enumerate(stencil.constants)})
+        code += [_renamed(instr, buffers, slots) for instr in stencil.code]
+        at, temp, scalar = at + stencil.n_handles, temp + len(stencil.temps), scalar + stencil.n_dynamic
+    program = Program(VERSION, (*wired.kinds, *[TEMP] * n_temps), n_scalars + len(values), tuple(code))
+    body = encode_program(program)
+    keep = bytes([kind != TEMP for kind in wired.kinds])
+    dynamic = tuple([i for i, s in enumerate(wired.stencils) if s.evaluate is not None])
+    return _Structure(digest(body), body, keep, dynamic, tuple(values))
+
+
+def _dims(wired: Wired) -> bytes:
+    """Buffer sizes, then the dims of every record in order."""
+    nbytes = array("q", bytes(8 * len(wired.kinds)))
+    wiring = array("i")
+    wiring.frombytes(wired.wiring)
+    for buffer, need in zip(wiring, chain.from_iterable([s.needs for s in wired.stencils]), strict=True):
+        if need > nbytes[buffer]:
+            nbytes[buffer] = need
+    nbytes.extend(chain.from_iterable([s.temps for s in wired.stencils]))
+    return b"".join([_little(nbytes), *[s.dims for s in wired.stencils]])
+
+
+def _little(values: array[int]) -> bytes:
+    return struct.pack(f"<{len(values)}q", *values)

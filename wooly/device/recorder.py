@@ -1,0 +1,183 @@
+"""The recorder: collects what the kernels record, and hands it to the link in batches.
+
+May live here: the pending batch, flushing, fetching. May not: torch dispatch (kernels), program building (programs), the wire (link).
+
+Flushes happen only at points a script repeats exactly: where it looks at a value, at the end of an optimizer step, at a count of
+records or bytes. So the programs of one step are those of the next.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from bus_schemas.session import SessionOpened
+from wooly.device import tensors
+from wooly.device.memory import MEMORY
+from wooly.device.programs import ProgramCache, Record, TooLarge, wire
+from wooly.errors import ForkError
+from wooly.link import Flush, Link, ReadBytes, Ticket
+from wooly.counters import COUNTERS
+
+__all__ = ["Recorder", "RECORDER", "stats", "RECORDS_MAX", "UPLOAD_BYTES_MAX"]
+
+RECORDS_MAX: Final = 4096
+"""A batch is sent at the latest after this many records."""
+UPLOAD_BYTES_MAX: Final = 32 << 20
+"""A batch is sent at the latest when it holds this many bytes of uploads."""
+
+
+class Recorder:
+    """One device's pending batch. Kernels append to ``pending`` directly; any thread may, because list.append is atomic."""
+
+    def __init__(self) -> None:
+        self.pending: list[Record] = []
+        self._allocs: list[tuple[int, int]] = []
+        self._uploads: list[tuple[int, memoryview]] = []
+        self._upload_bytes = 0
+        self._programs = ProgramCache()
+        self._link: Link | None = None
+        self._connect: Callable[[], Link] | None = None
+        self._last: Ticket | None = None
+        self._lock = threading.RLock()
+        self._forked = False
+
+    # --- the link
+
+    def connect_with(self, connect: Callable[[], Link]) -> None:
+        """``connect()`` opens the session; it is called when the device is first used."""
+        self._connect = connect
+        tensors.on_first_use(self.link)
+
+    def link(self) -> Link:
+        """The session, opened on the first call."""
+        self.check_process()
+        with self._lock:
+            if self._link is None:
+                if self._connect is None:
+                    raise RuntimeError("the device is not installed; call wooly.device.install.install first")
+                self._link = self._connect()
+                MEMORY.limit(self._link.info.quota_bytes)
+            return self._link
+
+    def info(self) -> SessionOpened:
+        """What the node said when the session opened."""
+        return self.link().info
+
+    def check_process(self) -> None:
+        """Raises ForkError in a forked child of the process that opened the session."""
+        if self._forked:
+            raise ForkError(tensors.FORK_MESSAGE)
+
+    def after_fork(self) -> None:
+        """The child must neither use nor close its parent's session."""
+        self._forked = self._forked or self._link is not None
+        self.pending.clear()
+        self._lock = threading.RLock()
+
+    def close(self) -> None:
+        """Send what is pending and end the session."""
+        if self._link is not None and not self._forked:
+            self.flush()
+            self._link.close()
+            self._link = None
+
+    # --- recording
+
+    def alloc(self, handle: int, nbytes: int) -> None:
+        """The buffer of ``handle`` must exist, zeroed, although no record makes it."""
+        self._allocs.append((handle, nbytes))
+
+    def upload(self, handle: int, data: memoryview) -> None:
+        """The fresh buffer of ``handle`` is to hold ``data``, which must not change any more."""
+        self._uploads.append((handle, data))
+        self._upload_bytes += len(data)
+        if self._upload_bytes > UPLOAD_BYTES_MAX:
+            self.flush()
+
+    # --- sending
+
+    def flush(self, reads: Sequence[tuple[int, int, int]] = ()) -> Ticket | None:
+        """Send everything pending without waiting; None when there was nothing to send."""
+        self.check_process()
+        with self._lock:
+            # Frees first: a buffer's death comes after the records that use it, so those are taken here or were sent before.
+            freed = [tensors.FREED.popleft() for _ in range(len(tensors.FREED))]
+            records = self.pending[:]
+            del self.pending[: len(records)]
+            allocs, self._allocs = self._allocs, []
+            uploads, self._uploads, self._upload_bytes = self._uploads, [], 0
+            if not (records or allocs or uploads or reads or freed):
+                return self._last
+            return self._send(records, allocs, uploads, freed, reads)
+
+    def _send(
+        self,
+        records: list[Record],
+        allocs: list[tuple[int, int]],
+        uploads: list[tuple[int, memoryview]],
+        freed: list[int],
+        reads: Sequence[tuple[int, int, int]],
+    ) -> Ticket:
+        dead = set(freed)
+        flush = Flush(reads=reads, n_ops=len(records))
+        used: set[int] = set()
+        if records:
+            wired = wire(records, dead)
+            try:
+                built = self._programs.get(wired)
+            except TooLarge:
+                middle = len(records) // 2
+                self._send(records[:middle], allocs, uploads, [], ())
+                return self._send(records[middle:], [], [], freed, reads)
+            flush.program, flush.program_body = built.program, built.program_body
+            flush.dims_digest, flush.dims = built.dims_digest, built.dims
+            flush.handles = built.handles(wired.order)
+            flush.scalars = built.scalars(records)
+            used = dead.intersection(wired.order)
+            dead.difference_update(wired.temps())
+        if dead:
+            # What was made here and died unused was never there.
+            unused = dead - used
+            flush.allocs = [alloc for alloc in allocs if alloc[0] not in unused]
+            flush.uploads = [upload for upload in uploads if upload[0] not in unused]
+            dead.difference_update([h for h, _ in allocs if h in unused], [h for h, _ in uploads if h in unused])
+            flush.frees = [h for h in freed if h in dead]
+        else:
+            flush.allocs, flush.uploads = allocs, uploads
+        return self._submit(flush)
+
+    def _submit(self, flush: Flush) -> Ticket:
+        link = self.link()
+        self._last = ticket = link.submit(flush)
+        COUNTERS.ops += flush.n_ops
+        COUNTERS.batches += 1
+        COUNTERS.upload_bytes += sum(len(data) for _, data in flush.uploads)
+        COUNTERS.wire_bytes = link.wire_bytes
+        return ticket
+
+    def fetch(self, reads: Sequence[tuple[int, int, int]]) -> list[ReadBytes]:
+        """The bytes of (handle, offset, nbytes) ranges as they are after everything recorded so far. Waits."""
+        ticket = self.flush(reads)
+        assert ticket is not None, "a flush with reads is always sent"
+        COUNTERS.waits += 1
+        COUNTERS.fetch_bytes += sum(nbytes for _, _, nbytes in reads)
+        return self.link().wait(ticket)
+
+    def synchronize(self) -> None:
+        """Wait until the node has done everything recorded so far; raises what went wrong there."""
+        ticket = self.flush()
+        if ticket is not None and ticket is self._last:
+            COUNTERS.waits += 1
+            self._last = None
+            self.link().wait(ticket)
+
+
+RECORDER: Final = Recorder()
+"""The one device of this process."""
+
+
+def stats() -> dict[str, Any]:
+    """Counters of this process: ops, batches, waits, wire_bytes, upload_bytes, fetch_bytes, templates, fallbacks {operation: calls}."""
+    return COUNTERS.snapshot()

@@ -1,0 +1,137 @@
+"""Virtual tensors: plain ``torch.Tensor`` on the private-use backend whose storage is a handle of a remote buffer.
+
+May live here: making tensors and handles, and noticing that a buffer's last view died. May not: recording, sending.
+
+A storage's data pointer is ``handle << 20``. Handles are chosen so that the address ranges of live storages never overlap: a buffer
+above 1 MiB takes several handle units. So every view, ``detach``, ``.data`` and saved tensor leads back to the handle, torch's own aliasing,
+version counters and bounds checks hold, and code that compares storage pointers sees distinct memory.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final, NoReturn
+
+import torch
+
+from wooly.device.backend import DEVICE, HANDLE_SHIFT, make_empty, make_storage, set_storage
+from wooly.device.memory import MEMORY
+from wooly.errors import ForkError
+
+__all__ = ["Buf", "FREED", "new_tensor", "new_handle", "attach", "span_nbytes", "contiguous_strides", "on_first_use", "FORK_MESSAGE"]
+
+FORK_MESSAGE: Final = (
+    "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' start method"
+)
+
+FREED: Final[deque[int]] = deque()
+"""Handles whose last view died, in order; the recorder takes them at a flush. A deque: any thread may append."""
+
+_UNIT: Final = 1 << HANDLE_SHIFT
+_LARGE_FIRST: Final = 1 << 41  # handles of buffers above one unit, apart from the others so that both only count up
+_small = itertools.count(1)
+_large_next = _LARGE_FIRST
+_large_lock = threading.Lock()
+
+
+class Buf:
+    """Owned by a storage; its death is the death of the buffer's last view."""
+
+    __slots__ = ("handle", "nbytes")
+
+    def __init__(self, handle: int, nbytes: int) -> None:
+        self.handle = handle
+        self.nbytes = nbytes
+
+    def __del__(self, memory: Any = MEMORY, freed: Any = FREED.append) -> None:
+        memory.allocated -= self.nbytes
+        freed(self.handle)
+
+
+def _connect_nothing() -> None:
+    """Before the device is installed there is nothing to open."""
+
+
+_first_use = _connect_nothing
+_used = False
+
+
+def on_first_use(connect: Any) -> None:
+    """``connect()`` is called once, before the first buffer of the process is made."""
+    global _first_use, _used
+    _first_use, _used = connect, False
+
+
+def new_handle(nbytes: int) -> int:
+    """A fresh handle for a buffer of ``nbytes``, counted against the quota; raises QuotaExceeded past it."""
+    global _large_next, _used
+    if not _used:
+        _first_use()
+        _used = True
+    MEMORY.allocated += nbytes
+    if MEMORY.allocated > MEMORY.mark:
+        MEMORY.over(nbytes)
+    if nbytes <= _UNIT:
+        return next(_small)
+    with _large_lock:
+        handle = _large_next
+        _large_next += -(-nbytes // _UNIT)
+    return handle
+
+
+def new_tensor(dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int] | None, nbytes: int) -> tuple[torch.Tensor, int]:
+    """A tensor over a fresh buffer, and its handle. ``strides`` None: contiguous."""
+    handle = new_handle(nbytes)
+    if strides is None:
+        tensor = make_empty(shape, dtype)  # type: ignore[arg-type]  # any sequence of ints will do
+        storage = tensor.untyped_storage()
+        storage._swap_data_ptr_(make_storage(handle << HANDLE_SHIFT, DEVICE(), nbytes))
+    else:
+        storage = make_storage(handle << HANDLE_SHIFT, DEVICE(), nbytes)
+        tensor = set_storage(make_empty((0,), dtype), storage, 0, shape, strides)
+    storage._wooly_buf = Buf(handle, nbytes)
+    return tensor, handle
+
+
+def attach(storage: Any, nbytes: int) -> int:
+    """Give an existing storage of ours a fresh buffer of another size (what it had is freed); returns the handle."""
+    handle = new_handle(nbytes)
+    storage._swap_data_ptr_(make_storage(handle << HANDLE_SHIFT, DEVICE(), nbytes))
+    storage._wooly_buf = Buf(handle, nbytes)
+    return handle
+
+
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Row-major strides in elements (a size of 0 counts as 1, as in torch)."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def span_nbytes(itemsize: int, shape: Sequence[int], strides: Sequence[int], offset: int = 0) -> int:
+    """Bytes from a buffer's start to the end of the last element; 0 when there are no elements."""
+    last = offset
+    for size, stride in zip(shape, strides, strict=True):
+        if size == 0:
+            return 0
+        last += (size - 1) * stride
+    return (last + 1) * itemsize
+
+
+def _refuse_forked() -> NoReturn:
+    raise ForkError(FORK_MESSAGE)
+
+
+def _after_fork() -> None:
+    """A forked child must not use the parent's session: every new buffer is refused."""
+    if _used:
+        on_first_use(_refuse_forked)
+
+
+os.register_at_fork(after_in_child=_after_fork)
