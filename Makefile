@@ -35,6 +35,7 @@ lint: $(STAMP).dev ## ruff, mypy, layers
 	$(BIN)/lint-imports
 
 bench: $(STAMP).dev ## ratios beside local torch, in one run; results go to docs/benchmarks.md
+	$(BIN)/pip install --quiet --no-deps rgpu==0.1.1
 	$(BIN)/python -m benchmarks
 
 conformance: $(STAMP).dev ## torch's own operator database on our device; results go to docs/conformance.md

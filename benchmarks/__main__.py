@@ -1,0 +1,151 @@
+"""Run the benchmarks: two processes a workload, local torch and ours, in turn; medians and their ratio."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks import rgpu
+from benchmarks.ops import OPS
+from benchmarks.workloads import WORKLOADS
+from tests.support.stack import ROOT, EmbeddedStack, plain_environment
+
+_ROUNDS: Final = 7
+BARS: Final = {"mlp": 2.5, "digits_cnn": 1.1, "gpt_train": 1.2, "llama_decode": 3.5}
+"""Highest accepted ratio ours / local torch of a step."""
+OP_BAR_US: Final = 10.0
+
+
+class Worker:
+    """A benchmark process that waits for its turn."""
+
+    def __init__(self, name: str, device: str, environment: dict[str, str], module: str = "benchmarks.worker") -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", module, name, device],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env=environment,
+        )
+        self._read()
+
+    def _read(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"a benchmark process ended with code {self.process.wait(10)}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def round(self) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+        return self._read()
+
+    def close(self) -> None:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.wait(30)
+        self.process.stdout.close()
+
+
+@contextmanager
+def worker(name: str, device: str, environment: dict[str, str], module: str = "benchmarks.worker") -> Iterator[Worker]:
+    one = Worker(name, device, environment, module)
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+def environments(stack: EmbeddedStack) -> tuple[dict[str, str], dict[str, str]]:
+    """(local torch with all cores, ours)."""
+    cores = str(os.cpu_count() or 1)
+    return plain_environment(OMP_NUM_THREADS=cores), stack.client_environment(OMP_NUM_THREADS="1")
+
+
+def compare_steps(name: str, stack: EmbeddedStack) -> dict[str, Any]:
+    local_env, our_env = environments(stack)
+    with worker(name, "cpu", local_env) as local, worker(name, "cuda", our_env) as ours:
+        local.round(), ours.round()
+        pairs = [(local.round(), ours.round()) for _ in range(_ROUNDS)]
+    ratios = [b["ms"] / a["ms"] for a, b in pairs]
+    return {
+        "local_ms": statistics.median(a["ms"] for a, _ in pairs),
+        "ours_ms": statistics.median(b["ms"] for _, b in pairs),
+        "issue_ms": statistics.median(b["issue_ms"] for _, b in pairs),
+        "ratio": statistics.median(ratios),
+        "ratio_min": min(ratios),
+        "ratio_max": max(ratios),
+        "counts": pairs[-1][1]["counts"],
+        "bar": BARS[name],
+    }
+
+
+def compare_ops(stack: EmbeddedStack) -> dict[str, dict[str, float]]:
+    """Microseconds a call of every operation: local, ours, and rgpu where it is installed."""
+    local_env, our_env = environments(stack)
+    table = {}
+    with ExitStack() as peers:
+        rival = peers.enter_context(rgpu.server()) if rgpu.installed() else None
+        for name in OPS:
+            with worker(name, "cpu", local_env) as local, worker(name, "cuda", our_env) as ours:
+                rounds = [(local.round()["us"], ours.round()["us"]) for _ in range(3)]
+            row = {"local_us": min(r[0] for r in rounds), "ours_us": min(r[1] for r in rounds)}
+            if rival is not None:
+                with worker(name, "rgpu", rival, "benchmarks.rgpu") as other:
+                    row["rgpu_us"] = min(other.round()["us"] for _ in range(3))
+            table[name] = row
+    return table
+
+
+def report(steps: dict[str, dict[str, Any]], ops: dict[str, dict[str, float]]) -> str:
+    """The results as Markdown."""
+    lines = [
+        "# Benchmarks",
+        "",
+        f"Written by `make bench` on {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}. Two processes take turns, "
+        f"{_ROUNDS} rounds; the ratio is the median of the rounds' ratios (ours / local torch on all cores). Client, bus and node share these cores.",
+        "",
+        "| training or decode step | local ms | ours ms | ratio | range | bar | waits | batches | wire bytes | ops | fallbacks |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name, r in steps.items():
+        c = r["counts"]
+        counts = f"{c['waits']:.2f} | {c['batches']:.2f} | {c['wire_bytes']:.0f} | {c['ops']:.0f} | {c['fallbacks']:.2f}"
+        span = f"{r['ratio_min']:.2f}-{r['ratio_max']:.2f}"
+        lines.append(f"| {name} | {r['local_ms']:.2f} | {r['ours_ms']:.2f} | **{r['ratio']:.2f}** | {span} | {r['bar']} | {counts} |")
+    lines += ["", f"Cost of issuing one operation, microseconds (bar: {OP_BAR_US:g}), flushing included:", ""]
+    lines += ["| operation | local torch | ours | rgpu 0.1.1 |", "|---|---|---|---|"]
+    for name, row in ops.items():
+        rival = f"{row['rgpu_us']:.1f}" if "rgpu_us" in row else "-"
+        lines.append(f"| {name} | {row['local_us']:.2f} | {row['ours_us']:.2f} | {rival} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", help=f"of {', '.join([*WORKLOADS, 'ops'])}; none: all")
+    names = parser.parse_args().names or [*WORKLOADS, "ops"]
+    with EmbeddedStack() as stack:
+        steps = {name: compare_steps(name, stack) for name in names if name in WORKLOADS}
+        ops = compare_ops(stack) if "ops" in names else {}
+    text = report(steps, ops)
+    print(text)
+    if len(names) > len(WORKLOADS):
+        (Path(ROOT) / "docs" / "benchmarks.md").write_text(text)
+
+
+if __name__ == "__main__":
+    main()

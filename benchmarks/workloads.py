@@ -1,0 +1,126 @@
+"""The workloads: each a function of the device that returns one step as a callable, plain PyTorch.
+
+A step does not look at its results; the worker waits once at the end of a round, as a training loop does at its log line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+__all__ = ["WORKLOADS", "Step"]
+
+Step = Callable[[], Any]
+
+
+def _train(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Callable[[], torch.Tensor]) -> Step:
+    def step() -> torch.Tensor:
+        value = loss()
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+        return value.detach()
+
+    return step
+
+
+def mlp(device: str) -> Step:
+    """Three linear layers, batch 128, fused AdamW."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)).to(device)
+    x, y = torch.randn(128, 64).to(device), torch.randint(0, 10, (128,)).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    return _train(model, optimizer, lambda: F.cross_entropy(model(x), y))
+
+
+def digits_cnn(device: str) -> Step:
+    """The network of examples/digits.py, batch 128."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 32, 3, padding=1),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1),
+        nn.BatchNorm2d(64),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64 * 2 * 2, 10),
+    ).to(device)
+    x, y = torch.randn(128, 1, 8, 8).to(device), torch.randint(0, 10, (128,)).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    return _train(model, optimizer, lambda: F.cross_entropy(model(x), y))
+
+
+class _Block(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x.shape
+        q, k, v = (t.view(batch, length, self.heads, -1).transpose(1, 2) for t in self.qkv(self.norm1(x)).split(width, dim=2))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(batch, length, width))
+        return x + self.mlp(self.norm2(x))
+
+
+def gpt_train(device: str) -> Step:
+    """A GPT of 4 layers, width 256, batch 8 x 128, AdamW."""
+    torch.manual_seed(0)
+    vocabulary, width, context = 100, 256, 128
+    tokens, positions = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
+    head = nn.Sequential(*(_Block(width, 4) for _ in range(4)), nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False))
+    model = nn.ModuleList([tokens, positions, head]).to(device)
+    x, y = (torch.randint(0, vocabulary, (8, context)).to(device) for _ in range(2))
+    index = torch.arange(context).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    return _train(model, optimizer, lambda: F.cross_entropy(head(tokens(x) + positions(index)).view(-1, vocabulary), y.view(-1)))
+
+
+def llama_decode(device: str) -> Step:
+    """One token of a 6-layer, width 256 Llama through transformers, its cache growing; greedy, the token looked at as generate does."""
+    from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=512,
+        hidden_size=256,
+        intermediate_size=688,
+        num_hidden_layers=6,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=4096,
+    )
+    model = LlamaForCausalLM(config).to(device).eval()
+    state: dict[str, Any] = {}
+
+    @torch.inference_mode()
+    def step() -> int:
+        if not state or state["length"] >= 192:
+            cache = DynamicCache(config=config)
+            logits = model(torch.ones(1, 64, dtype=torch.long, device=device), past_key_values=cache).logits
+            state.update(cache=cache, token=logits[:, -1:].argmax(-1), length=64)
+        out = model(state["token"], past_key_values=state["cache"])
+        state["token"] = out.logits[:, -1:].argmax(-1)
+        state["length"] += 1
+        return int(state["token"].item())
+
+    return step
+
+
+WORKLOADS: Final[dict[str, tuple[Callable[[str], Step], int]]] = {
+    "mlp": (mlp, 100),
+    "digits_cnn": (digits_cnn, 40),
+    "gpt_train": (gpt_train, 6),
+    "llama_decode": (llama_decode, 60),
+}
+"""Name -> (maker, steps a round)."""

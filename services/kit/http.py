@@ -1,0 +1,57 @@
+"""Serving HTTP from a process that already has a loop: one socket, bound before anything is promised, and a clean stop.
+
+    async with serve(app, parse_address("127.0.0.1:0")) as url: ...
+
+May live here: sockets and server start. May not: routes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import uvicorn
+
+from services.kit.errors import SettingError, StartError
+
+__all__ = ["parse_address", "serve"]
+
+_START_S: Final = 10.0
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """``host:port`` (port 0: any free one). Raises SettingError."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdigit() or int(port) > 65535:
+        raise SettingError(f"WOOLY_HTTP is {text!r}; write host:port, for example 127.0.0.1:8080")
+    return host, int(port)
+
+
+@contextlib.asynccontextmanager
+async def serve(app: Any, address: tuple[str, int]) -> AsyncIterator[str]:
+    """Serve an ASGI app inside the block; yields its URL. Raises StartError when the address cannot be had."""
+    host, port = address
+    try:
+        bound = socket.create_server((host, port), reuse_port=False)
+    except OSError as error:
+        raise StartError(f"cannot listen on {host}:{port} ({error.strerror}); set WOOLY_HTTP to another address") from error
+    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=2)
+    server = uvicorn.Server(config)
+    # Signals belong to the process, which tells us to stop by leaving the block.
+    task = asyncio.create_task(server._serve([bound]), name="http")
+    try:
+        async with asyncio.timeout(_START_S):
+            while not server.started:
+                if task.done():
+                    await task
+                    raise StartError("the HTTP server ended while it started")
+                await asyncio.sleep(0.005)
+        yield f"http://{host}:{bound.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        bound.close()

@@ -1,0 +1,138 @@
+"""Billing beside a real bus: it answers what the log says, whatever happens to the process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from billing.projection import MINUTE_NS
+from bus_schemas.events import DeviceAccounted, Event, UsageRecorded
+from services.kit.bus import connect
+from services.kit.nats_server import NatsServer
+from tests.support.stack import plain_environment
+
+SECOND = 1_000_000_000
+
+
+@pytest.fixture
+def nats(tmp_path: Path) -> Iterator[NatsServer]:
+    server = NatsServer(tmp_path / "nats")
+    server.start()
+    yield server
+    server.stop()
+
+
+class Billing:
+    """The service as a process."""
+
+    def __init__(self, nats_url: str, folder: Path) -> None:
+        environment = plain_environment(WOOLY_NATS_URL=nats_url, WOOLY_HTTP="127.0.0.1:0", WOOLY_DATA_DIR=str(folder))
+        command = [sys.executable, "-P", "-m", "services.billing"]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
+        assert self.process.stdout is not None
+        self.url = json.loads(self.process.stdout.readline())["http"]
+
+    def get(self, path: str, accept: str = "application/json") -> str:
+        request = urllib.request.Request(self.url + path, headers={"Accept": accept})
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return str(answer.read().decode())
+
+    def end(self, number: int) -> int:
+        self.process.send_signal(number)
+        code = self.process.wait(20)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return code
+
+
+def publish(url: str, *messages: list[Event]) -> None:
+    async def body() -> None:
+        bus = await connect(url, name="test")
+        await bus.ensure_streams()
+        for message in messages:
+            await bus.publish_events("usage", "n1", message)
+        await bus.close()
+
+    asyncio.run(body())
+
+
+def facts(first: int, last: int) -> list[Event]:
+    out: list[Event] = [
+        UsageRecorded("n1", 1, 0, i, "s", f"tenant{i % 2}", f"task{i % 3}", 0, i * SECOND, (i + 1) * SECOND, 7 * i, 10**9 + i, i, 1)
+        for i in range(first, last + 1)
+    ]
+    charged = sum(7 * i for i in range(first, last + 1))
+    out.append(DeviceAccounted("n1", 1, 0, first, 0, SECOND, 2, charged, 3, 2 * SECOND - charged - 3, first, last))
+    return out
+
+
+def numbers(answer: str) -> Any:
+    return {key: value for key, value in json.loads(answer).items() if key in ("items", "total")}
+
+
+def test_killed_and_restarted_it_bills_the_same(nats: NatsServer, tmp_path: Path) -> None:
+    """kill -9 between two batches of facts, with the saved view either there, torn or gone."""
+    publish(nats.url, facts(1, 250))
+    billing = Billing(nats.url, tmp_path / "a")
+    billing.get("/api/v1/billing/credits?by=task")
+    assert billing.end(signal.SIGKILL) == -signal.SIGKILL
+    publish(nats.url, [f for f in facts(251, 300) if isinstance(f, UsageRecorded)])
+
+    billing = Billing(nats.url, tmp_path / "a")
+    again = numbers(billing.get("/api/v1/billing/credits?by=task"))
+    assert billing.end(signal.SIGTERM) == 0
+    (tmp_path / "a" / "billing" / "view.json").write_bytes(b"[12,")
+    results = [again]
+    for folder in ("a", "b"):
+        billing = Billing(nats.url, tmp_path / folder)
+        results.append(numbers(billing.get("/api/v1/billing/credits?by=task")))
+        check = json.loads(billing.get("/api/v1/billing/verify"))
+        assert check["ok"] and check["first_difference"] is None
+        assert billing.end(signal.SIGTERM) == 0
+    assert results[0] == results[1] == results[2]
+    assert again["total"]["instructions"] == sum(range(1, 301))
+
+
+def test_a_changed_bill_is_found_and_named(nats: NatsServer, tmp_path: Path) -> None:
+    publish(nats.url, facts(1, 20))
+    billing = Billing(nats.url, tmp_path)
+    billing.get("/api/v1/billing/credits")
+    assert billing.end(signal.SIGTERM) == 0
+    file = tmp_path / "billing" / "view.json"
+    saved = json.loads(file.read_text())
+    saved[1][0][1][4] += 1  # one micro-credit more in the first row
+    file.write_text(json.dumps(saved))
+    billing = Billing(nats.url, tmp_path)
+    check = json.loads(billing.get("/api/v1/billing/verify"))
+    assert not check["ok"] and check["first_difference"].startswith("row minute=0 tenant=tenant1 task=task1 node=n1")
+    billing.end(signal.SIGTERM)
+
+
+def test_rest_answers(nats: NatsServer, tmp_path: Path) -> None:
+    publish(nats.url, facts(1, 100))
+    billing = Billing(nats.url, tmp_path)
+    csv = billing.get("/api/v1/billing/credits?by=node", accept="text/csv").splitlines()
+    assert csv[0].startswith("node,core_credits") and csv[1].startswith("n1,") and csv[2].startswith("total,")
+    part = json.loads(billing.get(f"/api/v1/billing/credits?by=tenant&from={MINUTE_NS // SECOND}&to=1970-01-01T00:02:00"))
+    assert part["total"]["launches"] == 41
+    ledger = json.loads(billing.get("/api/v1/billing/ledger"))
+    assert ledger["debits_micro"] == ledger["credits_micro"] > 0 and sum(a["micro"] for a in ledger["accounts"]) == 0
+    assert "wooly_billing_core_credits_total" in billing.get("/metrics", accept="text/plain")
+    for query, field in (("by=model", "by"), ("from=yesterday", "from"), ("from=9&to=3", "to")):
+        with pytest.raises(urllib.error.HTTPError) as raised:
+            billing.get("/api/v1/billing/credits?" + query)
+        problem = json.loads(raised.value.read())
+        assert raised.value.code == 400 and problem["errors"][0]["field"] == field
+    nats.kill()
+    assert json.loads(billing.get("/health"))["status"] == "ok"
+    assert billing.end(signal.SIGTERM) == 0

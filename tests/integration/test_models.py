@@ -1,0 +1,85 @@
+"""Unmodified scripts on our device give what they give on the CPU, and the same bits each time.
+
+The scripts stand in tests/integration/scripts; each runs as its author would run it, once on the CPU and twice on a node of an embedded stack.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.stack import EmbeddedStack, plain_environment
+
+SCRIPTS = Path(__file__).parent / "scripts"
+COMPARED = ["mlp", "cnn", "llama", "gpt2", "lora", "t5", "amp", "rnn", "vision", "attention", "indexing", "loader", "saving"]
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-4, torch.bfloat16: 4e-2, torch.float16: 4e-3}
+DEVICE_ONLY = ["cuda_calls", "mistakes"]
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[EmbeddedStack]:
+    with EmbeddedStack() as running:
+        yield running
+
+
+def run(script: str, out: Path, environment: dict[str, str]) -> Any:
+    """Run one script; what it saved."""
+    done = subprocess.run(
+        [sys.executable, str(SCRIPTS / f"{script}.py"), str(out)],
+        env=environment,
+        cwd=out.parent,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, f"{script} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return torch.load(out, weights_only=False)
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every tensor or plain value in ``value``, with its place."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from leaves(item, f"{path}.{key}")
+    elif isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
+        for i, item in enumerate(value):
+            yield from leaves(item, f"{path}[{i}]")
+    else:
+        yield path, value
+
+
+def compare(have: Any, want: Any, *, exact: bool) -> None:
+    found, expected = dict(leaves(have)), dict(leaves(want))
+    assert found.keys() == expected.keys()
+    for path, b in expected.items():
+        a = found[path]
+        if not isinstance(b, torch.Tensor):
+            assert a == b, path
+            continue
+        assert a.device.type == "cpu" and a.dtype == b.dtype and a.shape == b.shape, f"{path}: {a.dtype} {a.shape}, not {b.dtype} {b.shape}"
+        tolerance = 0.0 if exact else TOLERANCE.get(b.dtype, 0.0)
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance, equal_nan=True, msg=lambda text, path=path: f"{path}: {text}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", COMPARED)
+def test_as_on_the_cpu_and_the_same_twice(script: str, stack: EmbeddedStack, tmp_path: Path) -> None:
+    want = run(script, tmp_path / "cpu.pt", plain_environment())
+    first = run(script, tmp_path / "first.pt", stack.client_environment())
+    compare(first, want, exact=False)
+    second = run(script, tmp_path / "second.pt", stack.client_environment())
+    compare(second, first, exact=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", DEVICE_ONLY)
+def test_on_the_device(script: str, stack: EmbeddedStack, tmp_path: Path) -> None:
+    first = run(script, tmp_path / "first.pt", stack.client_environment(REQUIRED_VRAM="2048"))
+    second = run(script, tmp_path / "second.pt", stack.client_environment(REQUIRED_VRAM="2048"))
+    compare(second, first, exact=True)
