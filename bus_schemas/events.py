@@ -136,8 +136,8 @@ class TaskSubmitted(msgspec.Struct, array_like=True, frozen=True, tag="task.subm
 
 
 class Considered(msgspec.Struct, array_like=True, frozen=True):
-    """What a decision knew of one device beyond the log: the last telemetry heard (zeros: none), and the free promisable memory it
-    computed (before the task)."""
+    """What a decision knew of one device beyond the log: the last telemetry heard (zeros: none); and what it made of it: the promisable
+    memory free before the task, and the parts of the score (utilization, starvation, VRAM, priority: 0-100 each; empty when refused)."""
 
     node: str
     gpu: int
@@ -145,6 +145,7 @@ class Considered(msgspec.Struct, array_like=True, frozen=True):
     starvation_percent: int
     vram_used_bytes: int
     free_bytes: int
+    parts: tuple[int, ...] = ()
 
 
 class TaskPlaced(msgspec.Struct, array_like=True, frozen=True, tag="task.placed.v1"):

@@ -1,0 +1,72 @@
+"""May this task run there? Every no has a name (reasons) and a sentence for the person who asks. Pure."""
+
+from __future__ import annotations
+
+from bus_schemas.events import DeviceFact, TaskSubmitted
+from scheduler.placement import reasons as why
+from scheduler.placement.capacity import Capacity
+from scheduler.placement.view import ClusterView, NodeView
+
+__all__ = ["Refusal", "refuse_cluster", "refuse_node", "refuse_device"]
+
+Refusal = tuple[str, int, str, str]
+"""(node, gpu, reason, detail); gpu -1: the whole node; node empty: the whole cluster."""
+
+
+def refuse_cluster(view: ClusterView, task: TaskSubmitted) -> Refusal | None:
+    """Why no node at all can serve the task, or None."""
+    if not view.nodes:
+        return ("", why.NODE_WIDE, why.NO_NODES, "no node has joined; start one with NODE_NAME and CONTROLLER_NATS_URL set")
+    known = {group for node in view.nodes.values() for group in node.registered.groups}
+    unknown = sorted(set(task.groups) - known)
+    if task.groups and len(unknown) == len(set(task.groups)):
+        return (
+            "",
+            why.NODE_WIDE,
+            why.UNKNOWN_GROUP,
+            f"no node is in {_list('group', unknown)}; known groups: {', '.join(sorted(known)) or 'none'}",
+        )
+    return None
+
+
+def refuse_node(view: ClusterView, task: TaskSubmitted, name: str, node: NodeView) -> Refusal | None:
+    """Why this node as a whole cannot serve the task, or None."""
+    groups = node.registered.groups
+    if node.lost is not None:
+        return (name, why.NODE_WIDE, why.NODE_LOST, f"the node is lost: {node.lost}")
+    if view.drained(name):
+        return (name, why.NODE_WIDE, why.NODE_DRAINED, "the node is drained: it takes no new tasks")
+    if task.groups and not set(task.groups) & set(groups):
+        return (
+            name,
+            why.NODE_WIDE,
+            why.NOT_IN_GROUP,
+            f"the task targets {_list('group', sorted(set(task.groups)))}, the node is in none of them",
+        )
+    if groups and not task.groups:
+        return (name, why.NODE_WIDE, why.GROUP_ONLY, f"the node serves only tasks that target {_list('group', sorted(groups))}")
+    if not node.registered.devices:
+        return (name, why.NODE_WIDE, why.NO_DEVICE, "the node has no device")
+    return None
+
+
+def refuse_device(task: TaskSubmitted, name: str, device: DeviceFact, room: Capacity, used_bytes: int) -> Refusal | None:
+    """Why this device cannot serve the task, or None. ``used_bytes``: measured by the last telemetry (0: none)."""
+    gpu = device.index
+    if room.exclusive:
+        return (name, gpu, why.DEVICE_EXCLUSIVE, "another task has the device for itself")
+    if task.exclusive and room.priorities:
+        return (name, gpu, why.EXCLUSIVE_CONFLICT, f"the task wants the device for itself, {len(room.priorities)} other(s) are on it")
+    need = task.vram_bytes
+    if need > room.free_bytes:
+        detail = f"needs {need} bytes, {room.free_bytes} of {room.schedulable_bytes} schedulable are free"
+        return (name, gpu, why.VRAM_SHORT, detail)
+    if task.noswap and need > room.free_physical_bytes(used_bytes):
+        free = room.free_physical_bytes(used_bytes)
+        detail = f"needs {need} bytes and cannot be swapped out, {free} of {room.physical_bytes} physical are free"
+        return (name, gpu, why.VRAM_PHYSICAL_SHORT, detail)
+    return None
+
+
+def _list(noun: str, names: list[str]) -> str:
+    return f"{noun}{'s' if len(names) != 1 else ''} {', '.join(names)}"

@@ -1,0 +1,43 @@
+"""Why a node or device is not the one: the names users see. Constants only; append, never rename."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = [
+    "NO_NODES", "UNKNOWN_GROUP", "NODE_LOST", "NODE_DRAINED", "NOT_IN_GROUP", "GROUP_ONLY", "NO_DEVICE", "GPU_COUNT", "VRAM_SHORT",
+    "VRAM_PHYSICAL_SHORT", "EXCLUSIVE_CONFLICT", "DEVICE_EXCLUSIVE", "REASONS", "NODE_WIDE",
+]  # fmt: skip
+
+NO_NODES: Final = "no_nodes"
+"""No node has ever registered."""
+UNKNOWN_GROUP: Final = "unknown_group"
+"""The task targets a group that no node is in."""
+NODE_LOST: Final = "node_lost"
+"""The node stopped, or is silent for longer than its lease."""
+NODE_DRAINED: Final = "node_drained"
+"""An operator took the node out of service for new tasks."""
+NOT_IN_GROUP: Final = "not_in_group"
+"""The task targets groups, the node is in none of them."""
+GROUP_ONLY: Final = "group_only"
+"""The node is in a group, so it serves only tasks that target it."""
+NO_DEVICE: Final = "no_device"
+"""The node has no device."""
+GPU_COUNT: Final = "gpu_count"
+"""The device would do, but its node has fewer such devices than the task needs."""
+VRAM_SHORT: Final = "vram_short"
+"""Less promisable VRAM is free than the task requires."""
+VRAM_PHYSICAL_SHORT: Final = "vram_physical_short"
+"""The task cannot be swapped out, and less physical VRAM is free than it requires."""
+EXCLUSIVE_CONFLICT: Final = "exclusive_conflict"
+"""The task wants the device for itself, others are on it."""
+DEVICE_EXCLUSIVE: Final = "device_exclusive"
+"""Another task has the device for itself."""
+
+REASONS: Final = frozenset(
+    {NO_NODES, UNKNOWN_GROUP, NODE_LOST, NODE_DRAINED, NOT_IN_GROUP, GROUP_ONLY, NO_DEVICE, GPU_COUNT, VRAM_SHORT, VRAM_PHYSICAL_SHORT,
+     EXCLUSIVE_CONFLICT, DEVICE_EXCLUSIVE}
+)  # fmt: skip
+
+NODE_WIDE: Final = -1
+"""Stands for the gpu in a refusal of a whole node; the node is empty in a refusal of the whole cluster."""
