@@ -115,8 +115,9 @@ def report(steps: dict[str, dict[str, Any]], ops: dict[str, dict[str, float]]) -
     lines = [
         "# Benchmarks",
         "",
-        f"Written by `make bench` on {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}. Two processes take turns, "
-        f"{_ROUNDS} rounds; the ratio is the median of the rounds' ratios (ours / local torch on all cores). Client, bus and node share these cores.",
+        f"Written by `make bench` on {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}.",
+        f"Two processes take turns, {_ROUNDS} rounds; the ratio is the median of the rounds' ratios (ours / local torch on all cores).",
+        "Client, bus and node share these cores.",
         "",
         "| training or decode step | local ms | ours ms | ratio | range | bar | waits | batches | wire bytes | ops | fallbacks |",
         "|---|---|---|---|---|---|---|---|---|---|---|",

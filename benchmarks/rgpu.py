@@ -1,7 +1,7 @@
-"""The same rounds on rgpu 0.1.1 (PyPI, Apache-2.0), its server on the same cores: the nearest public thing to compare the client with.
+"""The same rounds on rgpu 0.1.1 (PyPI, Apache-2.0), its server on the same cores: the nearest public thing.
 
-Installed by ``make bench`` alone, without its dependencies (it asks for torch 2.14, and runs on 2.13). ``python -m benchmarks.rgpu NAME rgpu``
-is its worker process.
+Installed by ``make bench`` alone, without its dependencies (it asks for torch 2.14, and runs on 2.13).
+``python -m benchmarks.rgpu NAME rgpu`` is its worker process.
 """
 
 from __future__ import annotations
