@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from jit.host.library import blas, matmul
+from jit.host.library import blas, conv, matmul
 from jit.host.library.build import Unsupported
 from jit.host.library.kernels import kernel
 from jit.host.record import Record
@@ -21,7 +21,12 @@ from wis.program import BoundInstr
 
 __all__ = ["LOWER", "blas", "lower", "source"]
 
-LOWER: Final[dict[str, Callable[[BoundInstr], list[Record] | None]]] = {"matmul": matmul.matmul}
+LOWER: Final[dict[str, Callable[[BoundInstr], list[Record] | None]]] = {
+    "matmul": matmul.matmul,
+    "conv": conv.conv,
+    "conv_dx": conv.conv_dx,
+    "conv_dw": conv.conv_dw,
+}
 """The lowering of each operation that has one, by name."""
 
 

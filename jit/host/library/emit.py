@@ -387,6 +387,31 @@ class Fn:
         """a * b + c rounded once."""
         return self.intrinsic("fma", a, b, c)
 
+    def masked_load(self, place: Value, mask: Value, type: Type) -> Value:
+        """A vector whose lanes outside ``mask`` are 0 and are not read."""
+        full = f"@llvm.masked.load.{type.suffix}.p0"
+        self._declared[full] = f"declare {type.text} {full}(ptr, i32, {mask.type.text}, {type.text})"
+        args = f"ptr {place.text}, i32 {type.nbytes}, {mask.type.text} {mask.text}, {type.text} zeroinitializer"
+        return self.op(type, f"call {type.text} {full}({args})")
+
+    def masked_store(self, place: Value, mask: Value, value: Value) -> None:
+        """Write the lanes in ``mask``."""
+        type = value.type
+        full = f"@llvm.masked.store.{type.suffix}.p0"
+        self._declared[full] = f"declare void {full}({type.text}, ptr, i32, {mask.type.text})"
+        args = f"{type.text} {value.text}, ptr {place.text}, i32 {type.nbytes}, {mask.type.text} {mask.text}"
+        self.line(f"call void {full}({args})")
+
+    def gather(self, base: Value, index: Value, mask: Value, type: Type) -> Value:
+        """Lanes read from ``base`` + their own index (elements of ``type``); lanes outside ``mask`` are 0 and are not read."""
+        points = f"<{type.lanes} x ptr>"
+        places = "%" + self._name("v")
+        self.line(f"{places} = getelementptr {type.scalar}, ptr {base.text}, {index.type.text} {index.text}")
+        full = f"@llvm.masked.gather.{type.suffix}.v{type.lanes}p0"
+        self._declared[full] = f"declare {type.text} {full}({points}, i32, {mask.type.text}, {type.text})"
+        args = f"{points} {places}, i32 {type.nbytes}, {mask.type.text} {mask.text}, {type.text} zeroinitializer"
+        return self.op(type, f"call {type.text} {full}({args})")
+
     def call(self, function: Value, *args: Value) -> None:
         """Call a C function that returns nothing through its address."""
         self.line(f"call void {function.text}({', '.join(f'{a.type.text} {a.text}' for a in args)})")

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Final
 
 from jit.host.library.emit import Fn
-from jit.host.library.kernels import gemm, move
+from jit.host.library.kernels import conv, gemm, move
 
 __all__ = ["FAMILIES", "PREFIX", "Kernel", "kernel"]
 
@@ -24,6 +24,10 @@ FAMILIES: Final[dict[str, Callable[..., None]]] = {
     "gemm": gemm.gemm,
     "gemv": gemm.gemv,
     "igemm": gemm.igemm,
+    "conv": conv.conv,
+    "conv_dx": conv.conv_dx,
+    "conv_dw": conv.conv_dw,
+    "sum_parts": conv.sum_parts,
 }
 
 

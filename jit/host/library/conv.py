@@ -1,0 +1,305 @@
+"""conv, conv_dx, conv_dw -> records: tiles of images, layouts that BLAS can write, and the cheap special cases.
+
+May live here: geometry and tile sizes. May not: the code of kernels. Every size decision depends on sizes alone, never on the machine,
+because it decides the order of sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Final
+
+from jit.host.library import blas
+from jit.host.library.build import Build, View, contiguous, overlaps, view
+from jit.host.library.kernels.conv import SLACK
+from jit.host.library.matmul import BLAS_LETTER, product
+from jit.host.record import Arg, Record, Symbol
+from wis.dtypes import ACCUMULATE
+from wis.program import BoundInstr
+
+__all__ = ["conv", "conv_dw", "conv_dx"]
+
+_TILE_BYTES: Final = 512 << 10  # of the columns matrix: leaves room in a core's L2 for weights and results
+_MAX_PARTS: Final = 16
+_PART_FLOPS: Final = 8e6
+_PARTS_BYTES: Final = 32 << 20
+_FLOPS_PER_NS: Final = 50.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Conv:
+    """One convolution over three spatial dimensions: x [n, c, *s], w [o, c/groups, *k], y [n, o, *t] (y: the result or its gradient)."""
+
+    x: View
+    w: View
+    y: View
+    groups: int
+    stride: tuple[int, ...]
+    pad: tuple[int, ...]
+    dilation: tuple[int, ...]
+
+    @property
+    def filters(self) -> int:
+        return self.w.shape[0] // self.groups
+
+    @property
+    def channels(self) -> int:
+        return self.w.shape[1]
+
+    @property
+    def window(self) -> int:
+        return prod(self.w.shape[1:])
+
+    @property
+    def rows(self) -> int:
+        """Rows of an output image (depth and height together)."""
+        return self.y.shape[2] * self.y.shape[3]
+
+    @property
+    def variant(self) -> str:
+        depth = "flat" if self.y.shape[2] == 1 else "deep"
+        walk = "unit" if self.stride[2] * self.x.strides[4] == 1 or self.y.shape[4] == 1 else "strided"
+        return f"{self.x.dtype.text}.{depth}.{walk}"
+
+    @property
+    def flops_per_image(self) -> float:
+        """Per group."""
+        return 2.0 * self.filters * self.window * self.rows * self.y.shape[4]
+
+    @property
+    def is_product(self) -> bool:
+        """A window of one point: the columns matrix would be a copy of x."""
+        point = prod(self.w.shape[2:]) == 1 and prod(self.stride) == 1 and not any(self.pad)
+        return point and _is_plane(self.x) and _is_plane(self.y) and self.rows * self.y.shape[4] >= 64
+
+
+def conv(instr: BoundInstr) -> list[Record] | None:
+    """y = conv(x, w)."""
+    return _lower(instr, lambda a, b, out: (a, b, out), _forward)
+
+
+def conv_dx(instr: BoundInstr) -> list[Record] | None:
+    """dx from dy and w."""
+    return _lower(instr, lambda a, b, out: (out, b, a), _gradient_x)
+
+
+def conv_dw(instr: BoundInstr) -> list[Record] | None:
+    """dw from dy and x."""
+    return _lower(instr, lambda a, b, out: (b, out, a), _gradient_w)
+
+
+def _lower(
+    instr: BoundInstr, roles: Callable[[View, View, View], tuple[View, View, View]], emit: Callable[[Build, _Conv], None]
+) -> list[Record] | None:
+    """Common to the three: types through f32, results through a temporary where they overlap, three spatial dimensions."""
+    if overlaps(instr) or not blas.available():
+        return None
+    build = Build()
+    ins, out = [view(x) for x in instr.ins], view(instr.outs[0])
+    if out.numel == 0:
+        return []
+    if any(x.numel == 0 for x in ins):
+        build.zero(out)
+        return build.records
+    target = out
+    if out.dtype in ACCUMULATE:
+        wide = ACCUMULATE[out.dtype]
+        ins, target = [build.packed(x, wide) for x in ins], build.temp(wide, out.shape)
+    if target.dtype not in BLAS_LETTER:
+        return None
+    x, w, y = (_five(v) for v in roles(ins[0], ins[1], target))
+    groups, *rest = instr.attrs
+    rank = len(rest) // 3
+    pads = 3 - rank
+    stride = (1,) * pads + tuple(rest[:rank])
+    pad = (0,) * pads + tuple(rest[rank : 2 * rank])
+    dilation = (1,) * pads + tuple(rest[2 * rank :])
+    emit(build, _Conv(x, w, y, groups, stride, pad, dilation))
+    if target is not out:
+        build.copy(target, out)
+    return build.records
+
+
+def _five(v: View) -> View:
+    """With spatial dimensions of size 1 put in front until there are three."""
+    missing = 5 - len(v.shape)
+    shape = v.shape[:2] + (1,) * missing + v.shape[2:]
+    return replace(v, shape=shape, strides=v.strides[:2] + (0,) * missing + v.strides[2:])
+
+
+def _is_plane(v: View) -> bool:
+    """Whether the spatial dimensions of each channel are one run of neighbours."""
+    return all(size == 1 or a == b for size, a, b in zip(v.shape[2:], v.strides[2:], contiguous(v.shape[2:]), strict=True))
+
+
+def _with_packed_weights(build: Build, c: _Conv) -> _Conv:
+    """BLAS reads w as a matrix [o, window]: its rows must be runs of neighbours."""
+    rows = replace(c.w, shape=c.w.shape[1:], strides=c.w.strides[1:])
+    wide_enough = c.w.shape[0] == 1 or c.w.strides[0] >= c.window
+    return c if rows.is_contiguous and wide_enough else replace(c, w=build.packed(c.w))
+
+
+def _with_planes(build: Build, c: _Conv) -> _Conv:
+    """The arriving gradient y, with each channel a run of neighbours."""
+    wide_enough = c.y.strides[1] >= prod(c.y.shape[2:]) or c.filters == 1
+    return c if _is_plane(c.y) and wide_enough else replace(c, y=build.packed(c.y))
+
+
+def _geometry(c: _Conv) -> dict[str, Arg]:
+    args: dict[str, Arg] = {
+        "blas": Symbol(BLAS_LETTER[c.x.dtype] + "gemm"), "channels": c.channels, "t_h": c.y.shape[3], "t_w": c.y.shape[4],
+        "x_n": c.x.strides[0], "x_c": c.x.strides[1], "x": c.x.ptr(), "w": c.w.ptr(), "y": c.y.ptr(),
+        "x_g": c.x.strides[1] * c.channels, "w_g": c.w.strides[0] * c.filters, "w_o": _leading(c.w.strides[0], c.filters, c.window),
+        "y_n": c.y.strides[0], "y_g": c.y.strides[1] * c.filters, "y_o": _leading(c.y.strides[1], c.filters, prod(c.y.shape[2:])),
+        "groups": c.groups, "filters": c.filters, "window": c.window, "all_rows": c.rows,
+    }  # fmt: skip
+    for name, values in (
+        ("k", c.w.shape[2:]),
+        ("size", c.x.shape[2:]),
+        ("stride", c.stride),
+        ("pad", c.pad),
+        ("dilation", c.dilation),
+        ("x_s", c.x.strides[2:]),
+    ):
+        args |= {f"{name}{d}": value for d, value in enumerate(values)}
+    return args
+
+
+def _leading(stride: int, rows: int, columns: int) -> int:
+    """A leading dimension BLAS accepts; the stride of a single row is of no account."""
+    return stride if rows > 1 else max(stride, columns, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    """``images`` whole images, or ``rows`` rows of one."""
+
+    images: int
+    rows: int
+    pixels: int
+
+    def col_bytes(self, c: _Conv) -> int:
+        return (c.window * self.pixels * c.x.dtype.itemsize + SLACK + 63) // 64 * 64
+
+
+def _tile(c: _Conv, images: int) -> _Tile:
+    """The largest tile whose columns stay within bounds, of at most ``images`` images."""
+    row_bytes = c.window * c.y.shape[4] * c.x.dtype.itemsize
+    count = max(1, min(images, _TILE_BYTES // (row_bytes * c.rows)))
+    rows = c.rows if count > 1 else max(1, min(c.rows, _TILE_BYTES // row_bytes))
+    return _Tile(count, rows, count * rows * c.y.shape[4])
+
+
+def _forward(build: Build, c: _Conv) -> None:
+    if c.is_product:
+        _as_product(build, c.w, c.x, c.y, c.groups)
+        return
+    result = c.y
+    c = _with_packed_weights(build, c)
+    if not (_is_plane(c.y) and c.y.strides[1] >= prod(c.y.shape[2:])):
+        c = replace(c, y=build.temp(c.y.dtype, c.y.shape))
+    n = c.x.shape[0]
+    tile = _tile(c, max(1, n // 8))
+    row_tiles = -(-c.rows // tile.rows)
+    tiles = -(-n // tile.images) * row_tiles
+    result_at = tile.col_bytes(c)
+    args = _geometry(c) | {"n": n, "images": tile.images, "rows": tile.rows, "row_tiles": row_tiles, "result_at": result_at}
+    grain = 2.0 * c.filters * c.window * tile.pixels / _FLOPS_PER_NS + c.window * tile.pixels * 0.2 + 300
+    scratch = result_at + c.filters * tile.pixels * c.x.dtype.itemsize
+    units = tiles * c.groups
+    build.call(f"conv.{c.variant}", units=units, grain=grain, reads=(c.x, c.w), writes=(c.y,), args=args, scratch_bytes=scratch)
+    if c.y is not result:
+        build.copy(c.y, result)
+
+
+def _as_product(build: Build, w: View, x: View, y: View, groups: int) -> None:
+    """y[n, g] = w[g] x[n, g], with the pixels of an image as columns."""
+    n, pixels = x.shape[0], prod(x.shape[2:])
+
+    def split(v: View) -> View:
+        channels = v.shape[1] // groups
+        strides = (v.strides[0], v.strides[1] * channels, v.strides[1], 1)
+        return replace(v, shape=(n, groups, channels, pixels), strides=strides)
+
+    o, c = w.shape[:2]
+    matrix = replace(w, shape=(n, groups, o // groups, c), strides=(0, w.strides[0] * (o // groups), w.strides[0], w.strides[1]))
+    product(build, matrix, split(x), split(y))
+
+
+def _gradient_x(build: Build, c: _Conv) -> None:
+    if c.is_product:
+        filters, channels = c.filters, c.channels
+        strides = (c.w.strides[0] * filters, c.w.strides[1], c.w.strides[0])
+        turned = replace(c.w, shape=(c.groups, channels, filters), strides=strides)
+        n, pixels = c.x.shape[0], prod(c.x.shape[2:])
+
+        def split(v: View, size: int) -> View:
+            return replace(v, shape=(n, c.groups, size, pixels), strides=(v.strides[0], v.strides[1] * size, v.strides[1], 1))
+
+        matrix = replace(turned, shape=(n, *turned.shape), strides=(0, *turned.strides))
+        product(build, matrix, split(c.y, filters), split(c.x, channels))
+    elif prod(c.stride) == 1 and 2 * c.channels >= c.filters:
+        _forward(build, _turned(build, c))
+    else:
+        _scatter_x(build, c)
+
+
+def _turned(build: Build, c: _Conv) -> _Conv:
+    """At stride 1 the gradient by x is itself a convolution: of dy, by the filters mirrored and with their channels exchanged."""
+    filters, channels, k = c.filters, c.channels, c.w.shape[2:]
+    s = c.w.strides
+    mirrored = replace(
+        c.w,
+        shape=(c.groups, channels, filters, *k),
+        strides=(s[0] * filters, s[1], s[0], *(-step for step in s[2:])),
+        offset=c.w.offset + sum((size - 1) * step for size, step in zip(k, s[2:], strict=True)),
+    )
+    w = build.packed(mirrored).reshape((c.groups * channels, filters, *k))
+    pad = tuple(d * (size - 1) - p for d, size, p in zip(c.dilation, k, c.pad, strict=True))
+    return _Conv(c.y, w, c.x, c.groups, (1, 1, 1), pad, c.dilation)
+
+
+def _scatter_x(build: Build, c: _Conv) -> None:
+    c = _with_planes(build, _with_packed_weights(build, c))
+    tile = _tile(c, 1)
+    args = _geometry(c) | {"rows": tile.rows}
+    grain = c.flops_per_image / _FLOPS_PER_NS + c.window * c.rows * c.y.shape[4] * 0.4 + 300
+    units = c.x.shape[0] * c.groups
+    scratch = tile.col_bytes(c)
+    build.call(f"conv_dx.{c.variant}", units=units, grain=grain, reads=(c.y, c.w), writes=(c.x,), args=args, scratch_bytes=scratch)
+
+
+def _gradient_w(build: Build, c: _Conv) -> None:
+    result = c.w
+    c = _with_planes(build, c)
+    n, size, itemsize = c.x.shape[0], result.numel, c.x.dtype.itemsize
+    parts = int(min(n, _MAX_PARTS, n * c.flops_per_image * c.groups / _PART_FLOPS, _PARTS_BYTES / (size * itemsize)))
+    parts = max(parts, 1)
+    direct = parts == 1 and result.is_contiguous
+    partial = (
+        build.temp(result.dtype, (parts, *result.shape))
+        if not direct
+        else replace(result, shape=(1, *result.shape), strides=(0, *result.strides))
+    )
+    c = replace(c, w=replace(partial, shape=result.shape, strides=contiguous(result.shape)))
+    tile = _tile(c, -(-n // parts))
+    arrived_at = tile.col_bytes(c)
+    args = _geometry(c) | {
+        "n": n, "parts": parts, "w_part": size, "images": tile.images, "rows": tile.rows, "arrived_at": arrived_at,
+    }  # fmt: skip
+    grain = n * c.flops_per_image / parts / _FLOPS_PER_NS * 1.3 + 300
+    scratch = arrived_at + c.filters * tile.pixels * itemsize
+    build.call(
+        f"conv_dw.{c.variant}", units=parts * c.groups, grain=grain, reads=(c.y, c.x), writes=(partial,), args=args, scratch_bytes=scratch
+    )  # fmt: skip
+    if direct:
+        return
+    total = result if result.is_contiguous else build.temp(result.dtype, result.shape)
+    block = 4096
+    summing: dict[str, Arg] = {"x": partial.ptr(), "y": total.ptr(), "n": size, "parts": parts, "block": block}
+    family = f"sum_parts.{result.dtype.text}"
+    build.call(family, units=-(-size // block), grain=block * parts * 0.1, reads=(partial,), writes=(total,), args=summing)
+    if total is not result:
+        build.copy(total, result)

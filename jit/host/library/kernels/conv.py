@@ -1,0 +1,246 @@
+"""Convolution as matrix products: windows are laid out as columns of a matrix in scratch, and BLAS does the rest.
+
+Space is always three-dimensional here (missing leading dimensions have size 1). A *tile* is either several whole images or some rows of
+one image; its columns matrix ``col`` is [channels * window, pixels of the tile]. One unit of forward is one tile of one group; of the
+input gradient one image of one group (windows overlap, so an image is summed by one thread, in order); of the weight gradient one share
+of the images of one group, summed in order into a partial result of its own.
+
+Variants: ``depth`` is "flat" when the output has one layer in depth, else "deep"; ``walk`` is "unit" when neighbouring outputs read
+neighbouring inputs along a row, else "strided".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jit.host.library.emit import F32, F64, I8, I32, I64, Fn, Type, Value
+
+__all__ = ["SLACK", "conv", "conv_dw", "conv_dx", "sum_parts"]
+
+SLACK = 64
+"""Bytes that writing the last columns may run past the end of ``col``."""
+
+_TYPES = {"f32": F32, "f64": F64}
+_ROW_MAJOR, _NO_TRANS, _TRANS = 101, 111, 112
+
+
+@dataclass(frozen=True, slots=True)
+class _Geometry:
+    """Sizes a kernel needs; x is the side with input geometry, t the side with output geometry."""
+
+    channels: Value
+    k: list[Value]
+    size: list[Value]
+    t_h: Value
+    t_w: Value
+    stride: list[Value]
+    pad: list[Value]
+    dilation: list[Value]
+    x_n: Value
+    x_c: Value
+    x: list[Value]
+
+
+def _geometry(f: Fn) -> _Geometry:
+    """Declare the arguments; lists are (depth, height, width), the last five are strides of x in elements."""
+    return _Geometry(
+        f.i64("channels"), f.i64s("k", 3), f.i64s("size", 3), f.i64("t_h"), f.i64("t_w"), f.i64s("stride", 3), f.i64s("pad", 3),
+        f.i64s("dilation", 3), f.i64("x_n"), f.i64("x_c"), f.i64s("x_s", 3),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """The outputs [low, high) of a row that read inside the input at one column of the window; ``shift``: input of output 0."""
+
+    low: Value
+    high: Value
+    shift: Value
+
+
+def _ceil_div(value: Value, by: Value) -> Value:
+    """ceil(value / by) for value > -by."""
+    return (value + by - 1) // by
+
+
+def _span(f: Fn, g: _Geometry, kw: Value) -> _Span:
+    shift = kw * g.dilation[2] - g.pad[2]
+    low = (shift < 0).select(_ceil_div(-shift, g.stride[2]), 0).min(g.t_w)
+    left = g.size[2] - shift
+    high = (left > 0).select(_ceil_div(left, g.stride[2]), 0).min(g.t_w)
+    return _Span(low, high, shift)
+
+
+def _row(g: _Geometry, depth: str, q: Value, kd: Value, kh: Value) -> tuple[Value, Value]:
+    """(offset of the input row that output row ``q`` reads, whether it lies inside)."""
+    h = q if depth == "flat" else q % g.t_h
+    y = h * g.stride[1] - g.pad[1] + kh * g.dilation[1]
+    inside = (y >= 0) & (y < g.size[1])
+    d = kd * g.dilation[0] - g.pad[0]
+    if depth == "deep":
+        d = d + (q // g.t_h) * g.stride[0]
+    inside = inside & (d >= 0) & (d < g.size[0])
+    return d * g.x[0] + y * g.x[1], inside
+
+
+def _columns(f: Fn, g: _Geometry, type: Type, depth: str, walk: str, x: Value, images: Value, q0: Value, q1: Value, col: Value) -> None:
+    """Fill ``col`` from x for output rows [q0, q1) of ``images`` images. Writes run ahead of themselves: strictly ascending."""
+    lanes = 64 // type.nbytes
+    vector, lane = type.vec(lanes), f.iota(I32, lanes)
+    out = f.var(col)
+    with f.loop(0, g.channels) as c, f.loop(0, g.k[0]) as kd, f.loop(0, g.k[1]) as kh, f.loop(0, g.k[2]) as kw:
+        span = _span(f, g, kw)
+        plane = x.at(c * g.x_c + span.shift * g.x[2], type)
+        step = g.stride[2] * g.x[2]
+        with f.loop(0, images) as image, f.loop(q0, q1) as q:
+            offset, inside = _row(g, depth, q, kd, kh)
+            low = span.low.to(I32).splat(lanes)
+            high = inside.select(span.high, 0).to(I32).splat(lanes)
+            row, target = plane.at(image * g.x_n + offset, type), out.get()
+            with f.loop(0, g.t_w, lanes) as t:
+                at = lane + t.to(I32).splat(lanes)
+                mask = (at >= low) & (at < high)
+                if walk == "unit":
+                    value = f.masked_load(row.at(t, type), mask, vector)
+                else:
+                    value = f.gather(row.at(t * step, type), f.iota(I64, lanes) * step.splat(lanes), mask, vector)
+                target.at(t, type).store(value)
+            out.set(target.at(g.t_w, type))
+
+
+def _add_columns(f: Fn, g: _Geometry, type: Type, depth: str, walk: str, x: Value, q0: Value, q1: Value, col: Value) -> None:
+    """Add ``col`` (output rows [q0, q1) of one image) back into x: the transpose of ``_columns``."""
+    lanes = 64 // type.nbytes
+    vector, lane = type.vec(lanes), f.iota(I32, lanes)
+    source = f.var(col)
+    with f.loop(0, g.channels) as c, f.loop(0, g.k[0]) as kd, f.loop(0, g.k[1]) as kh, f.loop(0, g.k[2]) as kw:
+        span = _span(f, g, kw)
+        plane = x.at(c * g.x_c + span.shift * g.x[2], type)
+        step = g.stride[2] * g.x[2]
+        with f.loop(q0, q1) as q:
+            offset, inside = _row(g, depth, q, kd, kh)
+            row, values = plane.at(offset, type), source.get()
+            with f.when(inside):
+                if walk == "unit":
+                    low, high = span.low.to(I32).splat(lanes), span.high.to(I32).splat(lanes)
+                    with f.loop(0, g.t_w, lanes) as t:
+                        at = lane + t.to(I32).splat(lanes)
+                        mask = (at >= low) & (at < high)
+                        place = row.at(t, type)
+                        total = f.masked_load(place, mask, vector) + f.masked_load(values.at(t, type), mask, vector)
+                        f.masked_store(place, mask, total)
+                else:
+                    with f.loop(span.low, span.high) as t:
+                        place = row.at(t * step, type)
+                        place.store(place.load(type) + values.at(t, type).load(type))
+            source.set(values.at(g.t_w, type))
+
+
+class _Gemm:
+    """c = a b (+ c), all row-major; ``a_trans``, ``b_trans``: the stored matrix is the transpose."""
+
+    def __init__(self, f: Fn, type: Type) -> None:
+        self.f, self.type, self.blas = f, type, f.ptr("blas")
+
+    def __call__(
+        self, m: Value, n: Value, k: Value, a: Value, lda: Value, b: Value, ldb: Value, c: Value, ldc: Value,
+        *, a_trans: bool = False, b_trans: bool = False, beta: Value | None = None,
+    ) -> None:  # fmt: skip
+        f = self.f
+        flags = (f.const(I32, flag) for flag in (_ROW_MAJOR, _TRANS if a_trans else _NO_TRANS, _TRANS if b_trans else _NO_TRANS))
+        one, rest = f.const(self.type, 1.0), f.const(self.type, 0.0) if beta is None else beta
+        f.call(self.blas, *flags, m, n, k, one, a, lda, b, ldb, rest, c, ldc)
+
+
+def _copy_rows(f: Fn, type: Type, source: Value, source_step: Value, target: Value, target_step: Value, rows: Value, length: Value) -> None:
+    """target rows = source rows; steps in elements."""
+    with f.loop(0, rows) as r:
+        f.copy(target.at(r * target_step, type), source.at(r * source_step, type), length * type.nbytes)
+
+
+def conv(f: Fn, dtype: str, depth: str, walk: str) -> None:
+    """y = conv(x, w): a unit is one tile of one group."""
+    type = _TYPES[dtype]
+    gemm, g = _Gemm(f, type), _geometry(f)
+    x, w, y = f.ptr("x"), f.ptr("w"), f.ptr("y")
+    x_g, w_g, w_o, y_n, y_g, y_o = (f.i64(name) for name in ("x_g", "w_g", "w_o", "y_n", "y_g", "y_o"))
+    groups, filters, window, n = f.i64("groups"), f.i64("filters"), f.i64("window"), f.i64("n")
+    images, rows, all_rows, row_tiles, result_at = (f.i64(name) for name in ("images", "rows", "all_rows", "row_tiles", "result_at"))
+    col, result = f.scratch, f.scratch.at(result_at, I8)
+    with f.loop(f.r0, f.r1) as unit:
+        group, tile = unit % groups, unit // groups
+        first, q0 = (tile // row_tiles) * images, (tile % row_tiles) * rows
+        count, q1 = images.min(n - first), (q0 + rows).min(all_rows)
+        pixels = (q1 - q0) * g.t_w
+        columns = pixels * count
+        _columns(f, g, type, depth, walk, x.at(first * g.x_n + group * x_g, type), count, q0, q1, col)
+        weights = w.at(group * w_g, type)
+        target = y.at(first * y_n + group * y_g + q0 * g.t_w, type)
+        with f.when(count.eq(1)):
+            gemm(filters, pixels, window, weights, w_o, col, pixels, target, y_o)
+        with f.otherwise():
+            gemm(filters, columns, window, weights, w_o, col, columns, result, columns)
+            with f.loop(0, count) as image:
+                _copy_rows(f, type, result.at(image * pixels, type), columns, target.at(image * y_n, type), y_o, filters, pixels)
+
+
+def conv_dx(f: Fn, dtype: str, depth: str, walk: str) -> None:
+    """x = gradient of conv by x, from y (the gradient that arrives): a unit is one image of one group, ``rows`` output rows at a time."""
+    type = _TYPES[dtype]
+    gemm, g = _Gemm(f, type), _geometry(f)
+    x, w, y = f.ptr("x"), f.ptr("w"), f.ptr("y")
+    x_g, w_g, w_o, y_n, y_g, y_o = (f.i64(name) for name in ("x_g", "w_g", "w_o", "y_n", "y_g", "y_o"))
+    groups, filters, window, rows, all_rows = (f.i64(name) for name in ("groups", "filters", "window", "rows", "all_rows"))
+    zero = f.const(type, 0.0)
+    with f.loop(f.r0, f.r1) as unit:
+        image, group = unit // groups, unit % groups
+        target = x.at(image * g.x_n + group * x_g, type)
+        with f.loop(0, g.channels) as c, f.loop(0, g.size[0]) as d, f.loop(0, g.size[1]) as h, f.loop(0, g.size[2]) as i:
+            target.at(c * g.x_c + d * g.x[0] + h * g.x[1] + i * g.x[2], type).store(zero)
+        with f.loop(0, all_rows, rows) as q0:
+            q1 = (q0 + rows).min(all_rows)
+            pixels = (q1 - q0) * g.t_w
+            arrived = y.at(image * y_n + group * y_g + q0 * g.t_w, type)
+            gemm(window, pixels, filters, w.at(group * w_g, type), w_o, arrived, y_o, f.scratch, pixels, a_trans=True)
+            _add_columns(f, g, type, depth, walk, target, q0, q1, f.scratch)
+
+
+def conv_dw(f: Fn, dtype: str, depth: str, walk: str) -> None:
+    """w[part] = gradient of conv by w over the images of the part, from y (the gradient that arrives) and x."""
+    type = _TYPES[dtype]
+    gemm, g = _Gemm(f, type), _geometry(f)
+    x, w, y = f.ptr("x"), f.ptr("w"), f.ptr("y")
+    x_g, w_part, w_g, w_o, y_n, y_g, y_o = (f.i64(name) for name in ("x_g", "w_part", "w_g", "w_o", "y_n", "y_g", "y_o"))
+    groups, filters, window, n, parts = (f.i64(name) for name in ("groups", "filters", "window", "n", "parts"))
+    images, rows, all_rows, arrived_at = (f.i64(name) for name in ("images", "rows", "all_rows", "arrived_at"))
+    col, packed = f.scratch, f.scratch.at(arrived_at, I8)
+    with f.loop(f.r0, f.r1) as unit:
+        group, part = unit % groups, unit // groups
+        target = w.at(part * w_part + group * w_g, type)
+        beta = f.var(f.const(type, 0.0))
+        last = n * (part + 1) // parts
+        with f.loop(n * part // parts, last, images) as first, f.loop(0, all_rows, rows) as q0:
+            count, q1 = images.min(last - first), (q0 + rows).min(all_rows)
+            pixels = (q1 - q0) * g.t_w
+            columns = pixels * count
+            _columns(f, g, type, depth, walk, x.at(first * g.x_n + group * x_g, type), count, q0, q1, col)
+            arrived = y.at(first * y_n + group * y_g + q0 * g.t_w, type)
+            with f.when(count.eq(1)):
+                gemm(filters, window, pixels, arrived, y_o, col, pixels, target, w_o, b_trans=True, beta=beta.get())
+            with f.otherwise():
+                with f.loop(0, count) as image:
+                    _copy_rows(f, type, arrived.at(image * y_n, type), y_o, packed.at(image * pixels, type), columns, filters, pixels)
+                gemm(filters, window, columns, packed, columns, col, columns, target, w_o, b_trans=True, beta=beta.get())
+            beta.set(1.0)
+
+
+def sum_parts(f: Fn, dtype: str) -> None:
+    """y[i] = x[0][i] + x[1][i] + .. in that order; a unit is ``block`` elements."""
+    type = _TYPES[dtype]
+    x, y, n, parts, block = f.ptr("x"), f.ptr("y"), f.i64("n"), f.i64("parts"), f.i64("block")
+    with f.loop(f.r0, f.r1) as unit:
+        start, stop = unit * block, (unit * block + block).min(n)
+        f.copy(y.at(start, type), x.at(start, type), (stop - start) * type.nbytes)
+        with f.loop(1, parts) as part, f.loop(start, stop) as i:
+            place = y.at(i, type)
+            place.store(place.load(type) + x.at(part * n + i, type).load(type))
