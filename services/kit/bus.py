@@ -15,7 +15,7 @@ import contextlib
 import itertools
 import json
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -118,21 +118,22 @@ class Bus:
         message_id: str | None = None,
         expect_last_position: int | None = None,
         expect_last_on_subject: int | None = None,
+        headers: Mapping[str, str] | None = None,
         deadline_s: float = 30.0,
     ) -> int:
         """Publish into the stream of ``subject`` and wait for its acknowledgement; the position (stream sequence) it got.
 
         Sent again with the same message id every 2 s and after a reconnect until acknowledged: stored once. At most ``window`` publishes
         are under way; order between concurrent ones is not kept. The expectations make it conditional: raises Conflict when the
-        stream (or the subject) has moved on. Raises BusUnavailable after ``deadline_s``, BusRefused when the stream refuses.
+        stream (or the subject) has moved on. ``headers``: further JetStream headers. Raises BusUnavailable after ``deadline_s``, BusRefused when the stream refuses.
         """
-        headers = {"Nats-Msg-Id": message_id or f"{self._publish_id}.{next(self._tokens)}"}
+        sent = {"Nats-Msg-Id": message_id or f"{self._publish_id}.{next(self._tokens)}", **(headers or {})}
         if expect_last_position is not None:
-            headers["Nats-Expected-Last-Sequence"] = str(expect_last_position)
+            sent["Nats-Expected-Last-Sequence"] = str(expect_last_position)
         if expect_last_on_subject is not None:
-            headers["Nats-Expected-Last-Subject-Sequence"] = str(expect_last_on_subject)
+            sent["Nats-Expected-Last-Subject-Sequence"] = str(expect_last_on_subject)
         async with self._window:
-            return await self._publish_until_acked(subject, data, headers, deadline_s)
+            return await self._publish_until_acked(subject, data, sent, deadline_s)
 
     async def _publish_until_acked(self, subject: str, data: bytes, headers: dict[str, str], deadline_s: float) -> int:
         loop = asyncio.get_running_loop()
