@@ -127,7 +127,7 @@ _op(2, "where", _M, Types.WHERE, 3, "out = ins[0] ? ins[1] : ins[2]")
 for _c, _n, _t, _d in (
     (10, "neg", Types.SAME, "-x; integers wrap"),
     (11, "abs", Types.SAME, "|x|; complex input is lowered through hypot"),
-    (12, "sign", Types.SAME, "-1, 0 or 1; NaN gives NaN"),
+    (12, "sign", Types.SAME, "-1, 0 or 1; NaN gives 0"),
     (13, "not", Types.BITS, "bitwise complement; logical for bool"),
     (14, "exp", Types.FLOAT, "e**x"),
     (15, "exp2", Types.REAL, "2**x"),

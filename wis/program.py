@@ -9,7 +9,7 @@ May live here: data types and the dims layout. May not: rules (verify), bytes (e
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
@@ -21,7 +21,8 @@ from wis.dtypes import DType
 from wis.ops import BY_CODE, Op
 
 __all__ = [
-    "VERSION", "BufferKind", "Ref", "Imm", "Instr", "Program", "Operand", "Scalar", "BoundInstr", "BoundProgram", "bind", "dims_length",
+    "VERSION", "BufferKind", "Ref", "Imm", "Instr", "Program", "Operand", "Scalar", "BoundInstr", "BoundProgram", "bind", "unbind",
+    "dims_length",
 ]  # fmt: skip
 
 VERSION: Final = 1
@@ -133,7 +134,7 @@ def _refs(instr: Instr) -> Iterator[Ref]:
 
 
 def dims_length(program: Program) -> int:
-    """How many i64 the dims of ``program`` hold: one byte size a buffer, then shape, strides, offset of every Ref (outs, then ins) in code order."""
+    """How many i64 the dims of ``program`` hold: one byte size a buffer, then shape, strides, offset of each Ref (outs before ins)."""
     return len(program.buffers) + sum(2 * ref.rank + 1 for instr in program.code for ref in _refs(instr))
 
 
@@ -162,3 +163,22 @@ def bind(program: Program, dims: bytes) -> BoundProgram:
         ins = tuple(operand(x) if isinstance(x, Ref) else Scalar(x.scalar, DType(x.dtype)) for x in instr.ins)
         code.append(BoundInstr(BY_CODE[instr.op], outs, ins, instr.attrs))
     return BoundProgram(program, tuple(values[: len(program.buffers)]), tuple(code))
+
+
+def unbind(kinds: Sequence[int], nbytes: Sequence[int], code: Sequence[BoundInstr], n_scalars: int) -> tuple[Program, bytes]:
+    """Split bound instructions into structure and dims: the inverse of ``bind``."""
+    values = list(nbytes)
+    instrs = []
+
+    def ref(x: Operand) -> Ref:
+        values.extend(x.shape)
+        values.extend(x.strides)
+        values.append(x.offset)
+        return Ref(x.buffer, int(x.dtype), len(x.shape))
+
+    for instr in code:
+        outs = tuple(ref(x) for x in instr.outs)
+        ins = tuple(ref(x) if isinstance(x, Operand) else Imm(x.slot, int(x.dtype)) for x in instr.ins)
+        instrs.append(Instr(instr.op.code, outs, ins, instr.attrs))
+    program = Program(VERSION, tuple(int(kind) for kind in kinds), n_scalars, tuple(instrs))
+    return program, np.array(values, "<i8").tobytes()

@@ -1,0 +1,48 @@
+"""Programs as bytes: canonical msgpack, and the digest that names them.
+
+A program has exactly one encoding, so its digest is its name on the wire, in caches and in the log. ``decode_program`` refuses
+bytes that a re-encoding would not reproduce. May live here: bytes and digests. May not: rules about meaning (verify).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from blake3 import blake3
+
+from wis.errors import DecodeError
+from wis.limits import LIMITS, Limits
+from wis.program import VERSION, Program
+
+__all__ = ["DIGEST_BYTES", "encode_program", "decode_program", "digest"]
+
+DIGEST_BYTES: Final = 32
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final = msgspec.msgpack.Decoder(Program)
+
+
+def encode_program(program: Program) -> bytes:
+    """The one encoding of ``program``."""
+    return _encoder.encode(program)
+
+
+def decode_program(data: bytes, limits: Limits = LIMITS) -> Program:
+    """The program that ``data`` encodes; raises DecodeError on anything else. Meaning is not checked here."""
+    if len(data) > limits.program_bytes_max:
+        raise DecodeError(f"{len(data)} bytes, at most {limits.program_bytes_max} are accepted; split the program")
+    try:
+        program = _decoder.decode(data)
+    except (msgspec.DecodeError, RecursionError) as error:  # ValidationError is a DecodeError
+        raise DecodeError(f"not a program: {error}") from None
+    if program.version != VERSION:
+        raise DecodeError(f"version {program.version} is not supported; this side reads version {VERSION}")
+    if _encoder.encode(program) != data:
+        raise DecodeError("not in canonical form; encode it with wis.encoding.encode_program")
+    return program
+
+
+def digest(data: bytes) -> bytes:
+    """The name (blake3, 32 bytes) of an encoded program or of dims."""
+    return blake3(data).digest()

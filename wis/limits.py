@@ -1,0 +1,34 @@
+"""How large a program may be. One frozen record; the node tells its own to the session when it opens.
+
+May live here: bounds and the reasons for them. May not: checking (encoding, verify).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["Limits", "LIMITS"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds on one program and its dims."""
+
+    program_bytes_max: int = 8 << 20
+    instructions_max: int = 20_000
+    buffers_max: int = 40_000
+    scalars_max: int = 100_000
+    rank_max: int = 16
+    ins_max: int = 64
+    buffer_bytes_max: int = 1 << 40
+    elements_max: int = 1 << 40  # of one operand, counting elements repeated by stride 0: bounds the work of one instruction
+    window_max: int = 1 << 20  # positions of a convolution's or pooling's kernel
+    stride_max: int = 1 << 48  # so that every sum of offsets fits 64 bits with room to spare
+    findings_max: int = 100  # a broken program of 20,000 instructions need not answer with 20,000 complaints
+
+
+LIMITS: Final = Limits()
+
+assert LIMITS.rank_max * LIMITS.stride_max < 1 << 62
+assert LIMITS.elements_max * 16 < 1 << 62

@@ -1,0 +1,212 @@
+"""Meaning of the MAP ops: one function an op, arrays in the type they compute in, result in any type that converts to the output's.
+
+Operands arrive in ``access.compute_type``: f16 and bf16 as f32. Named functions (exp, sin, ...) are evaluated in f64 and rounded once.
+May live here: per-element meaning. May not: operands, shapes, buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from wis.dtypes import DType
+from wis.reference import fused_multiply, special
+from wis.reference.access import Array
+
+__all__ = ["MAP", "native_nextafter"]
+
+Function = Callable[..., Array]
+
+
+def _wide(f: Callable[..., Any]) -> Function:
+    """``f`` evaluated in f64 or complex128, rounded to the type of its first argument."""
+
+    def g(*args: Array) -> Array:
+        kind = args[0].dtype
+        wide = np.complex128 if kind.kind == "c" else np.float64
+        return np.asarray(f(*(a.astype(wide) for a in args))).astype(kind)
+
+    return g
+
+
+def _sign(x: Array) -> Array:
+    return np.asarray((x > 0).astype(x.dtype) - (x < 0).astype(x.dtype))
+
+
+def _sigmoid(x: Array) -> Array:
+    return np.asarray(1.0 / (1.0 + np.exp(-x)))
+
+
+def _recip(x: Array) -> Array:
+    return np.asarray(np.ones((), x.dtype) / x)
+
+
+def _sign_bit(x: Array) -> Array:
+    return np.asarray(np.signbit(x) if x.dtype.kind == "f" else x < 0)
+
+
+def _is_float(x: Array) -> bool:
+    return x.dtype.kind in "fc"
+
+
+def _divide_safely(f: Callable[[Array, Array], Array], a: Array, b: Array) -> Array:
+    """An integer division that yields 0 where ``b`` is 0."""
+    zero = b == 0
+    return np.where(zero, np.zeros((), a.dtype), f(a, np.where(zero, np.ones((), b.dtype), b)))
+
+
+def _floor_div(a: Array, b: Array) -> Array:
+    if not _is_float(a):
+        return _divide_safely(np.floor_divide, a, b)
+    # The quotient of what fmod leaves is nearly whole: floor(a / b) alone would be off by one when the division rounds up.
+    mod = np.fmod(a, b)
+    div = (a - mod) / b
+    div = np.where((mod != 0) & ((b < 0) != (mod < 0)), div - 1, div)
+    floor = np.floor(div)
+    floor = np.where(div - floor > 0.5, floor + 1, floor)
+    return np.where(b == 0, a / b, np.where(div == 0, np.copysign(np.zeros((), a.dtype), a / b), floor))
+
+
+def _trunc_div(a: Array, b: Array) -> Array:
+    if _is_float(a):
+        return np.asarray(np.trunc(a / b))
+
+    def divide(x: Array, y: Array) -> Array:
+        q = np.floor_divide(x, y)
+        return np.asarray(q + ((q * y != x) & ((x < 0) != (y < 0))).astype(q.dtype))
+
+    return _divide_safely(divide, a, b)
+
+
+def _mod(a: Array, b: Array) -> Array:
+    if not _is_float(a):
+        return _divide_safely(np.mod, a, b)
+    mod = np.fmod(a, b)
+    return np.where((mod != 0) & ((b < 0) != (mod < 0)), mod + b, mod)
+
+
+def _fmod(a: Array, b: Array) -> Array:
+    return np.asarray(np.fmod(a, b)) if _is_float(a) else _divide_safely(np.fmod, a, b)
+
+
+def _pow(a: Array, b: Array) -> Array:
+    if _is_float(a):
+        return _wide(np.power)(a, b)
+    if a.dtype.kind == "u":
+        return np.asarray(np.power(a, b))
+    negative = b < 0
+    result = np.power(a, np.where(negative, np.zeros((), b.dtype), b))
+    one, zero = np.ones((), a.dtype), np.zeros((), a.dtype)
+    unit = np.where((a == -1) & ((b & one) != 0), -one, one)
+    return np.where(negative, np.where((a == 1) | (a == -1), unit, zero), result)
+
+
+def _shift(left: bool) -> Function:
+    def f(a: Array, b: Array) -> Array:
+        width = 8 * a.dtype.itemsize
+        inside = (b >= 0) & (b < width)
+        safe = np.where(inside, b, np.zeros((), b.dtype))
+        if left:
+            return np.where(inside, np.left_shift(a, safe), np.zeros((), a.dtype))
+        return np.where(inside, np.right_shift(a, safe), np.where(a < 0, np.full((), -1).astype(a.dtype), np.zeros((), a.dtype)))
+
+    return f
+
+
+def _complex(re: Array, im: Array) -> Array:
+    result = np.empty(np.broadcast_shapes(re.shape, im.shape), np.complex64 if re.dtype == np.float32 else np.complex128)
+    result.real, result.imag = re, im
+    return result
+
+
+def native_nextafter(a: Array, b: Array) -> Array:
+    """The neighbour in f16 or bf16 itself: the one MAP op that must not compute in f32. The operands hold such values as f32."""
+    return np.asarray(np.nextafter(a, b))
+
+
+MAP: Final[dict[str, Function]] = {
+    "cast": lambda x: x,
+    "where": lambda c, a, b: np.asarray(np.where(c, a, b)),
+    "neg": np.negative,
+    "abs": np.abs,
+    "sign": _sign,
+    "not": np.invert,
+    "exp": _wide(np.exp),
+    "exp2": _wide(np.exp2),
+    "expm1": _wide(np.expm1),
+    "log": _wide(np.log),
+    "log2": _wide(np.log2),
+    "log10": _wide(np.log10),
+    "log1p": _wide(np.log1p),
+    "sqrt": lambda x: np.sqrt(x) if x.dtype.kind == "f" else _wide(np.sqrt)(x),
+    "rsqrt": _wide(lambda x: 1.0 / np.sqrt(x)),
+    "recip": _recip,
+    "sin": _wide(np.sin),
+    "cos": _wide(np.cos),
+    "tan": _wide(np.tan),
+    "asin": _wide(np.arcsin),
+    "acos": _wide(np.arccos),
+    "atan": _wide(np.arctan),
+    "sinh": _wide(np.sinh),
+    "cosh": _wide(np.cosh),
+    "tanh": _wide(np.tanh),
+    "asinh": _wide(np.arcsinh),
+    "acosh": _wide(np.arccosh),
+    "atanh": _wide(np.arctanh),
+    "erf": _wide(special.erf),
+    "erfc": _wide(special.erfc),
+    "erfinv": _wide(special.erfinv),
+    "lgamma": _wide(special.lgamma),
+    "digamma": _wide(special.digamma),
+    "sigmoid": _wide(_sigmoid),
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round": np.rint,
+    "trunc": np.trunc,
+    "conj": np.conjugate,
+    "is_nan": np.isnan,
+    "is_inf": np.isinf,
+    "real": lambda x: x.real,
+    "imag": lambda x: x.imag,
+    "complex": _complex,
+    "sign_bit": _sign_bit,
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "floor_div": _floor_div,
+    "trunc_div": _trunc_div,
+    "mod": _mod,
+    "fmod": _fmod,
+    "pow": _pow,
+    "atan2": _wide(np.arctan2),
+    "min": np.minimum,
+    "max": np.maximum,
+    "fmin": np.fmin,
+    "fmax": np.fmax,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "shl": _shift(True),
+    "shr": _shift(False),
+    "hypot": _wide(np.hypot),
+    "copysign": np.copysign,
+    "nextafter": np.nextafter,
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "fma": fused_multiply.fma,
+}
+
+
+def function(name: str, dtype: DType) -> Function:
+    """The function of op ``name`` for an output (and operands) of ``dtype``."""
+    if name == "nextafter" and dtype in (DType.F16, DType.BF16):
+        kind = dtype.numpy
+        return lambda a, b: native_nextafter(a.astype(kind), b.astype(kind))
+    return MAP[name]

@@ -1,0 +1,161 @@
+"""Views of operands: the same elements of a buffer under another shape. They cost no instruction.
+
+May live here: arithmetic on shape, strides and offset (in elements). May not: programs, element values.
+Every function returns a new Operand and raises BuildError when the view does not exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from wis.errors import BuildError
+from wis.program import Operand
+
+__all__ = [
+    "contiguous_strides", "is_contiguous", "permute", "transpose", "expand", "narrow", "select", "unsqueeze", "squeeze", "reshape",
+    "try_reshape", "flip",
+]  # fmt: skip
+
+
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Row-major strides, in elements."""
+    strides = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def is_contiguous(x: Operand) -> bool:
+    """True when the elements lie in row-major order without gaps (sizes 0 and 1 never matter)."""
+    if 0 in x.shape:
+        return True
+    step = 1
+    for size, stride in zip(reversed(x.shape), reversed(x.strides), strict=True):
+        if size != 1 and stride != step:
+            return False
+        step *= size
+    return True
+
+
+def _dim(x: Operand, dim: int) -> int:
+    rank = len(x.shape)
+    if not -rank <= dim < rank:
+        raise BuildError(f"dimension {dim} is outside of rank {rank}")
+    return dim % rank
+
+
+def permute(x: Operand, order: Sequence[int]) -> Operand:
+    """Dimensions in the given order."""
+    if sorted(order) != list(range(len(x.shape))):
+        raise BuildError(f"{tuple(order)} is not an order of {len(x.shape)} dimensions")
+    return replace(x, shape=tuple(x.shape[d] for d in order), strides=tuple(x.strides[d] for d in order))
+
+
+def transpose(x: Operand, a: int, b: int) -> Operand:
+    """Dimensions ``a`` and ``b`` exchanged."""
+    order = list(range(len(x.shape)))
+    a, b = _dim(x, a), _dim(x, b)
+    order[a], order[b] = order[b], order[a]
+    return permute(x, order)
+
+
+def expand(x: Operand, shape: Sequence[int]) -> Operand:
+    """Broadcast to ``shape`` by stride 0, aligned at the last dimension."""
+    lead = len(shape) - len(x.shape)
+    if lead < 0:
+        raise BuildError(f"cannot expand {x.shape} to {tuple(shape)}")
+    strides = [0] * lead
+    for have, stride, want in zip(x.shape, x.strides, shape[lead:], strict=True):
+        if have != want and have != 1:
+            raise BuildError(f"cannot expand {x.shape} to {tuple(shape)}")
+        strides.append(stride if have == want else 0)
+    return replace(x, shape=tuple(shape), strides=tuple(strides))
+
+
+def narrow(x: Operand, dim: int, start: int, length: int, step: int = 1) -> Operand:
+    """Elements ``start, start + step, ...`` (``length`` of them) along ``dim``."""
+    dim = _dim(x, dim)
+    last = start + (length - 1) * step
+    if length < 0 or step == 0 or (length > 0 and not (0 <= start < x.shape[dim] and 0 <= last < x.shape[dim])):
+        raise BuildError(f"[{start}, +{length} by {step}] is outside of size {x.shape[dim]}")
+    shape, strides = list(x.shape), list(x.strides)
+    offset = x.offset + start * strides[dim] if length else x.offset
+    shape[dim] = length
+    strides[dim] *= step
+    return replace(x, shape=tuple(shape), strides=tuple(strides), offset=offset)
+
+
+def select(x: Operand, dim: int, index: int) -> Operand:
+    """Element ``index`` along ``dim``; the dimension disappears."""
+    dim = _dim(x, dim)
+    return squeeze(narrow(x, dim, index, 1), dim)
+
+
+def unsqueeze(x: Operand, dim: int) -> Operand:
+    """A new dimension of size 1 before ``dim`` (0..rank)."""
+    rank = len(x.shape)
+    if not -rank - 1 <= dim <= rank:
+        raise BuildError(f"dimension {dim} is outside of rank {rank + 1}")
+    dim %= rank + 1
+    stride = x.shape[dim] * x.strides[dim] if dim < rank else 1
+    return replace(x, shape=(*x.shape[:dim], 1, *x.shape[dim:]), strides=(*x.strides[:dim], stride, *x.strides[dim:]))
+
+
+def squeeze(x: Operand, dim: int) -> Operand:
+    """Drop dimension ``dim`` of size 1."""
+    dim = _dim(x, dim)
+    if x.shape[dim] != 1:
+        raise BuildError(f"dimension {dim} has size {x.shape[dim]}, not 1")
+    return replace(x, shape=x.shape[:dim] + x.shape[dim + 1 :], strides=x.strides[:dim] + x.strides[dim + 1 :])
+
+
+def flip(x: Operand, dim: int) -> Operand:
+    """Dimension ``dim`` in reverse order."""
+    dim = _dim(x, dim)
+    size, stride = x.shape[dim], x.strides[dim]
+    strides = (*x.strides[:dim], -stride, *x.strides[dim + 1 :])
+    return replace(x, strides=strides, offset=x.offset + max(size - 1, 0) * stride)
+
+
+def try_reshape(x: Operand, shape: Sequence[int]) -> Operand | None:
+    """The same elements in row-major order under ``shape``, or None when strides cannot express it."""
+    numel = 1
+    for size in shape:
+        numel *= size
+    if numel != x.numel:
+        raise BuildError(f"cannot reshape {x.shape} to {tuple(shape)}")
+    if numel == 0:
+        return replace(x, shape=tuple(shape), strides=contiguous_strides(shape))
+    # Merge the old dimensions into runs that are contiguous among themselves, then cut the new shape out of the runs, last first.
+    runs: list[list[int]] = []
+    for size, stride in zip(x.shape, x.strides, strict=True):
+        if size == 1:
+            continue
+        if runs and runs[-1][1] == stride * size:
+            runs[-1][0] *= size
+            runs[-1][1] = stride
+        else:
+            runs.append([size, stride])
+    strides = [1] * len(shape)
+    room, step = runs.pop() if runs else [1, 1]
+    for dim in range(len(shape) - 1, -1, -1):
+        size = shape[dim]
+        if room == 1 and size != 1 and runs:
+            room, step = runs.pop()
+        if room % size:
+            return None
+        strides[dim] = step
+        step *= size
+        room //= size
+    return replace(x, shape=tuple(shape), strides=tuple(strides))
+
+
+def reshape(x: Operand, shape: Sequence[int]) -> Operand:
+    """As ``try_reshape``, but a view that does not exist is an error."""
+    result = try_reshape(x, shape)
+    if result is None:
+        raise BuildError(f"{x.shape} with strides {x.strides} is not viewable as {tuple(shape)}")
+    return result
