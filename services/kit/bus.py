@@ -125,7 +125,8 @@ class Bus:
 
         Sent again with the same message id every 2 s and after a reconnect until acknowledged: stored once. At most ``window`` publishes
         are under way; order between concurrent ones is not kept. The expectations make it conditional: raises Conflict when the
-        stream (or the subject) has moved on. ``headers``: further JetStream headers. Raises BusUnavailable after ``deadline_s``, BusRefused when the stream refuses.
+        stream (or the subject) has moved on. ``headers``: further JetStream headers. Raises BusUnavailable after ``deadline_s``,
+        BusRefused when the stream refuses.
         """
         sent = {"Nats-Msg-Id": message_id or f"{self._publish_id}.{next(self._tokens)}", **(headers or {})}
         if expect_last_position is not None:
