@@ -1,0 +1,216 @@
+"""The configuration store in etcd (v3), through aetcd.
+
+What was learned about aetcd: it speaks plain HTTP/2 only; ``Event.kind`` is a string; a watch stream that the server ends
+without an error falls silent for ever. So every watch has a client of its own, and starts anew from a full read after a silence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import aetcd
+
+from services.controller.store.base import Change, Entry, Lease, LeaseLost, StoreConflict, StoreUnavailable, check_key, check_value
+from services.kit.errors import SettingError
+
+__all__ = ["EtcdStore", "EtcdLease", "parse_etcd_url"]
+
+_TIMEOUT_S: Final = 5
+_SILENCE_S: Final = 30.0
+_RETRY_S: Final = 0.5
+_ROOT: Final = "wooly/"
+
+
+def parse_etcd_url(url: str) -> tuple[str, int]:
+    """(host, port) of ``http://host:port``. Raises SettingError."""
+    parts = urlsplit(url if "//" in url else f"http://{url}")
+    try:
+        port = parts.port or 2379
+    except ValueError as error:
+        raise SettingError(f"WOOLY_ETCD_URL is {url!r}: {error}") from error
+    if parts.scheme != "http" or not parts.hostname:
+        raise SettingError(f"WOOLY_ETCD_URL is {url!r}; write http://host:port (etcd behind TLS is not supported)")
+    return parts.hostname, port
+
+
+@contextlib.contextmanager
+def _unavailable() -> Iterator[None]:
+    """Turn what aetcd raises when etcd cannot be reached into StoreUnavailable."""
+    try:
+        yield
+    except (aetcd.ClientError, TimeoutError, OSError) as error:
+        raise StoreUnavailable(f"etcd did not answer ({type(error).__name__}: {error}); check WOOLY_ETCD_URL") from error
+
+
+class EtcdLease:
+    """A lease of etcd."""
+
+    def __init__(self, client: Any, lease: Any) -> None:
+        self._client = client
+        self._lease = lease
+
+    @property
+    def ttl_s(self) -> int:
+        return int(self._lease.ttl)
+
+    @property
+    def id(self) -> int:
+        return int(self._lease.id)
+
+    async def keepalive(self) -> None:
+        with _unavailable():
+            reply = await self._client.refresh_lease(self.id)
+        if reply is None or reply.TTL <= 0:
+            raise LeaseLost("the lease ran out; take a new one")
+
+    async def revoke(self) -> None:
+        with _unavailable():
+            try:
+                await self._client.revoke_lease(self.id)
+            except aetcd.ClientError as error:
+                if "lease not found" not in str(error):
+                    raise
+
+
+class EtcdStore:
+    """A ConfigStore over one etcd endpoint. Keys live under ``wooly/``."""
+
+    def __init__(self, url: str) -> None:
+        self._host, self._port = parse_etcd_url(url)
+        self._client = self._connect()
+
+    async def open(self) -> None:
+        """Raises StoreUnavailable when etcd does not answer."""
+        with _unavailable():
+            await self._client.status()
+
+    async def get(self, key: str) -> Entry | None:
+        with _unavailable():
+            found = await self._client.get(_path(key))
+        return _entry(found) if found is not None else None
+
+    async def entries(self, prefix: str) -> list[Entry]:
+        return (await self._read(self._client, prefix))[0]
+
+    async def put(self, key: str, value: bytes, *, lease: Lease | None = None) -> int:
+        with _unavailable():
+            answer = await self._client.put(_path(key), check_value(value), lease=_lease_id(lease))
+        return int(answer.header.revision)
+
+    async def cas(self, key: str, value: bytes, revision: int, *, lease: Lease | None = None) -> int:
+        if revision < 1:
+            raise ValueError(f"a revision is positive, not {revision}; create writes a key that does not exist")
+        return await self._put_if(key, value, self._client.transactions.mod(_path(key)) == revision, lease)
+
+    async def create(self, key: str, value: bytes, *, lease: Lease | None = None) -> int:
+        return await self._put_if(key, value, self._client.transactions.create(_path(key)) == 0, lease)
+
+    async def delete(self, key: str) -> bool:
+        with _unavailable():
+            return await self._client.delete(_path(key)) is not None
+
+    @contextlib.asynccontextmanager
+    async def watch(self, prefix: str) -> AsyncIterator[AsyncIterator[Change]]:
+        changes = self._changes(prefix, *await self._read(self._client, prefix))
+        try:
+            yield changes
+        finally:
+            await changes.aclose()
+
+    async def lease(self, ttl_s: int) -> EtcdLease:
+        if ttl_s < 1:
+            raise ValueError(f"a lease is at least one second, not {ttl_s}")
+        with _unavailable():
+            return EtcdLease(self._client, await self._client.lease(ttl_s))
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    def _connect(self) -> Any:
+        return aetcd.Client(self._host, self._port, timeout=_TIMEOUT_S)
+
+    async def _put_if(self, key: str, value: bytes, condition: Any, lease: Lease | None) -> int:
+        put = self._client.transactions.put(_path(key), check_value(value), lease=_lease_id(lease))
+        with _unavailable():
+            done, answers = await self._client.transaction(compare=[condition], success=[put], failure=[])
+        if not done:
+            raise StoreConflict(f"{key} was written by somebody else")
+        return int(answers[0].response_put.header.revision)
+
+    async def _read(self, client: Any, prefix: str) -> tuple[list[Entry], int]:
+        """The entries under ``prefix`` and the revision of the whole store they were read at."""
+        with _unavailable():
+            found = await client.get_prefix((_ROOT + prefix).encode(), sort_order="ascend")
+        return [_entry(item) for item in found], int(found.header.revision)
+
+    async def _changes(self, prefix: str, entries: list[Entry], revision: int) -> AsyncGenerator[Change, None]:
+        """``entries`` as of ``revision``, then what a watch from there tells; read and watch anew when it breaks or falls silent."""
+        known: dict[str, int] = {}
+        while True:
+            for change in _difference(known, entries, revision):
+                yield change
+            client = self._connect()
+            try:
+                with _unavailable():
+                    watch = await client.watch_prefix((_ROOT + prefix).encode(), start_revision=revision + 1)
+                    events = aiter(watch)
+                    while True:
+                        event = await asyncio.wait_for(anext(events), _SILENCE_S)
+                        change = _change(event)
+                        if change.value is None:
+                            known.pop(change.key, None)
+                        else:
+                            known[change.key] = change.revision
+                        yield change
+            except StoreUnavailable:
+                pass
+            finally:
+                with contextlib.suppress(aetcd.ClientError, TimeoutError):
+                    await client.close()
+            entries, revision = await self._read_until_done(prefix)
+
+    async def _read_until_done(self, prefix: str) -> tuple[list[Entry], int]:
+        while True:
+            try:
+                return await self._read(self._client, prefix)
+            except StoreUnavailable:
+                await asyncio.sleep(_RETRY_S)
+
+
+def _difference(known: dict[str, int], entries: list[Entry], revision: int) -> list[Change]:
+    """The changes from ``known`` (key to revision) to ``entries``; ``known`` is brought up to date."""
+    present = {entry.key for entry in entries}
+    changes = [Change(key, None, revision) for key in sorted(set(known) - present)]
+    changes += [Change(entry.key, entry.value, entry.revision) for entry in entries if known.get(entry.key) != entry.revision]
+    known.clear()
+    known.update({entry.key: entry.revision for entry in entries})
+    return changes
+
+
+def _path(key: str) -> bytes:
+    return (_ROOT + check_key(key)).encode()
+
+
+def _key(path: bytes) -> str:
+    return path.decode().removeprefix(_ROOT)
+
+
+def _entry(found: Any) -> Entry:
+    return Entry(_key(found.key), bytes(found.value), int(found.mod_revision))
+
+
+def _change(event: Any) -> Change:
+    deleted = str(event.kind) == "DELETE"
+    return Change(_key(event.kv.key), None if deleted else bytes(event.kv.value), int(event.kv.mod_revision))
+
+
+def _lease_id(lease: Lease | None) -> int:
+    if lease is None:
+        return 0
+    if not isinstance(lease, EtcdLease):
+        raise TypeError("the lease is of another store")
+    return lease.id
