@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from blake3 import blake3
 
-from bus_schemas.batch import LIMITS
 from bus_schemas.session import DeviceInfo, NodeInfo, SessionOpened
 from wis.encoding import decode_program
+from wis.limits import LIMITS
 from wis.program import BufferKind
 from wis.reference import run
 from wis.verify import Verified, verify

@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from bus_schemas.session import SessionOpened
+from wooly.counters import COUNTERS
 from wooly.device import tensors
 from wooly.device.memory import MEMORY
 from wooly.device.programs import ProgramCache, Record, TooLarge, wire
 from wooly.errors import ForkError
 from wooly.link import Flush, Link, ReadBytes, Ticket
-from wooly.counters import COUNTERS
 
 __all__ = ["Recorder", "RECORDER", "stats", "RECORDS_MAX", "UPLOAD_BYTES_MAX"]
 
@@ -41,7 +41,7 @@ class Recorder:
         self._connect: Callable[[], Link] | None = None
         self._last: Ticket | None = None
         self._lock = threading.RLock()
-        self._forked = False
+        self.forked = False
 
     # --- the link
 
@@ -61,29 +61,41 @@ class Recorder:
                 MEMORY.limit(self._link.info.quota_bytes)
             return self._link
 
+    @property
+    def is_open(self) -> bool:
+        """True once the session is open: before, nothing was ever on the device."""
+        return self._link is not None
+
     def info(self) -> SessionOpened:
         """What the node said when the session opened."""
         return self.link().info
 
     def check_process(self) -> None:
         """Raises ForkError in a forked child of the process that opened the session."""
-        if self._forked:
+        if self.forked:
             raise ForkError(tensors.FORK_MESSAGE)
 
     def after_fork(self) -> None:
         """The child must neither use nor close its parent's session."""
-        self._forked = self._forked or self._link is not None
+        self.forked = self.forked or self._link is not None
         self.pending.clear()
         self._lock = threading.RLock()
 
     def close(self) -> None:
         """Send what is pending and end the session."""
-        if self._link is not None and not self._forked:
+        if self._link is not None and not self.forked:
             self.flush()
             self._link.close()
             self._link = None
 
     # --- recording
+
+    def push(self, record: Record) -> None:
+        """Append one record; sends the batch when it has grown to its limit."""
+        self.check_process()
+        self.pending.append(record)
+        if len(self.pending) >= RECORDS_MAX:
+            self.flush()
 
     def alloc(self, handle: int, nbytes: int) -> None:
         """The buffer of ``handle`` must exist, zeroed, although no record makes it."""

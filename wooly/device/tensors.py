@@ -3,8 +3,8 @@
 May live here: making tensors and handles, and noticing that a buffer's last view died. May not: recording, sending.
 
 A storage's data pointer is ``handle << 20``. Handles are chosen so that the address ranges of live storages never overlap: a buffer
-above 1 MiB takes several handle units. So every view, ``detach``, ``.data`` and saved tensor leads back to the handle, torch's own aliasing,
-version counters and bounds checks hold, and code that compares storage pointers sees distinct memory.
+above 1 MiB takes several handle units. So every view, ``detach``, ``.data`` and saved tensor leads back to the handle; torch's own
+aliasing, version counters and bounds checks hold; and code that compares storage pointers sees distinct memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from wooly.device.backend import DEVICE, HANDLE_SHIFT, make_empty, make_storage,
 from wooly.device.memory import MEMORY
 from wooly.errors import ForkError
 
-__all__ = ["Buf", "FREED", "new_tensor", "new_handle", "attach", "span_nbytes", "contiguous_strides", "on_first_use", "FORK_MESSAGE"]
+__all__ = ["Buf", "FREED", "new_tensor", "new_handle", "span_nbytes", "contiguous_strides", "on_first_use", "FORK_MESSAGE"]
 
 FORK_MESSAGE: Final = (
     "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' start method"
@@ -95,14 +95,6 @@ def new_tensor(dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int] 
         tensor = set_storage(make_empty((0,), dtype), storage, 0, shape, strides)
     storage._wooly_buf = Buf(handle, nbytes)
     return tensor, handle
-
-
-def attach(storage: Any, nbytes: int) -> int:
-    """Give an existing storage of ours a fresh buffer of another size (what it had is freed); returns the handle."""
-    handle = new_handle(nbytes)
-    storage._swap_data_ptr_(make_storage(handle << HANDLE_SHIFT, DEVICE(), nbytes))
-    storage._wooly_buf = Buf(handle, nbytes)
-    return handle
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:

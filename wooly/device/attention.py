@@ -1,0 +1,70 @@
+"""Attention as one operation.
+
+torch's selector does not know this device and would choose the composition of ~5 operations and their views. Here
+``scaled_dot_product_attention`` becomes ``_scaled_dot_product_fused_attention_overrideable``, which torch can differentiate.
+
+May live here: the selection and the shape of the arguments. May not: the computation (lowering).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from wooly.device.lowering import LOWERINGS
+
+__all__ = ["register", "scaled_dot_product_attention"]
+
+_FUSED = "aten::_scaled_dot_product_fused_attention_overrideable"
+
+
+def scaled_dot_product_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """The kernel of ``scaled_dot_product_attention``: fused where that is the same thing, else torch's composition."""
+    if not _fusable(query, key, value, attn_mask, dropout_p, enable_gqa):
+        result: torch.Tensor = torch.ops.aten._scaled_dot_product_attention_math.default(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )[0]
+        return result
+    if key.size(1) != query.size(1):
+        key = key.repeat_interleave(query.size(1) // key.size(1), 1)
+        value = value.repeat_interleave(query.size(1) // value.size(1), 1)
+    if attn_mask is not None:
+        if attn_mask.dtype == torch.bool:
+            attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(attn_mask.logical_not(), float("-inf"))
+        attn_mask = attn_mask.expand(query.size(0), query.size(1), query.size(2), key.size(2))
+    fused: torch.Tensor = torch.ops.aten._scaled_dot_product_fused_attention_overrideable.default(
+        query, key, value, attn_mask, dropout_p, is_causal, scale=scale
+    )[0]
+    return fused
+
+
+def _fusable(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, dropout_p: float, gqa: bool) -> bool:
+    """Four dimensions of one batch, nothing empty, no dropout, and no gradient wanted of the mask."""
+    return (
+        q.dim() == k.dim() == v.dim() == 4
+        and q.size(0) == k.size(0) == v.size(0)
+        and (k.size(1) == v.size(1) == q.size(1) or (gqa and q.size(1) % k.size(1) == 0 and k.size(1) == v.size(1)))
+        and dropout_p == 0.0
+        and min(q.numel(), k.numel(), v.numel()) > 0
+        and q.dtype.is_floating_point
+        and (mask is None or not mask.requires_grad)
+        and (mask is None or mask.dtype in (torch.bool, q.dtype))
+    )
+
+
+def register(library: Any) -> None:
+    """Take over the selection, when the device can fuse."""
+    if _FUSED in LOWERINGS:
+        for key in ("PrivateUse1", "AutogradPrivateUse1"):
+            library.impl("scaled_dot_product_attention", scaled_dot_product_attention, key)

@@ -1,0 +1,323 @@
+"""One call, the long way: bind its arguments, find or make its plan, carry it out.
+
+The generated kernels (kernels.py) take a short cut for calls met before; every new kind of call comes through here once.
+
+May live here: planning (metadata inference, lowering, the choice of a substitute) and carrying out. May not: generating kernels, flushing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+
+from wooly.counters import COUNTERS
+from wooly.device import checks, fallback, random, transfer
+from wooly.device.backend import handle_of, is_our_device, raw_device
+from wooly.device.infer import Unknown, infer
+from wooly.device.lowering import LOWERINGS, Entry, Expected, LoweringError, Meta, ScalarArg, Unsupported, lower, wis_dtype
+from wooly.device.lowering.values import Number
+from wooly.device.programs import Stencil
+from wooly.device.recorder import RECORDER
+from wooly.device.schema import Kind, OpInfo, functional_of, overload
+from wooly.device.tensors import contiguous_strides, new_tensor, span_nbytes
+
+__all__ = ["Plan", "OutSpec", "bind", "call", "carry_out", "make_plan", "number_is_plain", "mutated", "drawn", "first"]
+
+
+@dataclass(frozen=True, slots=True)
+class OutSpec:
+    """An output to be made. ``strides`` None: contiguous."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How calls of one signature are carried out.
+
+    With a ``stencil``: make ``outs``, record, and return what ``build`` makes of the new tensors (mutating calls return their arguments).
+    Without: ``substitute(*values)`` does everything. ``entry`` is the lowering the stencil came from.
+    """
+
+    stencil: Stencil | None
+    outs: tuple[OutSpec, ...] = ()
+    build: Callable[[list[torch.Tensor]], Any] | None = None
+    substitute: Callable[..., Any] | None = None
+    entry: Entry | None = None
+
+
+@dataclass(slots=True)
+class _Arguments:
+    """The arguments of one call as a lowering sees them, and what a record of it carries."""
+
+    lowered: list[Any] = field(default_factory=list)
+    handles: list[int] = field(default_factory=list)
+    numbers: list[Number] = field(default_factory=list)
+    by_handle: dict[int, int] | None = None  # mutating calls: one slot a buffer
+
+    def tensor(self, t: torch.Tensor) -> Meta | ScalarArg:
+        if raw_device(t).type == "cpu":  # 0-dim, checks.devices saw to that
+            return self.number(t.item(), wis_dtype(t.dtype))
+        handle = handle_of(t)
+        if self.by_handle is None:
+            slot = len(self.handles)
+            self.handles.append(handle)
+        else:
+            slot = self.by_handle.setdefault(handle, len(self.handles))
+            if slot == len(self.handles):
+                self.handles.append(handle)
+        return Meta(slot, wis_dtype(t.dtype), tuple(t.size()), tuple(t.stride()), t.storage_offset(), t.is_conj(), t.is_neg())
+
+    def number(self, value: Number, dtype: Any = None) -> ScalarArg:
+        arg = ScalarArg(len(self.numbers), type(value), dtype)
+        self.numbers.append(int(value) if type(value) is bool else value)
+        return arg
+
+    def any(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self.tensor(value)
+        if isinstance(value, bool | int | float | complex):
+            return self.number(value)
+        if isinstance(value, list | tuple):
+            return [self.any(v) for v in value]
+        return value
+
+
+def bind(info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """Values in schema order, defaults filled in."""
+    values = list(args)
+    for arg in info.args[len(values) :]:
+        values.append(kwargs[arg.name] if arg.name in kwargs else arg.default)
+    return values
+
+
+def call(info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Carry out one call without looking for an earlier plan."""
+    values = bind(info, args, kwargs)
+    return carry_out(info, make_plan(info, values), values)
+
+
+def number_is_plain(entry: Entry | None, name: str, value: Any) -> bool:
+    """Is the value of number argument ``name`` part of the template (else it is a scalar slot)?"""
+    if entry is None or value is None or name in entry.concrete:
+        return True
+    special = entry.special.get(name)
+    return special is not None and not isinstance(value, list) and value in special
+
+
+def _arguments(info: OpInfo, entry: Entry, values: Sequence[Any]) -> _Arguments:
+    """Walk the arguments in schema order, numbering buffers and numbers."""
+    found = _Arguments(by_handle={} if info.mutates else None)
+    for arg, value in zip(info.args, values, strict=True):
+        if arg.kind in (Kind.TENSOR, Kind.TENSORS):
+            found.lowered.append(found.any(value))
+        elif arg.kind in (Kind.NUMBER, Kind.NUMBERS):
+            found.lowered.append(value if number_is_plain(entry, arg.name, value) else found.any(value))
+        else:
+            found.lowered.append(value)
+    return found
+
+
+_DROPPED: Final = frozenset({Kind.DEVICE, Kind.LAYOUT, Kind.IGNORED, Kind.GENERATOR})
+
+
+def make_plan(info: OpInfo, values: Sequence[Any]) -> Plan:
+    """Decide how calls like this one are carried out. Raises what the operation itself raises for wrong arguments."""
+    checks.devices(info, values)
+    elsewhere = _device_elsewhere(info, values)
+    if elsewhere is not None:
+        return Plan(None, substitute=lambda *now: fallback.make_elsewhere(info, now, elsewhere))
+    if _has_cpu_indices(info, values):
+        return Plan(None, substitute=lambda *now: _with_indices_here(info, now))
+    checks.overlap(info, values)
+    name = functional_of(info) if info.mutates and info.name not in LOWERINGS else info.name
+    entry = LOWERINGS.get(name) if name is not None else None
+    unknown = None
+    if entry is not None:
+        try:
+            plan = _lowered(info, entry, values)
+            COUNTERS.templates += 1
+            return plan
+        except Unknown as error:
+            unknown = error
+        except Unsupported:
+            pass
+        except LoweringError as error:
+            fallback.report(info, f"its lowering failed ({error})")
+    return Plan(None, substitute=fallback.choose(info, name, unknown))
+
+
+def _device_elsewhere(info: OpInfo, values: Sequence[Any]) -> torch.device | None:
+    for arg, value in zip(info.args, values, strict=True):
+        if arg.kind is Kind.DEVICE and value is not None:
+            if not is_our_device(value):
+                return torch.device(value)
+            transfer.check_device(value)
+    return None
+
+
+def _has_cpu_indices(info: OpInfo, values: Sequence[Any]) -> bool:
+    return info.base in checks.CPU_INDEX_OPS and any(
+        raw_device(t).type == "cpu" for i, t in checks.tensors_of(values) if checks.may_be_cpu_indices(info, i)
+    )
+
+
+def _with_indices_here(info: OpInfo, values: Sequence[Any]) -> Any:
+    """Indexing by CPU tensors: the indices are uploaded, as CUDA does."""
+    moved = [
+        [transfer.upload(t) if isinstance(t, torch.Tensor) and raw_device(t).type == "cpu" else t for t in value]
+        if checks.may_be_cpu_indices(info, i)
+        else value
+        for i, value in enumerate(values)
+    ]
+    args, kwargs = fallback.split(info, moved)
+    return info.op(*args, **kwargs)
+
+
+def _lowered(info: OpInfo, entry: Entry, values: Sequence[Any]) -> Plan:
+    """The plan through a lowering; raises Unknown, Unsupported or LoweringError."""
+    own = entry.name == info.name
+    result = infer(info, values, overload(entry.name) if info.is_out else None)
+    if info.is_out:
+        wrong = _resized(info, values, result)
+        if wrong is not None:
+            return wrong
+    found = _arguments(info, entry, values)
+    args, kwargs, targets = _as_lowered(info, found.lowered, own)
+    outs: list[OutSpec | None] = []
+    build = None
+    if not info.mutates or (own and None in info.returns):
+        build = _builder(_new_returns(info, result), outs)
+    expected = [None if o is None else Expected(wis_dtype(o.dtype), o.shape, o.strides or contiguous_strides(o.shape)) for o in outs]
+    stencil = Stencil(lower(entry, args, kwargs, len(found.handles), expected, targets))
+    specs = tuple(o for o in outs if o is not None)
+    return Plan(stencil, specs, build, None, entry)
+
+
+def _as_lowered(info: OpInfo, lowered: Sequence[Any], own: bool) -> tuple[list[Any], dict[str, Any], list[Meta]]:
+    """(args, kwargs, targets) for the lowering. ``own``: it is the operation's own and writes what is to be written itself."""
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    targets: list[Meta] = []
+    for arg, value in zip(info.args, lowered, strict=True):
+        if arg.written and not own:
+            targets += [v for v in (value if isinstance(value, list) else [value]) if v is not None]
+        if arg.kind in _DROPPED or (arg.is_out and not own):
+            continue
+        if arg.kwarg_only:
+            kwargs[arg.name] = value
+        else:
+            args.append(value)
+    return args, kwargs, targets
+
+
+def _resized(info: OpInfo, values: Sequence[Any], result: Any) -> Plan | None:
+    """For out= tensors of another shape than the result: a plan that resizes them first. Raises when their type does not fit."""
+    outs = [t for i, t in checks.tensors_of(values) if info.args[i].is_out]
+    metas = [r for r in (result if isinstance(result, list | tuple) else [result]) if isinstance(r, torch.Tensor)]
+    for out, meta in zip(outs, metas, strict=True):
+        checks.castable(info, meta.dtype, out.dtype)
+    if all(out.size() == meta.size() for out, meta in zip(outs, metas, strict=True)):
+        return None
+    shapes = [tuple(meta.size()) for meta in metas]
+
+    def substitute(*now: Any) -> Any:
+        for (_, out), shape in zip([(i, t) for i, t in checks.tensors_of(now) if info.args[i].is_out], shapes, strict=True):
+            transfer.resize_output(out, shape)
+        return carry_out(info, make_plan(info, now), now)
+
+    return Plan(None, substitute=substitute)
+
+
+def _new_returns(info: OpInfo, result: Any) -> Any:
+    """The part of an inferred result that is new, not an argument handed back."""
+    if not info.mutates or not isinstance(result, tuple):
+        return result
+    return tuple(r for r, source in zip(result, info.returns, strict=True) if source is None)
+
+
+def first(tensors: list[torch.Tensor]) -> Any:
+    """The builder of operations that return one tensor."""
+    return tensors[0]
+
+
+def _builder(result: Any, outs: list[Any]) -> Callable[[list[torch.Tensor]], Any]:
+    """Collect the tensors of an inferred result into ``outs``; returns a function that makes the like of it from new tensors."""
+    if isinstance(result, torch.Tensor):
+        outs.append(_spec(result))
+        return first
+    shape = _shape_of(result, outs)
+    return lambda tensors: _fill(shape, tensors)
+
+
+def _shape_of(result: Any, outs: list[Any]) -> Any:
+    if isinstance(result, torch.Tensor):
+        outs.append(_spec(result))
+        return _Slot(sum(o is not None for o in outs) - 1)
+    if isinstance(result, list | tuple):
+        parts = [_shape_of(r, outs) for r in result]
+        return parts if isinstance(result, list) else tuple(parts)
+    if result is None:
+        outs.append(None)
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    index: int
+
+
+def _fill(shape: Any, tensors: list[torch.Tensor]) -> Any:
+    if isinstance(shape, _Slot):
+        return tensors[shape.index]
+    if isinstance(shape, list):
+        return [_fill(s, tensors) for s in shape]
+    if isinstance(shape, tuple):
+        return tuple(_fill(s, tensors) for s in shape)
+    return shape
+
+
+def _spec(meta: torch.Tensor) -> OutSpec:
+    shape, strides = tuple(meta.shape), tuple(meta.stride())
+    nbytes = span_nbytes(meta.dtype.itemsize, shape, strides)
+    return OutSpec(meta.dtype, shape, None if strides == contiguous_strides(shape) else strides, nbytes)
+
+
+def carry_out(info: OpInfo, plan: Plan, values: Sequence[Any]) -> Any:
+    """Do one call by its plan."""
+    stencil = plan.stencil
+    if stencil is None:
+        assert plan.substitute is not None, "a plan has a stencil or a substitute"
+        return plan.substitute(*values)
+    assert plan.entry is not None, "a stencil comes from a lowering"
+    found = _arguments(info, plan.entry, values)
+    if stencil.rng_counters:
+        found.numbers += drawn(info, values, stencil.rng_counters)
+    made = []
+    for out in plan.outs:
+        tensor, handle = new_tensor(out.dtype, out.shape, out.strides, out.nbytes)
+        made.append(tensor)
+        found.handles.append(handle)
+    RECORDER.push((stencil, found.handles, found.numbers))
+    new = plan.build(made) if plan.build is not None else None
+    return mutated(info, values, new) if info.mutates else new
+
+
+def mutated(info: OpInfo, values: Sequence[Any], new: Any) -> Any:
+    """The return value of a mutating call: its written arguments, and ``new`` tensors where it makes any."""
+    left = iter(new if isinstance(new, tuple) else (new,))
+    returned = [next(left) if source is None else values[source] for source in info.returns]
+    return returned[0] if len(returned) == 1 else tuple(returned) if returned else None
+
+
+def drawn(info: OpInfo, values: Sequence[Any], counters: int) -> list[int]:
+    """(seed, offset) for a call that draws ``counters`` from its generator, else from the device's."""
+    generator = next((v for a, v in zip(info.args, values, strict=True) if a.kind is Kind.GENERATOR), None)
+    seed, offset = random.of(generator).take(counters)
+    return [seed - (1 << 64) if seed >> 63 else seed, offset]

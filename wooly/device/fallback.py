@@ -1,0 +1,217 @@
+"""What is done with operations that have no lowering: torch's own decomposition into others, else the CPU, visibly.
+
+May live here: substitutes for kernels. May not: lowering, recording.
+The CPU path fetches the arguments, computes here and uploads the results: right, slow, and counted (``wooly.stats()["fallbacks"]``).
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+
+from wooly.counters import COUNTERS
+from wooly.device import random, transfer
+from wooly.device.backend import is_ours
+from wooly.device.infer import Unknown
+from wooly.device.schema import Kind, OpInfo, overload
+from wooly.errors import UnsupportedOperation
+
+__all__ = ["choose", "on_cpu", "make_elsewhere", "report", "allow_cpu", "split"]
+
+_CPU: Final = torch.device("cpu")
+_warned: Final[set[str]] = set()
+_cpu_allowed = True
+_decomposing = threading.local()
+
+
+def allow_cpu(allowed: bool) -> None:
+    """Whether operations without a lowering may be computed on the CPU; if not, they raise UnsupportedOperation."""
+    global _cpu_allowed
+    _cpu_allowed = allowed
+
+
+def report(info: OpInfo, reason: str) -> None:
+    """Count one call computed on the CPU; warn at the first of each operation."""
+    COUNTERS.fallbacks[info.name] += 1
+    if info.name not in _warned:
+        _warned.add(info.name)
+        warnings.warn(
+            f"{info.name} runs on the CPU of this machine: {reason}. Results are right, but data travels there and back.", stacklevel=2
+        )
+
+
+def choose(info: OpInfo, functional: str | None, unknown: Unknown | None) -> Callable[..., Any]:
+    """The substitute for ``info``: called with its values in schema order.
+
+    ``functional``: the form of a mutating operation that returns instead of writing. ``unknown``: why nothing could be inferred; an error
+    of torch's own goes to the CPU kernel, which words it as users know it.
+    """
+    if unknown is None or unknown.missing:
+        decomposition = _decomposition(info)
+        if decomposition is not None:
+            return decomposition
+        if info.mutates and functional is not None and not info.draws:
+            return lambda *values: _write_back(info, overload(functional), values)
+    return lambda *values: on_cpu(info, values, unknown)
+
+
+def _decomposition(info: OpInfo) -> Callable[..., Any] | None:
+    from torch._decomp import decomposition_table  # takes a third of a second to import; needed by few programs
+
+    fn = decomposition_table.get(info.op)
+    if fn is None or info.base in _NOT_DECOMPOSED or info.draws:
+        return None
+
+    def substitute(*values: Any) -> Any:
+        active: set[str] = _decomposing.__dict__.setdefault("names", set())
+        if info.name in active:  # a decomposition that comes back to where it started
+            return on_cpu(info, values, None)
+        active.add(info.name)
+        try:
+            args, kwargs = split(info, values)
+            return fn(*args, **kwargs)
+        finally:
+            active.discard(info.name)
+
+    return substitute
+
+
+_NOT_DECOMPOSED: Final[frozenset[str]] = frozenset()
+"""Operations whose decomposition in torch gives other results than its kernels."""
+
+
+def _write_back(info: OpInfo, op: Any, values: Sequence[Any]) -> Any:
+    """Compute a mutating operation by its functional form, then copy the results into the arguments."""
+    kept = [v for v, a in zip(values, info.args, strict=True) if not a.is_out]
+    args, kwargs = split(info, kept, [a for a in info.args if not a.is_out])
+    result = op(*args, **kwargs)
+    results = list(result) if isinstance(result, list | tuple) else [result]
+    targets: list[torch.Tensor] = []
+    for i in info.written:
+        targets += values[i] if isinstance(values[i], list | tuple) else [values[i]]
+    for target, new in zip(targets, results, strict=False):
+        if info.is_out:
+            transfer.resize_output(target, new.shape)
+        target.copy_(new)
+    return _returned(info, values, results[len(targets) :])
+
+
+def _returned(info: OpInfo, values: Sequence[Any], new: Sequence[Any]) -> Any:
+    left = iter(new)
+    returned = [next(left) if source is None else values[source] for source in info.returns]
+    return returned[0] if len(returned) == 1 else tuple(returned) if returned else None
+
+
+def split(info: OpInfo, values: Sequence[Any], args: Sequence[Any] | None = None) -> tuple[list[Any], dict[str, Any]]:
+    """Values in schema order as (args, kwargs) of a call; defaults are left out at the end."""
+    positional: list[Any] = []
+    keywords: dict[str, Any] = {}
+    for arg, value in zip(info.args if args is None else args, values, strict=True):
+        if arg.kwarg_only:
+            if not (arg.has_default and value is arg.default):
+                keywords[arg.name] = value
+        else:
+            positional.append(value)
+    return positional, keywords
+
+
+def on_cpu(info: OpInfo, values: Sequence[Any], unknown: Unknown | None) -> Any:
+    """Fetch, compute with torch's CPU kernel, upload."""
+    if not _cpu_allowed:
+        if unknown is not None and not unknown.missing:
+            raise unknown.error
+        raise UnsupportedOperation(
+            f"{info.name} has no implementation on this device, and WOOLY_CPU_FALLBACK=0 forbids computing it on this machine"
+        )
+    here = transfer.fetch_all(values)
+    args, kwargs = split(info, [_local(a, v) for a, v in zip(info.args, here, strict=True)])
+    with _seeded(info, values, kwargs):
+        result = info.op(*args, **kwargs)
+    report(info, "it has no implementation on the device" if unknown is None or unknown.missing else "its result's size depends on data")
+    for i in info.written:
+        _copy_back(values[i], here[i], info.args[i].is_out)
+    if info.mutates:
+        return _returned_from_cpu(info, values, result)
+    back = {id(cpu): ours for ours, cpu in zip(_flat(values), _flat(here), strict=True)}
+    return _uploaded(result, back)
+
+
+def _flat(values: Sequence[Any]) -> list[Any]:
+    flat: list[Any] = []
+    for value in values:
+        flat += value if isinstance(value, list | tuple) else [value]
+    return flat
+
+
+def _local(arg: Any, value: Any) -> Any:
+    if arg.kind is Kind.DEVICE:
+        return _CPU if value is not None else None
+    if arg.kind is Kind.GENERATOR or arg.name == "pin_memory":
+        return None
+    return value
+
+
+class _seeded:
+    """torch's CPU stream set from the device's for the length of a call that draws, so that scripts repeat themselves."""
+
+    def __init__(self, info: OpInfo, values: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        self._generator: Any = None
+        if info.draws or any(a.kind is Kind.GENERATOR for a in info.args):
+            given = next((v for a, v in zip(info.args, values, strict=True) if a.kind is Kind.GENERATOR), None)
+            sizes = [v.numel() for v in _flat(values) if isinstance(v, torch.Tensor)]
+            seed, offset = random.of(given).take(max([*sizes, 1]))
+            self._seed = (seed * 0x9E3779B97F4A7C15 + offset) & ((1 << 63) - 1)
+            self._generator = torch.random.default_generator
+
+    def __enter__(self) -> None:
+        if self._generator is not None:
+            self._state = self._generator.get_state()
+            self._generator.manual_seed(self._seed)
+
+    def __exit__(self, *exc: object) -> None:
+        if self._generator is not None:
+            self._generator.set_state(self._state)
+
+
+def _copy_back(target: Any, computed: Any, is_out: bool) -> None:
+    if isinstance(target, list | tuple):
+        for t, c in zip(target, computed, strict=True):
+            _copy_back(t, c, is_out)
+    elif isinstance(target, torch.Tensor):
+        if is_out:
+            transfer.resize_output(target, computed.shape)
+        target.copy_(computed)
+
+
+def _returned_from_cpu(info: OpInfo, values: Sequence[Any], result: Any) -> Any:
+    if not info.returns:
+        return None
+    results = result if isinstance(result, tuple) else (result,)
+    returned = [_uploaded(r, {}) if source is None else values[source] for r, source in zip(results, info.returns, strict=True)]
+    return returned[0] if len(returned) == 1 else tuple(returned)
+
+
+def _uploaded(result: Any, back: dict[int, Any]) -> Any:
+    if isinstance(result, torch.Tensor):
+        return back[id(result)] if id(result) in back else transfer.upload(result)
+    if isinstance(result, list | tuple):
+        parts = [_uploaded(r, back) for r in result]
+        return parts if isinstance(result, list) else tuple(parts)
+    return result
+
+
+def make_elsewhere(info: OpInfo, values: Sequence[Any], device: torch.device) -> Any:
+    """A factory like ``zeros_like(x, device="cpu")``: only the metadata of ``x`` matters, the result lives on ``device``."""
+    there = [_stand_in(v, device) for v in values]
+    args, kwargs = split(info, [None if a.kind is Kind.GENERATOR else v for a, v in zip(info.args, there, strict=True)])
+    return info.op(*args, **kwargs)
+
+
+def _stand_in(value: Any, device: torch.device) -> Any:
+    if isinstance(value, torch.Tensor) and is_ours(value):
+        return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=device)
+    return value

@@ -1,0 +1,64 @@
+"""What an operation would return, without computing it: torch's meta kernels on descriptions of the arguments.
+
+May live here: calling meta kernels. May not: caching (plans are kept by the kernels), lowering.
+Costs 30-1000 microseconds a call, which is why it happens once a signature.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+
+from wooly.device.backend import is_ours
+from wooly.device.schema import Kind, OpInfo
+
+__all__ = ["Unknown", "infer"]
+
+_META: Final = torch.device("meta")
+
+
+class Unknown(Exception):
+    """The result cannot be told without data. ``error`` is what torch said; ``missing``: it has no meta kernel at all."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.missing = isinstance(error, NotImplementedError)
+
+
+def infer(info: OpInfo, values: Sequence[Any], op: Any = None) -> Any:
+    """The result of ``info`` (or of its functional form ``op``) as meta tensors, in the structure torch returns; raises Unknown."""
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    for arg, value in zip(info.args, values, strict=True):
+        if op is not None and arg.is_out:
+            continue
+        if arg.kind is Kind.DEVICE:
+            value = None if value is None and info.takes_tensors else _META
+        elif arg.kind is Kind.GENERATOR or arg.name == "pin_memory":
+            value = None
+        else:
+            value = _described(value)
+        if arg.kwarg_only:
+            kwargs[arg.name] = value
+        else:
+            args.append(value)
+    try:
+        return (op or info.op)(*args, **kwargs)
+    except Exception as error:  # meta kernels raise anything; what it means is for the caller, who asks torch's CPU kernel
+        raise Unknown(error) from error
+
+
+def _described(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        if not is_ours(value):
+            return value if value.dim() == 0 else torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=_META)
+        meta = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=_META)
+        if value.is_conj():
+            meta = meta.conj()
+        return torch._neg_view(meta) if value.is_neg() else meta
+    if isinstance(value, list | tuple):
+        return [_described(v) for v in value]
+    return value

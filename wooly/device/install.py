@@ -1,0 +1,144 @@
+"""Switching the device on: the backend, its kernels, its face.
+
+May live here: registration, in order. May not: what a kernel does.
+Must run before the first backward pass of the process (autograd counts devices once); the ``torch.backends`` entry point sees to that.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils import backend_registration
+
+from wooly.device import attention, kernels, transfer
+from wooly.device.backend import BACKEND, all_op_names, has_kernel
+from wooly.device.lowering import COMPOSITES, LOWERINGS
+from wooly.device.recorder import RECORDER
+from wooly.device.schema import OpInfo, describe, functional_of, overload
+from wooly.device.views import VIEWS, inplace_views, view_kernel
+from wooly.link import Link
+
+__all__ = ["register", "installed", "kernel_names"]
+
+_libraries: Final[list[Any]] = []  # registrations live as long as these
+_registered: Final[dict[str, OpInfo]] = {}
+
+_OTHER_BACKENDS: Final = ("quantize", "sparse", "mkldnn", "cudnn", "miopen", "nested", "_mps", "fbgemm", "_cslt", "vulkan", "xnnpack")
+"""Operations of other layouts and libraries: torch's own error for a missing kernel is the right one."""
+
+_LEFT_OUT: Final = frozenset(
+    """
+    detach detach_ alias lift lift_fresh resize_as_ requires_grad_ is_same_size set_data retain_grad _version
+    sym_size sym_numel sym_stride sym_storage_offset _unsafe_view new_empty empty_like new_empty_strided _lazy_clone
+    is_coalesced dense_dim _nnz _has_compatible_shallow_copy_type is_pinned _pin_memory record_stream q_scale q_zero_point
+    _fw_primal _make_dual unsafe_chunk unsafe_split unsafe_split_with_sizes _resize_output _resize_output_ _conj_physical
+    copy is_set_to empty set_ resize_ equal _local_scalar_dense _copy_from _copy_from_and_resize empty_strided
+    """.split()
+)
+"""Operations that torch composes of others rightly, that have kernels of their own here, or that never reach a device."""
+
+
+def installed() -> bool:
+    """Has the device been switched on in this process?"""
+    return bool(_libraries)
+
+
+def kernel_names() -> list[str]:
+    """The operator overloads with a generated kernel."""
+    return sorted(_registered)
+
+
+def register(connect: Callable[[], Link], module: Any) -> None:
+    """Register backend and kernels. ``connect()`` opens the session at first use; ``module`` is the backend module torch asks."""
+    if installed():
+        raise RuntimeError("the device is already installed in this process")
+    RECORDER.connect_with(connect)
+    backend_registration._setup_privateuseone_for_python_backend(BACKEND, backend_module=module)
+    library = torch.library.Library("aten", "IMPL")
+    _libraries.append(library)
+    taken = _by_hand(library)
+    for name in all_op_names():
+        if name.startswith("aten::") and name not in taken:
+            _generated(library, name)
+    attention.register(library)
+    _follow_default_dtype()
+    register_optimizer_step_post_hook(lambda *_: RECORDER.flush())
+    os.register_at_fork(after_in_child=_after_fork)
+    atexit.register(RECORDER.close)
+
+
+def _after_fork() -> None:
+    RECORDER.after_fork()
+    if RECORDER.forked:
+        kernels.after_fork()
+
+
+def _by_hand(library: Any) -> set[str]:
+    """Views, transfers and composites; returns the names that need no generated kernel."""
+    copy_ = kernels.make_kernel(describe("aten::copy_", overload("aten::copy_")))
+    to_copy = kernels.make_kernel(describe("aten::_to_copy", overload("aten::_to_copy")))
+    by_name: dict[str, Callable[..., Any]] = {
+        "aten::empty.memory_format": transfer.empty,
+        "aten::empty_strided": transfer.empty_strided,
+        "aten::copy_": transfer.make_copy_(copy_),
+        "aten::_copy_from": lambda src, dst, non_blocking=False: dst.copy_(src),
+        "aten::_copy_from_and_resize": lambda src, dst: transfer.resize_(dst, src.size()).copy_(src),
+        "aten::_to_copy": transfer.make_to_copy(to_copy),
+        "aten::_local_scalar_dense": transfer.local_scalar_dense,
+        "aten::equal": transfer.equal,
+        "aten::resize_": transfer.resize_,
+        "aten::set_.source_Storage_storage_offset": transfer.set_storage_offset_,
+        "aten::set_.source_Storage": transfer.set_storage_,
+        "aten::set_.source_Tensor": transfer.set_tensor_,
+        "aten::set_": transfer.set_,
+        "aten::is_pinned": lambda self, device=None: False,
+        "aten::record_stream": lambda self, s: None,
+    }
+    by_name |= {f"aten::{name}": view_kernel(overload(f"aten::{name}")) for name in VIEWS}
+    by_name |= {name: view_kernel(overload(name)) for name in inplace_views()}
+    by_name |= COMPOSITES
+    for name, kernel in by_name.items():
+        library.impl(name.removeprefix("aten::"), kernel, "PrivateUse1")
+    # A factory asked for device="cuda" arrives at torch's CUDA key.
+    for name in ("aten::empty.memory_format", "aten::empty_strided"):
+        library.impl(name.removeprefix("aten::"), by_name[name], "CUDA")
+    return set(by_name)
+
+
+def _generated(library: Any, name: str) -> None:
+    """Register a generated kernel for ``name`` where the device needs one."""
+    base = name[6:].partition(".")[0]
+    if base in _LEFT_OUT or any(part in name for part in _OTHER_BACKENDS) or has_kernel(name, "CompositeImplicitAutograd"):
+        return
+    op = overload(name)
+    if op is None:
+        return
+    info = describe(name, op)
+    if info.is_view or not (info.tensor_returns or info.mutates):
+        return
+    lowered = name in LOWERINGS or (info.mutates and functional_of(info) in LOWERINGS)
+    if not lowered and has_kernel(name, "CompositeExplicitAutograd"):
+        return  # torch composes it of operations that we have
+    kernel = kernels.make_kernel(info)
+    library.impl(name[6:], kernel, "PrivateUse1")
+    if info.is_factory:
+        library.impl(name[6:], kernel, "CUDA")
+    _registered[name] = info
+
+
+def _follow_default_dtype() -> None:
+    """Plans hold result types, some of which follow torch's default type."""
+    for name in ("set_default_dtype", "set_default_tensor_type"):
+        original = getattr(torch, name)
+
+        def changed(value: Any, original: Any = original) -> None:
+            original(value)
+            kernels.forget_plans()
+
+        changed.__doc__, changed.__name__ = original.__doc__, name
+        setattr(torch, name, changed)

@@ -1,0 +1,267 @@
+"""Recording kernels, one per operator overload, generated from its schema.
+
+A kernel describes its arguments as one tuple (the key), looks up the plan for that key, makes the output tensors and appends a record: a few
+microseconds. Everything decided from the key (shapes, promotion, overlap, devices, lowering) is decided once, in calls.py. Python source
+is generated because a loop over arguments, testing each one's type, costs as much again as all of that.
+
+May live here: the generator and what generated code calls. May not: deciding how an operation is carried out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+
+from wooly.device import tensors
+from wooly.device.backend import DEVICE, HANDLE_SHIFT, handle_of, has_kernel, make_empty, make_storage
+from wooly.device.calls import Plan, carry_out, first, make_plan
+from wooly.device.lowering import LOWERINGS, Entry
+from wooly.device.recorder import RECORDER, RECORDS_MAX
+from wooly.device.schema import Arg, Kind, OpInfo, functional_of
+from wooly.device.tensors import Buf, new_handle
+from wooly.errors import ForkError
+
+__all__ = ["make_kernel", "forget_plans", "after_fork"]
+
+PLANS_MAX: Final = 8192
+"""Plans kept for one operator; a model whose shapes never repeat must not grow without end."""
+
+_all_plans: Final[list[dict[Any, Any]]] = []
+
+
+def forget_plans() -> None:
+    """Drop every plan: something that plans depend on (the default dtype) has changed."""
+    for plans in _all_plans:
+        plans.clear()
+
+
+def _describe(value: Any, handles: list[int], numbers: list[Any]) -> Any:
+    """The key of a tensor argument that is not a plain Tensor: None, a wrapped number, a subclass."""
+    if value is None:
+        return None
+    if isinstance(value, torch.Tensor):
+        handles.append(handle_of(value))
+        return (value.dtype, value.size(), value.stride(), value.storage_offset(), value.is_cpu, value.is_conj(), value.is_neg())
+    numbers.append(int(value) if type(value) is bool else value)
+    return type(value)
+
+
+_shared: Final[dict[str, Any]] = {
+    "Tensor": torch.Tensor,
+    "Parameter": torch.nn.Parameter,
+    "describe": _describe,
+    "new_handle": new_handle,
+    "make_empty": make_empty,
+    "make_storage": make_storage,
+    "Buf": Buf,
+    "pending": RECORDER.pending,
+    "append": RECORDER.pending.append,
+    "flush": RECORDER.flush,
+}
+"""Globals of all generated kernels."""
+
+
+def _refuse(record: Any) -> None:
+    raise ForkError(tensors.FORK_MESSAGE)
+
+
+def after_fork() -> None:
+    """In a forked child: kernels that make no new buffer must refuse too."""
+    _shared["append"] = _refuse
+
+
+def make_kernel(info: OpInfo) -> Callable[..., Any]:
+    """The kernel of one overload."""
+    plans: dict[Any, Any] = {}
+    _all_plans.append(plans)
+    name = functional_of(info) if info.mutates and info.name not in LOWERINGS else info.name
+    entry = LOWERINGS.get(name) if name is not None else None
+    _shared["device"] = DEVICE()
+    source, constants = _source(info, entry)
+    factory = _compiled(source)
+    kernel: Callable[..., Any] = factory(plans.get, _miss(info, plans), *constants)
+    kernel.__name__ = kernel.__qualname__ = info.name
+    return kernel
+
+
+_factories: Final[dict[str, Callable[..., Any]]] = {}
+
+
+def _compiled(source: str) -> Callable[..., Any]:
+    """The factory that ``source`` defines; kernels of like signature share it."""
+    factory = _factories.get(source)
+    if factory is None:
+        exec(compile(source, "<wooly kernel>", "exec"), _shared)
+        factory = _factories[source] = _shared.pop("factory")
+    return factory
+
+
+def _miss(info: OpInfo, plans: dict[Any, Any]) -> Callable[[Any, Sequence[Any]], Any]:
+    """What a kernel does with a key it has not met."""
+
+    def miss(key: Any, values: Sequence[Any]) -> Any:
+        plan = make_plan(info, values)
+        if len(plans) >= PLANS_MAX:
+            plans.clear()
+        plans[key] = _quick(info, plan, values)
+        return carry_out(info, plan, values)
+
+    return miss
+
+
+def _quick(info: OpInfo, plan: Plan, values: Sequence[Any]) -> tuple[Any, ...]:
+    """What the generated code wants to know about a plan: (stencil, ...) where it can do it all itself, else (None, function of the values)."""
+    stencil = plan.stencil
+    cpu = any(t.is_cpu for v in values for t in (v if isinstance(v, list | tuple) else [v]) if isinstance(t, torch.Tensor))
+    if stencil is not None and not stencil.rng_counters and not cpu:
+        if info.mutates and not plan.outs:
+            return (stencil, None)
+        if not info.mutates and plan.build is first and plan.outs[0].strides is None:
+            out = plan.outs[0]
+            return (stencil, out.dtype, out.shape, out.nbytes)
+    if plan.substitute is not None:
+        return (None, plan.substitute)
+    return (None, lambda *now: carry_out(info, plan, now))
+
+
+# --- the generator
+
+
+def _source(info: OpInfo, entry: Entry | None) -> tuple[str, list[Any]]:
+    """Source of a factory for ``info``'s kernel, and the constants the factory takes after (get, miss)."""
+    names = [arg.name if arg.kwarg_only else f"a{i}" for i, arg in enumerate(info.args)]
+    names = [f"{n}_" if n in _RESERVED else n for n in names]
+    constants: list[Any] = []
+
+    def constant(value: Any) -> str:
+        constants.append(value)
+        return f"c{len(constants) - 1}"
+
+    signature, starred = [], False
+    for name, arg in zip(names, info.args, strict=True):
+        if arg.kwarg_only and not starred:
+            signature.append("*")
+            starred = True
+        signature.append(f"{name}={constant(arg.default)}" if arg.has_default else name)
+    bits = _bits(info)
+    body: list[str] = []
+    keys = []
+    for i, (name, arg) in enumerate(zip(names, info.args, strict=True)):
+        lines, key = _argument(i, name, arg, entry, bits, constant)
+        body += lines
+        if key is not None:
+            keys.append(key)
+    key = f"({''.join(f'{k}, ' for k in keys)})" if keys else "()"
+    values = f"({''.join(f'{n}, ' for n in names)})"
+    body.append(f"key = {key}")
+    body += _mutating_tail(info, names, values) if info.mutates else _functional_tail(values)
+    args = ", ".join(["get", "miss", *(f"c{i}" for i in range(len(constants)))])
+    text = [f"def factory({args}):", f"    def kernel({', '.join(signature)}):", "        handles = []; numbers = []"]
+    text += [f"        {line}" for line in body]
+    text.append("    return kernel")
+    return "\n".join(text), constants
+
+
+_RESERVED: Final = frozenset({"get", "miss", "handles", "numbers", "key", "plan", "lambda", "from", "is"})
+
+
+def _bits(info: OpInfo) -> str:
+    """Key parts for torch's lazy conjugate and negative bits, where its dispatcher leaves them to the kernel."""
+    parts = ""
+    if has_kernel(info.name, "Conjugate"):
+        parts += ", {x}.is_conj()"
+    if has_kernel(info.name, "Negative"):
+        parts += ", {x}.is_neg()"
+    return parts
+
+
+def _argument(i: int, name: str, arg: Arg, entry: Entry | None, bits: str, constant: Callable[[Any], str]) -> tuple[list[str], str | None]:
+    """Lines that describe one argument, and its part of the key."""
+    key = f"k{i}"
+    if arg.kind is Kind.TENSOR:
+        return _tensor(name, key, bits), key
+    if arg.kind is Kind.TENSORS:
+        item = _tensor("x", "kx", bits)
+        return [
+            f"{key} = []",
+            f"for x in {name} or ():",
+            *(f"    {line}" for line in item),
+            f"    {key}.append(kx)",
+            f"{key} = tuple({key})",
+        ], key
+    if arg.kind in (Kind.NUMBER, Kind.NUMBERS):
+        return _number(name, key, arg, entry, constant), key
+    if arg.kind is Kind.PLAINS:
+        return [f"{key} = tuple({name}) if {name} is not None else None"], key
+    if arg.kind in (Kind.GENERATOR, Kind.IGNORED):
+        return [], None
+    return [], name
+
+
+def _tensor(name: str, key: str, bits: str) -> list[str]:
+    meta = f"({name}.dtype, {name}.size(), {name}.stride(), {name}.storage_offset(), {name}.is_cpu{bits.format(x=name)})"
+    return [
+        f"t = type({name})",
+        "if t is Tensor or t is Parameter:",
+        f"    {key} = {meta}",
+        f"    handles.append({name}.untyped_storage().data_ptr() >> {HANDLE_SHIFT})",
+        "else:",
+        f"    {key} = describe({name}, handles, numbers)",
+    ]
+
+
+def _number(name: str, key: str, arg: Arg, entry: Entry | None, constant: Callable[[Any], str]) -> list[str]:
+    if arg.kind is Kind.NUMBERS:
+        if entry is None or arg.name in entry.concrete:
+            return [f"{key} = tuple([(type(x), x) for x in {name}]) if {name} is not None else None"]
+        return [
+            f"if {name} is None: {key} = None",
+            f"else: {key} = tuple(map(type, {name})); numbers += [int(x) if type(x) is bool else x for x in {name}]",
+        ]
+    if entry is None or arg.name in entry.concrete:
+        return [f"{key} = (type({name}), {name})"]
+    append = f"{key} = type({name}); numbers.append(int({name}) if {key} is bool else {name})"
+    lines = [f"if {name} is None: {key} = None"]
+    special = entry.special.get(arg.name)
+    if special:
+        lines.append(f"elif {name} in {constant(tuple(special))}: {key} = (type({name}), {name})")
+    return [*lines, f"else: {append}"]
+
+
+def _functional_tail(values: str) -> list[str]:
+    return [
+        "plan = get(key)",
+        f"if plan is None: return miss(key, {values})",
+        f"if plan[0] is None: return plan[1]{values}",
+        "stencil, dtype, shape, nbytes = plan",
+        "handle = new_handle(nbytes)",
+        "result = make_empty(shape, dtype)",
+        "storage = result.untyped_storage()",
+        f"storage._swap_data_ptr_(make_storage(handle << {HANDLE_SHIFT}, device, nbytes))",
+        "storage._wooly_buf = Buf(handle, nbytes)",
+        "handles.append(handle)",
+        "append((stencil, handles, numbers))",
+        f"if len(pending) >= {RECORDS_MAX}: flush()",
+        "return result",
+    ]
+
+
+def _mutating_tail(info: OpInfo, names: Sequence[str], values: str) -> list[str]:
+    lines = []
+    if sum(a.kind is Kind.TENSOR for a in info.args) > 1 or any(a.kind is Kind.TENSORS for a in info.args):
+        lines += [
+            "if len(set(handles)) != len(handles):",
+            "    key = (key, tuple(map(handles.index, handles))); handles = list(dict.fromkeys(handles))",
+        ]
+    returned = [names[r] if r is not None else "None" for r in info.returns]
+    return [
+        *lines,
+        "plan = get(key)",
+        f"if plan is None: return miss(key, {values})",
+        f"if plan[0] is None: return plan[1]{values}",
+        "append((plan[0], handles, numbers))",
+        f"if len(pending) >= {RECORDS_MAX}: flush()",
+        f"return {', '.join(returned)}" if len(returned) != 1 else f"return {returned[0]}",
+    ]

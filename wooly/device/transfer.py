@@ -1,0 +1,311 @@
+"""Bytes between this machine and the device: uploads, fetches, and the kernels that are about where a tensor lives.
+
+May live here: copy_, _to_copy, item, resize_, set_ and their helpers. May not: computing.
+Every CPU tensor made here names its device: a script may have set another default.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from wooly.device.backend import handle_of, is_our_device, is_ours, make_empty, raw_device, set_storage
+from wooly.device.recorder import RECORDER
+from wooly.device.tensors import contiguous_strides, new_tensor, span_nbytes
+from wooly.link import ReadBytes
+
+__all__ = [
+    "upload", "fetch", "fetch_all", "empty", "empty_strided", "make_copy_", "make_to_copy", "local_scalar_dense", "equal",
+    "check_device", "check_device_with", "resize_", "resize_output", "resize_storage", "set_storage_offset_", "set_storage_", "set_tensor_", "set_",
+]  # fmt: skip
+
+_SPAN_READ_MAX: Final = 1 << 20
+"""A tensor with gaps is read with them up to this many bytes; above, it is made contiguous on the device first."""
+
+
+# --- to the device
+
+
+def upload(tensor: torch.Tensor) -> torch.Tensor:
+    """A device tensor with the elements of a CPU tensor, and its layout where that is dense."""
+    source = tensor.detach()
+    if source.is_conj():
+        source = source.resolve_conj()
+    if source.is_neg():
+        source = source.resolve_neg()
+    copy = source.clone(memory_format=torch.preserve_format)
+    shape, strides = tuple(copy.size()), tuple(copy.stride())
+    nbytes = copy.numel() * copy.dtype.itemsize
+    target, handle = new_tensor(copy.dtype, shape, None if strides == contiguous_strides(shape) else strides, nbytes)
+    RECORDER.upload(handle, _bytes_of(copy))
+    return target
+
+
+def _bytes_of(dense: torch.Tensor) -> memoryview:
+    """The memory of a dense CPU tensor that starts at its storage's start."""
+    if dense.numel() == 0:
+        return memoryview(b"")
+    flat = dense.as_strided((dense.numel(),), (1,), 0).view(torch.uint8)
+    return memoryview(flat.numpy())
+
+
+# --- from the device
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """A tensor about to be read; it is kept so that its buffer lives until then."""
+
+    tensor: torch.Tensor
+    read: tuple[int, int, int]
+
+    def tensor_of(self, data: ReadBytes) -> torch.Tensor:
+        t = self.tensor
+        raw = torch.empty(self.read[2], dtype=torch.uint8, device="cpu")
+        raw.numpy()[:] = np.frombuffer(data, np.uint8)
+        result = raw.view(t.dtype).as_strided(t.size(), t.stride(), 0)
+        if t.is_conj():
+            result = result.conj().resolve_conj()
+        return torch._neg_view(result).resolve_neg() if t.is_neg() else result
+
+
+def _reading(tensor: torch.Tensor) -> _Reading:
+    tensor = tensor.detach()
+    itemsize = tensor.dtype.itemsize
+    nbytes = span_nbytes(itemsize, tensor.size(), tensor.stride())
+    if nbytes > max(_SPAN_READ_MAX, 2 * tensor.numel() * itemsize):
+        tensor = torch.ops.aten.clone.default(tensor, memory_format=torch.contiguous_format)
+        nbytes = tensor.numel() * itemsize
+    return _Reading(tensor, (handle_of(tensor), tensor.storage_offset() * itemsize, nbytes))
+
+
+def fetch(tensor: torch.Tensor) -> torch.Tensor:
+    """A CPU tensor with the elements of a device tensor, strides kept (overlaps too). Waits for the node."""
+    result: torch.Tensor = fetch_all([tensor])[0]
+    return result
+
+
+def fetch_all(values: Sequence[Any]) -> list[Any]:
+    """``values`` with every device tensor (in lists too) replaced by a CPU copy; one wait for all."""
+    readings: dict[int, _Reading] = {}
+    for value in values:
+        for item in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(item, torch.Tensor) and is_ours(item):
+                readings[id(item)] = _reading(item)
+    wanted = [r for r in readings.values() if r.read[2]]
+    answers = dict(zip(map(id, wanted), RECORDER.fetch([r.read for r in wanted]) if wanted else [], strict=True))
+    copies = {key: r.tensor_of(answers.get(id(r), b"")) for key, r in readings.items()}
+
+    def local(value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return [local(v) for v in value]
+        return copies.get(id(value), value) if isinstance(value, torch.Tensor) else value
+
+    return [local(v) for v in values]
+
+
+def local_scalar_dense(self: torch.Tensor) -> Any:
+    """The kernel behind ``item()``."""
+    return fetch(self).item()
+
+
+def equal(self: torch.Tensor, other: torch.Tensor) -> bool:
+    """The kernel behind ``torch.equal``: compared on the device, one bit fetched."""
+    if self.size() != other.size():
+        return False
+    if self.numel() == 0:
+        return True
+    return bool(torch.ops.aten.all.default(torch.ops.aten.eq.Tensor(self, other)).item())
+
+
+# --- factories
+
+
+def empty(
+    size: Sequence[int],
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: bool | None = None,
+    memory_format: torch.memory_format | None = None,
+) -> torch.Tensor:
+    """The kernel of ``empty.memory_format``. The buffer is zeroed: nobody's old data is ever seen."""
+    strides = None
+    if memory_format not in (None, torch.contiguous_format, torch.preserve_format):
+        strides = tuple(torch.empty(size, device="meta", memory_format=memory_format).stride())
+    return _allocated(tuple(size), strides, dtype, device)
+
+
+def empty_strided(
+    size: Sequence[int],
+    stride: Sequence[int],
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: bool | None = None,
+) -> torch.Tensor:
+    """The kernel of ``empty_strided``."""
+    return _allocated(tuple(size), tuple(stride), dtype, device)
+
+
+def _any_device(device: Any) -> int:
+    """Before the face is on, every index is taken for the first."""
+    return 0
+
+
+_device_check: Callable[[Any], int] = _any_device
+
+
+def check_device_with(check: Callable[[Any], int]) -> None:
+    """``check(device)`` raises for a device index that does not exist."""
+    global _device_check
+    _device_check = check
+
+
+def check_device(device: Any) -> None:
+    """Raises what CUDA raises for a device that does not exist."""
+    _device_check(device)
+
+
+def _allocated(size: tuple[int, ...], strides: tuple[int, ...] | None, dtype: torch.dtype | None, device: Any) -> torch.Tensor:
+    if device is not None:
+        check_device(device)
+    if any(n < 0 for n in size):
+        raise RuntimeError(f"Trying to create tensor with negative dimension {min(size)}: {list(size)}")
+    dtype = dtype or torch.get_default_dtype()
+    if strides == contiguous_strides(size):
+        strides = None
+    nbytes = math.prod(size) * dtype.itemsize if strides is None else span_nbytes(dtype.itemsize, size, strides)
+    tensor, handle = new_tensor(dtype, size, strides, nbytes)
+    RECORDER.alloc(handle, nbytes)
+    return tensor
+
+
+# --- copies between devices
+
+
+def make_copy_(on_device: Callable[..., Any]) -> Callable[..., torch.Tensor]:
+    """The kernel of ``copy_``; ``on_device`` copies between two tensors of ours."""
+
+    def copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+        if is_ours(self):
+            if is_ours(src):
+                on_device(self, src)
+            elif raw_device(src).type == "cpu":
+                on_device(self, upload(src))
+            else:
+                raise RuntimeError(f"copy_ from {raw_device(src)} to the device is not possible")
+        else:
+            torch.ops.aten.copy_.default(self.detach(), fetch(src))
+        return self
+
+    return copy_
+
+
+def make_to_copy(on_device: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """The kernel of ``_to_copy``; ``on_device(self, dtype=, memory_format=)`` converts a tensor of ours."""
+
+    def to_copy(
+        self: torch.Tensor,
+        dtype: torch.dtype | None = None,
+        layout: Any = None,
+        device: Any = None,
+        pin_memory: bool | None = None,
+        non_blocking: bool = False,
+        memory_format: torch.memory_format | None = None,
+    ) -> torch.Tensor:
+        ours = is_ours(self)
+        to_ours = ours if device is None else is_our_device(device)
+        if device is not None and to_ours:
+            check_device(device)
+        if ours and to_ours:
+            return on_device(self, dtype=dtype or self.dtype, memory_format=memory_format)
+        if ours:
+            if torch.device(device).type == "meta":
+                return torch.empty_strided(self.size(), self.stride(), dtype=dtype or self.dtype, device="meta")
+            here = fetch(self)
+            kept = here.clone(memory_format=memory_format or torch.preserve_format)
+            return torch.ops.aten._to_copy.default(kept, dtype=dtype, device=device) if dtype or str(device) != "cpu" else kept
+        # The conversion happens on the side where fewer bytes travel.
+        source = self.detach()
+        if memory_format is not None and memory_format is not torch.preserve_format:
+            source = source.contiguous(memory_format=memory_format)
+        if dtype is None or dtype == source.dtype:
+            return upload(source)
+        if dtype.itemsize <= source.dtype.itemsize:
+            return upload(source.to(dtype))
+        return on_device(upload(source), dtype=dtype, memory_format=memory_format)
+
+    return to_copy
+
+
+# --- storages
+
+
+def resize_(self: torch.Tensor, size: Sequence[int], memory_format: torch.memory_format | None = None) -> torch.Tensor:
+    """The kernel of ``resize_``: a larger storage keeps its contents; other views of it see the new one, as in torch."""
+    size = tuple(size)
+    if size == tuple(self.size()):
+        return self
+    strides: Sequence[int] = contiguous_strides(size)
+    if memory_format not in (None, torch.contiguous_format, torch.preserve_format):
+        strides = torch.empty(size, device="meta", memory_format=memory_format).stride()
+    storage = self.untyped_storage()
+    needed = span_nbytes(self.dtype.itemsize, size, strides, self.storage_offset())
+    if needed > storage.nbytes():
+        resize_storage(storage, needed)
+    return set_storage(self, storage, self.storage_offset(), size, strides)
+
+
+def resize_storage(storage: Any, nbytes: int) -> None:
+    """Give ``storage`` a buffer of ``nbytes`` with the same first bytes (zeros behind them)."""
+    fresh = empty((nbytes,), dtype=torch.uint8)
+    kept = min(nbytes, storage.nbytes())
+    if kept:
+        old = set_storage(make_empty((0,), torch.uint8), storage, 0, (kept,), (1,))
+        torch.ops.aten.copy_.default(fresh.narrow(0, 0, kept), old)
+    other = fresh.untyped_storage()
+    storage._swap_data_ptr_(other)
+    mine = getattr(storage, "_wooly_buf", None)
+    storage._wooly_buf = other._wooly_buf
+    other._wooly_buf = mine
+
+
+def resize_output(out: torch.Tensor, shape: Sequence[int]) -> None:
+    """Give an out= tensor the shape of the result, with torch's warning when it held something else."""
+    if tuple(out.size()) == tuple(shape):
+        return
+    if out.numel():
+        warnings.warn(
+            f"An output with one or more elements was resized since it had shape {list(out.size())}, which does not match the required "
+            f"output shape {list(shape)}. This behavior is deprecated, and in a future PyTorch release outputs will not be resized "
+            "unless they have zero elements.",
+            stacklevel=2,
+        )
+    out.resize_(tuple(shape))
+
+
+def set_storage_offset_(self: torch.Tensor, source: Any, offset: int, size: Sequence[int], stride: Sequence[int] = ()) -> torch.Tensor:
+    """The kernel of ``set_.source_Storage_storage_offset``."""
+    return set_storage(self, source, offset, size, stride or contiguous_strides(size))
+
+
+def set_storage_(self: torch.Tensor, source: Any) -> torch.Tensor:
+    """The kernel of ``set_.source_Storage``: the whole storage as one dimension."""
+    return set_storage(self, source, 0, (source.nbytes() // self.dtype.itemsize,), (1,))
+
+
+def set_tensor_(self: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    """The kernel of ``set_.source_Tensor``."""
+    return set_storage(self, source.untyped_storage(), source.storage_offset(), source.size(), source.stride())
+
+
+def set_(self: torch.Tensor) -> torch.Tensor:
+    """The kernel of ``set_``: empty."""
+    return set_tensor_(self, empty((0,), dtype=self.dtype))
