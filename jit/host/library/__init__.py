@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from jit.host.library import blas, conv, matmul
+from jit.host.library import blas, conv, index, matmul, pool
 from jit.host.library.build import Unsupported
 from jit.host.library.kernels import kernel
 from jit.host.record import Record
@@ -26,6 +26,13 @@ LOWER: Final[dict[str, Callable[[BoundInstr], list[Record] | None]]] = {
     "conv": conv.conv,
     "conv_dx": conv.conv_dx,
     "conv_dw": conv.conv_dw,
+    "max_pool": pool.max_pool,
+    "avg_pool": pool.avg_pool,
+    "avg_pool_dx": pool.avg_pool_dx,
+    "gather": index.gather,
+    "scatter": index.scatter,
+    "index": index.index,
+    "index_put": index.index_put,
 }
 """The lowering of each operation that has one, by name."""
 

@@ -15,6 +15,7 @@ from jit.host.library import blas
 from jit.host.library.build import Build, View, contiguous, overlaps, view
 from jit.host.library.kernels.conv import SLACK
 from jit.host.library.matmul import BLAS_LETTER, product
+from jit.host.library.windows import five, is_plane, spread, walk_of, window_args
 from jit.host.record import Arg, Record, Symbol
 from wis.dtypes import ACCUMULATE
 from wis.program import BoundInstr
@@ -59,9 +60,7 @@ class _Conv:
 
     @property
     def variant(self) -> str:
-        depth = "flat" if self.y.shape[2] == 1 else "deep"
-        walk = "unit" if self.stride[2] * self.x.strides[4] == 1 or self.y.shape[4] == 1 else "strided"
-        return f"{self.x.dtype.text}.{depth}.{walk}"
+        return f"{self.x.dtype.text}.{walk_of(self.x, self.y, self.stride)}"
 
     @property
     def flops_per_image(self) -> float:
@@ -72,7 +71,7 @@ class _Conv:
     def is_product(self) -> bool:
         """A window of one point: the columns matrix would be a copy of x."""
         point = prod(self.w.shape[2:]) == 1 and prod(self.stride) == 1 and not any(self.pad)
-        return point and _is_plane(self.x) and _is_plane(self.y) and self.rows * self.y.shape[4] >= 64
+        return point and is_plane(self.x) and is_plane(self.y) and self.rows * self.y.shape[4] >= 64
 
 
 def conv(instr: BoundInstr) -> list[Record] | None:
@@ -109,29 +108,15 @@ def _lower(
         ins, target = [build.packed(x, wide) for x in ins], build.temp(wide, out.shape)
     if target.dtype not in BLAS_LETTER:
         return None
-    x, w, y = (_five(v) for v in roles(ins[0], ins[1], target))
+    x, w, y = (five(v) for v in roles(ins[0], ins[1], target))
     groups, *rest = instr.attrs
     rank = len(rest) // 3
-    pads = 3 - rank
-    stride = (1,) * pads + tuple(rest[:rank])
-    pad = (0,) * pads + tuple(rest[rank : 2 * rank])
-    dilation = (1,) * pads + tuple(rest[2 * rank :])
+    stride, dilation = spread(tuple(rest[:rank]), 1), spread(tuple(rest[2 * rank :]), 1)
+    pad = spread(tuple(rest[rank : 2 * rank]), 0)
     emit(build, _Conv(x, w, y, groups, stride, pad, dilation))
     if target is not out:
         build.copy(target, out)
     return build.records
-
-
-def _five(v: View) -> View:
-    """With spatial dimensions of size 1 put in front until there are three."""
-    missing = 5 - len(v.shape)
-    shape = v.shape[:2] + (1,) * missing + v.shape[2:]
-    return replace(v, shape=shape, strides=v.strides[:2] + (0,) * missing + v.strides[2:])
-
-
-def _is_plane(v: View) -> bool:
-    """Whether the spatial dimensions of each channel are one run of neighbours."""
-    return all(size == 1 or a == b for size, a, b in zip(v.shape[2:], v.strides[2:], contiguous(v.shape[2:]), strict=True))
 
 
 def _with_packed_weights(build: Build, c: _Conv) -> _Conv:
@@ -144,27 +129,18 @@ def _with_packed_weights(build: Build, c: _Conv) -> _Conv:
 def _with_planes(build: Build, c: _Conv) -> _Conv:
     """The arriving gradient y, with each channel a run of neighbours."""
     wide_enough = c.y.strides[1] >= prod(c.y.shape[2:]) or c.filters == 1
-    return c if _is_plane(c.y) and wide_enough else replace(c, y=build.packed(c.y))
+    return c if is_plane(c.y) and wide_enough else replace(c, y=build.packed(c.y))
 
 
 def _geometry(c: _Conv) -> dict[str, Arg]:
     args: dict[str, Arg] = {
-        "blas": Symbol(BLAS_LETTER[c.x.dtype] + "gemm"), "channels": c.channels, "t_h": c.y.shape[3], "t_w": c.y.shape[4],
+        "blas": Symbol(BLAS_LETTER[c.x.dtype] + "gemm"), "channels": c.channels,
         "x_n": c.x.strides[0], "x_c": c.x.strides[1], "x": c.x.ptr(), "w": c.w.ptr(), "y": c.y.ptr(),
         "x_g": c.x.strides[1] * c.channels, "w_g": c.w.strides[0] * c.filters, "w_o": _leading(c.w.strides[0], c.filters, c.window),
         "y_n": c.y.strides[0], "y_g": c.y.strides[1] * c.filters, "y_o": _leading(c.y.strides[1], c.filters, prod(c.y.shape[2:])),
         "groups": c.groups, "filters": c.filters, "window": c.window, "all_rows": c.rows,
     }  # fmt: skip
-    for name, values in (
-        ("k", c.w.shape[2:]),
-        ("size", c.x.shape[2:]),
-        ("stride", c.stride),
-        ("pad", c.pad),
-        ("dilation", c.dilation),
-        ("x_s", c.x.strides[2:]),
-    ):
-        args |= {f"{name}{d}": value for d, value in enumerate(values)}
-    return args
+    return args | window_args(c.x, c.y, c.w.shape[2:], c.stride, c.pad, c.dilation)
 
 
 def _leading(stride: int, rows: int, columns: int) -> int:
@@ -198,7 +174,7 @@ def _forward(build: Build, c: _Conv) -> None:
         return
     result = c.y
     c = _with_packed_weights(build, c)
-    if not (_is_plane(c.y) and c.y.strides[1] >= prod(c.y.shape[2:])):
+    if not (is_plane(c.y) and c.y.strides[1] >= prod(c.y.shape[2:])):
         c = replace(c, y=build.temp(c.y.dtype, c.y.shape))
     n = c.x.shape[0]
     tile = _tile(c, max(1, n // 8))

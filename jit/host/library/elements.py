@@ -25,28 +25,34 @@ class Element:
     def is_float(self) -> bool:
         return self.compute.kind == "f"
 
-    def load(self, place: Value, lanes: int = 1) -> Value:
-        value = place.load(self.storage.vec(lanes))
+    def decode(self, raw: Value) -> Value:
+        """What lies in memory as a value to compute with."""
         if self.name == "bf16":
-            return (value.to(U32) << 16).bits(F32)
+            return (raw.to(U32) << 16).bits(F32)
         if self.name == "bool":
-            return value.ne(0).to(I8) & 1
-        return value.to(self.compute)
+            return raw.ne(0).to(U8)
+        return raw.to(self.compute)
+
+    def encode(self, value: Value) -> Value:
+        """A computed value as it lies in memory."""
+        if self.name != "bf16":
+            return value.to(self.storage)
+        bits = value.bits(U32)
+        rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+        quiet = (bits >> 16) | 0x40  # rounding up could carry a NaN's payload into infinity
+        return value.is_nan().select(quiet, rounded).to(U16)
+
+    def load(self, place: Value, lanes: int = 1) -> Value:
+        return self.decode(place.load(self.storage.vec(lanes)))
 
     def store(self, place: Value, value: Value) -> None:
-        if self.name == "bf16":
-            bits = value.bits(U32)
-            rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-            quiet = (bits >> 16) | 0x40  # rounding up could carry a NaN's payload into infinity
-            place.store(value.is_nan().select(quiet, rounded).to(U16))
-        else:
-            place.store(value.to(self.storage))
+        place.store(self.encode(value))
 
 
 ELEMENTS: Final[dict[str, Element]] = {
     element.name: element
     for element in (
-        Element("bool", U8, I8),
+        Element("bool", U8, U8),
         Element("u8", U8, U8),
         Element("i8", I8, I8),
         Element("i16", I16, I16),

@@ -377,11 +377,11 @@ class Fn:
     def intrinsic(self, name: str, *args: Value, result: Type | None = None, flags: str = "") -> Value:
         """Call ``llvm.<name>`` overloaded on the type of the first argument; ``flags``: trailing ``i1`` immediates as text."""
         type = result or args[0].type
-        full = f"@llvm.{name}.{args[0].type.suffix}"
+        full = f"llvm.{name}.{args[0].type.suffix}"
         extra = f", {flags}" if flags else ""
         kinds = ", ".join([a.type.text for a in args] + (["i1"] if flags else []))
-        self._declared[full] = f"declare {type.text} {full}({kinds})"
-        return self.op(type, f"call {type.text} {full}({', '.join(f'{a.type.text} {a.text}' for a in args)}{extra})")
+        self._declared[full] = f"declare {type.text} @{full}({kinds})"
+        return self.op(type, f"call {type.text} @{full}({', '.join(f'{a.type.text} {a.text}' for a in args)}{extra})")
 
     def fma(self, a: Value, b: Value, c: Value) -> Value:
         """a * b + c rounded once."""
@@ -389,28 +389,28 @@ class Fn:
 
     def masked_load(self, place: Value, mask: Value, type: Type) -> Value:
         """A vector whose lanes outside ``mask`` are 0 and are not read."""
-        full = f"@llvm.masked.load.{type.suffix}.p0"
-        self._declared[full] = f"declare {type.text} {full}(ptr, i32, {mask.type.text}, {type.text})"
+        full = f"llvm.masked.load.{type.suffix}.p0"
+        self._declared[full] = f"declare {type.text} @{full}(ptr, i32, {mask.type.text}, {type.text})"
         args = f"ptr {place.text}, i32 {type.nbytes}, {mask.type.text} {mask.text}, {type.text} zeroinitializer"
-        return self.op(type, f"call {type.text} {full}({args})")
+        return self.op(type, f"call {type.text} @{full}({args})")
 
     def masked_store(self, place: Value, mask: Value, value: Value) -> None:
         """Write the lanes in ``mask``."""
         type = value.type
-        full = f"@llvm.masked.store.{type.suffix}.p0"
-        self._declared[full] = f"declare void {full}({type.text}, ptr, i32, {mask.type.text})"
+        full = f"llvm.masked.store.{type.suffix}.p0"
+        self._declared[full] = f"declare void @{full}({type.text}, ptr, i32, {mask.type.text})"
         args = f"{type.text} {value.text}, ptr {place.text}, i32 {type.nbytes}, {mask.type.text} {mask.text}"
-        self.line(f"call void {full}({args})")
+        self.line(f"call void @{full}({args})")
 
     def gather(self, base: Value, index: Value, mask: Value, type: Type) -> Value:
         """Lanes read from ``base`` + their own index (elements of ``type``); lanes outside ``mask`` are 0 and are not read."""
         points = f"<{type.lanes} x ptr>"
         places = "%" + self._name("v")
         self.line(f"{places} = getelementptr {type.scalar}, ptr {base.text}, {index.type.text} {index.text}")
-        full = f"@llvm.masked.gather.{type.suffix}.v{type.lanes}p0"
-        self._declared[full] = f"declare {type.text} {full}({points}, i32, {mask.type.text}, {type.text})"
+        full = f"llvm.masked.gather.{type.suffix}.v{type.lanes}p0"
+        self._declared[full] = f"declare {type.text} @{full}({points}, i32, {mask.type.text}, {type.text})"
         args = f"{points} {places}, i32 {type.nbytes}, {mask.type.text} {mask.text}, {type.text} zeroinitializer"
-        return self.op(type, f"call {type.text} {full}({args})")
+        return self.op(type, f"call {type.text} @{full}({args})")
 
     def call(self, function: Value, *args: Value) -> None:
         """Call a C function that returns nothing through its address."""

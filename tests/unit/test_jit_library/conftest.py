@@ -16,6 +16,7 @@ import pytest
 
 from jit.host import library
 from jit.host.record import F32, F64, SCRATCH_BYTES, Arg, Ptr, Record, ScalarArg, Symbol, TempPtr, TempRef, TrapPtr
+from wis import reference
 from wis.dtypes import DType
 from wis.ops import BY_NAME
 from wis.program import BoundInstr, Operand, Scalar
@@ -70,7 +71,7 @@ class Bench:
             strides = [prod(value.shape[d + 1 :]) for d in range(value.ndim)]
         low = sum((n - 1) * s for n, s in zip(value.shape, strides, strict=True) if s < 0 and n)
         high = sum((n - 1) * s for n, s in zip(value.shape, strides, strict=True) if s > 0 and n)
-        memory = _aligned((offset - low + high + 1) * dtype.itemsize)
+        memory = _aligned((offset - low + high + 1) * dtype.itemsize + 64)
         self.buffers.append(memory)
         made = Operand(len(self.buffers) - 1, dtype, value.shape, tuple(strides), offset - low)
         self.array(made)[...] = value
@@ -98,7 +99,8 @@ class Bench:
     def array(self, operand: Operand) -> Array:
         """A NumPy view of an operand's memory."""
         size = operand.dtype.itemsize
-        typed = np.ndarray(len(self.buffers[operand.buffer]) // size, operand.dtype.numpy, self.buffers[operand.buffer])
+        whole = self.buffers[operand.buffer]
+        typed = whole[: len(whole) // size * size].view(operand.dtype.numpy)
         return np.lib.stride_tricks.as_strided(typed[operand.offset :], operand.shape, [size * s for s in operand.strides])
 
     def lower(self, name: str, outs: Sequence[Operand], ins: Sequence[Operand | Scalar], attrs: Sequence[int] = ()) -> list[Record]:
@@ -117,10 +119,46 @@ class Bench:
         self.execute(records, pieces=3)
         for buffer, first in zip(self.buffers, whole, strict=True):
             assert np.array_equal(buffer, first), f"{name}: the result depends on how units are cut"
-        written = {out.buffer for out in outs}
         for i, (buffer, old) in enumerate(zip(self.buffers, before, strict=True)):
-            assert i in written or np.array_equal(buffer, old), f"{name} wrote to an input"
+            elsewhere = self._untouchable(i, outs)
+            assert np.array_equal(buffer[elsewhere], old[elsewhere]), f"{name} wrote outside of its outputs"
         return [self.array(out) for out in outs]
+
+    def _untouchable(self, buffer: int, outs: Sequence[Operand]) -> Array:
+        """Which bytes of a buffer belong to no output."""
+        mine, self.buffers = self.buffers, [np.zeros_like(b) for b in self.buffers]
+        for out in outs:
+            raw = Operand(out.buffer, DType.U8, (*out.shape, out.dtype.itemsize), (*(s * out.dtype.itemsize for s in out.strides), 1), 0)
+            start = out.offset * out.dtype.itemsize
+            self.array(Operand(raw.buffer, raw.dtype, raw.shape, raw.strides, start))[...] = 1
+        marks, self.buffers = self.buffers, mine
+        return marks[buffer] == 0
+
+    def check(
+        self, name: str, outs: Sequence[Operand], ins: Sequence[Operand | Scalar], attrs: Sequence[int] = (), tolerance: float = 0.0
+    ) -> list[Array]:
+        """As ``run``; the outs must equal the reference's: bit for bit, or within ``tolerance`` relative to the greatest value."""
+        memory = [buffer.copy() for buffer in self.buffers]
+        instr = BoundInstr(BY_NAME[name], tuple(outs), tuple(ins), tuple(attrs))
+        trapped = reference.step(instr, self.scalars, memory)
+        mine, self.buffers = self.buffers, memory
+        want = [self.array(out).copy() for out in outs]
+        self.buffers = mine
+        got = self.run(name, outs, ins, attrs)
+        assert self.trapped == trapped
+        for a, b in zip(got, want, strict=True):
+            if tolerance:
+                wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
+                assert np.array_equal(np.isfinite(wide_a), np.isfinite(wide_b))
+                finite = np.isfinite(wide_b)
+                assert np.array_equal(wide_a[~finite], wide_b[~finite], equal_nan=True)
+                scale = np.abs(wide_b[finite]).max(initial=0.0)
+                assert np.abs(wide_a[finite] - wide_b[finite]).max(initial=0.0) <= tolerance * max(scale, 1e-30)
+            else:
+                if a.dtype.kind in "fcV":
+                    a, b = np.asarray(a, np.complex128), np.asarray(b, np.complex128)
+                assert np.array_equal(a, b, equal_nan=True)
+        return got
 
     def execute(self, records: Sequence[Record], pieces: int) -> None:
         temps: dict[int, Array] = {}

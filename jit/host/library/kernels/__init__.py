@@ -11,7 +11,7 @@ from functools import cache
 from typing import Final
 
 from jit.host.library.emit import Fn
-from jit.host.library.kernels import conv, gemm, move
+from jit.host.library.kernels import conv, gemm, index, move, pool
 
 __all__ = ["FAMILIES", "PREFIX", "Kernel", "kernel"]
 
@@ -28,6 +28,14 @@ FAMILIES: Final[dict[str, Callable[..., None]]] = {
     "conv_dx": conv.conv_dx,
     "conv_dw": conv.conv_dw,
     "sum_parts": conv.sum_parts,
+    "max_pool": pool.max_pool,
+    "avg_pool": pool.avg_pool,
+    "avg_pool_dx": pool.avg_pool_dx,
+    "gather": index.gather,
+    "scatter": index.scatter,
+    "scatter_value": index.scatter_value,
+    "index": index.index,
+    "index_put": index.index_put,
 }
 
 

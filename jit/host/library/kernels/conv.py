@@ -5,15 +5,15 @@ one image; its columns matrix ``col`` is [channels * window, pixels of the tile]
 input gradient one image of one group (windows overlap, so an image is summed by one thread, in order); of the weight gradient one share
 of the images of one group, summed in order into a partial result of its own.
 
-Variants: ``depth`` is "flat" when the output has one layer in depth, else "deep"; ``walk`` is "unit" when neighbouring outputs read
-neighbouring inputs along a row, else "strided".
+Variants: ``depth`` is "flat" when the output has one layer in depth, else "deep"; ``walk`` is one of ``windows.WALKS``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jit.host.library.emit import F32, F64, I8, I32, I64, Fn, Type, Value
+from jit.host.library.emit import F32, F64, I8, I32, Fn, Type, Value
+from jit.host.library.kernels.windows import Geometry, geometry, row_of, span, vector_of
 
 __all__ = ["SLACK", "conv", "conv_dw", "conv_dx", "sum_parts"]
 
@@ -25,112 +25,58 @@ _ROW_MAJOR, _NO_TRANS, _TRANS = 101, 111, 112
 
 
 @dataclass(frozen=True, slots=True)
-class _Geometry:
-    """Sizes a kernel needs; x is the side with input geometry, t the side with output geometry."""
+class _Images:
+    """The channels and images of x beside the geometry of one of its planes; strides in elements."""
 
     channels: Value
-    k: list[Value]
-    size: list[Value]
-    t_h: Value
-    t_w: Value
-    stride: list[Value]
-    pad: list[Value]
-    dilation: list[Value]
     x_n: Value
     x_c: Value
-    x: list[Value]
 
 
-def _geometry(f: Fn) -> _Geometry:
-    """Declare the arguments; lists are (depth, height, width), the last five are strides of x in elements."""
-    return _Geometry(
-        f.i64("channels"), f.i64s("k", 3), f.i64s("size", 3), f.i64("t_h"), f.i64("t_w"), f.i64s("stride", 3), f.i64s("pad", 3),
-        f.i64s("dilation", 3), f.i64("x_n"), f.i64("x_c"), f.i64s("x_s", 3),
-    )  # fmt: skip
+def _images(f: Fn) -> _Images:
+    return _Images(f.i64("channels"), f.i64("x_n"), f.i64("x_c"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Span:
-    """The outputs [low, high) of a row that read inside the input at one column of the window; ``shift``: input of output 0."""
-
-    low: Value
-    high: Value
-    shift: Value
-
-
-def _ceil_div(value: Value, by: Value) -> Value:
-    """ceil(value / by) for value > -by."""
-    return (value + by - 1) // by
-
-
-def _span(f: Fn, g: _Geometry, kw: Value) -> _Span:
-    shift = kw * g.dilation[2] - g.pad[2]
-    low = (shift < 0).select(_ceil_div(-shift, g.stride[2]), 0).min(g.t_w)
-    left = g.size[2] - shift
-    high = (left > 0).select(_ceil_div(left, g.stride[2]), 0).min(g.t_w)
-    return _Span(low, high, shift)
-
-
-def _row(g: _Geometry, depth: str, q: Value, kd: Value, kh: Value) -> tuple[Value, Value]:
-    """(offset of the input row that output row ``q`` reads, whether it lies inside)."""
-    h = q if depth == "flat" else q % g.t_h
-    y = h * g.stride[1] - g.pad[1] + kh * g.dilation[1]
-    inside = (y >= 0) & (y < g.size[1])
-    d = kd * g.dilation[0] - g.pad[0]
-    if depth == "deep":
-        d = d + (q // g.t_h) * g.stride[0]
-    inside = inside & (d >= 0) & (d < g.size[0])
-    return d * g.x[0] + y * g.x[1], inside
-
-
-def _columns(f: Fn, g: _Geometry, type: Type, depth: str, walk: str, x: Value, images: Value, q0: Value, q1: Value, col: Value) -> None:
+def _columns(
+    f: Fn, g: Geometry, m: _Images, type: Type, variant: tuple[str, str], x: Value, images: Value, q0: Value, q1: Value, col: Value
+) -> None:
     """Fill ``col`` from x for output rows [q0, q1) of ``images`` images. Writes run ahead of themselves: strictly ascending."""
-    lanes = 64 // type.nbytes
-    vector, lane = type.vec(lanes), f.iota(I32, lanes)
+    depth, walk = variant
+    vector = type.vec(64 // type.nbytes)
     out = f.var(col)
-    with f.loop(0, g.channels) as c, f.loop(0, g.k[0]) as kd, f.loop(0, g.k[1]) as kh, f.loop(0, g.k[2]) as kw:
-        span = _span(f, g, kw)
-        plane = x.at(c * g.x_c + span.shift * g.x[2], type)
+    with f.loop(0, m.channels) as c, f.loop(0, g.k[0]) as kd, f.loop(0, g.k[1]) as kh, f.loop(0, g.k[2]) as kw:
+        over = span(g, kw)
+        plane = x.at(c * m.x_c + over.shift * g.x[2], type)
         step = g.stride[2] * g.x[2]
         with f.loop(0, images) as image, f.loop(q0, q1) as q:
-            offset, inside = _row(g, depth, q, kd, kh)
-            low = span.low.to(I32).splat(lanes)
-            high = inside.select(span.high, 0).to(I32).splat(lanes)
-            row, target = plane.at(image * g.x_n + offset, type), out.get()
-            with f.loop(0, g.t_w, lanes) as t:
-                at = lane + t.to(I32).splat(lanes)
-                mask = (at >= low) & (at < high)
-                if walk == "unit":
-                    value = f.masked_load(row.at(t, type), mask, vector)
-                else:
-                    value = f.gather(row.at(t * step, type), f.iota(I64, lanes) * step.splat(lanes), mask, vector)
-                target.at(t, type).store(value)
+            _, offset, inside = row_of(g, depth, q, kd, kh)
+            high = inside.select(over.high, 0)
+            row, target = plane.at(image * m.x_n + offset, type), out.get()
+            with f.loop(0, g.t_w, vector.lanes) as t:
+                values, _ = vector_of(f, vector, walk, row, t, step, over.low, high)
+                target.at(t, type).store(values)
             out.set(target.at(g.t_w, type))
 
 
-def _add_columns(f: Fn, g: _Geometry, type: Type, depth: str, walk: str, x: Value, q0: Value, q1: Value, col: Value) -> None:
+def _add_columns(f: Fn, g: Geometry, m: _Images, type: Type, variant: tuple[str, str], x: Value, q0: Value, q1: Value, col: Value) -> None:
     """Add ``col`` (output rows [q0, q1) of one image) back into x: the transpose of ``_columns``."""
-    lanes = 64 // type.nbytes
-    vector, lane = type.vec(lanes), f.iota(I32, lanes)
+    depth, walk = variant
+    vector = type.vec(64 // type.nbytes)
     source = f.var(col)
-    with f.loop(0, g.channels) as c, f.loop(0, g.k[0]) as kd, f.loop(0, g.k[1]) as kh, f.loop(0, g.k[2]) as kw:
-        span = _span(f, g, kw)
-        plane = x.at(c * g.x_c + span.shift * g.x[2], type)
+    with f.loop(0, m.channels) as c, f.loop(0, g.k[0]) as kd, f.loop(0, g.k[1]) as kh, f.loop(0, g.k[2]) as kw:
+        over = span(g, kw)
+        plane = x.at(c * m.x_c + over.shift * g.x[2], type)
         step = g.stride[2] * g.x[2]
         with f.loop(q0, q1) as q:
-            offset, inside = _row(g, depth, q, kd, kh)
+            _, offset, inside = row_of(g, depth, q, kd, kh)
             row, values = plane.at(offset, type), source.get()
             with f.when(inside):
                 if walk == "unit":
-                    low, high = span.low.to(I32).splat(lanes), span.high.to(I32).splat(lanes)
-                    with f.loop(0, g.t_w, lanes) as t:
-                        at = lane + t.to(I32).splat(lanes)
-                        mask = (at >= low) & (at < high)
-                        place = row.at(t, type)
-                        total = f.masked_load(place, mask, vector) + f.masked_load(values.at(t, type), mask, vector)
-                        f.masked_store(place, mask, total)
+                    with f.loop(0, g.t_w, vector.lanes) as t:
+                        old, mask = vector_of(f, vector, walk, row, t, step, over.low, over.high)
+                        f.masked_store(row.at(t, type), mask, old + f.masked_load(values.at(t, type), mask, vector))
                 else:
-                    with f.loop(span.low, span.high) as t:
+                    with f.loop(over.low, over.high) as t:
                         place = row.at(t * step, type)
                         place.store(place.load(type) + values.at(t, type).load(type))
             source.set(values.at(g.t_w, type))
@@ -161,7 +107,7 @@ def _copy_rows(f: Fn, type: Type, source: Value, source_step: Value, target: Val
 def conv(f: Fn, dtype: str, depth: str, walk: str) -> None:
     """y = conv(x, w): a unit is one tile of one group."""
     type = _TYPES[dtype]
-    gemm, g = _Gemm(f, type), _geometry(f)
+    gemm, g, m, variant = _Gemm(f, type), geometry(f), _images(f), (depth, walk)
     x, w, y = f.ptr("x"), f.ptr("w"), f.ptr("y")
     x_g, w_g, w_o, y_n, y_g, y_o = (f.i64(name) for name in ("x_g", "w_g", "w_o", "y_n", "y_g", "y_o"))
     groups, filters, window, n = f.i64("groups"), f.i64("filters"), f.i64("window"), f.i64("n")
@@ -173,7 +119,7 @@ def conv(f: Fn, dtype: str, depth: str, walk: str) -> None:
         count, q1 = images.min(n - first), (q0 + rows).min(all_rows)
         pixels = (q1 - q0) * g.t_w
         columns = pixels * count
-        _columns(f, g, type, depth, walk, x.at(first * g.x_n + group * x_g, type), count, q0, q1, col)
+        _columns(f, g, m, type, variant, x.at(first * m.x_n + group * x_g, type), count, q0, q1, col)
         weights = w.at(group * w_g, type)
         target = y.at(first * y_n + group * y_g + q0 * g.t_w, type)
         with f.when(count.eq(1)):
@@ -187,28 +133,28 @@ def conv(f: Fn, dtype: str, depth: str, walk: str) -> None:
 def conv_dx(f: Fn, dtype: str, depth: str, walk: str) -> None:
     """x = gradient of conv by x, from y (the gradient that arrives): a unit is one image of one group, ``rows`` output rows at a time."""
     type = _TYPES[dtype]
-    gemm, g = _Gemm(f, type), _geometry(f)
+    gemm, g, m, variant = _Gemm(f, type), geometry(f), _images(f), (depth, walk)
     x, w, y = f.ptr("x"), f.ptr("w"), f.ptr("y")
     x_g, w_g, w_o, y_n, y_g, y_o = (f.i64(name) for name in ("x_g", "w_g", "w_o", "y_n", "y_g", "y_o"))
     groups, filters, window, rows, all_rows = (f.i64(name) for name in ("groups", "filters", "window", "rows", "all_rows"))
     zero = f.const(type, 0.0)
     with f.loop(f.r0, f.r1) as unit:
         image, group = unit // groups, unit % groups
-        target = x.at(image * g.x_n + group * x_g, type)
-        with f.loop(0, g.channels) as c, f.loop(0, g.size[0]) as d, f.loop(0, g.size[1]) as h, f.loop(0, g.size[2]) as i:
-            target.at(c * g.x_c + d * g.x[0] + h * g.x[1] + i * g.x[2], type).store(zero)
+        target = x.at(image * m.x_n + group * x_g, type)
+        with f.loop(0, m.channels) as c, f.loop(0, g.size[0]) as d, f.loop(0, g.size[1]) as h, f.loop(0, g.size[2]) as i:
+            target.at(c * m.x_c + d * g.x[0] + h * g.x[1] + i * g.x[2], type).store(zero)
         with f.loop(0, all_rows, rows) as q0:
             q1 = (q0 + rows).min(all_rows)
             pixels = (q1 - q0) * g.t_w
             arrived = y.at(image * y_n + group * y_g + q0 * g.t_w, type)
             gemm(window, pixels, filters, w.at(group * w_g, type), w_o, arrived, y_o, f.scratch, pixels, a_trans=True)
-            _add_columns(f, g, type, depth, walk, target, q0, q1, f.scratch)
+            _add_columns(f, g, m, type, variant, target, q0, q1, f.scratch)
 
 
 def conv_dw(f: Fn, dtype: str, depth: str, walk: str) -> None:
     """w[part] = gradient of conv by w over the images of the part, from y (the gradient that arrives) and x."""
     type = _TYPES[dtype]
-    gemm, g = _Gemm(f, type), _geometry(f)
+    gemm, g, m, variant = _Gemm(f, type), geometry(f), _images(f), (depth, walk)
     x, w, y = f.ptr("x"), f.ptr("w"), f.ptr("y")
     x_g, w_part, w_g, w_o, y_n, y_g, y_o = (f.i64(name) for name in ("x_g", "w_part", "w_g", "w_o", "y_n", "y_g", "y_o"))
     groups, filters, window, n, parts = (f.i64(name) for name in ("groups", "filters", "window", "n", "parts"))
@@ -223,7 +169,7 @@ def conv_dw(f: Fn, dtype: str, depth: str, walk: str) -> None:
             count, q1 = images.min(last - first), (q0 + rows).min(all_rows)
             pixels = (q1 - q0) * g.t_w
             columns = pixels * count
-            _columns(f, g, type, depth, walk, x.at(first * g.x_n + group * x_g, type), count, q0, q1, col)
+            _columns(f, g, m, type, variant, x.at(first * m.x_n + group * x_g, type), count, q0, q1, col)
             arrived = y.at(first * y_n + group * y_g + q0 * g.t_w, type)
             with f.when(count.eq(1)):
                 gemm(filters, window, pixels, arrived, y_o, col, pixels, target, w_o, b_trans=True, beta=beta.get())
