@@ -6,7 +6,18 @@ import msgspec
 
 from bus_schemas.batch import LIMITS, Fault, Limits
 
-__all__ = ["DeviceInfo", "NodeInfo", "OpenSession", "SessionOpened", "CloseSession", "SessionClosed", "Ping", "Pong"]
+__all__ = [
+    "DeviceInfo",
+    "NodeInfo",
+    "OpenSession",
+    "SessionOpened",
+    "CloseSession",
+    "SessionClosed",
+    "Ping",
+    "Pong",
+    "SessionStats",
+    "NodeStats",
+]
 
 
 class DeviceInfo(msgspec.Struct, frozen=True):
@@ -82,9 +93,11 @@ class SessionClosed(msgspec.Struct, frozen=True):
 
 
 class Ping(msgspec.Struct, frozen=True):
-    """Keeps a session's lease alive; empty session: only asks whether the node is there."""
+    """Keeps a session's lease alive; empty session: only asks whether the node is there. ``seq_seen``: the last batch whose Done the
+    session has; the node sends those after it again (-1: it is not asked to)."""
 
     session: str = ""
+    seq_seen: int = -1
 
 
 class Pong(msgspec.Struct, frozen=True):
@@ -92,3 +105,34 @@ class Pong(msgspec.Struct, frozen=True):
     epoch: int
     session_known: bool
     seq_done: int = 0
+    seq_next: int = 0
+    """The lowest batch the node has not got yet (0: it does not say)."""
+
+
+class SessionStats(msgspec.Struct, frozen=True):
+    """One open session, for people: times in ns, memory in bytes."""
+
+    session: str
+    tenant: str
+    task: str
+    gpu: int
+    priority: int
+    seq_done: int
+    core_ns: int
+    instructions: int
+    launches: int
+    resident_bytes: int
+    launch_digest: str
+
+
+class NodeStats(msgspec.Struct, frozen=True):
+    """What a node answers to ``stats``. Counters run since the server started."""
+
+    node: str
+    epoch: int
+    sessions: tuple[SessionStats, ...]
+    batches_received: int = 0
+    batches_executed: int = 0
+    batches_dropped: int = 0
+    batches_refused: int = 0
+    executor_restarts: int = 0

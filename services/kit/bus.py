@@ -65,7 +65,7 @@ class Bus:
         self._window = asyncio.Semaphore(window)
         self._events_lock = asyncio.Lock()
         self._reconnected: list[Callable[[], None]] = []
-        self._services: list[asyncio.Task[None]] = []
+        self._answering: set[asyncio.Task[None]] = set()
 
     # -- core messages ---------------------------------------------------------------------------------------------------------------
 
@@ -90,12 +90,17 @@ class Bus:
         return await self.nc.subscribe(subject, queue=queue, cb=on_message)
 
     async def serve(self, subject: str, handler: Callable[[str, bytes], Awaitable[bytes | None]]) -> Any:
-        """Answer requests: ``await handler(subject, data)`` gives the reply, None for silence. Requests run one after the other."""
+        """Answer requests: ``await handler(subject, data)`` gives the reply, None for silence. Requests run side by side."""
 
-        async def on_request(message: Msg) -> None:
+        async def answer_it(message: Msg) -> None:
             answer = await handler(message.subject, message.data)
             if answer is not None and message.reply:
                 await self.nc.publish(message.reply, answer)
+
+        async def on_request(message: Msg) -> None:
+            task = asyncio.create_task(answer_it(message))
+            self._answering.add(task)
+            task.add_done_callback(self._answering.discard)
 
         return await self.nc.subscribe(subject, cb=on_request)
 

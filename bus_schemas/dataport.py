@@ -1,0 +1,101 @@
+"""The node's data port: messages for bulk bytes beside the bus. Pure: data types, codec, the frame layout.
+
+A connection (TCP or Unix socket) carries frames: length (u32 little-endian), then that many bytes of one msgpack message. ``Put`` and ``Blob``
+are followed by ``nbytes`` raw bytes. The client's first frame is ``Hello``; the node closes the connection on anything it does not expect.
+Chunks are named by blake3 of their bytes and belong to the session that put them.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+import msgspec
+
+__all__ = [
+    "HEAD", "MESSAGE_BYTES_MAX", "Hello", "Have", "Put", "Get", "Drop", "Welcome", "Had", "Stored", "Blob", "Denied", "Request", "Answer", "frame",
+    "decode_request", "decode_answer",
+]  # fmt: skip
+
+HEAD: Final = struct.Struct("<I")
+MESSAGE_BYTES_MAX: Final = 1 << 20
+
+
+class Hello(msgspec.Struct, array_like=True, frozen=True, tag="hello"):
+    session: str
+    token: str
+
+
+class Have(msgspec.Struct, array_like=True, frozen=True, tag="have"):
+    """Which of these chunks does the node hold?"""
+
+    digests: tuple[bytes, ...]
+
+
+class Put(msgspec.Struct, array_like=True, frozen=True, tag="put"):
+    """A chunk; its bytes follow. Kept until an upload uses it."""
+
+    digest: bytes
+    nbytes: int
+
+
+class Get(msgspec.Struct, array_like=True, frozen=True, tag="get"):
+    """A blob named in a ReadResult."""
+
+    blob: str
+
+
+class Drop(msgspec.Struct, array_like=True, frozen=True, tag="drop"):
+    """The blob was received; no answer."""
+
+    blob: str
+
+
+class Welcome(msgspec.Struct, array_like=True, frozen=True, tag="welcome"):
+    pass
+
+
+class Had(msgspec.Struct, array_like=True, frozen=True, tag="had"):
+    """One byte a digest asked for, 1: held."""
+
+    held: bytes
+
+
+class Stored(msgspec.Struct, array_like=True, frozen=True, tag="stored"):
+    digest: bytes
+
+
+class Blob(msgspec.Struct, array_like=True, frozen=True, tag="blob"):
+    """The blob's bytes follow."""
+
+    nbytes: int
+
+
+class Denied(msgspec.Struct, array_like=True, frozen=True, tag="denied"):
+    """The request was refused; the connection stays open unless it was Hello."""
+
+    message: str
+
+
+Request = Hello | Have | Put | Get | Drop
+Answer = Welcome | Had | Stored | Blob | Denied
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_request: Final[msgspec.msgpack.Decoder[Request]] = msgspec.msgpack.Decoder(Request)
+_answer: Final[msgspec.msgpack.Decoder[Answer]] = msgspec.msgpack.Decoder(Answer)
+
+
+def frame(message: Request | Answer) -> bytes:
+    """``message`` with its length in front."""
+    body = _encoder.encode(message)
+    return HEAD.pack(len(body)) + body
+
+
+def decode_request(data: bytes | bytearray | memoryview) -> Request:
+    """Raises msgspec.DecodeError on anything else."""
+    return _request.decode(data)
+
+
+def decode_answer(data: bytes | bytearray | memoryview) -> Answer:
+    """Raises msgspec.DecodeError on anything else."""
+    return _answer.decode(data)

@@ -1,0 +1,53 @@
+"""``python -P -m services.server``: one node. Configured by the environment, see settings.py."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import sys
+
+from services.kit.bus import connect
+from services.kit.errors import BusUnavailable, KitError, SettingError, StartError
+from services.kit.log import get_logger, setup_logging
+from services.kit.process import ready, run
+from services.server.facts import FactLog
+from services.server.node import Node
+from services.server.settings import Settings
+
+
+async def serve(stop: asyncio.Event) -> int:
+    log = get_logger()
+    settings = Settings.from_environment(os.environ)
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    with (settings.data_dir / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise StartError(f"another server uses {settings.data_dir}: stop it, or set WOOLY_DATA_DIR") from None
+        bus = await connect(settings.nats_url, name="server", deadline_s=30.0)
+        try:
+            facts = FactLog(settings.data_dir / "facts.journal", settings.node_id)
+            node = Node(settings, bus, facts)
+            await node.start()
+            log.info("server listening", node=settings.node_name, id=settings.node_id, epoch=facts.epoch, bus=settings.nats_url)
+            ready(f"server listening on {settings.nats_url} as node {settings.node_name} ({settings.node_id})")
+            await stop.wait()
+            log.info("stopping")
+            await node.stop()
+        finally:
+            await bus.close()
+    return 0
+
+
+def main() -> int:
+    setup_logging("server")
+    try:
+        return run(serve)
+    except (SettingError, StartError, BusUnavailable, KitError) as error:
+        print(f"wooly server: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

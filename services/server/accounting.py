@@ -1,0 +1,138 @@
+"""The books of one device: work reports into the meter, its facts into the fact log, confirmations back to the executor."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from bus_schemas.events import SessionClosedFact, SessionOpenedFact
+from bus_schemas.session import SessionClosed
+from services.server.facts import FactLog, Progress
+from services.server.meter import Account, Meter
+from services.server.protocol import Attached, Executed
+from services.server.sessions import SessionRecord
+
+__all__ = ["Accounting", "boot_id"]
+
+_GONE: Final = "node_restarted"
+
+
+def boot_id() -> str:
+    """Names this boot of the machine: monotonic times compare only within one."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+class Accounting:
+    """One device's books. ``position`` gives the batch stream's position to remember."""
+
+    def __init__(self, node: str, gpu: int, facts: FactLog, position: Callable[[], tuple[str, int]]) -> None:
+        self._node = node
+        self._gpu = gpu
+        self._facts = facts
+        self._position = position
+        self._boot = boot_id()
+        self._executor = 0
+        self._report = 0
+        self.meter: Meter | None = None
+
+    def attach(self, attached: Attached, records: dict[str, SessionRecord]) -> list[Executed]:
+        """Begin with this executor: its sessions (``records``) go on where the journal left them; sessions that are gone are closed.
+        Returns the reports that are not in the books yet, entered now."""
+        now_ns = time.monotonic_ns()
+        last = self._facts.progress.get(self._gpu)
+        if self.meter is None:
+            same_boot = last is not None and last.boot == self._boot and last.accounted_ns <= now_ns
+            begins_ns = last.accounted_ns if last is not None and same_boot and records else now_ns
+            self.meter = Meter(self._node, self._facts.epoch, self._gpu, attached.cores, begins_ns, time.time_ns() - time.monotonic_ns())
+            for account in last.accounts if last is not None else ():
+                if account.session in records:
+                    self.meter.open(account)
+                else:
+                    self._closed_fact(account, "", _GONE, True)
+        for session, record in records.items():
+            if session not in self.meter.accounts:
+                self.meter.open(Account(session, record.tenant, record.task, record.priority))
+        known = last.report if last is not None and last.executor == attached.pid else 0
+        self._executor = attached.pid
+        self._report = known
+        fresh = [result for result in attached.results if result.index > known]
+        for result in fresh:
+            self.work(result)
+        return fresh
+
+    def opened(self, record: SessionRecord) -> None:
+        assert self.meter is not None
+        self.meter.open(Account(record.session, record.tenant, record.task, record.priority))
+        self.opened_fact(record)
+
+    def opened_fact(self, record: SessionRecord) -> None:
+        fact = SessionOpenedFact(
+            time.time_ns(),
+            record.session,
+            record.tenant,
+            record.task,
+            self._node,
+            record.gpu,
+            record.priority,
+            record.quota_bytes,
+            record.swap,
+            record.title,
+        )
+        self._facts.record("session", record.session, [fact])
+
+    def work(self, done: Executed) -> None:
+        """Enter one report."""
+        assert self.meter is not None
+        self._report = done.index
+        self.meter.work(
+            done.session,
+            done.begin_ns,
+            done.start_ns,
+            done.end_ns,
+            done.finish_ns,
+            done.core_ns,
+            done.instructions,
+            done.launches,
+            done.resident_bytes,
+        )
+
+    def closed(self, session: str, launch_digest: str, reason: str, failed: bool, *, in_flight: bool) -> SessionClosed:
+        """Settle a session's last interval and close its account; its totals."""
+        assert self.meter is not None
+        self.settle(in_flight=in_flight)
+        account = self.meter.close(session) or Account(session, "", "", 0)
+        return self._closed_fact(account, launch_digest, reason, failed)
+
+    def settle(self, *, in_flight: bool, whole: bool = True) -> None:
+        """Turn everything known into facts: up to now, or up to the last report while work is in flight."""
+        meter = self.meter
+        assert meter is not None
+        until_ns = max(meter.finish_ns, meter.accounted_ns) if in_flight else time.monotonic_ns()
+        self._facts.record("usage", self._node, meter.cut(until_ns, whole=whole))
+
+    def note(self, confirm: Callable[[int], None]) -> None:
+        """Journal how far the books are; ``confirm(report index)`` runs once that is safe."""
+        assert self.meter is not None
+        stream, position = self._position()
+        report = self._report
+        accounts = tuple(self.meter.accounts.values())
+        progress = Progress(self._gpu, self._boot, self.meter.accounted_ns, self._executor, report, accounts, stream, position)
+        self._facts.note(progress, lambda: confirm(report))
+
+    def _closed_fact(self, account: Account, launch_digest: str, reason: str, failed: bool) -> SessionClosed:
+        fact = SessionClosedFact(
+            time.time_ns(),
+            account.session,
+            self._node,
+            reason,
+            account.core_ns,
+            account.byte_ms,
+            account.instructions,
+            account.launches,
+            launch_digest,
+            failed,
+        )
+        self._facts.record("session", account.session, [fact])
+        return SessionClosed(account.session, account.core_ns, account.byte_ms, account.instructions, account.launches, launch_digest)

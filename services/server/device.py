@@ -1,0 +1,377 @@
+"""One device of the node: batches and reports into the dispatch core, its decisions carried out.
+
+May live here: turning each decision into one action, and what comes of it into the next stimulus. May not: policy (scheduler.dispatch),
+the bus (node.py), device memory (executor).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from bus_schemas import faults
+from bus_schemas.batch import Batch, Done, Fault, encode_done
+from bus_schemas.session import DeviceInfo, SessionClosed
+from scheduler import dispatch as core
+from scheduler.dispatch import decisions as why
+from services.kit.errors import StartError
+from services.kit.log import get_logger
+from services.server.accounting import Accounting
+from services.server.dispatch_log import DispatchLog
+from services.server.executor_process import ExecutorProcess
+from services.server.intake import content_digest
+from services.server.meter import Account
+from services.server.protocol import (
+    FAULTED,
+    NEEDS,
+    RAN,
+    Attached,
+    CloseSpace,
+    Confirm,
+    Execute,
+    Executed,
+    OpenSpace,
+    Prepare,
+    Prepared,
+    Recall,
+    Recalled,
+    Report,
+    SpaceClosed,
+    SpaceOpened,
+)
+from services.server.sessions import Pending, Session, SessionRecord, decode_record, encode_record
+from services.server.settings import ExecutorSettings
+
+__all__ = ["Counters", "Device"]
+
+_WARM_MAX: Final = 4096
+_RESTART_PAUSE_S: Final = 1.0
+_LOST: Final = Fault(faults.NODE_LOST, "the process that held this session's device memory ended; start the script again")
+
+_REFUSALS: Final = {
+    why.SESSION_UNKNOWN: Fault(faults.SESSION_LOST, "this node does not know the session: its lease ran out, or the node started anew"),
+    why.SESSION_CLOSING: Fault(faults.SESSION_LOST, "the session is closed"),
+    why.SESSION_FAULTED: Fault(faults.SESSION_LOST, "the session ended with an earlier fault"),
+    why.EPOCH_UNKNOWN: Fault(faults.OUT_OF_ORDER, "the batch names an epoch that this node has not had"),
+    why.PARKED_BATCHES_FULL: Fault(faults.OUT_OF_ORDER, "too many batches wait for an earlier one that has not come", fatal=False),
+    why.PARKED_BYTES_FULL: Fault(faults.OUT_OF_ORDER, "too many bytes wait for an earlier batch that has not come", fatal=False),
+}
+
+
+@dataclass(slots=True)
+class Counters:
+    """Since the server started; over all devices."""
+
+    received: int = 0
+    executed: int = 0
+    dropped: int = 0
+    refused: int = 0
+    restarts: int = 0
+
+
+@dataclass(slots=True)
+class _Warm:
+    """(program, dims) pairs that the executor has ready: their batches need not be prepared first."""
+
+    pairs: OrderedDict[tuple[bytes, bytes], None] = field(default_factory=OrderedDict)
+
+    def add(self, batch: Batch) -> None:
+        self.pairs[(batch.program, batch.dims)] = None
+        if len(self.pairs) > _WARM_MAX:
+            self.pairs.popitem(last=False)
+
+    def __contains__(self, batch: object) -> bool:
+        return isinstance(batch, Batch) and (not batch.program or (batch.program, batch.dims) in self.pairs)
+
+
+class Device:
+    """``send_done(session, encoded Done)`` reaches the session. Lives on the server's event loop."""
+
+    def __init__(
+        self,
+        gpu: int,
+        settings: ExecutorSettings,
+        accounting: Accounting,
+        log_factory: Callable[[], DispatchLog],
+        counters: Counters,
+        send_done: Callable[[str, bytes], None],
+    ) -> None:
+        self.gpu = gpu
+        self.sessions: dict[str, Session] = {}
+        self.attached: Attached | None = None
+        self._accounting = accounting
+        self._log_factory = log_factory
+        self._counters = counters
+        self._send_done = send_done
+        self._executor = ExecutorProcess(settings, self._on_report, self._on_lost)
+        self._warm = _Warm()
+        self._opening: dict[str, asyncio.Future[None]] = {}
+        self._restarting: asyncio.Task[None] | None = None
+        self._stopping = False
+        self._log = get_logger()
+        self._dispatch = log_factory()
+
+    # -- life ----------------------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Find or start the executor and take over what it holds. Raises StartError."""
+        attached = await self._executor.start()
+        self.attached = attached
+        now_ns = time.monotonic_ns()
+        records = {held.session: decode_record(held.record) for held in attached.held}
+        for held in attached.held:
+            session = Session(records[held.session], now_ns, held.seq_done, held.chain, held.resident_bytes)
+            self.sessions[held.session] = session
+            if held.faulted:
+                session.fault = _REFUSALS[why.SESSION_FAULTED]
+            else:
+                record = session.record
+                self._on(core.SessionOpened(now_ns, record.session, record.epoch, record.priority, held.seq_done + 1, held.chain))
+        for result in self._accounting.attach(attached, records):
+            self._send_done(result.session, result.done)
+
+    def announce(self) -> None:
+        """Tell the log again of the sessions taken over: the node's new epoch has them."""
+        for session in self.sessions.values():
+            self._accounting.opened_fact(session.record)
+
+    async def stop(self) -> None:
+        """End all sessions and the executor."""
+        self._stopping = True
+        if self._restarting is not None:
+            self._restarting.cancel()
+        for session in list(self.sessions.values()):
+            self._end(session, "node_stopped", failed=True)
+        if self.attached is not None:
+            self._accounting.settle(in_flight=False)
+            self._note()
+        await self._executor.stop()
+        self._dispatch.close()
+
+    def info(self) -> DeviceInfo | None:
+        """What discovery says of it; None while it has no executor."""
+        if self.attached is None:
+            return None
+        a = self.attached
+        return DeviceInfo(self.gpu, a.name, a.backend, a.cores, a.vram_bytes, max(0, a.vram_bytes - self.used_bytes))
+
+    @property
+    def used_bytes(self) -> int:
+        return sum(session.resident_bytes for session in self.sessions.values())
+
+    @property
+    def reserved_bytes(self) -> int:
+        return sum(session.record.quota_bytes for session in self.sessions.values())
+
+    # -- sessions ------------------------------------------------------------------------------------------------------------------
+
+    async def open(self, record: SessionRecord) -> None:
+        """Give the session its space and take its batches from now on. Raises StartError when the executor is away."""
+        if self.attached is None:
+            raise StartError("the device's executor is being restarted; try again")
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._opening[record.session] = future
+        self._executor.send(OpenSpace(record.session, record.token, record.quota_bytes, encode_record(record)))
+        try:
+            await future
+        finally:
+            self._opening.pop(record.session, None)
+        now_ns = time.monotonic_ns()
+        self.sessions[record.session] = Session(record, now_ns)
+        self._accounting.opened(record)
+        self._on(core.SessionOpened(now_ns, record.session, record.epoch, record.priority, 1))
+
+    def close(self, session: Session, last_seq: int, reason: str) -> asyncio.Future[SessionClosed]:
+        """End a session once batch ``last_seq`` has run (-1: at once); resolves to its totals."""
+        if session.closing is None:
+            session.closing = asyncio.get_running_loop().create_future()
+            session.reason = reason
+        name = session.record.session
+        if name in self._dispatch.state.sessions:
+            self._on(core.SessionClosed(time.monotonic_ns(), name, last_seq))
+        else:
+            self._executor.send(CloseSpace(name))
+        return session.closing
+
+    def account(self, session: str) -> Account:
+        """The session's totals in the facts so far."""
+        meter = self._accounting.meter
+        return (meter.accounts.get(session) if meter is not None else None) or Account(session, "", "", 0)
+
+    def recall(self, session: str, after_seq: int) -> None:
+        """Send the kept Done messages after ``after_seq`` again."""
+        self._executor.send(Recall(session, after_seq))
+
+    # -- batches -------------------------------------------------------------------------------------------------------------------
+
+    def batch(self, session: Session, batch: Batch, data: bytes, position: int) -> None:
+        """A batch that passed the intake."""
+        now_ns = time.monotonic_ns()
+        session.heard_ns = now_ns
+        if session.fault is not None:
+            self.refuse(batch.session, batch.seq, session.fault)
+            return
+        if batch.seq <= session.seq_done or batch.seq in session.pending:
+            self._counters.dropped += 1
+            return
+        pending = session.pending[batch.seq] = Pending(batch, data, position, now_ns)
+        if batch in self._warm:
+            self._arrived(pending)
+        else:
+            self._executor.send(Prepare(batch.session, batch.seq, data))
+
+    def refuse(self, session: str, seq: int, fault: Fault) -> None:
+        self._counters.refused += 1
+        self._send_done(session, encode_done(Done(session, seq, fault=fault)))
+
+    def _arrived(self, pending: Pending) -> None:
+        pending.prepared = True
+        batch = pending.batch
+        self._on(core.BatchArrived(time.monotonic_ns(), batch.session, batch.epoch, batch.seq, len(pending.data), content_digest(batch)))
+
+    def _on(self, stimulus: core.Stimulus) -> None:
+        """One stimulus to the core; carry out what it decides."""
+        for decision in self._dispatch.on(stimulus):
+            session = self.sessions.get(decision.session)
+            match decision:
+                case core.Launch(name, seq):
+                    assert session is not None, "only open sessions have batches to launch"
+                    self._executor.send(Execute(name, seq, self._dispatch.chain_after(name, seq), session.pending[seq].data))
+                case core.Drop(_, seq):
+                    self._counters.dropped += 1
+                    if session is not None:
+                        session.pending.pop(seq, None)
+                case core.Refuse(name, seq, reason):
+                    if session is not None:
+                        session.pending.pop(seq, None)
+                    self.refuse(name, seq, _REFUSALS.get(reason) or Fault(faults.OUT_OF_ORDER, reason))
+                case core.Release(name):
+                    self._executor.send(CloseSpace(name))
+                case core.Park():
+                    continue  # it waits in the core; nothing to do
+
+    # -- reports -------------------------------------------------------------------------------------------------------------------
+
+    def _on_report(self, report: Report) -> None:
+        match report:
+            case Executed():
+                self._executed(report)
+            case Prepared(name, seq, ready):
+                session = self.sessions.get(name)
+                pending = None if session is None else session.pending.get(seq)
+                if pending is not None and not pending.prepared:
+                    if ready:
+                        self._warm.add(pending.batch)
+                    self._arrived(pending)
+            case Recalled(name, dones):
+                for done in dones:
+                    self._send_done(name, done)
+            case SpaceOpened(name):
+                future = self._opening.get(name)
+                if future is not None and not future.done():
+                    future.set_result(None)
+            case SpaceClosed(name):
+                session = self.sessions.get(name)
+                if session is not None:
+                    self._end(session, session.reason, failed=session.fault is not None)
+            case Attached():
+                raise AssertionError("taken by the executor process")
+
+    def _executed(self, done: Executed) -> None:
+        self._accounting.work(done)
+        session = self.sessions.get(done.session)
+        if session is None:
+            return
+        now_ns = time.monotonic_ns()
+        session.resident_bytes = done.resident_bytes
+        if done.status in (RAN, FAULTED):
+            self._counters.executed += 1
+            # The answer leaves first: the session waits for it, the next decision can wait for this line.
+            self._send_done(done.session, done.done)
+            session.seq_done = done.seq
+            session.chain = self._dispatch.chain_after(done.session, done.seq)
+            session.pending.pop(done.seq, None)
+            if done.status == FAULTED:
+                session.fault = _REFUSALS[why.SESSION_FAULTED]
+            outcome = core.FAULT if done.status == FAULTED else core.OK
+            self._on(core.LaunchFinished(now_ns, done.session, done.seq, done.core_ns, outcome))
+        else:
+            if done.status == NEEDS:
+                session.pending.pop(done.seq, None)
+                self._send_done(done.session, done.done)
+            self._on(core.LaunchReturned(now_ns, done.session, done.seq, done.status == NEEDS))
+
+    def _end(self, session: Session, reason: str, *, failed: bool) -> None:
+        """The session is over: settle its bill, tell whoever waits."""
+        name = session.record.session
+        self.sessions.pop(name, None)
+        in_flight = self._dispatch.state.in_flight > 0 and self.attached is not None
+        totals = self._accounting.closed(name, session.chain.hex(), reason, failed, in_flight=in_flight)
+        if session.closing is not None and not session.closing.done():
+            session.closing.set_result(totals)
+
+    # -- once a second -------------------------------------------------------------------------------------------------------------
+
+    def tick(self, lease_ns: int) -> None:
+        """Reap silent sessions and settle the books."""
+        if self.attached is None:
+            return
+        now_ns = time.monotonic_ns()
+        for session in list(self.sessions.values()):
+            if session.closing is None and now_ns - session.heard_ns > lease_ns:
+                self._log.info("lease ran out", session=session.record.session)
+                self.close(session, -1, "lease")
+        if not self.sessions and self._dispatch.full:
+            self._dispatch.close()
+            self._dispatch = self._log_factory()
+        self._on(core.Tick(now_ns))
+        self._dispatch.flush()
+        self._accounting.settle(in_flight=self._dispatch.state.in_flight > 0, whole=False)
+        self._note()
+
+    def occupancy_ns(self) -> tuple[int, int]:
+        """Totals (busy, fed) of the current dispatcher up to its last stimulus."""
+        occupancy = self._dispatch.state.occupancy
+        return occupancy.busy_ns, occupancy.fed_ns
+
+    def oldest_position(self) -> int | None:
+        """Position of the oldest batch that is not over, None when there is none."""
+        return min((p.position for session in self.sessions.values() for p in session.pending.values()), default=None)
+
+    def _note(self) -> None:
+        self._accounting.note(lambda report: self._executor.send(Confirm(report)))
+
+    # -- the executor died ---------------------------------------------------------------------------------------------------------
+
+    def _on_lost(self) -> None:
+        """All its memory is gone: its sessions end with a fault, a new one is started."""
+        self._log.error("executor lost", gpu=self.gpu, sessions=len(self.sessions))
+        self._counters.restarts += 1
+        self.attached = None
+        self._warm = _Warm()
+        for future in self._opening.values():
+            if not future.done():
+                future.set_exception(StartError("the device's executor ended; try again"))
+        for session in list(self.sessions.values()):
+            self._send_done(session.record.session, encode_done(Done(session.record.session, 0, fault=_LOST)))
+            self._end(session, "executor_lost", failed=True)
+        self._dispatch.close()
+        self._dispatch = self._log_factory()
+        if not self._stopping:
+            self._restarting = asyncio.get_running_loop().create_task(self._restart(), name=f"restart {self.gpu}")
+
+    async def _restart(self) -> None:
+        self._executor.kill()
+        while True:
+            try:
+                await self.start()
+            except StartError as error:
+                self._log.error("no executor", gpu=self.gpu, problem=str(error))
+                await asyncio.sleep(_RESTART_PAUSE_S)
+                continue
+            self._log.info("executor restarted", gpu=self.gpu)
+            return

@@ -1,0 +1,58 @@
+"""The dispatch core of one device with its journal on disk: every stimulus with its decisions, replayable by ``wooly replay``.
+
+One segment is one life of a core, from its empty state on; the last few segments are kept.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from scheduler.dispatch import Decision, Dispatch, DispatchState, Journal, Stimulus, chain
+
+__all__ = ["DispatchLog"]
+
+_SEGMENT_BYTES: Final = 64 << 20
+_SEGMENTS_KEPT: Final = 4
+
+
+class DispatchLog:
+    """A core whose every step is on record. ``full``: a new segment should begin at the next chance (when no session is open)."""
+
+    def __init__(self, folder: Path, gpu: int, epoch: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        old = sorted(folder.glob(f"gpu{gpu}-*.journal"))
+        for path in old[: max(0, len(old) - _SEGMENTS_KEPT + 1)]:
+            path.unlink()
+        number = int(old[-1].stem.rsplit("-", 1)[1]) + 1 if old else 1
+        self.path = folder / f"gpu{gpu}-{epoch:08d}-{number:08d}.journal"
+        self._file = self.path.open("wb")
+        self._journal = Journal()
+        self._core = Dispatch()
+        self._nbytes = 0
+
+    @property
+    def state(self) -> DispatchState:
+        return self._core.state
+
+    @property
+    def full(self) -> bool:
+        return self._nbytes > _SEGMENT_BYTES
+
+    def on(self, stimulus: Stimulus) -> list[Decision]:
+        """One step, recorded. Raises StimulusError."""
+        decisions = self._core.on(stimulus)
+        self._nbytes += self._file.write(self._journal.add(stimulus, decisions))
+        return decisions
+
+    def chain_after(self, session: str, seq: int) -> bytes:
+        """Launch digest of a session after its batch ``seq``, which is in flight."""
+        batch, before = self._core.state.sessions[session].launched[seq]
+        return chain(before, seq, batch.content)
+
+    def flush(self) -> None:
+        """Hand what was recorded to the kernel."""
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()

@@ -1,0 +1,50 @@
+"""``python -P -m services.server.executor``: started by the node server, configured by one JSON object in WOOLY_EXECUTOR."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from jit.engine import create_engine
+from jit.errors import ToolchainError, UnknownBackend
+from services.kit.log import get_logger, setup_logging
+from services.server.executor.data_port import DataPort
+from services.server.executor.loop import Executor
+from services.server.executor.staging import Staging
+from services.server.settings import EXECUTOR_VARIABLE, ExecutorSettings
+
+_SWITCH_INTERVAL_S: Final = 0.0005
+"""The launching thread must not wait Python's default 5 ms for the preparing one or the data port."""
+
+
+def main() -> int:
+    setup_logging("executor")
+    settings = msgspec.json.decode(os.environ[EXECUTOR_VARIABLE], type=ExecutorSettings)
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    log = get_logger()
+    try:
+        engine = create_engine(
+            settings.backend, cache_dir=Path(settings.cache_dir), threads=settings.threads, vram_bytes=settings.vram_bytes
+        )
+    except (UnknownBackend, ToolchainError) as error:
+        log.error("no engine", backend=settings.backend, problem=str(error))
+        return 2
+    staging = Staging()
+    data_port = DataPort(staging, Path(settings.data_socket), settings.data_host, settings.data_port, settings.data_host_advertised)
+    try:
+        data_port.start()
+    except OSError as error:
+        log.error("no data port", host=settings.data_host, port=settings.data_port, problem=str(error))
+        return 2
+    log.info("executor ready", gpu=settings.gpu, backend=engine.info.backend, cores=engine.info.cores)
+    Executor(engine, Path(settings.socket), data_port, staging, settings.orphan_s).serve()
+    engine.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,202 @@
+"""The data port: a thread with its own event loop that moves bulk bytes between sessions and the staging area.
+
+Bytes land straight in their chunk (BufferedProtocol), are checked against their name, and are only then visible. Nothing here
+touches device memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import uvloop
+from blake3 import blake3
+
+from bus_schemas.batch import LIMITS
+from bus_schemas.dataport import (
+    HEAD,
+    MESSAGE_BYTES_MAX,
+    Answer,
+    Blob,
+    Denied,
+    Drop,
+    Get,
+    Had,
+    Have,
+    Hello,
+    Put,
+    Request,
+    Stored,
+    Welcome,
+    decode_request,
+    frame,
+)
+from services.server.executor.staging import Staging
+
+__all__ = ["DataPort"]
+
+_SLICE: Final = 1 << 20
+
+
+class _Connection(asyncio.BufferedProtocol):
+    """One client connection. Receives a head, then a message, then for a Put its bytes; requests are answered in order."""
+
+    def __init__(self, staging: Staging) -> None:
+        self._staging = staging
+        self._session = ""
+        self._head = bytearray(HEAD.size)
+        self._target = memoryview(self._head)
+        self._at = 0
+        self._step = self._on_head
+        self._put: Put | None = None
+        self._chunk = bytearray()
+        self._drained = asyncio.Event()
+        self._sending: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._drained.set()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._drained.set()
+        if self._sending is not None:
+            self._sending.cancel()
+
+    def get_buffer(self, size_hint: int) -> memoryview:
+        return self._target[self._at :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._at += nbytes
+        if self._at == len(self._target):
+            self._step()
+
+    def pause_writing(self) -> None:
+        self._drained.clear()
+
+    def resume_writing(self) -> None:
+        self._drained.set()
+
+    def _expect(self, buffer: bytearray) -> None:
+        self._target = memoryview(buffer)
+        self._at = 0
+
+    def _on_head(self) -> None:
+        (length,) = HEAD.unpack(self._head)
+        if not 0 < length <= MESSAGE_BYTES_MAX:
+            self._transport.abort()
+            return
+        self._body = bytearray(length)
+        self._expect(self._body)
+        self._step = self._on_message
+
+    def _on_message(self) -> None:
+        self._expect(self._head)
+        self._step = self._on_head
+        try:
+            request = decode_request(self._body)
+        except msgspec.DecodeError:
+            self._transport.abort()
+            return
+        self._handle(request)
+
+    def _handle(self, request: Request) -> None:
+        if not self._session and not isinstance(request, Hello):
+            self._transport.abort()
+            return
+        match request:
+            case Hello(session, token):
+                if not self._staging.admits(session, token):
+                    self._answer(Denied("no such session, or the wrong token"))
+                    self._transport.close()
+                    return
+                self._session = session
+                self._answer(Welcome())
+            case Have(digests):
+                self._answer(Had(self._staging.have(self._session, digests)))
+            case Put(_, nbytes):
+                if not 0 < nbytes <= LIMITS.chunk_bytes:
+                    self._transport.abort()
+                    return
+                self._put = request
+                self._chunk = bytearray(nbytes)
+                self._expect(self._chunk)
+                self._step = self._on_chunk
+            case Get(blob):
+                self._send_blob(blob)
+            case Drop(blob):
+                self._staging.drop_blob(self._session, blob)
+
+    def _on_chunk(self) -> None:
+        put, chunk = self._put, self._chunk
+        assert put is not None
+        self._put, self._chunk = None, bytearray()
+        self._expect(self._head)
+        self._step = self._on_head
+        if blake3(chunk).digest() != put.digest:
+            self._answer(Denied("the chunk does not match its name: it was damaged on the way"))
+            return
+        problem = self._staging.put(self._session, put.digest, chunk)
+        self._answer(Denied(problem) if problem else Stored(put.digest))
+
+    def _answer(self, answer: Answer) -> None:
+        self._transport.write(frame(answer))
+
+    def _send_blob(self, name: str) -> None:
+        data = self._staging.blob(self._session, name)
+        if data is None:
+            self._answer(Denied("no such blob: it was received already, or its session is over"))
+            return
+        self._answer(Blob(data.nbytes))
+        self._transport.pause_reading()
+        self._sending = asyncio.ensure_future(self._pour(data))
+
+    async def _pour(self, data: memoryview) -> None:
+        """Write ``data`` at the pace of the receiver, then read on."""
+        for start in range(0, data.nbytes, _SLICE):
+            await self._drained.wait()
+            if self._transport.is_closing():
+                return
+            self._transport.write(data[start : start + _SLICE])
+        self._transport.resume_reading()
+
+
+class DataPort:
+    """Listens on a Unix socket and on TCP. ``addresses`` is known once ``start`` has returned."""
+
+    def __init__(self, staging: Staging, socket_path: Path, host: str, port: int, advertised_host: str) -> None:
+        self._staging = staging
+        self._path = socket_path
+        self._host = host
+        self._port = port
+        self._advertised_host = advertised_host
+        self.addresses: tuple[str, ...] = ()
+        self._started = threading.Event()
+        self._failure: OSError | None = None
+
+    def start(self) -> None:
+        """Serve from a thread of its own, for the life of the process. Raises OSError when the port cannot be had."""
+        threading.Thread(target=lambda: uvloop.run(self._serve()), name="data port", daemon=True).start()
+        self._started.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _serve(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            self._path.unlink(missing_ok=True)
+            await loop.create_unix_server(lambda: _Connection(self._staging), str(self._path))
+            os.chmod(self._path, 0o600)
+            tcp = await loop.create_server(lambda: _Connection(self._staging), self._host, self._port)
+        except OSError as error:
+            self._failure = error
+            self._started.set()
+            return
+        port = tcp.sockets[0].getsockname()[1]
+        self.addresses = (f"unix:{self._path}", f"tcp:{self._advertised_host}:{port}")
+        self._started.set()
+        await asyncio.Event().wait()

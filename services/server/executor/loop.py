@@ -1,0 +1,249 @@
+"""The executor's main thread: commands from the server in, reports out; one launch at a time.
+
+The thread blocks on its socket between commands, so an idle node costs nothing and a command is taken up at once. A second thread
+prepares programs. When the server goes away, what it sent is still carried out, and the executor waits for it a while.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import threading
+import time
+import traceback
+from collections import deque
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from bus_schemas import faults
+from bus_schemas.batch import Batch, Done, Fault, decode_batch, encode_done
+from jit.engine import Engine, Launch
+from scheduler.vram import DeviceConfigured, SessionClosed, SessionOpened, Vram
+from services.kit.log import get_logger
+from services.server.executor.data_port import DataPort
+from services.server.executor.errors import Needs, Refused
+from services.server.executor.programs import Programs
+from services.server.executor.runner import Outcome, Runner
+from services.server.executor.staging import Staging
+from services.server.executor.tenant import Tenant
+from services.server.protocol import (
+    BEHIND,
+    FAULTED,
+    NEEDS,
+    PROTOCOL,
+    RAN,
+    Attach,
+    Attached,
+    CloseSpace,
+    Command,
+    Confirm,
+    Execute,
+    Executed,
+    Frames,
+    OpenSpace,
+    Prepare,
+    Prepared,
+    Recall,
+    Recalled,
+    Report,
+    Shutdown,
+    SpaceClosed,
+    SpaceOpened,
+    decode_command,
+    frame,
+)
+
+__all__ = ["Executor"]
+
+_RECEIVE_BYTES: Final = 1 << 20
+_STAGED_BYTES_MAX: Final = 8 << 30
+
+
+class Executor:
+    """One device. ``serve`` runs until the server says Shutdown, or stays away for ``orphan_s``."""
+
+    def __init__(self, engine: Engine, socket_path: Path, data_port: DataPort, staging: Staging, orphan_s: float) -> None:
+        self._engine = engine
+        self._path = socket_path
+        self._data_port = data_port
+        self._staging = staging
+        self._orphan_s = orphan_s
+        self._programs = Programs(engine)
+        self._vram = Vram()
+        self._vram.on(DeviceConfigured(time.monotonic_ns(), engine.info.vram_bytes))
+        self._runner = Runner(self._programs, staging, self._vram)
+        self._tenants: dict[str, Tenant] = {}
+        self._results: deque[Executed] = deque()
+        self._index = 0
+        self._begin_ns = 0
+        self._server: socket.socket | None = None
+        self._send_lock = threading.Lock()
+        self._to_prepare: queue.SimpleQueue[Prepare] = queue.SimpleQueue()
+        self._over = False
+        self._log = get_logger()
+
+    def serve(self) -> None:
+        self._path.unlink(missing_ok=True)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            listener.bind(str(self._path))
+            os.chmod(self._path, 0o600)
+            listener.listen(1)
+            listener.settimeout(self._orphan_s)
+            threading.Thread(target=self._prepare_forever, name="prepare", daemon=True).start()
+            while not self._over:
+                try:
+                    server, _ = listener.accept()
+                except TimeoutError:
+                    self._log.warning("no server for a while, ending", orphan_s=self._orphan_s)
+                    break
+                with server:
+                    self._serve_one(server)
+        self._path.unlink(missing_ok=True)
+
+    def _serve_one(self, server: socket.socket) -> None:
+        """Carry out commands until the connection ends."""
+        server.settimeout(None)
+        frames = Frames()
+        with self._send_lock:
+            self._server = server
+        while not self._over:
+            try:
+                data = server.recv(_RECEIVE_BYTES)
+            except OSError:
+                data = b""
+            if not data:
+                break
+            self._begin_ns = time.monotonic_ns()
+            for body in frames.feed(data):
+                self._carry_out(decode_command(body))
+        with self._send_lock:
+            self._server = None
+
+    def _report(self, report: Report) -> None:
+        """Send to the server, if there is one; what must not be lost is kept in ``_results`` until confirmed."""
+        with self._send_lock:
+            if self._server is not None:
+                try:
+                    self._server.sendall(frame(report))
+                except OSError:
+                    self._server = None
+
+    # -- commands ------------------------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, command: Command) -> None:
+        match command:
+            case Execute():
+                self._execute(command)
+            case Prepare():
+                self._to_prepare.put(command)
+            case OpenSpace():
+                self._open(command)
+            case CloseSpace(session):
+                self._close(session)
+            case Recall(session, after_seq):
+                tenant = self._tenants.get(session)
+                dones = () if tenant is None else tuple(done for seq, (done, _) in tenant.dones.items() if seq > after_seq)
+                self._report(Recalled(session, dones))
+            case Confirm(index):
+                while self._results and self._results[0].index <= index:
+                    self._results.popleft()
+            case Attach(protocol):
+                self._attach(protocol)
+            case Shutdown():
+                self._over = True
+
+    def _attach(self, protocol: int) -> None:
+        info = self._engine.info
+        held = tuple(tenant.held() for tenant in self._tenants.values()) if protocol == PROTOCOL else ()
+        results = tuple(self._results) if protocol == PROTOCOL else ()
+        addresses = self._data_port.addresses
+        self._report(Attached(PROTOCOL, os.getpid(), info.name, info.backend, info.cores, info.vram_bytes, addresses, held, results))
+
+    def _open(self, command: OpenSpace) -> None:
+        if command.session not in self._tenants:
+            self._tenants[command.session] = Tenant(command.session, self._engine.open_space(), command.record)
+            self._vram.on(SessionOpened(time.monotonic_ns(), command.session, command.quota_bytes))
+            bytes_max = min(command.quota_bytes or self._engine.info.vram_bytes, _STAGED_BYTES_MAX)
+            self._staging.open(command.session, command.token, bytes_max)
+        self._report(SpaceOpened(command.session))
+
+    def _close(self, session: str) -> None:
+        tenant = self._tenants.pop(session, None)
+        if tenant is not None:
+            self._staging.close(session)
+            tenant.space.close()
+            self._vram.on(SessionClosed(time.monotonic_ns(), session))
+        self._report(SpaceClosed(session, time.monotonic_ns()))
+
+    def _execute(self, command: Execute) -> None:
+        begin_ns = self._begin_ns or time.monotonic_ns()
+        self._begin_ns = 0  # a further command of the same read begins when it is taken up
+        tenant = self._tenants.get(command.session)
+        if tenant is None or command.seq != tenant.seq_done + 1:
+            self._finish(command, tenant, BEHIND, begin_ns, None, b"")
+            return
+        try:
+            batch = decode_batch(command.batch)
+            outcome = self._runner.run(tenant, batch, command.chain)
+        except Needs as needs:
+            done = encode_done(Done(command.session, command.seq, needs=needs.digests))
+            self._finish(command, tenant, NEEDS, begin_ns, None, done)
+            return
+        except Exception as error:  # a failure of ours in one batch must not take the other sessions down
+            self._log.error("batch failed", session=command.session, seq=command.seq, trace=traceback.format_exc())
+            outcome = _node_fault(command, error)
+        tenant.faulted |= outcome.faulted
+        for blob in tenant.finish(command.seq, command.chain, outcome.done, outcome.blobs):
+            self._staging.drop_blob(command.session, blob)
+        self._finish(command, tenant, FAULTED if outcome.faulted else RAN, begin_ns, outcome.launch, outcome.done)
+
+    def _finish(self, command: Execute, tenant: Tenant | None, status: int, begin_ns: int, launch: Launch | None, done: bytes) -> None:
+        """Account for the command and report it."""
+        self._index += 1
+        finish_ns = time.monotonic_ns()
+        start_ns, end_ns = (launch.start_ns, launch.end_ns) if launch is not None else (finish_ns, finish_ns)
+        executed = Executed(
+            self._index,
+            command.session,
+            command.seq,
+            status,
+            begin_ns,
+            start_ns,
+            end_ns,
+            finish_ns,
+            launch.core_ns if launch is not None else 0,
+            launch.instructions if launch is not None else 0,
+            int(launch is not None),
+            tenant.space.resident_bytes if tenant is not None else 0,
+            done,
+        )
+        self._results.append(executed)
+        self._report(executed)
+
+    # -- preparing -----------------------------------------------------------------------------------------------------------------
+
+    def _prepare_forever(self) -> None:
+        while True:
+            command = self._to_prepare.get()
+            self._report(Prepared(command.session, command.seq, self._prepare(command)))
+
+    def _prepare(self, command: Prepare) -> bool:
+        """Compile ahead; whatever fails here fails again, in its place in the order, when the batch is executed."""
+        try:
+            batch: Batch = decode_batch(command.batch)
+            if batch.program:
+                self._programs.ready(batch)
+        except (Needs, Refused, msgspec.DecodeError):
+            return False
+        except Exception:  # a compiler failure is reported by the launching thread, with its trace
+            return False
+        return True
+
+
+def _node_fault(command: Execute, error: Exception) -> Outcome:
+    text = f"the node failed while executing batch {command.seq} ({type(error).__name__}: {error}); report it with the node's log"
+    done = Done(command.session, command.seq, fault=Fault(faults.NODE_FAULT, text), launch_digest=command.chain)
+    return Outcome(None, encode_done(done), (), True)

@@ -1,0 +1,176 @@
+"""Programs and dims by digest, and what verifying and compiling them gave. Shared by all sessions: equal digests are equal bytes.
+
+Used by two threads: the one that prepares and the one that launches. Verification and compilation run outside the lock, each pair once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+import numpy as np
+from blake3 import blake3
+
+from bus_schemas import faults
+from bus_schemas.batch import Batch, Fault
+from jit.engine import Engine, Prepared
+from services.server.executor.errors import Needs, Refused
+from wis.encoding import decode_program
+from wis.errors import DecodeError, VerifyError
+from wis.program import BufferKind, Program
+from wis.verify import verify
+
+__all__ = ["Programs", "Ready"]
+
+_PROGRAM_BYTES: Final = 512 << 20
+_DIMS_BYTES: Final = 512 << 20
+_READY_MAX: Final = 8192
+_PLACES_MAX: Final = 20
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A compiled program with the buffers it asks the session for: (nbytes, created) in key order. ``scalars``: how many immediates."""
+
+    prepared: Prepared
+    buffers: tuple[tuple[int, bool], ...]
+    created_bytes: int
+    scalars: int
+
+
+class _Cache(Generic[K, V]):
+    """Least recently used entries go first once their weights exceed ``capacity``."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
+        self._weight = 0
+
+    def get(self, key: K) -> V | None:
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        self._entries.move_to_end(key)
+        return entry[0]
+
+    def put(self, key: K, value: V, weight: int) -> None:
+        old = self._entries.pop(key, None)
+        self._weight += weight - (old[1] if old else 0)
+        self._entries[key] = (value, weight)
+        while self._weight > self._capacity and len(self._entries) > 1:
+            _, (_, gone) = self._entries.popitem(last=False)
+            self._weight -= gone
+
+
+class Programs:
+    """The executor's program store."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._programs: _Cache[bytes, Program] = _Cache(_PROGRAM_BYTES)
+        self._dims: _Cache[bytes, bytes] = _Cache(_DIMS_BYTES)
+        self._ready: _Cache[tuple[bytes, bytes], Ready] = _Cache(_READY_MAX)
+        self._preparing: dict[tuple[bytes, bytes], threading.Event] = {}
+
+    def ready(self, batch: Batch) -> Ready:
+        """What runs ``batch``'s program. Raises Refused when it breaks a rule, Needs when a body is neither here nor in the batch."""
+        pair = (batch.program, batch.dims)
+        while True:
+            with self._lock:
+                found = self._ready.get(pair)
+                if found is not None:
+                    return found
+                busy = self._preparing.get(pair)
+                if busy is None:
+                    self._preparing[pair] = threading.Event()
+                    break
+            busy.wait()  # the other thread prepares the same pair
+        try:
+            program, dims = self._bodies(batch)
+            made = _prepare(self._engine, program, dims)
+            with self._lock:
+                self._ready.put(pair, made, 1)
+            return made
+        finally:
+            with self._lock:
+                self._preparing.pop(pair).set()
+
+    def _bodies(self, batch: Batch) -> tuple[Program, bytes]:
+        """Program and dims of the batch, learnt from it or known; remembers them."""
+        program = self._learn_program(batch) if batch.program_body else self._locked(self._programs, batch.program)
+        dims = self._learn_dims(batch)
+        missing = tuple(name for name, body in ((batch.program, program), (batch.dims, dims)) if body is None)
+        if program is None or dims is None:
+            raise Needs(missing)
+        return program, dims
+
+    def _locked(self, cache: _Cache[bytes, V], key: bytes) -> V | None:
+        with self._lock:
+            return cache.get(key)
+
+    def _learn_program(self, batch: Batch) -> Program:
+        _check_digest("program", batch.program, batch.program_body)
+        try:
+            program = decode_program(batch.program_body)
+        except DecodeError as error:
+            raise _refused(faults.UNVERIFIABLE, f"the program cannot be read: {error}") from None
+        with self._lock:
+            self._programs.put(batch.program, program, len(batch.program_body) * 8)
+        return program
+
+    def _learn_dims(self, batch: Batch) -> bytes | None:
+        dims = batch.dims_body
+        if batch.dims_delta is not None:
+            base = self._locked(self._dims, batch.dims_delta[0])
+            if base is None:
+                return self._locked(self._dims, batch.dims)
+            dims = _patched(base, batch.dims_delta[1], batch.dims_delta[2])
+        if not dims:
+            known = self._locked(self._dims, batch.dims)
+            if known is not None or batch.dims != blake3(b"").digest():
+                return known
+        _check_digest("dims", batch.dims, dims)
+        with self._lock:
+            self._dims.put(batch.dims, dims, len(dims))
+        return dims
+
+
+def _prepare(engine: Engine, program: Program, dims: bytes) -> Ready:
+    try:
+        verified = verify(program, dims)
+    except VerifyError as error:
+        places = tuple(str(finding) for finding in error.findings[:_PLACES_MAX])
+        raise Refused(
+            Fault(faults.UNVERIFIABLE, f"the program breaks {len(error.findings)} rule(s) of the instruction set", places)
+        ) from None
+    kinds_and_sizes = zip(program.buffers, verified.bound.nbytes, strict=True)
+    buffers = tuple((nbytes, kind == BufferKind.CREATED) for kind, nbytes in kinds_and_sizes if kind != BufferKind.TEMP)
+    created_bytes = sum(nbytes for nbytes, created in buffers if created)
+    return Ready(engine.prepare(verified), buffers, created_bytes, program.n_scalars)
+
+
+def _check_digest(what: str, name: bytes, body: bytes) -> None:
+    if blake3(body).digest() != name:
+        raise _refused(faults.MALFORMED, f"the {what} does not match its digest {name.hex()[:16]}: it was damaged on the way")
+
+
+def _patched(base: bytes, positions: bytes, values: bytes) -> bytes:
+    """``base`` with the i64 at ``positions`` (u32) replaced by ``values`` (i64), all little-endian."""
+    where = np.frombuffer(positions, "<u4") if len(positions) % 4 == 0 else None
+    what = np.frombuffer(values, "<i8") if len(values) % 8 == 0 else None
+    if where is None or what is None or len(where) != len(what) or (len(where) and int(where.max()) >= len(base) // 8):
+        raise _refused(faults.MALFORMED, "the dims delta does not fit the dims it starts from")
+    out = np.frombuffer(base, "<i8").copy()
+    out[where] = what
+    return out.tobytes()
+
+
+def _refused(name: str, message: str) -> Refused:
+    return Refused(Fault(name, message))

@@ -1,0 +1,123 @@
+"""Bulk bytes on their way: chunks that sessions put, blobs they will get. Used by the data port's thread and the launching one.
+
+Every chunk and blob belongs to one session; nothing here is ever handed to another.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Final
+
+__all__ = ["Staging", "CACHE_BYTES"]
+
+CACHE_BYTES: Final = 256 << 20
+"""Chunks already used are kept up to this many bytes a session, so that equal bytes need not travel again."""
+
+
+@dataclass(slots=True)
+class _Stage:
+    token: str
+    bytes_max: int
+    pinned: dict[bytes, bytearray] = field(default_factory=dict)
+    used: OrderedDict[bytes, bytearray] = field(default_factory=OrderedDict)
+    pinned_bytes: int = 0
+    used_bytes: int = 0
+    blobs: dict[str, memoryview] = field(default_factory=dict)
+
+
+class Staging:
+    """Chunks and blobs of every open session."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._stages: dict[str, _Stage] = {}
+
+    def open(self, session: str, token: str, bytes_max: int) -> None:
+        """``bytes_max`` bounds the chunks a session may have waiting to be used."""
+        with self._lock:
+            self._stages[session] = _Stage(token, bytes_max)
+
+    def close(self, session: str) -> None:
+        with self._lock:
+            self._stages.pop(session, None)
+
+    def admits(self, session: str, token: str) -> bool:
+        """Does ``token`` open the data port for ``session``?"""
+        with self._lock:
+            stage = self._stages.get(session)
+            return stage is not None and secrets.compare_digest(stage.token, token)
+
+    def have(self, session: str, digests: tuple[bytes, ...]) -> bytes:
+        """One byte a digest, 1 when its chunk is here; those are pinned again, for an upload will name them."""
+        with self._lock:
+            stage = self._stages.get(session)
+            if stage is None:
+                return bytes(len(digests))
+            for digest in digests:
+                chunk = stage.used.pop(digest, None)
+                if chunk is not None:
+                    stage.used_bytes -= len(chunk)
+                    stage.pinned[digest] = chunk
+                    stage.pinned_bytes += len(chunk)
+            return bytes(digest in stage.pinned for digest in digests)
+
+    def put(self, session: str, digest: bytes, chunk: bytearray) -> str:
+        """Keep a verified chunk; what is wrong with that, or an empty string."""
+        with self._lock:
+            stage = self._stages.get(session)
+            if stage is None:
+                return "the session is over"
+            if digest in stage.pinned:
+                return ""
+            if stage.pinned_bytes + len(chunk) > stage.bytes_max:
+                return f"{stage.pinned_bytes} bytes wait to be used already, at most {stage.bytes_max} may"
+            stage.pinned[digest] = chunk
+            stage.pinned_bytes += len(chunk)
+            return ""
+
+    def chunk(self, session: str, digest: bytes) -> bytearray | None:
+        """The chunk, or None when it is not here."""
+        with self._lock:
+            stage = self._stages.get(session)
+            if stage is None:
+                return None
+            return stage.pinned.get(digest) or stage.used.get(digest)
+
+    def used(self, session: str, digests: tuple[bytes, ...]) -> None:
+        """An upload has taken these: they become cache, the oldest of which goes first."""
+        with self._lock:
+            stage = self._stages.get(session)
+            if stage is None:
+                return
+            for digest in digests:
+                chunk = stage.pinned.pop(digest, None)
+                if chunk is not None:
+                    stage.pinned_bytes -= len(chunk)
+                    stage.used[digest] = chunk
+                    stage.used_bytes += len(chunk)
+            while stage.used_bytes > CACHE_BYTES:
+                _, gone = stage.used.popitem(last=False)
+                stage.used_bytes -= len(gone)
+
+    def add_blob(self, session: str, data: memoryview) -> str:
+        """Keep ``data`` for the session to fetch; the blob's name."""
+        name = secrets.token_hex(8)
+        with self._lock:
+            stage = self._stages.get(session)
+            if stage is not None:
+                stage.blobs[name] = data
+        return name
+
+    def blob(self, session: str, name: str) -> memoryview | None:
+        with self._lock:
+            stage = self._stages.get(session)
+            return None if stage is None else stage.blobs.get(name)
+
+    def drop_blob(self, session: str, name: str) -> None:
+        with self._lock:
+            stage = self._stages.get(session)
+            if stage is not None:
+                stage.blobs.pop(name, None)

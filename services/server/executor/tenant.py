@@ -1,0 +1,47 @@
+"""One session's side of the executor: its memory, its place in the order, its answers kept for a while.
+
+May live here: what belongs to one session. May not: the device, other sessions.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Final
+
+from bus_schemas.batch import LIMITS
+from jit.engine import Space
+from services.server.protocol import HeldSession
+
+__all__ = ["Tenant"]
+
+_DONES_KEPT: Final = LIMITS.outstanding_batches_max + 1
+"""A session sends batch n only when it has the Done of batch n - outstanding_batches_max, so older ones are never asked for."""
+
+
+@dataclass(slots=True)
+class Tenant:
+    """``sizes``: the session's buffers, bytes by handle. ``seq_done``: the last batch executed or refused. ``dones``: encoded Done by seq,
+    with the blobs it names. ``chain``: launch digest after ``seq_done``."""
+
+    session: str
+    space: Space
+    record: bytes
+    seq_done: int = 0
+    chain: bytes = b""
+    faulted: bool = False
+    sizes: dict[int, int] = field(default_factory=dict)
+    dones: OrderedDict[int, tuple[bytes, tuple[str, ...]]] = field(default_factory=OrderedDict)
+
+    def finish(self, seq: int, chain: bytes, done: bytes, blobs: tuple[str, ...]) -> tuple[str, ...]:
+        """Batch ``seq`` is over: its answer is kept; the blobs of answers that are not kept any longer are returned."""
+        self.seq_done = seq
+        self.chain = chain
+        self.dones[seq] = (done, blobs)
+        gone: tuple[str, ...] = ()
+        while len(self.dones) > _DONES_KEPT:
+            gone += self.dones.popitem(last=False)[1][1]
+        return gone
+
+    def held(self) -> HeldSession:
+        return HeldSession(self.session, self.record, self.seq_done, self.chain, self.space.resident_bytes, self.faulted)

@@ -1,0 +1,161 @@
+"""The executor of one device, seen from the server: found or started, attached to, talked to, replaced when it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from services.kit.errors import StartError
+from services.kit.log import get_logger
+from services.kit.process import DIE_WITH_PARENT, child_environment, module_command, spawn
+from services.server.protocol import PROTOCOL, Attach, Attached, Command, Frames, Report, Shutdown, decode_report, frame
+from services.server.settings import EXECUTOR_VARIABLE, ExecutorSettings
+
+__all__ = ["ExecutorProcess"]
+
+_START_S: Final = 60.0
+_POLL_S: Final = 0.01
+_STOP_S: Final = 10.0
+
+
+class _Wire(asyncio.Protocol):
+    def __init__(self, on_report: Callable[[Report], None], on_lost: Callable[[], None]) -> None:
+        self._frames = Frames()
+        self._on_report = on_report
+        self._on_lost = on_lost
+
+    def data_received(self, data: bytes) -> None:
+        for body in self._frames.feed(data):
+            self._on_report(decode_report(body))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._on_lost()
+
+
+class ExecutorProcess:
+    """``on_report`` is called for every report after Attached, ``on_lost`` once when an attached executor is gone."""
+
+    def __init__(self, settings: ExecutorSettings, on_report: Callable[[Report], None], on_lost: Callable[[], None]) -> None:
+        self._settings = settings
+        self._on_report = on_report
+        self._on_lost = on_lost
+        self._transport: asyncio.WriteTransport | None = None
+        self._attached: asyncio.Future[Attached] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pid = 0
+        self._log = get_logger()
+
+    async def start(self) -> Attached:
+        """Attach to the executor that an earlier server left, or to a new one. Raises StartError."""
+        with contextlib.suppress(OSError, StartError):
+            attached = await self._attach()
+            if attached.protocol == PROTOCOL:
+                self._log.info("took over the executor", gpu=self._settings.gpu, pid=attached.pid, sessions=len(attached.held))
+                return attached
+            self._drop()
+            await self._end(attached.pid)
+        self._drop()
+        env = child_environment(
+            **{EXECUTOR_VARIABLE: msgspec.json.encode(self._settings).decode(), DIE_WITH_PARENT: None, "OPENBLAS_NUM_THREADS": "1"}
+        )
+        # Not tied to this process: it outlives a server that crashes, and ends by itself when no other comes.
+        self._process = spawn(module_command("services.server.executor"), env=env, stdout=subprocess.DEVNULL, tied=False)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _START_S
+        while loop.time() < deadline:
+            if self._process.poll() is not None:
+                raise StartError(
+                    f"the executor of device {self._settings.gpu} ended at start (exit code {self._process.returncode}); see the log above"
+                )
+            with contextlib.suppress(OSError):
+                return await self._attach()
+            await asyncio.sleep(_POLL_S)
+        self._process.kill()
+        raise StartError(f"the executor of device {self._settings.gpu} was not ready within {_START_S:g} s")
+
+    def send(self, command: Command) -> None:
+        """Send, or do nothing when it is gone (``on_lost`` tells)."""
+        if self._transport is not None:
+            self._transport.write(frame(command))
+
+    async def stop(self) -> None:
+        """End it: it drops all memory."""
+        self.send(Shutdown())
+        on_lost, self._on_lost = self._on_lost, lambda: None
+        del on_lost
+        if self._pid:
+            await self._end(self._pid)
+        self._drop()
+
+    def kill(self) -> None:
+        """End it the hard way."""
+        if self._pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+        if self._process is not None and self._process.pid == self._pid:
+            self._process.wait()
+
+    async def _attach(self) -> Attached:
+        if not Path(self._settings.socket).is_socket():
+            raise FileNotFoundError(self._settings.socket)
+        loop = asyncio.get_running_loop()
+        self._attached = loop.create_future()
+        transport, _ = await loop.create_unix_connection(lambda: _Wire(self._received, self._lost), self._settings.socket)
+        self._transport = transport
+        self.send(Attach(PROTOCOL))
+        try:
+            attached = await asyncio.wait_for(self._attached, _START_S)
+        except TimeoutError:
+            self._drop()
+            raise StartError("the executor does not answer") from None
+        self._pid = attached.pid
+        return attached
+
+    def _received(self, report: Report) -> None:
+        if isinstance(report, Attached):
+            if self._attached is not None and not self._attached.done():
+                self._attached.set_result(report)
+            return
+        self._on_report(report)
+
+    def _lost(self) -> None:
+        self._transport = None
+        if self._attached is not None and not self._attached.done():
+            self._attached.set_exception(StartError("the executor closed the connection"))
+        elif self._pid:
+            self._on_lost()
+
+    def _drop(self) -> None:
+        """Forget the connection without calling it a loss."""
+        self._pid = 0
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.close()
+
+    async def _end(self, pid: int) -> None:
+        """Wait for a process to end, and make it after a while."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _STOP_S
+        while _alive(pid, self._process):
+            if loop.time() > deadline:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            await asyncio.sleep(_POLL_S)
+
+
+def _alive(pid: int, child: subprocess.Popen[bytes] | None) -> bool:
+    if child is not None and child.pid == pid:
+        return child.poll() is None
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,174 @@
+"""Facts on their way to the event log: first into the node's journal, then published, in order, until acknowledged.
+
+What is in the journal and not acknowledged when the server dies is published by the next one, under the same message ids. Beside the
+facts the journal keeps how far each device is accounted for, so that its timeline goes on without a hole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from bus_schemas.events import Event, decode_events, encode_events
+from services.kit.bus import Bus
+from services.kit.errors import BusRefused, BusUnavailable
+from services.kit.log import get_logger
+from services.server.journal import JournalFile
+from services.server.meter import Account
+
+__all__ = ["FactLog", "Progress"]
+
+_REWRITE_BYTES: Final = 32 << 20
+
+
+class Started(msgspec.Struct, array_like=True, frozen=True, tag="started.v1"):
+    """A server started with this epoch."""
+
+    epoch: int
+
+
+class Recorded(msgspec.Struct, array_like=True, frozen=True, tag="recorded.v1"):
+    """Facts to be published on (area, entity); ``index`` counts these over the node's life."""
+
+    index: int
+    area: str
+    entity: str
+    events: bytes
+
+
+class Published(msgspec.Struct, array_like=True, frozen=True, tag="published.v1"):
+    """Everything up to ``index`` is acknowledged."""
+
+    index: int
+
+
+class Progress(msgspec.Struct, array_like=True, frozen=True, tag="progress.v1"):
+    """How far device ``gpu`` is accounted for in the facts recorded before this: up to monotonic time ``accounted_ns`` of boot ``boot``,
+    including report ``report`` of executor ``executor`` (its pid). ``position``: every batch of the stream (made at ``stream``) before it is over.
+    """
+
+    gpu: int
+    boot: str
+    accounted_ns: int
+    executor: int
+    report: int
+    accounts: tuple[Account, ...]
+    stream: str = ""
+    position: int = 0
+
+
+_Record = Started | Recorded | Published | Progress
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final[msgspec.msgpack.Decoder[Any]] = msgspec.msgpack.Decoder(_Record)
+
+
+class FactLog:
+    """The node's journal of facts. ``epoch`` is this start's; ``progress`` the last of each device before it."""
+
+    def __init__(self, path: Path, node: str) -> None:
+        self._file = JournalFile(path)
+        self._node = node
+        self._log = get_logger()
+        self.progress: dict[int, Progress] = {}
+        self._waiting: deque[Recorded] = deque()
+        self._index = 0
+        self._published = 0
+        self.epoch = 1
+        for body in self._file.bodies:
+            self._load(_decoder.decode(body))
+        while self._waiting and self._waiting[0].index <= self._published:
+            self._waiting.popleft()
+        self._wake = asyncio.Event()
+        self._settled = asyncio.Event()
+        self._after_sync: list[Callable[[], None]] = []
+        self._task: asyncio.Task[None] | None = None
+        self._rewrite()
+        self._file.sync()
+
+    def _load(self, record: _Record) -> None:
+        match record:
+            case Started(epoch):
+                self.epoch = epoch + 1
+            case Recorded():
+                self._waiting.append(record)
+                self._index = record.index
+            case Published(index):
+                self._published = index
+                self._index = max(self._index, index)
+            case Progress():
+                self.progress[record.gpu] = record
+
+    def start(self, bus: Bus) -> None:
+        """Begin publishing."""
+        self._task = asyncio.create_task(self._publish_forever(bus), name="facts")
+
+    def record(self, area: str, entity: str, events: Sequence[Event]) -> None:
+        """Journal these facts and publish them soon, after everything recorded before."""
+        if not events:
+            return
+        self._index += 1
+        record = Recorded(self._index, area, entity, encode_events(list(events)))
+        self._file.append(_encoder.encode(record))
+        self._waiting.append(record)
+        self._settled.clear()
+        self._wake.set()
+
+    def note(self, progress: Progress, then: Callable[[], None]) -> None:
+        """Journal how far a device is accounted for; ``then()`` runs once that is on disk."""
+        self.progress[progress.gpu] = progress
+        self._file.append(_encoder.encode(progress))
+        self._after_sync.append(then)
+        self._wake.set()
+
+    async def settled(self, deadline_s: float) -> bool:
+        """Wait until every recorded fact is acknowledged; False when that took longer."""
+        with contextlib.suppress(TimeoutError):
+            if self._waiting:
+                await asyncio.wait_for(self._settled.wait(), deadline_s)
+        return not self._waiting
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        self._file.sync()
+        self._file.close()
+
+    async def _publish_forever(self, bus: Bus) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            confirmed, self._after_sync = self._after_sync, []
+            await asyncio.to_thread(self._file.sync)
+            for then in confirmed:
+                then()
+            while self._waiting:
+                await self._publish(bus, self._waiting[0])
+                self._published = self._waiting.popleft().index
+                self._file.append(_encoder.encode(Published(self._published)))
+            self._settled.set()
+            if self._file.nbytes > _REWRITE_BYTES:
+                self._rewrite()
+
+    async def _publish(self, bus: Bus, record: Recorded) -> None:
+        while True:
+            try:
+                await bus.publish_events(
+                    record.area, record.entity, decode_events(record.events), message_id=f"{self._node}.{record.index}"
+                )
+                return
+            except (BusUnavailable, BusRefused) as error:
+                self._log.warning("facts wait for the bus", problem=str(error), waiting=len(self._waiting))
+                await asyncio.sleep(1.0)
+
+    def _rewrite(self) -> None:
+        """Keep only what the next start needs."""
+        records: list[_Record] = [Started(self.epoch), Published(self._published), *self.progress.values(), *self._waiting]
+        self._file.rewrite(_encoder.encode(record) for record in records)

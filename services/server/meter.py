@@ -1,0 +1,255 @@
+"""Metering of one device: its timeline cut into intervals, every core-nanosecond of which is charged, scheduler or idle. Pure.
+
+Rules:
+
+1. The timeline starts when the meter does and has no holes: each interval begins where the last one ended.
+2. charged + scheduler + idle == wall x cores, exactly, in every interval. A launch charges its ``core_ns``; what it left unoccupied is
+   idle. While the executor works on a batch outside its launch, all cores count as scheduler: nothing else can run then.
+3. A launch that spans intervals is split in proportion, by differences of floors, so that the parts add up to the whole.
+4. Memory is charged as the exact integral of resident bytes over time; a session's byte-milliseconds are floored, the rest carried.
+
+No clock: every time is an argument, on the node's monotonic clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from bus_schemas.events import DeviceAccounted, Event, UsageRecorded
+
+__all__ = ["Account", "Meter", "INTERVAL_NS"]
+
+INTERVAL_NS: Final = 10**9
+"""The longest interval while sessions are open: a usage fact belongs to the minute it begins in."""
+
+_IDLE_INTERVAL_NS: Final = 60 * 10**9
+_MS: Final = 10**6
+
+
+class Account(msgspec.Struct, array_like=True):
+    """One session's totals, and what its next interval starts from. ``byte_ns`` is exact; ``byte_ms`` what facts have said so far."""
+
+    session: str
+    tenant: str
+    task: str
+    priority: int
+    resident_bytes: int = 0
+    core_ns: int = 0
+    byte_ns: int = 0
+    byte_ms: int = 0
+    instructions: int = 0
+    launches: int = 0
+
+
+@dataclass(slots=True)
+class _Launch:
+    session: str
+    start_ns: int
+    end_ns: int
+    core_ns: int
+    instructions: int
+    launches: int
+
+
+@dataclass(slots=True)
+class _Use:
+    """One session in one interval."""
+
+    core_ns: int = 0
+    byte_ns: int = 0
+    instructions: int = 0
+    launches: int = 0
+
+
+@dataclass(slots=True)
+class Meter:
+    """``accounted_ns``: up to here everything is in facts. ``unix_offset_ns``: Unix time minus monotonic time. ``finish_ns``: end of the last
+    work reported; ``serial`` and ``device_serial``: the last ones given out."""
+
+    node: str
+    epoch: int
+    gpu: int
+    cores: int
+    accounted_ns: int
+    unix_offset_ns: int
+    accounts: dict[str, Account] = field(default_factory=dict)
+    finish_ns: int = 0
+    serial: int = 0
+    device_serial: int = 0
+    _launches: list[_Launch] = field(default_factory=list)
+    _scheduler: list[tuple[int, int]] = field(default_factory=list)
+    _resident: list[tuple[int, str, int]] = field(default_factory=list)
+
+    def open(self, account: Account) -> None:
+        """A session may be charged from now on."""
+        self.accounts[account.session] = account
+
+    def close(self, session: str) -> Account | None:
+        """Forget a session whose last interval is cut; its totals."""
+        return self.accounts.pop(session, None)
+
+    def resident(self, session: str, nbytes: int, at_ns: int) -> None:
+        """From ``at_ns`` on the session holds ``nbytes``."""
+        self._resident.append((max(at_ns, self.accounted_ns), session, nbytes))
+
+    def work(
+        self,
+        session: str,
+        begin_ns: int,
+        start_ns: int,
+        end_ns: int,
+        finish_ns: int,
+        core_ns: int,
+        instructions: int,
+        launches: int,
+        resident_bytes: int,
+    ) -> None:
+        """The executor worked on a batch over [begin, finish), its launch over [start, end) within; reported in order of time."""
+        begin_ns = max(begin_ns, self.finish_ns, self.accounted_ns)
+        start_ns = max(start_ns, begin_ns)
+        end_ns = max(end_ns, start_ns)
+        finish_ns = max(finish_ns, end_ns)
+        if start_ns > begin_ns:
+            self._scheduler.append((begin_ns, start_ns))
+        if finish_ns > end_ns:
+            self._scheduler.append((end_ns, finish_ns))
+        if session in self.accounts:
+            core_ns = min(core_ns, (end_ns - start_ns) * self.cores)
+            if launches:
+                self._launches.append(_Launch(session, start_ns, end_ns, core_ns, instructions, launches))
+            self.resident(session, resident_bytes, finish_ns)
+        self.finish_ns = finish_ns
+
+    def cut(self, until_ns: int, *, whole: bool = True) -> list[Event]:
+        """The facts of [accounted, until): per interval its UsageRecorded, then the DeviceAccounted that names them. ``until_ns`` must not lie
+        within work that is not reported yet. Not ``whole``: an idle tail shorter than an idle interval is left for later."""
+        events: list[Event] = []
+        busy = bool(self.accounts or self._launches or self._scheduler or self._resident)
+        if not busy and not whole and until_ns - self.accounted_ns < _IDLE_INTERVAL_NS:
+            return events
+        step = INTERVAL_NS if busy else _IDLE_INTERVAL_NS
+        while self.accounted_ns < until_ns:
+            events += self._interval(min(until_ns, self.accounted_ns + step))
+        return events
+
+    # -- one interval ------------------------------------------------------------------------------------------------------------------
+
+    def _interval(self, to_ns: int) -> list[Event]:
+        from_ns = self.accounted_ns
+        uses: dict[str, _Use] = {}
+        charged = self._charge(uses, to_ns)
+        scheduler = self._schedule(to_ns) * self.cores
+        self._hold(uses, from_ns, to_ns)
+        serial_first = self.serial + 1
+        events: list[Event] = []
+        for session, use in uses.items():
+            fact = self._fact(session, use, from_ns, to_ns)
+            if fact is not None:
+                events.append(fact)
+        wall = to_ns - from_ns
+        self.device_serial += 1
+        idle = wall * self.cores - charged - scheduler
+        assert idle >= 0, "work of an executor does not overlap"
+        at = from_ns + self.unix_offset_ns
+        events.append(
+            DeviceAccounted(
+                self.node,
+                self.epoch,
+                self.gpu,
+                self.device_serial,
+                at,
+                wall,
+                self.cores,
+                charged,
+                scheduler,
+                idle,
+                serial_first,
+                self.serial,
+            )
+        )
+        self.accounted_ns = to_ns
+        return events
+
+    def _charge(self, uses: dict[str, _Use], to_ns: int) -> int:
+        """Core time of launches before ``to_ns``; a launch that goes on is cut there."""
+        charged = 0
+        rest: list[_Launch] = []
+        for launch in self._launches:
+            if launch.start_ns >= to_ns and not launch.end_ns == to_ns:
+                rest.append(launch)
+                continue
+            use = uses.setdefault(launch.session, _Use())
+            if launch.end_ns <= to_ns:
+                part = launch.core_ns
+                use.instructions += launch.instructions
+                use.launches += launch.launches
+            else:
+                part = launch.core_ns * (to_ns - launch.start_ns) // (launch.end_ns - launch.start_ns)
+                rest.append(_Launch(launch.session, to_ns, launch.end_ns, launch.core_ns - part, launch.instructions, launch.launches))
+            use.core_ns += part
+            charged += part
+        self._launches = rest
+        return charged
+
+    def _schedule(self, to_ns: int) -> int:
+        """Nanoseconds of scheduler work before ``to_ns``."""
+        total = 0
+        rest: list[tuple[int, int]] = []
+        for start_ns, end_ns in self._scheduler:
+            total += max(0, min(end_ns, to_ns) - start_ns)
+            if end_ns > to_ns:
+                rest.append((max(start_ns, to_ns), end_ns))
+        self._scheduler = rest
+        return total
+
+    def _hold(self, uses: dict[str, _Use], from_ns: int, to_ns: int) -> None:
+        """Integrate every session's resident bytes over [from, to)."""
+        since = dict.fromkeys(self.accounts, from_ns)
+        rest: list[tuple[int, str, int]] = []
+        for at_ns, session, nbytes in self._resident:
+            if at_ns >= to_ns:
+                rest.append((at_ns, session, nbytes))
+                continue
+            account = self.accounts.get(session)
+            if account is None:
+                continue
+            at_ns = max(at_ns, since[session])
+            uses.setdefault(session, _Use()).byte_ns += account.resident_bytes * (at_ns - since[session])
+            account.resident_bytes = nbytes
+            since[session] = at_ns
+        for session, start_ns in since.items():
+            held = self.accounts[session].resident_bytes
+            if held:
+                uses.setdefault(session, _Use()).byte_ns += held * (to_ns - start_ns)
+        self._resident = rest
+
+    def _fact(self, session: str, use: _Use, from_ns: int, to_ns: int) -> UsageRecorded | None:
+        account = self.accounts[session]
+        account.core_ns += use.core_ns
+        account.byte_ns += use.byte_ns
+        account.instructions += use.instructions
+        account.launches += use.launches
+        byte_ms = account.byte_ns // _MS - account.byte_ms
+        account.byte_ms += byte_ms
+        if not (use.core_ns or byte_ms or use.instructions or use.launches):
+            return None
+        self.serial += 1
+        return UsageRecorded(
+            self.node,
+            self.epoch,
+            self.gpu,
+            self.serial,
+            session,
+            account.tenant,
+            account.task,
+            account.priority,
+            from_ns + self.unix_offset_ns,
+            to_ns + self.unix_offset_ns,
+            use.core_ns,
+            byte_ms,
+            use.instructions,
+            use.launches,
+        )

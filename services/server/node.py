@@ -1,0 +1,309 @@
+"""The node on the bus: discovery, sessions' requests, the batch stream, telemetry. Asyncio; one instance a process.
+
+May live here: messages in and out. May not: what runs when (device.py and the dispatch core), bytes on disk (facts.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import Awaitable
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from bus_schemas import faults, subjects
+from bus_schemas.batch import LIMITS, Done, Fault, encode_done
+from bus_schemas.events import DeviceFact, NodeLost, NodeRegistered
+from bus_schemas.session import CloseSession, NodeInfo, NodeStats, OpenSession, Ping, Pong, SessionClosed, SessionOpened, SessionStats
+from services.kit.bus import Bus
+from services.kit.errors import StartError
+from services.kit.follow import Follower
+from services.kit.log import get_logger
+from services.kit.trace import Tracing
+from services.server import telemetry
+from services.server.accounting import Accounting
+from services.server.device import Counters, Device
+from services.server.dispatch_log import DispatchLog
+from services.server.facts import FactLog
+from services.server.intake import Bad, read_batch
+from services.server.sessions import Session, SessionRecord
+from services.server.settings import Settings
+
+__all__ = ["Node", "VERSION"]
+
+VERSION: Final = "0.1.0"
+
+_TICK_S: Final = 1.0
+_SETTLE_S: Final = 5.0
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+T = TypeVar("T")
+
+
+class Node:
+    """Made once the bus is there; ``start`` makes it serve, ``stop`` ends it cleanly."""
+
+    def __init__(self, settings: Settings, bus: Bus, facts: FactLog) -> None:
+        self._settings = settings
+        self._bus = bus
+        self._facts = facts
+        self._node = settings.node_id
+        self._counters = Counters()
+        self._stream_made = ""
+        self._follower: Follower | None = None
+        self._ticker: asyncio.Task[None] | None = None
+        self._out: set[asyncio.Task[Any]] = set()
+        self._log = get_logger()
+        self._tracing = Tracing("wooly-server")
+        run_dir = settings.run_dir()
+        run_dir.mkdir(mode=0o700, exist_ok=True)
+        self._devices = [
+            Device(
+                gpu,
+                settings.executor(gpu, run_dir),
+                Accounting(self._node, gpu, facts, self._position),
+                lambda gpu=gpu: DispatchLog(settings.data_dir / "dispatch", gpu, facts.epoch),  # type: ignore[misc]  # mypy cannot infer
+                self._counters,
+                self._send_done,
+            )
+            for gpu in range(settings.devices)
+        ]
+        self._gauges = [telemetry.Gauge() for _ in self._devices]
+
+    async def start(self) -> None:
+        """Devices first, then the fact that the node is there, then its subjects. Raises StartError."""
+        await self._bus.ensure_streams(self._node)
+        for device in self._devices:
+            await device.start()
+        self._facts.record("node", self._node, [self._registered()])
+        for device in self._devices:
+            device.announce()
+        self._facts.start(self._bus)
+        await self._follow_batches()
+        await self._bus.serve(subjects.DISCOVER, self._discovered)
+        for verb, handler in (("open", self._open), ("close", self._close), ("ping", self._ping), ("stats", self._stats)):
+            await self._bus.serve(subjects.node_request(self._node, verb), handler)
+        self._ticker = asyncio.create_task(self._tick_forever(), name="tick")
+
+    async def stop(self) -> None:
+        """Take no more batches, end sessions, say goodbye, publish what is to be published."""
+        if self._ticker is not None:
+            self._ticker.cancel()
+        if self._follower is not None:
+            await self._follower.stop()
+        fault = Fault(faults.NODE_LOST, f"node {self._settings.node_name} is being stopped; start the script again")
+        for device in self._devices:
+            for session in device.sessions:
+                self._send_done(session, encode_done(Done(session, 0, fault=fault)))
+            await device.stop()
+        self._facts.record("node", self._node, [NodeLost(time.time_ns(), self._node, self._facts.epoch, "stopped")])
+        if not await self._facts.settled(_SETTLE_S):
+            self._log.warning("the bus did not take all facts; the next start publishes them")
+        await self._facts.close()
+        self._tracing.close()
+
+    # -- batches -------------------------------------------------------------------------------------------------------------------
+
+    async def _follow_batches(self) -> None:
+        """Read on where the books ended; a stream made anew is read from its start."""
+        stream = subjects.batch_stream(self._node)
+        info = await self._bus.js_api(f"STREAM.INFO.{stream}")
+        self._stream_made = info["created"]
+        known = [p.position for p in self._facts.progress.values() if p.stream == self._stream_made]
+        self._follower = self._bus.follow(stream, min(known, default=0) + 1, self._on_batch)
+        await self._follower.start()
+
+    def _on_batch(self, position: int, subject: str, data: bytes) -> None:
+        self._counters.received += 1
+        name = subject.rsplit(".", 1)[1]
+        try:
+            batch = read_batch(data, name)
+        except Bad as bad:
+            self._counters.refused += 1
+            self._send_done(name, encode_done(Done(name, 0, fault=bad.fault)))
+            return
+        found = self._find(name)
+        if found is None:
+            self._devices[0].refuse(name, batch.seq, _UNKNOWN)
+            return
+        device, session = found
+        device.batch(session, batch, data, position)
+
+    def _position(self) -> tuple[str, int]:
+        """The batch stream, and the position up to which every batch is over."""
+        if self._follower is None:
+            return self._stream_made, 0
+        oldest = [p for device in self._devices if (p := device.oldest_position()) is not None]
+        return self._stream_made, min(oldest) - 1 if oldest else self._follower.position
+
+    def _send_done(self, session: str, done: bytes) -> None:
+        self._spawn(self._bus.publish(subjects.session_done(session), done))
+
+    # -- requests ------------------------------------------------------------------------------------------------------------------
+
+    async def _discovered(self, subject: str, data: bytes) -> bytes:
+        return _encode(self._info())
+
+    async def _open(self, subject: str, data: bytes) -> bytes:
+        request = _decode(data, OpenSession)
+        if request is None:
+            return _encode(SessionOpened("", self._facts.epoch, None, fault=_UNREADABLE))
+        fault = self._refuse_open(request)
+        if fault is not None:
+            return _encode(SessionOpened(request.session, self._facts.epoch, None, fault=fault))
+        known = self._find(request.session)
+        if known is not None:  # the answer to an earlier try was lost
+            return _encode(self._opened(known[1].record))
+        gpu = request.gpus[0] if request.gpus else 0
+        record = SessionRecord(
+            request.session,
+            request.tenant,
+            request.task,
+            gpu,
+            request.priority,
+            request.vram_bytes,
+            request.exclusive,
+            request.swap,
+            request.title,
+            secrets.token_hex(16),
+            self._facts.epoch,
+            time.time_ns(),
+        )
+        try:
+            await self._devices[gpu].open(record)
+        except StartError as error:
+            return _encode(SessionOpened(request.session, self._facts.epoch, None, fault=Fault(faults.NODE_FAULT, str(error))))
+        self._log.info("session opened", session=record.session, tenant=record.tenant, gpu=gpu, priority=record.priority)
+        return _encode(self._opened(record))
+
+    def _refuse_open(self, request: OpenSession) -> Fault | None:
+        """Why this session may not be opened, or None."""
+        try:
+            subjects.token(request.session)
+        except ValueError as error:
+            return Fault(faults.MALFORMED, f"session: {error}")
+        if not 0 <= request.priority <= 4:
+            return Fault(faults.MALFORMED, f"priority {request.priority}: 0 (highest) to 4 are allowed")
+        if request.vram_bytes < 0:
+            return Fault(faults.MALFORMED, "vram_bytes is negative")
+        if len(request.gpus) > 1:
+            return Fault(faults.NO_SUCH_DEVICE, "a session uses one device; open one session a device")
+        gpu = request.gpus[0] if request.gpus else 0
+        if not 0 <= gpu < len(self._devices):
+            return Fault(faults.NO_SUCH_DEVICE, f"node {self._settings.node_name} has devices 0 to {len(self._devices) - 1}, not {gpu}")
+        known = self._find(request.session)
+        if known is not None:
+            same = known[1].record.tenant == request.tenant and known[1].closing is None
+            return None if same else Fault(faults.SESSION_TAKEN, f"session {request.session} exists already")
+        device = self._devices[gpu]
+        if device.attached is None:
+            return Fault(faults.NODE_FAULT, f"device {gpu} is being restarted; try again")
+        if request.vram_bytes > device.attached.vram_bytes:
+            return Fault(
+                faults.QUOTA_EXCEEDED,
+                f"REQUIRED_VRAM asks for {request.vram_bytes >> 20} MB, device {gpu} has {device.attached.vram_bytes >> 20} MB",
+            )
+        others = device.sessions.values()
+        if any(other.record.exclusive for other in others) or (request.exclusive and others):
+            return Fault(faults.DEVICE_TAKEN, f"device {gpu} is held by another task, and one of the two wants it exclusively")
+        return None
+
+    async def _close(self, subject: str, data: bytes) -> bytes | None:
+        request = _decode(data, CloseSession)
+        found = None if request is None else self._find(request.session)
+        if request is None or found is None:
+            return _encode(SessionClosed("" if request is None else request.session))
+        device, session = found
+        totals = await device.close(session, request.last_seq, request.reason)
+        await self._facts.settled(_SETTLE_S)
+        self._log.info("session closed", session=request.session, reason=request.reason, core_ns=totals.core_ns)
+        return _encode(totals)
+
+    async def _ping(self, subject: str, data: bytes) -> bytes | None:
+        ping = _decode(data, Ping)
+        if ping is None:
+            return None
+        found = self._find(ping.session) if ping.session else None
+        if found is None:
+            return _encode(Pong(self._node, self._facts.epoch, False))
+        device, session = found
+        session.heard_ns = time.monotonic_ns()
+        if 0 <= ping.seq_seen < session.seq_done:
+            device.recall(ping.session, ping.seq_seen)
+        return _encode(Pong(self._node, self._facts.epoch, True, session.seq_done, session.seq_next))
+
+    async def _stats(self, subject: str, data: bytes) -> bytes:
+        sessions = []
+        for device in self._devices:
+            for session in device.sessions.values():
+                account = device.account(session.record.session)
+                r = session.record
+                sessions.append(
+                    SessionStats(
+                        r.session, r.tenant, r.task, r.gpu, r.priority, session.seq_done, account.core_ns, account.instructions,
+                        account.launches, session.resident_bytes, session.chain.hex(),
+                    )
+                )  # fmt: skip
+        c = self._counters
+        return _encode(NodeStats(self._node, self._facts.epoch, tuple(sessions), c.received, c.executed, c.dropped, c.refused, c.restarts))
+
+    # -- once a second -------------------------------------------------------------------------------------------------------------
+
+    async def _tick_forever(self) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        while True:
+            due = max(due + _TICK_S, loop.time())
+            await asyncio.sleep(due - loop.time())
+            for device, gauge in zip(self._devices, self._gauges, strict=True):
+                device.tick(self._settings.lease_ms * 10**6)
+                message = gauge.read(device, self._node, self._facts.epoch)
+                if message is not None:
+                    with contextlib.suppress(Exception):  # telemetry is never worth an error; a closed connection shows elsewhere
+                        await self._bus.publish(subjects.telemetry_subject(self._node, device.gpu), message)
+
+    # -- helpers -------------------------------------------------------------------------------------------------------------------
+
+    def _find(self, session: str) -> tuple[Device, Session] | None:
+        for device in self._devices:
+            found = device.sessions.get(session)
+            if found is not None:
+                return device, found
+        return None
+
+    def _info(self) -> NodeInfo:
+        infos = tuple(info for device in self._devices if (info := device.info()) is not None)
+        ports = next((device.attached.data_port for device in self._devices if device.attached is not None), ())
+        s = self._settings
+        return NodeInfo(self._node, s.node_name, s.node_address, self._facts.epoch, infos, ports, s.groups, VERSION)
+
+    def _opened(self, record: SessionRecord) -> SessionOpened:
+        device = self._devices[record.gpu]
+        ports = device.attached.data_port if device.attached is not None else ()
+        info = msgspec.structs.replace(self._info(), data_port=ports)
+        return SessionOpened(record.session, record.epoch, info, record.token, record.quota_bytes, LIMITS, self._settings.lease_ms)
+
+    def _registered(self) -> NodeRegistered:
+        info = self._info()
+        devices = tuple(DeviceFact(d.index, d.name, d.backend, d.cores, d.vram_bytes) for d in info.devices)
+        return NodeRegistered(time.time_ns(), self._node, info.name, info.address, self._facts.epoch, devices, info.groups, info.version)
+
+    def _spawn(self, work: Awaitable[Any]) -> None:
+        """Run ``work`` in the background; it is held until it ends."""
+        task = asyncio.ensure_future(work)
+        self._out.add(task)
+        task.add_done_callback(self._out.discard)
+
+
+_UNKNOWN: Final = Fault(faults.SESSION_LOST, "this node does not know the session: its lease ran out, or the node started anew")
+_UNREADABLE: Final = Fault(faults.MALFORMED, "the request cannot be read: client and node are of different versions")
+
+
+def _decode(data: bytes, kind: type[T]) -> T | None:
+    try:
+        return msgspec.msgpack.decode(data, type=kind)
+    except msgspec.DecodeError:
+        return None

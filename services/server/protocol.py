@@ -1,0 +1,196 @@
+"""What server and executor say to each other over their Unix socket: frames of length (u32 little-endian) and one msgpack message. Pure.
+
+Commands are carried out in the order sent, but for Prepare (done beside them, in order among themselves).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+import msgspec
+
+__all__ = [
+    "PROTOCOL", "RAN", "FAULTED", "NEEDS", "BEHIND", "Attach", "OpenSpace", "CloseSpace", "Prepare", "Execute", "Recall", "Confirm", "Shutdown",
+    "Command", "HeldSession", "Attached", "SpaceOpened", "SpaceClosed", "Prepared", "Executed", "Recalled", "Report", "frame", "Frames",
+    "decode_command", "decode_report",
+]  # fmt: skip
+
+PROTOCOL: Final = 1
+"""Grows with every change of these messages: a server does not take over an executor of another version."""
+
+RAN: Final = 0
+FAULTED: Final = 1
+NEEDS: Final = 2
+BEHIND: Final = 3
+"""Status of an Executed: it ran (or was refused without ending its session), it ended its session, it lacks bodies or chunks and had no
+effect, it came behind such a one and was not looked at."""
+
+
+class Attach(msgspec.Struct, array_like=True, frozen=True, tag="attach"):
+    protocol: int
+
+
+class OpenSpace(msgspec.Struct, array_like=True, frozen=True, tag="open"):
+    """``record``: the server's own notes about the session, given back when a server attaches."""
+
+    session: str
+    token: str
+    quota_bytes: int
+    record: bytes
+
+
+class CloseSpace(msgspec.Struct, array_like=True, frozen=True, tag="close"):
+    session: str
+
+
+class Prepare(msgspec.Struct, array_like=True, frozen=True, tag="prepare"):
+    """Verify and compile what ``batch`` (encoded) will run, beside the launches."""
+
+    session: str
+    seq: int
+    batch: bytes
+
+
+class Execute(msgspec.Struct, array_like=True, frozen=True, tag="execute"):
+    """``chain``: the session's launch digest after this launch."""
+
+    session: str
+    seq: int
+    chain: bytes
+    batch: bytes
+
+
+class Recall(msgspec.Struct, array_like=True, frozen=True, tag="recall"):
+    """The kept Done messages of batches after ``after_seq``."""
+
+    session: str
+    after_seq: int
+
+
+class Confirm(msgspec.Struct, array_like=True, frozen=True, tag="confirm"):
+    """Executed reports up to ``index`` are in the server's journal."""
+
+    index: int
+
+
+class Shutdown(msgspec.Struct, array_like=True, frozen=True, tag="shutdown"):
+    pass
+
+
+Command = Attach | OpenSpace | CloseSpace | Prepare | Execute | Recall | Confirm | Shutdown
+
+
+class Executed(msgspec.Struct, array_like=True, frozen=True, tag="executed"):
+    """One Execute, accounted. Times are the monotonic clock: taken up at ``begin_ns``, launch [start_ns, end_ns), answered at
+    ``finish_ns``. ``index`` counts these reports from 1. ``done``: the encoded Done (empty for BEHIND)."""
+
+    index: int
+    session: str
+    seq: int
+    status: int
+    begin_ns: int
+    start_ns: int
+    end_ns: int
+    finish_ns: int
+    core_ns: int
+    instructions: int
+    launches: int
+    resident_bytes: int
+    done: bytes
+
+
+class HeldSession(msgspec.Struct, array_like=True, frozen=True):
+    """A session whose memory the executor holds. ``chain``: launch digest after ``seq_done``."""
+
+    session: str
+    record: bytes
+    seq_done: int
+    chain: bytes
+    resident_bytes: int
+    faulted: bool
+
+
+class Attached(msgspec.Struct, array_like=True, frozen=True, tag="attached"):
+    """The executor's state: ``results`` are the Executed not confirmed yet. ``held`` is empty in a fresh one."""
+
+    protocol: int
+    pid: int
+    name: str
+    backend: str
+    cores: int
+    vram_bytes: int
+    data_port: tuple[str, ...]
+    held: tuple[HeldSession, ...] = ()
+    results: tuple[Executed, ...] = ()
+
+
+class SpaceOpened(msgspec.Struct, array_like=True, frozen=True, tag="opened"):
+    session: str
+
+
+class SpaceClosed(msgspec.Struct, array_like=True, frozen=True, tag="closed"):
+    session: str
+    at_ns: int
+
+
+class Prepared(msgspec.Struct, array_like=True, frozen=True, tag="prepared"):
+    """``ready``: the batch will find its program compiled."""
+
+    session: str
+    seq: int
+    ready: bool
+
+
+class Recalled(msgspec.Struct, array_like=True, frozen=True, tag="recalled"):
+    session: str
+    dones: tuple[bytes, ...]
+
+
+Report = Attached | SpaceOpened | SpaceClosed | Prepared | Executed | Recalled
+
+_HEAD: Final = struct.Struct("<I")
+_encoder: Final = msgspec.msgpack.Encoder()
+_command: Final[msgspec.msgpack.Decoder[Command]] = msgspec.msgpack.Decoder(Command)
+_report: Final[msgspec.msgpack.Decoder[Report]] = msgspec.msgpack.Decoder(Report)
+
+
+def frame(message: Command | Report) -> bytes:
+    """``message`` with its length in front."""
+    out = bytearray(_HEAD.size)
+    _encoder.encode_into(message, out, _HEAD.size)
+    _HEAD.pack_into(out, 0, len(out) - _HEAD.size)
+    return bytes(out)
+
+
+def decode_command(data: bytes | memoryview) -> Command:
+    return _command.decode(data)
+
+
+def decode_report(data: bytes | memoryview) -> Report:
+    return _report.decode(data)
+
+
+class Frames:
+    """Cuts a byte stream into the bodies of its frames."""
+
+    __slots__ = ("_rest",)
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The bodies completed by ``data``."""
+        rest = self._rest
+        rest += data
+        out = []
+        at = 0
+        while len(rest) - at >= _HEAD.size:
+            (length,) = _HEAD.unpack_from(rest, at)
+            if len(rest) - at - _HEAD.size < length:
+                break
+            at += _HEAD.size + length
+            out.append(bytes(rest[at - length : at]))
+        if at:
+            del rest[:at]
+        return out

@@ -1,0 +1,77 @@
+"""What the server knows of an open session. Data only."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+import msgspec
+
+from bus_schemas.batch import Batch, Fault
+from bus_schemas.session import SessionClosed
+
+__all__ = ["Pending", "Session", "SessionRecord", "decode_record", "encode_record"]
+
+
+class SessionRecord(msgspec.Struct, array_like=True, frozen=True):
+    """What stays true of a session for its life. The executor keeps a copy, so that a restarted server finds it."""
+
+    session: str
+    tenant: str
+    task: str
+    gpu: int
+    priority: int
+    quota_bytes: int
+    exclusive: bool
+    swap: bool
+    title: str
+    token: str
+    epoch: int
+    opened_at_ns: int
+
+
+@dataclass(slots=True)
+class Pending:
+    """A batch that came and is not over. ``position``: its place in the batch stream. ``prepared``: dispatch has heard of it."""
+
+    batch: Batch
+    data: bytes
+    position: int
+    received_ns: int
+    prepared: bool = False
+
+
+@dataclass(slots=True)
+class Session:
+    """``heard_ns``: last sign of life (monotonic). ``seq_done``: last batch executed; ``chain``: launch digest after it. ``fault``: why the
+    session is over although nobody closed it yet. ``closing``: set once it is being closed; resolves to its totals."""
+
+    record: SessionRecord
+    heard_ns: int
+    seq_done: int = 0
+    chain: bytes = b""
+    resident_bytes: int = 0
+    pending: dict[int, Pending] = field(default_factory=dict)
+    fault: Fault | None = None
+    closing: asyncio.Future[SessionClosed] | None = None
+    reason: str = ""
+
+    @property
+    def seq_next(self) -> int:
+        """The lowest batch that has not come."""
+        seq = self.seq_done + 1
+        while seq in self.pending:
+            seq += 1
+        return seq
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(SessionRecord)
+
+
+def encode_record(record: SessionRecord) -> bytes:
+    return _encoder.encode(record)
+
+
+def decode_record(data: bytes) -> SessionRecord:
+    return _decoder.decode(data)

@@ -1,0 +1,122 @@
+"""How a node is configured: from the environment, checked once at start.
+
+May live here: names, defaults, checks. May not: acting on them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from bus_schemas.subjects import token
+from services.kit.errors import SettingError
+
+__all__ = ["EXECUTOR_VARIABLE", "ExecutorSettings", "Settings"]
+
+EXECUTOR_VARIABLE: Final = "WOOLY_EXECUTOR"
+
+_NODE_NAMESPACE: Final = uuid.UUID("6f0a2c9e-6d0c-5b0e-9a65-1d5f6f9e3a11")
+_DEFAULT_VRAM_MB: Final = 8192
+
+
+class ExecutorSettings(msgspec.Struct, frozen=True):
+    """What the server hands to an executor. Paths of sockets are short: the kernel allows 107 bytes."""
+
+    gpu: int
+    backend: str
+    threads: int
+    vram_bytes: int
+    cache_dir: str
+    socket: str
+    data_socket: str
+    data_host: str
+    data_host_advertised: str
+    data_port: int = 0
+    orphan_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One node. ``node_id`` is stable: UUIDv5 of the name unless NODE_ID says otherwise."""
+
+    nats_url: str
+    node_name: str
+    node_id: str
+    node_address: str
+    groups: tuple[str, ...]
+    backend: str
+    threads: int
+    vram_bytes: int
+    devices: int
+    data_dir: Path
+    data_host: str
+    data_port: int
+    lease_ms: int
+    orphan_s: float
+
+    @staticmethod
+    def from_environment(env: Mapping[str, str]) -> Settings:
+        """Raises SettingError that names the variable and what is allowed."""
+        nats_url = env.get("CONTROLLER_NATS_URL") or env.get("WOOLY_NATS_URL") or "nats://127.0.0.1:4222"
+        name = env.get("NODE_NAME") or os.uname().nodename
+        node_id = env.get("NODE_ID") or str(uuid.uuid5(_NODE_NAMESPACE, name))
+        try:
+            token(node_id)
+        except ValueError as error:
+            raise SettingError(f"NODE_ID: {error}") from None
+        address = env.get("NODE_ADDRESS") or "127.0.0.1"
+        return Settings(
+            nats_url=nats_url,
+            node_name=name,
+            node_id=node_id,
+            node_address=address,
+            groups=tuple(part.strip() for part in env.get("NODE_GROUPS", "").split(",") if part.strip()),
+            backend=env.get("WOOLY_BACKEND") or "host",
+            threads=_integer(env, "WOOLY_DEVICE_THREADS", len(os.sched_getaffinity(0)), 1, 1024),
+            vram_bytes=_integer(env, "WOOLY_DEVICE_VRAM_MB", _DEFAULT_VRAM_MB, 1, 1 << 30) << 20,
+            devices=_integer(env, "WOOLY_DEVICES", 1, 1, 64),
+            data_dir=Path(env.get("WOOLY_DATA_DIR") or "~/.local/share/wooly/server").expanduser(),
+            data_host=env.get("WOOLY_DATA_HOST") or "127.0.0.1",
+            data_port=_integer(env, "WOOLY_DATA_PORT", 0, 0, 65535),
+            lease_ms=_integer(env, "WOOLY_LEASE_MS", 30_000, 1_000, 3_600_000),
+            orphan_s=_integer(env, "WOOLY_ORPHAN_MS", 10_000, 100, 600_000) / 1000,
+        )
+
+    def executor(self, gpu: int, run_dir: Path) -> ExecutorSettings:
+        """The settings of the executor of device ``gpu``."""
+        everywhere = self.data_host in ("0.0.0.0", "::")
+        return ExecutorSettings(
+            gpu=gpu,
+            backend=self.backend,
+            threads=max(1, self.threads // self.devices),
+            vram_bytes=self.vram_bytes,
+            cache_dir=str(self.data_dir / "cache"),
+            socket=str(run_dir / f"x{gpu}"),
+            data_socket=str(run_dir / f"d{gpu}"),
+            data_host=self.data_host,
+            data_host_advertised=self.node_address if everywhere else self.data_host,
+            data_port=self.data_port + gpu if self.data_port else 0,
+            orphan_s=self.orphan_s,
+        )
+
+    def run_dir(self) -> Path:
+        """The private folder of this node's sockets: short, and the same for every start with this data folder."""
+        digest = hashlib.sha256(f"{self.data_dir.resolve()}\0{self.node_id}".encode()).hexdigest()[:16]
+        base = os.environ.get("XDG_RUNTIME_DIR") or "/tmp"
+        return Path(base) / f"wooly-{os.getuid()}-{digest}"
+
+
+def _integer(env: Mapping[str, str], key: str, default: int, low: int, high: int) -> int:
+    text = env.get(key)
+    if not text:
+        return default
+    if not text.strip().lstrip("-").isdigit() or not low <= int(text) <= high:
+        raise SettingError(f"{key}={text}: must be an integer from {low} to {high}")
+    return int(text)
