@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -72,9 +71,8 @@ class ExecutorProcess:
         deadline = loop.time() + _START_S
         while loop.time() < deadline:
             if self._process.poll() is not None:
-                raise StartError(
-                    f"the executor of device {self._settings.gpu} ended at start (exit code {self._process.returncode}); see the log above"
-                )
+                code = self._process.returncode
+                raise StartError(f"the executor of device {self._settings.gpu} ended at start (exit code {code}); see the log above")
             with contextlib.suppress(OSError):
                 return await self._attach()
             await asyncio.sleep(_POLL_S)
@@ -104,8 +102,6 @@ class ExecutorProcess:
             self._process.wait()
 
     async def _attach(self) -> Attached:
-        if not Path(self._settings.socket).is_socket():
-            raise FileNotFoundError(self._settings.socket)
         loop = asyncio.get_running_loop()
         self._attached = loop.create_future()
         transport, _ = await loop.create_unix_connection(lambda: _Wire(self._received, self._lost), self._settings.socket)

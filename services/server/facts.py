@@ -50,8 +50,8 @@ class Published(msgspec.Struct, array_like=True, frozen=True, tag="published.v1"
 
 class Progress(msgspec.Struct, array_like=True, frozen=True, tag="progress.v1"):
     """How far device ``gpu`` is accounted for in the facts recorded before this: up to monotonic time ``accounted_ns`` of boot ``boot``,
-    including report ``report`` of executor ``executor`` (its pid). ``position``: every batch of the stream (made at ``stream``) before it is over.
-    """
+    including report ``report`` of executor ``executor`` (its pid). ``position``: all batches of the
+    stream made at ``stream`` up to there are over."""
 
     gpu: int
     boot: str

@@ -66,8 +66,8 @@ class _Use:
 
 @dataclass(slots=True)
 class Meter:
-    """``accounted_ns``: up to here everything is in facts. ``unix_offset_ns``: Unix time minus monotonic time. ``finish_ns``: end of the last
-    work reported; ``serial`` and ``device_serial``: the last ones given out."""
+    """``accounted_ns``: up to here everything is in facts. ``unix_offset_ns``: Unix time minus monotonic time. ``finish_ns``: end of
+    the last work reported; ``serial`` and ``device_serial``: the last ones given out."""
 
     node: str
     epoch: int
@@ -124,8 +124,8 @@ class Meter:
         self.finish_ns = finish_ns
 
     def cut(self, until_ns: int, *, whole: bool = True) -> list[Event]:
-        """The facts of [accounted, until): per interval its UsageRecorded, then the DeviceAccounted that names them. ``until_ns`` must not lie
-        within work that is not reported yet. Not ``whole``: an idle tail shorter than an idle interval is left for later."""
+        """The facts of [accounted, until): per interval its UsageRecorded, then the DeviceAccounted that names them. ``until_ns`` must not
+        lie within work that is not reported yet. Not ``whole``: an idle tail shorter than an idle interval is left for later."""
         events: list[Event] = []
         busy = bool(self.accounts or self._launches or self._scheduler or self._resident)
         if not busy and not whole and until_ns - self.accounted_ns < _IDLE_INTERVAL_NS:

@@ -11,7 +11,8 @@ from typing import Final
 import msgspec
 
 __all__ = [
-    "PROTOCOL", "RAN", "FAULTED", "NEEDS", "BEHIND", "Attach", "OpenSpace", "CloseSpace", "Prepare", "Execute", "Recall", "Confirm", "Shutdown",
+    "PROTOCOL", "RAN", "FAULTED", "NEEDS", "BEHIND", "Attach", "OpenSpace", "CloseSpace", "Prepare", "Execute", "Recall", "Confirm",
+    "Shutdown",
     "Command", "HeldSession", "Attached", "SpaceOpened", "SpaceClosed", "Prepared", "Executed", "Recalled", "Report", "frame", "Frames",
     "decode_command", "decode_report",
 ]  # fmt: skip
