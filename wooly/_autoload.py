@@ -53,9 +53,9 @@ def _activate() -> None:
     settings = config.load(_flags)
     checks.check_process(settings)  # before anything that stands on torch's private names is imported
 
-    from wooly.device.install import install
+    from wooly.activation import activate
 
-    install(settings)
+    activate(settings)
 
 
 def _report(error: Exception) -> None:

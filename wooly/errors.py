@@ -23,7 +23,7 @@ __all__ = [
     "PlacementError",
     "DeviceError",
     "QuotaExceeded",
-    "TrapError",
+    "DeviceAssertError",
     "UnsupportedOperation",
     "ForkError",
     "ForeignPointerError",
@@ -84,7 +84,7 @@ class QuotaExceeded(DeviceError):
         self.asked_bytes = asked_bytes
 
 
-class TrapError(DeviceError):
+class DeviceAssertError(DeviceError):
     """A program trapped on the node (an index out of range, say): what CUDA calls a device-side assert."""
 
 
@@ -121,8 +121,8 @@ _BY_FAULT: dict[str, type[WoolyError]] = {
     "PlacementError": PlacementError,
     "QuotaExceeded": QuotaExceeded,
     "OutOfMemory": QuotaExceeded,
-    "Trap": TrapError,
-    "TrapError": TrapError,
+    "Trap": DeviceAssertError,
+    "DeviceAssertError": DeviceAssertError,
     "ProtocolError": ProtocolError,
 }
 

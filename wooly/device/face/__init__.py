@@ -1,1 +1,56 @@
-"""The device's face: what makes torch present the private-use backend to Python as ``cuda``."""
+"""The device's face: what makes torch present the private-use backend to Python as ``cuda``.
+
+May live here: the order in which the parts are put on. May not: any part.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from wooly import errors
+from wooly.device.face import (
+    accelerator,
+    autocast,
+    bindings,
+    cuda,
+    devices,
+    factories,
+    foreign,
+    generators,
+    guard,
+    legacy,
+    rnn,
+    storages,
+    streams,
+    switches,
+    tensors,
+)  # fmt: skip
+from wooly.device.face.api import Face, RecorderApi
+from wooly.device.face.module import backend_module
+
+__all__ = ["RecorderApi", "backend_module", "patch"]
+
+
+class _OutOfMemory(errors.QuotaExceeded, torch.OutOfMemoryError):
+    """What CUDA programs catch as torch.cuda.OutOfMemoryError."""
+
+
+class _DeviceAssert(errors.DeviceAssertError, torch.AcceleratorError):
+    """What CUDA programs catch as torch.AcceleratorError."""
+
+
+_OutOfMemory.__name__ = _OutOfMemory.__qualname__ = "OutOfMemoryError"
+_DeviceAssert.__name__ = _DeviceAssert.__qualname__ = "DeviceAssertError"
+
+
+def patch(api: RecorderApi, device_count: int = 1) -> None:
+    """Put the face on. Once a process, after the backend and its kernels are registered."""
+    face = Face(api, device_count)
+    devices.set_count(device_count)
+    errors.present(errors.QuotaExceeded, _OutOfMemory)
+    errors.present(errors.DeviceAssertError, _DeviceAssert)
+    guard.lend()
+    for part in (
+        bindings, cuda, streams, generators, accelerator, legacy, tensors, storages, foreign, factories, autocast, rnn, switches,
+    ):  # fmt: skip
+        part.patch(face)

@@ -1,0 +1,78 @@
+"""What the face needs of the recorder, and how the face changes torch.
+
+May live here: the Protocol, the patching helpers. May not: any particular patch.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Protocol, TypeVar
+
+from bus_schemas.session import SessionOpened
+from wooly.device.backend import BACKEND, SHOWN
+
+__all__ = ["Face", "RecorderApi", "put", "put_all", "wrapping", "backend_text"]
+
+
+class RecorderApi(Protocol):
+    """The recorder as the face sees it. All byte counts are the client's own."""
+
+    def flush(self) -> Any:
+        """Send what was recorded, without waiting."""
+
+    def synchronize(self) -> None:
+        """Send what was recorded and wait until the node has done it; raises what went wrong there."""
+
+    def info(self) -> SessionOpened:
+        """What the node answered when the session opened; opens it on the first call."""
+
+    def check_process(self) -> None:
+        """Raises ForkError in a forked child of the process that opened the session."""
+
+
+class Face:
+    """What every part of the face is built on: the recorder, and how many devices the script sees."""
+
+    def __init__(self, api: RecorderApi, device_count: int) -> None:
+        self.api: Final = api
+        self.device_count: Final = device_count
+
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def put(owner: Any, name: str, value: Any) -> None:
+    """Replace ``owner.name``. The one way in which the face changes torch, so that changes can be found."""
+    setattr(owner, name, value)
+
+
+def put_all(owners: Iterable[Any], values: dict[str, Any]) -> None:
+    """Replace each name in every owner that has it: torch's submodules import each other's functions by name."""
+    for owner in owners:
+        for name, value in values.items():
+            if hasattr(owner, name):
+                put(owner, name, value)
+
+
+def wrapping(original: Callable[..., Any]) -> Callable[[_F], _F]:
+    """Decorator: the replacement keeps the original's name and documentation, and TorchScript still knows it as the same operator."""
+
+    def decorate(replacement: _F) -> _F:
+        functools.update_wrapper(replacement, original)
+        from torch.jit import _builtins as typed_builtins
+
+        _builtins: Any = typed_builtins  # untyped in torch
+
+        # TorchScript finds built-in functions by the identity of the Python object.
+        operator = _builtins._find_builtin(original)
+        if operator is not None:
+            _builtins._register_builtin(replacement, operator)
+        return replacement
+
+    return decorate
+
+
+def backend_text(text: str) -> str:
+    """An error text of torch with our backend's name as users know it."""
+    return text.replace(f"{BACKEND}:", f"{SHOWN}:").replace(BACKEND, SHOWN)

@@ -1,0 +1,138 @@
+"""The C functions below torch.cuda (``torch._C._cuda_*``), answered for the remote device; the rest refuse.
+
+May live here: these functions. May not: torch.cuda's Python functions, which stay torch's own wherever they can: they check arguments,
+count peaks and format reports exactly as on a local device.
+
+On a CPU build none of these names exist; on a CUDA build the real ones would answer "no driver".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NoReturn
+
+import torch
+
+from wooly.device.face import memory
+from wooly.device.face.api import Face, put
+from wooly.device.face.devices import count, index_of
+from wooly.errors import ForkError
+
+__all__ = ["ARCHITECTURE", "CUDA_VERSION", "patch", "in_bad_fork", "current_device"]
+
+ARCHITECTURE: Final = "sm_80"
+"""What programs that choose by architecture are told: bfloat16 and TF32, nothing that needs newer hardware."""
+CUDA_VERSION: Final = "12.8"
+"""What a CPU build of torch says it was built with; a CUDA build keeps its own."""
+
+_current = 0
+
+
+def current_device() -> int:
+    return _current
+
+
+def _set_device(index: int) -> None:
+    global _current
+    _current = index_of(index)
+
+
+def _exchange(index: int) -> int:
+    """Make ``index`` current (nothing for a negative one); returns the one before."""
+    before = _current
+    if index < 0:
+        return -1
+    _set_device(index)
+    return before
+
+
+def in_bad_fork(face: Face) -> bool:
+    """True in a forked child of a process that had opened the device."""
+    try:
+        face.api.check_process()
+    except ForkError:
+        return True
+    return False
+
+
+def _nothing(*args: Any) -> None:
+    """What does not exist on the remote device and needs no doing."""
+
+
+def _refusal(name: str) -> Callable[..., NoReturn]:
+    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+        raise NotImplementedError(f"torch._C.{name} is not available: the device is remote, and this machine has no CUDA driver")
+
+    refuse.__name__ = name
+    return refuse
+
+
+def patch(face: Face) -> None:
+    """Put our functions in place, and a refusal on every other name that a CUDA build has."""
+    bindings = {**_device(face), **_memory(face), **_settings()}
+    for name in dir(torch._C):
+        if name.startswith("_cuda_") and callable(getattr(torch._C, name)) and name not in bindings and name not in _KEPT:
+            put(torch._C, name, _refusal(name))
+    for name, function in bindings.items():
+        put(torch._C, name, function)
+
+
+# Classes, and functions about the build rather than about a driver.
+_KEPT: Final = frozenset(
+    {"_cuda_CUDAAllocator", "_cuda_CUDAAllocator_AllocatorState", "_cuda_getCompiledVersion", "_cuda_getCurrentRawStream"}
+)
+
+
+def _device(face: Face) -> dict[str, Callable[..., Any]]:
+    def synchronize() -> None:
+        face.api.check_process()
+        face.api.synchronize()
+
+    return {
+        "_cuda_init": face.api.check_process,
+        "_cuda_isInBadFork": lambda: in_bad_fork(face),
+        "_cuda_getDeviceCount": count,
+        "_cuda_getDevice": current_device,
+        "_cuda_setDevice": _set_device,
+        "_cuda_exchangeDevice": _exchange,
+        "_cuda_maybeExchangeDevice": _exchange,
+        "_cuda_synchronize": synchronize,
+        "_cuda_canDeviceAccessPeer": lambda device, peer: False,
+        "_cuda_getArchFlags": lambda: ARCHITECTURE,
+        "_cuda_isCurrentStreamCapturing": lambda: False,
+        "_cuda_hasPrimaryContext": lambda device: device == 0,
+    }
+
+
+def _memory(face: Face) -> dict[str, Callable[..., Any]]:
+    return {
+        "_cuda_memoryStats": lambda device: memory.stats(),
+        "_cuda_resetPeakMemoryStats": lambda device: memory.reset_peak(),
+        "_cuda_resetAccumulatedMemoryStats": lambda device: memory.reset_accumulated(),
+        "_cuda_hostMemoryStats": dict,
+        "_cuda_resetPeakHostMemoryStats": _nothing,
+        "_cuda_resetAccumulatedHostMemoryStats": _nothing,
+        "_cuda_emptyCache": _nothing,  # freed buffers go back at once: there is no cache
+        "_cuda_ipc_collect": _nothing,
+        "_cuda_getAllocatorBackend": lambda: "native",
+        "_cuda_memorySnapshot": lambda pool_id=None, include_traces=True: {"segments": [], "device_traces": [], "allocator_settings": {}},
+        "_cuda_setMemoryFraction": lambda fraction, device: memory.set_fraction(face, fraction),
+        "_cuda_getMemoryFraction": lambda device: memory.fraction(),
+    }
+
+
+def _settings() -> dict[str, Callable[..., Any]]:
+    """Switches that programs set and read back."""
+    values = {"sync_debug_mode": 0, "cudnn_benchmark_limit": 10}
+
+    def setter(name: str) -> Callable[[int], None]:
+        return lambda value: values.__setitem__(name, value)
+
+    def getter(name: str) -> Callable[[], int]:
+        return lambda: values[name]
+
+    made: dict[str, Callable[..., Any]] = {}
+    for name in values:
+        made[f"_cuda_set_{name}"] = setter(name)
+        made[f"_cuda_get_{name}"] = getter(name)
+    return made

@@ -1,0 +1,96 @@
+"""Which device is meant: the names users write, the ones torch knows us by, and the current device.
+
+May live here: device arguments. May not: tensors, torch.cuda's functions.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+
+from wooly.device.backend import BACKEND, OURS, SHOWN
+
+__all__ = ["DeviceArg", "index_of", "shown", "ours", "to_backend", "set_count", "count", "invalid_ordinal"]
+
+DeviceArg = torch.device | str | int | None
+"""What torch.cuda's functions take as a device."""
+
+_ORDINAL_MAX: Final = 64
+_count = 1
+_shown: Final = tuple(torch.device(SHOWN, index) for index in range(_ORDINAL_MAX))
+
+
+def set_count(number: int) -> None:
+    """How many devices the script sees."""
+    global _count
+    _count = number
+
+
+def count() -> int:
+    return _count
+
+
+def invalid_ordinal() -> RuntimeError:
+    """What CUDA says to ``cuda:7`` on a machine with fewer devices."""
+    return torch.AcceleratorError("CUDA error: invalid device ordinal")
+
+
+def _checked(index: int) -> int:
+    if not 0 <= index < _count:
+        raise invalid_ordinal()
+    if index:
+        raise NotImplementedError(
+            f"cuda:{index}: this version runs a process on its first device only; use cuda:0, or start one process a device (GPU_COUNT=1)"
+        )
+    return index
+
+
+def index_of(device: DeviceArg) -> int:
+    """The index meant by ``device`` (a cuda device, in any spelling; None or no index: the current one).
+
+    Raises what CUDA raises: AcceleratorError for an ordinal that does not exist, ValueError for another device type.
+    """
+    if device is None:
+        return 0
+    if isinstance(device, int):
+        return _checked(device) if device >= 0 else 0
+    if isinstance(device, str):
+        device = torch.device(device)
+    if device.type not in OURS:
+        raise ValueError(f"Expected a cuda device, but got: {device}")
+    return _checked(device.index or 0)
+
+
+def shown(device: torch.device) -> torch.device:
+    """``device`` as users see it: ``cuda:0`` for ours, any other unchanged."""
+    return _shown[device.index or 0] if device.type in OURS else device
+
+
+def ours(index: int = 0) -> torch.device:
+    """The device object torch's C++ side knows."""
+    return torch.device(BACKEND, index)
+
+
+_translated: Final[dict[Any, torch.device]] = {}
+
+
+def to_backend(device: Any) -> Any:
+    """``device`` for torch's C++ functions: a cuda device becomes ours (its index checked), anything else is returned as it is.
+
+    Wrong spellings are returned too: the C++ function has the better error.
+    """
+    known = _translated.get(device) if isinstance(device, str | torch.device) else None
+    if known is not None:
+        return known
+    if isinstance(device, bool):
+        return device
+    if isinstance(device, int):
+        return ours(index_of(device))
+    if isinstance(device, torch.device):
+        if device.type not in OURS:
+            return device
+    elif not (isinstance(device, str) and device.partition(":")[0] in OURS):
+        return device
+    result = _translated[device] = ours(index_of(torch.device(device)))
+    return result

@@ -1,0 +1,47 @@
+"""The device guard that torch's C++ side asks for when it sees device type CUDA.
+
+May live here: lending the private-use backend's guard to CUDA. May not: anything else that touches memory directly.
+
+Without it the C++ side aborts the process in places where it handles a ``cuda`` device before our kernels see it (a device context,
+indices on the CPU, autograd metadata).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from wooly.errors import UnsupportedTorch
+
+__all__ = ["lend"]
+
+_SYMBOL: Final = "_ZN3c104impl26device_guard_impl_registryE"
+_SLOTS: Final = 21  # one atomic pointer a device type, in torch 2.10 to 2.15
+_CUDA: Final = 1
+_PRIVATE_USE: Final = 20
+
+
+def lend() -> None:
+    """Let device type CUDA have a guard that needs no driver; raises UnsupportedTorch when this torch looks different."""
+    if torch._C._has_cuda:
+        # A CUDA build has a function for this: its real guard gives way to one that does nothing when there is no device.
+        torch._C._ensureCUDADeviceGuardSet()
+        return
+    library = Path(torch.__file__).parent / "lib" / "libc10.so"
+    try:
+        registry = (ctypes.c_void_p * _SLOTS).in_dll(ctypes.CDLL(str(library)), _SYMBOL)
+    except (OSError, ValueError):
+        raise UnsupportedTorch(
+            f"torch {torch.__version__} has no guard registry in {library.name}, which only the official Linux builds of torch have; "
+            "install torch from PyPI or download.pytorch.org"
+        ) from None
+    if not registry[_PRIVATE_USE]:
+        raise UnsupportedTorch(f"torch {torch.__version__} did not register our device guard where 2.10 to 2.15 do; install one of those")
+    if registry[_CUDA] and registry[_CUDA] != registry[_PRIVATE_USE]:
+        raise UnsupportedTorch(
+            f"torch {torch.__version__} is a CPU build with a CUDA device guard of its own; install an official build of torch"
+        )
+    registry[_CUDA] = registry[_PRIVATE_USE]

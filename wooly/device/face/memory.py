@@ -1,0 +1,71 @@
+"""Device memory in torch.cuda's terms.
+
+May live here: translating the client's counters. May not: counting (wooly.device.memory).
+
+There is no caching allocator: reserved equals allocated, one pool, nothing is ever split or retried.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from wooly.device.face.api import Face
+from wooly.device.memory import MEMORY
+
+__all__ = ["stats", "reset_peak", "reset_accumulated", "set_fraction", "fraction", "mem_get_info"]
+
+_POOLS: Final = ("all", "large_pool", "small_pool")
+_BYTES: Final = ("allocated_bytes", "active_bytes", "reserved_bytes", "requested_bytes")
+_COUNTS: Final = ("allocation", "active", "segment")
+_UNUSED: Final = ("inactive_split", "inactive_split_bytes")
+_SINGLE: Final = ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free", "max_split_size")
+
+_fraction = 1.0
+
+
+def stats() -> dict[str, Any]:
+    """The nested dictionary that torch.cuda.memory_stats flattens. Counts of allocations are not kept and are zero."""
+    none = {"current": 0, "peak": 0, "allocated": 0, "freed": 0}
+    used = {"current": MEMORY.allocated, "peak": max(MEMORY.peak, MEMORY.allocated), "allocated": MEMORY.allocated, "freed": 0}
+    result: dict[str, Any] = {}
+    for name in _BYTES:
+        result[name] = {pool: dict(used if pool != "small_pool" else none) for pool in _POOLS}
+    for name in (*_COUNTS, *_UNUSED):
+        result[name] = {pool: dict(none) for pool in _POOLS}
+    result["oversize_allocations"] = dict(none)
+    result["oversize_segments"] = dict(none)
+    result.update(dict.fromkeys(_SINGLE, 0))
+    return result
+
+
+def reset_peak() -> None:
+    MEMORY.reset_peak()
+
+
+def reset_accumulated() -> None:
+    """Totals over the process are not kept, so there is nothing to forget."""
+
+
+def set_fraction(face: Face, fraction: float) -> None:
+    """Allow this process a share of what it could have: allocating more is out of memory."""
+    global _fraction
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
+    _, total = mem_get_info(face)
+    _fraction = fraction
+    MEMORY.limit(max(int(total * fraction), 1))
+
+
+def fraction() -> float:
+    return _fraction
+
+
+def mem_get_info(face: Face) -> tuple[int, int]:
+    """(free, total) bytes: of the task's quota when it has one, else of the device."""
+    info = face.api.info()
+    if info.quota_bytes:
+        return max(info.quota_bytes - MEMORY.allocated, 0), info.quota_bytes
+    devices = info.node.devices if info.node is not None else ()
+    if not devices:
+        return 0, 0
+    return devices[0].vram_free_bytes, devices[0].vram_bytes

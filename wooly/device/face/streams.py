@@ -1,0 +1,215 @@
+"""Streams and events: the device runs everything in the order it was issued, so every stream is the same queue under its own name.
+
+May live here: torch.cuda.Stream, Event and the current stream. May not: CUDA graphs (refusals).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import threading
+import time
+from typing import Any, ClassVar, Final
+
+import torch
+
+from wooly.device.backend import is_ours
+from wooly.device.face.api import Face, RecorderApi, put, put_all, wrapping
+from wooly.device.face.devices import index_of, ours
+
+__all__ = ["Stream", "Event", "patch"]
+
+_ids: Final = itertools.count(1)
+_PRIVATE_USE: Final = 20  # c10::DeviceType::PrivateUse1
+
+
+class Stream(torch.Stream):
+    """A name for the one queue. Work issued on any stream is done in program order, so waiting between streams is already true."""
+
+    _api: ClassVar[RecorderApi]
+
+    def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Stream:
+        if "stream_id" in kwargs:
+            stream_id, index = kwargs["stream_id"], kwargs.get("device_index", 0)
+        else:
+            stream_id, index = next(_ids), index_of(device)
+        self: Stream = torch.Stream.__new__(cls, stream_id=stream_id, device_index=index, device_type=_PRIVATE_USE)
+        return self
+
+    def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any) -> None:
+        self._priority = max(-5, min(priority, 0))  # CUDA maps what is outside its range to the nearest
+
+    @classmethod
+    def priority_range(cls) -> tuple[int, int]:
+        return (0, -5)
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]  # torch's stub says attribute; in C++ it is a property
+        return torch.device("cuda", self.device_index)
+
+    @property
+    def priority(self) -> int:
+        return self._priority
+
+    @property
+    def cuda_stream(self) -> int:
+        return self.stream_id
+
+    @property
+    def _as_parameter_(self) -> ctypes.c_void_p:
+        return ctypes.c_void_p(self.cuda_stream)
+
+    def synchronize(self) -> None:
+        self._api.synchronize()
+
+    def query(self) -> bool:
+        """True: everything issued is done. Asking waits for it, so that a loop around this ends."""
+        self._api.synchronize()
+        return True
+
+    def wait_event(self, event: Any) -> None:
+        """The one queue is in order already."""
+
+    def wait_stream(self, stream: Any) -> None:
+        """The one queue is in order already."""
+
+    def record_event(self, event: Any = None) -> Any:
+        event = Event() if event is None else event
+        event.record(self)
+        return event
+
+    def __enter__(self) -> Stream:
+        stack: list[Stream] = _current.__dict__.setdefault("stack", [])
+        stack.append(_current_stream())
+        _set_current(self)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        _set_current(_current.stack.pop())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and (self.stream_id, self.device_index) == (other.stream_id, other.device_index)
+
+    def __hash__(self) -> int:
+        return hash((self.stream_id, self.device_index))
+
+    def __repr__(self) -> str:
+        return f"<torch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
+
+
+class ExternalStream(Stream):
+    """A stream made by other code on a local device: there is none."""
+
+    def __new__(cls, stream_ptr: int, device: Any = None, **kwargs: Any) -> ExternalStream:
+        raise NotImplementedError("torch.cuda.ExternalStream: a stream of this machine means nothing on a remote device")
+
+
+class Event:
+    """A point in the queue. With ``enable_timing`` recording waits for the work before it, so that the times between events are true."""
+
+    _api: ClassVar[RecorderApi]
+
+    def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False) -> None:
+        if interprocess:
+            raise NotImplementedError("torch.cuda.Event(interprocess=True): each process has its own session on the device")
+        self.enable_timing = enable_timing
+        self.device = torch.device("cuda", 0)
+        self.cuda_event = 0
+        self._recorded = False
+        self._done_s: float | None = None
+
+    @classmethod
+    def from_ipc_handle(cls, device: Any, handle: bytes) -> Event:
+        raise NotImplementedError("torch.cuda.Event.from_ipc_handle: each process has its own session on the device")
+
+    def record(self, stream: Any = None) -> None:
+        self._recorded = True
+        if self.enable_timing:
+            self._api.synchronize()
+            self._done_s = time.perf_counter()
+        else:
+            self._api.flush()
+            self._done_s = None
+
+    def wait(self, stream: Any = None) -> None:
+        """The one queue is in order already."""
+
+    def query(self) -> bool:
+        """True: the work before the event is done. Asking waits for it, so that a loop around this ends."""
+        self.synchronize()
+        return True
+
+    def synchronize(self) -> None:
+        if self._recorded and self._done_s is None:
+            self._api.synchronize()
+            self._done_s = time.perf_counter()
+
+    def elapsed_time(self, end_event: Event) -> float:
+        """Milliseconds from this event to ``end_event``."""
+        if not (self.enable_timing and end_event.enable_timing):
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
+        if self._done_s is None or end_event._done_s is None:
+            raise ValueError("Both events must be recorded before calculating elapsed time.")
+        return (end_event._done_s - self._done_s) * 1e3
+
+    def ipc_handle(self) -> bytes:
+        raise NotImplementedError("torch.cuda.Event.ipc_handle: each process has its own session on the device")
+
+    def __repr__(self) -> str:
+        return f"<torch.cuda.Event {'recorded' if self._recorded else 'uninitialized'}>"
+
+
+_current: Final = threading.local()
+
+
+def _current_stream() -> Stream:
+    stream: Stream | None = getattr(_current, "stream", None)
+    if stream is None:
+        stream = _current.stream = Stream(stream_id=0, device_index=0)
+    return stream
+
+
+def _set_current(stream: Stream) -> None:
+    _current.stream = stream
+
+
+def patch(face: Face) -> None:
+    """Replace torch.cuda's streams and events."""
+    Stream._api = Event._api = face.api
+
+    def current_stream(device: Any = None) -> Stream:
+        index_of(device)
+        return _current_stream()
+
+    def default_stream(device: Any = None) -> Stream:
+        return Stream(stream_id=0, device_index=index_of(device))
+
+    def set_stream(stream: Any) -> None:
+        if stream is not None:
+            _set_current(stream)
+
+    def set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> None:
+        _set_current(Stream(stream_id=stream_id, device_index=device_index))
+
+    values = {
+        "Stream": Stream,
+        "ExternalStream": ExternalStream,
+        "Event": Event,
+        "current_stream": current_stream,
+        "default_stream": default_stream,
+        "set_stream": set_stream,
+        "_set_stream_by_id": set_stream_by_id,
+    }
+    put_all((torch.cuda, torch.cuda.streams), values)
+    put(torch._C, "_cuda_getCurrentRawStream", lambda device: 0)
+
+    original = torch.Tensor.record_stream
+
+    @wrapping(original)
+    def record_stream(self: torch.Tensor, s: Any) -> None:
+        # Memory is given back in queue order: nothing to remember.
+        if not is_ours(self):
+            original(self, s)
+
+    put(torch.Tensor, "record_stream", record_stream)
+    assert ours().type, "the backend is registered before the face is put on"

@@ -1,0 +1,85 @@
+"""Paths that torch or its libraries would take on a local GPU and that do not exist here, switched off or refused.
+
+May live here: feature switches and refusals. May not: working features.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+
+from wooly.device.face.api import Face, put, wrapping
+
+__all__ = ["patch"]
+
+_compile_warned = False
+
+
+def patch(face: Face) -> None:
+    """Set the switches."""
+    _libraries()
+    _compile()
+    _graphs()
+
+
+def _libraries() -> None:
+    put(torch.backends.cuda, "is_built", lambda: True)
+    cudnn: Any = torch.backends.cudnn
+    put(cudnn, "is_available", lambda: False)
+    # A CUDA build would flatten the weights of recurrent layers by a cuDNN function.
+    put(cudnn, "is_acceptable", lambda tensor: False)
+    # Fused whole-layer inference has no kernels here; the ordinary path gives the same result in parts.
+    torch.backends.mha.set_fastpath_enabled(False)
+
+    import torch.utils._triton as triton
+
+    # The CUDA build depends on triton, which compiles for a local GPU only.
+    put(triton, "has_triton_package", lambda: False)
+    for name in ("has_triton", "has_triton_tma"):
+        clear = getattr(getattr(triton, name, None), "cache_clear", None)
+        if clear is not None:
+            clear()
+
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None:
+        put(distributed, "is_nccl_available", lambda: False)
+
+
+def _compile() -> None:
+    original = torch.compile
+
+    @wrapping(original)
+    def compile(model: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
+        global _compile_warned
+        if not _compile_warned:
+            _compile_warned = True
+            warnings.warn("torch.compile leaves code as it is on a remote device: the node compiles what it is sent", stacklevel=2)
+        return (lambda function: function) if model is None else model
+
+    put(torch, "compile", compile)
+
+
+def _graphs() -> None:
+    def refuse(what: str) -> Callable[..., NoReturn]:
+        def refused(*args: Any, **kwargs: Any) -> NoReturn:
+            raise NotImplementedError(
+                f"torch.cuda.{what} is not available on a remote device; run the code without capture, it is batched anyway"
+            )
+
+        return refused
+
+    for name in ("CUDAGraph", "MemPool", "GreenContext", "CUDAPluggableAllocator"):
+        shown = type(name, (), {"__init__": refuse(name), "__module__": "torch.cuda"})
+        for owner in (torch.cuda, torch.cuda.graphs, torch.cuda.memory):
+            if hasattr(owner, name):
+                put(owner, name, shown)
+    for name in ("make_graphed_callables", "graph_pool_handle", "change_current_allocator"):
+        if hasattr(torch.cuda, name):
+            put(torch.cuda, name, refuse(name))
+    graph = type("graph", (), {"__init__": refuse("graph"), "__module__": "torch.cuda"})
+    put(torch.cuda, "graph", graph)
+    put(torch.cuda.graphs, "graph", graph)

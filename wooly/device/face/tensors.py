@@ -1,0 +1,175 @@
+"""torch.Tensor as users see it: our tensors say ``cuda:0`` and move like CUDA tensors.
+
+May live here: attributes and methods of torch.Tensor. May not: pointers handed to foreign code (foreign), storages (storages).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from wooly.device.backend import BACKEND, OURS, TensorBase, is_ours, raw_device
+from wooly.device.face.api import Face, put, wrapping
+from wooly.device.face.devices import index_of, ours, shown, to_backend
+
+__all__ = ["patch"]
+
+_PINNED: Final = "_wooly_pinned"  # an attribute of a CPU storage; torch keeps the Python object as long as the memory lives
+_CUDA_TYPE: Final = "torch.cuda."
+_BACKEND_TYPE: Final = f"torch.{BACKEND}."
+
+
+def patch(face: Face) -> None:
+    """Give torch.Tensor its face."""
+    _attributes()
+    _moves()
+    _types()
+    _pinning()
+    _printing()
+    _data()
+
+
+def _attributes() -> None:
+    def device(self: Tensor) -> torch.device:
+        found = raw_device(self)
+        return shown(found) if found.type in OURS else found
+
+    put(Tensor, "device", property(device, doc=TensorBase.device.__doc__))
+    put(Tensor, "is_cuda", property(is_ours, doc=TensorBase.is_cuda.__doc__))
+
+    original = Tensor.get_device
+
+    @wrapping(original)
+    def get_device(self: Tensor) -> int:
+        return original(self)
+
+    put(Tensor, "get_device", get_device)
+
+
+def _moves() -> None:
+    original = Tensor.to
+
+    @wrapping(original)
+    def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if args:
+            first = args[0]
+            if isinstance(first, str | int | torch.device):
+                args = (to_backend(first), *args[1:])
+        if "device" in kwargs:
+            kwargs["device"] = to_backend(kwargs["device"])
+        return original(self, *args, **kwargs)
+
+    @wrapping(Tensor.cuda)
+    def cuda(
+        self: Tensor, device: Any = None, non_blocking: bool = False, memory_format: torch.memory_format = torch.preserve_format
+    ) -> Tensor:
+        return original(self, ours(index_of(device)), non_blocking=non_blocking, memory_format=memory_format)
+
+    put(Tensor, "to", to)
+    put(Tensor, "cuda", cuda)
+
+
+def _types() -> None:
+    original = Tensor.type
+
+    @wrapping(original)
+    def type_(self: Tensor, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
+        if dtype is None:
+            name: str = original(self)
+            return name.replace(_BACKEND_TYPE, _CUDA_TYPE)
+        wanted = dtype if isinstance(dtype, str) else _class_name(dtype)
+        if wanted.startswith(_CUDA_TYPE):
+            element = _element_type(wanted)
+            return self.to(device=ours(), dtype=element, non_blocking=non_blocking)
+        return original(self, dtype, non_blocking, **kwargs)
+
+    put(Tensor, "type", type_)
+
+
+def _class_name(dtype: Any) -> str:
+    return f"{getattr(dtype, '__module__', '')}.{getattr(dtype, '__name__', '')}"
+
+
+def _element_type(name: str) -> torch.dtype:
+    """The dtype of a legacy type name such as ``torch.cuda.HalfTensor``; raises ValueError for one that does not exist."""
+    from wooly.device.face.legacy import ELEMENT_TYPES
+
+    short = name.removeprefix(_CUDA_TYPE)
+    if short not in ELEMENT_TYPES:
+        raise ValueError(f"invalid type: '{name}'")
+    return ELEMENT_TYPES[short]
+
+
+def _pinning() -> None:
+    def mark_pinned(tensor: Tensor) -> Tensor:
+        setattr(tensor.untyped_storage(), _PINNED, True)
+        return tensor
+
+    @wrapping(Tensor.is_pinned)
+    def is_pinned(self: Tensor, device: Any = None) -> bool:
+        return not is_ours(self) and self.layout is torch.strided and getattr(self.untyped_storage(), _PINNED, False)
+
+    @wrapping(Tensor.pin_memory)
+    def pin_memory(self: Tensor, device: Any = None) -> Tensor:
+        if raw_device(self).type != "cpu":
+            raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
+        # There is no local device to pin for; a copy, as CUDA makes, keeps the two from aliasing.
+        return self if is_pinned(self) else mark_pinned(self.clone(memory_format=torch.preserve_format))
+
+    put(Tensor, "is_pinned", is_pinned)
+    put(Tensor, "pin_memory", pin_memory)
+
+
+def _printing() -> None:
+    from torch import _tensor_str as typed_tensor_str
+
+    _tensor_str: Any = typed_tensor_str  # untyped in torch
+    original = _tensor_str._tensor_str
+
+    @wrapping(original)
+    def tensor_str(self: Tensor, indent: int) -> Any:
+        # Formatting looks at many small results; on a copy here it is one look.
+        return original(self.detach().to("cpu") if is_ours(self) else self, indent)
+
+    put(_tensor_str, "_tensor_str", tensor_str)
+
+
+def _data() -> None:
+    get, set_ = TensorBase.data.__get__, TensorBase.data.__set__
+
+    def set_data(self: Tensor, value: Tensor) -> None:
+        if not isinstance(value, Tensor) or is_ours(self) == is_ours(value):
+            set_(self, value)
+            return
+        _become(self, value)
+
+    put(Tensor, "data", property(get, set_data, doc=TensorBase.data.__doc__))
+
+    original = torch._has_compatible_shallow_copy_type
+
+    @wrapping(original)
+    def has_compatible_shallow_copy_type(tensor: Tensor, other: Tensor) -> bool:
+        # Module.to asks this to decide between `param.data = moved` and a new Parameter; with `data` as above the first works
+        # across devices too, so parameters keep their identity as they do on CUDA.
+        if {raw_device(tensor).type, raw_device(other).type} == {"cpu", BACKEND} and type(other) in (Tensor, torch.nn.Parameter):
+            return True
+        return original(tensor, other)
+
+    put(torch, "_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type)
+
+
+def _become(tensor: Tensor, value: Tensor) -> None:
+    """``tensor.data = value`` between the CPU and the device: the Python object stays, what it stands for is exchanged.
+
+    torch's own assignment copies the new contents into the C++ tensor, which it does not allow between these two devices.
+    """
+    gradient = tensor.grad if tensor.is_leaf else None
+    fresh = value.detach()
+    if fresh is value or value._is_view():
+        fresh = fresh.view_as(fresh)
+    fresh.requires_grad_(tensor.requires_grad)
+    if gradient is not None:
+        fresh.grad = gradient.detach().to(device=raw_device(value), dtype=value.dtype)
+    torch._C._swap_tensor_impl(tensor, fresh)
