@@ -8,6 +8,28 @@ May live here: the meaning of torch's operations. May not: tensors' values, hand
 
 from __future__ import annotations
 
+from wooly.device.lowering import (  # noqa: F401  # each registers its operations
+    activations,
+    attention,
+    batch_norm,
+    binary,
+    complex,
+    conv,
+    factories,
+    foreach,
+    index,
+    linear,
+    loss,
+    norm,
+    optim,
+    order,
+    pool,
+    random,
+    reduce,
+    shape,
+    softmax,
+    unary,
+)
 from wooly.device.lowering.dtypes import FROM_TORCH, TO_TORCH, wis_dtype
 from wooly.device.lowering.errors import LoweringError, Unsupported
 from wooly.device.lowering.registry import COMPOSITES, LOWERINGS, Entry, composite, find, lower, lowers

@@ -89,10 +89,10 @@ def lower(
     (in-place and out= variants of a functional lowering); then no output is made and ``expected`` is empty. A lowering that is itself the
     mutating overload needs neither.
     """
-    trace = Trace(n_ins, expected)
+    trace = Trace(n_ins, expected, targets)
     resolved = [arg if i in entry.mutates else _resolved(trace, arg) for i, arg in enumerate(args)]
     results = entry.fn(trace, *resolved, **{name: _resolved(trace, arg) for name, arg in kwargs.items()})
-    return trace.finish(results if targets or expected else None, targets)
+    return trace.finish(results if targets or expected else None)
 
 
 def _resolved(trace: Trace, value: Any) -> Any:

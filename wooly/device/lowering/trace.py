@@ -19,7 +19,7 @@ from typing import Final
 from wis.dtypes import DType
 from wis.ops import BY_NAME, Dist, Op
 from wis.program import Imm, Instr, Ref
-from wooly.device.lowering.dtypes import result_type
+from wooly.device.lowering.dtypes import accumulate, float_type, result_type
 from wooly.device.lowering.errors import LoweringError
 from wooly.device.lowering.template import Counter, Seed, Source, Template
 from wooly.device.lowering.values import Derived, Expected, Meta, Number, ScalarArg, Value, contiguous_strides
@@ -54,11 +54,17 @@ class _Step:
 
 
 class Trace:
-    """One call being lowered. ``expected`` are the outputs as torch would make them."""
+    """One call being lowered.
 
-    def __init__(self, n_ins: int, expected: Sequence[Expected | None] = ()) -> None:
+    ``expected`` are the new outputs as torch would make them, ``targets`` the existing tensors that take the results instead (then there are
+    no new outputs). ``wants`` is the one or the other: what each result has to look like, None where torch gives no tensor.
+    """
+
+    def __init__(self, n_ins: int, expected: Sequence[Expected | None] = (), targets: Sequence[Meta] = ()) -> None:
         self.n_ins = n_ins
         self.expected = tuple(expected)
+        self.targets = tuple(targets)
+        self.wants: tuple[Expected | Meta | None, ...] = self.targets or self.expected
         self._first_temp = n_ins + len(self.expected)
         self._temps: list[int] = []
         self._steps: list[_Step] = []
@@ -109,19 +115,17 @@ class Trace:
         shape = broadcast_shapes(*(x.shape for x in xs if isinstance(x, Meta)))
         out_dtype = DType.BOOL if name in _COMPARE or name in _TEST else compute
         out = self.temp(out_dtype, shape)
-        self.emit(name, [out], [self.operand(x, compute, shape) for x in xs], attrs)
+        number = compute if name in _COMPARE else accumulate(compute)  # arithmetic takes numbers unrounded, comparisons do not
+        self.emit(name, [out], [self.cast(x, compute).expand(shape) if isinstance(x, Meta) else self.imm(x, number) for x in xs], attrs)
         return out
-
-    def operand(self, x: Value, dtype: DType, shape: Sequence[int]) -> Meta | Imm:
-        """``x`` as an operand of a MAP instruction: cast and broadcast, or an immediate."""
-        return self.cast(x, dtype).expand(shape) if isinstance(x, Meta) else self.imm(x, dtype)
 
     def where(self, condition: Meta, a: Value, b: Value, dtype: DType | None = None) -> Meta:
         """``a`` where condition (bool), else ``b``."""
         compute = result_type((a, b)) if dtype is None else dtype
         shape = broadcast_shapes(*(x.shape for x in (condition, a, b) if isinstance(x, Meta)))
         out = self.temp(compute, shape)
-        self.emit("where", [out], [condition.expand(shape), self.operand(a, compute, shape), self.operand(b, compute, shape)])
+        chosen = [self.cast(x, compute).expand(shape) if isinstance(x, Meta) else self.imm(x, compute) for x in (a, b)]
+        self.emit("where", [out], [condition.expand(shape), *chosen])
         return out
 
     def cast(self, x: Meta, dtype: DType) -> Meta:
@@ -131,6 +135,10 @@ class Trace:
         out = self.temp(dtype, x.shape)
         self.emit("cast", [out], [x])
         return out
+
+    def acc(self, x: Meta) -> Meta:
+        """``x`` as the float type in which torch computes with it: f32 for the half types and integers, else its own."""
+        return self.cast(x, accumulate(float_type(x.dtype)))
 
     def copy(self, x: Meta, dtype: DType | None = None) -> Meta:
         """A new contiguous temporary with the elements of ``x``."""
@@ -202,10 +210,21 @@ class Trace:
         """Let ``value`` be the new content of a mutated argument, when the lowering is done (until then its old content is read)."""
         self._writes.append((value, target))
 
-    def finish(self, results: Results, targets: Sequence[Meta] = ()) -> Template:
-        """Bind what a lowering returned to ``targets`` (mutated tensors) or, without any, to the expected outputs; make the template."""
+    def want(self, index: int = 0) -> Expected | Meta:
+        """What result ``index`` has to look like."""
+        wanted = self.wants[index]
+        if wanted is None:
+            raise LoweringError(f"result {index} is not wanted")
+        return wanted
+
+    def wanted(self, index: int) -> bool:
+        """Does the caller want result ``index``?"""
+        return index < len(self.wants) and self.wants[index] is not None
+
+    def finish(self, results: Results) -> Template:
+        """Bind what a lowering returned to where it belongs, drop what nobody needs, and make the template."""
         values = _as_tuple(results)
-        homes: Sequence[Meta | None] = targets or [
+        homes: Sequence[Meta | None] = self.targets or [
             None if e is None else Meta(self.n_ins + i, e.dtype, e.shape, e.strides) for i, e in enumerate(self.expected)
         ]
         if len(values) != len(homes):

@@ -1,0 +1,26 @@
+"""Complex tensors: made from parts, from polar form, and taken apart.
+
+May live here: operations about complex numbers as such. May not: functions that also exist for real tensors (unary, binary).
+"""
+
+from __future__ import annotations
+
+from wooly.device.lowering.dtypes import complex_of
+from wooly.device.lowering.registry import lowers
+from wooly.device.lowering.trace import Trace, broadcast_shapes
+from wooly.device.lowering.values import Meta
+
+__all__: list[str] = []
+
+
+@lowers("aten::complex")
+def complex_(t: Trace, real: Meta, imag: Meta) -> Meta:
+    shape = broadcast_shapes(real.shape, imag.shape)
+    out = t.temp(complex_of(real.dtype), shape)
+    t.emit("complex", [out], [real.expand(shape), imag.expand(shape)])
+    return out
+
+
+@lowers("aten::polar")
+def polar(t: Trace, size: Meta, angle: Meta) -> Meta:
+    return complex_(t, t.map("mul", size, t.map("cos", angle)), t.map("mul", size, t.map("sin", angle)))

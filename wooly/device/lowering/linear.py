@@ -1,0 +1,159 @@
+"""Matrix products and their sums.
+
+May live here: contractions of two tensors. May not: convolution (conv), attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from wis.dtypes import COMPLEX, DType
+from wooly.device.lowering.binary import scaled
+from wooly.device.lowering.dtypes import result_type
+from wooly.device.lowering.errors import Unsupported
+from wooly.device.lowering.reduce import norm_over
+from wooly.device.lowering.registry import lowers
+from wooly.device.lowering.trace import Trace, broadcast_shapes
+from wooly.device.lowering.values import Meta, Value
+
+__all__ = ["matmul"]
+
+_FACTORS: Final = {"alpha": (0, 1), "beta": (0, 1)}
+
+
+def matmul(t: Trace, a: Meta, b: Meta) -> Meta:
+    """[..., m, k] x [..., k, n]; batch dimensions broadcast; one element type."""
+    batch = broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    out = t.temp(a.dtype, (*batch, a.shape[-2], b.shape[-1]))
+    if a.shape[-1] == 0:
+        return t.full(out.shape, 0, a.dtype)
+    t.emit("matmul", [out], [a.expand((*batch, *a.shape[-2:])), b.expand((*batch, *b.shape[-2:]))])
+    return out
+
+
+@lowers("aten::mm", "aten::bmm")
+def mm(t: Trace, a: Meta, b: Meta) -> Meta:
+    return matmul(t, a, b)
+
+
+def _plus(t: Trace, x: Meta, product: Meta, beta: Value, alpha: Value) -> Meta:
+    """beta * x + alpha * product; a beta of 0 leaves x out, NaN and all."""
+    dtype = product.dtype
+    right = scaled(t, product, alpha, dtype)
+    if isinstance(beta, int | float) and beta == 0:
+        assert isinstance(right, Meta)
+        return right
+    return t.map("add", scaled(t, x, beta, dtype), right, dtype=dtype)
+
+
+@lowers("aten::addmm", "aten::baddbmm", special=_FACTORS)
+def addmm(t: Trace, x: Meta, a: Meta, b: Meta, *, beta: Value = 1, alpha: Value = 1) -> Meta:
+    return _plus(t, x, matmul(t, a, b), beta, alpha)
+
+
+@lowers("aten::_addmm_activation", special=_FACTORS)
+def addmm_activation(t: Trace, x: Meta, a: Meta, b: Meta, *, beta: Value = 1, alpha: Value = 1, use_gelu: bool = False) -> Meta:
+    out = addmm(t, x, a, b, beta=beta, alpha=alpha)
+    return t.map("gelu", out, attrs=(1,)) if use_gelu else t.map("max", out, 0, dtype=out.dtype)
+
+
+@lowers("aten::addbmm", special=_FACTORS)
+def addbmm(t: Trace, x: Meta, a: Meta, b: Meta, *, beta: Value = 1, alpha: Value = 1) -> Meta:
+    product = matmul(t, a, b)
+    return _plus(t, x, t.reduce("sum", product, [0]), beta, alpha)
+
+
+def _matrix_vector(t: Trace, a: Meta, v: Meta) -> Meta:
+    return matmul(t, a, v.unsqueeze(-1)).squeeze(-1)
+
+
+@lowers("aten::mv")
+def mv(t: Trace, a: Meta, v: Meta) -> Meta:
+    return _matrix_vector(t, a, v)
+
+
+@lowers("aten::addmv", special=_FACTORS)
+def addmv(t: Trace, x: Meta, a: Meta, v: Meta, *, beta: Value = 1, alpha: Value = 1) -> Meta:
+    return _plus(t, x, _matrix_vector(t, a, v), beta, alpha)
+
+
+@lowers("aten::addr", special=_FACTORS)
+def addr(t: Trace, x: Meta, a: Meta, b: Meta, *, beta: Value = 1, alpha: Value = 1) -> Meta:
+    dtype = result_type((x, a, b))
+    if dtype == DType.BOOL:
+        raise Unsupported("addr of bool")
+    return _plus(t, x, t.map("mul", a.unsqueeze(-1), b.unsqueeze(0), dtype=dtype), beta, alpha)
+
+
+@lowers("aten::dot")
+def dot(t: Trace, a: Meta, b: Meta) -> Meta:
+    return matmul(t, a.unsqueeze(0), b.unsqueeze(-1)).squeeze(0).squeeze(0)
+
+
+@lowers("aten::vdot")
+def vdot(t: Trace, a: Meta, b: Meta) -> Meta:
+    return dot(t, t.map("conj", a) if a.dtype in COMPLEX else a, b)
+
+
+@lowers("aten::_trilinear")
+def trilinear(
+    t: Trace,
+    a: Meta,
+    b: Meta,
+    c: Meta,
+    expand1: Sequence[int],
+    expand2: Sequence[int],
+    expand3: Sequence[int],
+    sumdim: Sequence[int],
+    unroll_dim: int = 1,
+) -> Meta:
+    for dims, which in ((expand1, 0), (expand2, 1), (expand3, 2)):
+        for dim in dims:
+            if which == 0:
+                a = a.unsqueeze(dim)
+            elif which == 1:
+                b = b.unsqueeze(dim)
+            else:
+                c = c.unsqueeze(dim)
+    return t.reduce("sum", t.map("mul", t.map("mul", a, b), c), sumdim)
+
+
+@lowers("aten::_euclidean_dist")
+def euclidean_dist(t: Trace, a: Meta, b: Meta) -> Meta:
+    return _cdist(t, a, b, 2.0)
+
+
+@lowers("aten::_cdist_forward", concrete=("p",))
+def cdist_forward(t: Trace, a: Meta, b: Meta, p: float, compute_mode: int | None) -> Meta:
+    return _cdist(t, a, b, p)
+
+
+def _cdist(t: Trace, a: Meta, b: Meta, p: float) -> Meta:
+    """The p-norm of a[..., i, :] - b[..., j, :] for every pair (i, j)."""
+    gap = t.map("sub", a.unsqueeze(-2), b.unsqueeze(-3))
+    if gap.shape[-1] == 0:
+        return t.full(gap.shape[:-1], 0, gap.dtype)
+    return norm_over(t, gap, p, [gap.ndim - 1], False)
+
+
+@lowers("aten::_cdist_backward", concrete=("p",))
+def cdist_backward(t: Trace, dy: Meta, a: Meta, b: Meta, p: float, dist: Meta) -> Meta:
+    """Gradient by ``a``: sum over j of dy * sign(gap) |gap|^(p-1) / dist^(p-1), 0 where dist is 0."""
+    if p == 0:
+        return t.full(a.shape, 0, a.dtype)
+    gap = t.map("sub", a.unsqueeze(-2), b.unsqueeze(-3))
+    d, dy = dist.unsqueeze(-1), dy.unsqueeze(-1)
+    if p == 1:
+        slope = t.map("mul", dy, t.map("sign", gap))
+    elif p == float("inf"):
+        reached = t.cast(t.map("eq", t.map("abs", gap), d), gap.dtype)
+        slope = t.map("mul", dy, t.map("mul", t.map("sign", gap), reached))
+    else:
+        size = t.map("abs", gap)
+        power = t.map("mul", t.map("sign", gap), t.map("pow", size, p - 1)) if p != 2 else gap
+        scale = d if p == 2 else t.map("pow", d, p - 1)
+        slope = t.map("mul", dy, t.map("div", power, scale))
+    flat = t.map("eq", d, 0.0)
+    slope = t.where(flat, 0.0, slope, dtype=slope.dtype)
+    return t.reduce("sum", slope, [slope.ndim - 2])
