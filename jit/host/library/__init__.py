@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from jit.host.library import blas, conv, index, matmul, pool
+from jit.host.library import attention, blas, conv, index, matmul, pool
 from jit.host.library.build import Unsupported
 from jit.host.library.kernels import kernel
 from jit.host.record import Record
@@ -29,6 +29,8 @@ LOWER: Final[dict[str, Callable[[BoundInstr], list[Record] | None]]] = {
     "max_pool": pool.max_pool,
     "avg_pool": pool.avg_pool,
     "avg_pool_dx": pool.avg_pool_dx,
+    "sdpa": attention.sdpa,
+    "sdpa_dx": attention.sdpa_dx,
     "gather": index.gather,
     "scatter": index.scatter,
     "index": index.index,

@@ -24,6 +24,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from jit.host.emit.code import Code, Lanes
+from jit.host.emit.maths import DOUBLE, SINGLE
+
 __all__ = [
     "BOOL",
     "F16",
@@ -260,12 +263,10 @@ class Value:
     def tree(self, combine: Callable[[Value, Value], Value]) -> Value:
         """Join all lanes by halves: lane i with lane i + lanes/2, and so on down to one."""
         value = self
-        while value.type.lanes > 1:
+        while value.type.lanes > 2:
             half = value.type.lanes // 2
             value = combine(value.shuffle(list(range(half))), value.shuffle(list(range(half, 2 * half))))
-            if half == 1:
-                return value.lane(0) if value.type.text.startswith("<") else value
-        return value
+        return combine(value.lane(0), value.lane(1))
 
     # --- memory, on pointers
     def at(self, index: Value | int, type: Type) -> Value:
@@ -303,12 +304,10 @@ class Fn:
     def __init__(self, name: str) -> None:
         self.name = name
         self.params: list[str] = []
+        self.code = Code()
+        self.code.block = "body"
         self._entry: list[str] = []
-        self._lines: list[str] = []
-        self._declared: dict[str, str] = {}
         self._globals: dict[str, str] = {}
-        self._count = 0
-        self._block = "body"
         self.r0 = Value(self, I64, "%r0")
         self.r1 = Value(self, I64, "%r1")
         self.scratch = Value(self, PTR, "%scratch")
@@ -316,21 +315,17 @@ class Fn:
     def text(self) -> str:
         """The module that defines this function and nothing else."""
         head = f'define void @"{self.name}"(ptr noalias %args, i64 %r0, i64 %r1, ptr noalias %scratch) nounwind {{'
-        body = ["entry:", *self._entry, "  br label %body", "body:", *self._lines, "  ret void", "}"]
-        return "\n".join([*self._globals.values(), *self._declared.values(), head, *body, ""])
+        body = ["entry:", *self._entry, "  br label %body", "body:", *self.code.lines, "  ret void", "}"]
+        return "\n".join([*self._globals.values(), *self.code.declared.values(), head, *body, ""])
 
     # --- plumbing
-    def _name(self, prefix: str) -> str:
-        self._count += 1
-        return f"{prefix}{self._count}"
-
     def line(self, text: str) -> None:
-        self._lines.append("  " + text)
+        """An instruction without a value."""
+        self.code.do(text)
 
     def op(self, type: Type, text: str) -> Value:
-        name = "%" + self._name("v")
-        self.line(f"{name} = {text}")
-        return Value(self, type, name)
+        """An instruction with a value of ``type``."""
+        return Value(self, type, self.code.value(text))
 
     def const(self, type: Type, value: int | float | bool) -> Value:
         return Value(self, type, _literal(type, value))
@@ -345,7 +340,7 @@ class Fn:
 
     def var(self, initial: Value) -> Var:
         """A new variable (storage made once, at function entry; set here)."""
-        name = "%" + self._name("var")
+        name = "%" + self.code.fresh("var")
         self._entry.append(f"  {name} = alloca {initial.type.text}")
         variable = Var(Value(self, PTR, name), initial.type)
         variable.set(initial)
@@ -353,7 +348,7 @@ class Fn:
 
     # --- arguments
     def _param(self, name: str, type: Type) -> Value:
-        place, value = self._name("p"), self._name("a")
+        place, value = self.code.fresh("p"), self.code.fresh("a")
         self._entry.append(f"  %{place} = getelementptr i64, ptr %args, i64 {len(self.params)}")
         self._entry.append(f"  %{value} = load {type.text}, ptr %{place}")
         self.params.append(name)
@@ -380,8 +375,13 @@ class Fn:
         full = f"llvm.{name}.{args[0].type.suffix}"
         extra = f", {flags}" if flags else ""
         kinds = ", ".join([a.type.text for a in args] + (["i1"] if flags else []))
-        self._declared[full] = f"declare {type.text} @{full}({kinds})"
+        self.code.declared[full] = f"declare {type.text} @{full}({kinds})"
         return self.op(type, f"call {type.text} @{full}({', '.join(f'{a.type.text} {a.text}' for a in args)}{extra})")
+
+    def maths(self, name: str, x: Value) -> Value:
+        """A named function (``exp``, ``log``, ``cos`` ...) of f32 or f64, by the same code as fused kernels."""
+        table = SINGLE if x.type.bits == 32 else DOUBLE
+        return Value(self, x.type, table[name](Lanes(self.code, x.type.lanes), x.text))
 
     def fma(self, a: Value, b: Value, c: Value) -> Value:
         """a * b + c rounded once."""
@@ -390,7 +390,7 @@ class Fn:
     def masked_load(self, place: Value, mask: Value, type: Type) -> Value:
         """A vector whose lanes outside ``mask`` are 0 and are not read."""
         full = f"llvm.masked.load.{type.suffix}.p0"
-        self._declared[full] = f"declare {type.text} @{full}(ptr, i32, {mask.type.text}, {type.text})"
+        self.code.declared[full] = f"declare {type.text} @{full}(ptr, i32, {mask.type.text}, {type.text})"
         args = f"ptr {place.text}, i32 {type.nbytes}, {mask.type.text} {mask.text}, {type.text} zeroinitializer"
         return self.op(type, f"call {type.text} @{full}({args})")
 
@@ -398,17 +398,16 @@ class Fn:
         """Write the lanes in ``mask``."""
         type = value.type
         full = f"llvm.masked.store.{type.suffix}.p0"
-        self._declared[full] = f"declare void @{full}({type.text}, ptr, i32, {mask.type.text})"
+        self.code.declared[full] = f"declare void @{full}({type.text}, ptr, i32, {mask.type.text})"
         args = f"{type.text} {value.text}, ptr {place.text}, i32 {type.nbytes}, {mask.type.text} {mask.text}"
         self.line(f"call void @{full}({args})")
 
     def gather(self, base: Value, index: Value, mask: Value, type: Type) -> Value:
         """Lanes read from ``base`` + their own index (elements of ``type``); lanes outside ``mask`` are 0 and are not read."""
         points = f"<{type.lanes} x ptr>"
-        places = "%" + self._name("v")
-        self.line(f"{places} = getelementptr {type.scalar}, ptr {base.text}, {index.type.text} {index.text}")
+        places = self.code.value(f"getelementptr {type.scalar}, ptr {base.text}, {index.type.text} {index.text}")
         full = f"llvm.masked.gather.{type.suffix}.v{type.lanes}p0"
-        self._declared[full] = f"declare {type.text} @{full}({points}, i32, {mask.type.text}, {type.text})"
+        self.code.declared[full] = f"declare {type.text} @{full}({points}, i32, {mask.type.text}, {type.text})"
         args = f"{points} {places}, i32 {type.nbytes}, {mask.type.text} {mask.text}, {type.text} zeroinitializer"
         return self.op(type, f"call {type.text} @{full}({args})")
 
@@ -418,79 +417,75 @@ class Fn:
 
     def copy(self, target: Value, source: Value, nbytes: Value) -> None:
         """memcpy of regions that do not overlap."""
-        self._declared["memcpy"] = "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)"
+        self.code.declared["memcpy"] = "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)"
         self.line(f"call void @llvm.memcpy.p0.p0.i64(ptr {target.text}, ptr {source.text}, i64 {nbytes.text}, i1 false)")
 
     def zero(self, target: Value, nbytes: Value) -> None:
         """Fill with zero bytes."""
-        self._declared["memset"] = "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)"
+        self.code.declared["memset"] = "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)"
         self.line(f"call void @llvm.memset.p0.i64(ptr {target.text}, i8 0, i64 {nbytes.text}, i1 false)")
 
     def constants(self, type: Type, values: list[float]) -> Value:
         """The address of a constant array."""
-        name = f'@"{self.name}.{self._name("c")}"'
+        name = f'@"{self.name}.{self.code.fresh("c")}"'
         items = ", ".join(f"{type.scalar} {_literal(type, value)}" for value in values)
         self._globals[name] = f"{name} = private constant [{len(values)} x {type.scalar}] [{items}]"
         return Value(self, PTR, name)
 
     # --- control flow
-    def _label(self, name: str) -> None:
-        self._lines.append(f"{name}:")
-        self._block = name
-
     @contextmanager
     def loop(self, start: Value | int, stop: Value | int, step: Value | int = 1, *, type: Type = I64) -> Iterator[Value]:
         """``for i in range(start, stop, step)`` with step > 0; yields i."""
         first, last, by = (x if isinstance(x, Value) else self.const(type, x) for x in (start, stop, step))
-        index = Value(self, type, "%" + self._name("i"))
-        head, body, end = self._name("head"), self._name("loop"), self._name("end")
-        before = self._block
+        index = Value(self, type, "%" + self.code.fresh("i"))
+        head, body, end = self.code.fresh("head"), self.code.fresh("loop"), self.code.fresh("end")
+        before = self.code.block
         self.line(f"br label %{head}")
-        self._label(head)
-        phi = len(self._lines)
-        self._lines.append("")  # written below, when the block that loops back is known
+        self.code.label(head)
+        phi = len(self.code.lines)
+        self.code.lines.append("")  # written below, when the block that loops back is known
         more = index < last
         self.line(f"br i1 {more.text}, label %{body}, label %{end}")
-        self._label(body)
+        self.code.label(body)
         yield index
         self.line(f"{index.text}.next = add nsw {type.text} {index.text}, {by.text}")
-        self._lines[phi] = f"  {index.text} = phi {type.text} [ {first.text}, %{before} ], [ {index.text}.next, %{self._block} ]"
+        self.code.lines[phi] = f"  {index.text} = phi {type.text} [ {first.text}, %{before} ], [ {index.text}.next, %{self.code.block} ]"
         self.line(f"br label %{head}")
-        self._label(end)
+        self.code.label(end)
 
     @contextmanager
     def loop_while(self, condition: Callable[[], Value]) -> Iterator[None]:
         """``while condition():``; the condition is emitted once, at the head."""
-        head, body, end = self._name("while"), self._name("loop"), self._name("end")
+        head, body, end = self.code.fresh("while"), self.code.fresh("loop"), self.code.fresh("end")
         self.line(f"br label %{head}")
-        self._label(head)
+        self.code.label(head)
         holds = condition()
         self.line(f"br i1 {holds.text}, label %{body}, label %{end}")
-        self._label(body)
+        self.code.label(body)
         yield
         self.line(f"br label %{head}")
-        self._label(end)
+        self.code.label(end)
 
     @contextmanager
     def when(self, condition: Value) -> Iterator[None]:
         """``if condition:``; an ``otherwise`` may follow at once."""
-        then, other, end = self._name("then"), self._name("else"), self._name("end")
+        then, other, end = self.code.fresh("then"), self.code.fresh("else"), self.code.fresh("end")
         self.line(f"br i1 {condition.text}, label %{then}, label %{other}")
-        self._label(then)
+        self.code.label(then)
         yield
         self.line(f"br label %{end}")
-        self._label(other)
+        self.code.label(other)
         self.line(f"br label %{end}")
-        self._label(end)
+        self.code.label(end)
 
     @contextmanager
     def otherwise(self) -> Iterator[None]:
         """``else:`` of the ``when`` block that has just ended."""
-        end = self._lines.pop()[:-1]
-        self._lines.pop()
-        other = self._lines[-1][:-1]
+        end = self.code.lines.pop()[:-1]
+        self.code.lines.pop()
+        other = self.code.lines[-1][:-1]
         assert other.startswith("else") and end.startswith("end"), "otherwise() must follow when() at once"
-        self._block = other
+        self.code.block = other
         yield
         self.line(f"br label %{end}")
-        self._label(end)
+        self.code.label(end)

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Final
 
 from jit.host.library.emit import Fn
-from jit.host.library.kernels import conv, gemm, index, move, pool
+from jit.host.library.kernels import attention, conv, gemm, index, move, pool
 
 __all__ = ["FAMILIES", "PREFIX", "Kernel", "kernel"]
 
@@ -31,6 +31,8 @@ FAMILIES: Final[dict[str, Callable[..., None]]] = {
     "max_pool": pool.max_pool,
     "avg_pool": pool.avg_pool,
     "avg_pool_dx": pool.avg_pool_dx,
+    "sdpa": attention.sdpa,
+    "sdpa_dx": attention.sdpa_dx,
     "gather": index.gather,
     "scatter": index.scatter,
     "scatter_value": index.scatter_value,
