@@ -18,34 +18,24 @@ from wis.ops import BY_NAME, Kind
 from wis.program import BoundInstr, BoundProgram, BufferKind, Operand, Scalar, unbind
 from wis.views import contiguous_strides, expand, transpose, unsqueeze
 
-__all__ = ["decompose"]
+__all__ = ["decompose", "decompose_instr"]
 
 Value = Operand | Scalar
 
 
 class _Rewriter:
-    """The program under construction: buffers, code and constants, and how to append to each."""
+    """The code under construction, and where new temps and constants come from."""
 
-    def __init__(self, bound: BoundProgram) -> None:
-        self.kinds = list(bound.program.buffers)
-        self.nbytes = list(bound.nbytes)
+    def __init__(self, new_temp: Callable[[int], int], new_constant: Callable[[float], int]) -> None:
         self.code: list[BoundInstr] = []
-        self.n_scalars = bound.program.n_scalars
-        self.constants: list[float] = []
-        self._slots: dict[float, int] = {}
+        self._new_temp = new_temp
+        self._new_constant = new_constant
 
     def const(self, value: float, dtype: DType) -> Scalar:
-        slot = self._slots.get(value)
-        if slot is None:
-            slot = self._slots[value] = self.n_scalars + len(self.constants)
-            self.constants.append(value)
-        return Scalar(slot, dtype)
+        return Scalar(self._new_constant(value), dtype)
 
     def temp(self, dtype: DType, shape: Sequence[int]) -> Operand:
-        operand = Operand(len(self.kinds), dtype, tuple(shape), contiguous_strides(shape), 0)
-        self.kinds.append(BufferKind.TEMP)
-        self.nbytes.append(operand.numel * dtype.itemsize)
-        return operand
+        return Operand(self._new_temp(math.prod(shape) * dtype.itemsize), dtype, tuple(shape), contiguous_strides(shape), 0)
 
     def emit(self, name: str, out: Operand, *ins: Value, attrs: tuple[int, ...] = ()) -> Operand:
         self.code.append(BoundInstr(BY_NAME[name], (out,), ins, attrs))
@@ -91,14 +81,29 @@ def decompose(bound: BoundProgram) -> tuple[BoundProgram, tuple[float, ...]]:
     """``bound`` without coarse instructions, and the constants that follow the program's own scalars: run it with scalars + constants."""
     if all(instr.op.kind is not Kind.COARSE for instr in bound.code):
         return bound, ()
-    r = _Rewriter(bound)
+    nbytes = list(bound.nbytes)
+    constants: dict[float, int] = {}
+
+    def new_temp(size: int) -> int:
+        nbytes.append(size)
+        return len(nbytes) - 1
+
+    def new_constant(value: float) -> int:
+        return constants.setdefault(value, bound.program.n_scalars + len(constants))
+
+    code: list[BoundInstr] = []
     for instr in bound.code:
-        if instr.op.kind is Kind.COARSE:
-            _BY_NAME[instr.op.name](r, instr)
-        else:
-            r.code.append(instr)
-    program, _ = unbind(r.kinds, r.nbytes, r.code, r.n_scalars + len(r.constants))
-    return BoundProgram(program, tuple(r.nbytes), tuple(r.code)), tuple(r.constants)
+        code += decompose_instr(instr, new_temp, new_constant) if instr.op.kind is Kind.COARSE else [instr]
+    kinds = [*bound.program.buffers, *[BufferKind.TEMP] * (len(nbytes) - len(bound.nbytes))]
+    program, _ = unbind(kinds, nbytes, code, bound.program.n_scalars + len(constants))
+    return BoundProgram(program, tuple(nbytes), tuple(code)), tuple(constants)
+
+
+def decompose_instr(instr: BoundInstr, new_temp: Callable[[int], int], new_constant: Callable[[float], int]) -> list[BoundInstr]:
+    """One coarse instruction as base ones. ``new_temp(nbytes)`` gives a new TEMP buffer's number, ``new_constant(value)`` a scalar slot."""
+    rewriter = _Rewriter(new_temp, new_constant)
+    _BY_NAME[instr.op.name](rewriter, instr)
+    return rewriter.code
 
 
 def _shifted_exp(r: _Rewriter, x: Operand) -> tuple[Operand, Operand, Operand]:

@@ -41,7 +41,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from wis.encoding import digest, encode_program
-from wis.errors import VerifyError
+from wis.errors import Finding, VerifyError
 from wis.limits import LIMITS, Limits
 from wis.program import BoundProgram, Program, bind, dims_length
 from wis.verify.extents import check_buffers, check_extents
@@ -56,15 +56,22 @@ __all__ = ["Verified", "verify"]
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """A program and dims that keep every rule. ``digest`` names the program, ``dims_digest`` its dims (32 bytes each).
+    """A program and dims that keep every rule. ``digest`` names the program, ``dims_digest`` the ``dims`` (32 bytes each).
 
     ``zeroed``: CREATED and TEMP buffers whose initial zeros can be seen; a back end need not clear the others.
     """
 
     bound: BoundProgram
+    dims: bytes
     digest: bytes
     dims_digest: bytes
     zeroed: frozenset[int]
+
+
+def _place(finding: Finding) -> tuple[int, int]:
+    """Where a finding stands in the text of the program: buffers, then code (findings of one line keep their order)."""
+    words = finding.place.split()
+    return ("program", "dims", "buffer", "code").index(words[0]), int(words[1]) if len(words) > 1 else 0
 
 
 def verify(program: Program, dims: bytes, limits: Limits = LIMITS) -> Verified:
@@ -87,5 +94,5 @@ def verify(program: Program, dims: bytes, limits: Limits = LIMITS) -> Verified:
         check_shapes(instr, limits, report)
     zeroed = check_lifetimes(bound, report)
     if report.findings:
-        raise VerifyError(report.findings)
-    return Verified(bound, digest(encode_program(program)), digest(dims), zeroed)
+        raise VerifyError(sorted(report.findings, key=_place))
+    return Verified(bound, dims, digest(encode_program(program)), digest(dims), zeroed)
