@@ -59,13 +59,17 @@ def refuse_device(task: TaskSubmitted, name: str, device: DeviceFact, room: Capa
         return (name, gpu, why.EXCLUSIVE_CONFLICT, f"the task wants the device for itself, {len(room.priorities)} other(s) are on it")
     need = task.vram_bytes
     if need > room.free_bytes:
-        detail = f"needs {need} bytes, {room.free_bytes} of {room.schedulable_bytes} schedulable are free"
+        detail = f"needs {_mib(need)} MiB, {_mib(room.free_bytes)} of {_mib(room.schedulable_bytes)} MiB schedulable are free"
         return (name, gpu, why.VRAM_SHORT, detail)
     if task.noswap and need > room.free_physical_bytes(used_bytes):
         free = room.free_physical_bytes(used_bytes)
-        detail = f"needs {need} bytes and cannot be swapped out, {free} of {room.physical_bytes} physical are free"
+        detail = f"needs {_mib(need)} MiB and cannot be swapped out, {_mib(free)} of {_mib(room.physical_bytes)} MiB physical are free"
         return (name, gpu, why.VRAM_PHYSICAL_SHORT, detail)
     return None
+
+
+def _mib(nbytes: int) -> int:
+    return nbytes >> 20
 
 
 def _list(noun: str, names: list[str]) -> str:

@@ -1,0 +1,72 @@
+"""``python -P -m services.controller``: run a controller until told to stop.
+
+Environment: WOOLY_NATS_URL (or CONTROLLER_NATS_URL: the bus), WOOLY_HTTP (host:port, default 127.0.0.1:8080), WOOLY_ETCD_URL (configuration
+in etcd instead of a bucket on the bus), CONTROLLER_DEFAULT_VRAM_OVERCOMMIT_PERCENT, CONTROLLER_NODE_LEASE_MS, CONTROLLER_START_LEASE_MS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+
+import msgspec
+
+from services.controller.api import Parts, make_app
+from services.controller.configuration import Configuration
+from services.controller.gauges import Gauges
+from services.controller.mirror import Mirror
+from services.controller.placer import Placer
+from services.controller.sentinel import Sentinel
+from services.controller.settings import Settings
+from services.controller.store import StoreError, open_store
+from services.controller.writer import Writer
+from services.kit.bus import connect
+from services.kit.errors import KitError
+from services.kit.http import serve
+from services.kit.log import get_logger, setup_logging
+from services.kit.process import ready, run
+
+
+async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
+    """Everything a controller is, for as long as ``stop`` is not set. Raises when a part of it fails."""
+    async with contextlib.AsyncExitStack() as stack:
+        bus = await connect(settings.nats_url, name="controller")
+        stack.push_async_callback(bus.close)
+        await bus.ensure_streams()
+        store = await open_store(bus, settings.etcd_url)
+        stack.push_async_callback(store.close)
+        mirror = await stack.enter_async_context(Mirror(bus))
+        writer = Writer(bus, mirror)
+        gauges = Gauges(bus)
+        placer = Placer(mirror, gauges, writer)
+        sentinel = Sentinel(
+            bus, store, mirror, writer, placer, node_lease_ms=settings.node_lease_ms, start_lease_ms=settings.start_lease_ms
+        )
+        gauges.on_heard(sentinel.heard)
+        await stack.enter_async_context(gauges)
+        configuration = Configuration(store, mirror, writer)
+        await configuration.start(settings.overcommit_percent)
+        app = make_app(Parts(mirror, gauges, placer, configuration, sentinel))
+        http = await stack.enter_async_context(serve(app, settings.address))
+        get_logger().info("controller listening", http=http, position=mirror.position)
+        async with asyncio.TaskGroup() as tasks:
+            beside = [tasks.create_task(sentinel.run()), tasks.create_task(configuration.follow())]
+            ready({"http": http})
+            await stop.wait()
+            for task in beside:
+                task.cancel()
+
+
+async def main(stop: asyncio.Event) -> int:
+    setup_logging("controller")
+    try:
+        await serve_until(stop, Settings.from_environment())
+    except (KitError, StoreError, msgspec.DecodeError) as error:
+        sys.stderr.write(f"controller: {error}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))

@@ -1,0 +1,149 @@
+"""What the API shows of the view: JSON-ready values, a pure function of the log. Keys in one order, lists by id: equal views, equal bytes.
+
+May live here: presentation. May not: anything measured now, any clock.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from bus_schemas.events import TaskPlaced, TaskRefused
+from scheduler.placement import ClusterView, NodeView, TaskView, capacity
+from scheduler.placement.reasons import NODE_WIDE
+from scheduler.placement.view import OVERCOMMIT_NODE
+from services.controller.bodies import MIB
+
+__all__ = ["Json", "task_answer", "placement_answer", "node_answer", "refusal_sentence", "rfc3339"]
+
+Json = dict[str, Any]
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def rfc3339(unix_ns: int) -> str:
+    """A Unix time in RFC 3339 with milliseconds, UTC."""
+    moment = _EPOCH + timedelta(milliseconds=unix_ns // 1_000_000)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def task_answer(view: ClusterView, task: TaskView) -> Json:
+    submitted, placed = task.submitted, task.placed
+    node = view.nodes.get(placed.node) if placed is not None else None
+    return {
+        "id": submitted.task,
+        "tenant": submitted.tenant,
+        "title": submitted.title,
+        "priority": submitted.priority,
+        "state": task.state,
+        "reason": task.reason,
+        "required_vram_mb": submitted.vram_bytes // MIB,
+        "gpu_count": submitted.gpu_count,
+        "gpu_mode": "Exclusive" if submitted.exclusive else "Shared",
+        "groups": list(submitted.groups),
+        "noswap": submitted.noswap,
+        "queue": submitted.queue,
+        "node": placed.node if placed is not None else None,
+        "node_name": node.registered.name if node is not None else None,
+        "gpus": list(placed.gpus) if placed is not None else [],
+        "sessions": len(task.sessions),
+        "submitted_at": rfc3339(submitted.at_ns),
+        "updated_at": rfc3339(task.updated_ns),
+        "placement": placement_answer(view, task.decision) if task.decision is not None else None,
+    }
+
+
+def placement_answer(view: ClusterView, decision: TaskPlaced | TaskRefused) -> Json:
+    """A decision: the choice, the scores with their parts, and why not the others."""
+    placed = decision if isinstance(decision, TaskPlaced) else None
+    node = view.nodes.get(placed.node) if placed is not None else None
+    considered = {(seen.node, seen.gpu): seen for seen in decision.considered}
+    candidates = []
+    for name, gpu, score in placed.scores if placed is not None else ():
+        seen = considered[name, gpu]
+        utilization, starvation, vram, priority = seen.parts
+        candidates.append(
+            {
+                "node": name,
+                "gpu": gpu,
+                "score": score,
+                "parts": {"utilization": utilization, "starvation": starvation, "vram": vram, "priority": priority},
+                "measured": {
+                    "utilization_percent": seen.utilization_percent,
+                    "starvation_percent": seen.starvation_percent,
+                    "vram_used_bytes": seen.vram_used_bytes,
+                    "free_bytes": seen.free_bytes,
+                },
+            }
+        )
+    return {
+        "task": decision.task,
+        "state": "placed" if placed is not None else "refused",
+        "node": placed.node if placed is not None else None,
+        "node_name": node.registered.name if node is not None else None,
+        "node_address": node.registered.address if node is not None else None,
+        "gpus": list(placed.gpus) if placed is not None else [],
+        "decided_at": rfc3339(decision.at_ns),
+        "position": decision.position,
+        "candidates": candidates,
+        "refusals": refusals_answer(decision),
+    }
+
+
+def refusals_answer(decision: TaskPlaced | TaskRefused) -> list[Json]:
+    """gpu null: the whole node; node null: the whole cluster."""
+    return [
+        {"node": node or None, "gpu": None if gpu == NODE_WIDE else gpu, "reason": reason, "detail": detail}
+        for node, gpu, reason, detail in decision.refusals
+    ]
+
+
+def refusal_sentence(decision: TaskPlaced | TaskRefused) -> str:
+    """One sentence for the person whose task fits nowhere: every distinct reason, the commonest first."""
+    reasons: dict[str, list[str]] = {}
+    for node, gpu, reason, detail in decision.refusals:
+        where = "the cluster" if not node else f"node {node}" if gpu == NODE_WIDE else f"node {node} gpu {gpu}"
+        reasons.setdefault(reason, []).append(f"{where}: {detail}")
+    parts = [
+        f"{reason} ({len(seen)}x, e.g. {seen[0]})" if len(seen) > 1 else f"{reason} ({seen[0]})" for reason, seen in sorted(reasons.items())
+    ]
+    return "no device fits: " + "; ".join(parts)
+
+
+def node_answer(view: ClusterView, name: str, node: NodeView) -> Json:
+    registered = node.registered
+    state = "lost" if node.lost is not None else "drained" if view.drained(name) else "ready"
+    return {
+        "id": name,
+        "name": registered.name,
+        "address": registered.address,
+        "state": state,
+        "reason": node.lost or "",
+        "epoch": registered.epoch,
+        "version": registered.version,
+        "groups": list(registered.groups),
+        "registered_at": rfc3339(registered.at_ns),
+        "overcommit_vram_percent": view.number(name, OVERCOMMIT_NODE),
+        "effective_overcommit_vram_percent": view.overcommit_percent(name),
+        "drained": view.drained(name),
+        "devices": [_device(view, name, node, index) for index in range(len(registered.devices))],
+    }
+
+
+def _device(view: ClusterView, name: str, node: NodeView, index: int) -> Json:
+    device = node.registered.devices[index]
+    room = capacity(view, name, device)
+    return {
+        "index": device.index,
+        "name": device.name,
+        "backend": device.backend,
+        "cores": device.cores,
+        "vram_bytes": device.vram_bytes,
+        "schedulable_bytes": room.schedulable_bytes,
+        "promised_bytes": room.promised_bytes,
+        "promised_noswap_bytes": room.promised_noswap_bytes,
+        "free_bytes": room.free_bytes,
+        "exclusive": room.exclusive,
+        "tasks": [task.submitted.task for task in view.tasks_on(name, device.index)],
+        "sessions": [session.session for session in view.sessions_on(name, device.index)],
+    }

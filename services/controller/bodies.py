@@ -1,0 +1,63 @@
+"""The bodies of requests: what is accepted, with its limits. Unknown fields are refused, so a typo is not a default."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from bus_schemas.events import TaskSubmitted
+from scheduler.vram import PERCENT_MAX
+
+__all__ = ["TaskBody", "ConfigBody", "NodeConfigBody", "MIB"]
+
+MIB = 1 << 20
+
+Token = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}\Z", description="1 to 64 letters, digits, '-' or '_'")]
+Percent = Annotated[int, Meta(ge=0, le=PERCENT_MAX)]
+
+
+class TaskBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A task to place."""
+
+    required_vram_mb: Annotated[int, Meta(ge=1, le=1 << 30, description="VRAM the task needs on each of its GPUs, in MiB")]
+    id: Token | None = None
+    tenant: Annotated[str, Meta(min_length=1, max_length=200)] = "default"
+    priority: Annotated[int, Meta(ge=0, le=4, description="0 is highest")] = 0
+    gpu_count: Annotated[int, Meta(ge=1, le=64, description="devices, all on one node")] = 1
+    gpu_mode: Literal["Shared", "Exclusive"] = "Shared"
+    groups: Annotated[tuple[Token, ...], Meta(max_length=64, description="only nodes of these groups; empty: nodes of no group")] = ()
+    noswap: Annotated[bool, Meta(description="may not be swapped out: must fit physical VRAM")] = False
+    title: Annotated[str, Meta(max_length=200)] = ""
+    queue: Annotated[bool, Meta(description="wait for room when nothing fits now")] = False
+
+    def submitted(self, at_ns: int) -> TaskSubmitted:
+        """The fact; an id is made when there is none."""
+        return TaskSubmitted(
+            at_ns=at_ns,
+            task=self.id or uuid.uuid4().hex,
+            tenant=self.tenant,
+            priority=self.priority,
+            vram_bytes=self.required_vram_mb * MIB,
+            gpu_count=self.gpu_count,
+            exclusive=self.gpu_mode == "Exclusive",
+            groups=tuple(sorted(set(self.groups))),
+            noswap=self.noswap,
+            title=self.title,
+            queue=self.queue,
+        )
+
+
+class ConfigBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """The global configuration; null goes back to the controller's environment."""
+
+    default_vram_overcommit_percent: Percent | None
+
+
+class NodeConfigBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A node's configuration; what is left out stays as it is. ``overcommit_vram_percent`` null: the global value."""
+
+    overcommit_vram_percent: Percent | UnsetType | None = UNSET
+    drained: bool | UnsetType = UNSET

@@ -1,0 +1,129 @@
+"""Configuration: the store says what is wanted, the log says what holds. This keeps the log up to the store.
+
+A change goes to the store first, then into the log as ConfigChanged; decisions look only at the log, so a rebuild sees the values that held
+at each decision. Changes made in the store by others (another controller, an operator with etcdctl) come in by the watch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+import msgspec
+
+from bus_schemas.events import ConfigChanged
+from scheduler.placement.view import DRAINED, ENVIRONMENT, GLOBAL, OVERCOMMIT_GLOBAL, OVERCOMMIT_NODE
+from scheduler.vram import PERCENT_MAX
+from services.controller.mirror import Mirror
+from services.controller.store import ConfigStore, Entry, StoreConflict, StoreUnavailable
+from services.controller.writer import Writer
+from services.kit.errors import BusUnavailable, Conflict
+from services.kit.log import get_logger
+
+__all__ = ["Configuration"]
+
+_PREFIX: Final = "config/"
+_GLOBAL_KEY: Final = "config/global"
+_NODES: Final = "config/nodes/"
+_RETRY_S: Final = 1.0
+
+Values = dict[str, int | None]
+
+
+class Configuration:
+    """``follow()`` runs for ever beside the API."""
+
+    def __init__(self, store: ConfigStore, mirror: Mirror, writer: Writer) -> None:
+        self._store = store
+        self._mirror = mirror
+        self._writer = writer
+        self._one = asyncio.Lock()
+
+    async def start(self, overcommit_percent: int) -> None:
+        """Record the environment's default, and take over what the store holds."""
+        await self._adopt(ENVIRONMENT, {OVERCOMMIT_GLOBAL: overcommit_percent})
+        await self._adopt_all(await self._store.entries(_PREFIX))
+
+    async def set_global(self, changes: Values) -> None:
+        """Change global values; None unsets."""
+        await self._change(_GLOBAL_KEY, GLOBAL, changes)
+
+    async def set_node(self, node: str, changes: Values) -> None:
+        """Change values of one node; None unsets."""
+        await self._change(_NODES + node, node, changes)
+
+    async def follow(self) -> None:
+        """Take over every change of the store, for ever."""
+        while True:
+            try:
+                async with self._store.watch(_PREFIX) as changes:
+                    async for change in changes:
+                        scope = _scope(change.key)
+                        if scope is not None:
+                            await self._adopt(scope, _decode(change.key, change.value))
+            except (StoreUnavailable, BusUnavailable) as error:
+                get_logger().warning("configuration is not followed", error=str(error))
+                await asyncio.sleep(_RETRY_S)
+
+    async def _change(self, key: str, scope: str, changes: Values) -> None:
+        while True:
+            entry = await self._store.get(key)
+            values = {**_decode(key, entry.value if entry else None), **changes}
+            body = msgspec.json.encode({name: value for name, value in sorted(values.items()) if value is not None})
+            try:
+                if entry is None:
+                    await self._store.create(key, body)
+                else:
+                    await self._store.cas(key, body, entry.revision)
+                break
+            except StoreConflict:
+                continue
+        await self._adopt(scope, values)
+
+    async def _adopt_all(self, entries: list[Entry]) -> None:
+        """Make the log equal to the store; what the log has and the store has not is unset."""
+        wanted = {scope: _decode(entry.key, entry.value) for entry in entries if (scope := _scope(entry.key)) is not None}
+        for scope in sorted({scope for scope, _ in self._mirror.view.config} - {ENVIRONMENT} | set(wanted)):
+            await self._adopt(scope, wanted.get(scope, {}))
+
+    async def _adopt(self, scope: str, wanted: Values) -> None:
+        """Append what differs between ``wanted`` and the log."""
+        async with self._one:
+            while True:
+                held = {key: value for (of, key), value in self._mirror.view.config.items() if of == scope}
+                differing = [key for key in sorted({*held, *wanted}) if held.get(key) != wanted.get(key)]
+                if not differing:
+                    return
+                try:
+                    for key in differing:
+                        await self._writer.append("config", scope, ConfigChanged(time.time_ns(), scope, key, wanted.get(key)))
+                except Conflict:
+                    await self._mirror.caught_up()  # another controller takes the same change over
+
+
+def _scope(key: str) -> str | None:
+    """The scope a key is about, None for keys that are none of ours."""
+    if key == _GLOBAL_KEY:
+        return GLOBAL
+    node = key.removeprefix(_NODES)
+    return node if key.startswith(_NODES) and "/" not in node else None
+
+
+def _decode(key: str, value: bytes | None) -> Values:
+    """The valid values in a stored document; others are left out, with a warning: an operator's slip must not stop the controller."""
+    if value is None:
+        return {}
+    try:
+        document = msgspec.json.decode(value, type=dict[str, object])
+    except msgspec.DecodeError as error:
+        get_logger().warning("configuration ignored", key=key, error=str(error))
+        return {}
+    limits = {OVERCOMMIT_GLOBAL: PERCENT_MAX} if key == _GLOBAL_KEY else {OVERCOMMIT_NODE: PERCENT_MAX, DRAINED: 1}
+    values: Values = {}
+    for name, found in document.items():
+        if name in limits and isinstance(found, int) and not isinstance(found, bool) and 0 <= found <= limits[name]:
+            values[name] = found
+        else:
+            get_logger().warning("configuration value ignored", key=key, name=name, value=repr(found))
+    return values

@@ -1,0 +1,78 @@
+"""The last telemetry of every device: live measurements, not facts. A decision that uses them records them.
+
+May live here: what was heard, and how old it is. May not: anything the log knows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final, Self
+
+import msgspec
+
+from bus_schemas.subjects import TELEMETRY_STREAM
+from bus_schemas.telemetry import Telemetry, decode_telemetry
+from scheduler.placement import Measured
+from services.kit.bus import Bus
+from services.kit.log import get_logger
+
+__all__ = ["Gauges"]
+
+_HISTORY: Final = 2_000
+"""Messages looked back at the start, for devices measured just before it."""
+_FRESH_NS: Final = 15 * 10**9
+
+
+class Gauges:
+    """``async with Gauges(bus)`` follows the telemetry stream."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._listeners: list[Callable[[str, int], None]] = []
+        self._live_from = 0
+        self._position = 0
+        self._last: dict[tuple[str, int], Telemetry] = {}
+
+    async def __aenter__(self) -> Self:
+        self._live_from = await self._bus.last_position(TELEMETRY_STREAM) + 1
+        self._follower = self._bus.follow(TELEMETRY_STREAM, max(1, self._live_from - _HISTORY), self._on_message)
+        await self._follower.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        await self._follower.stop()
+
+    def on_heard(self, listener: Callable[[str, int], None]) -> None:
+        """Call ``listener(node, epoch)`` for every measurement published since the start: a sign of life."""
+        self._listeners.append(listener)
+
+    def last(self) -> list[Telemetry]:
+        """By node and gpu; of nodes long gone too."""
+        return [self._last[key] for key in sorted(self._last)]
+
+    def measured(self) -> dict[tuple[str, int], Measured]:
+        """What placement may look at: measurements no older than 15 s."""
+        oldest_ns = time.time_ns() - _FRESH_NS
+        return {
+            key: Measured(seen.utilization_percent, seen.starvation_percent, seen.vram_used_bytes)
+            for key, seen in self._last.items()
+            if seen.at_ns >= oldest_ns
+        }
+
+    def _on_message(self, position: int, subject: str, data: bytes) -> None:
+        try:
+            seen = decode_telemetry(data)
+        except msgspec.DecodeError as error:
+            get_logger().warning("telemetry ignored", subject=subject, position=position, error=str(error))
+            return
+        before = self._last.get((seen.node, seen.gpu))
+        if before is None or (seen.epoch, seen.at_ns) >= (before.epoch, before.at_ns):
+            self._last[seen.node, seen.gpu] = seen
+        if position <= self._position:
+            self._live_from = 0  # the stream is in memory: the broker restarted, and counts anew
+        self._position = position
+        if position >= self._live_from:
+            for listener in self._listeners:
+                listener(seen.node, seen.epoch)

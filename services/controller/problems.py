@@ -1,0 +1,86 @@
+"""Errors as problem documents (RFC 9457): what went wrong, and for a bad body which field."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from litestar import Request, Response
+from litestar.exceptions import HTTPException, ValidationException
+
+from bus_schemas.events import TaskRefused
+from services.controller.answers import refusal_sentence, refusals_answer
+from services.controller.placer import TaskExists
+from services.controller.store import StoreUnavailable
+from services.kit.errors import BusUnavailable
+
+__all__ = ["HANDLERS", "NotThere", "problem", "no_fit"]
+
+_QUOTED: Final = re.compile(r"`([^`]+)`")
+_MEDIA: Final = "application/problem+json"
+
+
+class NotThere(Exception):
+    """The caller's fault: no such node or task."""
+
+
+def problem(status: int, kind: str, title: str, detail: str, **more: Any) -> Response[dict[str, Any]]:
+    body = {"type": f"urn:wooly:problem:{kind}", "title": title, "status": status, "detail": detail, **more}
+    return Response(body, status_code=status, media_type=_MEDIA)
+
+
+def no_fit(decision: TaskRefused) -> Response[dict[str, Any]]:
+    """409: a task that no device can serve."""
+    return problem(
+        409, "no-placement", "No device fits", refusal_sentence(decision), task=decision.task, refusals=refusals_answer(decision)
+    )
+
+
+def _field(item: dict[str, Any]) -> str:
+    """The field a message is about. For one that is missing or unknown, litestar names the body and the message names the field."""
+    key, message = str(item.get("key", "")).removeprefix("task_"), str(item.get("message", ""))  # ``state`` is a word of litestar's
+    named = _QUOTED.search(message)
+    if key in ("data", "") and named and ("missing" in message or "unknown" in message):
+        return named.group(1)
+    return "body" if key in ("data", "") else key
+
+
+def _invalid(_: Request[Any, Any, Any], error: ValidationException) -> Response[dict[str, Any]]:
+    found = error.extra if isinstance(error.extra, list) else []
+    errors = [{"field": _field(item), "message": _message(item)} for item in found]
+    source = "query" if any(item.get("source") == "query" for item in found) else "body"
+    detail = "; ".join(f"{item['field']}: {item['message']}" for item in errors) or error.detail
+    return problem(400, f"invalid-{source}", f"The {source} is not valid", detail, errors=errors)
+
+
+def _message(item: dict[str, Any]) -> str:
+    message = str(item.get("message", ""))
+    return "a JSON object is required" if message == "'data'" else message
+
+
+def _http_error(_: Request[Any, Any, Any], error: HTTPException) -> Response[dict[str, Any]]:
+    if error.status_code == 400:
+        return problem(400, "invalid-body", "The body is not valid", error.detail, errors=[{"field": "body", "message": error.detail}])
+    return problem(error.status_code, "http", type(error).__name__.removesuffix("Exception"), error.detail)
+
+
+def _not_there(_: Request[Any, Any, Any], error: NotThere) -> Response[dict[str, Any]]:
+    return problem(404, "not-found", "Not found", str(error))
+
+
+def _exists(_: Request[Any, Any, Any], error: TaskExists) -> Response[dict[str, Any]]:
+    return problem(409, "task-exists", "The task exists", str(error), errors=[{"field": "id", "message": str(error)}])
+
+
+def _unavailable(_: Request[Any, Any, Any], error: Exception) -> Response[dict[str, Any]]:
+    return problem(503, "unavailable", "Try again", str(error))
+
+
+HANDLERS: Final[dict[int | type[Exception], Any]] = {
+    ValidationException: _invalid,
+    HTTPException: _http_error,
+    NotThere: _not_there,
+    TaskExists: _exists,
+    BusUnavailable: _unavailable,
+    StoreUnavailable: _unavailable,
+}

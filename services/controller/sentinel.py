@@ -1,0 +1,109 @@
+"""The duties nobody asks for: declare silent nodes lost, fail tasks that never start, place what waits for room.
+
+One controller at a time does them, the one that holds the duty key under a lease; the log's conditions make a moment with two harmless.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import uuid
+from typing import Final
+
+from bus_schemas.events import Event, NodeRegistered
+from scheduler.placement import Clock, Heard, Liveness, LivenessConfig, overdue_tasks
+from services.controller.mirror import Mirror
+from services.controller.placer import Placer
+from services.controller.store import ConfigStore, Lease, LeaseLost, StoreConflict, StoreUnavailable
+from services.controller.writer import Writer
+from services.kit.bus import Bus
+from services.kit.errors import BusUnavailable, Conflict
+from services.kit.log import get_logger
+
+__all__ = ["Sentinel"]
+
+_DUTY: Final = "duty/sentinel"
+_LEASE_S: Final = 5
+_KEEPALIVE_S: Final = 1.5
+_TICK_S: Final = 0.25
+
+
+class Sentinel:
+    """``run()`` is for ever; ``heard`` is told of every sign of life."""
+
+    def __init__(
+        self, bus: Bus, store: ConfigStore, mirror: Mirror, writer: Writer, placer: Placer, *, node_lease_ms: int, start_lease_ms: int
+    ) -> None:
+        self._bus = bus
+        self._store = store
+        self._mirror = mirror
+        self._writer = writer
+        self._placer = placer
+        self._start_lease_ms = start_lease_ms
+        self._liveness = Liveness(LivenessConfig(node_lease_ms))
+        self._instance = uuid.uuid4().hex
+        self._lease: Lease | None = None
+        self._renew_at = 0.0
+        mirror.on_live_event(self._on_event)
+
+    @property
+    def on_duty(self) -> bool:
+        return self._lease is not None
+
+    def heard(self, node: str, epoch: int) -> None:
+        self._liveness.on(Heard(time.monotonic_ns(), node, epoch), self._mirror.view)
+
+    async def run(self) -> None:
+        try:
+            while True:
+                try:
+                    await self._tick()
+                except (BusUnavailable, StoreUnavailable) as error:
+                    get_logger().warning("sentinel cannot work", error=str(error))
+                await asyncio.sleep(_TICK_S)
+        finally:
+            await self._hand_over()
+
+    def _on_event(self, position: int, event: Event) -> None:
+        if isinstance(event, NodeRegistered):
+            self.heard(event.node, event.epoch)
+
+    async def _tick(self) -> None:
+        if not self._bus.connected or self._mirror.failure is not None:
+            return  # nothing can be heard or told: silence then says nothing about the nodes
+        facts = self._liveness.on(Clock(time.monotonic_ns(), time.time_ns()), self._mirror.view)
+        if not await self._hold_duty():
+            return
+        with contextlib.suppress(Conflict):  # somebody told it first, or the node itself did: look again at the next tick
+            for fact in facts:
+                await self._writer.append("node", fact.node, fact)
+                get_logger().warning(type(fact).__name__, node=fact.node, epoch=fact.epoch)
+            for change in overdue_tasks(self._mirror.view, time.time_ns(), self._start_lease_ms):
+                await self._writer.append("task", change.task, change)
+        await self._placer.place_waiting()
+
+    async def _hold_duty(self) -> bool:
+        """Take the duty or keep it; whether it is ours."""
+        if time.monotonic() < self._renew_at:
+            return self.on_duty
+        self._renew_at = time.monotonic() + _KEEPALIVE_S
+        if self._lease is not None:
+            try:
+                await self._lease.keepalive()
+                return True
+            except LeaseLost:
+                self._lease = None
+        lease = await self._store.lease(_LEASE_S)
+        try:
+            await self._store.create(_DUTY, self._instance.encode(), lease=lease)
+        except StoreConflict:
+            await lease.revoke()
+            return False
+        self._lease = lease
+        return True
+
+    async def _hand_over(self) -> None:
+        if self._lease is not None:
+            with contextlib.suppress(StoreUnavailable, BusUnavailable):  # it runs out by itself
+                await self._lease.revoke()

@@ -1,0 +1,49 @@
+"""What a controller is told by its environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from scheduler.vram import PERCENT_MAX
+from services.kit.errors import SettingError
+from services.kit.http import parse_address
+
+__all__ = ["Settings"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """``node_lease_ms``: silence after which a node is lost. ``start_lease_ms``: time a placed task has to open its session."""
+
+    nats_url: str
+    etcd_url: str
+    address: tuple[str, int]
+    overcommit_percent: int
+    node_lease_ms: int
+    start_lease_ms: int
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
+        """Raises SettingError naming the variable."""
+        nats_url = environment.get("WOOLY_NATS_URL") or environment.get("CONTROLLER_NATS_URL", "")
+        if not nats_url:
+            raise SettingError("WOOLY_NATS_URL is not set; give the address of the bus, for example nats://127.0.0.1:4222")
+        return cls(
+            nats_url=nats_url,
+            etcd_url=environment.get("WOOLY_ETCD_URL", ""),
+            address=parse_address(environment.get("WOOLY_HTTP", "127.0.0.1:8080")),
+            overcommit_percent=_number(environment, "CONTROLLER_DEFAULT_VRAM_OVERCOMMIT_PERCENT", 0, 0, PERCENT_MAX),
+            node_lease_ms=_number(environment, "CONTROLLER_NODE_LEASE_MS", 5_000, 500, 3_600_000),
+            start_lease_ms=_number(environment, "CONTROLLER_START_LEASE_MS", 120_000, 1_000, 86_400_000),
+        )
+
+
+def _number(environment: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
+    text = environment.get(name, "")
+    if not text:
+        return default
+    if not text.isascii() or not text.isdigit() or not low <= int(text) <= high:
+        raise SettingError(f"{name} is {text!r}; write an integer from {low} to {high}")
+    return int(text)

@@ -1,0 +1,28 @@
+"""How live measurements are shown."""
+
+from __future__ import annotations
+
+from bus_schemas.telemetry import Telemetry
+from services.controller.answers import Json, rfc3339
+
+__all__ = ["telemetry_answer"]
+
+
+def telemetry_answer(seen: Telemetry, now_ns: int) -> Json:
+    """``now_ns``: Unix time of the question, for the age."""
+    return {
+        "node": seen.node,
+        "gpu": seen.gpu,
+        "at": rfc3339(seen.at_ns),
+        "age_ms": max(0, (now_ns - seen.at_ns) // 1_000_000),
+        "utilization_percent": seen.utilization_percent,
+        "starvation_percent": seen.starvation_percent,
+        "vram_total_bytes": seen.vram_total_bytes,
+        "vram_used_bytes": seen.vram_used_bytes,
+        "vram_reserved_bytes": seen.vram_reserved_bytes,
+        "vram_swapped_bytes": seen.vram_swapped_bytes,
+        "running": [
+            {"session": run.session, "task": run.task, "priority": run.priority, "resident_bytes": run.resident_bytes}
+            for run in seen.running
+        ],
+    }

@@ -1,0 +1,48 @@
+"""Appends facts to the log, each on the condition that nobody else got there first.
+
+May live here: conditional appends. May not: what to append.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bus_schemas.events import Event, encode_events
+from bus_schemas.subjects import event_subject
+from services.controller.mirror import PLACEMENTS, Mirror
+from services.kit.bus import Bus
+
+__all__ = ["Writer"]
+
+_DEADLINE_S: Final = 10.0
+_FILTER: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
+
+
+class Writer:
+    """Both methods raise kit.errors.Conflict when the log has moved on, BusUnavailable when it cannot be written; they return once the
+    mirror shows the fact."""
+
+    def __init__(self, bus: Bus, mirror: Mirror) -> None:
+        self._bus = bus
+        self._mirror = mirror
+
+    async def append(self, area: str, entity: str, event: Event) -> int:
+        """Append to the subject of ``entity`` if its last fact is the one the mirror knows; the position."""
+        subject = event_subject(area, entity)
+        expected = self._mirror.subject_positions.get(subject, 0)
+        position = await self._bus.publish_acked(subject, encode_events([event]), expect_last_on_subject=expected, deadline_s=_DEADLINE_S)
+        await self._mirror.wait_for(position)
+        return position
+
+    async def append_placement(self, task: str, event: Event, after: int) -> int:
+        """Append a placement if ``after`` is the position of the last one of any task: so no two promise the same memory, however many
+        controllers there are."""
+        position = await self._bus.publish_acked(
+            event_subject("placement", task),
+            encode_events([event]),
+            expect_last_on_subject=after,
+            headers={_FILTER: PLACEMENTS + "*"},
+            deadline_s=_DEADLINE_S,
+        )
+        await self._mirror.wait_for(position)
+        return position

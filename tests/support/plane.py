@@ -1,0 +1,163 @@
+"""A control plane for tests: a real nats-server, a real controller process, and nodes that exist as their facts and telemetry.
+
+May live here: starting, stopping and asking the real thing, publishing what a node publishes. May not: assertions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from bus_schemas.events import DeviceFact, Event, NodeRegistered
+from bus_schemas.subjects import telemetry_subject
+from bus_schemas.telemetry import Telemetry, encode_telemetry
+from services.kit.bus import Bus, connect
+from services.kit.nats_server import NatsServer
+from services.kit.process import module_command, spawn, stop_process
+
+__all__ = ["GIB", "Answer", "Controller", "Plane", "registered", "wait_until"]
+
+GIB = 1 << 30
+_START_S = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    body: bytes
+    media_type: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Controller:
+    """A controller process."""
+
+    def __init__(self, nats_url: str, folder: Path, **environment: str) -> None:
+        self._environment = {"WOOLY_NATS_URL": nats_url, "WOOLY_HTTP": "127.0.0.1:0", "WOOLY_DATA_DIR": str(folder / "data"), **environment}
+        self._log = folder / "controller.log"
+        self.url = ""
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("WOOLY", "CONTROLLER_", "NODE_"))}
+        with self._log.open("ab") as log:
+            self.process = spawn(module_command("services.controller"), env=kept | self._environment, stdout=subprocess.PIPE, stderr=log)
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError("the controller did not start:\n" + self.log_tail())
+        self.url = json.loads(line)["http"]
+
+    def stop(self) -> int:
+        assert self.process is not None
+        code = stop_process(self.process)
+        self._close()
+        return code
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+        self._close()
+
+    def _close(self) -> None:
+        if self.process is not None and self.process.stdout is not None:
+            self.process.stdout.close()
+        self.process = None
+
+    def log_tail(self) -> str:
+        return self._log.read_text(errors="replace")[-4000:]
+
+    def ask(self, method: str, path: str, body: Any = None) -> Answer:
+        """``body``: bytes as they are, anything else as JSON."""
+        data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data=data, method=method, headers={"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return Answer(answer.status, answer.read(), answer.headers.get_content_type())
+        except urllib.error.HTTPError as error:
+            with error:
+                return Answer(error.code, error.read(), error.headers.get_content_type())
+
+    def get(self, path: str) -> Any:
+        answer = self.ask("GET", path)
+        if answer.status != 200:
+            raise RuntimeError(f"GET {path}: {answer.status} {answer.body.decode()}")
+        return answer.json
+
+
+class Plane:
+    """A bus and a controller, with a connection of its own to play the nodes. The node lease is long unless the test is about it."""
+
+    def __init__(self, folder: Path | None = None, **environment: str) -> None:
+        self._own = tempfile.TemporaryDirectory() if folder is None else None
+        self.folder = Path(self._own.name) if self._own is not None else folder or Path()
+        self.environment = {"CONTROLLER_NODE_LEASE_MS": "600000", **environment}
+        self.nats = NatsServer(self.folder / "nats", sync_always=False)
+        self._runner = asyncio.Runner()
+
+    def __enter__(self) -> Self:
+        self.nats.start()
+        self.bus: Bus = self._runner.run(connect(self.nats.url, name="test"))
+        self.controller = Controller(self.nats.url, self.folder, **self.environment)
+        self.controller.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self._runner.run(self.bus.close())
+        self._runner.close()
+        if self.controller.process is not None:
+            self.controller.stop()
+        self.nats.stop()
+        if self._own is not None:
+            self._own.cleanup()
+
+    def publish(self, area: str, entity: str, *events: Event) -> int:
+        """Store facts; their position."""
+        return self._runner.run(self.bus.publish_events(area, entity, events))
+
+    def register(self, name: str, *, gib: Sequence[int] = (10,), groups: Sequence[str] = (), epoch: int = 1) -> None:
+        """A node with one device for each number of GiB."""
+        self.publish("node", name, registered(name, gib=gib, groups=groups, epoch=epoch))
+
+    def measure(self, node: str, gpu: int = 0, *, utilization: int = 0, starvation: int = 0, used: int = 0, epoch: int = 1) -> None:
+        """Publish telemetry as the node would, and return once the controller shows it."""
+        at_ns = time.time_ns()
+        seen = Telemetry(at_ns, node, epoch, gpu, 1000, utilization, starvation, 10 * GIB, used)
+        self._runner.run(self.bus.publish_acked(telemetry_subject(node, gpu), encode_telemetry(seen)))
+
+        def shown() -> bool:
+            return any(
+                item["node"] == node and item["gpu"] == gpu and item["utilization_percent"] == utilization and item["age_ms"] < 60_000
+                for item in self.controller.get("/api/v1/telemetry")["items"]
+            )
+
+        wait_until(shown)
+
+
+def registered(name: str, *, gib: Sequence[int] = (10,), groups: Sequence[str] = (), epoch: int = 1) -> NodeRegistered:
+    devices = tuple(DeviceFact(index, f"gpu{index}", "host", 8, size * GIB) for index, size in enumerate(gib))
+    return NodeRegistered(time.time_ns(), name, f"{name}-name", f"{name}.example", epoch, devices, tuple(groups), "1.0")
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    """Ask again until ``condition()``; raises TimeoutError."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"still not so after {timeout_s:g} s")
+        time.sleep(0.02)
