@@ -108,7 +108,7 @@ def _attrs_text(op: Op | None, attrs: tuple[int, ...]) -> str:
 
 
 _INT: Final = r"-?[0-9]{1,20}"
-_TYPE: Final = r"(?:[a-z]+[0-9]*|type#-?[0-9]{1,20})"
+_TYPE: Final = r"(?:type#-?[0-9]{1,20}|[a-z]+[0-9]*)"
 _BUFFER: Final = re.compile(rf"%({_INT}) ([a-z]+|kind#{_INT}) ({_INT}|\?)")
 _OPERAND: Final = re.compile(
     rf"%(?P<buffer>{_INT}):(?P<type>{_TYPE})\[(?P<shape>[^\]]*)\](?:\{{(?P<strides>[^}}]*)\}}\+(?P<offset>{_INT}))?"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
+from math import prod
 from typing import Final
 
 import numpy as np
@@ -50,7 +51,7 @@ def _check_operand(x: Operand, nbytes: tuple[int, ...], limits: Limits, report: 
     if any(abs(stride) > limits.stride_max for stride in x.strides) or abs(x.offset) > limits.stride_max:
         say(number, "stride", f"strides {x.strides} and offset {x.offset} must not exceed {limits.stride_max}")
         return
-    if any(size > limits.elements_max for size in x.shape) or x.numel > limits.elements_max:
+    if prod(size for size in x.shape if size) > limits.elements_max:  # also beside a size of 0, so that no product ever overflows
         say(number, "size", f"shape {x.shape} has more than {limits.elements_max} elements")
         return
     if 0 in x.shape:

@@ -64,7 +64,7 @@ def _check_instr(program: Program, instr: Instr, limits: Limits, report: Report)
     least, most = op.n_ins
     most = limits.ins_max if most < 0 else most
     if not least <= len(instr.ins) <= most:
-        report.instr("arity", f"{op.name} has {least} to {most} inputs, not {len(instr.ins)}")
+        report.instr("arity", f"{op.name} has {least if least == most else f'{least} to {most}'} inputs, not {len(instr.ins)}")
     for number, out in enumerate(instr.outs):
         _check_operand(program, out, limits, report, number, is_out=True)
     must, may = _MUST_BE_IMMEDIATE.get(op.name, _NONE), _MAY_BE_IMMEDIATE.get(op.name, _NONE)
@@ -104,7 +104,7 @@ def spatial_rank(op: Op, n_attrs: int) -> int | None:
 
 def _check_attrs(op: Op, attrs: tuple[int, ...], report: Report) -> None:
     if spatial_rank(op, len(attrs)) is None:
-        report.instr("attrs", f"{op.name} has attributes ({', '.join(op.attrs)}); {len(attrs)} values do not fit")
+        report.instr("attrs", f"{op.name} has attributes ({', '.join(op.attrs)}), to which values {attrs} do not fit")
     for value in attrs:
         if not -_ATTR_MAX <= value <= _ATTR_MAX:
             report.instr("attrs", f"attribute value {value} does not fit 32 bits")
