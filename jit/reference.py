@@ -13,7 +13,7 @@ import numpy as np
 
 from jit.engine import EngineConfig, EngineInfo, Launch, Number, Prepared
 from jit.memory import Capacity
-from jit.space import HostSpace, KeySpec
+from jit.space import ByteSpace, KeySpec
 from wis import cost, reference
 from wis.program import BoundProgram, BufferKind
 from wis.verify import Verified
@@ -43,7 +43,7 @@ class ReferencePrepared:
         return len(self.specs)
 
 
-class ReferenceSpace(HostSpace):
+class ReferenceSpace(ByteSpace):
     """A space whose runs go through the interpreter."""
 
     def run(self, prepared: Prepared, scalars: Sequence[Number], keys: Sequence[int]) -> Launch:

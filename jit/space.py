@@ -12,7 +12,7 @@ import numpy as np
 from jit.errors import BadBuffer, JitError
 from jit.memory import Block, Capacity, SpaceMemory
 
-__all__ = ["HostSpace", "KeySpec"]
+__all__ = ["ByteSpace", "KeySpec"]
 
 
 class KeySpec:
@@ -26,7 +26,7 @@ class KeySpec:
         self.zero = zero
 
 
-class HostSpace:
+class ByteSpace:
     """Byte access to one session's buffers (the non-running half of ``jit.engine.Space``)."""
 
     def __init__(self, capacity: Capacity) -> None:

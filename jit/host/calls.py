@@ -1,0 +1,134 @@
+"""From steps to calls: every fused group and every library record as one native call with its argument block.
+
+May live here: lowering one step. May not: memory layout (arena), order and cuts (schedule), running.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from jit.host import library
+from jit.host.emit.kernel import function_text
+from jit.host.record import SCRATCH_BYTES, Arg, Ptr, Record, ScalarArg, TempPtr, TempRef
+from jit.host.toolchain import Toolchain
+from jit.kernels.loop import LoopKernel
+from jit.plan.access import Access, access
+from jit.plan.form import FormedLoop, form
+from jit.plan.group import Group
+from wis.dtypes import DType
+from wis.program import BoundInstr, Operand, Scalar
+
+__all__ = ["Call", "Fallback", "Lowering"]
+
+
+@dataclass(slots=True)
+class Call:
+    """One native call before addresses are known; temporaries have become buffers."""
+
+    address: int
+    args: tuple[Arg, ...]
+    units: int
+    grain: float
+    max_chunks: int
+    reads: tuple[Access, ...]
+    writes: tuple[Access, ...]
+    scratch_bytes: int
+    name: str
+
+
+@dataclass(slots=True)
+class Fallback:
+    """One instruction that runs through the reference."""
+
+    instr: BoundInstr
+    reads: tuple[Access, ...]
+    writes: tuple[Access, ...]
+
+
+class Lowering:
+    """Makes calls. ``new_temp(nbytes)`` gives the number of a new TEMP buffer."""
+
+    def __init__(self, toolchain: Toolchain) -> None:
+        self._toolchain = toolchain
+        self._kernels: dict[LoopKernel, int] = {}
+        self._seal = _emitter_digest()
+
+    @property
+    def kernels(self) -> int:
+        """How many different fused kernels were needed so far."""
+        return len(self._kernels)
+
+    def group(self, group: Group) -> Call:
+        """A fused group as one call."""
+        made = form(group)
+        return Call(
+            self._kernel(made.kernel), tuple(_arg(x) for x in made.args), made.units, made.grain, 0,
+            tuple(group.loads), tuple(group.stores), SCRATCH_BYTES, _title(made),
+        )  # fmt: skip
+
+    def _kernel(self, kernel: LoopKernel) -> int:
+        address = self._kernels.get(kernel)
+        if address is None:
+            key = f"{self._seal}\n{kernel!r}"
+            name = f"fused_{hashlib.sha256(key.encode()).hexdigest()[:32]}"
+            address = self._toolchain.function(key, name, lambda: function_text(kernel, name))
+            self._kernels[kernel] = address
+        return address
+
+    def single(self, instr: BoundInstr, new_temp: Callable[[int], int]) -> list[Call | Fallback]:
+        """One unfused instruction: the library's records, or the reference."""
+        records = library.lower(instr)
+        if records is None:
+            reads = tuple(access(x) for x in instr.ins if isinstance(x, Operand))
+            writes = tuple(access(x) for x in instr.outs)
+            return [Fallback(instr, reads + writes if instr.op.rmw else reads, writes)]
+        temps: dict[int, tuple[int, int]] = {}
+        for record in records:
+            for x in (*record.reads, *record.writes):
+                if isinstance(x, TempRef) and x.id not in temps:
+                    temps[x.id] = (new_temp(x.nbytes), x.nbytes)
+        return [self._record(record, temps) for record in records]
+
+    def _record(self, record: Record, temps: dict[int, tuple[int, int]]) -> Call:
+        def touched(x: Operand | TempRef) -> Access:
+            if isinstance(x, Operand):
+                return access(x)
+            number, nbytes = temps[x.id]
+            return Access(number, DType.U8, 0, ((nbytes, 1),), 0, nbytes)
+
+        def arg(x: Arg) -> Arg:
+            return Ptr(temps[x.id][0], x.byte_offset) if isinstance(x, TempPtr) else x
+
+        fn = record.fn
+        source = library.source(fn)
+        address = self._toolchain.function(source, fn, lambda: source, optimise=True)
+        return Call(
+            address, tuple(arg(x) for x in record.args), record.units, record.grain, record.max_chunks,
+            tuple(touched(x) for x in record.reads), tuple(touched(x) for x in record.writes), max(record.scratch_bytes, SCRATCH_BYTES), fn,
+        )  # fmt: skip
+
+
+def _arg(x: int | Access | Scalar) -> Arg:
+    if isinstance(x, Access):
+        return Ptr(x.buffer, x.offset * x.dtype.itemsize)
+    return ScalarArg(x.slot, x.dtype) if isinstance(x, Scalar) else x
+
+
+def _title(made: FormedLoop) -> str:
+    return f"{made.kernel.form.name.lower()}[{'+'.join(node.op for node in made.kernel.nodes if node.op not in ('load', 'scalar'))}]"
+
+
+def _emitter_digest() -> str:
+    """A digest of the emitter's own source: a cached object is only as good as the code that wrote it."""
+    from pathlib import Path
+
+    import jit.host.emit as emitter
+    import jit.kernels as kernels
+
+    digest = hashlib.sha256()
+    for package in (emitter, kernels):
+        for path in sorted(Path(str(package.__file__)).parent.glob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,1 @@
+"""LLVM IR text of fused kernels: from a ``jit.kernels.loop.LoopKernel`` to one function."""

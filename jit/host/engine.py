@@ -1,0 +1,180 @@
+"""The engine of the host backend: prepared plans, spaces that run them, and the account of each run.
+
+May live here: gluing plans to buffers and threads. May not: planning, code generation, memory management.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from jit.cache import ObjectCache
+from jit.engine import EngineConfig, EngineInfo, Launch, Number, Prepared
+from jit.errors import Interrupted
+from jit.host.calls import Lowering
+from jit.host.plan import Plan, PlanOptions, make_plan
+from jit.host.scalars import scalar_words
+from jit.host.toolchain import Toolchain
+from jit.host.walker import Walker
+from jit.memory import Block, Capacity, new_block
+from jit.space import ByteSpace, KeySpec
+from wis import cost, reference
+from wis.program import BufferKind
+from wis.verify import Verified
+
+__all__ = ["HostEngine"]
+
+PREPARED_MAX = 512
+
+
+class HostPrepared:
+    """A planned program."""
+
+    def __init__(self, verified: Verified, plan: Plan) -> None:
+        bound = verified.bound
+        self.plan = plan
+        self.instructions = cost.count(bound)
+        self.n_scalars = bound.program.n_scalars
+        self.specs = [
+            KeySpec(nbytes, kind == BufferKind.CREATED, number in verified.zeroed)
+            for number, (kind, nbytes) in enumerate(zip(bound.program.buffers, bound.nbytes, strict=True))
+            if kind != BufferKind.TEMP
+        ]
+        self.keyed = np.array([n for n, kind in enumerate(bound.program.buffers) if kind != BufferKind.TEMP], np.int64)
+        self.bases = np.zeros(plan.n_program_buffers, np.int64)
+        offsets = plan.arena.offsets
+        self.temp_numbers = np.array(list(offsets), np.int64)
+        self.temp_offsets = np.array(list(offsets.values()), np.int64)
+
+    @property
+    def n_keys(self) -> int:
+        return len(self.specs)
+
+
+class HostSpace(ByteSpace):
+    """A space of the host backend: buffers and an arena for temporaries, which is never shared with another space."""
+
+    def __init__(self, engine: HostEngine, capacity: Capacity) -> None:
+        super().__init__(capacity)
+        self._engine = engine
+        self._arena: Block | None = None
+
+    def run(self, prepared: Prepared, scalars: Sequence[Number], keys: Sequence[int]) -> Launch:
+        ready = cast(HostPrepared, prepared)
+        blocks = self._blocks(ready.specs, keys)
+        return self._engine.launch(ready, scalars, blocks, self.arena(ready.plan.arena.nbytes))
+
+    def arena(self, nbytes: int) -> Block:
+        """Memory for temporaries, at least this large."""
+        if self._arena is None or self._arena.room < nbytes:
+            self._arena = None  # free the old one first
+            self._arena = new_block(nbytes, max(nbytes, 1 << 16))
+        return self._arena
+
+    def close(self) -> None:
+        super().close()
+        self._arena = None
+
+
+class HostEngine:
+    """One CPU as a device."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self._toolchain = Toolchain(ObjectCache(config.cache_dir))
+        self._lowering = Lowering(self._toolchain)
+        self._walker = Walker(self._toolchain, config.threads)
+        self.info = EngineInfo(self._toolchain.cpu, "host", self._walker.threads, config.vram_bytes)
+        self.options = PlanOptions()
+        self._capacity = Capacity(config.vram_bytes)
+        self._prepared: OrderedDict[tuple[bytes, bytes], HostPrepared] = OrderedDict()
+        self._preparing = threading.Lock()
+        self._running = threading.Lock()
+        self._trap = np.zeros(8, np.int64)
+        self._closed = False
+
+    def open_space(self) -> HostSpace:
+        return HostSpace(self, self._capacity)
+
+    def prepare(self, verified: Verified) -> HostPrepared:
+        key = (verified.digest, verified.dims_digest)
+        with self._preparing:
+            ready = self._prepared.get(key)
+            if ready is None:
+                ready = self._prepared[key] = HostPrepared(verified, make_plan(verified, self._lowering, self.options))
+                if len(self._prepared) > PREPARED_MAX:
+                    self._prepared.popitem(last=False)
+            else:
+                self._prepared.move_to_end(key)
+            return ready
+
+    def interrupt(self) -> None:
+        self._walker.stop()
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._walker.close()
+            self._prepared.clear()
+
+    def launch(self, ready: HostPrepared, scalars: Sequence[Number], blocks: Sequence[Block], arena: Block) -> Launch:
+        """Fill in addresses and scalars and run every segment."""
+        if len(scalars) != ready.n_scalars:
+            raise ValueError(f"the program has {ready.n_scalars} scalars, {len(scalars)} were given")
+        plan, walker = ready.plan, self._walker
+        with self._running:
+            start_ns = time.monotonic_ns()
+            walker.clear_stop()
+            walker.reserve(plan.scratch_bytes)
+            values = [*scalars, *plan.constants]
+            self._fill(ready, values, blocks, arena)
+            walker.begin(plan.claims.ctypes.data, plan.chunks.ctypes.data)
+            alone_ns, trapped = 0, False
+            arrays: list[Any] | None = None
+            for part in plan.native:
+                if isinstance(part, int):
+                    before = time.monotonic_ns()
+                    if arrays is None:
+                        arrays = self._arrays(ready, blocks, arena)
+                    trapped |= reference.step(plan.fallbacks[part], values, arrays)
+                    alone_ns += time.monotonic_ns() - before
+                elif not walker.walk(part[0].ctypes.data, part[1]):
+                    raise Interrupted("the run was stopped between two phases")
+            end_ns = time.monotonic_ns()
+            account = walker.account()
+            trapped |= bool(self._trap[0])
+        wall_ns = end_ns - start_ns
+        native_ns = wall_ns - alone_ns
+        core_ns = alone_ns + (native_ns * account.core_cycles // account.cycles if account.cycles > 0 else native_ns)
+        trap = "an index was out of range" if trapped else None
+        return Launch(start_ns, end_ns, core_ns, max(1, account.cores), ready.instructions, trap)
+
+    def _fill(self, ready: HostPrepared, values: Sequence[Number], blocks: Sequence[Block], arena: Block) -> None:
+        plan, bases, args = ready.plan, ready.bases, ready.plan.args
+        bases[ready.keyed] = [block.address for block in blocks]
+        if ready.temp_numbers.size:
+            bases[ready.temp_numbers] = ready.temp_offsets + arena.address
+        args[plan.pointer_slots] = bases[plan.pointer_buffers] + plan.pointer_offsets
+        for dtype, (slots, numbers) in plan.scalar_slots.items():
+            args[slots] = scalar_words(dtype, [values[n] for n in numbers])
+        self._trap[0] = 0
+        if plan.trap_slots.size:
+            args[plan.trap_slots] = self._trap.ctypes.data
+        for offset, nbytes in plan.cleared:
+            arena.data[offset : offset + nbytes] = 0
+
+    def _arrays(self, ready: HostPrepared, blocks: Sequence[Block], arena: Block) -> list[npt.NDArray[np.uint8] | None]:
+        """Every buffer as bytes, for reference steps."""
+        plan = ready.plan
+        arrays: list[npt.NDArray[np.uint8] | None] = [None] * plan.n_program_buffers
+        for number, block in zip(ready.keyed.tolist(), blocks, strict=True):
+            arrays[number] = block.data
+        whole = arena.data
+        for number, offset in plan.arena.offsets.items():
+            arrays[number] = whole[offset : offset + plan.arena_nbytes[number]]
+        return arrays

@@ -1,0 +1,1 @@
+"""From a bound program to fused groups: backend-neutral planning."""
