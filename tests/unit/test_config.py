@@ -110,10 +110,9 @@ def test_errors_keep_passwords_to_themselves() -> None:
 
 def test_a_controller_needs_required_vram() -> None:
     environ = {"CONTROLLER_URL": "http://controller:8080"}
-    with pytest.raises(
-        ConfigError, match=r"^REQUIRED_VRAM is missing: with CONTROLLER_URL='http://controller:8080' \(from the environment\)"
-    ):
+    with pytest.raises(ConfigError) as caught:
         load(environ=environ)
+    assert str(caught.value).startswith("REQUIRED_VRAM is missing: with CONTROLLER_URL='http://controller:8080' (from the environment)")
     assert load({"REQUIRED_VRAM": 100}, environ).required_vram_mb == 100
 
 

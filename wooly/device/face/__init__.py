@@ -8,10 +8,12 @@ from __future__ import annotations
 import torch
 
 from wooly import errors
+from wooly.device import transfer
 from wooly.device.face import (
     accelerator,
     autocast,
     bindings,
+    comm,
     cuda,
     devices,
     factories,
@@ -24,7 +26,7 @@ from wooly.device.face import (
     streams,
     switches,
     tensors,
-)  # fmt: skip
+)
 from wooly.device.face.api import Face, RecorderApi
 from wooly.device.face.module import backend_module
 
@@ -47,10 +49,11 @@ def patch(api: RecorderApi, device_count: int = 1) -> None:
     """Put the face on. Once a process, after the backend and its kernels are registered."""
     face = Face(api, device_count)
     devices.set_count(device_count)
+    transfer.check_device_with(devices.index_of)
     errors.present(errors.QuotaExceeded, _OutOfMemory)
     errors.present(errors.DeviceAssertError, _DeviceAssert)
     guard.lend()
     for part in (
-        bindings, cuda, streams, generators, accelerator, legacy, tensors, storages, foreign, factories, autocast, rnn, switches,
+        bindings, cuda, comm, streams, generators, accelerator, legacy, tensors, storages, foreign, factories, autocast, rnn, switches,
     ):  # fmt: skip
         part.patch(face)

@@ -70,12 +70,28 @@ def _refusal(name: str) -> Callable[..., NoReturn]:
 def patch(face: Face) -> None:
     """Put our functions in place, and a refusal on every other name that a CUDA build has."""
     bindings = {**_device(face), **_memory(face), **_settings()}
-    for name in dir(torch._C):
-        if name.startswith("_cuda_") and callable(getattr(torch._C, name)) and name not in bindings and name not in _KEPT:
+    for name in {*dir(torch._C), *_CALLED_BY_TORCH}:
+        if name.startswith("_cuda_") and callable(getattr(torch._C, name, _nothing)) and name not in bindings and name not in _KEPT:
             put(torch._C, name, _refusal(name))
+    for name in ("_cuda_CUDAAllocator", "_cuda_CUDAAllocator_AllocatorState"):
+        if not hasattr(torch._C, name):
+            put(torch._C, name, type(name, (), {}))  # imported by name, never used without a driver
+    if not hasattr(torch._C, "_set_cached_tensors_enabled"):
+        put(torch._C, "_set_cached_tensors_enabled", _nothing)
     for name, function in bindings.items():
         put(torch._C, name, function)
 
+
+# What torch.cuda calls and a CPU build lacks: a refusal says more than a missing attribute.
+_CALLED_BY_TORCH: Final = tuple(
+    """
+    _cuda_sleep _cuda_getCurrentBlasHandle _cuda_getCurrentSolverHandle _cuda_cudaCachingAllocator_raw_alloc
+    _cuda_cudaCachingAllocator_raw_delete _cuda_cudaCachingAllocator_enable _cuda_cudaHostAllocator _cuda_record_memory_history
+    _cuda_record_memory_history_legacy _cuda_getAllocator _cuda_changeCurrentAllocator _cuda_customAllocator _cuda_allocationTraceback
+    _cuda_setMemoryMetadata _cuda_getMemoryMetadata _cuda_getStreamFromExternal _cuda_jiterator_compile_and_launch_kernel
+    _cuda_tunableop_is_enabled _cuda_tunableop_enable _cuda_tunableop_tuning_is_enabled _cuda_tunableop_tuning_enable
+    """.split()
+)
 
 # Classes, and functions about the build rather than about a driver.
 _KEPT: Final = frozenset(

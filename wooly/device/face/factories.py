@@ -1,4 +1,7 @@
-"""Functions that make tensors and take ``pin_memory=True``: there is nothing to pin for here, and torch's hook for it would throw.
+"""Functions that make tensors: two of their arguments are torch's C++ side's own business, and it would get them wrong.
+
+``pin_memory=True``: there is nothing to pin for here, and torch's hook for it throws. ``generator=`` of the device with a tensor of the
+CPU: ours is a CPU generator underneath, so it would be taken where CUDA's is refused.
 
 May live here: the wrappers. May not: anything about devices (the kernels at torch's CUDA key see to those).
 """
@@ -10,9 +13,11 @@ from typing import Any, Final
 
 import torch
 
+from wooly.device.backend import raw_device
 from wooly.device.face.api import Face, put, wrapping
+from wooly.device.face.generators import DeviceGenerator
 
-__all__ = ["PINNING_FUNCTIONS", "PINNING_METHODS", "patch"]
+__all__ = ["PINNING_FUNCTIONS", "PINNING_METHODS", "RANDOM_FUNCTIONS", "RANDOM_METHODS", "patch"]
 
 PINNING_FUNCTIONS: Final = tuple(
     """
@@ -21,6 +26,13 @@ PINNING_FUNCTIONS: Final = tuple(
     """.split()
 )
 PINNING_METHODS: Final = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor", "new_zeros")
+
+RANDOM_FUNCTIONS: Final = tuple(
+    "bernoulli multinomial normal poisson rand rand_like randint randint_like randn randn_like randperm".split()
+)
+RANDOM_METHODS: Final = tuple(
+    "bernoulli bernoulli_ cauchy_ exponential_ geometric_ log_normal_ multinomial normal_ random_ uniform_".split()
+)
 
 
 def patch(face: Face) -> None:
@@ -31,6 +43,31 @@ def patch(face: Face) -> None:
     for owner, names in ((torch, PINNING_FUNCTIONS), (torch.Tensor, PINNING_METHODS)):
         for name in names:
             put(owner, name, _pinning(getattr(owner, name)))
+    for owner, names in ((torch, RANDOM_FUNCTIONS), (torch.Tensor, RANDOM_METHODS)):
+        for name in names:
+            put(owner, name, _drawing(getattr(owner, name)))
+
+
+def _drawing(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    in_place = original.__name__.endswith("_")
+
+    @wrapping(original)
+    def draw(*args: Any, **kwargs: Any) -> torch.Tensor:
+        if not isinstance(kwargs.get("generator"), DeviceGenerator):
+            return original(*args, **kwargs)
+        if in_place:
+            _check_generator(args[0])  # before it writes
+            return original(*args, **kwargs)
+        drawn = original(*args, **kwargs)
+        _check_generator(drawn)
+        return drawn
+
+    return draw
+
+
+def _check_generator(tensor: torch.Tensor) -> None:
+    if raw_device(tensor).type == "cpu":
+        raise RuntimeError("Expected a 'cpu' device type for generator but found 'cuda'")
 
 
 def _pinning(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

@@ -2,12 +2,15 @@
 
 May live here: refusals of pointers and of zero-copy protocols. May not: ways around them.
 
-``data_ptr`` stays callable for the libraries that compare pointers to find shared memory and never follow them.
+``data_ptr`` gives a number to the libraries that compare pointers to find shared memory and never follow them, and an opaque object to
+the user's own code; any other library is refused.
 """
 
 from __future__ import annotations
 
 import sys
+import sysconfig
+from functools import total_ordering
 from typing import Any, Final, NoReturn
 
 import torch
@@ -17,7 +20,7 @@ from wooly.device.backend import TensorBase, is_ours
 from wooly.device.face.api import Face, put, wrapping
 from wooly.errors import ForeignPointerError
 
-__all__ = ["IDENTITY_USERS", "patch"]
+__all__ = ["IDENTITY_USERS", "DevicePointer", "patch"]
 
 IDENTITY_USERS: Final = frozenset({"torch", "transformers", "safetensors", "accelerate", "peft", "wooly"})
 """Packages that use data_ptr() only to tell tensors apart."""
@@ -48,16 +51,72 @@ def _numpy() -> None:
     put(Tensor, "numpy", numpy)
 
 
+@total_ordering
+class DevicePointer:
+    """A data pointer as the user's own code gets it: it can be compared, hashed and shown, and refuses to become a number.
+
+    So ``a.data_ptr() == b.data_ptr()`` works, and ``ctypes.c_void_p(a.data_ptr())`` is an error instead of a crash.
+    """
+
+    __slots__ = ("_address",)
+
+    def __init__(self, address: int) -> None:
+        self._address = address
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, DevicePointer):
+            return self._address == other._address
+        return isinstance(other, int) and self._address == other
+
+    def __lt__(self, other: DevicePointer | int) -> bool:
+        return self._address < (other._address if isinstance(other, DevicePointer) else other)
+
+    def __hash__(self) -> int:
+        return hash(self._address)
+
+    def __bool__(self) -> bool:
+        return self._address != 0
+
+    def __sub__(self, other: DevicePointer | int) -> DevicePointer | int:
+        """Bytes between two pointers; a number of bytes before this one."""
+        return self._address - other._address if isinstance(other, DevicePointer) else DevicePointer(self._address - other)
+
+    def __add__(self, nbytes: int) -> DevicePointer:
+        return DevicePointer(self._address + nbytes)
+
+    __radd__ = __add__
+
+    def __mod__(self, alignment: int) -> int:
+        return self._address % alignment
+
+    def __int__(self) -> NoReturn:
+        _refuse("the data pointer")
+
+    __index__ = __int__
+
+    def __repr__(self) -> str:
+        return f"<pointer {self._address:#x} on cuda>"
+
+
+_INSTALLED: Final = ("site-packages", "dist-packages", sysconfig.get_path("stdlib"))
+"""Parts of a file's path that say it is no code of the user's own."""
+
+
 def _pointers() -> None:
     original = TensorBase.data_ptr
 
     @wrapping(Tensor.data_ptr)
-    def data_ptr(self: Tensor) -> int:
-        if is_ours(self):
-            caller = sys._getframe(1).f_globals.get("__name__", "")
-            if caller.partition(".")[0] not in IDENTITY_USERS:
-                raise ForeignPointerError(f"data_ptr() of a cuda tensor cannot be given to {caller or 'this code'}: {_INSTEAD}")
-        return original(self)  # type: ignore[no-any-return]
+    def data_ptr(self: Tensor) -> Any:
+        address: int = original(self)
+        if not is_ours(self):
+            return address
+        caller = sys._getframe(1)
+        module = caller.f_globals.get("__name__", "")
+        if module.partition(".")[0] in IDENTITY_USERS:
+            return address
+        if not any(part in caller.f_code.co_filename for part in _INSTALLED):
+            return DevicePointer(address)
+        raise ForeignPointerError(f"data_ptr() of a cuda tensor cannot be given to {module or 'this code'}: {_INSTEAD}")
 
     put(Tensor, "data_ptr", data_ptr)
 

@@ -56,15 +56,21 @@ def patch(face: Face) -> None:
         put(torch.cuda, name, _TypedTensor(name, (), {"dtype": dtype, "__module__": "torch.cuda", "is_cuda": True, "is_sparse": False}))
 
     original = torch.set_default_tensor_type
+    switched = False
 
     @wrapping(original)
     def set_default_tensor_type(t: Any) -> None:
+        nonlocal switched
         name = t if isinstance(t, str) else f"{getattr(t, '__module__', '')}.{getattr(t, '__name__', '')}"
         short = name.removeprefix("torch.cuda.")
         if short != name and short in ELEMENT_TYPES:
             torch.set_default_dtype(ELEMENT_TYPES[short])
             torch.set_default_device("cuda")
+            switched = True
             return
         original(t)
+        if switched:
+            torch.set_default_device(None)
+            switched = False
 
     put(torch, "set_default_tensor_type", set_default_tensor_type)

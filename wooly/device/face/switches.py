@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from wooly.device.backend import is_our_device
 from wooly.device.face.api import Face, put, wrapping
 
 __all__ = ["patch"]
@@ -24,6 +25,19 @@ def patch(face: Face) -> None:
     _libraries()
     _compile()
     _graphs()
+    _module()
+
+
+def _module() -> None:
+    original = torch.get_device_module
+
+    @wrapping(original)
+    def get_device_module(device: Any = None) -> Any:
+        if device is None or is_our_device(torch.device(device)):
+            return torch.cuda
+        return original(device)
+
+    put(torch, "get_device_module", get_device_module)
 
 
 def _libraries() -> None:

@@ -1,0 +1,39 @@
+"""The device switched on in the test's own process, over the loopback link.
+
+May live here: switching on, and comparing with the CPU. May not: tests.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from tests.support.loopback import LoopbackLink
+from wooly.activation import activate
+from wooly.config import Config
+from wooly.device import install
+
+__all__ = ["switch_on", "link", "same"]
+
+_link: LoopbackLink | None = None
+
+
+def link() -> LoopbackLink:
+    """The one link of this process."""
+    global _link
+    if _link is None:
+        _link = LoopbackLink()
+    return _link
+
+
+def switch_on() -> None:
+    """Once a process: later calls do nothing, because torch cannot be switched back."""
+    torch.set_num_threads(1)
+    if not install.installed():
+        activate(Config(), link)
+
+
+def same(ours: torch.Tensor, expected: torch.Tensor) -> None:
+    """``ours`` is on the device and has the values, type, shape and strides of ``expected``, which is on the CPU."""
+    assert ours.device == torch.device("cuda", 0)
+    assert ours.dtype == expected.dtype and ours.shape == expected.shape and ours.stride() == expected.stride()
+    torch.testing.assert_close(ours.cpu(), expected)
