@@ -127,8 +127,10 @@ def mish_backward(t: Trace, dy: Meta, x: Meta) -> Meta:
 def log_sigmoid_forward(t: Trace, x: Meta) -> list[Meta | None]:
     """The second output is a buffer that only torch's CPU kernel uses."""
     wide = t.acc(x)
-    out = t.map("sub", t.map("min", wide, 0.0), t.map("log1p", t.map("exp", t.map("neg", t.map("abs", wide)))))
-    return [out, t.full(t.want(1).shape, 0, x.dtype) if t.wanted(1) else None]
+    tail = t.map("exp", t.map("neg", t.map("abs", wide)))
+    out = t.map("sub", t.map("min", wide, 0.0), t.map("log1p", tail))
+    buffer = t.want(1).shape if t.wanted(1) else None
+    return [out, None if buffer is None else tail if buffer == x.shape else t.full(buffer, 0, x.dtype)]
 
 
 @lowers("aten::log_sigmoid_backward")

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from wis.dtypes import DType
+from wis.program import Imm
 from wooly.device.lowering.dtypes import accumulate
 from wooly.device.lowering.errors import Unsupported
 from wooly.device.lowering.linear import matmul
@@ -59,12 +60,11 @@ def attention(
     b, h, m, _ = query.shape
     o = t.temp(query.dtype, (b, h, m, value.shape[-1]))
     lse = t.temp(accumulate(query.dtype), (b, h, m))
-    ins = [query, key, value, t.imm(_scale(query, scale), DType.F64), *_additive(t, attn_bias, query, key)]
+    ins: list[Meta | Imm] = [query, key, value, t.imm(_scale(query, scale), DType.F64), *_additive(t, attn_bias, query, key)]
     t.emit("sdpa", [o, lse], ins, (is_causal,))
     results: list[Meta | None] = [o, lse]
-    for i in range(2, len(t.wants)):
-        results.append(t.full(t.want(i).shape, 0, t.want(i).dtype) if t.wanted(i) else None)
-    return results
+    unused = range(2, len(t.wants))
+    return results + [t.full(t.want(i).shape, 0, t.want(i).dtype) if t.wanted(i) else None for i in unused]
 
 
 @lowers("aten::_scaled_dot_product_fused_attention_overrideable_backward", special={"dropout_p": (0,)})
@@ -95,7 +95,7 @@ def attention_backward(
     extra = _additive(t, bias, query, key)
     outs = [t.temp(query.dtype, x.shape) for x in (query, key, value)]
     lse = t.cast(logsumexp, stat)
-    ins = [t.cast(dy, query.dtype), query, key, value, out, lse, t.imm(_scale(query, scale), DType.F64), *extra]
+    ins: list[Meta | Imm] = [t.cast(dy, query.dtype), query, key, value, out, lse, t.imm(_scale(query, scale), DType.F64), *extra]
     t.emit("sdpa_dx", outs, ins, (is_causal,))
     results: list[Meta | None] = [part if t.wanted(i) else None for i, part in enumerate(outs)]
     if len(t.wants) > 3:

@@ -36,6 +36,37 @@ def _check(x: Meta) -> int:
     return rank
 
 
+# --- transposed convolution whose output padding reaches past one stride: done without padding on a canvas that holds every window
+
+
+def _beyond(attrs: Sequence[int], output_padding: Sizes) -> bool:
+    """Would a convolution of the output see more windows than there are inputs?"""
+    rank = len(attrs) // 3
+    return any(extra >= stride for extra, stride in zip(_attrs(rank, 0, output_padding)[1:], attrs[1 : 1 + rank], strict=True))
+
+
+def _unpadded(attrs: Sequence[int]) -> list[int]:
+    rank = len(attrs) // 3
+    return [*attrs[: 1 + rank], *[0] * rank, *attrs[1 + 2 * rank :]]
+
+
+def _canvas_shape(shape: Sizes, x: Meta, weight: Meta, attrs: Sequence[int]) -> tuple[int, ...]:
+    """[n, c, (windows - 1) * stride + (kernel - 1) * dilation + 1]."""
+    rank = len(attrs) // 3
+    stride, dilation = attrs[1 : 1 + rank], attrs[1 + 2 * rank :]
+    sizes = zip(x.shape[2:], stride, weight.shape[2:], dilation, strict=True)
+    return (*shape[:2], *((n - 1) * s + (k - 1) * d + 1 for n, s, k, d in sizes))
+
+
+def _overlap(out: Meta, canvas: Meta, attrs: Sequence[int]) -> tuple[Meta, Meta]:
+    """The parts of both that are one: the output starts ``pad`` elements into the canvas and may reach past its end."""
+    rank = len(attrs) // 3
+    for d, pad in enumerate(attrs[1 + rank : 1 + 2 * rank]):
+        length = max(min(out.shape[2 + d], canvas.shape[2 + d] - pad), 0)
+        out, canvas = out.narrow(2 + d, 0, length), canvas.narrow(2 + d, pad, length)
+    return out, canvas
+
+
 @lowers("aten::convolution", "aten::convolution_overrideable")
 def convolution(
     t: Trace,
@@ -50,10 +81,17 @@ def convolution(
     groups: int,
 ) -> Meta:
     attrs = _attrs(_check(x), groups, stride, padding, dilation)
-    out = t.temp(x.dtype, t.want().shape)
+    shape = t.want().shape
     if x.numel == 0 or weight.numel == 0:
-        out = t.full(out.shape, 0, x.dtype)
+        out = t.full(shape, 0, x.dtype)
+    elif transposed and _beyond(attrs, output_padding):
+        canvas = t.temp(x.dtype, _canvas_shape(shape, x, weight, attrs))
+        t.emit("conv_dx", [canvas], [x, weight], _unpadded(attrs))
+        out = t.full(shape, 0, x.dtype)
+        inner, part = _overlap(out, canvas, attrs)
+        t.store(inner, part)
     else:
+        out = t.temp(x.dtype, shape)
         t.emit("conv_dx" if transposed else "conv", [out], [x, weight], attrs)
     if bias is None:
         return out
@@ -77,6 +115,12 @@ def convolution_backward(
 ) -> list[Meta | None]:
     attrs = _attrs(_check(x), groups, stride, padding, dilation)
     dx = dw = db = None
+    bias_dy = dy
+    if transposed and _beyond(attrs, output_padding):
+        canvas = t.full(_canvas_shape(dy.shape, x, weight, attrs), 0, dy.dtype)
+        part, inner = _overlap(dy, canvas, attrs)
+        t.store(inner, part)
+        dy, attrs = canvas, _unpadded(attrs)
     empty = dy.numel == 0 or x.numel == 0 or weight.numel == 0
     if t.wanted(0):
         dx = t.full(x.shape, 0, x.dtype) if empty else t.temp(x.dtype, x.shape)
@@ -87,5 +131,5 @@ def convolution_backward(
         if not empty:
             t.emit("conv_dw", [dw], [x, dy] if transposed else [dy, x], attrs)
     if t.wanted(2):
-        db = t.reduce("sum", t.cast(dy, accumulate(dy.dtype)), [d for d in range(dy.ndim) if d != 1])
+        db = t.reduce("sum", t.cast(bias_dy, accumulate(dy.dtype)), [d for d in range(dy.ndim) if d != 1])
     return [dx, dw, db]

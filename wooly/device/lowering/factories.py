@@ -100,7 +100,7 @@ def linspace(t: Trace, start: Any, end: Any, steps: int, **layout: Any) -> Meta:
     if isinstance(start, Meta) or isinstance(end, Meta) or want.dtype in COMPLEX:
         raise Unsupported("linspace between tensors or complex numbers")
     step = t.derive(_between, start, end, steps)
-    half = steps // 2
+    half = steps // 2 if steps != 1 else 1
     wide = want.dtype if want.dtype.is_float else DType.F64
     out = t.temp(wide, (steps,))
     t.emit("iota", [out.narrow(0, 0, half)], [t.imm(start, wide), t.imm(step, wide)], (0,))

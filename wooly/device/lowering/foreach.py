@@ -81,9 +81,9 @@ def _three(fn: Callable[..., Any]) -> Callable[..., list[Meta]]:
     return lowering
 
 
-for _name, _fn in (("addcmul", binary.addcmul), ("addcdiv", binary.addcdiv)):
-    lowers(f"aten::_foreach_{_name}.Scalar", special={"value": (1,)})(_three(_fn))
-    lowers(f"aten::_foreach_{_name}.ScalarList", f"aten::_foreach_{_name}.Tensor")(_three(_fn))
+for _name in ("addcmul", "addcdiv"):
+    lowers(f"aten::_foreach_{_name}.Scalar", special={"value": (1,)})(_three(_named(_name)))
+    lowers(f"aten::_foreach_{_name}.ScalarList", f"aten::_foreach_{_name}.Tensor")(_three(_named(_name)))
 
 
 @lowers("aten::_foreach_lerp.Scalar", concrete=("weight",))

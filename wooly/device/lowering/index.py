@@ -255,8 +255,7 @@ def _divide_mean(t: Trace, total: Meta, counts: Meta) -> Meta:
 @lowers("aten::gather")
 def gather(t: Trace, x: Meta, dim: int, index: Meta, *, sparse_grad: bool = False) -> Meta:
     if x.ndim == 0 or index.ndim == 0:
-        out = gather(t, _one(x), 0, _one(index)) if x.ndim == 0 and index.ndim == 0 else gather(t, _one(x), 0, _one(index))
-        return t.reshape(out, index.shape)
+        return t.reshape(gather(t, _one(x), 0, _one(index)), index.shape)
     out = t.temp(x.dtype, index.shape)
     t.emit("gather", [out], [x, _i64(t, index)], (dim % x.ndim,))
     return out

@@ -64,10 +64,10 @@ def nll_loss_forward(t: Trace, x: Meta, target: Meta, weight: Meta | None, reduc
     t.emit("gather", [likelihood], [x, safe], (dim,))
     loss = t.map("neg", t.map("mul", likelihood, share, dtype=wide))
     loss = t.where(ignored, 0, loss, dtype=wide)
-    if reduction == _NONE:
-        return [loss.squeeze(dim), t.full((), 0, wide)]
     dims = list(range(loss.ndim))
     total_weight = t.reduce("sum", share, dims)
+    if reduction == _NONE:
+        return [loss.squeeze(dim), total_weight if x.ndim == 1 else t.full((), 0, wide)]
     total = t.reduce("sum", loss, dims)
     return [t.map("div", total, total_weight) if reduction == _MEAN else total, total_weight]
 

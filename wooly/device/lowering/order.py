@@ -1,6 +1,6 @@
 """Sorting, selection by rank, and running results along a dimension.
 
-May live here: sort, topk, cumulative operations, search in sorted data. May not: plain extremes (reduce), results of unknown size (dynamic).
+May live here: sort, topk, cumulative operations, search in sorted data. May not: plain extremes (reduce), results of unknown size.
 """
 
 from __future__ import annotations

@@ -232,7 +232,9 @@ def adaptive_max_pool(t: Trace, x: Meta, output_size: Sizes) -> list[Meta]:
 def _one_window(t: Trace, x: Meta, outs: Sequence[Meta], counts: list[int], flat: int) -> None:
     """Write window number ``flat`` of an adaptive maximum: its value, and its position in the whole plane."""
     rank, first = len(counts), x.ndim - len(counts)
-    place, lengths, starts = [], [], []
+    place: list[int] = []
+    lengths: list[int] = []
+    starts: list[int] = []
     for count, size in zip(reversed(counts), reversed(x.shape[first:]), strict=True):
         flat, i = divmod(flat, count)
         start, length = _window(i, size, count)

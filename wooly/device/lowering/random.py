@@ -227,7 +227,7 @@ def native_dropout(t: Trace, x: Meta, p: Any, train: bool | None) -> list[Meta]:
 
 @lowers("aten::native_dropout_backward")
 def native_dropout_backward(t: Trace, dy: Meta, mask: Meta, scale: Value) -> Meta:
-    return t.where(t.cast(mask, DType.BOOL), t.map("mul", dy, scale), 0, dtype=dy.dtype)
+    return t.where(t.cast(mask, DType.BOOL), t.map("mul", dy, scale), 0)
 
 
 @lowers("aten::multinomial")

@@ -201,8 +201,8 @@ def variance(t: Trace, x: Meta, dim: Dims, correction: Number | None, keepdim: b
         squares = t.map("mul", size, size)
     else:
         squares = t.map("mul", gap, gap)
-    divisor = max(count - (1 if correction is None else correction), 0)
-    out = t.map("div", t.reduce("sum", squares, dims, True), float(divisor))
+    divisor = max(float(count - (1 if correction is None else correction.real)), 0.0)
+    out = t.map("div", t.reduce("sum", squares, dims, True), divisor)
     return (out, average) if keepdim else (t.drop(out, dims), t.drop(average, dims))
 
 

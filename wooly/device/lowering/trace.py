@@ -56,8 +56,8 @@ class _Step:
 class Trace:
     """One call being lowered.
 
-    ``expected`` are the new outputs as torch would make them, ``targets`` the existing tensors that take the results instead (then there are
-    no new outputs). ``wants`` is the one or the other: what each result has to look like, None where torch gives no tensor.
+    ``expected`` are the new outputs as torch would make them, ``targets`` the existing tensors that take the results instead (then there
+    are no new outputs). ``wants`` is the one or the other: what each result has to look like, None where torch gives no tensor.
     """
 
     def __init__(self, n_ins: int, expected: Sequence[Expected | None] = (), targets: Sequence[Meta] = ()) -> None:

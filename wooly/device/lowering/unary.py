@@ -10,13 +10,13 @@ from collections.abc import Callable
 from typing import Final
 
 from wis.dtypes import COMPLEX, FLOATS, DType
-from wooly.device.lowering.dtypes import accumulate, complex_of, float_type, real_of, result_type
+from wooly.device.lowering.dtypes import accumulate, complex_of, float_type, result_type
 from wooly.device.lowering.errors import Unsupported
 from wooly.device.lowering.registry import lowers
 from wooly.device.lowering.trace import Trace
 from wooly.device.lowering.values import Meta, Number, Value
 
-__all__ = ["square", "complex_abs"]
+__all__ = ["complex_abs", "complex_parts", "square"]
 
 _TO_FLOAT: Final = {
     "exp": "exp", "exp2": "exp2", "expm1": "expm1", "log": "log", "log2": "log2", "log10": "log10", "log1p": "log1p", "sqrt": "sqrt",
@@ -47,7 +47,7 @@ _COMPLEX: Final[dict[str, Callable[[Trace, Meta], Meta]]] = {
 
 def _complex_expm1(t: Trace, x: Meta) -> Meta:
     """expm1(a) cos b - 2 sin(b/2)^2 + i e^a sin b: accurate near 0."""
-    a, b = t.map("real", x, dtype=x.dtype), t.map("imag", x, dtype=x.dtype)
+    a, b = complex_parts(t, x)
     half_sine = t.map("sin", t.map("mul", b, 0.5))
     real = t.map("sub", t.map("mul", t.map("expm1", a), t.map("cos", b)), t.map("mul", t.map("mul", half_sine, half_sine), 2.0))
     return _join(t, real, t.map("mul", t.map("exp", a), t.map("sin", b)))
@@ -55,7 +55,7 @@ def _complex_expm1(t: Trace, x: Meta) -> Meta:
 
 def _complex_log1p(t: Trace, x: Meta) -> Meta:
     """log(1 + z) with real part log1p(|z|^2 + 2 re z) / 2: accurate near 0."""
-    a, b = t.map("real", x, dtype=x.dtype), t.map("imag", x, dtype=x.dtype)
+    a, b = complex_parts(t, x)
     one_more = t.map("add", a, 1.0)
     near = t.map("add", t.map("mul", a, t.map("add", a, 2.0)), t.map("mul", b, b))
     real = t.map("mul", t.map("log1p", near), 0.5)
@@ -94,12 +94,15 @@ for _name, _op in _ROUNDING.items():
     lowers(f"aten::{_name}")(_rounding(_op))
 
 
+def complex_parts(t: Trace, x: Meta) -> tuple[Meta, Meta]:
+    """Real and imaginary part, as views of ``x``."""
+    parts = x.as_parts()
+    return parts.select(x.ndim, 0), parts.select(x.ndim, 1)
+
+
 def complex_abs(t: Trace, x: Meta) -> Meta:
     """|z| in the type of the parts."""
-    out = [t.temp(real_of(x.dtype), x.shape) for _ in range(2)]
-    t.emit("real", [out[0]], [x])
-    t.emit("imag", [out[1]], [x])
-    return t.map("hypot", *out)
+    return t.map("hypot", *complex_parts(t, x))
 
 
 @lowers("aten::abs")
@@ -226,10 +229,8 @@ def sinc(t: Trace, x: Meta) -> Meta:
 @lowers("aten::angle")
 def angle(t: Trace, x: Meta) -> Meta:
     if x.dtype in COMPLEX:
-        parts = [t.temp(real_of(x.dtype), x.shape) for _ in range(2)]
-        t.emit("imag", [parts[0]], [x])
-        t.emit("real", [parts[1]], [x])
-        return t.map("atan2", *parts)
+        real, imag = complex_parts(t, x)
+        return t.map("atan2", imag, real)
     x = t.cast(x, float_type(x.dtype))
     return t.where(t.map("is_nan", x), x, t.where(t.map("lt", x, 0.0), math.pi, 0.0, dtype=x.dtype))
 
