@@ -1,0 +1,295 @@
+"""The controller is its log: rebuilt, raced, cut off and told late, it gives the same answers and never promises memory twice."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bus_schemas.events import NodeLost, SessionClosedFact, SessionOpenedFact, TaskPlaced, TaskRefused, TaskSubmitted
+from scheduler.placement import ClusterView, check_recorded
+from services.controller.store.etcd import EtcdStore
+from services.kit.bus import connect
+from tests.support.etcd import Etcd, etcd_binary
+from tests.support.plane import GIB, Controller, Plane, wait_until
+
+PAGES = ("/api/v1/nodes", "/api/v1/tasks", "/api/v1/placements", "/api/v1/config")
+
+
+def submit(controller: Controller, **body: Any) -> Any:
+    answer = controller.ask("POST", "/api/v1/tasks", {"required_vram_mb": 1024, **body})
+    return answer.json
+
+
+def opened(session: str, task: str, node: str, gpu: int = 0, quota: int = GIB) -> SessionOpenedFact:
+    return SessionOpenedFact(time.time_ns(), session, "default", task, node, gpu, 0, quota)
+
+
+def closed(session: str, node: str, *, failed: bool = False) -> SessionClosedFact:
+    return SessionClosedFact(time.time_ns(), session, node, "crashed" if failed else "done", 1, 1, 1, 1, "00", failed)
+
+
+def a_busy_day(plane: Plane) -> None:
+    """Nodes come, go and change; tasks of every fate; decisions that used telemetry."""
+    plane.register("n1", gib=(10, 20))
+    plane.register("n2", gib=(40,), groups=("big",))
+    plane.register("n3", gib=(5,))
+    plane.measure("n1", 0, utilization=80, starvation=40, used=3 * GIB)
+    plane.measure("n1", 1, utilization=20, starvation=10, used=GIB)
+    controller = plane.controller
+    for number in range(6):
+        submit(controller, id=f"t{number}", priority=number % 5, required_vram_mb=1500 + 700 * number)
+    submit(controller, id="big", groups=["big"], gpu_mode="Exclusive")
+    submit(controller, id="never", groups=["unknown"])
+    submit(controller, id="noswap", noswap=True, required_vram_mb=9 * 1024)
+    submit(controller, id="patient", queue=True, required_vram_mb=64 * 1024)
+    controller.ask("PUT", "/api/v1/config", {"default_vram_overcommit_percent": 25})
+    controller.ask("PUT", "/api/v1/nodes/n1/config", {"overcommit_vram_percent": 100})
+    for task in ("t0", "t1"):
+        node = controller.get(f"/api/v1/tasks/{task}")["node"]
+        plane.publish("session", f"s-{task}", opened(f"s-{task}", task, node))
+    plane.publish("session", "direct", opened("direct", "", "n1", 1, 2 * GIB))
+    plane.publish("session", "s-t1", closed("s-t1", controller.get("/api/v1/tasks/t1")["node"], failed=True))
+    plane.publish("node", "n3", NodeLost(time.time_ns(), "n3", 1, "stopped"))
+
+
+def answers(controller: Controller) -> dict[str, bytes]:
+    """The exact bytes of every page and of every single task, placement and node."""
+    paths = list(PAGES)
+    paths += [f"/api/v1/nodes/{item['id']}" for item in controller.get("/api/v1/nodes")["items"]]
+    for item in controller.get("/api/v1/tasks")["items"]:
+        paths.append(f"/api/v1/tasks/{item['id']}")
+        if item["placement"] is not None:
+            paths.append(f"/api/v1/placements/{item['id']}")
+    return {path: controller.ask("GET", path).body for path in paths}
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_rebuilt_from_the_log_every_answer_is_byte_equal(how: str) -> None:
+    with Plane() as plane:
+        a_busy_day(plane)
+        before = answers(plane.controller)
+        assert len(before) > 20
+        if how == "stop":
+            assert plane.controller.stop() == 0
+        else:
+            plane.controller.kill()
+        shutil.rmtree(plane.folder / "data", ignore_errors=True)
+        plane.controller.start()
+        assert answers(plane.controller) == before
+
+
+def test_every_recorded_decision_can_be_made_again(tmp_path: Path) -> None:
+    """The log alone explains each decision: the view at its position and the measurements recorded with it give it again."""
+    with Plane(tmp_path) as plane:
+        a_busy_day(plane)
+
+        async def history() -> list[tuple[int, list[Any]]]:
+            bus = await connect(plane.nats.url, name="auditor")
+            replay = bus.replay()
+            end = await replay.history_end()
+            messages = []
+            async for position, events in replay:
+                messages.append((position, events))
+                if position >= end:
+                    break
+            await replay.close()
+            await bus.close()
+            return messages
+
+        messages = asyncio.run(history())
+    decisions = [event for _, events in messages for event in events if isinstance(event, TaskPlaced | TaskRefused)]
+    assert len(decisions) >= 10
+    assert any(seen.utilization_percent for decision in decisions for seen in decision.considered)
+    view = ClusterView()
+    checked = 0
+    for position, events in messages:
+        for event in events:
+            view.apply(position, event)
+        for decision in decisions:
+            if decision.position == position:
+                check_recorded(view, decision)
+                checked += 1
+    assert checked == len(decisions)
+
+
+def test_a_task_goes_through_its_states() -> None:
+    with Plane() as plane:
+        plane.register("n1", gib=(10,))
+        controller = plane.controller
+        states = [submit(controller, id="t1")["state"]]
+        plane.publish("session", "s1", opened("s1", "t1", "n1"))
+        states.append(controller.get("/api/v1/tasks/t1")["state"])
+        assert controller.get("/api/v1/nodes/n1")["devices"][0]["promised_bytes"] == GIB  # the session's quota is the task's
+        plane.publish("session", "s1", closed("s1", "n1"))
+        states.append(controller.get("/api/v1/tasks/t1")["state"])
+        assert states == ["queued", "started", "completed"]
+        assert controller.get("/api/v1/nodes/n1")["devices"][0]["promised_bytes"] == 0
+        submit(controller, id="t2")
+        plane.publish("session", "s2", opened("s2", "t2", "n1"))
+        plane.publish("session", "s2", closed("s2", "n1", failed=True))
+        task = controller.get("/api/v1/tasks/t2")
+        assert (task["state"], task["reason"]) == ("failed", "crashed")
+
+
+def test_a_queued_task_is_placed_when_room_comes() -> None:
+    """By priority, then by age: the P1 task that came later goes before the P3 one."""
+    with Plane() as plane:
+        plane.register("n1", gib=(10,))
+        controller = plane.controller
+        submit(controller, id="first", required_vram_mb=8 * 1024)
+        plane.publish("session", "s1", opened("s1", "first", "n1", quota=8 * GIB))
+        low = controller.ask("POST", "/api/v1/tasks", {"id": "low", "required_vram_mb": 6 * 1024, "priority": 3, "queue": True})
+        high = controller.ask("POST", "/api/v1/tasks", {"id": "high", "required_vram_mb": 6 * 1024, "priority": 1, "queue": True})
+        assert (low.status, high.status) == (202, 202)
+        assert (low.json["state"], low.json["node"], low.json["placement"]["state"]) == ("queued", None, "refused")
+        plane.publish("session", "s1", closed("s1", "n1"))
+        wait_until(lambda: controller.get("/api/v1/tasks/high")["node"] == "n1")
+        assert controller.get("/api/v1/tasks/low")["node"] is None
+        plane.register("n2", gib=(10,))
+        wait_until(lambda: controller.get("/api/v1/tasks/low")["node"] == "n2")
+
+
+def test_a_placed_task_that_never_starts_gives_its_vram_back() -> None:
+    with Plane(CONTROLLER_START_LEASE_MS="1000") as plane:
+        plane.register("n1", gib=(10,))
+        submit(plane.controller, id="t1", required_vram_mb=8 * 1024)
+        wait_until(lambda: plane.controller.get("/api/v1/tasks/t1")["state"] == "failed")
+        assert plane.controller.get("/api/v1/tasks/t1")["reason"] == "no session opened in time"
+        assert submit(plane.controller, id="t2", required_vram_mb=8 * 1024)["node"] == "n1"
+
+
+def test_a_silent_node_is_lost_and_comes_back() -> None:
+    """A cut cable: telemetry stops, the node's task fails; telemetry of the same life resumes, its session was alive all the time."""
+    with Plane(CONTROLLER_NODE_LEASE_MS="1500") as plane:
+        controller = plane.controller
+        plane.register("n1")
+        submit(controller, id="t1")
+        plane.publish("session", "s1", opened("s1", "t1", "n1"))
+        wait_until(lambda: controller.get("/api/v1/nodes/n1")["state"] == "lost")
+        assert controller.get("/api/v1/nodes/n1")["reason"] == "silent"
+        assert controller.get("/api/v1/tasks/t1")["state"] == "failed"
+        assert "node_lost" in submit(controller)["detail"]
+        plane.measure("n1")
+        wait_until(lambda: controller.get("/api/v1/nodes/n1")["state"] == "ready")
+        assert controller.get("/api/v1/tasks/t1")["state"] == "started"
+
+
+def test_a_restarted_node_has_lost_its_sessions() -> None:
+    with Plane() as plane:
+        controller = plane.controller
+        plane.register("n1", epoch=1)
+        submit(controller, id="t1")
+        plane.publish("session", "s1", opened("s1", "t1", "n1"))
+        plane.register("n1", epoch=2)
+        node = controller.get("/api/v1/nodes/n1")
+        assert (node["state"], node["epoch"], node["devices"][0]["sessions"], node["devices"][0]["tasks"]) == ("ready", 2, [], [])
+        assert controller.get("/api/v1/tasks/t1")["state"] == "failed"
+
+
+def test_two_controllers_never_promise_the_same_memory(tmp_path: Path) -> None:
+    """Both get requests at the same moment; the log's condition lets one placement in at a time, on a view that has all before it."""
+    with Plane(tmp_path) as plane:
+        (tmp_path / "second").mkdir()
+        second = Controller(plane.nats.url, tmp_path / "second", **plane.environment)
+        second.start()
+        try:
+            plane.register("n1", gib=(10, 10))
+            statuses: list[int] = []
+
+            def flood(controller: Controller, name: str) -> None:
+                for number in range(20):
+                    answer = controller.ask("POST", "/api/v1/tasks", {"id": f"{name}{number}", "required_vram_mb": 1024})
+                    statuses.append(answer.status)
+
+            threads = [threading.Thread(target=flood, args=(c, n)) for c, n in ((plane.controller, "a"), (second, "b"), (second, "c"))]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert sorted(statuses) == [201] * 20 + [409] * 40
+            devices = plane.controller.get("/api/v1/nodes/n1")["devices"]
+            assert [device["promised_bytes"] for device in devices] == [10 * GIB, 10 * GIB]
+            assert answers(second) == answers(plane.controller)
+        finally:
+            second.stop()
+
+
+def test_the_duty_passes_to_the_other_controller(tmp_path: Path) -> None:
+    with Plane(tmp_path, CONTROLLER_NODE_LEASE_MS="1500") as plane:
+        wait_until(lambda: plane.controller.get("/health")["sentinel"])
+        (tmp_path / "second").mkdir()
+        second = Controller(plane.nats.url, tmp_path / "second", **plane.environment)
+        second.start()
+        try:
+            assert second.get("/health")["sentinel"] is False
+            plane.controller.stop()
+            wait_until(lambda: second.get("/health")["sentinel"])
+            plane.register("n1")
+            wait_until(lambda: second.get("/api/v1/nodes/n1")["state"] == "lost")
+        finally:
+            second.stop()
+
+
+def test_a_task_left_undecided_by_a_crash_is_decided_by_the_next() -> None:
+    """The controller died between the two facts of a submission."""
+    with Plane() as plane:
+        plane.register("n1")
+        plane.publish("task", "orphan", TaskSubmitted(time.time_ns(), "orphan", "default", 0, GIB))
+        wait_until(lambda: plane.controller.get("/api/v1/tasks/orphan")["node"] == "n1")
+
+
+def test_a_broker_restart_changes_nothing() -> None:
+    with Plane() as plane:
+        a_busy_day(plane)
+        before = answers(plane.controller)
+        plane.nats.kill()
+        plane.nats.start()
+        wait_until(lambda: "node" in submit(plane.controller, id="after"))
+        after = answers(plane.controller)
+        assert {path: after[path] for path in before if path.startswith("/api/v1/placements/")} == {
+            path: body for path, body in before.items() if path.startswith("/api/v1/placements/")
+        }
+
+
+def test_configuration_in_etcd(tmp_path: Path) -> None:
+    """Set through the API it is in etcd; changed in etcd (by another tool) it holds; a rebuilt controller reads it back."""
+    binary, why_not = etcd_binary()
+    if not binary:
+        pytest.skip(f"etcd is not available: {why_not}")
+    with Etcd(binary, tmp_path / "etcd") as etcd, Plane(tmp_path, WOOLY_ETCD_URL=etcd.url) as plane:
+        plane.register("n1")
+        plane.controller.ask("PUT", "/api/v1/config", {"default_vram_overcommit_percent": 40})
+
+        async def change() -> bytes:
+            store = EtcdStore(etcd.url)
+            entry = await store.get("config/global")
+            await store.put("config/nodes/n1", b'{"overcommit_vram_percent": 70, "bogus": 1}')
+            await store.close()
+            return entry.value if entry else b""
+
+        assert asyncio.run(change()) == b'{"default_vram_overcommit_percent":40}'
+        wait_until(lambda: plane.controller.get("/api/v1/nodes/n1")["overcommit_vram_percent"] == 70)
+        before = answers(plane.controller)
+        plane.controller.stop()
+        plane.controller.start()
+        assert answers(plane.controller) == before
+
+
+def test_a_controller_without_what_it_needs_says_so(tmp_path: Path) -> None:
+    for environment, text in [
+        ({"WOOLY_NATS_URL": ""}, "WOOLY_NATS_URL is not set"),
+        ({"CONTROLLER_DEFAULT_VRAM_OVERCOMMIT_PERCENT": "1001"}, "CONTROLLER_DEFAULT_VRAM_OVERCOMMIT_PERCENT is '1001'"),
+        ({"WOOLY_HTTP": "8080"}, "WOOLY_HTTP is '8080'"),
+    ]:
+        controller = Controller("nats://127.0.0.1:1", tmp_path, **environment)
+        with pytest.raises(RuntimeError, match=text):
+            controller.start()
+        assert controller.process is not None
+        assert controller.process.wait() == 2
+        controller.stop()
