@@ -1,8 +1,8 @@
 """The node's data port: messages for bulk bytes beside the bus. Pure: data types, codec, the frame layout.
 
-A connection (TCP or Unix socket) carries frames: length (u32 little-endian), then that many bytes of one msgpack message. ``Put`` and
-``Blob`` are followed by ``nbytes`` raw bytes. The client's first frame is ``Hello``; the node closes the connection on anything it does not expect.
-Chunks are named by blake3 of their bytes and belong to the session that put them.
+A connection (TCP or Unix socket) carries frames: length (u32 little-endian), then that many bytes of one msgpack message. ``Put``
+and ``Blob`` are followed by ``nbytes`` raw bytes. The client's first frame is ``Hello``; the node closes the connection
+on anything it does not expect. Chunks are named by blake3 of their bytes and belong to the session that put them.
 """
 
 from __future__ import annotations

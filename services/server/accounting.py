@@ -62,8 +62,10 @@ class Accounting:
             self.work(result)
         return fresh
 
-    def opened(self, record: SessionRecord) -> None:
+    def opened(self, record: SessionRecord, *, in_flight: bool) -> None:
+        """A session begins: so does an interval, for its facts must not reach back before it."""
         assert self.meter is not None
+        self.settle(in_flight=in_flight)
         self.meter.open(Account(record.session, record.tenant, record.task, record.priority))
         self.opened_fact(record)
 

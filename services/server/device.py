@@ -182,7 +182,7 @@ class Device:
             self._opening.pop(record.session, None)
         now_ns = time.monotonic_ns()
         self.sessions[record.session] = Session(record, now_ns)
-        self._accounting.opened(record)
+        self._accounting.opened(record, in_flight=self._dispatch.state.in_flight > 0)
         self._on(core.SessionOpened(now_ns, record.session, record.epoch, record.priority, 1))
 
     def close(self, session: Session, last_seq: int, reason: str) -> asyncio.Future[SessionClosed]:

@@ -56,6 +56,7 @@ class Settings:
     vram_bytes: int
     devices: int
     data_dir: Path
+    cache_dir: Path
     data_host: str
     data_port: int
     lease_ms: int
@@ -83,6 +84,7 @@ class Settings:
             vram_bytes=_integer(env, "WOOLY_DEVICE_VRAM_MB", _DEFAULT_VRAM_MB, 1, 1 << 30) << 20,
             devices=_integer(env, "WOOLY_DEVICES", 1, 1, 64),
             data_dir=Path(env.get("WOOLY_DATA_DIR") or "~/.local/share/wooly/server").expanduser(),
+            cache_dir=Path(env.get("WOOLY_CACHE_DIR") or "~/.cache/wooly/jit").expanduser(),
             data_host=env.get("WOOLY_DATA_HOST") or "127.0.0.1",
             data_port=_integer(env, "WOOLY_DATA_PORT", 0, 0, 65535),
             lease_ms=_integer(env, "WOOLY_LEASE_MS", 30_000, 1_000, 3_600_000),
@@ -97,7 +99,7 @@ class Settings:
             backend=self.backend,
             threads=max(1, self.threads // self.devices),
             vram_bytes=self.vram_bytes,
-            cache_dir=str(self.data_dir / "cache"),
+            cache_dir=str(self.cache_dir),
             socket=str(run_dir / f"x{gpu}"),
             data_socket=str(run_dir / f"d{gpu}"),
             data_host=self.data_host,

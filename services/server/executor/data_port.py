@@ -10,7 +10,7 @@ import asyncio
 import os
 import threading
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 import uvloop
@@ -58,8 +58,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._sending: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's does not derive from it
         self._drained.set()
 
     def connection_lost(self, error: Exception | None) -> None:

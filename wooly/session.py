@@ -1,0 +1,376 @@
+"""A session on a node over the bus: submits batches, waits for their answers, survives what can be survived, and says what cannot.
+
+Exactly once: every batch has a sequence number, the node executes each once and in order, and this side keeps a batch until its Done
+has come, sending it again after a reconnect or when the node says it never got it. A node that falls silent is an error within
+ten seconds, never a hang.
+
+May live here: order, window, liveness, faults. May not: torch, recording, encoding (transport/batches.py), sockets (transport/).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import secrets
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from bus_schemas import subjects
+from bus_schemas.batch import Done, Fault, Upload, decode_done
+from bus_schemas.session import CloseSession, Ping, Pong, SessionClosed, SessionOpened
+from wooly.config import Config
+from wooly.errors import ForkError, NodeLostError, ProtocolError, RefusedError, WoolyError, from_fault
+from wooly.link import Flush, ReadBytes, Ticket
+from wooly.transport.batches import BatchEncoder
+from wooly.transport.bus import BusThread, NoAnswer
+from wooly.transport.data_port import DataPort
+from wooly.transport.opening import open_on_node
+from wooly.transport.trace import Tracer
+
+__all__ = ["Session", "open_session"]
+
+_SILENCE_S: Final = 7.0
+"""A node that answers no ping for this long is lost. With the pings' own time it stays under the ten seconds promised, and it is
+longer than a restart of bus or server takes."""
+
+_WATCH_S: Final = 0.5
+_PING_S: Final = 1.5
+_STALLED_S: Final = 2.0
+_CLOSE_S: Final = 30.0
+_INLINE_TOTAL_BYTES: Final = 512 << 10
+_FORKED: Final = "the device was used before this process was forked; use the 'spawn' start method, or first use it in the child"
+_UNKNOWN: Final = "the node no longer knows this session: its lease ran out, or the node started anew"
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_pong: Final = msgspec.msgpack.Decoder(Pong)
+_closed: Final = msgspec.msgpack.Decoder(SessionClosed)
+
+
+@dataclass(slots=True, eq=False)
+class _Sent:
+    """A batch without its Done. ``attempt`` tells repeats apart that the bus must not take for one message."""
+
+    seq: int
+    flush: Flush
+    uploads: tuple[Upload, ...]
+    data: bytes
+    sent_s: float
+    trace: str
+    attempt: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Answer:
+    """Where a waiting thread finds its Done."""
+
+    event: threading.Event = field(default_factory=threading.Event)
+    done: Done | None = None
+
+
+class Session:
+    """Implements ``wooly.link.Link``. Made by ``open_session``. Any thread may call; a fault is raised by every call after it."""
+
+    def __init__(self, bus: BusThread, info: SessionOpened) -> None:
+        assert info.node is not None
+        self._bus = bus
+        self._info = info
+        self._node = info.node.node
+        self._subject = subjects.batch_subject(self._node, info.session)
+        self._encoder = BatchEncoder(info.session, info.epoch)
+        self._data_port = DataPort(info.node.data_port, info.session, info.token)
+        self._tracer = Tracer("wooly-client")
+        self._pid = os.getpid()
+        self._submit_lock = threading.Lock()
+        self._state = threading.Condition()
+        self._sent: dict[int, _Sent] = {}
+        self._answers: dict[int, _Answer] = {}
+        self._fault: WoolyError | None = None
+        self._seq = 0
+        self._closed = False
+        self._envelope_bytes = 0
+        self._heard_s = time.monotonic()
+        self._watcher: asyncio.Task[None] | None = None
+        self.totals: SessionClosed | None = None
+        self.batches = 0
+        self.waits = 0
+
+    # -- Link ----------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def info(self) -> SessionOpened:
+        return self._info
+
+    @property
+    def wire_bytes(self) -> int:
+        return self._envelope_bytes + self._data_port.sent_bytes
+
+    def submit(self, flush: Flush) -> Ticket:
+        """Send ``flush``; returns at once unless the window is full or uploads are large (they are on the node when this returns)."""
+        self._check()
+        with self._submit_lock:
+            uploads = self._upload(flush.uploads)
+            self._wait_for_room()
+            self._seq += 1
+            seq = self._seq
+            trace = self._tracer.begin(seq, flush.n_ops)
+            data = self._encoder.encode(seq, flush, uploads, trace)
+            limit = self._info.limits.batch_bytes_max
+            if len(data) > limit:
+                self._seq -= 1
+                raise RefusedError(
+                    f"a batch of {len(data)} bytes exceeds the node's limit of {limit}; flush more often", name="OversizedBatch"
+                )
+            sent = _Sent(seq, flush, uploads, data, time.monotonic(), trace)
+            with self._state:
+                self._sent[seq] = sent
+                self._answers[seq] = _Answer()
+            self.batches += 1
+            self._envelope_bytes += len(data)
+            self._bus.post(self._send, sent)
+        return Ticket(seq)
+
+    def wait(self, ticket: Ticket) -> list[ReadBytes]:
+        """Wait for a submitted flush; the answers of its reads, in order."""
+        self._check_process()
+        with self._state:
+            answer = self._answers.get(ticket.seq)
+        if answer is None:
+            raise ValueError(f"batch {ticket.seq} has been waited for already")
+        if not answer.event.is_set():
+            self.waits += 1
+            while not answer.event.wait(1.0):
+                self._raise_fault()
+        with self._state:
+            self._answers.pop(ticket.seq, None)
+        if answer.done is None:
+            self._raise_fault()
+            raise NodeLostError("the session was closed before the batch was done")
+        if answer.done.fault is not None:
+            raise _exception(answer.done.fault)
+        return [self._data_port.get(read.blob, read.nbytes) if read.blob else read.inline for read in answer.done.reads]
+
+    def close(self) -> None:
+        """Let everything submitted finish, then end the session; ``totals`` says what it used. Safe to call twice; raises nothing."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        atexit.unregister(self.close)
+        self._drain(_CLOSE_S)
+        try:
+            self.totals = self._bus.call(self._goodbye(), _CLOSE_S + 1)
+        except (TimeoutError, NoAnswer):
+            self.totals = None  # the node is away or busy; the lease ends the session
+        self._data_port.close()
+        self._bus.stop()
+        self._tracer.close()
+        self._settle(NodeLostError("the session is closed"))
+
+    # -- submitting ----------------------------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        self._check_process()
+        if self._closed:
+            raise NodeLostError("the session is closed")
+        self._raise_fault()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise ForkError(_FORKED)
+
+    def _raise_fault(self) -> None:
+        fault = self._fault
+        if fault is not None:
+            raise fault.with_traceback(None)
+
+    def _wait_for_room(self) -> None:
+        with self._state:
+            while len(self._sent) >= self._info.limits.outstanding_batches_max:
+                self._state.wait(1.0)
+                self._raise_fault()
+
+    def _upload(self, uploads: Sequence[tuple[int, memoryview]]) -> tuple[Upload, ...]:
+        """Small ones inline, the rest as chunks that are on the node when this returns."""
+        limits = self._info.limits
+        room = _INLINE_TOTAL_BYTES
+        out: list[Upload] = []
+        large: list[tuple[int, int, list[memoryview]]] = []
+        for at, (handle, data) in enumerate(uploads):
+            view = data.cast("B") if data.format != "B" or data.ndim != 1 else data
+            if view.nbytes <= min(limits.inline_bytes_max, room):
+                room -= view.nbytes
+                out.append(Upload(handle, view.nbytes, bytes(view)))
+            else:
+                chunks = [view[start : start + limits.chunk_bytes] for start in range(0, view.nbytes, limits.chunk_bytes)]
+                large.append((at, handle, chunks))
+                out.append(Upload(handle, view.nbytes))
+        if large:
+            names = iter(self._data_port.put([chunk for _, _, chunks in large for chunk in chunks]))
+            for at, handle, chunks in large:
+                out[at] = Upload(handle, out[at].nbytes, chunks=tuple(next(names) for _ in chunks))
+        return tuple(out)
+
+    # -- (bus thread) --------------------------------------------------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        await self._bus.subscribe(subjects.session_done(self._info.session), self._on_done)
+        self._bus.on_reconnect(self._send_all)
+        self._watcher = asyncio.create_task(self._watch())
+
+    def _send(self, sent: _Sent) -> None:
+        name = f"{self._info.session}:{sent.seq}:{sent.attempt}"
+        publishing = self._bus.publish(self._subject, sent.data, name)
+        task = asyncio.ensure_future(publishing)
+        task.add_done_callback(self._on_published)
+
+    def _on_published(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            self._settle(ProtocolError(f"the bus refused a batch: {task.exception()}"))
+
+    def _send_all(self) -> None:
+        """Go back to the oldest batch without a Done and send all again, in order; the node drops those it has."""
+        with self._state:
+            unanswered = [self._sent[seq] for seq in sorted(self._sent)]
+        for sent in unanswered:
+            self._send(sent)
+
+    def _on_done(self, data: bytes) -> None:
+        try:
+            done = decode_done(data)
+        except msgspec.DecodeError as error:
+            self._settle(ProtocolError(f"the node answered with something unreadable ({error}); client and node are of different versions"))
+            return
+        self._heard_s = time.monotonic()
+        if done.needs:
+            self._send_bodies(done)
+            return
+        if done.fault is not None and (done.fault.fatal or done.seq == 0):
+            self._settle(_exception(done.fault))
+            return
+        with self._state:
+            sent = self._sent.pop(done.seq, None)
+            if sent is None:
+                return  # heard already
+            answer = self._answers.get(done.seq)
+            self._state.notify_all()
+        self._tracer.end(sent.trace, done.core_ns)
+        if answer is not None:
+            answer.done = done
+            answer.event.set()
+
+    def _send_bodies(self, done: Done) -> None:
+        """The node lacks bodies of a batch: send it again whole, under a new name."""
+        with self._state:
+            sent = self._sent.get(done.seq)
+        if sent is None:
+            return
+        if any(name not in (sent.flush.program, sent.flush.dims_digest) for name in done.needs):
+            self._settle(NodeLostError("the node lost bytes that were being uploaded; start the script again"))
+            return
+        sent.attempt += 1
+        sent.data = self._encoder.encode_whole(sent.seq, sent.flush, sent.uploads, sent.trace)
+        self._envelope_bytes += len(sent.data)
+        self._send(sent)
+
+    async def _watch(self) -> None:
+        """Keep the lease, notice silence and loss."""
+        lease_s = self._info.lease_ms / 1000
+        pinged_s, doubtful = 0.0, False
+        while self._fault is None and not self._closed:
+            await asyncio.sleep(_WATCH_S)
+            now_s = time.monotonic()
+            with self._state:
+                oldest = min(self._sent.values(), key=lambda sent: sent.seq, default=None)
+            waiting = oldest is not None and now_s - oldest.sent_s > 2 * _WATCH_S
+            if not waiting and not doubtful and now_s - pinged_s < lease_s / 6:
+                continue
+            pinged_s, doubtful = now_s, False
+            try:
+                ping = Ping(self._info.session, oldest.seq - 1 if waiting and oldest is not None else -1)
+                answer = await self._bus.request(subjects.node_request(self._node, "ping"), _encode(ping), _PING_S)
+                self._on_pong(_pong.decode(answer))
+            except NoAnswer:
+                doubtful = True
+                silent_s = time.monotonic() - self._heard_s
+                if silent_s > _SILENCE_S:
+                    self._settle(self._silence(silent_s))
+            except msgspec.DecodeError as error:
+                self._settle(ProtocolError(f"the node's pong is unreadable ({error}); client and node are of different versions"))
+
+    def _on_pong(self, pong: Pong) -> None:
+        self._heard_s = time.monotonic()
+        if not pong.session_known:
+            self._settle(from_fault("SessionLostError", _UNKNOWN))
+            return
+        overdue_s = self._heard_s - _STALLED_S
+        with self._state:
+            lost = [sent for seq, sent in sorted(self._sent.items()) if seq >= pong.seq_next > 0 and sent.sent_s < overdue_s]
+        if lost and lost[0].seq == pong.seq_next:  # the bus lost them, and would take the same names for repeats
+            for sent in lost:
+                sent.attempt += 1
+                sent.sent_s = self._heard_s
+                self._send(sent)
+
+    def _silence(self, silent_s: float) -> NodeLostError:
+        if not self._bus.connected:
+            return NodeLostError("the connection to the bus is lost and does not come back; is the NATS server alive?")
+        name = self._info.node.name if self._info.node is not None else self._node
+        return NodeLostError(
+            f"node {name} has not answered for {silent_s:.0f} s: it was stopped, or cannot be reached; start the script again"
+        )
+
+    def _settle(self, fault: WoolyError) -> None:
+        """The session is over: everybody who waits, now or later, gets ``fault``."""
+        with self._state:
+            if self._fault is None:
+                self._fault = fault
+            self._sent.clear()
+            answers = list(self._answers.values())
+            self._state.notify_all()
+        for answer in answers:
+            answer.event.set()
+
+    # -- closing -------------------------------------------------------------------------------------------------------------------
+
+    def _drain(self, deadline_s: float) -> None:
+        """Wait until everything submitted is done, or the session is over."""
+        deadline = time.monotonic() + deadline_s
+        with self._state:
+            while self._sent and self._fault is None and time.monotonic() < deadline:
+                self._state.wait(0.2)
+
+    async def _goodbye(self) -> SessionClosed:
+        if self._watcher is not None:
+            self._watcher.cancel()
+        failed = self._fault is not None
+        request = CloseSession(self._info.session, "failed" if failed else "done", -1 if failed else self._seq)
+        timeout_s = 2.0 if failed else _CLOSE_S
+        return _closed.decode(await self._bus.request(subjects.node_request(self._node, "close"), _encode(request), timeout_s))
+
+
+def open_session(config: Config, *, title: str = "", device: int = 0) -> Session:
+    """Open a session on a node: the controller's choice with CONTROLLER_URL, else the first node that answers on the bus.
+
+    ``device``: which of the script's devices (``cuda:N``) it is for. Raises ConfigError, NoServerError, PlacementError, or the
+    node's refusal.
+    """
+    bus = BusThread(config.nats_urls, f"wooly_{secrets.token_hex(6)}")
+    bus.start()
+    try:
+        info = open_on_node(bus, config, title, device)
+        session = Session(bus, info)
+        bus.call(session._start(), 6.0)
+    except BaseException:
+        bus.stop()
+        raise
+    atexit.register(session.close)
+    return session
+
+
+def _exception(fault: Fault) -> WoolyError:
+    return from_fault(fault.name, fault.message, fault.places)

@@ -1,0 +1,103 @@
+"""From a flush to the bytes of a batch: bodies only when the node may not know them, dims as a difference where that is shorter.
+
+May live here: encoding, and the memory of what the node has been told. May not: sending.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from bus_schemas.batch import Batch, Read, Upload, encode_batch
+from wooly.link import Flush
+
+__all__ = ["BatchEncoder", "pack_handles"]
+
+_KNOWN_MAX: Final = 65_536
+_BASES_MAX: Final = 1_024
+
+
+class BatchEncoder:
+    """Encodes the batches of one session, in order."""
+
+    def __init__(self, session: str, epoch: int) -> None:
+        self._session = session
+        self._epoch = epoch
+        self._known: OrderedDict[bytes, None] = OrderedDict()
+        self._bases: OrderedDict[bytes, tuple[bytes, bytes]] = OrderedDict()
+
+    def encode(self, seq: int, flush: Flush, uploads: tuple[Upload, ...], trace: str = "") -> bytes:
+        """The batch, with the bodies that the node has not been sent yet."""
+        program_body = b"" if not flush.program or self._is_known(flush.program) else flush.program_body
+        dims_body, dims_delta = self._dims(flush)
+        return self._batch(seq, flush, uploads, program_body, dims_body, dims_delta, trace)
+
+    def encode_whole(self, seq: int, flush: Flush, uploads: tuple[Upload, ...], trace: str = "") -> bytes:
+        """The batch with all bodies: for a node that answered that it lacks some."""
+        return self._batch(seq, flush, uploads, flush.program_body, flush.dims, None, trace)
+
+    def _batch(
+        self,
+        seq: int,
+        flush: Flush,
+        uploads: tuple[Upload, ...],
+        program_body: bytes,
+        dims_body: bytes,
+        dims_delta: tuple[bytes, bytes, bytes] | None,
+        trace: str,
+    ) -> bytes:
+        return encode_batch(
+            Batch(
+                session=self._session,
+                epoch=self._epoch,
+                seq=seq,
+                program=flush.program,
+                dims=flush.dims_digest,
+                program_body=program_body,
+                dims_body=dims_body,
+                dims_delta=dims_delta,
+                scalars=tuple((value.real, value.imag) if isinstance(value, complex) else value for value in flush.scalars),
+                handles=pack_handles(flush.handles) if flush.program else b"",
+                allocs=tuple(flush.allocs),
+                uploads=uploads,
+                reads=tuple(Read(at, handle, offset, nbytes) for at, (handle, offset, nbytes) in enumerate(flush.reads)),
+                frees=tuple(flush.frees),
+                trace=trace,
+            )
+        )
+
+    def _is_known(self, digest: bytes) -> bool:
+        """Has the node been sent this body? From now on it has."""
+        known = digest in self._known
+        self._known[digest] = None
+        self._known.move_to_end(digest)
+        if len(self._known) > _KNOWN_MAX:
+            self._known.popitem(last=False)
+        return known
+
+    def _dims(self, flush: Flush) -> tuple[bytes, tuple[bytes, bytes, bytes] | None]:
+        """(body, None), (empty, difference) or (empty, None) when the node has these dims."""
+        if not flush.program:
+            return b"", None
+        base = self._bases.get(flush.program)
+        self._bases[flush.program] = (flush.dims_digest, flush.dims)
+        self._bases.move_to_end(flush.program)
+        if len(self._bases) > _BASES_MAX:
+            self._bases.popitem(last=False)
+        if self._is_known(flush.dims_digest):
+            return b"", None
+        if base is not None and base[0] != flush.dims_digest and len(base[1]) == len(flush.dims):
+            was, now = np.frombuffer(base[1], "<i8"), np.frombuffer(flush.dims, "<i8")
+            positions = np.flatnonzero(was != now)
+            if 12 * len(positions) + 32 < len(flush.dims):
+                return b"", (base[0], positions.astype("<u4").tobytes(), now[positions].tobytes())
+        return flush.dims, None
+
+
+def pack_handles(handles: Sequence[int]) -> bytes:
+    """zlib of the first differences as little-endian i64."""
+    return zlib.compress(np.diff(np.array(handles, "<i8"), prepend=np.int64(0)).astype("<i8", copy=False).tobytes(), 1)

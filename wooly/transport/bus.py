@@ -1,0 +1,156 @@
+"""A connection to the bus on a thread of its own: an event loop, one NATS client, calls from the script's threads.
+
+May live here: connecting, requests, publishing, reconnects. May not: what the messages mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, TypeVar
+
+import nats
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from wooly.errors import NoServerError
+
+__all__ = ["BusThread", "NoAnswer"]
+
+_CONNECT_S: Final = 6.0
+_RECONNECT_WAIT_S: Final[Any] = 0.1  # nats-py declares int and takes any number
+_PENDING_BYTES: Final = 64 << 20
+
+T = TypeVar("T")
+
+
+class NoAnswer(Exception):
+    """A request was not answered in time, or nobody serves its subject."""
+
+
+class BusThread:
+    """``on_reconnect`` runs on the bus thread after every reconnect. Everything marked *(bus thread)* may be called only there."""
+
+    def __init__(self, urls: Sequence[str], name: str) -> None:
+        self._urls = list(urls)
+        self._name = name
+        self._nc = Client()
+        self._reconnected: Callable[[], None] = lambda: None
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="wooly bus", daemon=True)
+
+    # -- from any thread -----------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the thread and connect. Raises NoServerError."""
+        self._thread.start()
+        try:
+            self.call(self._connect(), _CONNECT_S + 1)
+        except (OSError, nats.errors.Error, TimeoutError, concurrent.futures.TimeoutError) as error:
+            self.stop()
+            where = ", ".join(self._urls)
+            raise NoServerError(
+                f"no NATS server answers at {where} ({error or 'timeout'}); check WOOLY_NATS_URL, and that the bus runs"
+            ) from None
+
+    def call(self, work: Coroutine[Any, Any, T], timeout_s: float) -> T:
+        """Run ``work`` on the bus thread and wait for it. Raises TimeoutError."""
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result(timeout_s)
+        except concurrent.futures.TimeoutError:
+            future.cancel()
+            raise TimeoutError(f"no answer within {timeout_s:g} s") from None
+
+    def post(self, callback: Callable[..., object], *arguments: object) -> None:
+        """Run ``callback`` on the bus thread soon."""
+        self.loop.call_soon_threadsafe(callback, *arguments)
+
+    def stop(self) -> None:
+        """Disconnect and end the thread. Safe to call twice."""
+        if self.loop.is_closed() or not self._thread.is_alive():
+            return
+        with contextlib.suppress(TimeoutError, concurrent.futures.CancelledError):
+            self.call(self._disconnect(), 3.0)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(3.0)
+
+    # -- (bus thread) --------------------------------------------------------------------------------------------------------------
+
+    @property
+    def connected(self) -> bool:
+        return bool(self._nc.is_connected)
+
+    def on_reconnect(self, callback: Callable[[], None]) -> None:
+        self._reconnected = callback
+
+    async def publish(self, subject: str, data: bytes, message_id: str) -> None:
+        """Hand to the connection; while it is down, at most 64 MiB are kept for its return (the caller sends again anyway)."""
+        with contextlib.suppress(nats.errors.OutboundBufferLimitError, nats.errors.ConnectionClosedError):
+            await self._nc.publish(subject, data, headers={"Nats-Msg-Id": message_id})
+
+    async def subscribe(self, subject: str, handler: Callable[[bytes], None]) -> None:
+        """Call ``handler(data)`` for every message."""
+
+        async def on_message(message: Msg) -> None:
+            handler(message.data)
+
+        await self._nc.subscribe(subject, cb=on_message)
+        await self._nc.flush(timeout=5)
+
+    async def request(self, subject: str, data: bytes, timeout_s: float) -> bytes:
+        """One answer. Raises NoAnswer."""
+        try:
+            message = await self._nc.request(subject, data, timeout=timeout_s)
+        except (nats.errors.Error, TimeoutError) as error:
+            raise NoAnswer(type(error).__name__) from error
+        answer: bytes = message.data
+        return answer
+
+    # -- insides -------------------------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+        finally:
+            pending = asyncio.all_tasks(self.loop)
+            for task in pending:
+                task.cancel()
+            self.loop.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
+            self.loop.close()
+
+    async def _connect(self) -> None:
+        async def reconnected() -> None:
+            self._reconnected()
+
+        async def failed(_: Exception) -> None:
+            """What matters shows as a missing answer; nats-py would print a traceback."""
+
+        await asyncio.wait_for(
+            self._nc.connect(
+                servers=self._urls,
+                name=self._name,
+                error_cb=failed,
+                reconnected_cb=reconnected,
+                reconnect_time_wait=_RECONNECT_WAIT_S,
+                max_reconnect_attempts=2,
+                connect_timeout=2,
+                ping_interval=5,
+                pending_size=_PENDING_BYTES,
+                inbox_prefix=f"_INBOX_{self._name}",
+            ),
+            _CONNECT_S,
+        )
+        self._nc.options["max_reconnect_attempts"] = -1  # from here on for ever: the session decides when to give up
+
+    async def _disconnect(self) -> None:
+        if self._nc.is_connected:
+            with contextlib.suppress(nats.errors.Error, TimeoutError, OSError):
+                await self._nc.flush(timeout=1)
+        with contextlib.suppress(nats.errors.Error, OSError):  # a connection that is gone cannot be closed politely
+            await self._nc.close()

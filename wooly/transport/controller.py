@@ -1,0 +1,76 @@
+"""Asking the controller for a place: one REST call, and polling while the task is queued."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from typing import Any, Final
+
+from wooly.config import Config
+from wooly.errors import ConfigError, PlacementError
+
+__all__ = ["Place", "ask"]
+
+_TIMEOUT_S: Final = 8.0
+_POLL_S: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the task goes."""
+
+    task: str
+    node: str
+    gpus: tuple[int, ...]
+
+
+def ask(config: Config, title: str) -> Place:
+    """Submit a task and return its place. Raises ConfigError without REQUIRED_VRAM, PlacementError with the controller's reason."""
+    if config.required_vram_mb is None:
+        raise ConfigError("REQUIRED_VRAM is not set: with CONTROLLER_URL a task must say how many MB of device memory it needs")
+    body = {
+        "tenant": config.tenant,
+        "priority": config.prio,
+        "required_vram_mb": config.required_vram_mb,
+        "gpu_count": config.device_count,
+        "gpu_mode": config.gpu_mode,
+        "groups": list(config.controller_node_group_ids),
+        "noswap": not config.swap_from_vram,
+        "title": title,
+    }
+    base = config.controller_url.rstrip("/") + "/api/v1/tasks"
+    task = _call(base, json.dumps(body).encode())
+    while task.get("node") is None:
+        if task.get("state") == "failed":
+            raise PlacementError(f"the controller has no place for this task: {task.get('reason') or 'no reason given'}")
+        time.sleep(_POLL_S)
+        task = _call(f"{base}/{task['id']}", None)
+    return Place(str(task["id"]), str(task["node"]), tuple(task.get("gpus") or (0,)))
+
+
+def _call(url: str, body: bytes | None) -> dict[str, Any]:
+    request = urllib.request.Request(url, data=body, headers={"Content-Type": "application/json", "Accept": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
+            task = json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        raise PlacementError(f"the controller refused the task: {_detail(error)}") from None
+    except (OSError, ValueError) as error:
+        raise PlacementError(f"no controller answers at {url} ({error}); check CONTROLLER_URL") from None
+    if not isinstance(task, dict) or "id" not in task:
+        raise PlacementError(f"{url} does not answer like a controller; check CONTROLLER_URL")
+    return task
+
+
+def _detail(error: urllib.error.HTTPError) -> str:
+    """The sentence for the user in a problem+json answer, or the status line."""
+    try:
+        problem = json.loads(error.read())
+        parts = [str(problem.get("detail") or problem.get("title") or error.reason)]
+        parts += [f"{entry.get('field')}: {entry.get('message')}" for entry in problem.get("errors", ())]
+        return "; ".join(parts)
+    except (ValueError, OSError, AttributeError):
+        return f"HTTP {error.code} {error.reason}"

@@ -1,0 +1,190 @@
+"""The client's end of the node's data port: a blocking socket, used by whichever thread submits or waits.
+
+One connection is kept and made again after an error, once: chunks are named by content and blobs stay until dropped, so a repeat is
+harmless. A silent node is an error within the timeout.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+import msgspec
+from blake3 import blake3
+
+from bus_schemas.dataport import (
+    HEAD,
+    MESSAGE_BYTES_MAX,
+    Answer,
+    Blob,
+    Denied,
+    Drop,
+    Get,
+    Had,
+    Have,
+    Hello,
+    Put,
+    Request,
+    Stored,
+    Welcome,
+    decode_answer,
+    frame,
+)
+from wooly.errors import NodeLostError, ProtocolError
+
+__all__ = ["DataPort"]
+
+_TIMEOUT_S: Final = 8.0
+_HAVE_MAX: Final = 64
+
+T = TypeVar("T")
+
+
+class DataPort:
+    """``addresses``: ``unix:/path`` and ``tcp:host:port``, best first. ``sent_bytes`` counts what went out."""
+
+    def __init__(self, addresses: Sequence[str], session: str, token: str) -> None:
+        self._addresses = addresses
+        self._hello = Hello(session, token)
+        self._socket: socket.socket | None = None
+        self._lock = threading.Lock()
+        self.sent_bytes = 0
+
+    def put(self, chunks: Sequence[memoryview]) -> list[bytes]:
+        """Bring chunks to the node, only those it lacks; their names. Raises NodeLostError."""
+        names: list[bytes] = []
+        for start in range(0, len(chunks), _HAVE_MAX):
+            part = chunks[start : start + _HAVE_MAX]
+            named = [(blake3(chunk).digest(), chunk) for chunk in part]
+            with self._lock:
+                self._twice(lambda connection, named=named: self._put(connection, named))  # type: ignore[misc]  # mypy cannot infer
+            names += [name for name, _ in named]
+        return names
+
+    def get(self, blob: str, nbytes: int) -> bytearray:
+        """Fetch a blob of ``nbytes``. Raises NodeLostError."""
+        with self._lock:
+            return self._twice(lambda connection: self._get(connection, blob, nbytes))
+
+    def close(self) -> None:
+        with self._lock:
+            self._drop()
+
+    # -- one connection ------------------------------------------------------------------------------------------------------------
+
+    def _twice(self, work: Callable[[socket.socket], T]) -> T:
+        """Do ``work``, and once more on a new connection when the first breaks."""
+        try:
+            return work(self._connected())
+        except OSError:
+            self._drop()
+        try:
+            return work(self._connected())
+        except OSError as error:
+            self._drop()
+            raise NodeLostError(
+                f"the node's data port at {', '.join(self._addresses)} does not answer ({error}); is the node alive?"
+            ) from error
+
+    def _connected(self) -> socket.socket:
+        if self._socket is None:
+            self._socket = self._connect()
+        return self._socket
+
+    def _connect(self) -> socket.socket:
+        failure: OSError = ConnectionError("the node announced no data port")
+        for address in self._addresses:
+            try:
+                connection = _open(address)
+            except OSError as error:
+                failure = error
+                continue
+            self._send(connection, self._hello)
+            answer = _receive(connection)
+            if isinstance(answer, Welcome):
+                return connection
+            connection.close()
+            failure = ConnectionError(answer.message if isinstance(answer, Denied) else "unexpected answer")
+        raise failure
+
+    def _drop(self) -> None:
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.close()
+            self._socket = None
+
+    def _send(self, connection: socket.socket, request: Request, body: memoryview | None = None) -> None:
+        data = frame(request)
+        connection.sendall(data)
+        self.sent_bytes += len(data)
+        if body is not None:
+            connection.sendall(body)
+            self.sent_bytes += body.nbytes
+
+    def _put(self, connection: socket.socket, named: list[tuple[bytes, memoryview]]) -> None:
+        self._send(connection, Have(tuple(name for name, _ in named)))
+        had = _receive(connection)
+        if not isinstance(had, Had) or len(had.held) != len(named):
+            raise ConnectionError("unexpected answer")
+        missing = {name: chunk for (name, chunk), held in zip(named, had.held, strict=True) if not held}
+        for name, chunk in missing.items():
+            self._send(connection, Put(name, chunk.nbytes), chunk)
+        for _ in missing:
+            answer = _receive(connection)
+            if not isinstance(answer, Stored):
+                raise ConnectionError(answer.message if isinstance(answer, Denied) else "unexpected answer")
+
+    def _get(self, connection: socket.socket, blob: str, nbytes: int) -> bytearray:
+        self._send(connection, Get(blob))
+        answer = _receive(connection)
+        if isinstance(answer, Denied):
+            raise NodeLostError(f"the node has lost an answer: {answer.message}")
+        if not isinstance(answer, Blob) or answer.nbytes != nbytes:
+            raise ProtocolError(f"expected {nbytes} bytes from the data port, the node offers {answer!r}")
+        data = bytearray(nbytes)
+        _fill(connection, memoryview(data))
+        self._send(connection, Drop(blob))
+        return data
+
+
+def _open(address: str) -> socket.socket:
+    kind, _, rest = address.partition(":")
+    if kind == "unix":
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(_TIMEOUT_S)
+        try:
+            connection.connect(rest)
+        except OSError:
+            connection.close()
+            raise
+        return connection
+    host, _, port = rest.rpartition(":")
+    connection = socket.create_connection((host, int(port)), _TIMEOUT_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def _fill(connection: socket.socket, target: memoryview) -> None:
+    at = 0
+    while at < target.nbytes:
+        got = connection.recv_into(target[at:])
+        if got == 0:
+            raise ConnectionError("the node closed the connection")
+        at += got
+
+
+def _receive(connection: socket.socket) -> Answer:
+    head = bytearray(HEAD.size)
+    _fill(connection, memoryview(head))
+    (length,) = HEAD.unpack(head)
+    if length > MESSAGE_BYTES_MAX:
+        raise ProtocolError(f"the data port announces a message of {length} bytes: client and node are of different versions")
+    body = bytearray(length)
+    _fill(connection, memoryview(body))
+    try:
+        return decode_answer(body)
+    except msgspec.DecodeError as error:
+        raise ProtocolError(f"the data port answered with something unreadable ({error})") from error

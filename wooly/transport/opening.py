@@ -1,0 +1,83 @@
+"""Finding a node and opening a session on it."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import Final
+
+import msgspec
+
+from bus_schemas import subjects
+from bus_schemas.session import NodeInfo, OpenSession, SessionOpened
+from wooly.config import Config
+from wooly.errors import ConfigError, NoServerError, ProtocolError, from_fault
+from wooly.transport import controller
+from wooly.transport.bus import BusThread, NoAnswer
+
+__all__ = ["discover", "open_on_node"]
+
+_DISCOVER_S: Final = 5.0
+_OPEN_S: Final = 4.0
+_VERSION: Final = "0.1.0"
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_node_info: Final = msgspec.msgpack.Decoder(NodeInfo)
+_opened: Final = msgspec.msgpack.Decoder(SessionOpened)
+
+
+def discover(bus: BusThread, deadline_s: float = _DISCOVER_S) -> NodeInfo:
+    """The first node that answers. Raises NoServerError when none does."""
+    deadline = time.monotonic() + deadline_s
+    while True:
+        try:
+            return _node_info.decode(bus.call(bus.request(subjects.DISCOVER, b"", 1.0), 2.0))
+        except (NoAnswer, TimeoutError):
+            if time.monotonic() > deadline:
+                raise NoServerError("the bus answers, but no node is on it; start one with: wooly server") from None
+            time.sleep(0.1)
+        except msgspec.DecodeError as error:
+            raise ProtocolError(f"a node's answer is unreadable ({error}); client and node are of different versions") from error
+
+
+def open_on_node(bus: BusThread, config: Config, title: str, device: int) -> SessionOpened:
+    """Open a session for the script's device ``device``; the node's answer. Raises what ``open_session`` says."""
+    if config.controller_url:
+        place = controller.ask(config, title)
+        node, task, gpus = place.node, place.task, place.gpus
+    else:
+        node, task, gpus = discover(bus).node, "", config.device_indices
+    if not 0 <= device < len(gpus):
+        raise ConfigError(f"device {device} does not exist: this task has {len(gpus)} (GPU_COUNT, GPUS)")
+    request = OpenSession(
+        session=secrets.token_urlsafe(12),
+        tenant=config.tenant,
+        task=task,
+        priority=config.prio,
+        gpus=(gpus[device],),
+        vram_bytes=config.vram_quota_bytes,
+        exclusive=config.gpu_mode == "Exclusive",
+        dedup=config.weights_dedup,
+        swap=config.swap_from_vram,
+        client_version=_VERSION,
+        title=title,
+    )
+    opened = _open(bus, node, request)
+    if opened.fault is not None:
+        raise from_fault(opened.fault.name, opened.fault.message, opened.fault.places)
+    if opened.node is None:
+        raise ProtocolError("the node opened a session without saying who it is; client and node are of different versions")
+    return opened
+
+
+def _open(bus: BusThread, node: str, request: OpenSession) -> SessionOpened:
+    """Ask twice: the node takes a repeat for what it is."""
+    for last in (False, True):
+        try:
+            return _opened.decode(bus.call(bus.request(subjects.node_request(node, "open"), _encode(request), _OPEN_S), _OPEN_S + 1))
+        except (NoAnswer, TimeoutError):
+            if last:
+                raise NoServerError(f"node {node} does not answer; is it running, and on this bus?") from None
+        except msgspec.DecodeError as error:
+            raise ProtocolError(f"the node's answer is unreadable ({error}); client and node are of different versions") from error
+    raise AssertionError("unreachable: the second try returns or raises")

@@ -1,0 +1,69 @@
+"""Traces from the client: one span a sampled batch, from submit to its Done; the node's spans hang below it.
+
+On when OTEL_EXPORTER_OTLP_ENDPOINT is set and the extra ``trace`` is installed; the share of batches is OTEL_TRACES_SAMPLER_ARG
+(default 0.01). Off, it costs one attribute test a batch.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from typing import Any, Final
+
+from wooly.errors import ConfigError
+
+__all__ = ["Tracer"]
+
+_RATIO_DEFAULT: Final = "0.01"
+
+
+class Tracer:
+    """Spans of one session. ``begin`` and ``end`` may be called from different threads."""
+
+    def __init__(self, service: str) -> None:
+        self._tracer: Any = None
+        self._provider: Any = None
+        self._spans: dict[str, Any] = {}
+        self._ratio = 0.0
+        if os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
+            self._start(service)
+
+    def begin(self, seq: int, n_ops: int) -> str:
+        """A span for batch ``seq`` if it is sampled: its traceparent, else an empty string."""
+        if self._tracer is None or random.random() >= self._ratio:
+            return ""
+        span = self._tracer.start_span("wooly.batch", start_time=time.time_ns(), attributes={"wooly.seq": seq, "wooly.ops": n_ops})
+        context = span.get_span_context()
+        traceparent = f"00-{context.trace_id:032x}-{context.span_id:016x}-01"
+        self._spans[traceparent] = span
+        return traceparent
+
+    def end(self, traceparent: str, core_ns: int) -> None:
+        """The batch is done."""
+        span = self._spans.pop(traceparent, None) if traceparent else None
+        if span is not None:
+            span.set_attribute("wooly.core_ns", core_ns)
+            span.end(end_time=time.time_ns())
+
+    def close(self) -> None:
+        """Export what is buffered."""
+        if self._provider is not None:
+            self._provider.shutdown()
+
+    def _start(self, service: str) -> None:
+        text = os.environ.get("OTEL_TRACES_SAMPLER_ARG", _RATIO_DEFAULT)
+        try:
+            self._ratio = float(text)
+        except ValueError:
+            raise ConfigError(f"OTEL_TRACES_SAMPLER_ARG={text}: must be a number from 0 to 1") from None
+        try:
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+            from opentelemetry.sdk.resources import Resource
+            from opentelemetry.sdk.trace import TracerProvider
+            from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        except ImportError:
+            raise ConfigError("OTEL_EXPORTER_OTLP_ENDPOINT is set, but OpenTelemetry is missing: pip install 'wooly[trace]'") from None
+        self._provider = TracerProvider(resource=Resource.create({"service.name": service}))
+        self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        self._tracer = self._provider.get_tracer("wooly")
