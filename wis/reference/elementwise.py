@@ -32,7 +32,8 @@ def _wide(f: Callable[..., Any]) -> Function:
 
 
 def _sign(x: Array) -> Array:
-    return np.asarray((x > 0).astype(x.dtype) - (x < 0).astype(x.dtype))
+    unit = (x > 0).astype(x.dtype) - (x < 0).astype(x.dtype)
+    return np.where(np.isnan(x), x, unit) if x.dtype.kind == "f" else np.asarray(unit)
 
 
 def _sigmoid(x: Array) -> Array:
