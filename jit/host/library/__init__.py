@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from jit.host.library import attention, blas, conv, index, matmul, pool
+from jit.host.library import attention, blas, conv, index, matmul, order, pool, random, scan
 from jit.host.library.build import Unsupported
 from jit.host.library.kernels import kernel
 from jit.host.record import Record
@@ -31,6 +31,17 @@ LOWER: Final[dict[str, Callable[[BoundInstr], list[Record] | None]]] = {
     "avg_pool_dx": pool.avg_pool_dx,
     "sdpa": attention.sdpa,
     "sdpa_dx": attention.sdpa_dx,
+    "argmax": scan.arg_extreme,
+    "argmin": scan.arg_extreme,
+    "cumsum": scan.running,
+    "cumprod": scan.running,
+    "cummax": scan.running,
+    "cummin": scan.running,
+    "sort": order.sort,
+    "topk": order.sort,
+    "search_sorted": order.search_sorted,
+    "nonzero": order.nonzero,
+    "random": random.random,
     "gather": index.gather,
     "scatter": index.scatter,
     "index": index.index,

@@ -1,0 +1,73 @@
+"""sort, topk, search_sorted, nonzero -> records.
+
+May live here: which method on which sizes. May not: the code of kernels.
+"""
+
+from __future__ import annotations
+
+from jit.host.library.build import Build, overlaps, view
+from jit.host.library.elements import ELEMENTS
+from jit.host.library.kernels.order import HISTOGRAM_BYTES, INSERTION, key_bytes
+from jit.host.library.nest import space
+from jit.host.library.scan import lines
+from jit.host.record import Arg, Record
+from wis.program import BoundInstr
+
+__all__ = ["nonzero", "search_sorted", "sort"]
+
+_MAX_KEPT = 128  # longer lists of best-so-far cost more than sorting
+
+
+def sort(instr: BoundInstr) -> list[Record] | None:
+    """sort and topk."""
+    build, (dim, down) = Build(), instr.attrs
+    x, y, index = view(instr.ins[0]), view(instr.outs[0]), view(instr.outs[1])
+    if y.numel == 0:
+        return []
+    if overlaps(instr) or x.dtype.text not in ELEMENTS or not x.shape:
+        return None
+    n, k, size = x.shape[dim], y.shape[dim], key_bytes(x.dtype.text)
+    if n >= 1 << 31:
+        return None
+    over = lines(dim, {"x": x, "y": y, "index": index}, block=max(1, 512 // n))
+    extra: dict[str, Arg] = {"n": n, "k": k, "x_dim": x.strides[dim], "y_dim": y.strides[dim], "index_dim": index.strides[dim]}
+    if k <= _MAX_KEPT and 4 * k <= n and n > INSERTION:
+        name, scratch, grain = "topk", (k + 1) * size, 2.0 * n
+    else:
+        name, scratch, grain = "sort", HISTOGRAM_BYTES + 2 * n * size, 15.0 * n
+    writes = {"y": y, "index": index}
+    family = f"{name}.{x.dtype.text}.{int(bool(down))}.{over.rank}"
+    build.walk(family, over, grain=grain, reads={"x": x}, writes=writes, extra=extra, scratch_bytes=scratch)
+    return build.records
+
+
+def search_sorted(instr: BoundInstr) -> list[Record] | None:
+    """Positions of values in sorted lines."""
+    build, (right,) = Build(), instr.attrs
+    line, values, y = view(instr.ins[0]), view(instr.ins[1]), view(instr.outs[0])
+    if y.numel == 0:
+        return []
+    if overlaps(instr) or line.dtype.text not in ELEMENTS or line.dtype is not values.dtype:
+        return None
+    n = line.shape[-1]
+    over = space(y.shape, {"line": (*line.strides[:-1], 0), "value": values.strides, "y": y.strides}, block=256)
+    extra: dict[str, Arg] = {"n": n, "line_dim": line.strides[-1]}
+    family = f"search_sorted.{line.dtype.text}.{int(bool(right))}.{over.rank}"
+    reads, writes = {"line": line, "value": values}, {"y": y}
+    build.walk(family, over, grain=5.0 * max(1, n.bit_length()), reads=reads, writes=writes, extra=extra)
+    return build.records
+
+
+def nonzero(instr: BoundInstr) -> list[Record] | None:
+    """Indices of nonzeros and their count; one unit, because places depend on all that came before."""
+    build, x = Build(), view(instr.ins[0])
+    y, count = view(instr.outs[0]), view(instr.outs[1])
+    if overlaps(instr) or x.dtype.text not in ELEMENTS:
+        return None
+    args: dict[str, Arg] = {"x": x.ptr(), "y": y.ptr(), "count": count.ptr(), "total": x.numel}
+    args |= {"y_row": y.strides[0], "y_column": y.strides[1]}
+    for d, (size, stride) in enumerate(zip(x.shape, x.strides, strict=True)):
+        args |= {f"n{d}": size, f"x_s{d}": stride}
+    family = f"nonzero.{x.dtype.text}.{len(x.shape)}"
+    build.call(family, units=1, grain=x.numel * 1.5, reads=(x,), writes=(y, count), args=args)
+    return build.records
