@@ -41,6 +41,7 @@ class LoopbackLink:
         self.closed = False
         self._keep = keep
         self._fault: Exception | None = None
+        self._lenient = False
         self._verified: dict[tuple[bytes, bytes], Verified] = {}
         self._memory: _Memory = _EngineMemory(engine) if engine is not None else _ReferenceMemory()
 
@@ -67,6 +68,14 @@ class LoopbackLink:
             raise self._fault
         return ticket.answer
 
+    def forget_fault(self) -> None:
+        """Go on after a fault, which a node would not: for suites that run thousands of samples in one session.
+
+        What the failed flush would have made is missing from now on, so frees of unknown buffers are let pass.
+        """
+        self._fault = None
+        self._lenient = True
+
     def close(self) -> None:
         self.closed = True
         self._memory.close()
@@ -85,7 +94,8 @@ class LoopbackLink:
                 raise DeviceAssertError(f"device-side assert triggered: {trap}")
         ticket.answer = [memory.read(*read) for read in flush.reads]
         for handle in flush.frees:
-            memory.free(handle)
+            if not (self._lenient and handle not in memory.handles):
+                memory.free(handle)
         self.wire_bytes += 64 + 9 * len(flush.scalars) + 2 * len(flush.handles)
 
     def _verify(self, flush: Flush) -> Verified:

@@ -12,8 +12,8 @@ from typing import Any, Final
 import torch
 
 __all__ = [
-    "BACKEND", "SHOWN", "OURS", "DEVICE", "HANDLE_SHIFT", "CPU_KEYS", "raw_device", "is_ours", "is_our_device",
-    "make_storage", "make_empty", "set_storage", "handle_of", "has_kernel", "all_op_names", "TensorBase",
+    "BACKEND", "SHOWN", "OURS", "DEVICE", "HANDLE_SHIFT", "CPU_KEYS", "TensorBase", "raw_device", "is_ours", "is_our_device", "make_storage",
+    "make_empty", "set_storage", "storage_of", "offset_of", "handle_of", "library", "cpu_generator", "has_kernel", "all_op_names",
 ]  # fmt: skip
 
 BACKEND: Final = "wooly"
@@ -65,7 +65,7 @@ def is_our_device(device: torch.device | str | None) -> bool:
 make_storage: Final[Callable[[int, torch.device, int], Any]] = torch._C._construct_storage_from_data_pointer
 """(pointer, device, nbytes) -> UntypedStorage that owns nothing."""
 
-make_empty: Final[Callable[[tuple[int, ...], torch.dtype], torch.Tensor]] = torch._C._acc.create_empty_tensor  # type: ignore[attr-defined]
+make_empty: Final[Callable[[tuple[int, ...], torch.dtype], torch.Tensor]] = torch._C._acc.create_empty_tensor
 """(shape, dtype) -> tensor on the private-use device without memory."""
 
 _set: Final = torch.ops.aten.set_.source_Storage_storage_offset
@@ -75,6 +75,28 @@ def set_storage(tensor: torch.Tensor, storage: Any, offset: int, shape: Sequence
     """Point ``tensor`` at ``storage`` (metadata only); offset and strides in elements."""
     result: torch.Tensor = _set.redispatch(CPU_KEYS, tensor, storage, offset, shape, strides)
     return result
+
+
+def storage_of(tensor: torch.Tensor) -> Any:
+    """The tensor's storage; untyped because it carries an attribute of ours and has methods torch does not declare."""
+    return tensor.untyped_storage()
+
+
+def offset_of(tensor: torch.Tensor) -> int:
+    """Elements from the storage's start (torch's signature allows symbolic ones; there are none here)."""
+    return int(tensor.storage_offset())
+
+
+def library(namespace: str, kind: str) -> Any:
+    """A torch.library.Library, whose constructor torch does not annotate."""
+    make: Any = torch.library.Library
+    return make(namespace, kind)
+
+
+def cpu_generator() -> torch.Generator:
+    """torch's default CPU generator."""
+    generator: torch.Generator = torch._C.default_generator
+    return generator
 
 
 def handle_of(tensor: torch.Tensor) -> int:

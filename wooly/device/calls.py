@@ -15,7 +15,7 @@ import torch
 
 from wooly.counters import COUNTERS
 from wooly.device import checks, fallback, random, transfer
-from wooly.device.backend import handle_of, is_our_device, raw_device
+from wooly.device.backend import handle_of, is_our_device, offset_of, raw_device
 from wooly.device.infer import Unknown, infer
 from wooly.device.lowering import LOWERINGS, Entry, Expected, LoweringError, Meta, ScalarArg, Unsupported, lower, wis_dtype
 from wooly.device.lowering.values import Number
@@ -72,7 +72,7 @@ class _Arguments:
             slot = self.by_handle.setdefault(handle, len(self.handles))
             if slot == len(self.handles):
                 self.handles.append(handle)
-        return Meta(slot, wis_dtype(t.dtype), tuple(t.size()), tuple(t.stride()), t.storage_offset(), t.is_conj(), t.is_neg())
+        return Meta(slot, wis_dtype(t.dtype), tuple(t.size()), tuple(t.stride()), offset_of(t), t.is_conj(), t.is_neg())
 
     def number(self, value: Number, dtype: Any = None) -> ScalarArg:
         arg = ScalarArg(len(self.numbers), type(value), dtype)
@@ -91,10 +91,7 @@ class _Arguments:
 
 def bind(info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
     """Values in schema order, defaults filled in."""
-    values = list(args)
-    for arg in info.args[len(values) :]:
-        values.append(kwargs[arg.name] if arg.name in kwargs else arg.default)
-    return values
+    return [*args, *(kwargs.get(arg.name, arg.default) for arg in info.args[len(args) :])]
 
 
 def call(info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

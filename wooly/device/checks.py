@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import torch
 
-from wooly.device.backend import handle_of, is_our_device, is_ours, raw_device
+from wooly.device.backend import handle_of, is_our_device, is_ours, offset_of, raw_device
 from wooly.device.schema import Kind, OpInfo
 
 __all__ = ["devices", "overlap", "tensors_of", "CPU_INDEX_OPS", "may_be_cpu_indices", "castable"]
@@ -89,7 +89,7 @@ def _overlaps_partly(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _range(t: torch.Tensor) -> tuple[int, int]:
-    low = t.storage_offset() * t.dtype.itemsize
+    low = offset_of(t) * t.dtype.itemsize
     return low, low + t.numel() * t.dtype.itemsize
 
 
@@ -109,15 +109,22 @@ def castable(info: OpInfo, result: torch.dtype, out: torch.dtype) -> None:
         raise RuntimeError(f"result type {_title(result)} can't be cast to the desired output type {_title(out)}")
 
 
+_TITLES: Final = {
+    torch.bool: "Bool",
+    torch.uint8: "Byte",
+    torch.int8: "Char",
+    torch.int16: "Short",
+    torch.int32: "Int",
+    torch.int64: "Long",
+    torch.float16: "Half",
+    torch.bfloat16: "BFloat16",
+    torch.float32: "Float",
+    torch.float64: "Double",
+    torch.complex64: "ComplexFloat",
+    torch.complex128: "ComplexDouble",
+}
+
+
 def _title(dtype: torch.dtype) -> str:
-    names = {
-        torch.float32: "Float",
-        torch.float64: "Double",
-        torch.int64: "Long",
-        torch.int32: "Int",
-        torch.int16: "Short",
-        torch.int8: "Char",
-    }
-    names |= {torch.uint8: "Byte", torch.bool: "Bool", torch.float16: "Half", torch.bfloat16: "BFloat16"}
-    names |= {torch.complex64: "ComplexFloat", torch.complex128: "ComplexDouble"}
-    return names.get(dtype, str(dtype))
+    """The type's name in torch's error texts."""
+    return _TITLES.get(dtype, str(dtype))

@@ -15,7 +15,7 @@ import torch
 
 from wooly.counters import COUNTERS
 from wooly.device import random, transfer
-from wooly.device.backend import is_ours
+from wooly.device.backend import cpu_generator, is_ours
 from wooly.device.infer import Unknown
 from wooly.device.schema import Kind, OpInfo, overload
 from wooly.errors import UnsupportedOperation
@@ -25,7 +25,7 @@ __all__ = ["choose", "on_cpu", "make_elsewhere", "report", "allow_cpu", "split"]
 _CPU: Final = torch.device("cpu")
 _warned: Final[set[str]] = set()
 _cpu_allowed = True
-_decomposing = threading.local()
+_substituting = threading.local()
 
 
 def allow_cpu(allowed: bool) -> None:
@@ -53,31 +53,38 @@ def choose(info: OpInfo, functional: str | None, unknown: Unknown | None) -> Cal
     if unknown is None or unknown.missing:
         decomposition = _decomposition(info)
         if decomposition is not None:
-            return decomposition
+            return _guarded(info, lambda *values: _call(decomposition, info, values))
         if info.mutates and functional is not None and not info.draws:
-            return lambda *values: _write_back(info, overload(functional), values)
+            return _guarded(info, lambda *values: _write_back(info, overload(functional), values))
     return lambda *values: on_cpu(info, values, unknown)
 
 
 def _decomposition(info: OpInfo) -> Callable[..., Any] | None:
     from torch._decomp import decomposition_table  # takes a third of a second to import; needed by few programs
 
-    fn = decomposition_table.get(info.op)
-    if fn is None or info.base in _NOT_DECOMPOSED or info.draws:
-        return None
+    fn: Callable[..., Any] | None = decomposition_table.get(info.op)
+    return None if info.base in _NOT_DECOMPOSED or info.draws else fn
 
-    def substitute(*values: Any) -> Any:
-        active: set[str] = _decomposing.__dict__.setdefault("names", set())
-        if info.name in active:  # a decomposition that comes back to where it started
+
+def _call(fn: Callable[..., Any], info: OpInfo, values: Sequence[Any]) -> Any:
+    args, kwargs = split(info, values)
+    return fn(*args, **kwargs)
+
+
+def _guarded(info: OpInfo, substitute: Callable[..., Any]) -> Callable[..., Any]:
+    """``substitute``, or the CPU when it comes back to where it started: some are written in terms of the operation itself."""
+
+    def guarded(*values: Any) -> Any:
+        active: set[str] = _substituting.__dict__.setdefault("names", set())
+        if info.name in active:
             return on_cpu(info, values, None)
         active.add(info.name)
         try:
-            args, kwargs = split(info, values)
-            return fn(*args, **kwargs)
+            return substitute(*values)
         finally:
             active.discard(info.name)
 
-    return substitute
+    return guarded
 
 
 _NOT_DECOMPOSED: Final[frozenset[str]] = frozenset()
@@ -89,7 +96,7 @@ def _write_back(info: OpInfo, op: Any, values: Sequence[Any]) -> Any:
     kept = [v for v, a in zip(values, info.args, strict=True) if not a.is_out]
     args, kwargs = split(info, kept, [a for a in info.args if not a.is_out])
     result = op(*args, **kwargs)
-    results = list(result) if isinstance(result, list | tuple) else [result]
+    results = _flat(result if isinstance(result, list | tuple) else [result])
     targets: list[torch.Tensor] = []
     for i in info.written:
         targets += values[i] if isinstance(values[i], list | tuple) else [values[i]]
@@ -165,7 +172,7 @@ class _seeded:
             sizes = [v.numel() for v in _flat(values) if isinstance(v, torch.Tensor)]
             seed, offset = random.of(given).take(max([*sizes, 1]))
             self._seed = (seed * 0x9E3779B97F4A7C15 + offset) & ((1 << 63) - 1)
-            self._generator = torch.random.default_generator
+            self._generator = cpu_generator()
 
     def __enter__(self) -> None:
         if self._generator is not None:

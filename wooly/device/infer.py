@@ -46,9 +46,18 @@ def infer(info: OpInfo, values: Sequence[Any], op: Any = None) -> Any:
         else:
             args.append(value)
     try:
-        return (op or info.op)(*args, **kwargs)
+        return _adjusted(info, values, (op or info.op)(*args, **kwargs))
     except Exception as error:  # meta kernels raise anything; what it means is for the caller, who asks torch's CPU kernel
         raise Unknown(error) from error
+
+
+def _adjusted(info: OpInfo, values: Sequence[Any], result: Any) -> Any:
+    """Where torch's meta kernels describe what CUDA saves for backward and its CPU kernels say otherwise, we follow the CPU."""
+    if info.base in ("native_batch_norm", "_native_batch_norm_legit") and isinstance(result, tuple):
+        training = next(v for a, v in zip(info.args, values, strict=True) if a.name == "training")
+        if not training:
+            return (result[0], *(torch.empty(0, dtype=r.dtype, device=_META) for r in result[1:]))
+    return result
 
 
 def _described(value: Any) -> Any:

@@ -15,15 +15,17 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils import backend_registration
 
-from wooly.device import attention, kernels, transfer
-from wooly.device.backend import BACKEND, all_op_names, has_kernel
+from wooly.config import Config
+from wooly.device import attention, face, fallback, kernels, transfer
+from wooly.device.backend import BACKEND, all_op_names, has_kernel, library
+from wooly.device.face.devices import index_of
 from wooly.device.lowering import COMPOSITES, LOWERINGS
 from wooly.device.recorder import RECORDER
 from wooly.device.schema import OpInfo, describe, functional_of, overload
 from wooly.device.views import VIEWS, inplace_views, view_kernel
 from wooly.link import Link
 
-__all__ = ["register", "installed", "kernel_names"]
+__all__ = ["install", "register", "installed", "kernel_names"]
 
 _libraries: Final[list[Any]] = []  # registrations live as long as these
 _registered: Final[dict[str, OpInfo]] = {}
@@ -53,23 +55,44 @@ def kernel_names() -> list[str]:
     return sorted(_registered)
 
 
+def install(config: Config, link: Link | None = None) -> None:
+    """Switch the device on in this process. The session opens at first use: over NATS by ``config``, or ``link`` when given."""
+
+    def connect() -> Link:
+        if link is not None:
+            return link
+        from wooly.session import open_session  # NATS and its loop are imported only by a process that uses the device
+
+        return open_session(config)
+
+    fallback.allow_cpu(config.cpu_fallback)
+    register(connect, face.backend_module())
+    transfer.check_device_with(index_of)
+    face.patch(RECORDER, config.device_count)
+
+
 def register(connect: Callable[[], Link], module: Any) -> None:
     """Register backend and kernels. ``connect()`` opens the session at first use; ``module`` is the backend module torch asks."""
     if installed():
         raise RuntimeError("the device is already installed in this process")
     RECORDER.connect_with(connect)
     backend_registration._setup_privateuseone_for_python_backend(BACKEND, backend_module=module)
-    library = torch.library.Library("aten", "IMPL")
-    _libraries.append(library)
-    taken = _by_hand(library)
+    aten = library("aten", "IMPL")
+    _libraries.append(aten)
+    taken = _by_hand(aten)
     for name in all_op_names():
         if name.startswith("aten::") and name not in taken:
-            _generated(library, name)
-    attention.register(library)
+            _generated(aten, name)
+    attention.register(aten)
     _follow_default_dtype()
-    register_optimizer_step_post_hook(lambda *_: RECORDER.flush())
+    register_optimizer_step_post_hook(_after_step)
     os.register_at_fork(after_in_child=_after_fork)
     atexit.register(RECORDER.close)
+
+
+def _after_step(*_: Any) -> None:
+    """A training step ends with its optimizer's: send it, so that the node works while the script prepares the next."""
+    RECORDER.flush()
 
 
 def _after_fork() -> None:
@@ -78,7 +101,7 @@ def _after_fork() -> None:
         kernels.after_fork()
 
 
-def _by_hand(library: Any) -> set[str]:
+def _by_hand(aten: Any) -> set[str]:
     """Views, transfers and composites; returns the names that need no generated kernel."""
     copy_ = kernels.make_kernel(describe("aten::copy_", overload("aten::copy_")))
     to_copy = kernels.make_kernel(describe("aten::_to_copy", overload("aten::_to_copy")))
@@ -103,14 +126,14 @@ def _by_hand(library: Any) -> set[str]:
     by_name |= {name: view_kernel(overload(name)) for name in inplace_views()}
     by_name |= COMPOSITES
     for name, kernel in by_name.items():
-        library.impl(name.removeprefix("aten::"), kernel, "PrivateUse1")
+        aten.impl(name.removeprefix("aten::"), kernel, "PrivateUse1")
     # A factory asked for device="cuda" arrives at torch's CUDA key.
     for name in ("aten::empty.memory_format", "aten::empty_strided"):
-        library.impl(name.removeprefix("aten::"), by_name[name], "CUDA")
+        aten.impl(name.removeprefix("aten::"), by_name[name], "CUDA")
     return set(by_name)
 
 
-def _generated(library: Any, name: str) -> None:
+def _generated(aten: Any, name: str) -> None:
     """Register a generated kernel for ``name`` where the device needs one."""
     base = name[6:].partition(".")[0]
     if base in _LEFT_OUT or any(part in name for part in _OTHER_BACKENDS) or has_kernel(name, "CompositeImplicitAutograd"):
@@ -125,9 +148,9 @@ def _generated(library: Any, name: str) -> None:
     if not lowered and has_kernel(name, "CompositeExplicitAutograd"):
         return  # torch composes it of operations that we have
     kernel = kernels.make_kernel(info)
-    library.impl(name[6:], kernel, "PrivateUse1")
+    aten.impl(name[6:], kernel, "PrivateUse1")
     if info.is_factory:
-        library.impl(name[6:], kernel, "CUDA")
+        aten.impl(name[6:], kernel, "CUDA")
     _registered[name] = info
 
 

@@ -1,8 +1,8 @@
 """Recording kernels, one per operator overload, generated from its schema.
 
-A kernel describes its arguments as one tuple (the key), looks up the plan for that key, makes the output tensors and appends a record: a few
-microseconds. Everything decided from the key (shapes, promotion, overlap, devices, lowering) is decided once, in calls.py. Python source
-is generated because a loop over arguments, testing each one's type, costs as much again as all of that.
+A kernel describes its arguments as one tuple (the key), looks up the plan for that key, makes the output tensors and appends a
+record: a few microseconds. Everything decided from the key (shapes, promotion, overlap, devices, lowering) is decided once, in
+calls.py. Python source is generated because a loop over arguments, testing each one's type, costs as much again as all of that.
 
 May live here: the generator and what generated code calls. May not: deciding how an operation is carried out.
 """
@@ -78,7 +78,7 @@ def make_kernel(info: OpInfo) -> Callable[..., Any]:
     _all_plans.append(plans)
     name = functional_of(info) if info.mutates and info.name not in LOWERINGS else info.name
     entry = LOWERINGS.get(name) if name is not None else None
-    _shared["device"] = DEVICE()
+    _shared["our_device"] = DEVICE()
     source, constants = _source(info, entry)
     factory = _compiled(source)
     kernel: Callable[..., Any] = factory(plans.get, _miss(info, plans), *constants)
@@ -112,7 +112,7 @@ def _miss(info: OpInfo, plans: dict[Any, Any]) -> Callable[[Any, Sequence[Any]],
 
 
 def _quick(info: OpInfo, plan: Plan, values: Sequence[Any]) -> tuple[Any, ...]:
-    """What the generated code wants to know about a plan: (stencil, ...) where it can do it all itself, else (None, function of the values)."""
+    """What the generated code wants of a plan: (stencil, ...) where it can do it all itself, else (None, function of the values)."""
     stencil = plan.stencil
     cpu = any(t.is_cpu for v in values for t in (v if isinstance(v, list | tuple) else [v]) if isinstance(t, torch.Tensor))
     if stencil is not None and not stencil.rng_counters and not cpu:
@@ -132,7 +132,7 @@ def _quick(info: OpInfo, plan: Plan, values: Sequence[Any]) -> tuple[Any, ...]:
 def _source(info: OpInfo, entry: Entry | None) -> tuple[str, list[Any]]:
     """Source of a factory for ``info``'s kernel, and the constants the factory takes after (get, miss)."""
     names = [arg.name if arg.kwarg_only else f"a{i}" for i, arg in enumerate(info.args)]
-    names = [f"{n}_" if n in _RESERVED else n for n in names]
+    assert _RESERVED.isdisjoint(names), f"{info.name} has an argument that generated code uses for itself"
     constants: list[Any] = []
 
     def constant(value: Any) -> str:
@@ -149,7 +149,7 @@ def _source(info: OpInfo, entry: Entry | None) -> tuple[str, list[Any]]:
     body: list[str] = []
     keys = []
     for i, (name, arg) in enumerate(zip(names, info.args, strict=True)):
-        lines, key = _argument(i, name, arg, entry, bits, constant)
+        lines, key = _argument(i, name, arg, entry, bits, constant, info.base in _SHAPED_BY_NUMBERS)
         body += lines
         if key is not None:
             keys.append(key)
@@ -164,7 +164,12 @@ def _source(info: OpInfo, entry: Entry | None) -> tuple[str, list[Any]]:
     return "\n".join(text), constants
 
 
-_RESERVED: Final = frozenset({"get", "miss", "handles", "numbers", "key", "plan", "lambda", "from", "is"})
+_RESERVED: Final = frozenset({"get", "miss", "handles", "numbers", "key", "plan", "t", "x", "kx"})
+"""Names of generated code that are in use while arguments are still needed."""
+
+
+_SHAPED_BY_NUMBERS: Final = frozenset({"arange", "range"})
+"""Operations whose result's size depends on the values of number arguments: those are part of the key although they are scalar slots."""
 
 
 def _bits(info: OpInfo) -> str:
@@ -177,7 +182,9 @@ def _bits(info: OpInfo) -> str:
     return parts
 
 
-def _argument(i: int, name: str, arg: Arg, entry: Entry | None, bits: str, constant: Callable[[Any], str]) -> tuple[list[str], str | None]:
+def _argument(
+    i: int, name: str, arg: Arg, entry: Entry | None, bits: str, constant: Callable[[Any], str], shaping: bool
+) -> tuple[list[str], str | None]:
     """Lines that describe one argument, and its part of the key."""
     key = f"k{i}"
     if arg.kind is Kind.TENSOR:
@@ -192,7 +199,7 @@ def _argument(i: int, name: str, arg: Arg, entry: Entry | None, bits: str, const
             f"{key} = tuple({key})",
         ], key
     if arg.kind in (Kind.NUMBER, Kind.NUMBERS):
-        return _number(name, key, arg, entry, constant), key
+        return _number(name, key, arg, entry, constant, shaping), key
     if arg.kind is Kind.PLAINS:
         return [f"{key} = tuple({name}) if {name} is not None else None"], key
     if arg.kind in (Kind.GENERATOR, Kind.IGNORED):
@@ -212,7 +219,7 @@ def _tensor(name: str, key: str, bits: str) -> list[str]:
     ]
 
 
-def _number(name: str, key: str, arg: Arg, entry: Entry | None, constant: Callable[[Any], str]) -> list[str]:
+def _number(name: str, key: str, arg: Arg, entry: Entry | None, constant: Callable[[Any], str], shaping: bool) -> list[str]:
     if arg.kind is Kind.NUMBERS:
         if entry is None or arg.name in entry.concrete:
             return [f"{key} = tuple([(type(x), x) for x in {name}]) if {name} is not None else None"]
@@ -223,6 +230,8 @@ def _number(name: str, key: str, arg: Arg, entry: Entry | None, constant: Callab
     if entry is None or arg.name in entry.concrete:
         return [f"{key} = (type({name}), {name})"]
     append = f"{key} = type({name}); numbers.append(int({name}) if {key} is bool else {name})"
+    if shaping:
+        append += f"; {key} = ({key}, {name})"
     lines = [f"if {name} is None: {key} = None"]
     special = entry.special.get(arg.name)
     if special:
@@ -239,7 +248,7 @@ def _functional_tail(values: str) -> list[str]:
         "handle = new_handle(nbytes)",
         "result = make_empty(shape, dtype)",
         "storage = result.untyped_storage()",
-        f"storage._swap_data_ptr_(make_storage(handle << {HANDLE_SHIFT}, device, nbytes))",
+        f"storage._swap_data_ptr_(make_storage(handle << {HANDLE_SHIFT}, our_device, nbytes))",
         "storage._wooly_buf = Buf(handle, nbytes)",
         "handles.append(handle)",
         "append((stencil, handles, numbers))",

@@ -168,8 +168,10 @@ def overload(name: str) -> Any:
 def functional_of(info: OpInfo) -> str | None:
     """The name of the overload that computes what ``info`` (in-place or out=) writes, without writing; None when there is none."""
     base = info.base if info.is_out else info.base.removesuffix("_")
-    if not info.is_out and base == info.base:
-        base = f"{base}_functional" if hasattr(torch.ops.aten, f"{base}_functional") else base
+    return next(filter(None, (_functional_form(info, name) for name in (base, f"{base}_functional"))), None)
+
+
+def _functional_form(info: OpInfo, base: str) -> str | None:
     packet = getattr(torch.ops.aten, base, None)
     if packet is None:
         return None

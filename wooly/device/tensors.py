@@ -18,7 +18,7 @@ from typing import Any, Final, NoReturn
 
 import torch
 
-from wooly.device.backend import DEVICE, HANDLE_SHIFT, make_empty, make_storage, set_storage
+from wooly.device.backend import DEVICE, HANDLE_SHIFT, make_empty, make_storage, set_storage, storage_of
 from wooly.device.memory import MEMORY
 from wooly.errors import ForkError
 
@@ -88,7 +88,7 @@ def new_tensor(dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int] 
     handle = new_handle(nbytes)
     if strides is None:
         tensor = make_empty(shape, dtype)  # type: ignore[arg-type]  # any sequence of ints will do
-        storage = tensor.untyped_storage()
+        storage = storage_of(tensor)
         storage._swap_data_ptr_(make_storage(handle << HANDLE_SHIFT, DEVICE(), nbytes))
     else:
         storage = make_storage(handle << HANDLE_SHIFT, DEVICE(), nbytes)

@@ -6,6 +6,7 @@ Every CPU tensor made here names its device: a script may have set another defau
 
 from __future__ import annotations
 
+import ctypes
 import math
 import warnings
 from collections.abc import Callable, Sequence
@@ -15,14 +16,15 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from wooly.device.backend import handle_of, is_our_device, is_ours, make_empty, raw_device, set_storage
+from wooly.device.backend import handle_of, is_our_device, is_ours, make_empty, offset_of, raw_device, set_storage, storage_of
+from wooly.device.lowering import FROM_TORCH
 from wooly.device.recorder import RECORDER
 from wooly.device.tensors import contiguous_strides, new_tensor, span_nbytes
 from wooly.link import ReadBytes
 
 __all__ = [
-    "upload", "fetch", "fetch_all", "empty", "empty_strided", "make_copy_", "make_to_copy", "local_scalar_dense", "equal",
-    "check_device", "check_device_with", "resize_", "resize_output", "resize_storage", "set_storage_offset_", "set_storage_", "set_tensor_", "set_",
+    "upload", "fetch", "fetch_all", "empty", "empty_strided", "make_copy_", "make_to_copy", "local_scalar_dense", "equal", "check_device",
+    "check_device_with", "resize_", "resize_output", "resize_storage", "set_storage_offset_", "set_storage_", "set_tensor_", "set_",
 ]  # fmt: skip
 
 _SPAN_READ_MAX: Final = 1 << 20
@@ -52,7 +54,8 @@ def _bytes_of(dense: torch.Tensor) -> memoryview:
     if dense.numel() == 0:
         return memoryview(b"")
     flat = dense.as_strided((dense.numel(),), (1,), 0).view(torch.uint8)
-    return memoryview(flat.numpy())
+    view: Any = flat.numpy()
+    return memoryview(view)
 
 
 # --- from the device
@@ -68,7 +71,9 @@ class _Reading:
     def tensor_of(self, data: ReadBytes) -> torch.Tensor:
         t = self.tensor
         raw = torch.empty(self.read[2], dtype=torch.uint8, device="cpu")
-        raw.numpy()[:] = np.frombuffer(data, np.uint8)
+        # Not through raw.numpy(): torch refuses to resize a tensor that NumPy has seen, and CPU kernels resize their arguments.
+        if self.read[2]:
+            ctypes.memmove(raw.data_ptr(), np.frombuffer(data, np.uint8).ctypes.data, self.read[2])
         result = raw.view(t.dtype).as_strided(t.size(), t.stride(), 0)
         if t.is_conj():
             result = result.conj().resolve_conj()
@@ -82,7 +87,7 @@ def _reading(tensor: torch.Tensor) -> _Reading:
     if nbytes > max(_SPAN_READ_MAX, 2 * tensor.numel() * itemsize):
         tensor = torch.ops.aten.clone.default(tensor, memory_format=torch.contiguous_format)
         nbytes = tensor.numel() * itemsize
-    return _Reading(tensor, (handle_of(tensor), tensor.storage_offset() * itemsize, nbytes))
+    return _Reading(tensor, (handle_of(tensor), offset_of(tensor) * itemsize, nbytes))
 
 
 def fetch(tensor: torch.Tensor) -> torch.Tensor:
@@ -195,7 +200,9 @@ def make_copy_(on_device: Callable[..., Any]) -> Callable[..., torch.Tensor]:
 
     def copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
         if is_ours(self):
-            if is_ours(src):
+            if not (self.dtype in FROM_TORCH and src.dtype in FROM_TORCH):
+                _copy_bits(self, src)
+            elif is_ours(src):
                 on_device(self, src)
             elif raw_device(src).type == "cpu":
                 on_device(self, upload(src))
@@ -206,6 +213,16 @@ def make_copy_(on_device: Callable[..., Any]) -> Callable[..., torch.Tensor]:
         return self
 
     return copy_
+
+
+_BITS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def _copy_bits(self: torch.Tensor, src: torch.Tensor) -> None:
+    """Copy where one side has a type the device cannot compute with (float8 and the like): converted here, moved as integers there."""
+    here = (fetch(src) if is_ours(src) else src).to(self.dtype).expand(self.size())
+    bits = _BITS[self.dtype.itemsize]
+    self.view(bits).copy_(upload(here.contiguous()).view(bits))
 
 
 def make_to_copy(on_device: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -225,6 +242,8 @@ def make_to_copy(on_device: Callable[..., torch.Tensor]) -> Callable[..., torch.
         if device is not None and to_ours:
             check_device(device)
         if ours and to_ours:
+            if not (self.dtype in FROM_TORCH and (dtype or self.dtype) in FROM_TORCH):
+                return upload(fetch(self).to(dtype=dtype))
             return on_device(self, dtype=dtype or self.dtype, memory_format=memory_format)
         if ours:
             if torch.device(device).type == "meta":
@@ -239,6 +258,8 @@ def make_to_copy(on_device: Callable[..., torch.Tensor]) -> Callable[..., torch.
         if dtype is None or dtype == source.dtype:
             return upload(source)
         if dtype.itemsize <= source.dtype.itemsize:
+            return upload(source.to(dtype))
+        if source.dtype not in FROM_TORCH or dtype not in FROM_TORCH:
             return upload(source.to(dtype))
         return on_device(upload(source), dtype=dtype, memory_format=memory_format)
 
@@ -256,11 +277,11 @@ def resize_(self: torch.Tensor, size: Sequence[int], memory_format: torch.memory
     strides: Sequence[int] = contiguous_strides(size)
     if memory_format not in (None, torch.contiguous_format, torch.preserve_format):
         strides = torch.empty(size, device="meta", memory_format=memory_format).stride()
-    storage = self.untyped_storage()
-    needed = span_nbytes(self.dtype.itemsize, size, strides, self.storage_offset())
+    storage = storage_of(self)
+    needed = span_nbytes(self.dtype.itemsize, size, strides, offset_of(self))
     if needed > storage.nbytes():
         resize_storage(storage, needed)
-    return set_storage(self, storage, self.storage_offset(), size, strides)
+    return set_storage(self, storage, offset_of(self), size, strides)
 
 
 def resize_storage(storage: Any, nbytes: int) -> None:
@@ -270,7 +291,7 @@ def resize_storage(storage: Any, nbytes: int) -> None:
     if kept:
         old = set_storage(make_empty((0,), torch.uint8), storage, 0, (kept,), (1,))
         torch.ops.aten.copy_.default(fresh.narrow(0, 0, kept), old)
-    other = fresh.untyped_storage()
+    other = storage_of(fresh)
     storage._swap_data_ptr_(other)
     mine = getattr(storage, "_wooly_buf", None)
     storage._wooly_buf = other._wooly_buf
@@ -303,7 +324,7 @@ def set_storage_(self: torch.Tensor, source: Any) -> torch.Tensor:
 
 def set_tensor_(self: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
     """The kernel of ``set_.source_Tensor``."""
-    return set_storage(self, source.untyped_storage(), source.storage_offset(), source.size(), source.stride())
+    return set_storage(self, storage_of(source), offset_of(source), source.size(), source.stride())
 
 
 def set_(self: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,1 @@
+"""torch's own operator database run on the device and compared with the CPU."""
