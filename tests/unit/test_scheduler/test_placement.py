@@ -1,0 +1,239 @@
+"""Placement on small clusters: who is refused and why, who is chosen and why, and what facts do to the view."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bus_schemas.events import (
+    ConfigChanged,
+    DeviceFact,
+    Event,
+    NodeLost,
+    NodeRecovered,
+    NodeRegistered,
+    SessionClosedFact,
+    SessionOpenedFact,
+    TaskPlaced,
+    TaskRefused,
+    TaskStateChanged,
+    TaskSubmitted,
+)
+from scheduler.errors import ReplayMismatch
+from scheduler.placement import ClusterView, Measured, check_recorded, decide
+from scheduler.placement.reasons import NODE_WIDE
+
+GIB = 1 << 30
+
+
+def node(name: str, *gib: int, groups: tuple[str, ...] = (), epoch: int = 1) -> NodeRegistered:
+    devices = tuple(DeviceFact(index, "gpu", "host", 8, size * GIB) for index, size in enumerate(gib))
+    return NodeRegistered(1, name, name, "", epoch, devices, groups)
+
+
+def task(name: str, gib: int = 1, *, gpus: int = 1, groups: tuple[str, ...] = (), **flags: Any) -> TaskSubmitted:
+    """``flags``: priority, exclusive, noswap, queue."""
+    return TaskSubmitted(1, name, "acme", flags.pop("priority", 0), gib * GIB, gpus, groups=groups, **flags)
+
+
+def session(name: str, on: str, *, of: str = "", gib: int = 1, gpu: int = 0, swap: bool = True) -> SessionOpenedFact:
+    return SessionOpenedFact(1, name, "acme", of, on, gpu, 0, gib * GIB, swap)
+
+
+def closed(name: str, on: str, *, failed: bool = False) -> SessionClosedFact:
+    return SessionClosedFact(1, name, on, "reason", 0, 0, 0, 0, "", failed)
+
+
+def view_of(*events: Event) -> ClusterView:
+    view = ClusterView()
+    for position, event in enumerate(events, start=1):
+        view.apply(position, event)
+    return view
+
+
+def place(view: ClusterView, wanted: TaskSubmitted, measured: dict[tuple[str, int], Measured] | None = None) -> TaskPlaced | TaskRefused:
+    """Submit, decide, and put both facts into the view."""
+    view.apply(view.position + 1, wanted)
+    event = decide(view, wanted, measured or {}).event(2)
+    view.apply(view.position + 1, event)
+    return event
+
+
+def reasons(
+    view: ClusterView, wanted: TaskSubmitted, measured: dict[tuple[str, int], Measured] | None = None
+) -> dict[tuple[str, int], str]:
+    return {(name, gpu): reason for name, gpu, reason, _ in decide(view, wanted, measured or {}).refusals}
+
+
+def where(event: TaskPlaced | TaskRefused) -> tuple[str, tuple[int, ...]]:
+    return (event.node, event.gpus) if isinstance(event, TaskPlaced) else ("", ())
+
+
+def test_every_refusal_is_named() -> None:
+    """One cluster on which every reason shows."""
+    view = view_of(
+        node("bare"),
+        node("drained", 10),
+        node("gone", 10),
+        node("grouped", 10, groups=("red",)),
+        node("one", 10),
+        node("small", 1, 1),
+        node("taken", 10),
+        ConfigChanged(1, "drained", "drained", 1),
+        NodeLost(1, "gone", 1, "stopped"),
+        task("hog", exclusive=True),
+        TaskPlaced(1, "hog", "taken", (0,), (), (), 0),
+    )
+    assert reasons(view, task("t", 4, gpus=2)) == {
+        ("bare", NODE_WIDE): "no_device",
+        ("drained", NODE_WIDE): "node_drained",
+        ("gone", NODE_WIDE): "node_lost",
+        ("grouped", NODE_WIDE): "group_only",
+        ("one", 0): "gpu_count",
+        ("small", 0): "vram_short",
+        ("small", 1): "vram_short",
+        ("taken", 0): "device_exclusive",
+    }
+    assert reasons(view, task("t", 4, groups=("red",)))["one", NODE_WIDE] == "not_in_group"
+    assert reasons(view, task("t", groups=("blue",))) == {("", NODE_WIDE): "unknown_group"}
+    assert where(place(view, task("other", 4))) == ("one", (0,))
+    assert reasons(view, task("t", 1, exclusive=True))["one", 0] == "exclusive_conflict"
+    used = {("one", 0): Measured(vram_used_bytes=8 * GIB)}
+    assert reasons(view, task("t", 4, noswap=True), used)["one", 0] == "vram_physical_short"
+    assert reasons(ClusterView(), task("t")) == {("", NODE_WIDE): "no_nodes"}
+
+
+def test_a_known_group_beside_an_unknown_one_will_do() -> None:
+    assert where(place(view_of(node("a", 10, groups=("red",))), task("t", groups=("blue", "red")))) == ("a", (0,))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "chosen"),
+    [
+        (Measured(utilization_percent=90), Measured(utilization_percent=10), "b"),
+        (Measured(starvation_percent=90), Measured(starvation_percent=10), "b"),
+        (Measured(80, 0), Measured(50, 60), "a"),  # busy, but never short of room to run, beats half busy with work waiting
+        (Measured(50, 50), Measured(50, 50), "a"),  # a tie: by id
+        (Measured(150, 0), Measured(100, 0), "a"),  # out of range counts as the limit
+    ],
+)
+def test_the_freer_device_is_chosen(first: Measured, second: Measured, chosen: str) -> None:
+    view = view_of(node("a", 10), node("b", 10))
+    assert where(place(view, task("t"), {("a", 0): first, ("b", 0): second}))[0] == chosen
+
+
+def test_equal_tasks_spread_and_high_priority_avoids_its_equals() -> None:
+    view = view_of(node("a", 10), node("b", 10), node("c", 10))
+    assert [where(place(view, task(f"t{n}")))[0] for n in range(3)] == ["a", "b", "c"]
+    view = view_of(node("a", 10), node("b", 10))
+    place(view, task("low", 1, priority=4))
+    place(view, task("high", 1, priority=0))
+    assert where(place(view, task("next", 1, priority=1)))[0] == "a"  # beside the P4 task, which must give way, not the P0 one
+
+
+def test_several_devices_come_from_the_node_that_is_best_for_all_of_them() -> None:
+    """b has the single best device, a the better pair."""
+    view = view_of(node("a", 10, 10), node("b", 10, 10))
+    measured = {("a", 0): Measured(30), ("a", 1): Measured(30), ("b", 0): Measured(0), ("b", 1): Measured(100)}
+    placed = place(view, task("t", gpus=2), measured)
+    assert where(placed) == ("a", (0, 1))
+    assert isinstance(placed, TaskPlaced)
+    assert placed.scores[0][:2] == ("b", 0)
+
+
+def test_overcommit_is_for_swappable_tasks() -> None:
+    view = view_of(node("a", 10), ConfigChanged(1, "global", "default_vram_overcommit_percent", 100))
+    assert where(place(view, task("t1", 10)))[0] == "a"
+    assert where(place(view, task("t2", 9)))[0] == "a"
+    # 19 of 20 GiB are promised; a task that cannot be swapped sees physical memory, all of it in use.
+    assert reasons(view, task("n", 1, noswap=True), {("a", 0): Measured(vram_used_bytes=10 * GIB)}) == {("a", 0): "vram_physical_short"}
+    assert where(place(view, task("n", 1, noswap=True), {("a", 0): Measured(vram_used_bytes=9 * GIB)}))[0] == "a"
+    assert reasons(view, task("t3", 1)) == {("a", 0): "vram_short"}
+
+
+def test_memory_of_unswappable_tasks_is_never_promised_twice() -> None:
+    view = view_of(node("a", 10), ConfigChanged(1, "a", "overcommit_vram_percent", 1000))
+    assert where(place(view, task("n1", 6, noswap=True)))[0] == "a"
+    assert reasons(view, task("n2", 5, noswap=True)) == {("a", 0): "vram_physical_short"}
+    assert where(place(view, task("t", 90)))[0] == "a"
+
+
+def test_sessions_without_a_placement_count_by_their_quota() -> None:
+    view = view_of(node("a", 10), session("direct", "a", gib=7), session("pinned", "a", gib=2, swap=False))
+    assert reasons(view, task("t", 2)) == {("a", 0): "vram_short"}
+    view.apply(9, closed("direct", "a"))
+    assert where(place(view, task("t", 2)))[0] == "a"
+
+
+def test_a_task_ends_with_its_last_session() -> None:
+    view = view_of(node("a", 10))
+    place(view, task("t", 4))
+    view.apply(11, session("s1", "a", of="t", gib=4))
+    view.apply(12, session("s2", "a", of="t", gib=4))
+    view.apply(13, closed("s1", "a", failed=True))
+    assert view.tasks["t"].state == "started"
+    view.apply(14, closed("s2", "a"))
+    assert view.tasks["t"].state == "completed"
+    assert reasons(view, task("u", 10)) == {}
+
+
+def test_repeated_and_late_facts_change_nothing() -> None:
+    view = view_of(node("a", 10, epoch=2))
+    place(view, task("t", 4))
+    for fact in (
+        node("a", 99, epoch=1),
+        NodeLost(1, "a", 1, "silent"),
+        NodeRecovered(1, "a", 2),
+        NodeLost(1, "nobody", 1, "silent"),
+        task("t", 9),
+        TaskPlaced(1, "t", "elsewhere", (0,), (), (), 0),
+        TaskRefused(1, "t", (), 0),
+        closed("nobody", "a"),
+        TaskStateChanged(1, "nobody", "failed"),
+        TaskStateChanged(1, "t", "queued"),
+    ):
+        view.apply(view.position + 1, fact)
+    assert view.nodes["a"].registered.devices[0].vram_bytes == 10 * GIB
+    assert view.tasks["t"].submitted.vram_bytes == 4 * GIB
+    assert (view.tasks["t"].state, view.nodes["a"].lost, view.nodes["a"].tasks) == ("queued", None, {"t"})
+
+
+def test_a_lost_node_sends_queued_tasks_back_and_fails_the_others() -> None:
+    view = view_of(node("a", 10))
+    place(view, task("patient", queue=True))
+    place(view, task("hasty"))
+    place(view, task("running", queue=True))
+    view.apply(20, session("s", "a", of="running"))
+    view.apply(21, NodeLost(5, "a", 1, "silent"))
+    assert {name: (seen.state, seen.reason) for name, seen in view.tasks.items()} == {
+        "patient": ("queued", ""),
+        "hasty": ("failed", "node lost"),
+        "running": ("failed", "node lost"),
+    }
+    assert view.tasks["patient"].waiting
+    view.apply(22, NodeRecovered(6, "a", 1))
+    assert view.tasks["running"].state == "started"
+    assert view.tasks["hasty"].state == "failed"
+    assert view.nodes["a"].tasks == {"running"}
+
+
+def test_a_placement_that_lands_behind_the_loss_of_its_node_fails() -> None:
+    view = view_of(node("a", 10), task("t"))
+    placed = decide(view, view.tasks["t"].submitted, {}).event(2)
+    view.apply(3, NodeLost(2, "a", 1, "stopped"))
+    view.apply(4, placed)
+    assert (view.tasks["t"].state, view.nodes["a"].tasks) == ("failed", set())
+
+
+def test_a_recorded_decision_is_checked_against_the_log() -> None:
+    view = view_of(node("a", 10), node("b", 10), task("t"))
+    recorded = decide(view, view.tasks["t"].submitted, {("a", 0): Measured(90, 5, 1)}).event(7)
+    check_recorded(view, recorded)
+    assert isinstance(recorded, TaskPlaced)
+    forged = TaskPlaced(7, "t", "a", (0,), recorded.scores, recorded.refusals, recorded.position, recorded.considered)
+    with pytest.raises(ReplayMismatch, match="task t at position 3"):
+        check_recorded(view, forged)
+    view.apply(4, node("c", 1))
+    with pytest.raises(ValueError, match="stands at 4"):
+        check_recorded(view, recorded)
