@@ -122,10 +122,39 @@ def _erf_single(v: Lanes, x: str) -> str:
     return v.select(F, v.compare("fcmp ogt", F, a, v.const(F, 0.927734375)), far, near)
 
 
+def _erfc_single(v: Lanes, x: str) -> str:
+    """erfc(a) = p(q) exp(-a*a) / (1 + 2a) with q = (a - 2) / (a + 2); the two divisions and the square carry their rounding errors along."""
+    two, one, half = v.const(F, 2.0), v.const(F, 1.0), v.const(F, 0.5)
+    a = _abs(v, F, x)
+    a = v.select(F, v.compare("fcmp olt", F, a, v.const(F, 11.0)), a, v.const(F, 11.0))
+    minus = v.code.value(f"fneg {v.type(F)} {a}")
+    r = v.op("fdiv", F, one, v.op("fadd", F, a, two))
+    q = v.op("fmul", F, v.op("fsub", F, a, two), r)
+    t = v.fma(F, v.op("fadd", F, q, one), v.const(F, -2.0), a)
+    q = v.fma(F, r, v.fma(F, q, minus, t), q)
+    p = _poly(
+        v, F, q,
+        [-4.01139259e-4, -1.23075210e-3, 1.31355342e-3, 8.63227434e-3, -8.05991981e-3, -5.42046614e-2, 1.64055392e-1, -1.66031361e-1,
+         -9.27639827e-2, 2.76978403e-1],
+    )  # fmt: skip
+    r = v.op("fdiv", F, one, v.fma(F, two, a, one))
+    q = v.fma(F, p, r, r)
+    e = v.fma(F, v.fma(F, q, minus, half), two, v.op("fsub", F, p, q))
+    r = v.fma(F, e, r, q)
+    s = v.op("fmul", F, a, a)
+    e = _exp_single(v, v.code.value(f"fneg {v.type(F)} {s}"))
+    t = v.fma(F, minus, a, s)
+    r = v.fma(F, r, e, v.op("fmul", F, v.op("fmul", F, r, e), t))
+    r = v.select(F, v.compare("fcmp olt", F, x, v.const(F, 0.0)), v.op("fsub", F, two, r), r)
+    return _nan_like(v, F, x, r)
+
+
 def _sigmoid(v: Lanes, t: str, x: str, exp: Callable[[Lanes, str], str]) -> str:
-    e = exp(v, v.code.value(f"fneg {v.type(t)} {x}"))
+    """By exp(-|x|), which cannot overflow, so that very negative arguments keep their accuracy."""
+    e = exp(v, v.code.value(f"fneg {v.type(t)} {_abs(v, t, x)}"))
     one = v.const(t, 1.0)
-    return v.op("fdiv", t, one, v.op("fadd", t, one, e))
+    top = v.select(t, v.compare("fcmp olt", t, x, v.const(t, 0.0)), e, one)
+    return v.op("fdiv", t, top, v.op("fadd", t, one, e))
 
 
 # --- f64
@@ -418,6 +447,7 @@ SINGLE: Final[dict[str, Unary]] = {
     "log": _log_single,
     "tanh": _tanh_single,
     "erf": _erf_single,
+    "erfc": _erfc_single,
     "sigmoid": lambda v, x: _sigmoid(v, F, x, _exp_single),
 }
 DOUBLE: Final[dict[str, Unary]] = {

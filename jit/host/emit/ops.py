@@ -283,7 +283,7 @@ _FLOAT: Final[dict[str, Emit]] = {
     "trunc_div": lambda v, t, d, a: v.intrinsic("trunc", t, v.op("fdiv", t, a[0], a[1])), "min": _extreme("olt", False),
     "max": _extreme("ogt", False), "fmin": _extreme("olt", True), "fmax": _extreme("ogt", True), "copysign": _intrinsic("copysign"),
     "fma": _intrinsic("fma"), "where": _where,
-} | {name: _named(name) for name in (*DOUBLE, "erf", "atan2", "hypot", "pow")}  # fmt: skip
+} | {name: _named(name) for name in (*DOUBLE, "erf", "erfc", "atan2", "hypot", "pow")}  # fmt: skip
 _INT: Final[dict[str, Emit]] = {
     "neg": lambda v, t, d, a: v.op("sub", t, v.const(t, 0), a[0]), "abs": _int_abs, "sign": _int_sign, "not": _not,
     "add": _binary("add"), "sub": _binary("sub"), "mul": _binary("mul"), "floor_div": _int_divide(False, True),
@@ -305,7 +305,7 @@ _COMPARE: Final = {
     "gt": ("ogt", "gt"),
     "ge": ("oge", "ge"),
 }
-_SINGLE_ONLY: Final = frozenset({"erf", "pow"})
+_SINGLE_ONLY: Final = frozenset({"erf", "erfc", "pow"})
 """No f64 version accurate enough: the reference computes these in f64."""
 
 
