@@ -26,13 +26,13 @@ CLASSES = ("native", "fallback", "refused", "wrong")
 DEVICE = "cuda"
 
 _UNCOMPARABLE = """
-    normal multinomial randn randn_like randint randint_like empty empty_like new_empty new_empty_strided empty_strided empty_permuted
+    normal multinomial rand_like randn randn_like randint randint_like empty empty_like new_empty new_empty_strided empty_strided empty_permuted
     uniform cauchy exponential geometric log_normal svd_lowrank pca_lowrank nn.functional.dropout nn.functional.dropout2d
     nn.functional.dropout3d nn.functional.alpha_dropout nn.functional.feature_alpha_dropout nn.functional.rrelu
     nn.functional.fractional_max_pool2d nn.functional.fractional_max_pool3d nn.functional.multi_head_attention_forward
     nn.functional.scaled_dot_product_attention
 """
-RANDOM: dict[str, tuple[float, float] | None] = {**dict.fromkeys(_UNCOMPARABLE.split()), "bernoulli": (0.0, 1.0), "rand_like": (0.0, 1.0)}
+RANDOM: dict[str, tuple[float, float] | None] = {**dict.fromkeys(_UNCOMPARABLE.split()), "bernoulli": (0.0, 1.0)}
 """Operators whose values cannot be compared (the device has its own numbers): shape, type and, where given, range are."""
 
 _RANDOM_ONLY_WITH_DROPOUT = {"nn.functional.multi_head_attention_forward", "nn.functional.scaled_dot_product_attention"}

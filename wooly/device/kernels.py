@@ -20,7 +20,7 @@ from wooly.device.calls import Plan, carry_out, first, make_plan
 from wooly.device.lowering import LOWERINGS, Entry
 from wooly.device.recorder import RECORDER, RECORDS_MAX
 from wooly.device.schema import Arg, Kind, OpInfo, functional_of
-from wooly.device.tensors import Buf, new_handle
+from wooly.device.tensors import Buf, new_handle, new_tensor
 from wooly.errors import ForkError
 
 __all__ = ["make_kernel", "forget_plans", "after_fork"]
@@ -48,10 +48,23 @@ def _describe(value: Any, handles: list[int], numbers: list[Any]) -> Any:
     return type(value)
 
 
+def _several(plan: tuple[Any, ...], handles: list[int], numbers: list[Any]) -> Any:
+    """The rest of a functional call with several outputs, or with one that is not contiguous."""
+    stencil, _, outs, build = plan
+    made = []
+    for out in outs:
+        tensor, handle = new_tensor(out.dtype, out.shape, out.strides, out.nbytes)
+        made.append(tensor)
+        handles.append(handle)
+    RECORDER.push((stencil, handles, numbers))
+    return build(made) if build is not None else None
+
+
 _shared: Final[dict[str, Any]] = {
     "Tensor": torch.Tensor,
     "Parameter": torch.nn.Parameter,
     "describe": _describe,
+    "several": _several,
     "new_handle": new_handle,
     "make_empty": make_empty,
     "make_storage": make_storage,
@@ -121,6 +134,8 @@ def _quick(info: OpInfo, plan: Plan, values: Sequence[Any]) -> tuple[Any, ...]:
         if not info.mutates and plan.build is first and plan.outs[0].strides is None:
             out = plan.outs[0]
             return (stencil, out.dtype, out.shape, out.nbytes)
+        if not info.mutates:
+            return (stencil, None, plan.outs, plan.build)
     if plan.substitute is not None:
         return (None, plan.substitute)
     return (None, lambda *now: carry_out(info, plan, now))
@@ -245,6 +260,7 @@ def _functional_tail(values: str) -> list[str]:
         f"if plan is None: return miss(key, {values})",
         f"if plan[0] is None: return plan[1]{values}",
         "stencil, dtype, shape, nbytes = plan",
+        "if dtype is None: return several(plan, handles, numbers)",
         "handle = new_handle(nbytes)",
         "result = make_empty(shape, dtype)",
         "storage = result.untyped_storage()",
