@@ -1,0 +1,30 @@
+"""Whole programs on the host backend: equal to the reference, to themselves, and for any number of threads."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from jit.engine import Engine
+from tests.unit.test_jit.conftest import Check, run
+from tests.unit.test_jit.programs import random_program
+
+RELAXED = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], derandomize=True
+)
+
+
+@given(seed=st.integers(0, 2**32), length=st.integers(1, 24))
+@RELAXED
+def test_random_programs_agree_with_the_reference(check: Check, seed: int, length: int) -> None:
+    b, inputs = random_program(seed, length)
+    check(b, inputs)
+
+
+@given(seed=st.integers(0, 2**32))
+@settings(RELAXED, max_examples=10)
+def test_results_do_not_depend_on_threads_or_on_the_run(host: Engine, host_alone: Engine, seed: int) -> None:
+    b, inputs = random_program(seed, 16)
+    first, _ = run(host, b, inputs)
+    assert run(host, b, inputs)[0] == first
+    assert run(host_alone, b, inputs)[0] == first
