@@ -5,11 +5,15 @@ May live here: the order. May not: deciding whether (wooly._autoload), how a ses
 
 from __future__ import annotations
 
+import atexit
+import os
+import sys
 from collections.abc import Callable
 
 from wooly.config import Config
-from wooly.device import install
+from wooly.device import fallback, install, transfer
 from wooly.device.face import backend_module, patch
+from wooly.device.face.devices import index_of
 from wooly.device.recorder import RECORDER
 from wooly.link import Link
 
@@ -21,12 +25,26 @@ def activate(config: Config, connect: Callable[[], Link] | None = None) -> None:
 
     Raises RuntimeError when the device is on already. Nothing is sent and no connection is made here.
     """
-    if connect is None:
-
-        def connect() -> Link:
-            from wooly.session import open_session
-
-            return open_session(config)
-
-    install.register(connect, backend_module())
+    fallback.allow_cpu(config.cpu_fallback)
+    transfer.check_device_with(index_of)
+    install.register(connect or (lambda: _open(config)), backend_module())
     patch(RECORDER, config.device_count)
+
+
+def _open(config: Config) -> Link:
+    """A session over the bus. At exit the recorder sends what is pending and closes it; then its totals are shown."""
+    from wooly import progress
+    from wooly.session import open_session
+
+    session = open_session(config, title=os.path.basename(sys.argv[0] if sys.argv else ""))
+    opened_at_s = progress.opened(session.info, config.tenant)
+
+    def finish() -> None:
+        RECORDER.close()
+        session.close()
+        progress.closed(session.totals, opened_at_s)
+
+    # The session's own farewell would come before the recorder's; this runs both in order.
+    atexit.unregister(session.close)
+    atexit.register(finish)
+    return session

@@ -15,8 +15,8 @@ from torch.testing._internal.common_methods_invocations import op_db
 
 from tests.conformance.harness import CLASSES, Outcome, backward, forward, op_name
 from tests.support.loopback import LoopbackLink
+from wooly.activation import activate
 from wooly.config import Config
-from wooly.device.install import install
 
 _DOC = Path(__file__).parents[2] / "docs" / "conformance.md"
 
@@ -104,7 +104,8 @@ def _document(ahead: list[Outcome], back: list[Outcome], backend: str) -> str:
 def main() -> int:
     arguments = _arguments()
     torch.set_num_threads(1)
-    install(Config(), _link(arguments.backend))
+    link = _link(arguments.backend)
+    activate(Config(), lambda: link)
     wanted = set(filter(None, arguments.ops.split(",")))
     ops = [op for op in op_db if torch.float32 in op.dtypes and (not wanted or op.name in wanted or op_name(op) in wanted)]
     ahead, back = _run(ops, arguments)

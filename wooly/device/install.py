@@ -15,17 +15,15 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils import backend_registration
 
-from wooly.config import Config
-from wooly.device import attention, face, fallback, kernels, transfer
+from wooly.device import attention, kernels, transfer
 from wooly.device.backend import BACKEND, all_op_names, has_kernel, library
-from wooly.device.face.devices import index_of
 from wooly.device.lowering import COMPOSITES, LOWERINGS
 from wooly.device.recorder import RECORDER
 from wooly.device.schema import OpInfo, describe, functional_of, overload
 from wooly.device.views import VIEWS, inplace_views, view_kernel
 from wooly.link import Link
 
-__all__ = ["install", "register", "installed", "kernel_names"]
+__all__ = ["register", "installed", "kernel_names"]
 
 _libraries: Final[list[Any]] = []  # registrations live as long as these
 _registered: Final[dict[str, OpInfo]] = {}
@@ -53,22 +51,6 @@ def installed() -> bool:
 def kernel_names() -> list[str]:
     """The operator overloads with a generated kernel."""
     return sorted(_registered)
-
-
-def install(config: Config, link: Link | None = None) -> None:
-    """Switch the device on in this process. The session opens at first use: over NATS by ``config``, or ``link`` when given."""
-
-    def connect() -> Link:
-        if link is not None:
-            return link
-        from wooly.session import open_session  # NATS and its loop are imported only by a process that uses the device
-
-        return open_session(config)
-
-    fallback.allow_cpu(config.cpu_fallback)
-    register(connect, face.backend_module())
-    transfer.check_device_with(index_of)
-    face.patch(RECORDER, config.device_count)
 
 
 def register(connect: Callable[[], Link], module: Any) -> None:
