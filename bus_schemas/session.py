@@ -61,7 +61,7 @@ class OpenSession(msgspec.Struct, frozen=True):
 
 
 class SessionOpened(msgspec.Struct, frozen=True):
-    """The node's answer; ``fault`` set when refused. ``token`` opens the data port."""
+    """The node's answer; ``fault`` set when refused. ``token`` opens the data port. ``gpus``: the devices the session is on."""
 
     session: str
     epoch: int
@@ -71,6 +71,7 @@ class SessionOpened(msgspec.Struct, frozen=True):
     limits: Limits = LIMITS
     lease_ms: int = 30_000
     fault: Fault | None = None
+    gpus: tuple[int, ...] = ()
 
 
 class CloseSession(msgspec.Struct, frozen=True):

@@ -39,7 +39,11 @@ def _open(config: Config) -> Link:
     session = open_session(config, title=os.path.basename(sys.argv[0] if sys.argv else ""))
     opened_at_s = progress.opened(session.info, config.tenant)
 
+    pid = os.getpid()
+
     def finish() -> None:
+        if os.getpid() != pid:
+            return  # a forked child that runs its exit handlers; the session is its parent's
         RECORDER.close()
         session.close()
         progress.closed(session.totals, opened_at_s)

@@ -24,7 +24,7 @@ def _to(tensor: Tensor, index: Any) -> Tensor:
 def _scatter(
     tensor: Tensor, devices: Sequence[int], chunk_sizes: Sequence[int] | None, dim: int, streams: Any = None
 ) -> tuple[Tensor, ...]:
-    chunks = tensor.split(list(chunk_sizes), dim) if chunk_sizes else tensor.chunk(len(devices), dim)
+    chunks = tensor.split_with_sizes(list(chunk_sizes), dim) if chunk_sizes else tensor.chunk(len(devices), dim)
     return tuple(_to(chunk, device) for chunk, device in zip(chunks, devices, strict=False))
 
 

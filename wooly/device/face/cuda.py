@@ -54,14 +54,13 @@ class DeviceProperties:
 
 def _properties(face: Face, index: int) -> DeviceProperties:
     info = face.api.info()
-    devices = info.node.devices if info.node is not None else ()
-    index = index_of(index)
-    if index >= len(devices):
-        raise RuntimeError("the node did not say which device it gave this session; check its version with `wooly ping`")
-    device = devices[index]
-    total = info.quota_bytes or device.vram_bytes
-    node = info.node.node if info.node is not None else ""
-    return DeviceProperties(device.name + NAME_SUFFIX, total, device.cores, f"wooly:{node}:{device.index}")
+    index_of(index)
+    device = memory.device_of(info)
+    if device is None or info.node is None:
+        raise RuntimeError("the node did not say which device it gave this session; compare versions with `wooly ping`")
+    return DeviceProperties(
+        device.name + NAME_SUFFIX, info.quota_bytes or device.vram_bytes, device.cores, f"wooly:{info.node.node}:{device.index}"
+    )
 
 
 class _CudaRuntime(SimpleNamespace):

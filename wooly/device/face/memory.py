@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from bus_schemas.session import DeviceInfo, SessionOpened
 from wooly.device.face.api import Face
 from wooly.device.memory import MEMORY
 
-__all__ = ["stats", "reset_peak", "reset_accumulated", "set_fraction", "fraction", "mem_get_info"]
+__all__ = ["stats", "reset_peak", "reset_accumulated", "set_fraction", "fraction", "mem_get_info", "device_of"]
 
 _POOLS: Final = ("all", "large_pool", "small_pool")
 _BYTES: Final = ("allocated_bytes", "active_bytes", "reserved_bytes", "requested_bytes")
@@ -65,7 +66,15 @@ def mem_get_info(face: Face) -> tuple[int, int]:
     info = face.api.info()
     if info.quota_bytes:
         return max(info.quota_bytes - MEMORY.allocated, 0), info.quota_bytes
-    devices = info.node.devices if info.node is not None else ()
-    if not devices:
+    device = device_of(info)
+    if device is None:
         return 0, 0
-    return devices[0].vram_free_bytes, devices[0].vram_bytes
+    # What was free when the session opened, less what this process has taken since.
+    return max(device.vram_free_bytes - MEMORY.allocated, 0), device.vram_bytes
+
+
+def device_of(info: SessionOpened) -> DeviceInfo | None:
+    """The device a session is on; None when the node did not say."""
+    devices = info.node.devices if info.node is not None else ()
+    wanted = info.gpus[0] if info.gpus else 0
+    return next((device for device in devices if device.index == wanted), None)

@@ -1,0 +1,62 @@
+"""Two lines on standard error: where the script runs, and what it used.
+
+May live here: these lines. May not: anything on standard output, which belongs to the script.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+
+from bus_schemas.session import SessionClosed, SessionOpened
+
+__all__ = ["opened", "closed", "opened_text", "closed_text", "credits_text"]
+
+_MICRO = 1_000_000
+
+
+def credits_text(micro: int) -> str:
+    """Micro-credits as credits, without trailing zeros: ``1.5``."""
+    whole, part = divmod(abs(micro), _MICRO)
+    text = f"{whole}.{part:06d}".rstrip("0").rstrip(".")
+    return f"-{text}" if micro < 0 else text
+
+
+def opened_text(info: SessionOpened, tenant: str) -> str:
+    """Which node and GPU, and who pays."""
+    node = info.node
+    if node is None:
+        return f"wooly: session {info.session}, tenant {tenant}"
+    index = info.gpus[0] if info.gpus else 0
+    name = next((device.name for device in node.devices if device.index == index), "?")
+    return f"wooly: node {node.name}, GPU {index} ({name}), tenant {tenant}"
+
+
+def closed_text(totals: SessionClosed, seconds: float) -> str:
+    """What the session used."""
+    return (
+        f"wooly: {seconds:.1f} s, {totals.launches} launches, {totals.core_ns / 1e9:.3f} core-seconds; "
+        f"credits: {credits_text(totals.core_credits_micro)} core, {credits_text(totals.vram_credits_micro)} VRAM"
+    )
+
+
+def _say(line: str) -> None:
+    # Standard error may be closed, as under a daemon: then there is nobody to tell.
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()
+
+
+def opened(info: SessionOpened, tenant: str) -> float:
+    """Say where the script runs; returns the time for ``closed``."""
+    _say(opened_text(info, tenant))
+    return time.monotonic()
+
+
+def closed(totals: SessionClosed | None, opened_at_s: float) -> None:
+    """Say what it used; ``totals`` None: the node did not say."""
+    if totals is None:
+        _say("wooly: the node did not say what the session used; `wooly credits` shows the bill")
+    else:
+        _say(closed_text(totals, time.monotonic() - opened_at_s))
