@@ -100,9 +100,9 @@ class _Call:
     def array(self, i: int) -> Array:
         return load(self.instr.ins[i], self.scalars, self.buffers)
 
-    def number(self, i: int) -> float:
-        """Immediate ``i`` as f64 in the type it is converted to."""
-        return float(self.array(i))
+    def number(self, i: int) -> np.float64:
+        """Immediate ``i``, converted to its type, as f64: a NumPy number, so that dividing by 0 gives an infinity and no exception."""
+        return np.float64(self.array(i))
 
     def out(self, i: int = 0) -> Operand:
         return self.instr.outs[i]

@@ -72,7 +72,7 @@ def immediate(value: Number, dtype: DType) -> Array:
     if dtype is DType.BOOL:
         return np.asarray(value != 0)
     if dtype.is_complex:
-        return np.asarray(complex(value), dtype.numpy)
+        return np.asarray(value if isinstance(value, complex) else _to_f64(value)).astype(dtype.numpy)
     if dtype.is_integer:
         if isinstance(value, int):
             bits = 8 * dtype.itemsize

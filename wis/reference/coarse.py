@@ -147,13 +147,13 @@ def sdpa_dx(a: Attention, scale: float, mask: Array | None, causal: bool) -> tup
 class AdamW(NamedTuple):
     """The immediates of ``adamw``, in their order."""
 
-    lr: float
-    beta1: float
-    beta2: float
-    weight_decay: float
-    eps: float
-    bias1: float
-    bias2_sqrt: float
+    lr: np.float64
+    beta1: np.float64
+    beta2: np.float64
+    weight_decay: np.float64
+    eps: np.float64
+    bias1: np.float64
+    bias2_sqrt: np.float64
 
 
 def adamw(p: Array, m: Array, v: Array, g: Array, h: AdamW, decoupled: bool, maximize: bool) -> tuple[Array, Array, Array]:

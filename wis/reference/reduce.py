@@ -59,10 +59,14 @@ def _padded(x: Array, n: int, rows: int, start: int, axis: int) -> Array:
 
 def _sequential(ufunc: np.ufunc, lanes: Array, start: int, axis: int) -> Array:
     """Fold rows one after the other: NumPy adds along an axis that is not the innermost in order (it pairs only along the innermost)."""
-    if lanes.shape[2] == 1:  # a size-1 innermost axis would be merged away and the fold would become the innermost one
-        return np.asarray(ufunc.accumulate(lanes, axis=axis, dtype=lanes.dtype)[-1] if lanes.shape[axis] else np.full_like(lanes[0], start))
-    result = ufunc.reduce(lanes, axis=axis, dtype=lanes.dtype)
-    return np.asarray(ufunc(np.asarray(start, lanes.dtype), result))  # 0 + -0 is 0: the fold starts from ``start``
+    first = np.asarray(start, lanes.dtype)
+    if lanes.shape[axis] == 0:
+        return np.full(lanes.shape[:axis] + lanes.shape[axis + 1 :], first)
+    if lanes.shape[-1] == 1:  # a size-1 innermost axis would be merged away and the fold would become the innermost one
+        folded = np.take(ufunc.accumulate(lanes, axis=axis, dtype=lanes.dtype), -1, axis)
+    else:
+        folded = ufunc.reduce(lanes, axis=axis, dtype=lanes.dtype)
+    return np.asarray(ufunc(first, folded))  # 0 + -0 is 0: the fold starts from ``start``
 
 
 def arg(name: str, x: Array, dim: int) -> Array:

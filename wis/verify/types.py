@@ -10,9 +10,9 @@ from wis.ops import Dist, Types
 from wis.program import BoundInstr, Operand, Scalar
 from wis.verify.report import Report
 
-__all__ = ["check_types"]
+__all__ = ["ORDERED_ONLY", "check_types"]
 
-_ORDERED_ONLY: Final = frozenset({
+ORDERED_ONLY: Final = frozenset({
     "abs", "sign", "floor_div", "trunc_div", "mod", "fmod", "min", "max", "fmin", "fmax", "reduce_max", "reduce_min",
     "lt", "le", "gt", "ge",
 })  # fmt: skip
@@ -58,7 +58,7 @@ def _same(allowed: frozenset[DType], what: str) -> Callable[[BoundInstr, Report]
         dtype = _common(instr)
         if dtype not in allowed:
             report.instr("type", f"{instr.op.name} takes {what}, not {dtype.text}")
-        elif instr.op.name in _ORDERED_ONLY:
+        elif instr.op.name in ORDERED_ONLY:
             _ordered(instr, report, dtype)
         for number in range(len(instr.outs)):
             _want_out(instr, report, dtype, number)
@@ -77,7 +77,7 @@ def _compare(instr: BoundInstr, report: Report) -> None:
     dtype = next((x.dtype for x in instr.ins if isinstance(x, Operand)), instr.ins[0].dtype)
     for number in range(len(instr.ins)):
         _want_in(instr, report, dtype, number)
-    if instr.op.name in _ORDERED_ONLY:
+    if instr.op.name in ORDERED_ONLY:
         _ordered(instr, report, dtype)
 
 

@@ -70,8 +70,9 @@ def test_sum_order_does_not_depend_on_strides() -> None:
 
 
 def test_sum_of_negative_zeros_is_zero_and_bf16_accumulates_wide() -> None:
-    (got,), _ = apply("sum", [(DType.F32, (1,))], [np.full(40, -0.0, np.float32)])
-    assert not np.signbit(got[0])
+    for shape, out in (((40,), (1,)), ((40, 1), (1, 1)), ((3, 40), (1, 40)), ((2,), (1,)), ((3,), (3,))):
+        (got,), _ = apply("sum", [(DType.F32, out)], [np.full(shape, -0.0, np.float32)])
+        assert not np.signbit(got).any(), shape
     (wide,), _ = apply("sum", [(DType.BF16, (1,))], [np.ones(1000, ml_dtypes.bfloat16)])
     assert float(wide[0]) == 1000.0  # bf16 alone would stop at 256
 
@@ -79,8 +80,9 @@ def test_sum_of_negative_zeros_is_zero_and_bf16_accumulates_wide() -> None:
 def test_integer_sums_wrap_and_empty_folds_have_units() -> None:
     (got,), _ = apply("sum", [(DType.I8, (1,))], [np.full(3, 100, np.int8)])
     assert got.tolist() == [44]
-    (one,), _ = apply("prod", [(DType.I32, (2, 1))], [np.zeros((2, 0), np.int32)])
-    assert one.tolist() == [[1], [1]]
+    for shape, out in (((2, 0), (2, 1)), ((0, 2), (1, 2)), ((0, 1), (1, 1)), ((0,), (1,)), ((0, 0), (1, 1))):
+        (one,), _ = apply("prod", [(DType.I32, out)], [np.zeros(shape, np.int32)])
+        assert (one == 1).all(), shape
 
 
 # Known answers of Philox 4x32 with 10 rounds (Random123's kat_vectors; counter words 2 and 3 are always 0 here).
