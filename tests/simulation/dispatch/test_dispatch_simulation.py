@@ -1,0 +1,88 @@
+"""Many sessions, failures and reorderings against the dispatcher, by seed. Also: the simulator catches bugs it is given."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler.dispatch import Dispatch, LaunchFinished
+from scheduler.errors import StimulusError
+from tests.simulation.dispatch.auditor import AuditError, Auditor
+from tests.simulation.dispatch.canaries import CANARIES
+from tests.simulation.dispatch.checkers import check_bounds, check_journal, check_occupancy, check_reasons_are_named
+from tests.simulation.dispatch.workload import Step, run
+
+SEEDS = 60
+ACTIONS = 400
+
+
+def simulate(seed: int, dispatch: Dispatch, actions: int = ACTIONS) -> tuple[list[Step], Auditor]:
+    """One audited run. Raises AuditError naming the seed and the step."""
+    auditor = Auditor()
+    steps: list[Step] = []
+    for stimulus, decisions in run(seed, dispatch, actions):
+        steps.append((stimulus, decisions))
+        try:
+            auditor.judge(stimulus, decisions)
+        except AuditError as error:
+            raise AuditError(f"seed {seed}, step {len(steps)}, {stimulus!r} -> {decisions!r}: {error}") from None
+    auditor.finish()
+    return steps, auditor
+
+
+@pytest.mark.parametrize("block", range(6))
+def test_every_decision_is_one_the_model_allows(block: int) -> None:
+    completed = 0
+    for seed in range(block * SEEDS // 6, (block + 1) * SEEDS // 6):
+        dispatch = Dispatch()
+        steps, auditor = simulate(seed, dispatch)
+        check_reasons_are_named(steps)
+        check_bounds(dispatch, auditor.config)
+        check_journal(steps)
+        check_occupancy(steps, dispatch)
+        completed += auditor.completed
+    assert completed > 100, "the workload hardly runs anything: it tests nothing"
+
+
+def test_a_seed_reproduces_a_run() -> None:
+    first, _ = simulate(7, Dispatch())
+    second, _ = simulate(7, Dispatch())
+    other, _ = simulate(8, Dispatch())
+    assert check_journal(first) == check_journal(second) != check_journal(other)
+
+
+def test_the_workload_reaches_every_reason() -> None:
+    """A simulator that never drives the dispatcher into a corner does not test the corner."""
+    reasons: set[str] = set()
+    kinds: set[str] = set()
+    for seed in range(SEEDS):
+        for _, decisions in run(seed, Dispatch(), ACTIONS):
+            kinds.update(type(decision).__name__ for decision in decisions)
+            reasons.update(getattr(decision, "reason", "") for decision in decisions)
+    assert kinds == {"Launch", "Park", "Drop", "Refuse", "Release"}
+    assert reasons - {""} == {
+        "already_run", "already_waiting", "after_last", "session_over", "epoch_stale", "session_unknown", "session_closing",
+        "session_faulted", "priority_invalid", "seq_invalid", "epoch_unknown", "parked_batches_full", "parked_bytes_full",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("canary", CANARIES, ids=lambda canary: canary.__name__)
+def test_the_simulator_catches_a_bug(canary: type[Dispatch]) -> None:
+    for seed in range(SEEDS):
+        try:
+            simulate(seed, canary())
+        except (AuditError, StimulusError, KeyError):
+            return
+    pytest.fail(f"{canary.__name__} passed {SEEDS} seeds: {canary.__doc__}")
+
+
+def test_every_launch_of_a_quiet_world_finishes() -> None:
+    """Sanity of the drain: nothing that was launched is left in flight."""
+    for seed in range(5):
+        steps, _ = simulate(seed, Dispatch(), actions=200)
+        assert any(isinstance(stimulus, LaunchFinished) for stimulus, _ in steps)
+
+
+@pytest.mark.soak
+def test_many_seeds() -> None:
+    for seed in range(SEEDS, 3_000):
+        simulate(seed, Dispatch())
