@@ -155,7 +155,7 @@ for _c, _n, _t, _d in (
     (37, "erfc", Types.REAL, "1 - erf(x), accurate for large x"),
     (38, "erfinv", Types.REAL, "inverse of erf"),
     (39, "lgamma", Types.REAL, "log |gamma(x)|"),
-    (40, "digamma", Types.REAL, "derivative of lgamma; poles give NaN, 0 gives -inf with the sign of 0"),
+    (40, "digamma", Types.REAL, "derivative of lgamma; poles give NaN, 0 an infinity of the opposite sign"),
     (41, "sigmoid", Types.FLOAT, "1 / (1 + exp(-x))"),
     (42, "floor", Types.REAL, "round towards -inf"),
     (43, "ceil", Types.REAL, "round towards +inf"),

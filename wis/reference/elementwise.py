@@ -32,8 +32,7 @@ def _wide(f: Callable[..., Any]) -> Function:
 
 
 def _sign(x: Array) -> Array:
-    unit = (x > 0).astype(x.dtype) - (x < 0).astype(x.dtype)
-    return np.where(np.isnan(x), x, unit) if x.dtype.kind == "f" else np.asarray(unit)
+    return np.asarray((x > 0).astype(x.dtype) - (x < 0).astype(x.dtype))  # neither for NaN: 0
 
 
 def _sigmoid(x: Array) -> Array:
