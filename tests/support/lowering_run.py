@@ -146,8 +146,7 @@ def mirror_call(op: Any, args: Sequence[Any], kwargs: dict[str, Any], *, compare
     if entry is None:
         raise Unsupported(f"{info.name} has no lowering")
     values = list(args)
-    for arg in info.args[len(values) :]:
-        values.append(kwargs[arg.name] if arg.name in kwargs else arg.default)
+    values += [kwargs[arg.name] if arg.name in kwargs else arg.default for arg in info.args[len(values) :]]
     found = _Arguments()
     lowered_args, lowered_kwargs, targets = _lowered_arguments(info, entry, values, found)
     result = op(*args, **kwargs)
@@ -247,6 +246,9 @@ class Mirror(TorchDispatchMode):
         name = _name(func)
         if self._is_free(func, name):
             return func(*args, **kwargs)
+        if torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd"):
+            with self:
+                return func.decompose(*args, **kwargs)
         try:
             result = mirror_call(func, args, kwargs, compare=self._compare)
             self.native[name] += 1
@@ -262,11 +264,7 @@ class Mirror(TorchDispatchMode):
         """Views, in-place views and what makes no values cost no instruction."""
         base = name.partition(".")[0]
         return (
-            base in _IGNORED
-            or base.startswith("aten::empty")
-            or base.startswith("aten::new_empty")
-            or func.is_view
-            or (torch.Tag.inplace_view in func.tags)
+            base in _IGNORED or base.startswith(("aten::empty", "aten::new_empty")) or func.is_view or (torch.Tag.inplace_view in func.tags)
         )
 
     def _otherwise(self, func: Any, name: str, args: Any, kwargs: Any, reason: str) -> Any:

@@ -9,7 +9,6 @@ from typing import Final
 
 from wis.dtypes import DType
 from wooly.device.lowering.dtypes import accumulate, result_type
-from wooly.device.lowering.errors import Unsupported
 from wooly.device.lowering.index import take_rows
 from wooly.device.lowering.reduce import mean_over, sum_over
 from wooly.device.lowering.registry import lowers
@@ -202,7 +201,9 @@ def bce_with_logits(
 # --- margins between classes
 
 
-def _rows(t: Trace, x: Meta) -> Meta:
+def _rows(x: Meta) -> Meta:
+    """[batch, classes]; torch lets both be missing."""
+    x = x.unsqueeze(0) if x.ndim == 0 else x
     return x.unsqueeze(0) if x.ndim == 1 else x
 
 
@@ -211,10 +212,8 @@ def multi_margin_loss(
     t: Trace, x: Meta, target: Meta, p: float = 1, margin: Value = 1, weight: Meta | None = None, reduction: int = _MEAN
 ) -> Meta:
     """mean over classes j != target of max(0, margin - x[target] + x[j]) ** p, weighted by the target class."""
-    if x.ndim == 0:
-        raise Unsupported("multi_margin_loss of a 0-dim tensor")
-    scalar = x.ndim == 1
-    rows = _rows(t, x)
+    scalar = x.ndim < 2
+    rows = _rows(x)
     column = (target.unsqueeze(0) if target.ndim == 0 else target).unsqueeze(-1)
     own = t.temp(rows.dtype, column.shape)
     t.emit("gather", [own], [rows, t.cast(column, DType.I64)], (1,))
@@ -225,5 +224,6 @@ def multi_margin_loss(
     other = t.map("ne", t.iota(rows.shape[1]), column, dtype=DType.I64)
     total = t.reduce("sum", t.where(other, gap, 0.0, dtype=gap.dtype), [1])
     loss = t.map("div", total, float(rows.shape[1]))
-    loss = loss.squeeze(0) if scalar and reduction == _NONE else loss
+    if reduction == _NONE:
+        return loss.squeeze(0) if scalar and t.want().shape == () else loss
     return _reduced(t, loss, reduction)

@@ -114,12 +114,8 @@ def nanmedian_dim(t: Trace, x: Meta, dim: int, keepdim: bool = False) -> list[Me
     values, places = _sorted(t, x, dim)
     present = t.reduce("sum", t.map("not", t.map("is_nan", x)), [dim], True, DType.I64)
     rank = t.map("max", t.map("floor_div", t.map("sub", present, 1), 2), 0)
-    found = []
-    for part in (values, places):
-        out = t.temp(part.dtype, rank.shape)
-        t.emit("gather", [out], [part, rank], (dim,))
-        found.append(out if keepdim else out.squeeze(dim))
-    return found
+    found = [_gathered(t, part, rank, dim) for part in (values, places)]
+    return found if keepdim else [part.squeeze(dim) for part in found]
 
 
 @lowers("aten::nanmedian")
@@ -127,6 +123,44 @@ def nanmedian(t: Trace, x: Meta) -> Meta:
     if x.numel == 0:
         return t.full((), math.nan, x.dtype)
     return nanmedian_dim(t, t.reshape(x, (x.numel,)), 0)[0]
+
+
+@lowers("aten::mode")
+def mode(t: Trace, x: Meta, dim: int = -1, keepdim: bool = False) -> list[Meta]:
+    """The least of the most frequent: in sorted order, the first element whose run is longest."""
+    if x.ndim == 0:
+        return _alone(t, x)
+    dim %= x.ndim
+    values, places = _sorted(t, x, dim)
+    n = x.shape[dim]
+    change = t.full(x.shape, 0, DType.I64)
+    t.store(change.narrow(dim, 1, n - 1), t.map("ne", values.narrow(dim, 1, n - 1), values.narrow(dim, 0, n - 1)))
+    group = _running(t, "cumsum", change, dim, DType.I64)
+    lengths = t.full(x.shape, 0, DType.I64)
+    t.emit("scatter", [lengths], [t.full((), 1, DType.I64).expand(x.shape), group], (dim, ScatterMode.ADD))
+    best = arg_extreme(t, "argmax", _gathered(t, lengths, group, dim), dim, True)
+    found = [_gathered(t, part, best, dim) for part in (values, places)]
+    return found if keepdim else [part.squeeze(dim) for part in found]
+
+
+def _gathered(t: Trace, x: Meta, index: Meta, dim: int) -> Meta:
+    out = t.temp(x.dtype, index.shape)
+    t.emit("gather", [out], [x, index], (dim,))
+    return out
+
+
+@lowers("aten::nonzero_static")
+def nonzero_static(t: Trace, x: Meta, *, size: int, fill_value: int = -1) -> Meta:
+    """The first ``size`` index rows of true elements, [size, rank]; rows beyond their count hold ``fill_value``."""
+    if size == 0 or x.ndim == 0 or x.numel == 0:
+        return t.full((size, x.ndim), fill_value, DType.I64)
+    rows, count = t.temp(DType.I64, (x.numel, x.ndim)), t.temp(DType.I64, (1,))
+    t.emit("nonzero", [rows, count], [x])
+    used = min(size, x.numel)
+    out = t.full((size, x.ndim), fill_value, DType.I64)
+    valid = t.map("lt", t.iota(used), count).unsqueeze(-1)
+    t.store(out.narrow(0, 0, used), t.where(valid, rows.narrow(0, 0, used), fill_value, dtype=DType.I64))
+    return out
 
 
 # --- running results

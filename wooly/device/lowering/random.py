@@ -76,6 +76,11 @@ def normal(t: Trace, x: Any, mean: Value = 0.0, std: Value = 1.0, *, generator: 
     return _spread(t, _normal_draw(t, x), mean, std)
 
 
+@lowers("aten::normal_", mutates=(0,), special={"mean": (0,), "std": (1,)})
+def normal_in_place(t: Trace, x: Meta, mean: Value = 0.0, std: Value = 1.0, *, generator: Any = None) -> None:
+    t.write(x, t.cast(_spread(t, _normal_draw(t, x), mean, std), x.dtype))
+
+
 def _normal_draw(t: Trace, like: Meta | Expected) -> Meta:
     if like.dtype in COMPLEX:
         return _complex_draw(t, like, Dist.NORMAL, math.sqrt(0.5))

@@ -1,0 +1,162 @@
+"""Operations whose output sizes depend on data: Python over other device operations, waiting once for the size.
+
+May live here: composites (they get device tensors). May not: lowerings, except of the fixed-size helper they share (order).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from wooly.device.lowering.registry import composite
+
+__all__ = ["nonzero"]
+
+
+@composite("aten::nonzero")
+def nonzero(x: Tensor) -> Tensor:
+    """Indices of the true elements, [count, rank]."""
+    if x.dim() == 0:
+        return torch.empty((int(x.ne(0).sum().item()), 0), dtype=torch.int64, device=x.device)
+    return torch.nonzero_static(x, size=int(torch.count_nonzero(x).item()))
+
+
+@composite("aten::masked_select")
+def masked_select(x: Tensor, mask: Tensor) -> Tensor:
+    shape = torch.broadcast_shapes(x.shape, mask.shape)
+    x, mask = x.expand(shape), mask.expand(shape)
+    return torch.index_select(x.reshape(-1), 0, nonzero(mask.reshape(-1)).squeeze(1))
+
+
+@composite("aten::index.Tensor")
+def index(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
+    """Indexing where some indices are masks: each becomes the positions of its true elements."""
+    plain: list[Tensor | None] = []
+    for i in indices:
+        if i is not None and i.dtype in (torch.bool, torch.uint8):
+            plain += nonzero(i).unbind(1) if i.dim() else [nonzero(i.reshape(1)).squeeze(1)]
+            if not i.dim():
+                x = x.unsqueeze(len(plain) - 1)
+        else:
+            plain.append(i)
+    result: Tensor = torch.ops.aten.index.Tensor(x, plain)
+    return result
+
+
+@composite("aten::index_put")
+def index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
+    return index_put_(x.clone(), indices, values, accumulate)
+
+
+@composite("aten::index_put_")
+def index_put_(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
+    """As ``index``; what is written through the expanded view lands in ``x``."""
+    target, plain = x, list[Tensor | None]()
+    for i in indices:
+        if i is not None and i.dtype in (torch.bool, torch.uint8):
+            plain += nonzero(i).unbind(1) if i.dim() else [nonzero(i.reshape(1)).squeeze(1)]
+            if not i.dim():
+                target = target.unsqueeze(len(plain) - 1)
+        else:
+            plain.append(i)
+    torch.ops.aten.index_put_(target, plain, values, accumulate)
+    return x
+
+
+@composite("aten::repeat_interleave.Tensor")
+def repeat_interleave(repeats: Tensor, output_size: int | None = None) -> Tensor:
+    """Element i, ``repeats[i]`` times: position j belongs to the first i whose running total passes j."""
+    ends = repeats.cumsum(0)
+    total = output_size if output_size is not None else int(ends[-1].item()) if repeats.numel() else 0
+    positions = torch.arange(total, dtype=ends.dtype, device=repeats.device)
+    return torch.searchsorted(ends, positions, right=True).to(repeats.dtype)
+
+
+@composite("aten::bincount")
+def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
+    size = max(minlength, int(x.max().item()) + 1 if x.numel() else 0)
+    if x.numel() and bool((x < 0).any().item()):
+        raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
+    dtype = torch.int64 if weights is None else weights.dtype if weights.is_floating_point() else torch.float64
+    values = torch.ones_like(x, dtype=dtype) if weights is None else weights.to(dtype)
+    return torch.zeros(size, dtype=dtype, device=x.device).index_add_(0, x.to(torch.int64), values)
+
+
+# --- unique
+
+
+def _groups(starts: Tensor) -> tuple[Tensor, Tensor]:
+    """(positions where a group starts, group number of every position), for bool ``starts`` along one dimension."""
+    return nonzero(starts).squeeze(1), starts.cumsum(0) - 1
+
+
+def _starts(rows: Tensor) -> Tensor:
+    """bool: is row i other than row i - 1 (the first one always)?"""
+    first = torch.ones(min(rows.size(0), 1), dtype=torch.bool, device=rows.device)
+    differs = rows[1:].ne(rows[:-1])
+    return torch.cat([first, differs if rows.dim() == 1 else differs.flatten(1).any(1)])
+
+
+def _counts(positions: Tensor, total: int) -> Tensor:
+    ends = torch.cat([positions[1:], torch.full((min(positions.size(0), 1),), total, dtype=torch.int64, device=positions.device)])
+    return ends - positions
+
+
+def _empty(x: Tensor) -> Tensor:
+    return torch.empty(0, dtype=torch.int64, device=x.device)
+
+
+@composite("aten::_unique2")
+def unique2(x: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    values, order = x.reshape(-1).sort()
+    positions, groups = _groups(_starts(values))
+    inverse = _empty(x)
+    if return_inverse:
+        inverse = torch.empty_like(groups).scatter_(0, order, groups).reshape(x.shape)
+    counts = _counts(positions, values.size(0)) if return_counts else _empty(x)
+    return values.index_select(0, positions), inverse, counts
+
+
+@composite("aten::_unique")
+def unique(x: Tensor, sorted: bool = True, return_inverse: bool = False) -> tuple[Tensor, Tensor]:
+    return unique2(x, sorted, return_inverse)[:2]
+
+
+@composite("aten::unique_dim")
+def unique_dim(
+    x: Tensor, dim: int, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows in lexicographic order: stable sorts by the last column first."""
+    rows = x.movedim(dim, 0)
+    flat = rows.reshape(rows.size(0), -1)
+    order = torch.arange(rows.size(0), device=x.device)
+    for column in reversed(range(flat.size(1))):
+        by_column = torch.sort(flat[:, column].index_select(0, order), stable=True)[1]
+        order = order.index_select(0, by_column)
+    ordered = rows.index_select(0, order)
+    positions, groups = _groups(_starts(ordered))
+    inverse = torch.empty_like(groups).scatter_(0, order, groups)
+    return ordered.index_select(0, positions).movedim(0, dim), inverse, _counts(positions, rows.size(0))
+
+
+@composite("aten::unique_consecutive")
+def unique_consecutive(
+    x: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    rows = x.reshape(-1) if dim is None else x.movedim(dim, 0)
+    positions, groups = _groups(_starts(rows))
+    values = rows.index_select(0, positions)
+    inverse = groups.reshape(x.shape) if dim is None else groups
+    counts = _counts(positions, rows.size(0))
+    return (
+        values if dim is None else values.movedim(0, dim),
+        inverse if return_inverse else _empty(x),
+        counts if return_counts else _empty(x),
+    )
+
+
+@composite("aten::unique_dim_consecutive")
+def unique_dim_consecutive(x: Tensor, dim: int, return_inverse: bool = False, return_counts: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    return unique_consecutive(x, return_inverse, return_counts, dim)

@@ -1,0 +1,142 @@
+"""Resizing images: nearest, linear and cubic, one dimension after the other, and their gradients.
+
+Every mode is a list of taps a dimension: (which input each output reads, with which weight). Forward gathers along the taps, backward adds
+along them. Positions are computed in f32, as torch does.
+
+May live here: upsample_* operations. May not: sampling at positions from tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from wis.dtypes import DType
+from wis.ops import ScatterMode
+from wooly.device.lowering.registry import lowers
+from wooly.device.lowering.trace import Trace
+from wooly.device.lowering.values import Meta
+
+__all__: list[str] = []
+
+Tap = tuple[Meta, Meta | None]
+_CUBIC: Final = -0.75
+_SCALES: Final = ("scales", "scales_d", "scales_h", "scales_w")
+
+
+def _clamped(t: Trace, index: Meta, size: int) -> Meta:
+    return t.map("min", t.map("max", index, 0), size - 1)
+
+
+def _nearest(t: Trace, size: int, count: int, scale: float | None, shift: float) -> list[Tap]:
+    step = 1 / scale if scale else size / count
+    place = t.map("mul", t.map("add", t.iota(count, DType.F32), shift), step)
+    return [(_clamped(t, t.cast(t.map("floor", place), DType.I64), size), None)]
+
+
+def _place(t: Trace, size: int, count: int, align_corners: bool, scale: float | None, clamp: bool) -> Meta:
+    """The position in the input that each output looks at, f32 [count]."""
+    index = t.iota(count, DType.F32)
+    if align_corners:
+        return t.map("mul", index, (size - 1) / (count - 1) if count > 1 else 0.0)
+    place = t.map("sub", t.map("mul", t.map("add", index, 0.5), 1 / scale if scale else size / count), 0.5)
+    return t.map("max", place, 0.0) if clamp else place
+
+
+def _linear(t: Trace, size: int, count: int, align_corners: bool, scale: float | None) -> list[Tap]:
+    place = _place(t, size, count, align_corners, scale, True)
+    low = _clamped(t, t.cast(t.map("floor", place), DType.I64), size)
+    high = t.map("min", t.map("add", low, 1), size - 1)
+    share = t.map("min", t.map("max", t.map("sub", place, t.cast(low, DType.F32)), 0.0), 1.0)
+    return [(low, t.map("sub", 1.0, share)), (high, share)]
+
+
+def _near(t: Trace, x: Meta) -> Meta:
+    """((A + 2) x - (A + 3)) x^2 + 1, for |x| <= 1."""
+    inner = t.map("sub", t.map("mul", x, _CUBIC + 2), _CUBIC + 3)
+    return t.map("add", t.map("mul", t.map("mul", inner, x), x), 1.0)
+
+
+def _far(t: Trace, x: Meta) -> Meta:
+    """((A x - 5 A) x + 8 A) x - 4 A, for 1 < |x| < 2."""
+    inner = t.map("sub", t.map("mul", x, _CUBIC), 5 * _CUBIC)
+    return t.map("sub", t.map("mul", t.map("add", t.map("mul", inner, x), 8 * _CUBIC), x), 4 * _CUBIC)
+
+
+def _cubic(t: Trace, size: int, count: int, align_corners: bool, scale: float | None) -> list[Tap]:
+    place = _place(t, size, count, align_corners, scale, False)
+    floor = t.map("floor", place)
+    share, low = t.map("sub", place, floor), t.cast(floor, DType.I64)
+    other = t.map("sub", 1.0, share)
+    weights = [_far(t, t.map("add", share, 1.0)), _near(t, share), _near(t, other), _far(t, t.map("add", other, 1.0))]
+    return [(_clamped(t, t.map("add", low, k - 1), size), weight) for k, weight in enumerate(weights)]
+
+
+def _column(weight: Meta, ndim: int, dim: int) -> Meta:
+    """A weight per output as a tensor that broadcasts along ``dim``."""
+    for _ in range(ndim - dim - 1):
+        weight = weight.unsqueeze(-1)
+    return weight
+
+
+def _gathered(t: Trace, x: Meta, dim: int, taps: Sequence[Tap]) -> Meta:
+    total: Meta | None = None
+    for index, weight in taps:
+        part = t.temp(x.dtype, (*x.shape[:dim], index.shape[0], *x.shape[dim + 1 :]))
+        t.emit("index", [part.move(dim, 0)], [x.move(dim, 0), index])
+        if weight is not None:
+            part = t.map("mul", part, _column(weight, x.ndim, dim), dtype=x.dtype)
+        total = part if total is None else t.map("add", total, part)
+    assert total is not None, "every mode has taps"
+    return total
+
+
+def _scattered(t: Trace, dy: Meta, dim: int, size: int, taps: Sequence[Tap]) -> Meta:
+    out = t.full((*dy.shape[:dim], size, *dy.shape[dim + 1 :]), 0, dy.dtype)
+    for index, weight in taps:
+        part = dy if weight is None else t.map("mul", dy, _column(weight, dy.ndim, dim), dtype=dy.dtype)
+        t.emit("index_put", [out.move(dim, 0)], [part.move(dim, 0), index], (ScatterMode.ADD,))
+    return out
+
+
+Taps = Callable[[Trace, int, int, Sequence[Any], float | None], list[Tap]]
+
+
+def _forward(taps: Taps, rank: int, n_flags: int) -> Callable[..., Meta]:
+    """``n_flags``: 1 when the overload takes align_corners before its scales."""
+
+    def lowering(t: Trace, x: Meta, output_size: Sequence[int], *rest: Any) -> Meta:
+        flags, scales = rest[:n_flags], [*rest[n_flags:], *[None] * rank]
+        out = t.acc(x)
+        for i in range(rank):
+            dim = x.ndim - rank + i
+            out = _gathered(t, out, dim, taps(t, x.shape[dim], output_size[i], flags, scales[i]))
+        return out
+
+    return lowering
+
+
+def _backward(taps: Taps, rank: int, n_flags: int) -> Callable[..., Meta]:
+    def lowering(t: Trace, dy: Meta, output_size: Sequence[int], input_size: Sequence[int], *rest: Any) -> Meta:
+        flags, scales = rest[:n_flags], [*rest[n_flags:], *[None] * rank]
+        out = t.acc(dy)
+        for i in reversed(range(rank)):
+            dim = dy.ndim - rank + i
+            out = _scattered(t, out, dim, input_size[dim], taps(t, input_size[dim], output_size[i], flags, scales[i]))
+        return out
+
+    return lowering
+
+
+_MODES: Final[dict[str, tuple[Taps, int, int]]] = {
+    "upsample_linear1d": (lambda t, n, m, flags, s: _linear(t, n, m, flags[0], s), 1, 1),
+    "upsample_bilinear2d": (lambda t, n, m, flags, s: _linear(t, n, m, flags[0], s), 2, 1),
+    "upsample_trilinear3d": (lambda t, n, m, flags, s: _linear(t, n, m, flags[0], s), 3, 1),
+    "upsample_bicubic2d": (lambda t, n, m, flags, s: _cubic(t, n, m, flags[0], s), 2, 1),
+}
+for _rank in (1, 2, 3):
+    _MODES[f"upsample_nearest{_rank}d"] = (lambda t, n, m, flags, s: _nearest(t, n, m, s, 0.0), _rank, 0)
+    _MODES[f"_upsample_nearest_exact{_rank}d"] = (lambda t, n, m, flags, s: _nearest(t, n, m, s, 0.5), _rank, 0)
+for _name, _mode in _MODES.items():
+    lowers(f"aten::{_name}", concrete=_SCALES)(_forward(*_mode))
+    lowers(f"aten::{_name}_backward", concrete=_SCALES)(_backward(*_mode))
