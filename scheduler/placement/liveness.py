@@ -11,12 +11,13 @@ import msgspec
 
 from bus_schemas.events import NodeLost, NodeRecovered, TaskStateChanged
 from scheduler.errors import StimulusError
-from scheduler.placement.view import FAILED, QUEUED, ClusterView
+from scheduler.placement.view import CUT_RESTARTED, FAILED, QUEUED, STARTED, ClusterView
 
 __all__ = ["Heard", "Clock", "LivenessConfig", "Liveness", "overdue_tasks"]
 
 REASON_SILENT = "silent"
 REASON_NEVER_STARTED = "no session opened in time"
+REASON_RESTARTED = "node restarted without the task's sessions"
 
 
 class Heard(msgspec.Struct, array_like=True, frozen=True, tag="heard.v1"):
@@ -78,10 +79,19 @@ class Liveness:
 
 
 def overdue_tasks(view: ClusterView, unix_ns: int, start_lease_ms: int) -> list[TaskStateChanged]:
-    """Placed tasks for which no session opened within ``start_lease_ms``: they fail, and give their VRAM back. By task id."""
+    """Placed tasks for which no session opened within ``start_lease_ms``, and started ones whose node restarted as long ago without taking
+    their sessions up again: they fail, and give their VRAM back. By task id."""
     limit_ns = unix_ns - start_lease_ms * 1_000_000
-    return [
-        TaskStateChanged(unix_ns, name, FAILED, REASON_NEVER_STARTED)
-        for name, task in sorted(view.tasks.items())
-        if task.state == QUEUED and task.placed is not None and task.placed.at_ns < limit_ns
-    ]
+    out: list[TaskStateChanged] = []
+    for name, task in sorted(view.tasks.items()):
+        if task.state == QUEUED and task.placed is not None and task.placed.at_ns < limit_ns:
+            out.append(TaskStateChanged(unix_ns, name, FAILED, REASON_NEVER_STARTED))
+        elif task.state == STARTED and task.sessions and all(_given_up(view, session, limit_ns) for session in task.sessions):
+            out.append(TaskStateChanged(unix_ns, name, FAILED, REASON_RESTARTED))
+    return out
+
+
+def _given_up(view: ClusterView, session: str, limit_ns: int) -> bool:
+    """Has the session's node had a new life since before ``limit_ns``, without it?"""
+    known = view.sessions[session]
+    return known.cut_off == CUT_RESTARTED and view.nodes[known.fact.node].registered.at_ns < limit_ns

@@ -28,7 +28,7 @@ from scheduler.vram.overcommit import effective_percent
 
 __all__ = [
     "QUEUED", "STARTED", "COMPLETED", "FAILED", "STATES", "LIVE", "GLOBAL", "ENVIRONMENT", "OVERCOMMIT_GLOBAL", "OVERCOMMIT_NODE",
-    "DRAINED", "REASON_NODE_LOST", "SessionView", "TaskView", "NodeView", "ClusterView",
+    "DRAINED", "REASON_NODE_LOST", "CUT_LOST", "CUT_RESTARTED", "SessionView", "TaskView", "NodeView", "ClusterView",
 ]  # fmt: skip
 
 QUEUED: Final = "queued"
@@ -46,6 +46,8 @@ OVERCOMMIT_NODE: Final = "overcommit_vram_percent"
 DRAINED: Final = "drained"
 
 REASON_NODE_LOST: Final = "node lost"
+CUT_LOST: Final = "lost"
+CUT_RESTARTED: Final = "restarted"
 
 _MOVES: Final = frozenset(
     {
@@ -63,10 +65,11 @@ _MOVES: Final = frozenset(
 
 @dataclass(slots=True)
 class SessionView:
-    """An open session. ``cut_off``: its node is held for lost; it counts again if the node recovers."""
+    """An open session. ``cut_off``: why it does not count now, or empty. CUT_LOST: its node is held for lost, and may recover;
+    CUT_RESTARTED: its node has a new life, and has not yet said that the session lives on."""
 
     fact: SessionOpenedFact
-    cut_off: bool = False
+    cut_off: str = ""
 
 
 @dataclass(slots=True)
@@ -190,7 +193,8 @@ class ClusterView:
         if event.epoch < before.epoch:
             return  # told late; a newer life of the node is known
         if event.epoch > before.epoch:
-            self._end_sessions(before, event.at_ns, "node restarted", keep=False)
+            for name in before.sessions:
+                self.sessions[name].cut_off = CUT_RESTARTED
         before.registered = event
         before.lost = None
 
@@ -199,7 +203,11 @@ class ClusterView:
         if node is None or event.epoch != node.epoch or node.lost is not None:
             return
         node.lost = event.reason
-        self._end_sessions(node, event.at_ns, REASON_NODE_LOST, keep=True)
+        for name in node.sessions:
+            session = self.sessions[name]
+            session.cut_off = session.cut_off or CUT_LOST
+        for name in sorted(node.tasks):
+            self._displace(self.tasks[name], REASON_NODE_LOST, event.at_ns)
 
     def _recovered(self, event: NodeRecovered) -> None:
         node = self.nodes.get(event.node)
@@ -208,28 +216,19 @@ class ClusterView:
         node.lost = None
         for name in sorted(node.sessions):
             session = self.sessions[name]
-            session.cut_off = False
-            task = self.tasks.get(session.fact.task)
-            if task is not None and task.state == FAILED and task.reason == REASON_NODE_LOST:
-                self._set_state(task, STARTED, "", event.at_ns)
-
-    def _end_sessions(self, node: NodeView, at_ns: int, reason: str, *, keep: bool) -> None:
-        """The sessions of a node are gone (``keep``: perhaps only cut off). Tasks that ran fail; tasks that only were to run there lose
-        their place: they wait again if they asked to, and fail otherwise."""
-        for name in sorted(node.sessions):
-            self.sessions[name].cut_off = True
-            if not keep:
-                task = self.tasks.get(self.sessions.pop(name).fact.task)
-                if task is not None:
-                    task.sessions.discard(name)
-        if not keep:
-            node.sessions.clear()
-        for name in sorted(node.tasks):
-            self._displace(self.tasks[name], reason, at_ns)
+            if session.cut_off == CUT_LOST:
+                session.cut_off = ""
+                task = self.tasks.get(session.fact.task)
+                if task is not None and task.state == FAILED and task.reason == REASON_NODE_LOST:
+                    self._set_state(task, STARTED, "", event.at_ns)
 
     def _session_opened(self, event: SessionOpenedFact) -> None:
-        if event.session in self.sessions:
+        """Opened, or announced again by a node that restarted around it."""
+        known = self.sessions.get(event.session)
+        if known is not None and not known.cut_off:
             return
+        if known is not None and known.fact.node != event.node and known.fact.node in self.nodes:
+            self.nodes[known.fact.node].sessions.discard(event.session)
         self.sessions[event.session] = SessionView(event)
         node = self.nodes.get(event.node)
         if node is not None:
@@ -276,7 +275,7 @@ class ClusterView:
             self._set_state(task, FAILED, "no device fits", event.at_ns)
 
     def _displace(self, task: TaskView, reason: str, at_ns: int) -> None:
-        """A live task loses its node."""
+        """A live task loses its node: it waits again if it asked to and has not started, and fails otherwise."""
         if task.state == QUEUED and task.submitted.queue:
             if task.placed is not None and task.placed.node in self.nodes:
                 self.nodes[task.placed.node].tasks.discard(task.submitted.task)

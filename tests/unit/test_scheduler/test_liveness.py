@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from bus_schemas.events import DeviceFact, NodeLost, NodeRecovered, NodeRegistered, TaskPlaced, TaskStateChanged, TaskSubmitted
+from bus_schemas.events import (
+    DeviceFact,
+    NodeLost,
+    NodeRecovered,
+    NodeRegistered,
+    SessionOpenedFact,
+    TaskPlaced,
+    TaskStateChanged,
+    TaskSubmitted,
+)
 from scheduler.errors import StimulusError
 from scheduler.placement import Clock, ClusterView, Heard, Liveness, LivenessConfig, overdue_tasks
 
@@ -73,3 +82,15 @@ def test_a_placed_task_without_a_session_is_overdue() -> None:
         view.apply(view.position + 1, TaskPlaced(at_ns, name, "a", (0,), (), (), 0))
     view.apply(view.position + 1, TaskSubmitted(0, "waiting", "acme", 0, 1))
     assert overdue_tasks(view, 10 * SECOND, 5_000) == [TaskStateChanged(10 * SECOND, "old", "failed", "no session opened in time")]
+
+
+def test_a_task_whose_sessions_did_not_survive_a_restart_is_overdue() -> None:
+    view = cluster("a")
+    for name in ("lives", "gone"):
+        view.apply(view.position + 1, TaskSubmitted(0, name, "acme", 0, 1))
+        view.apply(view.position + 1, TaskPlaced(0, name, "a", (0,), (), (), 0))
+        view.apply(view.position + 1, SessionOpenedFact(0, name, "acme", name, "a", 0, 0, 1))
+    view.apply(view.position + 1, NodeRegistered(5 * SECOND, "a", "a", "", 2, (DeviceFact(0, "gpu", "host", 1, 1),)))
+    view.apply(view.position + 1, SessionOpenedFact(5 * SECOND, "lives", "acme", "lives", "a", 0, 0, 1))
+    assert overdue_tasks(view, 9 * SECOND, 5_000) == []
+    assert [(change.task, change.state) for change in overdue_tasks(view, 11 * SECOND, 5_000)] == [("gone", "failed")]
