@@ -41,6 +41,7 @@ class Config:
     tenant: str = "default"
     cpu_fallback: bool = True
     local_gpu: bool = False
+    billing_url: str = ""
     origin: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
@@ -201,6 +202,13 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("WOOLY_TENANT", "tenant", _name, "1 to 64 letters, digits, - or _", "who is billed"),
     Key("WOOLY_CPU_FALLBACK", "cpu_fallback", _switch, _BOOL, "run an operation the device lacks on this machine's CPU"),
     Key("WOOLY_LOCAL_GPU", "local_gpu", _switch, _BOOL, "use the remote device although this machine has a GPU (which is hidden)"),
+    Key(
+        "WOOLY_BILLING_URL",
+        "billing_url",
+        _url("http", "https"),
+        "a URL such as http://billing:8082",
+        "where the command line asks for credits",
+    ),
 )
 _BY_NAME: Final = {key.name: key for key in KEYS}
 
@@ -258,10 +266,10 @@ def _parse(key: Key, value: Any, source: str) -> Any:
         raise ConfigError(f"{key.name}={shown} ({source}) is not allowed; use {key.allowed}") from None
 
 
-def load(flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None) -> Config:
+def load(flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None, *, task: bool = True) -> Config:
     """Merge all sources. ``flags`` maps key names to values given on the command line; ``environ`` is os.environ unless given.
 
-    An empty environment variable counts as not set. Raises ConfigError.
+    ``task`` False is for commands that only ask questions: what a task must say (REQUIRED_VRAM with a controller) may be missing. An empty environment variable counts as not set. Raises ConfigError.
     """
     environ = os.environ if environ is None else environ
     path, named = config_file(environ)
@@ -278,16 +286,16 @@ def load(flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | No
             values[key.field] = _parse(key, value, describe(key))
             origin[name] = describe(key)
     config = Config(**values, origin=origin)
-    _check_together(config)
+    _check_together(config, task)
     return config
 
 
-def _check_together(config: Config) -> None:
+def _check_together(config: Config, task: bool) -> None:
     """Rules between keys."""
     origin = config.origin
     if config.controller_url:
         where = f"CONTROLLER_URL={config.controller_url!r} ({origin['CONTROLLER_URL']})"
-        if config.required_vram_mb is None:
+        if task and config.required_vram_mb is None:
             raise ConfigError(
                 f"REQUIRED_VRAM is missing: with {where} the controller must know how much VRAM this task needs; "
                 "set REQUIRED_VRAM to a number of megabytes, such as REQUIRED_VRAM=8000"

@@ -1,31 +1,19 @@
 """May the device be switched on in this process? Asked before anything that stands on torch's private names is imported.
 
-May live here: the tested range of torch, the private names the client needs, and the refusals. May not: importing wooly.device parts.
+May live here: the private names the client needs, and the refusals. May not: importing wooly.device parts.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import sys
 from typing import Any, Final
 
 from wooly.config import Config
 from wooly.errors import ActivationError, UnsupportedTorch
+from wooly.torch_support import check_version, range_text
 
-__all__ = [
-    "TESTED_FIRST",
-    "TESTED_LAST",
-    "PRIVATE_NAMES",
-    "check_process",
-    "check_version",
-    "missing_names",
-    "check_local_gpu",
-    "check_autograd",
-]
-
-TESTED_FIRST: Final = (2, 10)
-TESTED_LAST: Final = (2, 15)
+__all__ = ["PRIVATE_NAMES", "check_process", "missing_names", "check_local_gpu", "check_autograd"]
 
 PRIVATE_NAMES: Final = (
     "_C.TensorBase.device",
@@ -61,25 +49,10 @@ def check_process(config: Config) -> None:
     if missing:
         raise UnsupportedTorch(
             f"torch {torch.__version__} lacks what the device stands on ({', '.join('torch.' + name for name in missing)}); "
-            f"install an official torch {_text(TESTED_FIRST)} to {_text(TESTED_LAST)}"
+            f"install an official torch {range_text()}"
         )
     check_local_gpu(torch, opted_in=config.local_gpu)
     check_autograd(torch)
-
-
-def _text(version: tuple[int, int]) -> str:
-    return f"{version[0]}.{version[1]}"
-
-
-def check_version(version: str) -> None:
-    """Refuse a torch outside the tested range (``version`` as in torch.__version__)."""
-    match = re.match(r"(\d+)\.(\d+)", version)
-    found = (int(match[1]), int(match[2])) if match else (0, 0)
-    if not TESTED_FIRST <= found <= TESTED_LAST:
-        raise UnsupportedTorch(
-            f"torch {version} is not tested with this version of wooly; install torch {_text(TESTED_FIRST)} to {_text(TESTED_LAST)}, "
-            f"for example: pip install 'torch>={_text(TESTED_FIRST)},<{TESTED_LAST[0]}.{TESTED_LAST[1] + 1}'"
-        )
 
 
 def missing_names(torch: Any) -> list[str]:

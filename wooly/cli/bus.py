@@ -1,0 +1,63 @@
+"""Questions to the bus: who is there.
+
+May live here: discovery for people. May not: sessions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from bus_schemas import subjects
+from bus_schemas.session import NodeInfo
+from wooly.errors import NoServerError
+
+__all__ = ["discover"]
+
+_CONNECT_S: Final = 5.0
+_node_info: Final = msgspec.msgpack.Decoder(NodeInfo)
+
+
+def discover(urls: Sequence[str], wait_s: float) -> list[tuple[NodeInfo, float]]:
+    """Every node that answers within ``wait_s``, by name, and its round trip in seconds. Raises NoServerError when no bus answers."""
+    return asyncio.run(_discover(urls, wait_s))
+
+
+async def _discover(urls: Sequence[str], wait_s: float) -> list[tuple[NodeInfo, float]]:
+    import nats
+    from nats.aio.client import Client
+
+    async def quiet(_: Exception) -> None:
+        """The error is raised below; nats-py would print it too."""
+
+    client = Client()
+    try:
+        await asyncio.wait_for(
+            client.connect(list(urls), allow_reconnect=False, connect_timeout=2, max_reconnect_attempts=1, error_cb=quiet), _CONNECT_S
+        )
+    except (OSError, nats.errors.Error, TimeoutError) as error:
+        raise NoServerError(
+            f"no NATS server answers at {', '.join(urls)} ({error or 'timeout'}); check WOOLY_NATS_URL, and that the bus runs"
+        ) from None
+    try:
+        inbox = client.new_inbox()
+        answers = await client.subscribe(inbox)
+        start = time.perf_counter()
+        await client.publish(subjects.DISCOVER, b"", reply=inbox)
+        found: dict[str, tuple[NodeInfo, float]] = {}
+        while (left := start + wait_s - time.perf_counter()) > 0:
+            with contextlib.suppress(nats.errors.TimeoutError):
+                message = await answers.next_msg(timeout=left)
+                if not message.data:
+                    break  # the bus says that nobody listens
+                with contextlib.suppress(msgspec.DecodeError):  # a node of another version cannot be shown
+                    node = _node_info.decode(message.data)
+                    found.setdefault(node.node, (node, time.perf_counter() - start))
+        return sorted(found.values(), key=lambda pair: pair[0].name)
+    finally:
+        await client.close()

@@ -1,0 +1,79 @@
+"""Checks of what this machine talks to: bus, nodes, controller, billing, and whether the clocks agree.
+
+May live here: checks over the network. May not: opening sessions.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Final
+
+from wooly.cli.bus import discover
+from wooly.cli.checks import Finding
+from wooly.config import Config
+from wooly.errors import NoServerError
+
+__all__ = ["bus", "controller"]
+
+_WAIT_S: Final = 1.0
+_HTTP_S: Final = 5.0
+_SKEW_S: Final = 5.0
+
+
+def bus(config: Config) -> Iterator[Finding]:
+    """Does the bus answer, and is a node on it?"""
+    if not config.nats_urls:
+        fix = "set WOOLY_NATS_URL (an operator knows the address), or try `wooly run --embedded script.py`"
+        yield Finding("bus", "fail", "WOOLY_NATS_URL is not set, so the device stays off", fix)
+        return
+    try:
+        found = discover(config.nats_urls, _WAIT_S)
+    except NoServerError as error:
+        yield Finding("bus", "fail", str(error), "start the bus, or correct WOOLY_NATS_URL")
+        return
+    yield Finding("bus", "ok", f"answers at {', '.join(_without_password(url) for url in config.nats_urls)}")
+    if not found:
+        yield Finding("nodes", "fail", "the bus answers, but no node is on it", "start one with `wooly server`")
+        return
+    yield Finding("nodes", "ok", ", ".join(f"{node.name} ({seconds * 1e3:.0f} ms)" for node, seconds in found))
+    if config.gpus:
+        most = max(len(node.devices) for node, _ in found)
+        wrong = [index for index in config.gpus if index >= most]
+        if wrong:
+            yield Finding("GPUS", "fail", f"names device {wrong[0]}, but no node has more than {most}", "correct GPUS")
+
+
+def _without_password(url: str) -> str:
+    head, at, tail = url.rpartition("@")
+    return f"{head.partition('//')[0]}//***@{tail}" if at else url
+
+
+def controller(config: Config) -> Iterator[Finding]:
+    """Do the services that are configured answer, and do their clocks agree with ours?"""
+    for name, base in (("controller", config.controller_url), ("billing", config.billing_url)):
+        if not base:
+            continue
+        request = urllib.request.Request(base.rstrip("/") + "/health", headers={"User-Agent": "wooly"})
+        try:
+            with urllib.request.urlopen(request, timeout=_HTTP_S) as answer:
+                date = answer.headers.get("Date")
+        except (OSError, ValueError) as error:
+            code = f"HTTP {error.code}" if isinstance(error, urllib.error.HTTPError) else getattr(error, "reason", error)
+            yield Finding(
+                name, "fail", f"{base} does not answer its health check ({code})", f"start it, or correct the address of the {name}"
+            )
+            continue
+        yield Finding(name, "ok", f"{base} is healthy")
+        if date:
+            yield _clock(name, date)
+
+
+def _clock(name: str, date: str) -> Finding:
+    skew_s = time.time() - email.utils.parsedate_to_datetime(date).timestamp()
+    if abs(skew_s) > _SKEW_S:
+        return Finding("clock", "warn", f"this machine is {skew_s:+.0f} s off the {name}'s clock", "synchronise the clocks (NTP)")
+    return Finding("clock", "ok", f"agrees with the {name}'s")

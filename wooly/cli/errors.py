@@ -1,0 +1,12 @@
+"""What a command raises to end with one line and exit code 2.
+
+May live here: the exception. May not: printing.
+"""
+
+from __future__ import annotations
+
+__all__ = ["CommandError"]
+
+
+class CommandError(Exception):
+    """The message is one line that says what to do."""

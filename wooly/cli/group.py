@@ -1,0 +1,84 @@
+"""The group of commands: finds them by name, imports only the one that runs, and turns errors into one line and exit code 2.
+
+May live here: names of commands, error handling. May not: what a command does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any, Final
+
+import click
+
+from wooly import __version__
+from wooly.cli.errors import CommandError
+from wooly.errors import WoolyError
+
+__all__ = ["COMMANDS", "EXIT_ERROR", "app", "main"]
+
+EXIT_ERROR: Final = 2
+
+COMMANDS: Final = {
+    "run": ("wooly.cli.run", "run", "Run a script with the remote device switched on."),
+    "up": ("wooly.cli.services", "up", "Start bus, controller, billing and a node on this machine."),
+    "server": ("wooly.cli.services", "server", "Run a node's server (for compose files)."),
+    "controller": ("wooly.cli.services", "controller", "Run the controller (for compose files)."),
+    "billing": ("wooly.cli.billing", "billing", "Run billing, or verify the bill."),
+    "ping": ("wooly.cli.ping", "ping", "Ask every node on the bus for an answer."),
+    "nodes": ("wooly.cli.reports", "nodes", "List nodes and their GPUs."),
+    "tasks": ("wooly.cli.reports", "tasks", "List tasks and where they were placed."),
+    "credits": ("wooly.cli.billing", "credits_", "Show the credits used."),
+    "wis": ("wooly.cli.wis_tools", "wis", "Assemble, disassemble and verify WIS programs."),
+    "doctor": ("wooly.cli.doctor", "doctor", "Say what is wrong on this machine, and the fix."),
+    "version": ("wooly.cli.version", "version", "Show versions."),
+}
+"""name: (module, attribute, one line of help)."""
+
+
+class _Group(click.Group):
+    """Commands by name, imported when asked for; the list of commands needs no import at all."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute, _ = COMMANDS[cmd_name]
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
+
+
+@click.command(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="wooly")
+def app() -> None:
+    """Run unmodified PyTorch programs on remote GPUs, and see where they ran and what they cost."""
+
+
+def _fail(message: str) -> int:
+    click.echo(f"wooly: {message}", err=True)
+    return EXIT_ERROR
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    """Entry point: exits with 0, with 2 after an error of ours or of usage, with 130 after Ctrl-C, or with the script's own code."""
+    try:
+        code = app.main(arguments, prog_name="wooly", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        code = EXIT_ERROR
+    except click.Abort:
+        code = 130
+    except (CommandError, WoolyError) as error:
+        code = _fail(str(error))
+    except BrokenPipeError:
+        # The reader of our output has gone, as in `wooly tasks | head`; nothing more can be written, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    sys.exit(code if isinstance(code, int) else 0)

@@ -1,0 +1,66 @@
+"""Flags shared by commands: one for every configuration key, addresses, and output forms.
+
+May live here: click decorators, and where they default to. May not: commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import click
+
+from wooly import config as configuration
+from wooly.cli.errors import CommandError
+from wooly.config import KEYS
+
+__all__ = ["config_flags", "given_flags", "nats_flag", "controller_flag", "billing_flag", "json_flag"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+json_flag: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
+
+_CONTROLLER_DEFAULT: Final = "http://127.0.0.1:8080"
+_BILLING_DEFAULT: Final = "http://127.0.0.1:8082"
+
+
+def config_flags(function: F) -> F:
+    """A flag for every key; the values go to ``given_flags`` as ``key_<field>``."""
+    for key in reversed(KEYS):
+        option = click.option(
+            configuration.flag_name(key), f"key_{key.field}", default=None, metavar="VALUE", help=f"{key.help} ({key.name}: {key.allowed})"
+        )
+        function = option(function)
+    return function
+
+
+def given_flags(options: dict[str, Any]) -> dict[str, str]:
+    """The configuration flags that were given, by key name; takes them out of ``options``."""
+    given = {}
+    for key in KEYS:
+        value = options.pop(f"key_{key.field}")
+        if value is not None:
+            given[key.name] = value
+    return given
+
+
+def nats_flag(function: F) -> F:
+    return click.option("--nats-url", default=None, metavar="URL", help="The bus (default: WOOLY_NATS_URL).")(function)
+
+
+def _address_flag(flag: str, variable: str, fallback: str, what: str) -> Callable[[F], F]:
+    """A URL option; given or not, the function gets the address to ask."""
+
+    def value_of(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
+        if not value:
+            found = configuration.load(task=False)
+            value = (found.controller_url if variable == "CONTROLLER_URL" else found.billing_url) or fallback
+        if not value.startswith(("http://", "https://")):
+            raise CommandError(f"{flag} {value!r} is not a URL; use one such as {fallback}")
+        return value.rstrip("/")
+
+    return click.option(flag, default=None, metavar="URL", callback=value_of, help=f"The {what} (default: {variable}, else {fallback}).")
+
+
+controller_flag: Final = _address_flag("--controller", "CONTROLLER_URL", _CONTROLLER_DEFAULT, "controller")
+billing_flag: Final = _address_flag("--billing", "WOOLY_BILLING_URL", _BILLING_DEFAULT, "billing service")

@@ -1,0 +1,74 @@
+"""``wooly up``, ``wooly server``, ``wooly controller``: starting services.
+
+May live here: starting. May not: what services do, importing them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any, NoReturn
+
+import click
+
+from wooly.cli.errors import CommandError
+from wooly.cli.stack import Stack, require_server, service_command
+
+__all__ = ["up", "server", "controller", "become"]
+
+
+class _Stop(Exception):
+    """SIGTERM or SIGINT came."""
+
+
+@click.command()
+@click.option(
+    "--dir", "folder", type=click.Path(file_okay=False), default=None, help="Keep state here across restarts (default: temporary)."
+)
+@click.option("--backend", default=None, metavar="NAME", help="The node's backend: host or reference (default: host).")
+def up(folder: str | None, backend: str | None) -> None:
+    """Start bus, controller, billing and one node on this machine; print how to use them; run until Ctrl-C."""
+    arguments = [*(("--dir", folder) if folder else ()), *(("--backend", backend) if backend else ())]
+
+    def stop(number: int, frame: Any) -> NoReturn:
+        # Once: a second signal while the stack is stopping must not interrupt that.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise _Stop
+
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        with Stack(arguments, show_log=True) as stack:
+            found = stack.addresses
+            click.echo(f"export WOOLY_NATS_URL={found.nats}")
+            click.echo(f"export CONTROLLER_URL={found.controller}")
+            click.echo(f"export WOOLY_BILLING_URL={found.billing}")
+            click.echo(f"# controller: {found.controller}   stop with Ctrl-C")
+            sys.stdout.flush()
+            code = stack.wait()
+        raise CommandError(f"the embedded stack ended by itself (exit code {code}); its log above says why")
+    except _Stop:
+        pass
+
+
+def become(module: str) -> NoReturn:
+    """Turn this process into a service: same pid, so that signals and containers see the service itself."""
+    require_server()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    command = service_command(module)
+    os.execv(command[0], command)
+
+
+@click.command()
+def server() -> None:
+    """Run a node's server. Settings come from the environment: WOOLY_NATS_URL, NODE_NAME, WOOLY_BACKEND, ..."""
+    become("services.server")
+
+
+@click.command()
+def controller() -> None:
+    """Run the controller. Settings come from the environment: WOOLY_NATS_URL, WOOLY_HTTP, WOOLY_ETCD_URL, ..."""
+    become("services.controller")
