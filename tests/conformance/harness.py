@@ -26,7 +26,8 @@ CLASSES = ("native", "fallback", "refused", "wrong")
 DEVICE = "cuda"
 
 _UNCOMPARABLE = """
-    normal multinomial rand_like randn randn_like randint randint_like empty empty_like new_empty new_empty_strided empty_strided empty_permuted
+    normal multinomial rand_like randn randn_like
+    randint randint_like empty empty_like new_empty new_empty_strided empty_strided empty_permuted
     uniform cauchy exponential geometric log_normal svd_lowrank pca_lowrank nn.functional.dropout nn.functional.dropout2d
     nn.functional.dropout3d nn.functional.alpha_dropout nn.functional.feature_alpha_dropout nn.functional.rrelu
     nn.functional.fractional_max_pool2d nn.functional.fractional_max_pool3d nn.functional.multi_head_attention_forward

@@ -16,7 +16,7 @@ from wis.limits import LIMITS
 from wis.program import BufferKind
 from wis.reference import run
 from wis.verify import Verified, verify
-from wooly.errors import DeviceAssertError
+from wooly.errors import DeviceAssertError, from_fault
 from wooly.link import Flush, ReadBytes, Ticket
 
 __all__ = ["LoopbackLink"]
@@ -39,7 +39,7 @@ class LoopbackLink:
         self.dims: dict[bytes, bytes] = {}
         self.seq = 0
         self.closed = False
-        self._keep = keep
+        self.keep = keep
         self._fault: Exception | None = None
         self._lenient = False
         self._verified: dict[tuple[bytes, bytes], Verified] = {}
@@ -53,7 +53,7 @@ class LoopbackLink:
     def submit(self, flush: Flush) -> Ticket:
         if self._fault is not None:
             raise self._fault
-        if self._keep:
+        if self.keep:
             self.flushes.append(flush)
         self.seq += 1
         ticket = Ticket(self.seq)
@@ -91,7 +91,7 @@ class LoopbackLink:
         if flush.program:
             trap = memory.run(self._verify(flush), flush.scalars, flush.handles)
             if trap:
-                raise DeviceAssertError(f"device-side assert triggered: {trap}")
+                raise from_fault("DeviceAssertError", f"device-side assert triggered: {trap}")
         ticket.answer = [memory.read(*read) for read in flush.reads]
         for handle in flush.frees:
             if not (self._lenient and handle not in memory.handles):

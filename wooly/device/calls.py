@@ -180,7 +180,13 @@ def _with_indices_here(info: OpInfo, values: Sequence[Any]) -> Any:
 def _lowered(info: OpInfo, entry: Entry, values: Sequence[Any]) -> Plan:
     """The plan through a lowering; raises Unknown, Unsupported or LoweringError."""
     own = entry.name == info.name
-    result = infer(info, values, overload(entry.name) if info.is_out else None)
+    makes = not info.mutates or (own and None in info.returns)
+    result = None
+    try:
+        result = infer(info, values, overload(entry.name) if info.is_out else None)
+    except Unknown as unknown:
+        if makes or info.is_out or not unknown.missing:
+            raise  # else nothing new is made, and the lowering looks at shapes itself
     if info.is_out:
         wrong = _resized(info, values, result)
         if wrong is not None:
@@ -189,7 +195,7 @@ def _lowered(info: OpInfo, entry: Entry, values: Sequence[Any]) -> Plan:
     args, kwargs, targets = _as_lowered(info, found.lowered, own)
     outs: list[OutSpec | None] = []
     build = None
-    if not info.mutates or (own and None in info.returns):
+    if makes:
         build = _builder(_new_returns(info, result), outs)
     expected = [None if o is None else Expected(wis_dtype(o.dtype), o.shape, o.strides or contiguous_strides(o.shape)) for o in outs]
     stencil = Stencil(lower(entry, args, kwargs, len(found.handles), expected, targets))

@@ -17,6 +17,7 @@ from wooly.counters import COUNTERS
 from wooly.device import random, transfer
 from wooly.device.backend import cpu_generator, is_ours
 from wooly.device.infer import Unknown
+from wooly.device.lowering import COMPOSITES
 from wooly.device.schema import Kind, OpInfo, overload
 from wooly.errors import UnsupportedOperation
 
@@ -45,11 +46,14 @@ def report(info: OpInfo, reason: str) -> None:
 
 
 def choose(info: OpInfo, functional: str | None, unknown: Unknown | None) -> Callable[..., Any]:
-    """The substitute for ``info``: called with its values in schema order.
+    """The substitute for ``info``, called with its values in schema order: our own composite, torch's decomposition, or the CPU.
 
     ``functional``: the form of a mutating operation that returns instead of writing. ``unknown``: why nothing could be inferred; an error
     of torch's own goes to the CPU kernel, which words it as users know it.
     """
+    composite = COMPOSITES.get(info.name)
+    if composite is not None:
+        return _guarded(info, lambda *values: _call(composite, info, values))
     if unknown is None or unknown.missing:
         decomposition = _decomposition(info)
         if decomposition is not None:

@@ -106,13 +106,18 @@ def _by_hand(aten: Any) -> set[str]:
     }
     by_name |= {f"aten::{name}": view_kernel(overload(f"aten::{name}")) for name in VIEWS}
     by_name |= {name: view_kernel(overload(name)) for name in inplace_views()}
-    by_name |= COMPOSITES
+    by_name |= {name: composite for name, composite in COMPOSITES.items() if not _is_lowered(describe(name, overload(name)))}
     for name, kernel in by_name.items():
         aten.impl(name.removeprefix("aten::"), kernel, "PrivateUse1")
     # A factory asked for device="cuda" arrives at torch's CUDA key.
     for name in ("aten::empty.memory_format", "aten::empty_strided"):
         aten.impl(name.removeprefix("aten::"), by_name[name], "CUDA")
     return set(by_name)
+
+
+def _is_lowered(info: OpInfo) -> bool:
+    """Is there a lowering for some calls of this operation? (Others may still have a composite.)"""
+    return info.name in LOWERINGS or (info.mutates and functional_of(info) in LOWERINGS)
 
 
 def _generated(aten: Any, name: str) -> None:
@@ -126,8 +131,7 @@ def _generated(aten: Any, name: str) -> None:
     info = describe(name, op)
     if info.is_view or not (info.tensor_returns or info.mutates):
         return
-    lowered = name in LOWERINGS or (info.mutates and functional_of(info) in LOWERINGS)
-    if not lowered and has_kernel(name, "CompositeExplicitAutograd"):
+    if not _is_lowered(info) and has_kernel(name, "CompositeExplicitAutograd"):
         return  # torch composes it of operations that we have
     kernel = kernels.make_kernel(info)
     aten.impl(name[6:], kernel, "PrivateUse1")

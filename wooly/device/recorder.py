@@ -33,6 +33,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.pending: list[Record] = []
+        self.counters = COUNTERS
         self._allocs: list[tuple[int, int]] = []
         self._uploads: list[tuple[int, memoryview]] = []
         self._upload_bytes = 0

@@ -16,7 +16,18 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from wooly.device.backend import handle_of, is_our_device, is_ours, make_empty, offset_of, raw_device, set_storage, storage_of
+from wooly.device.backend import (
+    DEVICE,
+    handle_of,
+    is_our_device,
+    is_ours,
+    make_empty,
+    make_storage,
+    offset_of,
+    raw_device,
+    set_storage,
+    storage_of,
+)
 from wooly.device.lowering import FROM_TORCH
 from wooly.device.recorder import RECORDER
 from wooly.device.tensors import contiguous_strides, new_tensor, span_nbytes
@@ -292,6 +303,7 @@ def resize_storage(storage: Any, nbytes: int) -> None:
         old = set_storage(make_empty((0,), torch.uint8), storage, 0, (kept,), (1,))
         torch.ops.aten.copy_.default(fresh.narrow(0, 0, kept), old)
     other = storage_of(fresh)
+    storage._swap_data_ptr_(make_storage(0, DEVICE(), 0))  # torch swaps only with a storage of the same size, or of none
     storage._swap_data_ptr_(other)
     mine = getattr(storage, "_wooly_buf", None)
     storage._wooly_buf = other._wooly_buf

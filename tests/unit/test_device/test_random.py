@@ -1,0 +1,46 @@
+"""Random numbers: own streams, the same numbers for the same script."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional as F
+
+
+def draws() -> list[torch.Tensor]:
+    x = torch.ones(100, device="cuda")
+    values = [torch.rand(5, device="cuda"), torch.randn(5, device="cuda"), F.dropout(x), torch.randint(0, 10, (5,), device="cuda")]
+    values += [torch.empty(5, device="cuda").uniform_(2, 3), torch.bernoulli(x * 0.5), torch.randperm(6, device="cuda")]
+    values += [torch.multinomial(x, 4), x.exponential_()]
+    return [v.cpu() for v in values]
+
+
+def test_a_seed_repeats_everything_and_another_does_not() -> None:
+    torch.manual_seed(3)
+    first = draws()
+    torch.manual_seed(3)
+    assert all(torch.equal(a, b) for a, b in zip(first, draws(), strict=True))
+    torch.manual_seed(4)
+    assert not any(torch.equal(a, b) for a, b in zip(first[:3], draws()[:3], strict=True))
+
+
+def test_draws_follow_each_other() -> None:
+    torch.manual_seed(5)
+    a, b = torch.rand(8, device="cuda"), torch.rand(8, device="cuda")
+    assert not torch.equal(a.cpu(), b.cpu())
+
+
+def test_a_generator_has_its_own_stream() -> None:
+    g, h = torch.Generator("cuda").manual_seed(1), torch.Generator("cuda").manual_seed(1)
+    a = torch.rand(4, device="cuda", generator=g)
+    torch.rand(4, device="cuda")
+    assert torch.equal(a.cpu(), torch.rand(4, device="cuda", generator=h).cpu())
+    assert not torch.equal(a.cpu(), torch.rand(4, device="cuda", generator=g).cpu())
+
+
+def test_distributions_are_what_they_say() -> None:
+    torch.manual_seed(0)
+    uniform, normal = torch.rand(20000, device="cuda").cpu(), torch.randn(20000, device="cuda").cpu()
+    assert 0 <= uniform.min() and uniform.max() < 1 and abs(uniform.mean() - 0.5) < 0.01
+    assert abs(normal.mean()) < 0.03 and abs(normal.std() - 1) < 0.03
+    kept = (F.dropout(torch.ones(20000, device="cuda"), 0.25) > 0).float().mean().item()
+    assert abs(kept - 0.75) < 0.02

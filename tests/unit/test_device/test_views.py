@@ -1,0 +1,106 @@
+"""Views share memory, as torch says they do, and cost no instruction."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from wooly.device.recorder import RECORDER
+
+
+def base() -> torch.Tensor:
+    return torch.arange(24.0, device="cuda").reshape(2, 3, 4)
+
+
+def test_views_record_nothing() -> None:
+    x = base()
+    RECORDER.flush()
+    x.view(6, 4).t()[1:, ::2].unsqueeze(0).expand(5, -1, -1).permute(2, 1, 0).squeeze()
+    x.unfold(2, 2, 1).diagonal(0, 0, 1)[:0]
+    assert not RECORDER.pending
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "x.t_()",
+        "x.squeeze_()",
+        "x.unsqueeze_(1)",
+        "x.transpose_(0, 1)",
+        "x.swapaxes_(0, 1)",
+        "x.as_strided_((2,), (3,), 1)",
+        "x.resize_(2, 2)",
+        "x.resize_(7, 3)[:3].zero_()",
+        "x.set_(x[1:])",
+        "x.data.t_()",
+    ],
+)
+def test_inplace_metadata_changes(change: str) -> None:
+    ours, cpu = torch.arange(12.0, device="cuda").reshape(4, 3), torch.arange(12.0).reshape(4, 3)
+    exec(change, {"x": ours})
+    exec(change, {"x": cpu})
+    assert ours.shape == cpu.shape and ours.stride() == cpu.stride()
+    kept = min(ours.numel(), 12)
+    assert torch.equal(ours.flatten()[:kept].cpu(), cpu.flatten()[:kept])
+
+
+def test_writes_through_views_are_seen_by_all() -> None:
+    results = []
+    for device in ("cuda", "cpu"):
+        x = torch.zeros(3, 4, device=device)
+        column, block = x.t()[1], x[1:, 2:]
+        column += 5
+        block.copy_(torch.arange(4.0).reshape(2, 2))
+        x[0].fill_(7)
+        x[:, 3].mul_(2)
+        x.view(-1)[::5] = -1
+        results.append([t.cpu() for t in (x, column, block)])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def test_views_know_their_base_and_versions() -> None:
+    x = torch.ones(4, device="cuda")
+    assert x[1:]._base is x
+    w = torch.ones(3, device="cuda", requires_grad=True)
+    z = w * 2
+    y = z * z
+    z.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_growth_keeps_contents_and_other_views_follow() -> None:
+    """torch resizes the storage in place: whoever shares it sees the larger one."""
+    for device in ("cuda", "cpu"):
+        x = torch.arange(4.0, device=device)
+        other = x[1:]
+        x.resize_(6)
+        x[4:] = 9
+        other += 1
+        assert x.cpu().tolist() == [0, 2, 3, 4, 9, 9]
+
+
+def test_lazy_bits_are_resolved_where_values_are_needed() -> None:
+    z = torch.tensor([1 + 2j, 3 - 4j])
+    for ours, cpu in ((z.to("cuda").conj(), z.conj()), (z.to("cuda").conj().imag, z.conj().imag)):
+        assert torch.equal(ours.cpu(), cpu)
+        assert torch.equal(ours.clone().cpu(), cpu)
+        assert torch.equal((ours * 2).cpu(), cpu * 2)
+        target = torch.zeros_like(cpu).to("cuda")
+        target.copy_(ours)
+        assert torch.equal(target.cpu(), cpu)
+    assert torch.equal((z.to("cuda").conj().reshape(1, 2) @ z.to("cuda")).cpu(), z.conj().reshape(1, 2) @ z)
+
+
+def test_out_arguments_are_resized_and_checked() -> None:
+    out = torch.empty(0, device="cuda")
+    torch.add(torch.ones(3, device="cuda"), 2, out=out)
+    assert out.tolist() == [3, 3, 3]
+    with pytest.warns(UserWarning, match="An output with one or more elements was resized"):
+        torch.mul(torch.ones(2, 2, device="cuda"), 4, out=out)
+    assert out.tolist() == [[4, 4], [4, 4]]
+    with pytest.raises(RuntimeError, match="can't be cast to the desired output type"):
+        torch.add(torch.ones(2, device="cuda"), 1, out=torch.empty(2, dtype=torch.int64, device="cuda"))
+    strided = torch.zeros(4, device="cuda")
+    torch.add(torch.ones(2, device="cuda"), 1, out=strided[::2])
+    assert strided.tolist() == [2, 0, 2, 0]
