@@ -77,9 +77,8 @@ class _Levels:
             level = max(level, self._behind(self._writes, x))
         for x in call.writes:
             level = max(level, self._behind(self._writes, x), self._behind(self._reads, x))
-            if x.buffer not in self._last:
-                for old in self._before.get(x.buffer, ()):
-                    level = max(level, self._last.get(old, -1) + 1)
+            for old in self._before.get(x.buffer, ()):  # at every write: a temporary may be written in parts
+                level = max(level, self._last.get(old, -1) + 1)
         return level
 
     def put(self, call: Call | Fallback, level: int) -> None:

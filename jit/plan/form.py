@@ -128,14 +128,15 @@ class _Former:
         return result + [False] * (len(self.sizes) - len(result))
 
     def _score(self, factor: int) -> float:
-        """How well lanes fit along a factor: contiguous operands count (stores twice), standing ones cost nothing, others are gathers."""
+        """How well lanes fit along a factor: contiguous traffic counts (stores twice), standing operands cost nothing, others are gathers."""
         score = 0.0
         stored = {place for place, _ in self.stores}
         for i, source in enumerate(self.sources):
             stride = self.strides[i][factor]
-            weight = 2.0 if i in stored else 1.0
             if isinstance(source, Coordinate) or stride == 0:
                 continue
+            touched = _product([size for size, s in zip(self.sizes, self.strides[i], strict=True) if s])
+            weight = (2.0 if i in stored else 1.0) * touched / _product(self.sizes)
             score += weight if stride == 1 else -weight
         return score * min(1.0, self.sizes[factor] / LANES) if score > 0 else score
 

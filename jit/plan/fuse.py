@@ -76,15 +76,51 @@ class _Maker:
         c = self._with_constants(c)
         reads = [x for x in c.reads if isinstance(x, Access)]
         self._forget(c.writes)
-        if not self._separate:
-            for step in self.steps[: -LOOK_BACK - 1 : -1]:
-                if step.group is not None and step.group.join(c):
-                    step.add(reads, c.writes)
-                    self._touched.update(x.buffer for x in c.writes)
-                    return
-                if step.blocks(reads, c.writes):
-                    break
-        self._append(instr, Group(c), reads, c.writes)
+        if self._separate or not (self._merge(c, reads) or self._join(c, reads)):
+            self._append(instr, Group(c), reads, c.writes)
+
+    def _join(self, c: Candidate, reads: Sequence[Access]) -> bool:
+        """Add to the nearest group that takes it, if nothing in between stands in the way."""
+        for step in self.steps[: -LOOK_BACK - 1 : -1]:
+            if step.group is not None and step.group.join(c):
+                step.add(reads, c.writes)
+                self._touched.update(x.buffer for x in c.writes)
+                return True
+            if step.blocks(reads, c.writes):
+                return False
+        return False
+
+    def _merge(self, c: Candidate, reads: Sequence[Access]) -> bool:
+        """Two groups that both feed this instruction become one, where the earlier one stands, if the later one can move there."""
+        if len(reads) < 2 or c.total == 1:
+            return False
+        steps = self.steps
+        first_seen = max(0, len(steps) - LOOK_BACK)
+        makers = [
+            at
+            for at in range(len(steps) - 1, first_seen - 1, -1)
+            if (group := steps[at].group) is not None and group.total == c.total and any(group.makes(x) for x in reads)
+        ][:2]
+        if len(makers) < 2:
+            return False
+        late, early = makers
+        moving = steps[late]
+        moved_reads = [x for xs in moving.reads.values() for x in xs]
+        moved_writes = [x for xs in moving.writes.values() for x in xs]
+        if any(steps[at].blocks(moved_reads, moved_writes) for at in range(early + 1, late)):
+            return False
+        if any(steps[at].blocks(reads, c.writes) for at in range(early + 1, len(steps)) if at != late):
+            return False
+        first, second = steps[early].group, moving.group
+        assert first is not None and second is not None
+        group = Group.merged(first, second, c)
+        if group is None:
+            return False
+        steps[early].group = group
+        steps[early].add((*moved_reads, *reads), (*moved_writes, *c.writes))
+        self._touched.update(x.buffer for x in c.writes)
+        del steps[late]
+        return True
 
     def _append(self, instr: BoundInstr, group: Group | None, reads: Iterable[Access], writes: Iterable[Access]) -> None:
         step = Step(instr, group)

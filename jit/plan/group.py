@@ -118,7 +118,7 @@ class Group:
         self.total = first.total
         self.pattern: Pattern | None = first.pattern
         self.kept = _kept(first.pattern)
-        self.instrs: list[BoundInstr] = []
+        self.candidates: list[Candidate] = []
         self.sources: list[Source] = []
         self.nodes: list[Node] = []
         self.scalars: list[Scalar] = []
@@ -159,6 +159,19 @@ class Group:
         self._add(c, reads, writes)
         return True
 
+    def makes(self, x: Access) -> bool:
+        """Whether the group writes the value at this access (of its own index space)."""
+        return x in self.stores
+
+    @classmethod
+    def merged(cls, first: Group, second: Group, last: Candidate) -> Group | None:
+        """One group of both and ``last``, in this order, or None when that is not legal."""
+        group = cls(first.candidates[0])
+        for c in (*first.candidates[1:], *second.candidates, last):
+            if not group.join(c, alone=True):
+                return None
+        return group
+
     def _related(self, reads: Sequence[Read | None]) -> bool:
         """Whether it reads something the group makes or reads: unrelated work would only make the kernel special."""
         return any(isinstance(x, Access) and (x in self._values or x in self.loads) for x in reads)
@@ -198,7 +211,7 @@ class Group:
         return sizes, inplace
 
     def _add(self, c: Candidate, reads: Sequence[Read | None], writes: Sequence[Source | None]) -> None:
-        self.instrs.append(c.instr)
+        self.candidates.append(c)
         instr = c.instr
         args = [self._value(x) for x in reads if x is not None]
         out = instr.outs[0].dtype

@@ -407,10 +407,24 @@ def _atanh(v: Lanes, x: str) -> str:
     return _copysign(v, D, v.op("fmul", D, v.const(D, 0.5), _log1p(v, r)), x)
 
 
-def _pow_single(v: Lanes, a: str, b: str) -> str:
-    """For f32 operands held as f64: exp(b * log|a|) has 20 bits to spare. Edges as IEEE 754 says."""
+def _pow(v: Lanes, a: str, b: str) -> str:
+    """exp(b * log|a|) with the logarithm and the product as sums of two, so that large exponents cost a few ulp. Edges as IEEE 754 says."""
     zero, one = v.const(D, 0.0), v.const(D, 1.0)
-    y = _exp(v, v.op("fmul", D, b, _log(v, _abs(v, D, a))))
+    x = _abs(v, D, a)
+    k, f, tail = _log_parts(v, x)
+    small = v.op("fsub", D, f, v.fma(D, k, v.const(D, -_LN2_LO), tail))
+    large = v.op("fmul", D, k, v.const(D, _LN2_HI))  # exact: the constant has 32 bits
+    high = v.op("fadd", D, large, small)
+    low = v.op("fsub", D, small, v.op("fsub", D, high, large))
+    p = v.op("fmul", D, b, high)
+    lost = v.fma(D, b, low, v.fma(D, b, high, v.code.value(f"fneg {v.type(D)} {p}")))
+    y = _exp(v, p)
+    normal = v.compare("fcmp olt", D, _abs(v, D, p), v.const(D, 700.0))
+    y = v.select(D, normal, v.fma(D, y, lost, y), y)
+    edge = v.op("or", "i1", v.compare("fcmp oeq", D, x, zero), v.compare("fcmp oeq", D, x, v.const(D, math.inf)))
+    y = v.select(D, edge, _exp(v, v.op("fmul", D, b, _log(v, x))), y)
+    endless_b = v.compare("fcmp oeq", D, _abs(v, D, b), v.const(D, math.inf))
+    y = v.select(D, endless_b, _exp(v, v.op("fmul", D, b, _log(v, x))), y)
     whole = v.compare("fcmp oeq", D, v.intrinsic("trunc", D, b), b)
     half = v.op("fmul", D, b, v.const(D, 0.5))
     odd = v.op("and", "i1", whole, v.compare("fcmp one", D, v.intrinsic("trunc", D, half), half))
@@ -455,8 +469,8 @@ DOUBLE: Final[dict[str, Unary]] = {
     "tan": _tan, "asin": _asin, "acos": _acos, "atan": _atan, "sinh": _sinh, "cosh": _cosh, "tanh": _tanh, "asinh": _asinh,
     "acosh": _acosh, "atanh": _atanh, "sigmoid": lambda v, x: _sigmoid(v, D, x, _exp),
 }  # fmt: skip
-DOUBLE2: Final[dict[str, Callable[[Lanes, str, str], str]]] = {"atan2": _atan2, "hypot": _hypot, "pow": _pow_single}
-"""Functions of two arguments; ``pow`` is exact enough for f32 results only."""
+DOUBLE2: Final[dict[str, Callable[[Lanes, str, str], str]]] = {"atan2": _atan2, "hypot": _hypot, "pow": _pow}
+"""Functions of two arguments."""
 
 COST: Final = dict.fromkeys(SINGLE, 20) | {name: 60 for name in (*DOUBLE, *DOUBLE2) if name not in SINGLE}
 """Rough cost of a named function in simple vector operations."""

@@ -134,8 +134,7 @@ def _fneg(v: Lanes, t: str, d: DType, a: Sequence[str]) -> str:
 def _fsign(v: Lanes, t: str, d: DType, a: Sequence[str]) -> str:
     zero = v.const(t, 0)
     unit = v.select(t, v.compare("fcmp ogt", t, a[0], zero), v.const(t, 1), zero)
-    unit = v.select(t, v.compare("fcmp olt", t, a[0], zero), v.const(t, -1), unit)
-    return v.select(t, v.compare("fcmp uno", t, a[0], zero), a[0], unit)
+    return v.select(t, v.compare("fcmp olt", t, a[0], zero), v.const(t, -1), unit)
 
 
 def _one_over(v: Lanes, t: str, x: str) -> str:
@@ -305,7 +304,7 @@ _COMPARE: Final = {
     "gt": ("ogt", "gt"),
     "ge": ("oge", "ge"),
 }
-_SINGLE_ONLY: Final = frozenset({"erf", "erfc", "pow"})
+_SINGLE_ONLY: Final = frozenset({"erf", "erfc"})
 """No f64 version accurate enough: the reference computes these in f64."""
 
 
