@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import os
 import secrets
 import threading
@@ -40,6 +41,7 @@ _SILENCE_S: Final = 7.0
 longer than a restart of bus or server takes."""
 
 _WATCH_S: Final = 0.5
+_DOUBT_S: Final = 0.1
 _PING_S: Final = 1.5
 _STALLED_S: Final = 2.0
 _CLOSE_S: Final = 30.0
@@ -96,6 +98,7 @@ class Session:
         self._envelope_bytes = 0
         self._heard_s = time.monotonic()
         self._watcher: asyncio.Task[None] | None = None
+        self._shaken = asyncio.Event()
         self.totals: SessionClosed | None = None
         self.batches = 0
         self.waits = 0
@@ -189,8 +192,9 @@ class Session:
             raise fault.with_traceback(None)
 
     def _wait_for_room(self) -> None:
+        """Until the next batch is within reach of the oldest without a Done: the node keeps answers for no longer than that."""
         with self._state:
-            while len(self._sent) >= self._info.limits.outstanding_batches_max:
+            while self._sent and self._seq + 1 - min(self._sent) >= self._info.limits.outstanding_batches_max:
                 self._state.wait(1.0)
                 self._raise_fault()
 
@@ -234,6 +238,7 @@ class Session:
 
     def _send_all(self) -> None:
         """Go back to the oldest batch without a Done and send all again, in order; the node drops those it has."""
+        self._shaken.set()  # answers may have been lost as well
         with self._state:
             unanswered = [self._sent[seq] for seq in sorted(self._sent)]
         for sent in unanswered:
@@ -282,25 +287,32 @@ class Session:
         lease_s = self._info.lease_ms / 1000
         pinged_s, doubtful = 0.0, False
         while self._fault is None and not self._closed:
-            await asyncio.sleep(_WATCH_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._shaken.wait(), _DOUBT_S if doubtful else _WATCH_S)
+            doubtful |= self._shaken.is_set()
+            self._shaken.clear()
             now_s = time.monotonic()
             with self._state:
                 oldest = min(self._sent.values(), key=lambda sent: sent.seq, default=None)
-            waiting = oldest is not None and now_s - oldest.sent_s > 2 * _WATCH_S
-            if not waiting and not doubtful and now_s - pinged_s < lease_s / 6:
-                continue
-            pinged_s, doubtful = now_s, False
-            try:
-                ping = Ping(self._info.session, oldest.seq - 1 if waiting and oldest is not None else -1)
-                answer = await self._bus.request(subjects.node_request(self._node, "ping"), _encode(ping), _PING_S)
-                self._on_pong(_pong.decode(answer))
-            except NoAnswer:
-                doubtful = True
-                silent_s = time.monotonic() - self._heard_s
-                if silent_s > _SILENCE_S:
-                    self._settle(self._silence(silent_s))
-            except msgspec.DecodeError as error:
-                self._settle(ProtocolError(f"the node's pong is unreadable ({error}); client and node are of different versions"))
+            asking = oldest is not None and (doubtful or now_s - oldest.sent_s > 2 * _WATCH_S)
+            if asking or doubtful or now_s - pinged_s > lease_s / 6:
+                pinged_s = now_s
+                doubtful = not await self._ping(oldest.seq - 1 if asking and oldest is not None else -1)
+
+    async def _ping(self, seq_seen: int) -> bool:
+        """Ask the node where it is, and (with ``seq_seen``) for answers that were lost on the way; did it answer?"""
+        try:
+            ping = _encode(Ping(self._info.session, seq_seen))
+            answer = await self._bus.request(subjects.node_request(self._node, "ping"), ping, _PING_S)
+            self._on_pong(_pong.decode(answer))
+        except NoAnswer:
+            silent_s = time.monotonic() - self._heard_s
+            if silent_s > _SILENCE_S:
+                self._settle(self._silence(silent_s))
+            return False
+        except msgspec.DecodeError as error:
+            self._settle(ProtocolError(f"the node's pong is unreadable ({error}); client and node are of different versions"))
+        return True
 
     def _on_pong(self, pong: Pong) -> None:
         self._heard_s = time.monotonic()

@@ -215,10 +215,10 @@ class Bus:
         info = await self.js_api(f"STREAM.INFO.{stream}")
         return int(info["state"]["last_seq"])
 
-    def follow(self, stream: str, from_position: int, handler: Handler, *, subject: str = "") -> Follower:
+    def follow(self, stream: str, from_position: int, handler: Handler, *, subject: str = "", rewind: int = 0) -> Follower:
         """Call ``handler(position, subject, data)`` for every message from ``from_position`` on, in order, each once, for ever; survives
-        broker restarts. ``subject`` narrows it. Start it with ``await follower.start()``."""
-        follower = Follower(self, stream, from_position, handler, subject)
+        broker restarts. ``subject`` narrows it; ``rewind``: see follow.py. Start it with ``await follower.start()``."""
+        follower = Follower(self, stream, from_position, handler, subject, rewind)
         self.on_reconnect(follower.restart)
         return follower
 

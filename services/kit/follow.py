@@ -2,7 +2,8 @@
 
 Two requests are in flight at any time. The consumer on the broker keeps no state that matters: when it is lost, falls silent or
 skips, a new one is made from the next position. After a broker has lost its tail (a crash before a sync), positions
-start over, and so do we: from the first message kept, so handlers must bear repeats then (all of ours check their own sequence).
+of lost messages are given out anew: where that may happen, ``rewind`` says how many messages to read again after a break, so that none
+behind the loss is missed. Handlers then bear repeats (they check their own sequence).
 """
 
 from __future__ import annotations
@@ -40,12 +41,13 @@ _names: Final = itertools.count()
 class Follower:
     """Made by ``Bus.follow``. ``position`` is the last one handed to the handler."""
 
-    def __init__(self, bus: Bus, stream: str, from_position: int, handler: Handler, subject: str = "") -> None:
+    def __init__(self, bus: Bus, stream: str, from_position: int, handler: Handler, subject: str = "", rewind: int = 0) -> None:
         self.position = from_position - 1
         self._bus = bus
         self._stream = stream
         self._handler = handler
         self._subject = subject
+        self._rewind = rewind
         self._wake = asyncio.Event()
         self._broken = False
         self._task: asyncio.Task[None] | None = None
@@ -59,7 +61,7 @@ class Follower:
 
     async def start(self) -> None:
         """Begin; returns once the consumer exists. Raises BusRefused when there is no such stream, BusUnavailable when nobody answers."""
-        await self._attach()
+        await self._attach(0)
         self._task = asyncio.create_task(self._watch(), name=f"follow {self._stream}")
 
     def restart(self) -> None:
@@ -95,7 +97,7 @@ class Follower:
                 if not self._bus.connected:
                     continue
                 try:
-                    await self._attach()
+                    await self._attach(self._rewind)
                 except (BusRefused, BusUnavailable):
                     self._broken = True
                     await asyncio.sleep(_RETRY_S)
@@ -103,14 +105,15 @@ class Follower:
             elif not self._paused:
                 await self._pull()
 
-    async def _attach(self) -> None:
-        """Make a consumer from the next position and start pulling from it."""
+    async def _attach(self, rewind: int) -> None:
+        """Make a consumer from the next position, less ``rewind``, and start pulling from it."""
         await self._detach()
         self._broken = False
         info = await self._bus.js_api(f"STREAM.INFO.{self._stream}")
         last = int(info["state"]["last_seq"])
         if self.position > last:
-            self.position = 0  # the broker lost its tail: positions start over
+            self.position = 0  # the broker lost more than its tail: everything it has is new
+        self.position = max(0, self.position - rewind)
         name = f"follow_{os.getpid()}_{next(_names)}"
         config = {
             "name": name,

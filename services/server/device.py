@@ -183,6 +183,7 @@ class Device:
         now_ns = time.monotonic_ns()
         self.sessions[record.session] = Session(record, now_ns)
         self._accounting.opened(record, in_flight=self._dispatch.state.in_flight > 0)
+        self._note()
         self._on(core.SessionOpened(now_ns, record.session, record.epoch, record.priority, 1))
 
     def close(self, session: Session, last_seq: int, reason: str) -> asyncio.Future[SessionClosed]:
@@ -311,6 +312,7 @@ class Device:
         self.sessions.pop(name, None)
         in_flight = self._dispatch.state.in_flight > 0 and self.attached is not None
         totals = self._accounting.closed(name, session.chain.hex(), reason, failed, in_flight=in_flight)
+        self._note()
         if session.closing is not None and not session.closing.done():
             session.closing.set_result(totals)
 

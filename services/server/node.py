@@ -38,6 +38,8 @@ VERSION: Final = "0.1.0"
 
 _TICK_S: Final = 1.0
 _SETTLE_S: Final = 5.0
+_REWIND: Final = 1024
+"""Batches read again after the bus was away: more than it can have had in memory only. Those executed are dropped."""
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 T = TypeVar("T")
@@ -100,7 +102,7 @@ class Node:
                 self._send_done(session, encode_done(Done(session, 0, fault=fault)))
             await device.stop()
         self._facts.record("node", self._node, [NodeLost(time.time_ns(), self._node, self._facts.epoch, "stopped")])
-        if not await self._facts.settled(_SETTLE_S):
+        if not await self._facts.settled(_SETTLE_S if self._bus.connected else 0.0):
             self._log.warning("the bus did not take all facts; the next start publishes them")
         await self._facts.close()
         self._tracing.close()
@@ -113,7 +115,7 @@ class Node:
         info = await self._bus.js_api(f"STREAM.INFO.{stream}")
         self._stream_made = info["created"]
         known = [p.position for p in self._facts.progress.values() if p.stream == self._stream_made]
-        self._follower = self._bus.follow(stream, min(known, default=0) + 1, self._on_batch)
+        self._follower = self._bus.follow(stream, min(known, default=0) + 1, self._on_batch, rewind=_REWIND)
         await self._follower.start()
 
     def _on_batch(self, position: int, subject: str, data: bytes) -> None:
@@ -175,7 +177,7 @@ class Node:
         try:
             await self._devices[gpu].open(record)
         except StartError as error:
-            return _encode(SessionOpened(request.session, self._facts.epoch, None, fault=Fault(faults.NODE_FAULT, str(error))))
+            return _encode(SessionOpened(request.session, self._facts.epoch, None, fault=Fault(faults.NODE_FAULT, str(error), fatal=False)))
         self._log.info("session opened", session=record.session, tenant=record.tenant, gpu=gpu, priority=record.priority)
         return _encode(self._opened(record))
 
@@ -200,7 +202,7 @@ class Node:
             return None if same else Fault(faults.SESSION_TAKEN, f"session {request.session} exists already")
         device = self._devices[gpu]
         if device.attached is None:
-            return Fault(faults.NODE_FAULT, f"device {gpu} is being restarted; try again")
+            return Fault(faults.NODE_FAULT, f"device {gpu} is being restarted; try again", fatal=False)
         if request.vram_bytes > device.attached.vram_bytes:
             return Fault(
                 faults.QUOTA_EXCEEDED,
@@ -284,7 +286,8 @@ class Node:
         device = self._devices[record.gpu]
         ports = device.attached.data_port if device.attached is not None else ()
         info = msgspec.structs.replace(self._info(), data_port=ports)
-        return SessionOpened(record.session, record.epoch, info, record.token, record.quota_bytes, LIMITS, self._settings.lease_ms)
+        lease_ms = self._settings.lease_ms
+        return SessionOpened(record.session, record.epoch, info, record.token, record.quota_bytes, LIMITS, lease_ms, gpus=(record.gpu,))
 
     def _registered(self) -> NodeRegistered:
         info = self._info()

@@ -38,7 +38,8 @@ from wooly.errors import NodeLostError, ProtocolError
 __all__ = ["DataPort"]
 
 _TIMEOUT_S: Final = 8.0
-_HAVE_MAX: Final = 64
+_HAVE_MAX: Final = 8
+"""Chunks asked for, named and sent at a time: the node checks those of one round while the next is named here."""
 
 T = TypeVar("T")
 

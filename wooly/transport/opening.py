@@ -19,6 +19,8 @@ __all__ = ["discover", "open_on_node"]
 
 _DISCOVER_S: Final = 5.0
 _OPEN_S: Final = 4.0
+_RETRY_S: Final = 5.0
+_RETRY_PAUSE_S: Final = 0.2
 _VERSION: Final = "0.1.0"
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -63,6 +65,10 @@ def open_on_node(bus: BusThread, config: Config, title: str, device: int) -> Ses
         title=title,
     )
     opened = _open(bus, node, request)
+    deadline = time.monotonic() + _RETRY_S
+    while opened.fault is not None and not opened.fault.fatal and time.monotonic() < deadline:
+        time.sleep(_RETRY_PAUSE_S)  # the device is being restarted
+        opened = _open(bus, node, request)
     if opened.fault is not None:
         raise from_fault(opened.fault.name, opened.fault.message, opened.fault.places)
     if opened.node is None:

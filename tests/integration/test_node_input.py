@@ -1,0 +1,320 @@
+"""What a node does with bad input: each message is published raw, as a broken or hostile client would, past our own session code."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from bus_schemas import subjects
+from bus_schemas.batch import LIMITS, Batch, Done, Read, Upload, decode_done, encode_batch
+from bus_schemas.session import CloseSession, OpenSession, Ping, Pong, SessionOpened
+from services.kit.bus import Bus, connect
+from tests.support.node import DEADLINE_S, Node, Program, add_one, floats, increment
+from wis.builder import Builder
+from wis.dtypes import DType
+from wis.encoding import encode_program
+from wooly.transport.batches import pack_handles
+
+encode = msgspec.msgpack.encode
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with Node(tmp_path_factory.mktemp("node")) as node:
+        yield node
+
+
+@dataclass
+class Raw:
+    """A session spoken by hand."""
+
+    bus: Bus
+    node: str
+    name: str
+    epoch: int
+    dones: asyncio.Queue[Done] = field(default_factory=asyncio.Queue)
+
+    async def publish(self, data: bytes) -> None:
+        await self.bus.publish_acked(subjects.batch_subject(self.node, self.name), data)
+
+    async def send(self, seq: int, **fields: Any) -> None:
+        await self.publish(encode_batch(Batch(**({"session": self.name, "epoch": self.epoch, "seq": seq} | fields))))
+
+    async def done(self) -> Done:
+        return await asyncio.wait_for(self.dones.get(), DEADLINE_S)
+
+    async def fault(self) -> Any:
+        fault = (await self.done()).fault
+        assert fault is not None
+        return fault
+
+    async def ask(self, seq: int, **fields: Any) -> Done:
+        await self.send(seq, **fields)
+        return await self.done()
+
+    async def ping(self, seq_seen: int = -1) -> Pong:
+        answer = await self.bus.request(subjects.node_request(self.node, "ping"), encode(Ping(self.name, seq_seen)))
+        return msgspec.msgpack.decode(answer, type=Pong)
+
+    async def close(self) -> None:
+        await self.bus.request(subjects.node_request(self.node, "close"), encode(CloseSession(self.name, last_seq=-1)))
+        await self.bus.close()
+
+
+COUNT = iter(range(10**6))
+
+
+def check(node: Node, scenario: Any) -> None:
+    """Run ``scenario(raw)`` on a session of its own, then check that the node still works for everybody else."""
+
+    async def body() -> None:
+        bus = await connect(node.nats.url, name="raw")
+        info = node_id
+        name = f"raw{next(COUNT)}"
+        opening = OpenSession(name, "tenant", "", 0, (0,), 0)
+        opened = msgspec.msgpack.decode(await bus.request(subjects.node_request(info, "open"), encode(opening)), type=SessionOpened)
+        raw = Raw(bus, info, name, opened.epoch)
+
+        async def on_done(subject: str, data: bytes) -> None:
+            raw.dones.put_nowait(decode_done(data))
+
+        await bus.subscribe(subjects.session_done(name), on_done)
+        await bus.nc.flush()
+        try:
+            await scenario(raw)
+        finally:
+            await raw.close()
+
+    node_id = node.info().node
+    asyncio.run(body())
+    session = node.open()
+    session.wait(session.submit(Bystander.flush([1, 2], allocs=[(1, 128)])))
+    session.close()
+
+
+Bystander = add_one()
+
+
+def program_fields(program: Program, handles: list[int]) -> dict[str, Any]:
+    return {
+        "program": program.digest,
+        "dims": program.dims_digest,
+        "program_body": program.body,
+        "dims_body": program.dims,
+        "scalars": tuple(program.scalars),
+        "handles": pack_handles(handles),
+    }
+
+
+ZEROS = Upload(1, 128, bytes(128))
+
+
+class TestRefused:
+    @pytest.mark.parametrize("data", [b"", b"\xff\x00garbage", encode_batch(Batch("x", 1, 1))[:-3], encode({"session": "x"})])
+    def test_not_a_batch(self, node: Node, data: bytes) -> None:
+        async def scenario(raw: Raw) -> None:
+            await raw.publish(data)
+            fault = await raw.fault()
+            assert fault.name == "MalformedBatch"
+            assert fault.places[0].startswith("encoding @ batch:")
+            assert (await raw.ping()).seq_done == 0
+
+        check(node, scenario)
+
+    def test_oversized(self, node: Node) -> None:
+        async def scenario(raw: Raw) -> None:
+            await raw.publish(bytes(LIMITS.batch_bytes_max + 1))
+            fault = await raw.fault()
+            assert fault.name == "OversizedBatch"
+            assert str(LIMITS.batch_bytes_max) in fault.places[0]
+
+        check(node, scenario)
+
+    def test_every_contradiction_is_named_with_its_place(self, node: Node) -> None:
+        async def scenario(raw: Raw) -> None:
+            await raw.send(1, session="other", program=b"short", uploads=(Upload(1, 4, chunks=(b"x",)),))
+            places = (await raw.fault()).places
+            assert [place.split(":")[0] for place in places] == [
+                "session @ batch", "digest @ program", "digest @ dims", "digest @ upload 0",
+            ]  # fmt: skip
+
+        check(node, scenario)
+
+    def test_an_unverifiable_program_says_rule_and_place(self, node: Node) -> None:
+        """Claims a buffer smaller than what it touches: the check that keeps tenants apart."""
+        builder = Builder()
+        x = builder.external(DType.F64, (16,), nbytes=8)
+        builder.emit("add", x, (x, x))
+        broken = Program(builder)
+
+        async def scenario(raw: Raw) -> None:
+            assert (await raw.ask(1, uploads=(ZEROS,))).fault is None
+            await raw.send(2, **program_fields(broken, [1]))
+            fault = await raw.fault()
+            assert fault.name == "UnverifiableProgram"
+            assert "@ code 0" in fault.places[0]
+
+        check(node, scenario)
+
+    def test_a_body_that_is_not_what_its_digest_says(self, node: Node) -> None:
+        async def scenario(raw: Raw) -> None:
+            fields = program_fields(increment(by=1.0), [1])
+            fields["program_body"] = encode_program(Builder().finish()[0])
+            await raw.ask(1, uploads=(ZEROS,))
+            await raw.send(2, **fields)
+            assert "does not match its digest" in (await raw.fault()).message
+
+        check(node, scenario)
+
+    @pytest.mark.parametrize(
+        ("fields", "message"),
+        [
+            ({"reads": (Read(0, 1, 120, 16),)}, "reach outside buffer 1"),
+            ({"reads": (Read(0, 5, 0, 1),)}, "no buffer 5"),
+            ({"frees": (5,)}, "no buffer 5"),
+            ({"frees": (1, 1)}, "freed twice"),
+            ({"allocs": ((1, 8),)}, "in use already"),
+            ({"allocs": ((2, -8),)}, "bytes, not -8"),
+            ({"uploads": (Upload(2, 9, b"12345678"),)}, "9 bytes announced, 8 came"),
+            ({"scalars": (1,)}, "without a program"),
+            (program_fields(increment(), [1]) | {"handles": pack_handles([1, 2])}, "1 buffers to name"),
+            (program_fields(increment(), [1]) | {"handles": b"not zlib"}, "cannot be inflated"),
+            (program_fields(increment(), [1]) | {"handles": zlib.compress(bytes(64 << 20))}, "1 buffers to name"),
+            (program_fields(increment(), [1]) | {"scalars": ()}, "takes 1 scalars"),
+            (program_fields(increment(17), [1]), "has 128 bytes, the program needs 136"),
+            (program_fields(add_one(), [1, 1]), "in use already"),
+        ],
+    )
+    def test_a_refused_batch_has_no_effect(self, node: Node, fields: dict[str, Any], message: str) -> None:
+        """Whatever else such a batch asks for is not done either."""
+
+        async def scenario(raw: Raw) -> None:
+            before = await raw.ask(1, uploads=(ZEROS,))
+            harmless = {"allocs": ((77, 1 << 20), *fields.get("allocs", ()))}
+            await raw.send(2, **(fields | harmless))
+            done = await raw.done()
+            assert done.fault is not None
+            assert message in done.fault.message
+            assert done.resident_bytes == before.resident_bytes
+
+        check(node, scenario)
+
+    def test_a_session_that_does_not_exist(self, node: Node) -> None:
+        async def scenario(raw: Raw) -> None:
+            raw.name = "nobody"
+            heard: asyncio.Queue[Done] = asyncio.Queue()
+
+            async def on_done(subject: str, data: bytes) -> None:
+                heard.put_nowait(decode_done(data))
+
+            await raw.bus.subscribe(subjects.session_done("nobody"), on_done)
+            await raw.bus.nc.flush()
+            await raw.send(1)
+            done = await asyncio.wait_for(heard.get(), DEADLINE_S)
+            assert done.fault is not None
+            assert done.fault.name == "SessionLostError"
+
+        check(node, scenario)
+
+    def test_another_epoch(self, node: Node) -> None:
+        async def scenario(raw: Raw) -> None:
+            await raw.send(1, epoch=raw.epoch + 1)
+            assert (await raw.fault()).name == "OutOfOrder"
+            assert (await raw.ping()).seq_done == 0
+
+        check(node, scenario)
+
+
+class TestOrder:
+    def test_replayed_batches_are_dropped(self, node: Node) -> None:
+        async def scenario(raw: Raw) -> None:
+            fields = program_fields(increment(), [1])
+            await raw.ask(1, uploads=(ZEROS,))
+            for _ in range(3):
+                await raw.send(2, **fields)
+            await raw.send(3, reads=(Read(0, 1, 0, 128),))
+            assert (await raw.done()).seq == 2
+            answer = await raw.done()
+            assert answer.seq == 3
+            assert floats(answer.reads[0].inline).tolist() == [1.0] * 16
+
+        check(node, scenario)
+
+    def test_early_batches_wait_for_the_one_before(self, node: Node) -> None:
+        async def scenario(raw: Raw) -> None:
+            fields = program_fields(increment(), [1])
+            await raw.send(4, reads=(Read(0, 1, 0, 128),))
+            await raw.send(3, **fields)
+            await raw.send(2, **fields)
+            assert (await raw.ping()).seq_next == 1
+            await raw.send(1, uploads=(ZEROS,))
+            dones = [await raw.done() for _ in range(4)]
+            assert [done.seq for done in dones] == [1, 2, 3, 4]
+            assert floats(dones[3].reads[0].inline).tolist() == [2.0] * 16
+
+        check(node, scenario)
+
+    def test_waiting_batches_are_bounded(self, node: Node) -> None:
+        async def scenario(raw: Raw) -> None:
+            for seq in range(2, 80):
+                await raw.send(seq)
+            fault = await raw.fault()
+            assert fault.name == "OutOfOrder"
+            assert not fault.fatal
+
+        check(node, scenario)
+
+    def test_lost_answers_are_sent_again_when_asked_for(self, node: Node) -> None:
+        async def scenario(raw: Raw) -> None:
+            for seq in (1, 2, 3):
+                await raw.ask(seq)
+            await raw.ping(seq_seen=1)
+            assert [(await raw.done()).seq for _ in range(2)] == [2, 3]
+
+        check(node, scenario)
+
+    def test_missing_bodies_are_asked_for_and_later_batches_wait(self, node: Node) -> None:
+        async def scenario(raw: Raw) -> None:
+            program = increment(31)
+            fields = program_fields(program, [1])
+            bare = fields | {"program_body": b"", "dims_body": b""}
+            await raw.ask(1, uploads=(Upload(1, 248, bytes(248)),))
+            await raw.send(2, **bare)
+            await raw.send(3, **bare)
+            done = await raw.done()
+            assert done.seq == 2
+            assert set(done.needs) <= {program.digest, program.dims_digest}
+            assert program.dims_digest in done.needs
+            await raw.send(2, **fields)
+            assert [(await raw.done()).seq for _ in range(2)] == [2, 3]
+            answer = await raw.ask(4, reads=(Read(0, 1, 0, 248),))
+            assert floats(answer.reads[0].inline).tolist() == [2.0] * 31
+
+        check(node, scenario)
+
+
+def test_a_trap_ends_its_session_with_a_named_fault(node: Node) -> None:
+    """An index out of range is found only while running."""
+    builder = Builder()
+    table = builder.external(DType.F64, (4,))
+    index = builder.external(DType.I64, (2,))
+    out = builder.created(DType.F64, (2,))
+    builder.emit("gather", out, (table, index), (0,))
+    program = Program(builder)
+
+    async def scenario(raw: Raw) -> None:
+        uploads = (Upload(1, 32, bytes(32)), Upload(2, 16, np.array([1, 9]).tobytes()))
+        await raw.send(1, uploads=uploads, **program_fields(program, [1, 2, 3]))
+        fault = await raw.fault()
+        assert fault.name == "Trap"
+        await raw.send(2)
+        assert (await raw.fault()).name == "SessionLostError"
+
+    check(node, scenario)

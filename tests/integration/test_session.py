@@ -1,0 +1,324 @@
+"""Sessions on a real node over a real bus: results, order, isolation, limits, and every way the other side can go away."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.node import Node, add_one, floats, increment, until
+from tests.support.stack import ROOT
+from wooly.config import Config
+from wooly.errors import ForkError, NodeLostError, NoServerError, QuotaExceeded, RefusedError, SessionLostError
+from wooly.link import Flush
+from wooly.session import Session, open_session
+
+ANSWER_S = 10.0
+"""What the product promises: no failure takes longer than this to show."""
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    with Node(tmp_path) as node:
+        yield node
+
+
+def upload(session: Session, handle: int, values: np.ndarray) -> None:
+    session.wait(session.submit(Flush(uploads=[(handle, memoryview(values).cast("B"))])))
+
+
+def read(session: Session, handle: int, nbytes: int) -> np.ndarray:
+    return floats(session.wait(session.submit(Flush(reads=[(handle, 0, nbytes)])))[0])
+
+
+class TestRoundTrip:
+    def test_upload_run_read_free(self, node: Node) -> None:
+        session = node.open()
+        x = np.arange(16.0)
+        program = add_one()
+        ticket = session.submit(program.flush([1, 2], uploads=[(1, memoryview(x).cast("B"))], reads=[(2, 0, 128), (1, 8, 16)], frees=[2]))
+        answers = session.wait(ticket)
+        assert floats(answers[0]).tolist() == (x + 1).tolist()
+        assert floats(answers[1]).tolist() == [1.0, 2.0]
+        session.close()
+        assert session.totals is not None
+        assert session.totals.launches == 1
+        assert session.totals.instructions == 16
+
+    def test_known_programs_travel_as_digests(self, node: Node) -> None:
+        """A steady step must not carry its program: that is what keeps the wire small."""
+        session = node.open()
+        program = increment()
+        upload(session, 1, np.zeros(16))
+        first = session.wire_bytes
+        session.wait(session.submit(program.flush([1])))
+        second = session.wire_bytes
+        session.wait(session.submit(program.flush([1])))
+        assert session.wire_bytes - second < second - first
+        assert session.wire_bytes - second < 200
+
+    def test_changed_dims_travel_as_a_difference(self, node: Node) -> None:
+        """A growing cache changes a few sizes of a large program."""
+        session = node.open()
+        sizes = []
+        for size in (100, 101):
+            program = add_one(size)
+            data = memoryview(np.zeros(size)).cast("B")
+            before = session.wire_bytes
+            session.wait(session.submit(program.flush([size, size + 1000], uploads=[(size, data)])))
+            sizes.append(session.wire_bytes - before)
+            assert read(session, size + 1000, 8 * size).tolist() == [1.0] * size
+        assert program.dims_digest != add_one(100).dims_digest
+        assert program.digest == add_one(100).digest
+
+    def test_many_batches_in_flight_keep_their_order(self, node: Node) -> None:
+        session = node.open()
+        upload(session, 1, np.zeros(16))
+        double, plus = increment(by=2.0), increment(by=1.0)
+        tickets = [session.submit((double if i % 2 else plus).flush([1])) for i in range(200)]
+        for ticket in tickets:
+            session.wait(ticket)
+        assert read(session, 1, 128).tolist() == [300.0] * 16
+
+    def test_forgotten_bodies_are_sent_again(self, node: Node) -> None:
+        """A restarted executor knows no program: a session that thinks it does must not fail for that."""
+        first = node.open()
+        upload(first, 1, np.zeros(16))
+        program = increment()
+        second = node.open()
+        upload(second, 1, np.zeros(16))
+        second._encoder._is_known(program.digest)  # as if the node had been told, long ago
+        second._encoder._is_known(program.dims_digest)
+        tickets = [second.submit(program.flush([1])) for _ in range(20)]
+        for ticket in tickets:
+            second.wait(ticket)
+        assert read(second, 1, 128).tolist() == [20.0] * 16
+
+
+class TestBulk:
+    def test_large_tensors_go_over_the_data_port_and_come_back_equal(self, node: Node) -> None:
+        session = node.open()
+        data = np.random.default_rng(1).random(3_000_000)  # 24 MB: five whole chunks and a part
+        upload(session, 1, data)
+        assert (read(session, 1, data.nbytes) == data).all()
+
+    def test_chunks_the_node_holds_are_not_sent_again(self, node: Node) -> None:
+        session = node.open()
+        data = np.random.default_rng(1).random(2_000_000)
+        upload(session, 1, data)
+        sent = session.wire_bytes
+        upload(session, 2, data)
+        assert session.wire_bytes - sent < 10_000
+        assert (read(session, 2, data.nbytes) == data).all()
+
+    def test_a_wrong_token_opens_nothing(self, node: Node) -> None:
+        session = node.open()
+        session._data_port._hello = type(session._data_port._hello)(session.info.session, "0" * 32)
+        with pytest.raises(NodeLostError, match="token"):
+            session.submit(Flush(uploads=[(1, memoryview(bytes(1 << 20)))]))
+
+
+class TestIsolation:
+    def test_sessions_do_not_see_each_other(self, node: Node) -> None:
+        one, two = node.open(), node.open(tenant="other")
+        upload(one, 1, np.full(16, 7.0))
+        with pytest.raises(RefusedError, match="there is no buffer 1"):
+            read(two, 1, 128)
+        assert read(one, 1, 128).tolist() == [7.0] * 16
+
+    def test_memory_is_not_handed_on_with_contents(self, node: Node) -> None:
+        one = node.open()
+        upload(one, 1, np.full(1 << 16, 7.0))
+        one.close()
+        two = node.open(tenant="other")
+        two.wait(two.submit(Flush(allocs=[(1, 8 << 16)])))
+        assert not read(two, 1, 8 << 16).any()
+
+    def test_a_fault_ends_only_its_session(self, node: Node) -> None:
+        bad, good = node.open(), node.open()
+        upload(good, 1, np.zeros(16))
+        with pytest.raises(RefusedError, match="there is no buffer 9"):
+            bad.wait(bad.submit(increment().flush([9])))
+        with pytest.raises(RefusedError):
+            bad.submit(Flush())
+        good.wait(good.submit(increment().flush([1])))
+        assert read(good, 1, 128).tolist() == [1.0] * 16
+
+
+class TestQuota:
+    def test_names_quota_use_and_request_and_the_session_lives_on(self, node: Node) -> None:
+        session = node.open(required_vram_mb=1)
+        session.wait(session.submit(Flush(allocs=[(1, 512 << 10)])))
+        with pytest.raises(QuotaExceeded, match=r"1.00 MiB.*quota of 1.00 MiB.*0.50 MiB"):
+            session.wait(session.submit(Flush(allocs=[(2, 1 << 20)])))
+        session.wait(session.submit(Flush(frees=[1])))
+        session.wait(session.submit(Flush(allocs=[(2, 1 << 20)])))
+        assert not read(session, 2, 1 << 20).any()
+
+    def test_created_buffers_count(self, node: Node) -> None:
+        session = node.open(required_vram_mb=1)
+        upload(session, 1, np.zeros(80_000))
+        with pytest.raises(QuotaExceeded):
+            session.wait(session.submit(add_one(80_000).flush([1, 2])))
+
+    def test_more_than_the_device_has(self, node: Node) -> None:
+        with pytest.raises(QuotaExceeded, match="REQUIRED_VRAM"):
+            node.open(required_vram_mb=1 << 20)
+
+
+class TestOpening:
+    def test_no_bus(self) -> None:
+        started = time.monotonic()
+        with pytest.raises(NoServerError, match="WOOLY_NATS_URL"):
+            open_session(Config(nats_urls=("nats://127.0.0.1:1",)))
+        assert time.monotonic() - started < ANSWER_S
+
+    def test_a_bus_without_a_node(self, node: Node) -> None:
+        node.stop_server()
+        started = time.monotonic()
+        with pytest.raises(NoServerError, match="no node"):
+            node.open()
+        assert time.monotonic() - started < ANSWER_S
+
+    def test_no_such_device(self, node: Node) -> None:
+        with pytest.raises(RefusedError, match="devices 0 to 0, not 3"):
+            node.open(gpus=(3,))
+
+    def test_exclusive_shares_with_nobody(self, node: Node) -> None:
+        session = node.open(gpu_mode="Exclusive")
+        with pytest.raises(RefusedError, match="exclusively"):
+            node.open()
+        session.close()
+        node.open()
+
+    def test_a_forked_child_is_told(self, node: Node) -> None:
+        session = node.open()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                session.submit(Flush())
+            except ForkError:
+                os._exit(0)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+class TestLoss:
+    """Exactly once, or a clear error within ten seconds: never a hang, never a repeat."""
+
+    def test_the_bus_is_killed_and_comes_back(self, node: Node) -> None:
+        session = node.open()
+        upload(session, 1, np.zeros(16))
+        program = increment()
+        tickets = []
+        for i in range(300):
+            if i in (50, 180):
+                node.nats.kill()
+                node.nats.start()
+            tickets.append(session.submit(program.flush([1])))
+        for ticket in tickets:
+            session.wait(ticket)
+        assert read(session, 1, 128).tolist() == [300.0] * 16
+        assert node.stats().sessions[0].launches <= 300
+
+    def test_the_server_is_killed_and_comes_back(self, node: Node) -> None:
+        """Its executor lives on: the next server takes it over, and nothing is lost or repeated."""
+        session = node.open()
+        upload(session, 1, np.zeros(16))
+        program = increment()
+        tickets = []
+        for i in range(200):
+            if i == 60:
+                node.kill_server()
+                node.start_server()
+            tickets.append(session.submit(program.flush([1])))
+        for ticket in tickets:
+            session.wait(ticket)
+        assert read(session, 1, 128).tolist() == [200.0] * 16
+        assert node.stats().epoch == 2
+
+    def test_the_executor_is_killed(self, node: Node) -> None:
+        session = node.open()
+        upload(session, 1, np.zeros(16))
+        node.kill_executor()
+        started = time.monotonic()
+        with pytest.raises(NodeLostError, match="ended"):
+            for _ in range(1000):
+                session.wait(session.submit(increment().flush([1])))
+        assert time.monotonic() - started < ANSWER_S
+        # The node itself lives: a new session works once the new executor is up.
+        again = node.open()
+        upload(again, 1, np.zeros(16))
+        again.wait(again.submit(increment().flush([1])))
+        assert read(again, 1, 128).tolist() == [1.0] * 16
+
+    def test_server_and_executor_are_killed(self, node: Node) -> None:
+        session = node.open()
+        upload(session, 1, np.zeros(16))
+        node.kill_server()
+        node.kill_executor()
+        started = time.monotonic()
+        with pytest.raises(NodeLostError, match="has not answered"):
+            session.wait(session.submit(increment().flush([1])))
+        assert time.monotonic() - started < ANSWER_S
+        node.start_server()
+        closed = until(lambda: [event for event in node.events() if type(event).__name__ == "SessionClosedFact"], "the fact of it")
+        assert [(event.reason, event.failed) for event in closed] == [("node_restarted", True)]
+
+    def test_a_restarted_node_says_that_it_lost_the_session(self, node: Node) -> None:
+        session = node.open()
+        upload(session, 1, np.zeros(16))
+        node.kill_server()
+        node.kill_executor()
+        node.start_server()
+        started = time.monotonic()
+        with pytest.raises(SessionLostError):
+            session.wait(session.submit(increment().flush([1])))
+        assert time.monotonic() - started < ANSWER_S
+
+    def test_the_bus_does_not_come_back(self, node: Node) -> None:
+        session = node.open()
+        node.nats.kill()
+        started = time.monotonic()
+        with pytest.raises(NodeLostError, match="bus"):
+            session.wait(session.submit(Flush(allocs=[(1, 8)])))
+        assert time.monotonic() - started < ANSWER_S
+
+    def test_a_stopped_server_says_goodbye(self, node: Node) -> None:
+        session = node.open()
+        assert node.stop_server() == 0
+        with pytest.raises(NodeLostError, match="stopped"):
+            for _ in range(100):
+                session.wait(session.submit(Flush()))
+
+    def test_a_silent_server_is_an_error(self, node: Node) -> None:
+        session = node.open()
+        assert node.server is not None
+        node.server.send_signal(signal.SIGSTOP)
+        try:
+            started = time.monotonic()
+            with pytest.raises(NodeLostError, match="has not answered"):
+                session.wait(session.submit(Flush(allocs=[(1, 8)])))
+            assert time.monotonic() - started < ANSWER_S
+        finally:
+            node.server.send_signal(signal.SIGCONT)
+
+    def test_a_killed_client_frees_its_memory_when_its_lease_ends(self, tmp_path: Path) -> None:
+        with Node(tmp_path, WOOLY_LEASE_MS="1000") as node:
+            script = (
+                "import os, signal\nfrom wooly.config import Config\nfrom wooly.link import Flush\nfrom wooly.session import open_session\n"
+                f"s = open_session(Config(nats_urls=({node.nats.url!r},)))\n"
+                "s.wait(s.submit(Flush(allocs=[(1, 1 << 20)])))\nos.kill(os.getpid(), signal.SIGKILL)\n"
+            )
+            subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False, timeout=30)
+            until(lambda: not node.stats().sessions, "the lease's end")
+            closed = until(lambda: [e for e in node.events() if type(e).__name__ == "SessionClosedFact"], "the fact of it")
+            assert closed[0].reason == "lease"
+            assert node.info().devices[0].vram_free_bytes == node.info().devices[0].vram_bytes

@@ -1,0 +1,240 @@
+"""A bus and a node server as real processes, and programs to run on them.
+
+May live here: starting, killing and asking real processes; small programs. May not: assertions about behaviour, stand-ins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import msgspec
+import numpy as np
+from blake3 import blake3
+
+from bus_schemas import subjects
+from bus_schemas.events import Event
+from bus_schemas.session import NodeInfo, NodeStats
+from services.kit.bus import Bus, connect
+from services.kit.nats_server import NatsServer
+from tests.support.stack import ROOT, plain_environment
+from wis.builder import Builder
+from wis.dtypes import DType
+from wis.encoding import encode_program
+from wooly.config import Config
+from wooly.link import Flush
+from wooly.session import Session, open_session
+
+__all__ = ["Node", "Program", "add_one", "increment", "until", "until_async"]
+
+T = TypeVar("T")
+DEADLINE_S = 20.0
+
+
+def until(condition: Callable[[], T], what: str, deadline_s: float = DEADLINE_S) -> T:
+    """Poll until ``condition()`` is true; its value."""
+    deadline = time.monotonic() + deadline_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what}: not within {deadline_s:g} s")
+        time.sleep(0.01)
+
+
+async def until_async(condition: Callable[[], Awaitable[T]], what: str, deadline_s: float = DEADLINE_S) -> T:
+    """Like ``until`` for an awaitable condition."""
+    deadline = time.monotonic() + deadline_s
+    while True:
+        value = await condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what}: not within {deadline_s:g} s")
+        await asyncio.sleep(0.01)
+
+
+class Node:
+    """nats-server and ``python -P -m services.server`` (reference backend) for the time of a ``with`` block."""
+
+    def __init__(self, folder: Path, **environment: str) -> None:
+        self.folder = folder
+        self.nats = NatsServer(folder / "nats")
+        self._environment = environment
+        self.server: subprocess.Popen[bytes] | None = None
+        self._sessions: list[Session] = []
+
+    def __enter__(self) -> Self:
+        self.nats.start()
+        self.start_server()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        for session in self._sessions:
+            session.close()
+        self.stop_server()
+        self.kill_executor()
+        self.nats.stop()
+
+    def environment(self) -> dict[str, str]:
+        return (
+            plain_environment(
+                WOOLY_NATS_URL=self.nats.url,
+                NODE_NAME="test-node",
+                WOOLY_BACKEND="reference",
+                WOOLY_DEVICE_VRAM_MB="2048",
+                WOOLY_DATA_DIR=str(self.folder / "server"),
+                WOOLY_CACHE_DIR=str(self.folder / "cache"),
+                PYTHONPATH=str(ROOT),
+            )
+            | self._environment
+        )
+
+    def start_server(self) -> None:
+        with (self.folder / "server.log").open("ab") as log:
+            self.server = subprocess.Popen(
+                [sys.executable, "-P", "-m", "services.server"], env=self.environment(), stdout=subprocess.PIPE, stderr=log
+            )
+        assert self.server.stdout is not None
+        if not self.server.stdout.readline():
+            raise AssertionError("the server did not start:\n" + self.log())
+
+    def stop_server(self) -> int | None:
+        """SIGTERM and wait; the exit code."""
+        return self._end_server(signal.SIGTERM)
+
+    def kill_server(self) -> None:
+        self._end_server(signal.SIGKILL)
+
+    def _end_server(self, number: int) -> int | None:
+        if self.server is None:
+            return None
+        self.server.send_signal(number)
+        code = self.server.wait(30)
+        assert self.server.stdout is not None
+        self.server.stdout.close()
+        self.server = None
+        return code
+
+    def executor_pids(self) -> list[int]:
+        """Executors of this node: found by their configuration, which names this folder's node."""
+        mark = str(self.folder / "cache").encode()
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError):
+                    if b"services.server.executor" in (entry / "cmdline").read_bytes() and mark in (entry / "environ").read_bytes():
+                        found.append(int(entry.name))
+        return found
+
+    def kill_executor(self) -> None:
+        for pid in self.executor_pids():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def log(self) -> str:
+        return (self.folder / "server.log").read_text()[-4000:]
+
+    # -- asking --------------------------------------------------------------------------------------------------------------------
+
+    def config(self, **keys: Any) -> Config:
+        return Config(nats_urls=(self.nats.url,), **keys)
+
+    def open(self, **keys: Any) -> Session:
+        """A session with this configuration; closed at the end of the block."""
+        session = open_session(self.config(**keys))
+        self._sessions.append(session)
+        return session
+
+    def run(self, work: Callable[[Bus], Coroutine[Any, Any, T]]) -> T:
+        """Run ``work`` with a connection to the bus."""
+
+        async def body() -> T:
+            bus = await connect(self.nats.url, name="test")
+            try:
+                return await work(bus)
+            finally:
+                await bus.close()
+
+        return asyncio.run(body())
+
+    def info(self) -> NodeInfo:
+        async def ask(bus: Bus) -> NodeInfo:
+            return msgspec.msgpack.decode(await bus.request(subjects.DISCOVER, b""), type=NodeInfo)
+
+        return self.run(ask)
+
+    def stats(self) -> NodeStats:
+        async def ask(bus: Bus) -> NodeStats:
+            info = msgspec.msgpack.decode(await bus.request(subjects.DISCOVER, b""), type=NodeInfo)
+            return msgspec.msgpack.decode(await bus.request(subjects.node_request(info.node, "stats"), b""), type=NodeStats)
+
+        return self.run(ask)
+
+    def events(self) -> list[Event]:
+        """Every fact in the log now, in order."""
+
+        async def read(bus: Bus) -> list[Event]:
+            replay = bus.replay()
+            end = await replay.history_end()
+            out: list[Event] = []
+            async for position, events in replay:
+                out += events
+                if position >= end:
+                    break
+            await replay.close()
+            return out
+
+        return self.run(read)
+
+
+class Program:
+    """A program ready to be flushed: ``flush(handles, ...)``."""
+
+    def __init__(self, builder: Builder) -> None:
+        program, self.dims, self.scalars = builder.finish()
+        self.body = encode_program(program)
+        self.digest = blake3(self.body).digest()
+        self.dims_digest = blake3(self.dims).digest()
+
+    def flush(self, handles: list[int], **more: Any) -> Flush:
+        return Flush(
+            program=self.digest,
+            program_body=self.body,
+            dims_digest=self.dims_digest,
+            dims=self.dims,
+            scalars=self.scalars,
+            handles=handles,
+            **more,
+        )
+
+
+def increment(size: int = 16, by: float = 1.0) -> Program:
+    """x += by, in place: every execution shows, and so does every repeat. Takes one handle."""
+    builder = Builder()
+    x = builder.external(DType.F64, (size,))
+    builder.emit("add", x, (x, builder.const(by, DType.F64)))
+    return Program(builder)
+
+
+def add_one(size: int = 16) -> Program:
+    """y = x + 1 into a new buffer. Takes two handles: x, y."""
+    builder = Builder()
+    x = builder.external(DType.F64, (size,))
+    y = builder.created(DType.F64, (size,))
+    builder.emit("add", y, (x, builder.const(1.0, DType.F64)))
+    return Program(builder)
+
+
+def floats(data: bytes | bytearray | memoryview) -> np.ndarray[Any, np.dtype[np.float64]]:
+    return np.frombuffer(data, np.float64)
