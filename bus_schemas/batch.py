@@ -134,7 +134,10 @@ def encode_batch(batch: Batch) -> bytes:
 
 def decode_batch(data: bytes) -> Batch:
     """Raises msgspec.DecodeError (or its subclass ValidationError) on anything that is not a Batch."""
-    return _batch.decode(data)
+    try:
+        return _batch.decode(data)
+    except UnicodeDecodeError as error:  # msgspec lets it through
+        raise msgspec.DecodeError(str(error)) from None
 
 
 def encode_done(done: Done) -> bytes:
@@ -143,4 +146,7 @@ def encode_done(done: Done) -> bytes:
 
 def decode_done(data: bytes) -> Done:
     """Raises msgspec.DecodeError on anything that is not a Done."""
-    return _done.decode(data)
+    try:
+        return _done.decode(data)
+    except UnicodeDecodeError as error:  # msgspec lets it through
+        raise msgspec.DecodeError(str(error)) from None

@@ -93,9 +93,15 @@ def frame(message: Request | Answer) -> bytes:
 
 def decode_request(data: bytes | bytearray | memoryview) -> Request:
     """Raises msgspec.DecodeError on anything else."""
-    return _request.decode(data)
+    try:
+        return _request.decode(data)
+    except UnicodeDecodeError as error:  # msgspec lets it through
+        raise msgspec.DecodeError(str(error)) from None
 
 
 def decode_answer(data: bytes | bytearray | memoryview) -> Answer:
     """Raises msgspec.DecodeError on anything else."""
-    return _answer.decode(data)
+    try:
+        return _answer.decode(data)
+    except UnicodeDecodeError as error:  # msgspec lets it through
+        raise msgspec.DecodeError(str(error)) from None

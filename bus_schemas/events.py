@@ -224,5 +224,8 @@ def encode_events(events: list[Event]) -> bytes:
 
 def decode_events(data: bytes) -> list[Event]:
     """Raises msgspec.DecodeError (ValidationError for an unknown tag)."""
-    events: list[Event] = _decoder.decode(data)
+    try:
+        events: list[Event] = _decoder.decode(data)
+    except UnicodeDecodeError as error:  # msgspec lets it through
+        raise msgspec.DecodeError(str(error)) from None
     return events

@@ -53,4 +53,7 @@ def encode_telemetry(telemetry: Telemetry) -> bytes:
 
 def decode_telemetry(data: bytes) -> Telemetry:
     """Raises msgspec.DecodeError on anything that is not a Telemetry."""
-    return _decoder.decode(data)
+    try:
+        return _decoder.decode(data)
+    except UnicodeDecodeError as error:  # msgspec lets it through
+        raise msgspec.DecodeError(str(error)) from None

@@ -27,6 +27,7 @@ from bus_schemas import subjects
 from bus_schemas.events import Event, encode_events
 from services.kit.errors import BusRefused, BusUnavailable, Conflict
 from services.kit.follow import Follower, Handler
+from services.kit.log import get_logger
 from services.kit.replay import Replay
 from services.kit.streams import batch_stream_config, events_stream_config, telemetry_stream_config
 
@@ -283,8 +284,10 @@ async def connect(url: str, *, name: str, deadline_s: float = 10.0) -> Bus:
         if holder:
             await holder[0]._on_reconnected()
 
-    async def on_error(_: Exception) -> None:
-        """Errors of the connection show as overdue acknowledgements and answers; nats-py would print a traceback here."""
+    async def on_error(error: Exception) -> None:
+        """Errors of the connection show as overdue acknowledgements and answers; what is left are failures in handlers: ours."""
+        if not isinstance(error, OSError | TimeoutError | nats.errors.Error):
+            get_logger().error("a handler of a bus message failed", exc_info=error)
 
     loop = asyncio.get_running_loop()
     deadline = loop.time() + deadline_s

@@ -308,5 +308,5 @@ _UNREADABLE: Final = Fault(faults.MALFORMED, "the request cannot be read: client
 def _decode(data: bytes, kind: type[T]) -> T | None:
     try:
         return msgspec.msgpack.decode(data, type=kind)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return None

@@ -1,0 +1,63 @@
+"""The edge: what is not a batch is refused with every place; the content digest names what runs, not who runs it."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bus_schemas.batch import LIMITS, Batch, Limits, Read, Upload, encode_batch
+from services.server.intake import Bad, content_digest, read_batch
+
+GOOD = Batch("s", 1, 1, program=bytes(32), dims=bytes(32), scalars=(1, 2.5, (0.0, 1.0)), handles=b"h")
+
+
+def refused(batch: Batch, limits: Limits = LIMITS) -> tuple[str, list[str]]:
+    with pytest.raises(Bad) as caught:
+        read_batch(encode_batch(batch), "s", limits)
+    return caught.value.fault.name, [place.split(":")[0] for place in caught.value.fault.places]
+
+
+def test_a_good_batch_passes() -> None:
+    assert read_batch(encode_batch(GOOD), "s") == GOOD
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_batch_or_refused(data: bytes) -> None:
+    try:
+        read_batch(data, "s")
+    except Bad as bad:
+        assert bad.fault.places
+
+
+@given(st.integers(0, 200), st.integers(0, 255))
+def test_a_damaged_batch_is_a_batch_or_refused(at: int, value: int) -> None:
+    data = bytearray(encode_batch(GOOD))
+    data[at % len(data)] = value
+    try:
+        read_batch(bytes(data), "s")
+    except Bad as bad:
+        assert bad.fault.places
+
+
+def test_contradictions() -> None:
+    change = msgspec.structs.replace
+    assert refused(change(GOOD, session="t")) == ("MalformedBatch", ["session @ batch"])
+    assert refused(change(GOOD, seq=0)) == ("MalformedBatch", ["seq @ batch"])
+    assert refused(change(GOOD, dims=b"")) == ("MalformedBatch", ["digest @ dims"])
+    assert refused(Batch("s", 1, 1, dims_body=b"x")) == ("MalformedBatch", ["body @ program"])
+
+
+def test_excesses() -> None:
+    few = Limits(scalars_max=1, reads_max=1, inline_bytes_max=4)
+    batch = Batch("s", 1, 1, scalars=(1, 2), reads=(Read(0, 1, 0, 1),) * 2, uploads=(Upload(1, 5, b"12345"),))
+    assert refused(batch, few) == ("OversizedBatch", ["count @ scalars", "count @ reads", "inline @ upload 0"])
+
+
+def test_the_content_digest_ignores_names_and_sees_what_runs() -> None:
+    change = msgspec.structs.replace
+    same = change(GOOD, session="t", epoch=9, seq=4, handles=b"other", program_body=b"body", frees=(1,))
+    assert content_digest(same) == content_digest(GOOD)
+    for other in (change(GOOD, program=b"\1" * 32), change(GOOD, dims=b"\1" * 32), change(GOOD, scalars=(1, 2.5, (0.0, 1.5)))):
+        assert content_digest(other) != content_digest(GOOD)

@@ -1,0 +1,145 @@
+"""The meter: whatever the timeline, every core-nanosecond is charged, scheduler or idle, and nothing is counted twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bus_schemas.events import DeviceAccounted, Event, UsageRecorded
+from services.server.meter import INTERVAL_NS, Account, Meter
+
+SECOND = 10**9
+
+
+def meter(cores: int = 2, start_ns: int = 0) -> Meter:
+    made = Meter("node", 1, 0, cores, start_ns, 0)
+    made.open(Account("s", "tenant", "task", 0))
+    return made
+
+
+def usage(events: list[Event]) -> list[UsageRecorded]:
+    return [event for event in events if isinstance(event, UsageRecorded)]
+
+
+def devices(events: list[Event]) -> list[DeviceAccounted]:
+    return [event for event in events if isinstance(event, DeviceAccounted)]
+
+
+def test_one_launch_in_one_interval() -> None:
+    """100 ns of work around a launch of 60 ns that occupied one and a half of two cores."""
+    m = meter()
+    m.work("s", 100, 120, 180, 200, 90, 7, 1, 0)
+    (used,), (device,) = usage(events := m.cut(1000)), devices(events)
+    assert (used.core_ns, used.instructions, used.launches) == (90, 7, 1)
+    assert (device.charged_core_ns, device.scheduler_core_ns, device.idle_core_ns) == (90, 80, 2000 - 90 - 80)
+
+
+def test_a_long_launch_is_split_in_proportion_and_adds_up() -> None:
+    m = meter(cores=3)
+    end = 2 * SECOND + 333_333_334
+    m.work("s", 0, 1, end, end, 3 * end - 7, 11, 1, 0)
+    events = m.cut(end)
+    parts = [event.core_ns for event in usage(events)]
+    assert len(parts) == 3
+    assert sum(parts) == 3 * end - 7
+    assert [event.instructions for event in usage(events)] == [0, 0, 11]
+    assert all(event.to_ns - event.from_ns <= INTERVAL_NS for event in usage(events))
+
+
+def test_memory_is_the_integral_of_what_is_held() -> None:
+    """1001 bytes from 0.5 s, 3000 from 1.25 s, 1 from 2 s: floored to byte-milliseconds, the rest carried on."""
+    m = meter()
+    m.resident("s", 1001, SECOND // 2)
+    m.resident("s", 3000, SECOND * 5 // 4)
+    events = m.cut(SECOND * 2)
+    assert [event.byte_ms for event in usage(events)] == [1001 * 500, 1001 * 250 + 3000 * 750]
+    m.resident("s", 1, 2 * SECOND)
+    tails = [usage(m.cut(2 * SECOND + part)) for part in (400_000, 1_100_000)]
+    assert [[event.byte_ms for event in tail] for tail in tails] == [[], [1]]
+
+
+def test_an_idle_device_leaves_few_facts() -> None:
+    m = Meter("node", 1, 0, 2, 0, 0)
+    assert m.cut(30 * SECOND, whole=False) == []
+    assert [fact.wall_ns for fact in devices(m.cut(90 * SECOND, whole=False))] == [60 * SECOND, 30 * SECOND]
+    assert [fact.wall_ns for fact in devices(m.cut(91 * SECOND))] == [SECOND]
+
+
+def test_work_of_a_session_that_is_gone_is_scheduler_time() -> None:
+    m = meter()
+    m.work("gone", 0, 10, 20, 30, 20, 5, 1, 100)
+    (device,) = devices(m.cut(100))
+    assert (device.charged_core_ns, device.scheduler_core_ns, device.idle_core_ns) == (0, 40, 160)
+
+
+@dataclass(frozen=True)
+class Step:
+    """Idle, then work before, in and after a launch, then maybe a cut."""
+
+    idle: int
+    before: int
+    launch: int
+    after: int
+    share: float
+    resident: int
+    session: str
+    cut: bool
+
+
+steps = st.lists(
+    st.builds(
+        Step,
+        idle=st.integers(0, 3 * SECOND),
+        before=st.integers(0, 10**7),
+        launch=st.integers(0, 3 * SECOND),
+        after=st.integers(0, 10**7),
+        share=st.floats(0, 1.2),
+        resident=st.integers(0, 1 << 35),
+        session=st.sampled_from(["a", "b", "gone"]),
+        cut=st.booleans(),
+    ),
+    max_size=20,
+)
+
+
+@given(steps, st.integers(1, 7))
+def test_the_identity_holds_for_every_timeline(timeline: list[Step], cores: int) -> None:
+    m = Meter("node", 1, 0, cores, 0, 5)
+    for session in ("a", "b"):
+        m.open(Account(session, "tenant", "task", 0))
+    events: list[Event] = []
+    at = 0
+    launches = {"a": 0, "b": 0}
+    for step in timeline:
+        begin = at + step.idle
+        start = begin + step.before
+        end = start + step.launch
+        at = end + step.after
+        m.work(step.session, begin, start, end, at, int(step.launch * cores * step.share), 3, 1, step.resident)
+        if step.session in launches:
+            launches[step.session] += 1
+        if step.cut:
+            events += m.cut(at)
+    events += m.cut(at + SECOND)
+    position = 0
+    used = {event.serial: event for event in usage(events)}
+    assert sorted(used) == list(range(1, len(used) + 1))
+    for number, fact in enumerate(devices(events), 1):
+        assert fact.serial == number
+        assert fact.from_ns == position + 5
+        position += fact.wall_ns
+        assert fact.charged_core_ns + fact.scheduler_core_ns + fact.idle_core_ns == fact.wall_ns * cores
+        assert min(fact.charged_core_ns, fact.scheduler_core_ns, fact.idle_core_ns) >= 0
+        named = [used[serial] for serial in range(fact.serial_first, fact.serial_last + 1)]
+        assert sum(event.core_ns for event in named) == fact.charged_core_ns
+        assert all(event.from_ns == fact.from_ns and event.to_ns == fact.from_ns + fact.wall_ns for event in named)
+    assert position == at + SECOND
+    for session, count in launches.items():
+        account = m.accounts[session]
+        mine = [event for event in used.values() if event.session == session]
+        assert account.launches == count == sum(event.launches for event in mine)
+        assert account.instructions == 3 * count == sum(event.instructions for event in mine)
+        assert account.core_ns == sum(event.core_ns for event in mine)
+        assert account.byte_ms == sum(event.byte_ms for event in mine) == account.byte_ns // 10**6
