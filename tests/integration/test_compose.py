@@ -1,0 +1,164 @@
+"""docker-compose.yml says how our services are started; here each is started so, and its own health check asked."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sysconfig
+import tomllib
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from services.kit.nats_server import MAX_PAYLOAD_BYTES
+from services.kit.process import free_port, spawn, stop_process
+from tests.support.compose import ROOT, Compose, LocalService, interpolate
+from tests.support.etcd import Etcd, etcd_binary
+from tests.support.plane import wait_until
+
+DOCUMENT: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+SERVICES: dict[str, Any] = DOCUMENT["services"]
+
+
+def start_nats(folder: Path, port: int, monitor: int) -> subprocess.Popen[bytes]:
+    """The bus with the command and the configuration of the compose file; only ports and folders are this machine's."""
+    here = {"/etc/nats/nats.conf": str(ROOT / "deploy/nats/nats.conf"), "/data": str(folder / "store")}
+    command = [str(Path(sysconfig.get_path("scripts")) / "nats-server")]
+    command += [here.get(word, word) for word in SERVICES["nats"]["command"]]
+    command += ["-a", "127.0.0.1", "-p", str(port), "-m", str(monitor)]
+    with (folder / "nats.log").open("ab") as log:
+        process = spawn(command, stdout=log, stderr=log)
+
+    def up() -> bool:
+        try:
+            path = SERVICES["nats"]["healthcheck"]["test"][-1].replace(":8222", f":{monitor}")
+            with urllib.request.urlopen(path, timeout=1) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    wait_until(up)
+    return process
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Compose, dict[str, LocalService]]]:
+    """Every service of ours, started and healthy. Without an etcd to be had, the controller's WOOLY_ETCD_URL is left out."""
+    folder = tmp_path_factory.mktemp("compose")
+    port, monitor = free_port(), free_port()
+    with ExitStack() as stack:
+        nats = start_nats(folder, port, monitor)
+        stack.callback(stop_process, nats)
+        elsewhere = {("nats", 4222): port}
+        binary, _ = etcd_binary()
+        if binary:
+            etcd = stack.enter_context(Etcd(binary, folder / "etcd"))
+            elsewhere["etcd", 2379] = int(etcd.url.rsplit(":", 1)[1])
+        compose = Compose(folder, elsewhere, frozenset() if binary else frozenset({"etcd"}))
+        services: dict[str, LocalService] = {}
+        for name in compose.ours():
+            services[name] = compose.start(name)
+            stack.callback(services[name].stop)
+        for service in services.values():
+            service.wait_healthy(90)
+        yield compose, services
+
+
+def get(compose: Compose, service: str, port: int, path: str) -> Any:
+    with urllib.request.urlopen(f"http://127.0.0.1:{compose.local_port(service, port)}{path}", timeout=30) as answer:
+        return json.loads(answer.read())
+
+
+def test_every_service_of_ours_is_healthy_as_written(running: tuple[Compose, dict[str, LocalService]]) -> None:
+    _, services = running
+    assert set(services) == {"controller", "billing", "server"}
+    assert all(service.healthy() for service in services.values())
+
+
+def test_the_node_is_known_to_the_controller_by_its_compose_name(running: tuple[Compose, dict[str, LocalService]]) -> None:
+    compose, _ = running
+    (node,) = get(compose, "controller", 8080, "/api/v1/nodes")["items"]
+    environment = SERVICES["server"]["environment"]
+    assert (node["name"], node["state"]) == (environment["NODE_NAME"], "ready")
+    assert node["address"] == interpolate(environment["NODE_ADDRESS"], {})
+    vram_mb = int(interpolate(environment["WOOLY_DEVICE_VRAM_MB"], {}))
+    assert node["devices"][0]["vram_bytes"] == vram_mb << 20
+    assert get(compose, "controller", 8080, "/api/v1/config")["default_vram_overcommit_percent"] == 0
+    assert get(compose, "billing", 8082, "/health")["status"] == "ok"
+
+
+def test_a_health_check_fails_when_its_service_is_down_and_all_end_cleanly(running: tuple[Compose, dict[str, LocalService]]) -> None:
+    """Last in this file: it stops what the others use."""
+    _, services = running
+    codes = {name: service.stop() for name, service in services.items()}
+    assert codes == dict.fromkeys(services, 0)
+    assert not any(service.healthy() for service in services.values())
+
+
+def test_the_file_holds_together() -> None:
+    """What is mounted exists, what is depended on is there and can be healthy, volumes are declared, profiles are the two."""
+    volumes: set[str] = set()
+    for name, service in SERVICES.items():
+        for volume in service.get("volumes", []):
+            source = volume.split(":")[0]
+            if source.startswith("./"):
+                assert (ROOT / source).is_file(), f"{name}: {source}"
+            else:
+                volumes.add(source)
+        for other, condition in service.get("depends_on", {}).items():
+            assert condition == {"condition": "service_healthy"}
+            assert "healthcheck" in SERVICES[other]
+        assert set(service.get("profiles", [])) <= {"gpu", "observe"}
+    assert volumes == set(DOCUMENT["volumes"])
+    assert SERVICES["server-gpu"]["profiles"] == ["gpu"]
+    assert {name for name, service in SERVICES.items() if service.get("profiles") == ["observe"]} == {"otel-collector", "prometheus"}
+
+
+def test_images_have_the_targets_and_all_packages() -> None:
+    text = (ROOT / "deploy/Dockerfile").read_text()
+    targets = set(re.findall(r"^FROM \S+ AS (\S+)$", text, re.MULTILINE))
+    built = [service["build"] for service in SERVICES.values() if "build" in service]
+    assert {build["target"] for build in built} <= targets
+    assert {build["dockerfile"] for build in built} == {"deploy/Dockerfile"}
+    include = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]["include"]
+    packages = {pattern.rstrip("*") for pattern in include}
+    copied = set(re.findall(r"^COPY (\S+) \1$", text, re.MULTILINE))
+    kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert copied == packages == kept - {"pyproject.toml", "README.md"}
+
+
+def test_prometheus_scrapes_ports_that_are_served() -> None:
+    config = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())
+    targets = {target for job in config["scrape_configs"] for static in job["static_configs"] for target in static["targets"]}
+    served = {f"{name}:{SERVICES[name]['environment']['WOOLY_HTTP'].rsplit(':', 1)[1]}" for name in ("controller", "billing")}
+    collector = yaml.safe_load((ROOT / "deploy/otel/collector.yaml").read_text())
+    reader = collector["service"]["telemetry"]["metrics"]["readers"][0]["pull"]["exporter"]["prometheus"]
+    assert targets == served | {f"otel-collector:{reader['port']}"}
+
+
+def test_the_collector_uses_only_what_it_defines() -> None:
+    collector = yaml.safe_load((ROOT / "deploy/otel/collector.yaml").read_text())
+    for pipeline in collector["service"]["pipelines"].values():
+        for kind, names in pipeline.items():
+            assert set(names) <= set(collector[kind])
+    assert collector["receivers"]["otlp"]["protocols"]["http"]["endpoint"].endswith(":4318")
+    assert "4318:4318" in SERVICES["otel-collector"]["ports"]
+
+
+def test_the_bus_has_the_limits_of_the_embedded_one() -> None:
+    text = (ROOT / "deploy/nats/nats.conf").read_text()
+    found = re.search(r"max_payload: (\d+)", text)
+    assert found is not None
+    assert int(found[1]) == MAX_PAYLOAD_BYTES
+    assert "sync_interval: always" in text
+
+
+def test_interpolation_is_composes() -> None:
+    assert interpolate("a ${X:-1} ${Y:-} ${Z}", {"X": "9", "Z": "z"}) == "a 9  z"
+    assert interpolate("${X:-1}", {"X": ""}) == "1"
