@@ -44,7 +44,8 @@ LIMITS: Final = Limits()
 
 
 class Upload(msgspec.Struct, array_like=True, frozen=True):
-    """Bytes for a fresh buffer ``handle`` (allocated by this upload, ``nbytes`` long): inline, or chunk digests (blake3, 32 bytes each) of the data port."""
+    """Bytes for a fresh buffer ``handle`` (allocated by this upload, ``nbytes`` long): inline, or digests (blake3, 32 bytes each) of chunks
+    that the session put through the data port."""
 
     handle: int
     nbytes: int
@@ -66,7 +67,8 @@ class Batch(msgspec.Struct, array_like=True, frozen=True, tag="batch.v1"):
 
     ``program`` and ``dims`` are blake3 digests (32 bytes; empty: no program); their bodies ride along when the node may not know them
     yet. ``dims_delta``: instead of a dims body, (digest of the dims to start from, u32 positions, i64 values), little-endian.
-    ``handles``: zlib of little-endian i64, first differences, of one session-unique handle for every EXTERNAL and CREATED buffer in buffer order.
+    ``handles``: zlib of little-endian i64, first differences, of one session-unique handle for every EXTERNAL and CREATED buffer in buffer
+    order.
     ``trace``: W3C traceparent or empty.
     """
 
@@ -97,7 +99,7 @@ class ReadResult(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Fault(msgspec.Struct, array_like=True, frozen=True):
-    """Why a batch was refused or ended: a name of the error tree, a sentence that says what to do, and the places (``rule @ place: text``)."""
+    """Why a batch was refused or ended: a name of the error tree, a sentence that says what to do, the places (``rule @ place: text``)."""
 
     name: str
     message: str
@@ -108,7 +110,8 @@ class Fault(msgspec.Struct, array_like=True, frozen=True):
 class Done(msgspec.Struct, array_like=True, frozen=True, tag="done.v1"):
     """Every batch gets one. ``needs``: digests (program or dims) the node does not hold; the session resends the batch with bodies.
 
-    ``core_ns`` is this batch's measured core time, ``instructions`` its exact element-instruction count, ``resident_bytes`` the session's memory after it.
+    ``core_ns`` is this batch's measured core time, ``instructions`` its exact element-instruction count, ``resident_bytes`` the session's
+    memory after it.
     ``launch_digest``: rolling blake3 over all launches of the session so far.
     """
 

@@ -1,0 +1,157 @@
+"""The embedded stack as its users start it: one ready line, state that survives, children that come back, a clean end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.node import increment, until
+from tests.support.stack import EmbeddedStack, plain_environment
+from wooly.config import Config
+from wooly.link import Flush
+from wooly.session import Session, open_session
+
+
+def connect(stack: EmbeddedStack, **keys: object) -> Session:
+    return open_session(Config(nats_urls=(stack.addresses["nats"],), **keys))  # type: ignore[arg-type]  # keys of Config
+
+
+def work(session: Session) -> None:
+    session.submit(Flush(uploads=[(1, memoryview(np.zeros(16)).cast("B"))]))
+    session.submit(increment().flush([1]))
+    session.wait(session.submit(Flush(reads=[(1, 0, 128)])))
+
+
+def alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def descendants(pid: int) -> set[int]:
+    """Every process below ``pid`` now."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parents[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            except OSError:
+                continue
+    found = {pid}
+    while True:
+        more = {child for child, parent in parents.items() if parent in found} - found
+        if not more:
+            return found - {pid}
+        found |= more
+
+
+def test_state_survives_a_restart(tmp_path: Path) -> None:
+    """A folder given with --dir: same addresses, the log goes on, the node's epoch grows."""
+    with EmbeddedStack(tmp_path, WOOLY_BACKEND="reference") as stack:
+        first = dict(stack.addresses)
+        session = connect(stack)
+        work(session)
+        session.close()
+        assert session.totals is not None
+        assert session.totals.launches == 1
+        assert stack.stop() == 0
+    with EmbeddedStack(tmp_path, WOOLY_BACKEND="reference") as stack:
+        assert {key: stack.addresses[key] for key in ("nats", "controller", "billing", "node")} == {
+            key: first[key] for key in ("nats", "controller", "billing", "node")
+        }
+        (node,) = stack.get("controller", "/api/v1/nodes")["items"]
+        assert (node["state"], node["epoch"]) == ("ready", 2)
+        session = connect(stack)
+        work(session)
+        session.close()
+
+
+def test_a_placed_task_runs_where_the_controller_says(tmp_path: Path) -> None:
+    with EmbeddedStack(tmp_path, WOOLY_BACKEND="reference") as stack:
+        session = connect(stack, controller_url=stack.addresses["controller"], required_vram_mb=64, tenant="team")
+        work(session)
+
+        def tasks() -> list[tuple[str, str, str]]:
+            return [(task["tenant"], task["state"], task["node"]) for task in stack.get("controller", "/api/v1/tasks")["items"]]
+
+        until(lambda: tasks() == [("team", "started", stack.addresses["node"])], "the task to start")
+        session.close()
+        until(lambda: tasks() == [("team", "completed", stack.addresses["node"])], "the task to complete")
+
+
+def test_children_that_die_come_back(tmp_path: Path) -> None:
+    with EmbeddedStack(tmp_path, WOOLY_BACKEND="reference") as stack:
+        session = connect(stack)
+        work(session)
+        for name in ("server", "billing", "controller"):
+            os.kill(stack.addresses["pids"][name], signal.SIGKILL)
+        session.wait(session.submit(increment().flush([1])))  # its memory lived on in the executor
+        session.close()
+        until(lambda: _answers(stack, "controller", "/health"), "the controller")
+        until(lambda: _answers(stack, "billing", "/health"), "billing")
+
+
+def _answers(stack: EmbeddedStack, service: str, path: str) -> bool:
+    try:
+        stack.get(service, path)
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_nothing_is_left_when_it_ends(tmp_path: Path, number: int) -> None:
+    with EmbeddedStack(tmp_path, WOOLY_BACKEND="reference") as stack:
+        below = descendants(stack.process.pid)
+        assert len(below) >= 5  # nats-server, controller, billing, server, executor
+        stack.process.send_signal(number)
+        assert stack.process.wait(30) == 0
+        until(lambda: not any(alive(pid) for pid in below), "the end of every child")
+
+
+def test_it_ends_with_its_parent(tmp_path: Path) -> None:
+    """A script that was killed must not leave a stack behind."""
+    script = (
+        "import os, subprocess, sys\n"
+        "os.environ['WOOLY_DIE_WITH_PARENT'] = str(os.getpid())\n"
+        f"p = subprocess.Popen([sys.executable, '-P', '-m', 'services.up', '--dir', {str(tmp_path / 'state')!r}], stdout=subprocess.PIPE)\n"
+        "print(p.pid, p.stdout.readline().decode(), flush=True)\nsys.stdin.read()\n"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=plain_environment(WOOLY_BACKEND="reference"),
+    )
+    assert parent.stdout is not None
+    pid, line = parent.stdout.readline().decode().split(" ", 1)
+    assert json.loads(line)["nats"]
+    below = descendants(int(pid)) | {int(pid)}
+    parent.kill()
+    parent.communicate()
+    until(lambda: not any(alive(process) for process in below), "the end of the stack", 30)
+
+
+def test_a_stack_that_cannot_start_says_why(tmp_path: Path) -> None:
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "services.up", "--dir", str(tmp_path), "--backend", "abacus"],
+        capture_output=True,
+        text=True,
+        env=plain_environment(),
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert "there is no backend 'abacus'" in done.stderr
+    assert time.monotonic() - started < 30
