@@ -12,8 +12,9 @@ from typing import Any, Final
 import torch
 
 __all__ = [
-    "BACKEND", "SHOWN", "OURS", "DEVICE", "HANDLE_SHIFT", "CPU_KEYS", "TensorBase", "raw_device", "is_ours", "is_our_device", "make_storage",
-    "make_empty", "set_storage", "storage_of", "offset_of", "handle_of", "library", "cpu_generator", "has_kernel", "all_op_names",
+    "BACKEND", "SHOWN", "OURS", "DEVICE", "HANDLE_SHIFT", "CPU_KEYS", "TensorBase", "raw_device", "is_ours", "is_our_device",
+    "make_storage", "make_empty", "set_storage", "storage_of", "offset_of", "handle_of", "library", "cpu_generator", "has_kernel",
+    "all_op_names",
 ]  # fmt: skip
 
 BACKEND: Final = "wooly"

@@ -37,6 +37,7 @@ _LEFT_OUT: Final = frozenset(
     sym_size sym_numel sym_stride sym_storage_offset _unsafe_view new_empty empty_like new_empty_strided _lazy_clone
     is_coalesced dense_dim _nnz _has_compatible_shallow_copy_type is_pinned _pin_memory record_stream q_scale q_zero_point
     _fw_primal _make_dual unsafe_chunk unsafe_split unsafe_split_with_sizes _resize_output _resize_output_ _conj_physical
+    _thnn_fused_lstm_cell _thnn_fused_gru_cell
     copy is_set_to empty set_ resize_ equal _local_scalar_dense _copy_from _copy_from_and_resize empty_strided
     """.split()
 )

@@ -112,7 +112,7 @@ class Recorder:
     # --- sending
 
     def flush(self, reads: Sequence[tuple[int, int, int]] = ()) -> Ticket | None:
-        """Send everything pending without waiting; None when there was nothing to send."""
+        """Send everything pending without waiting; the last ticket nobody has waited for, or None."""
         self.check_process()
         with self._lock:
             # Frees first: a buffer's death comes after the records that use it, so those are taken here or were sent before.
@@ -174,17 +174,21 @@ class Recorder:
         """The bytes of (handle, offset, nbytes) ranges as they are after everything recorded so far. Waits."""
         ticket = self.flush(reads)
         assert ticket is not None, "a flush with reads is always sent"
-        COUNTERS.waits += 1
         COUNTERS.fetch_bytes += sum(nbytes for _, _, nbytes in reads)
-        return self.link().wait(ticket)
+        return self._wait(ticket)
 
     def synchronize(self) -> None:
         """Wait until the node has done everything recorded so far; raises what went wrong there."""
         ticket = self.flush()
-        if ticket is not None and ticket is self._last:
-            COUNTERS.waits += 1
+        if ticket is not None:
+            self._wait(ticket)
+
+    def _wait(self, ticket: Ticket) -> list[ReadBytes]:
+        """Wait for a ticket, once."""
+        COUNTERS.waits += 1
+        if self._last is ticket:
             self._last = None
-            self.link().wait(ticket)
+        return self.link().wait(ticket)
 
 
 RECORDER: Final = Recorder()

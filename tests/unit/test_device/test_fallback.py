@@ -33,7 +33,7 @@ def test_a_fallback_is_right_and_counted_and_warns_once() -> None:
 def test_fallback_can_be_forbidden() -> None:
     fallback.allow_cpu(False)
     try:
-        with pytest.raises(NotImplementedError, match="aten::linalg_eigvals|aten::_linalg_eigvals"):
+        with pytest.raises(NotImplementedError, match=r"aten::linalg_eigvals|aten::_linalg_eigvals"):
             torch.linalg.eigvals(matrix().to("cuda"))
         with pytest.raises(UnsupportedOperation, match="WOOLY_CPU_FALLBACK=0"):
             torch.linalg.eigvals(matrix().to("cuda"))

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[3]
 
 def test_mixed_devices() -> None:
     x = torch.ones(2, device="cuda")
-    with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device.* cuda:0 and cpu"):
+    with pytest.raises(RuntimeError, match=r"Expected all tensors to be on the same device.* cuda:0 and cpu"):
         x + torch.ones(2)
     with pytest.raises(RuntimeError, match="same device"):
         torch.ones(2, 2) @ torch.ones(2, 2, device="cuda")
