@@ -46,11 +46,7 @@ class HostPrepared:
             for number, (kind, nbytes) in enumerate(zip(bound.program.buffers, bound.nbytes, strict=True))
             if kind != BufferKind.TEMP
         ]
-        self.keyed = np.array([n for n, kind in enumerate(bound.program.buffers) if kind != BufferKind.TEMP], np.int64)
-        self.bases = np.zeros(plan.n_program_buffers, np.int64)
-        offsets = plan.arena.offsets
-        self.temp_numbers = np.array(list(offsets), np.int64)
-        self.temp_offsets = np.array(list(offsets.values()), np.int64)
+        self.keyed = [n for n, kind in enumerate(bound.program.buffers) if kind != BufferKind.TEMP]
 
     @property
     def n_keys(self) -> int:
@@ -155,11 +151,10 @@ class HostEngine:
         return Launch(start_ns, end_ns, core_ns, max(1, account.cores), ready.instructions, trap)
 
     def _fill(self, ready: HostPrepared, values: Sequence[Number], blocks: Sequence[Block], arena: Block) -> None:
-        plan, bases, args = ready.plan, ready.bases, ready.plan.args
-        bases[ready.keyed] = [block.address for block in blocks]
-        if ready.temp_numbers.size:
-            bases[ready.temp_numbers] = ready.temp_offsets + arena.address
-        args[plan.pointer_slots] = bases[plan.pointer_buffers] + plan.pointer_offsets
+        plan = ready.plan
+        args = plan.args
+        bases = np.array([*(block.address for block in blocks), arena.address], np.int64)
+        args[plan.pointer_slots] = bases[plan.pointer_bases] + plan.pointer_offsets
         for dtype, (slots, numbers) in plan.scalar_slots.items():
             args[slots] = scalar_words(dtype, [values[n] for n in numbers])
         self._trap[0] = 0
@@ -172,7 +167,7 @@ class HostEngine:
         """Every buffer as bytes, for reference steps."""
         plan = ready.plan
         arrays: list[npt.NDArray[np.uint8] | None] = [None] * plan.n_program_buffers
-        for number, block in zip(ready.keyed.tolist(), blocks, strict=True):
+        for number, block in zip(ready.keyed, blocks, strict=True):
             arrays[number] = block.data
         whole = arena.data
         for number, offset in plan.arena.offsets.items():

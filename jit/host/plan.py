@@ -38,11 +38,14 @@ class PlanOptions:
 
 @dataclass(slots=True)
 class Plan:
-    """The tables. ``args`` holds all argument blocks; slots named by ``pointer_slots`` get base[pointer_buffers] + pointer_offsets."""
+    """The tables. ``args`` holds all argument blocks; ``pointer_slots`` of it get bases[pointer_bases] + pointer_offsets.
+
+    ``bases`` are the addresses of the EXTERNAL and CREATED buffers in order, then the arena's.
+    """
 
     args: Words
     pointer_slots: Words
-    pointer_buffers: Words
+    pointer_bases: Words
     pointer_offsets: Words
     trap_slots: Words
     scalar_slots: dict[DType, tuple[Words, list[int]]]
@@ -98,7 +101,8 @@ def _tables(
     sizes = {b: size for b, size in enumerate(nbytes) if kinds[b] == BufferKind.TEMP}
     arena = lay_out([temps(call) for call in calls], sizes, zeroed)
     segments = schedule(calls, arena.before)
-    table = _Table(calls)
+    keyed = [b for b, kind in enumerate(verified.bound.program.buffers) if kind != BufferKind.TEMP]
+    table = _Table(calls, {b: (at, 0) for at, b in enumerate(keyed)} | {b: (len(keyed), at) for b, at in arena.offsets.items()})
     native: list[tuple[Words, int] | int] = []
     fallbacks: list[BoundInstr] = []
     for segment in segments:
@@ -120,7 +124,9 @@ def _tables(
 class _Table:
     """Argument blocks and chunk tables under construction."""
 
-    def __init__(self, calls: Sequence[Call | Fallback]) -> None:
+    def __init__(self, calls: Sequence[Call | Fallback], places: dict[int, tuple[int, int]]) -> None:
+        """``places``: for each buffer its base and the offset from it."""
+        self._places = places
         self._starts: list[int] = []
         self._calls = calls
         words: list[int] = []
@@ -141,7 +147,8 @@ class _Table:
         if isinstance(x, int):
             return x
         if isinstance(x, Ptr):
-            self._pointers.append((slot, x.buffer, x.byte_offset))
+            base, offset = self._places[x.buffer]
+            self._pointers.append((slot, base, offset + x.byte_offset))
         elif isinstance(x, ScalarArg):
             slots, numbers = self._scalars.setdefault(x.dtype, ([], []))
             slots.append(slot)

@@ -21,6 +21,7 @@ from wis.dtypes import DType
 
 __all__ = ["function_text"]
 
+_ROWS_AHEAD = 10
 _KEEP_COST = 8
 """A value at least this costly (in simple operations) is kept for a later pass rather than computed again."""
 
@@ -553,6 +554,7 @@ class _Cols(_Writer):
             clear.end()
         loop = Loop(code, "0", self._mid_total, sizes=self._mid_sizes)
         here = self.at_coordinates(spot.pointers, loop.coords, self._mid_strides)
+        self._prefetch(todo, here, spot.index)
         lane = code.value(f"and i64 {loop.index}, {LANES - 1}")
         slots = [self._slot(i, lane) for i in todo.folds]
         before = [code.value(f"load {self._vector(i)}, ptr {slot}, align 64") for i, slot in zip(todo.folds, slots, strict=True)]
@@ -560,6 +562,20 @@ class _Cols(_Writer):
         for i, slot, value in zip(todo.folds, slots, after, strict=True):
             code.do(f"store {self._vector(i)} {value}, ptr {slot}, align 64")
         loop.end()
+
+    def _prefetch(self, todo: _Pass, here: Sequence[str], index: str) -> None:
+        """Ask for the rows ahead: a block is a narrow column of memory, which the processor's own prefetcher does not follow."""
+        k, code = self.kernel, self.code
+        if k.n_mid != 1:
+            return
+        for place in {k.nodes[i].args[0] for i in todo.needed if k.nodes[i].op == "load"}:
+            p = k.places[place]
+            if p.inner is not Inner.UNIT or not p.mid:
+                continue
+            ahead = code.mul(self._mid_strides[0][place], str(_ROWS_AHEAD))
+            address = code.gep(memory(p.dtype), code.gep(memory(p.dtype), here[place], ahead), index)
+            for line in range(0, LANES * p.dtype.itemsize, 64):
+                code.call("void", "llvm.prefetch.p0", ("ptr", code.gep("i8", address, str(line))), ("i32", "0"), ("i32", "3"), ("i32", "1"))
 
     def _fold_lanes(self, i: int) -> str:
         """The 32 partial results folded by halves, in place."""
