@@ -269,7 +269,8 @@ def _parse(key: Key, value: Any, source: str) -> Any:
 def load(flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None, *, task: bool = True) -> Config:
     """Merge all sources. ``flags`` maps key names to values given on the command line; ``environ`` is os.environ unless given.
 
-    ``task`` False is for commands that only ask questions: what a task must say (REQUIRED_VRAM with a controller) may be missing. An empty environment variable counts as not set. Raises ConfigError.
+    ``task`` False is for commands that only ask questions: what a task must say (REQUIRED_VRAM with a controller) may be missing.
+    An empty environment variable counts as not set. Raises ConfigError.
     """
     environ = os.environ if environ is None else environ
     path, named = config_file(environ)

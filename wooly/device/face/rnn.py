@@ -53,4 +53,4 @@ def patch(face: Face) -> None:
     _libraries.append(library)
     for name, function in (("_thnn_fused_lstm_cell", lstm_cell), ("_thnn_fused_gru_cell", gru_cell)):
         for key in ("AutogradPrivateUse1", "PrivateUse1"):
-            library.impl(name, function, key, allow_override=True)
+            library.impl(name, function, key)

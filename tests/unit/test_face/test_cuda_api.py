@@ -1,0 +1,245 @@
+"""torch.cuda and torch.accelerator answer as on a machine with one GPU."""
+
+from __future__ import annotations
+
+import gc
+import io
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.support.device import same
+from wooly.device.face.devices import set_count
+
+
+def test_availability() -> None:
+    assert torch.cuda.is_available() and torch.cuda.device_count() == 1 and torch.cuda.current_device() == 0
+    assert torch.cuda.is_initialized() and torch.backends.cuda.is_built()
+    assert torch.version.cuda is not None and torch.cuda.get_arch_list() == ["sm_80"]
+    assert torch.cuda.is_bf16_supported() and torch.cuda.is_tf32_supported()
+    assert not torch.backends.cudnn.is_available() and not torch.distributed.is_nccl_available()
+    assert torch.get_device_module("cuda") is torch.cuda and torch.get_device_module() is torch.cuda
+
+
+def test_properties() -> None:
+    found = torch.cuda.get_device_properties("cuda:0")
+    assert torch.cuda.get_device_name() == found.name == "Loopback (WOOLY)"
+    assert torch.cuda.get_device_capability() == (found.major, found.minor) == (8, 0)
+    assert found.total_memory == 16 << 30 and found.multi_processor_count == 1
+    assert torch.cuda.get_device_properties().uuid == found.uuid
+    assert repr(found).startswith("_CudaDeviceProperties(name='Loopback (WOOLY)', major=8")
+
+
+def test_device_contexts() -> None:
+    with torch.cuda.device(0), torch.cuda.device("cuda"), torch.cuda.device_of(torch.zeros(1)):
+        assert torch.cuda.current_device() == 0
+    torch.cuda.set_device("cuda:0")
+    assert torch.cuda.can_device_access_peer(0, 0) is False
+
+
+def test_memory_counts_live_tensors() -> None:
+    gc.collect()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    x = torch.zeros(1 << 18, device="cuda")
+    y = torch.ones(1 << 18, device="cuda")
+    assert torch.cuda.memory_allocated() - before == 2 << 20
+    del y
+    assert torch.cuda.memory_allocated() - before == 1 << 20
+    assert torch.cuda.max_memory_allocated() - before == 2 << 20
+    assert torch.cuda.memory_reserved() == torch.cuda.memory_allocated() == torch.cuda.memory_stats()["allocated_bytes.all.current"]
+    free, total = torch.cuda.mem_get_info()
+    assert total == 16 << 30 and 0 < free <= total - (1 << 20)
+    torch.cuda.reset_peak_memory_stats()
+    assert torch.cuda.max_memory_allocated() == torch.cuda.memory_allocated()
+    assert "CUDA memory summary" in torch.cuda.memory_summary() and "Allocated memory" in torch.cuda.memory_summary(abbreviated=True)
+    torch.cuda.empty_cache()
+    torch.cuda.ipc_collect()
+    assert torch.cuda.memory_snapshot() == [] and x.sum().item() == 0
+
+
+def test_memory_fraction_is_a_limit() -> None:
+    try:
+        torch.cuda.set_per_process_memory_fraction(1e-6)
+        assert torch.cuda.get_per_process_memory_fraction() == 1e-6
+        with pytest.raises(torch.cuda.OutOfMemoryError, match="CUDA out of memory"):
+            torch.empty(1 << 20, device="cuda")
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert torch.empty(1 << 20, device="cuda").numel() == 1 << 20
+
+
+def test_accelerator_is_cuda() -> None:
+    assert torch.accelerator.is_available() and torch.accelerator.device_count() == 1
+    assert torch.accelerator.current_accelerator() == torch.device("cuda")
+    assert torch.accelerator.current_device_index() == 0
+    assert torch.accelerator.memory_allocated() == torch.cuda.memory_allocated()
+    torch.accelerator.synchronize()
+    torch.accelerator.empty_cache()
+    torch.accelerator.set_device_index(0)
+    with torch.accelerator.device_index(0):
+        assert torch.accelerator.current_stream() == torch.cuda.current_stream()
+
+
+# --- streams and events
+
+
+def test_streams() -> None:
+    stream = torch.cuda.Stream()
+    assert torch.cuda.current_stream() == torch.cuda.default_stream() != stream
+    with torch.cuda.stream(stream):
+        assert torch.cuda.current_stream() == stream
+        x = torch.ones(2, device="cuda") * 3
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    torch.cuda.current_stream().wait_stream(stream)
+    x.record_stream(stream)
+    event = stream.record_event()
+    stream.wait_event(event)
+    event.synchronize()
+    assert event.query() and stream.query() and isinstance(stream, torch.Stream)
+    assert x.tolist() == [3, 3] and stream.device == torch.device("cuda", 0)
+    with stream:
+        assert torch.cuda.current_stream() == stream
+    assert len({stream, torch.cuda.Stream(), torch.cuda.Stream()}) == 3
+
+
+def test_event_times() -> None:
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    with pytest.raises(ValueError, match="recorded before"):
+        start.elapsed_time(end)
+    start.record()
+    torch.randn(200, 200, device="cuda").square().sum()
+    end.record()
+    torch.cuda.synchronize()
+    assert 0 < start.elapsed_time(end) < 60_000
+    with pytest.raises(ValueError, match="enable_timing=True"):
+        torch.cuda.Event().elapsed_time(end)
+
+
+# --- what does not exist says so
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda: torch.cuda.CUDAGraph(), NotImplementedError),
+        (lambda: torch.cuda.graph(None), NotImplementedError),
+        (lambda: torch.cuda.ExternalStream(1), NotImplementedError),
+        (lambda: torch.cuda.Event(interprocess=True), NotImplementedError),
+        (lambda: torch.cuda.utilization(), NotImplementedError),
+        (lambda: torch.cuda.current_blas_handle(), NotImplementedError),
+        (lambda: torch.cuda.caching_allocator_alloc(16), NotImplementedError),
+        (lambda: torch.zeros(1, device="cuda").untyped_storage()._share_cuda_(), NotImplementedError),
+    ],
+)
+def test_refusals(call: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match=r"remote|session"):
+        call()
+
+
+def test_profiler_ranges_and_runtime() -> None:
+    assert torch.cuda.nvtx.range_push("a") == 0 and torch.cuda.nvtx.range_pop() == 0
+    with torch.cuda.nvtx.range("b"):
+        torch.cuda.nvtx.mark("c")
+    runtime = torch.cuda.cudart()
+    assert runtime.cudaProfilerStart() == runtime.cudaError.success == runtime.cudaProfilerStop()
+    torch.cuda.check_error(0)
+
+
+def test_compile_is_identity_with_one_warning() -> None:
+    from wooly.device.face import switches
+
+    switches._compile_warned = False
+    model = nn.Linear(2, 2).cuda()
+    with pytest.warns(UserWarning, match=r"torch\.compile leaves code as it is"):
+        assert torch.compile(model) is model
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+
+        @torch.compile(mode="max-autotune")
+        def f(x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        model.compile()
+        same(f(torch.ones(2, device="cuda")), torch.full((2,), 2.0))
+        assert model(torch.ones(1, 2, device="cuda")).shape == (1, 2)
+
+
+def test_data_parallel_on_one_device() -> None:
+    model = nn.Linear(3, 2)
+    x = torch.linspace(0, 1, 6).reshape(2, 3)
+    expected = model(x)
+    same(nn.DataParallel(model.cuda())(x.cuda()).detach(), expected.detach())
+
+
+def test_grad_scaler() -> None:
+    model = nn.Linear(2, 1).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda", init_scale=4.0)
+    before = model.weight.detach().cpu().clone()
+    scaler.scale(model(torch.ones(1, 2, device="cuda")).sum()).backward()
+    assert model.weight.grad is not None and model.weight.grad.tolist() == [[4, 4]]
+    scaler.step(optimizer)
+    scaler.update()
+    same(model.weight.detach(), before - 0.1)
+    scaler.scale(model(torch.tensor([[float("inf"), 1.0]], device="cuda")).sum()).backward()
+    kept = model.weight.detach().cpu().clone()
+    scaler.step(optimizer)
+    scaler.update()
+    same(model.weight.detach(), kept)
+    assert scaler.get_scale() == 2.0
+    assert torch.cuda.amp.GradScaler().is_enabled()
+
+
+def test_jit_knows_the_wrapped_functions() -> None:
+    @torch.jit.script
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.zeros([2], device=x.device) + torch.ones_like(x) + torch.rand([2], device=x.device) * 0
+
+    same(f(torch.ones(2, device="cuda")), torch.ones(2))
+    traced = torch.jit.trace(nn.Linear(2, 2).cuda(), torch.ones(1, 2, device="cuda"))
+    assert traced(torch.ones(3, 2, device="cuda")).shape == (3, 2)
+
+
+def test_more_devices_than_one_can_be_counted_but_not_used() -> None:
+    set_count(2)
+    try:
+        assert torch.cuda.device_count() == 2
+        with pytest.raises(NotImplementedError, match="cuda:1: this version runs a process on its first device only"):
+            torch.zeros(1, device="cuda:1")
+    finally:
+        set_count(1)
+
+
+def test_checkpoint_and_fork_rng() -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    layer = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 4)).cuda()
+    x = torch.ones(2, 4, device="cuda", requires_grad=True)
+    checkpoint(layer, x, use_reentrant=False).sum().backward()
+    assert x.grad is not None
+    state = torch.cuda.get_rng_state()
+    with torch.random.fork_rng():
+        torch.randn(3, device="cuda")
+    assert torch.cuda.get_rng_state().equal(state)
+
+
+def test_saving_everything_and_loading_it_elsewhere() -> None:
+    model = nn.Linear(2, 2).cuda()
+    buffer = io.BytesIO()
+    torch.save({"model": model.state_dict(), "x": torch.arange(3, device="cuda")[1:]}, buffer)
+    for location, device in (
+        (None, "cuda"),
+        ("cpu", "cpu"),
+        ("cuda:0", "cuda"),
+        (torch.device("cuda"), "cuda"),
+        ({"cuda:0": "cpu"}, "cpu"),
+    ):
+        buffer.seek(0)
+        loaded = torch.load(buffer, map_location=location, weights_only=True)
+        assert loaded["model"]["weight"].device.type == loaded["x"].device.type == device
+        assert loaded["x"].tolist() == [1, 2]
+        assert loaded["model"]["weight"].cpu().equal(model.weight.detach().cpu())

@@ -1,0 +1,278 @@
+"""Tensors of the device say and do what CUDA tensors say and do; values are compared with the CPU's."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.support.device import same
+from wooly.device.backend import handle_of
+
+CUDA = torch.device("cuda", 0)
+
+
+def numbers(*shape: int) -> torch.Tensor:
+    """Different values at every place, the same at every call."""
+    return torch.linspace(-1, 1, max(torch.Size(shape).numel(), 1)).reshape(shape)
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:0", 0, torch.device("cuda"), torch.device("cuda:0")])
+def test_to_takes_every_spelling(device: Any) -> None:
+    x = numbers(2, 3)
+    same(x.to(device), x)
+    same(x.to(device=device), x)
+    same(x.to(device, torch.float16), x.half())
+    same(torch.tensor([1.5, 2], device=device), torch.tensor([1.5, 2]))
+    same(torch.zeros(2, device=device), torch.zeros(2))
+
+
+@pytest.mark.parametrize("args", [(), (0,), ("cuda:0",), (None,), (torch.device("cuda"),)])
+def test_cuda(args: tuple[Any, ...]) -> None:
+    same(numbers(3).cuda(*args), numbers(3))
+    same(numbers(1, 2, 3, 3).cuda(memory_format=torch.channels_last), numbers(1, 2, 3, 3).contiguous(memory_format=torch.channels_last))
+
+
+def test_to_the_same_device_is_the_same_tensor() -> None:
+    x = numbers(2).cuda()
+    assert x.to("cuda") is x and x.cuda() is x and x.to(x) is x
+    assert x.to("cuda", copy=True) is not x
+
+
+def test_identity() -> None:
+    x = numbers(2).cuda()
+    assert (x.device, x.is_cuda, x.is_cpu, x.get_device()) == (CUDA, True, False, 0)
+    y = x.cpu()
+    assert (y.device.type, y.is_cuda, y.get_device()) == ("cpu", False, -1)
+    assert x.type() == "torch.cuda.FloatTensor" and x.long().type() == "torch.cuda.LongTensor"
+
+
+@pytest.mark.parametrize("kind", ["torch.cuda.HalfTensor", torch.cuda.HalfTensor])
+def test_type_moves_and_converts(kind: Any) -> None:
+    same(numbers(3).type(kind), numbers(3).half())
+    same(numbers(3).cuda().type(torch.float64), numbers(3).double())
+
+
+def test_unknown_type_names() -> None:
+    with pytest.raises(ValueError, match=r"invalid type: 'torch\.cuda\.NoTensor'"):
+        numbers(2).type("torch.cuda.NoTensor")
+
+
+def test_legacy_classes() -> None:
+    same(torch.cuda.LongTensor([1, 2]), torch.tensor([1, 2]))
+    assert torch.cuda.FloatTensor(2, 3).shape == (2, 3) and torch.cuda.FloatTensor().numel() == 0
+    assert isinstance(torch.zeros(1, device="cuda"), torch.cuda.FloatTensor)
+    assert not isinstance(torch.zeros(1), torch.cuda.FloatTensor)
+    assert not isinstance(torch.zeros(1, device="cuda"), torch.cuda.LongTensor)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x, **k: x.new_zeros(3, **k),
+        lambda x, **k: x.new_ones((2, 2), **k),
+        lambda x, **k: x.new_full((2,), 7.0, **k),
+        lambda x, **k: x.new_tensor([1.0, 2.0], **k),
+        lambda x, **k: torch.zeros_like(x, **k),
+        lambda x, **k: torch.full_like(x, 3.0, **k),
+        lambda x, **k: torch.ones_like(x, dtype=torch.int32, **k),
+    ],
+)
+def test_factories_from_tensors(make: Any) -> None:
+    x = numbers(2, 3)
+    same(make(x.cuda()), make(x))
+    same(make(x, device="cuda"), make(x))
+    assert make(x.cuda(), device="cpu").equal(make(x))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda **k: torch.full((2, 2), 5, **k),
+        lambda **k: torch.eye(3, 4, **k),
+        lambda **k: torch.arange(2, 11, 3, **k),
+        lambda **k: torch.linspace(0, 1, 5, **k),
+        lambda **k: torch.logspace(0, 1, 5, **k),
+        lambda **k: torch.tril_indices(3, 3, **k),
+        lambda **k: torch.hann_window(5, **k),
+        lambda **k: torch.fft.fftfreq(4, **k),
+        lambda **k: torch.as_tensor([1.0, 2.0], **k),
+        lambda **k: torch.asarray([1, 2], **k),
+        lambda **k: torch.scalar_tensor(2.5, **k),
+        lambda **k: torch.zeros(2, dtype=torch.complex64, **k),
+    ],
+)
+def test_factories(make: Any) -> None:
+    same(make(device="cuda"), make())
+
+
+def test_device_context_and_default_device() -> None:
+    with torch.device("cuda"):
+        same(torch.ones(2), torch.ones(2, device="cpu"))
+        same(torch.tensor([1]), torch.tensor([1], device="cpu"))
+        assert nn.Linear(2, 2).weight.device == CUDA
+    assert torch.ones(1).device.type == "cpu"
+    torch.set_default_device("cuda")
+    try:
+        assert torch.get_default_device().type == "cuda"
+        assert torch.zeros(2).is_cuda and torch.tensor(1.0).is_cuda and torch.randn(2).is_cuda
+    finally:
+        torch.set_default_device(None)
+    assert torch.zeros(1).device.type == "cpu"
+
+
+def test_default_tensor_type() -> None:
+    torch.set_default_tensor_type("torch.cuda.DoubleTensor")
+    try:
+        assert torch.ones(1).is_cuda and torch.ones(1).dtype == torch.float64
+    finally:
+        torch.set_default_tensor_type(torch.FloatTensor)
+    assert not torch.ones(1).is_cuda and torch.ones(1).dtype == torch.float32
+
+
+def test_printing() -> None:
+    x = torch.tensor([[1.5, -2.0]])
+    assert repr(x.cuda()) == "tensor([[ 1.5000, -2.0000]], device='cuda:0')"
+    assert repr(x.cuda().requires_grad_()) == "tensor([[ 1.5000, -2.0000]], device='cuda:0', requires_grad=True)"
+    assert repr(nn.Parameter(x.cuda())).startswith("Parameter containing:\ntensor([[ 1.5000, -2.0000]], device='cuda:0'")
+    assert f"{x.cuda()[0, 0]:.2f}" == "1.50" and str(x.cuda().sum()) == "tensor(-0.5000, device='cuda:0')"
+    assert repr(torch.empty(0, device="cuda")) == "tensor([], device='cuda:0')"
+
+
+def test_views_share_memory() -> None:
+    base = torch.zeros(2, 3, device="cuda")
+    view = base.t()[1]
+    view += 5
+    assert base.cpu().tolist() == [[0, 5, 0], [0, 5, 0]]
+    assert view.data_ptr() - base.data_ptr() == 4 and handle_of(view) == handle_of(base)
+
+
+def test_pinning_is_remembered_and_copies() -> None:
+    x = numbers(3)
+    pinned = x.pin_memory()
+    assert pinned.is_pinned() and not x.is_pinned() and pinned.pin_memory() is pinned
+    pinned += 1
+    assert x.equal(numbers(3))
+    assert torch.empty(2, pin_memory=True).is_pinned() and torch.zeros_like(x, pin_memory=True).is_pinned()
+    assert not torch.empty(2, pin_memory=False).is_pinned()
+    assert x.untyped_storage().pin_memory().is_pinned()
+    with pytest.raises(RuntimeError, match="only dense CPU tensors can be pinned"):
+        x.cuda().pin_memory()
+
+
+# --- moving modules keeps what points to their parameters
+
+
+def test_module_to_keeps_parameters_and_ties() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    model[1].weight = model[0].weight
+    weight, expected = model[0].weight, model[0].weight.detach().clone()
+    watch = weakref.ref(weight)
+    assert model.to("cuda") is model
+    assert model[0].weight is weight and model[1].weight is weight and watch() is weight
+    assert isinstance(weight, nn.Parameter) and weight.requires_grad and weight.is_leaf
+    same(weight.detach(), expected)
+    model.cpu()
+    assert model[0].weight is weight and weight.device.type == "cpu"
+
+
+def test_an_optimizer_made_before_the_move_trains_the_moved_parameters() -> None:
+    torch.manual_seed(0)
+    here, there = nn.Linear(4, 2), nn.Linear(4, 2)
+    there.load_state_dict(here.state_dict())
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (here, there)]
+    there.cuda()
+    for model, optimizer in zip((here, there), optimizers, strict=True):
+        x = numbers(3, 4).to(model.weight.device)
+        model(x).square().mean().backward()
+        optimizer.step()
+    same(there.weight.detach(), here.weight.detach())
+
+
+def test_gradients_move_with_the_module() -> None:
+    model = nn.Linear(2, 2)
+    model(numbers(1, 2)).sum().backward()
+    expected = model.weight.grad.clone()
+    model.cuda()
+    same(model.weight.grad, expected)
+    model.half()
+    same(model.weight.grad, expected.half())
+
+
+def test_module_conversions_on_the_cpu_are_torchs_own() -> None:
+    model = nn.Linear(2, 2)
+    weight, data = model.weight, model.weight.data
+    model.half()
+    assert model.weight is weight and weight.dtype == torch.float16 and data.dtype == torch.float32
+
+
+@pytest.mark.parametrize("source", ["cpu", "cuda"])
+def test_data_setter_across_devices(source: str) -> None:
+    target = "cuda" if source == "cpu" else "cpu"
+    p = nn.Parameter(numbers(3).to(source))
+    p.data = p.data.to(target)
+    assert p.device.type == target and p.is_leaf and p.requires_grad and isinstance(p, nn.Parameter)
+    (p * 2).sum().backward()
+    assert p.grad is not None and p.grad.device.type == target and p.grad.tolist() == [2, 2, 2]
+
+
+def test_data_setter_leaves_the_value_alone() -> None:
+    p, value = nn.Parameter(torch.zeros(2)), torch.ones(2, device="cuda")
+    p.data = value
+    assert value.is_cuda and value.tolist() == [1, 1] and not value.requires_grad
+    p.data.add_(1)
+    assert value.tolist() == [2, 2]
+
+
+def test_meta_to_empty_and_deepcopy() -> None:
+    assert nn.Linear(2, 2, device="meta").to_empty(device="cuda").weight.is_cuda
+    model = nn.Linear(2, 2).cuda()
+    twin = copy.deepcopy(model)
+    assert handle_of(twin.weight) != handle_of(model.weight)
+    same(twin.weight.detach(), model.weight.detach().cpu())
+
+
+def test_memory_goes_with_the_last_view() -> None:
+    gc.collect()
+    before = torch.cuda.memory_allocated()
+    x = torch.zeros(1000, device="cuda")
+    view = x[10:].detach()
+    del x
+    assert torch.cuda.memory_allocated() == before + 4000
+    del view
+    assert torch.cuda.memory_allocated() == before
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM(3, 4, 2, batch_first=True, bidirectional=True), nn.GRU(3, 4, batch_first=True), nn.RNN(3, 4)])
+def test_recurrent_layers(layer: nn.Module) -> None:
+    layer = copy.deepcopy(layer)
+    x = numbers(2, 5, 3)
+    expected = layer(x)[0]
+    expected.sum().backward()
+    gradients = [p.grad.clone() for p in layer.parameters() if p.grad is not None]
+    layer.zero_grad()
+    layer.cuda()
+    result = layer(x.cuda())[0]
+    result.sum().backward()
+    same(result.detach(), expected.detach())
+    for p, gradient in zip(layer.parameters(), gradients, strict=True):
+        assert p.grad is not None
+        same(p.grad, gradient)
+    with torch.inference_mode():
+        same(layer(x.cuda())[0], expected.detach())
+
+
+def test_cells() -> None:
+    for cell in (nn.LSTMCell(3, 4), nn.GRUCell(3, 4)):
+        x = numbers(2, 3)
+        expected = cell(x)
+        result = cell.cuda()(x.cuda())
+        for ours, theirs in zip(
+            result if isinstance(result, tuple) else (result,), expected if isinstance(expected, tuple) else (expected,), strict=True
+        ):
+            same(ours.detach(), theirs.detach())
