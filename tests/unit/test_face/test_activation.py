@@ -1,0 +1,161 @@
+"""Switching on: only when asked, cheap when not, never breaking ``import torch``, refusing what is not tested."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from wooly.device.face import checks
+from wooly.errors import ActivationError, UnsupportedTorch
+from wooly.torch_support import check_version
+
+
+def python(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """``code`` in a fresh interpreter without any configuration but ``environ``."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("WOOLY", "CONTROLLER", "GPU", "PRIO", "REQUIRED", "TORCH_DEVICE"))}
+    kept |= {"OMP_NUM_THREADS": "1", "HOME": "/nonexistent", **environ}
+    return subprocess.run([sys.executable, "-c", code], env=kept, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_nothing_happens_unasked() -> None:
+    found = python(
+        "import sys, torch\n"
+        "print(torch.cuda.is_available(), sorted(m for m in sys.modules if m.startswith(('wooly', 'bus_schemas', 'wis', 'nats', 'click'))))"
+    )
+    assert found.stdout == "False ['wooly', 'wooly._autoload', 'wooly.config', 'wooly.errors']\n" and found.stderr == ""
+
+
+def test_nothing_costs_less_than_20_ms() -> None:
+    code = (
+        "import sys, time\n"
+        "import dataclasses, re, tomllib  # torch loads these itself\n"
+        "start = time.perf_counter()\n"
+        "from wooly._autoload import autoload\n"
+        "autoload()\n"
+        "print((time.perf_counter() - start) * 1e3)"
+    )
+    assert min(float(python(code).stdout) for _ in range(3)) < 20
+
+
+def test_the_bus_in_the_environment_switches_it_on() -> None:
+    # No bus answers there: nothing connects before the device is used.
+    found = python("import torch; print(torch.cuda.is_available(), torch.cuda.device_count())", WOOLY_NATS_URL="nats://127.0.0.1:1")
+    assert found.stdout == "True 1\n" and found.stderr == ""
+
+
+def test_the_bus_in_the_config_file_switches_it_on(tmp_path: Path) -> None:
+    (tmp_path / "config").write_text('WOOLY_NATS_URL = "nats://127.0.0.1:1"\nGPU_COUNT = 2\n')
+    found = python(
+        "import torch; print(torch.cuda.is_available(), torch.cuda.device_count())", WOOLYAI_CLIENT_CONFIG=str(tmp_path / "config")
+    )
+    assert found.stdout == "True 2\n"
+
+
+def test_no_bus_is_an_error_at_first_use_that_says_so() -> None:
+    found = python("import torch; torch.zeros(1, device='cuda')", WOOLY_NATS_URL="nats://127.0.0.1:1")
+    assert found.returncode == 1 and "NoServerError: no NATS server answers at nats://127.0.0.1:1" in found.stderr
+    assert "check WOOLY_NATS_URL" in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("environ", "says"),
+    [
+        ({"WOOLY_NATS_URL": "bus:4222"}, "WOOLY_NATS_URL='bus:4222' (from the environment) is not allowed"),
+        (
+            {"WOOLY_NATS_URL": "nats://b:1", "PRIO": "9"},
+            "PRIO='9' (from the environment) is not allowed; use an integer from 0 (highest) to 4",
+        ),
+        ({"WOOLYAI_CLIENT_CONFIG": "/nonexistent/config"}, "WOOLYAI_CLIENT_CONFIG names /nonexistent/config, which does not exist"),
+        ({"WOOLY_NATS_URL": "nats://b:1", "CONTROLLER_URL": "http://c:1"}, "REQUIRED_VRAM is missing"),
+    ],
+)
+def test_a_mistake_never_breaks_import_torch(environ: dict[str, str], says: str) -> None:
+    found = python("import torch; print(torch.cuda.is_available(), torch.ones(2).sum().item())", **environ)
+    assert found.returncode == 0 and found.stdout == "False 2.0\n"
+    assert found.stderr.startswith("wooly: the remote device stays off: ") and says in found.stderr and found.stderr.count("\n") == 1
+
+
+def test_warnings_as_errors_do_not_break_it_either() -> None:
+    found = python("import torch; print('imported')", WOOLY_NATS_URL="bus", PYTHONWARNINGS="error")
+    assert found.stdout == "imported\n" and found.returncode == 0
+
+
+def test_launched_a_mistake_is_an_error() -> None:
+    code = "from wooly import _autoload; _autoload.launch({}); import torch"
+    found = python(code, WOOLY_NATS_URL="bus:4222")
+    assert found.returncode == 1 and "ConfigError: WOOLY_NATS_URL='bus:4222'" in found.stderr
+
+
+def test_a_backward_pass_comes_after_switching_on() -> None:
+    code = (
+        "import torch\n"
+        "x = torch.ones(2, requires_grad=True); (x * 2).sum().backward()\n"
+        "from wooly.device.face.checks import check_autograd\n"
+        "check_autograd(torch)"
+    )
+    found = python(code)
+    assert "ActivationError: autograd was already used in this process" in found.stderr
+    assert python(code.replace("(x * 2).sum().backward()", "pass")).returncode == 0
+
+
+@pytest.mark.parametrize("version", ["2.10.0", "2.13.0+cpu", "2.15.1+cu132", "2.14.0a0+git1"])
+def test_tested_versions(version: str) -> None:
+    check_version(version)
+
+
+@pytest.mark.parametrize("version", ["2.9.1", "2.16.0", "3.0.0", "1.13.1", "nonsense"])
+def test_untested_versions(version: str) -> None:
+    with pytest.raises(UnsupportedTorch, match=r"is not tested with this version of wooly; install torch 2\.10 to 2\.15"):
+        check_version(version)
+
+
+def test_every_private_name_is_here_and_a_missing_one_is_named() -> None:
+    assert checks.missing_names(torch) == []
+    bare = SimpleNamespace(_C=SimpleNamespace(_swap_tensor_impl=None))
+    missing = checks.missing_names(bare)
+    assert "_C._acc.create_empty_tensor" in missing and "_C._swap_tensor_impl" not in missing
+
+
+def pretend(*, has_cuda: bool, gpus: int = 0, hip: str | None = None, initialized: bool = False) -> Any:
+    """A torch as far as the check of a local GPU looks at it: the machine under test has no GPU to show."""
+    cuda = SimpleNamespace(device_count=lambda: gpus, is_initialized=lambda: initialized)
+    return SimpleNamespace(_C=SimpleNamespace(_has_cuda=has_cuda), cuda=cuda, version=SimpleNamespace(hip=hip))
+
+
+def test_a_local_gpu_is_never_taken_over_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    with pytest.raises(ActivationError, match="this machine has 1 GPU of its own, which stays in use; set WOOLY_LOCAL_GPU=1"):
+        checks.check_local_gpu(pretend(has_cuda=True, gpus=1), opted_in=False)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
+    checks.check_local_gpu(pretend(has_cuda=True, gpus=0), opted_in=False)
+    checks.check_local_gpu(pretend(has_cuda=False, gpus=1), opted_in=False)
+
+
+def test_a_local_gpu_is_hidden_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    with pytest.raises(ActivationError, match="before the local GPU is first used"):
+        checks.check_local_gpu(pretend(has_cuda=True, gpus=1, initialized=True), opted_in=True)
+    checks.check_local_gpu(pretend(has_cuda=True, gpus=1), opted_in=True)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_rocm_is_not_tested() -> None:
+    with pytest.raises(UnsupportedTorch, match="ROCm"):
+        checks.check_local_gpu(pretend(has_cuda=True, hip="6.4"), opted_in=False)
+
+
+def test_the_versions_agree() -> None:
+    import tomllib
+
+    import wooly
+
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    assert project["version"] == wooly.__version__
+    assert project["entry-points"]["torch.backends"] == {"wooly": "wooly._autoload:autoload"}
