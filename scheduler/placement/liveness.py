@@ -83,7 +83,8 @@ def overdue_tasks(view: ClusterView, unix_ns: int, start_lease_ms: int) -> list[
     their sessions up again: they fail, and give their VRAM back. By task id."""
     limit_ns = unix_ns - start_lease_ms * 1_000_000
     out: list[TaskStateChanged] = []
-    for name, task in sorted(view.tasks.items()):
+    for task in view.live_tasks():
+        name = task.submitted.task
         if task.state == QUEUED and task.placed is not None and task.placed.at_ns < limit_ns:
             out.append(TaskStateChanged(unix_ns, name, FAILED, REASON_NEVER_STARTED))
         elif task.state == STARTED and task.sessions and all(_given_up(view, session, limit_ns) for session in task.sessions):

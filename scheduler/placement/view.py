@@ -114,11 +114,13 @@ class NodeView:
 
 @dataclass(slots=True)
 class ClusterView:
-    """``position``: of the last event applied. ``config``: (scope, key) to value."""
+    """``position``: of the last event applied. ``config``: (scope, key) to value. ``live``: ids of the tasks that are not over, so that the
+    many that are cost nothing."""
 
     position: int = 0
     nodes: dict[str, NodeView] = field(default_factory=dict)
     tasks: dict[str, TaskView] = field(default_factory=dict)
+    live: set[str] = field(default_factory=set)
     sessions: dict[str, SessionView] = field(default_factory=dict)
     config: dict[tuple[str, str], int | str] = field(default_factory=dict)
 
@@ -139,6 +141,10 @@ class ClusterView:
         """A configured integer, None when unset."""
         value = self.config.get((scope, key))
         return value if isinstance(value, int) else None
+
+    def live_tasks(self) -> list[TaskView]:
+        """The tasks that are not over, by id."""
+        return [self.tasks[name] for name in sorted(self.live)]
 
     def tasks_on(self, node: str, gpu: int) -> list[TaskView]:
         """Live tasks placed on a device, by id."""
@@ -169,6 +175,7 @@ class ClusterView:
             case TaskSubmitted():
                 if event.task not in self.tasks:
                     self.tasks[event.task] = TaskView(event, position, updated_ns=event.at_ns)
+                    self.live.add(event.task)
             case TaskPlaced():
                 self._placed(event)
             case TaskRefused():
@@ -291,6 +298,7 @@ class ClusterView:
         task.state = state
         task.reason = reason
         task.updated_ns = at_ns
+        (self.live.add if task.live else self.live.discard)(task.submitted.task)
         node = self.nodes.get(task.placed.node) if task.placed is not None else None
         if node is not None:
             (node.tasks.add if state in LIVE else node.tasks.discard)(task.submitted.task)

@@ -10,12 +10,10 @@ import asyncio
 import contextlib
 import sys
 
-import msgspec
-
 from services.controller.api import Parts, make_app
 from services.controller.configuration import Configuration
 from services.controller.gauges import Gauges
-from services.controller.mirror import Mirror
+from services.controller.mirror import LogUnreadable, Mirror
 from services.controller.placer import Placer
 from services.controller.sentinel import Sentinel
 from services.controller.settings import Settings
@@ -62,7 +60,7 @@ async def main(stop: asyncio.Event) -> int:
     setup_logging("controller")
     try:
         await serve_until(stop, Settings.from_environment())
-    except (KitError, StoreError, msgspec.DecodeError) as error:
+    except (KitError, StoreError, LogUnreadable) as error:
         sys.stderr.write(f"controller: {error}\n")
         return 2
     return 0

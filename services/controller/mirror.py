@@ -21,11 +21,15 @@ from scheduler.placement import ClusterView
 from services.kit.bus import Bus
 from services.kit.errors import BusRefused, BusUnavailable
 
-__all__ = ["Mirror", "PLACEMENTS"]
+__all__ = ["LogUnreadable", "Mirror", "PLACEMENTS"]
 
 PLACEMENTS: Final = "wooly.evt.placement."
 _USAGE: Final = "wooly.evt.usage."
 _SESSION: Final = "wooly.evt.session."
+
+
+class LogUnreadable(Exception):
+    """The log holds a fact this controller cannot read: run one at least as new as the newest node. Until then it gives no answers."""
 
 
 class Mirror:
@@ -83,7 +87,7 @@ class Mirror:
             self._apply(position, subject, data)
         except msgspec.DecodeError as error:
             # A fact we cannot read may change every answer after it, so there are none.
-            self.failure = msgspec.DecodeError(f"event log position {position} ({subject}): {error}; is this controller older than a node?")
+            self.failure = LogUnreadable(f"event log position {position} ({subject}): {error}; is this controller older than a node?")
             while self._waiters:
                 self._wake(self._waiters.pop()[2], self.failure)
             return

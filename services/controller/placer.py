@@ -53,11 +53,12 @@ class Placer:
         """Place what waits and fits now: by priority, then by age. Does nothing while nothing has changed."""
         if self._seen_changes == self._mirror.changes:
             return
-        async with self._one:
-            self._seen_changes = self._mirror.changes
-            waiting = [task for task in self._mirror.view.tasks.values() if task.waiting]
-            for task in sorted(waiting, key=lambda task: (task.submitted.priority, task.position, task.submitted.task)):
+        self._seen_changes = self._mirror.changes
+        waiting = [task for task in self._mirror.view.live_tasks() if task.waiting]
+        for task in sorted(waiting, key=lambda task: (task.submitted.priority, task.position)):
+            async with self._one:
                 await self._place(task.submitted.task)
+            await asyncio.sleep(0)  # requests come in between: a long queue must not hold them up
 
     async def _known(self, task: TaskSubmitted) -> TaskView | None:
         """The task if it was submitted before with the same body (but the time)."""

@@ -10,6 +10,7 @@ from litestar.exceptions import HTTPException, ValidationException
 
 from bus_schemas.events import TaskRefused
 from services.controller.answers import refusal_sentence, refusals_answer
+from services.controller.mirror import LogUnreadable
 from services.controller.placer import TaskExists
 from services.controller.store import StoreUnavailable
 from services.kit.errors import BusUnavailable
@@ -73,7 +74,7 @@ def _exists(_: Request[Any, Any, Any], error: TaskExists) -> Response[dict[str, 
 
 
 def _unavailable(_: Request[Any, Any, Any], error: Exception) -> Response[dict[str, Any]]:
-    return problem(503, "unavailable", "Try again", str(error))
+    return problem(503, "unavailable", "Not available now", str(error))
 
 
 HANDLERS: Final[dict[int | type[Exception], Any]] = {
@@ -83,4 +84,5 @@ HANDLERS: Final[dict[int | type[Exception], Any]] = {
     TaskExists: _exists,
     BusUnavailable: _unavailable,
     StoreUnavailable: _unavailable,
+    LogUnreadable: _unavailable,
 }

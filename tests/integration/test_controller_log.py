@@ -285,6 +285,18 @@ def test_configuration_in_etcd(tmp_path: Path) -> None:
         assert answers(plane.controller) == before
 
 
+def test_a_fact_it_cannot_read_makes_it_unhealthy_not_wrong() -> None:
+    """A node newer than the controller writes a kind of event it does not know; every answer after it might be wrong."""
+    with Plane() as plane:
+        plane.register("n1")
+        assert plane.controller.get("/health")["status"] == "ok"
+        position = plane.publish_raw("node", "n1", b"\x91\x92\xb0node.exploded.v9\x01")
+        wait_until(lambda: plane.controller.ask("GET", "/health").status == 503)
+        assert f"position {position}" in plane.controller.ask("GET", "/health").json["detail"]
+        assert plane.controller.ask("POST", "/api/v1/tasks", {"required_vram_mb": 1}).status == 503
+        assert plane.controller.stop() == 0
+
+
 def test_a_controller_without_what_it_needs_says_so(tmp_path: Path) -> None:
     for environment, text in [
         ({"WOOLY_NATS_URL": ""}, "WOOLY_NATS_URL is not set"),

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from bus_schemas.events import DeviceFact, Event, NodeRegistered
-from bus_schemas.subjects import telemetry_subject
+from bus_schemas.subjects import event_subject, telemetry_subject
 from bus_schemas.telemetry import Telemetry, encode_telemetry
 from services.kit.bus import Bus, connect
 from services.kit.nats_server import NatsServer
@@ -129,6 +129,10 @@ class Plane:
     def publish(self, area: str, entity: str, *events: Event) -> int:
         """Store facts; their position."""
         return self._runner.run(self.bus.publish_events(area, entity, events))
+
+    def publish_raw(self, area: str, entity: str, data: bytes) -> int:
+        """Store bytes where facts are; their position."""
+        return self._runner.run(self.bus.publish_acked(event_subject(area, entity), data))
 
     def register(self, name: str, *, gib: Sequence[int] = (10,), groups: Sequence[str] = (), epoch: int = 1) -> None:
         """A node with one device for each number of GiB."""

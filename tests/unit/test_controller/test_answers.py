@@ -1,0 +1,98 @@
+"""What the API shows, from a view made of facts."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bus_schemas.events import DeviceFact, NodeRegistered, TaskPlaced, TaskRefused, TaskSubmitted
+from scheduler.placement import ClusterView, decide
+from services.controller.answers import node_answer, placement_answer, refusal_sentence, rfc3339, task_answer
+
+
+@pytest.mark.parametrize(
+    ("unix_ns", "text"),
+    [
+        (0, "1970-01-01T00:00:00.000Z"),
+        (1_700_000_000_123_999_999, "2023-11-14T22:13:20.123Z"),
+        (4_102_444_800 * 10**9, "2100-01-01T00:00:00.000Z"),
+    ],
+)
+def test_times_are_rfc3339_cut_to_milliseconds(unix_ns: int, text: str) -> None:
+    assert rfc3339(unix_ns) == text
+
+
+def view_with(*events: object) -> ClusterView:
+    view = ClusterView()
+    for position, event in enumerate(events, start=1):
+        view.apply(position, event)  # type: ignore[arg-type]  # a row of facts
+    return view
+
+
+def test_the_sentence_for_the_user_groups_reasons() -> None:
+    refused = TaskRefused(
+        0, "t", (("a", -1, "node_lost", "the node is lost: silent"), ("b", 0, "vram_short", "x"), ("b", 1, "vram_short", "y")), 1
+    )
+    assert refusal_sentence(refused) == (
+        "no device fits: node_lost (node a: the node is lost: silent); vram_short (2x, e.g. node b gpu 0: x)"
+    )
+    assert refusal_sentence(TaskRefused(0, "t", (("", -1, "no_nodes", "none"),), 1)) == "no device fits: no_nodes (the cluster: none)"
+
+
+def test_a_decision_on_a_node_unknown_today_is_still_shown() -> None:
+    """An old log whose node facts another tool removed: the placement has what it needs in itself, but for the name."""
+    answer = placement_answer(ClusterView(), TaskPlaced(0, "t", "gone", (0,), (), (("x", -1, "node_lost", "why"),), 7))
+    assert (answer["node"], answer["node_name"], answer["position"]) == ("gone", None, 7)
+    assert answer["refusals"] == [{"node": "x", "gpu": None, "reason": "node_lost", "detail": "why"}]
+
+
+def test_equal_views_give_equal_bytes_whatever_the_order_of_sets() -> None:
+    node = NodeRegistered(1, "a", "a", "", 1, (DeviceFact(0, "gpu", "host", 8, 1 << 34),))
+    facts: list[object] = [node]
+    for name in ("t3", "t1", "t2", "t10"):
+        facts.append(TaskSubmitted(2, name, "acme", 0, 1 << 20))
+        facts.append(TaskPlaced(3, name, "a", (0,), (), (), 1))
+    first, second = view_with(*facts), view_with(*facts)
+    second.nodes["a"].tasks = set()
+    for name in ("t10", "t2", "t1", "t3"):
+        second.nodes["a"].tasks.add(name)
+    answers = [json.dumps(node_answer(view, "a", view.nodes["a"])) for view in (first, second)]
+    assert answers[0] == answers[1]
+    assert node_answer(first, "a", first.nodes["a"])["devices"][0]["tasks"] == ["t1", "t10", "t2", "t3"]
+
+
+def test_a_waiting_task_has_no_node_and_no_placement() -> None:
+    submitted = TaskSubmitted(1, "t", "acme", 2, 3 << 20, 2, True, ("g",), True, "train", True)
+    view = view_with(submitted)
+    assert task_answer(view, view.tasks["t"]) == {
+        "id": "t",
+        "tenant": "acme",
+        "title": "train",
+        "priority": 2,
+        "state": "queued",
+        "reason": "",
+        "required_vram_mb": 3,
+        "gpu_count": 2,
+        "gpu_mode": "Exclusive",
+        "groups": ["g"],
+        "noswap": True,
+        "queue": True,
+        "node": None,
+        "node_name": None,
+        "gpus": [],
+        "sessions": 0,
+        "submitted_at": "1970-01-01T00:00:00.000Z",
+        "updated_at": "1970-01-01T00:00:00.000Z",
+        "placement": None,
+    }
+
+
+def test_every_candidate_shows_the_parts_of_its_score() -> None:
+    devices = tuple(DeviceFact(index, "gpu", "host", 8, 10 << 30) for index in range(2))
+    view = view_with(NodeRegistered(1, "a", "a", "", 1, devices))
+    answer = placement_answer(view, decide(view, TaskSubmitted(1, "t", "acme", 0, 1 << 30), {}).event(5))
+    assert [candidate["gpu"] for candidate in answer["candidates"]] == [0, 1]
+    for candidate in answer["candidates"]:
+        parts = candidate["parts"]
+        assert candidate["score"] == 3 * parts["utilization"] + 3 * parts["starvation"] + 2 * parts["vram"] + 2 * parts["priority"]
