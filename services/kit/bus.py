@@ -183,7 +183,7 @@ class Bus:
 
     # -- streams -----------------------------------------------------------------------------------------------------------------------
 
-    async def js_api(self, verb: str, body: dict[str, Any] | None = None, timeout_s: float = 5.0) -> dict[str, Any]:
+    async def js_api(self, verb: str, body: dict[str, Any] | None = None, timeout_s: float = 2.0) -> dict[str, Any]:
         """One call of the JetStream API (``STREAM.INFO.<name>`` and so on). Raises BusRefused with JetStream's err_code."""
         answer: dict[str, Any] = json.loads(await self.request(f"$JS.API.{verb}", json.dumps(body).encode() if body else b"", timeout_s))
         error = answer.get("error")

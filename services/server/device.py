@@ -20,6 +20,7 @@ from scheduler import dispatch as core
 from scheduler.dispatch import decisions as why
 from services.kit.errors import StartError
 from services.kit.log import get_logger
+from services.kit.trace import Tracing
 from services.server.accounting import Accounting
 from services.server.dispatch_log import DispatchLog
 from services.server.executor_process import ExecutorProcess
@@ -99,6 +100,7 @@ class Device:
         log_factory: Callable[[], DispatchLog],
         counters: Counters,
         send_done: Callable[[str, bytes], None],
+        tracing: Tracing,
     ) -> None:
         self.gpu = gpu
         self.sessions: dict[str, Session] = {}
@@ -107,6 +109,7 @@ class Device:
         self._log_factory = log_factory
         self._counters = counters
         self._send_done = send_done
+        self._tracing = tracing
         self._executor = ExecutorProcess(settings, self._on_report, self._on_lost)
         self._warm = _Warm()
         self._opening: dict[str, asyncio.Future[None]] = {}
@@ -295,7 +298,9 @@ class Device:
             self._send_done(done.session, done.done)
             session.seq_done = done.seq
             session.chain = self._dispatch.chain_after(done.session, done.seq)
-            session.pending.pop(done.seq, None)
+            pending = session.pending.pop(done.seq, None)
+            if pending is not None and pending.batch.trace:
+                self._trace(pending, done)
             if done.status == FAULTED:
                 session.fault = _REFUSALS[why.SESSION_FAULTED]
             outcome = core.FAULT if done.status == FAULTED else core.OK
@@ -305,6 +310,18 @@ class Device:
                 session.pending.pop(done.seq, None)
                 self._send_done(done.session, done.done)
             self._on(core.LaunchReturned(now_ns, done.session, done.seq, done.status == NEEDS))
+
+    def _trace(self, pending: Pending, done: Executed) -> None:
+        """The batch's way through this node, below the client's span."""
+        offset_ns = time.time_ns() - time.monotonic_ns()
+        about = {"wooly.session": done.session, "wooly.seq": done.seq, "wooly.gpu": self.gpu}
+        cost = about | {"wooly.core_ns": done.core_ns, "wooly.instructions": done.instructions}
+        for name, start_ns, end_ns, attributes in (
+            ("wooly.queue", pending.received_ns, done.begin_ns, about),
+            ("wooly.execute", done.begin_ns, done.finish_ns, about),
+            ("wooly.launch", done.start_ns, done.end_ns, cost),
+        ):
+            self._tracing.record(pending.batch.trace, name, start_ns + offset_ns, max(start_ns, end_ns) + offset_ns, attributes)
 
     def _end(self, session: Session, reason: str, *, failed: bool) -> None:
         """The session is over: settle its bill, tell whoever waits."""

@@ -70,6 +70,7 @@ class Node:
                 lambda gpu=gpu: DispatchLog(settings.data_dir / "dispatch", gpu, facts.epoch),  # type: ignore[misc]  # mypy cannot infer
                 self._counters,
                 self._send_done,
+                self._tracing,
             )
             for gpu in range(settings.devices)
         ]

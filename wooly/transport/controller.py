@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -12,7 +14,7 @@ from typing import Any, Final
 from wooly.config import Config
 from wooly.errors import ConfigError, PlacementError
 
-__all__ = ["Place", "ask"]
+__all__ = ["Place", "ask", "place_for"]
 
 _TIMEOUT_S: Final = 8.0
 _POLL_S: Final = 0.25
@@ -25,6 +27,23 @@ class Place:
     task: str
     node: str
     gpus: tuple[int, ...]
+
+
+_places: dict[tuple[int, Config], tuple[Place, set[int]]] = {}
+_lock: Final = threading.Lock()
+
+
+def place_for(config: Config, title: str, device: int) -> Place:
+    """The place of this process's task, for its device ``device``: one task serves all devices of a script, each once.
+
+    Raises what ``ask`` does."""
+    key = (os.getpid(), config)
+    with _lock:
+        known = _places.get(key)
+        if known is None or device in known[1]:  # the device's session ended, and the task with it
+            known = _places[key] = (ask(config, title), set())
+        known[1].add(device)
+        return known[0]
 
 
 def ask(config: Config, title: str) -> Place:

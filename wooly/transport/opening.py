@@ -45,7 +45,7 @@ def discover(bus: BusThread, deadline_s: float = _DISCOVER_S) -> NodeInfo:
 def open_on_node(bus: BusThread, config: Config, title: str, device: int) -> SessionOpened:
     """Open a session for the script's device ``device``; the node's answer. Raises what ``open_session`` says."""
     if config.controller_url:
-        place = controller.ask(config, title)
+        place = controller.place_for(config, title, device)
         node, task, gpus = place.node, place.task, place.gpus
     else:
         node, task, gpus = discover(bus).node, "", config.device_indices

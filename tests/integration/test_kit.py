@@ -1,0 +1,241 @@
+"""The shared kit on a real nats-server: acknowledged and conditional publishes, replay, following across crashes of the bus."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections.abc import Coroutine, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bus_schemas import subjects
+from bus_schemas.events import Event, TaskStateChanged
+from services.kit.bus import Bus, connect
+from services.kit.errors import BusRefused, BusUnavailable, Conflict, StartError
+from services.kit.nats_server import NatsServer
+from tests.support.node import until, until_async
+from tests.support.stack import ROOT
+
+DEADLINE_S = 20.0
+
+
+@pytest.fixture
+def nats(tmp_path: Path) -> Iterator[NatsServer]:
+    server = NatsServer(tmp_path / "nats")
+    server.start()
+    yield server
+    server.stop()
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(work, 60))
+
+
+async def ready(nats: NatsServer, name: str = "kit") -> Bus:
+    bus = await connect(nats.url, name=name)
+    await bus.ensure_streams("n1")
+    return bus
+
+
+def event(number: int) -> Event:
+    return TaskStateChanged(number, "t", "started")
+
+
+class TestServer:
+    def test_its_port_stays_across_restarts(self, nats: NatsServer) -> None:
+        url = nats.url
+        nats.kill()
+        nats.start()
+        assert nats.url == url
+        again = NatsServer(nats.folder)
+        nats.stop()
+        again.start()
+        assert again.url == url
+        again.stop()
+
+    def test_a_taken_port_is_given_up(self, nats: NatsServer, tmp_path: Path) -> None:
+        other = NatsServer(tmp_path / "other")
+        other.port = nats.port
+        other.start()
+        assert other.port != nats.port
+        other.stop()
+
+    def test_a_binary_that_is_not_there(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("NATS_SERVER_BIN", str(tmp_path / "none"))
+        with pytest.raises(StartError, match="NATS_SERVER_BIN"):
+            NatsServer(tmp_path / "nats").start()
+
+    def test_it_dies_with_its_parent(self, tmp_path: Path) -> None:
+        """Even when the parent gets SIGKILL."""
+        script = (
+            "import sys\nfrom pathlib import Path\nfrom services.kit.nats_server import NatsServer\n"
+            f"s = NatsServer(Path({str(tmp_path / 'nats')!r}))\ns.start()\nprint(s.process.pid, flush=True)\nsys.stdin.read()\n"
+        )
+        parent = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        assert Path(f"/proc/{pid}").exists()
+        parent.send_signal(signal.SIGKILL)
+        parent.communicate()
+        until(lambda: not _runs(pid), "its end")
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+class TestPublish:
+    def test_a_repeat_under_one_id_is_stored_once(self, nats: NatsServer) -> None:
+        async def body() -> None:
+            bus = await ready(nats)
+            first = await bus.publish_events("task", "t", [event(1)], message_id="m")
+            again = await bus.publish_events("task", "t", [event(1)], message_id="m")
+            assert again == first
+            assert await bus.last_position(subjects.EVENTS_STREAM) == first
+            await bus.close()
+
+        run(body())
+
+    def test_conditions(self, nats: NatsServer) -> None:
+        """Two writers on one state: the one that saw the older log loses and is told so."""
+
+        async def body() -> None:
+            bus = await ready(nats)
+            position = await bus.publish_events("task", "t", [event(1)])
+            subject = subjects.event_subject("task", "t")
+            assert await bus.publish_acked(subject, b"\x90", expect_last_position=position) == position + 1
+            with pytest.raises(Conflict):
+                await bus.publish_acked(subject, b"\x90", expect_last_position=position)
+            with pytest.raises(Conflict):
+                await bus.publish_acked(subject, b"\x90", expect_last_on_subject=position)
+            await bus.close()
+
+        run(body())
+
+    def test_a_subject_without_a_stream(self, nats: NatsServer) -> None:
+        async def body() -> None:
+            bus = await ready(nats)
+            with pytest.raises((BusRefused, BusUnavailable)):
+                await bus.publish_acked("nobody.listens", b"", deadline_s=0.5)
+            await bus.close()
+
+        run(body())
+
+    def test_publishes_survive_a_crash_of_the_bus_in_order(self, nats: NatsServer) -> None:
+        async def body() -> None:
+            bus = await ready(nats)
+
+            async def publish() -> None:
+                for number in range(300):
+                    await bus.publish_events("task", "t", [event(number)])
+
+            publishing = asyncio.create_task(publish())
+            for stop_at in (50, 150):
+                await until_async(partial(_reached, bus, stop_at), f"{stop_at} events")
+                nats.kill()
+                nats.start()
+            await publishing
+            assert [e.at_ns for e in await history(bus) if isinstance(e, TaskStateChanged)] == list(range(300))
+            await bus.close()
+
+        async def _reached(bus: Bus, position: int) -> bool:
+            try:
+                return await bus.last_position(subjects.EVENTS_STREAM) >= position
+            except BusUnavailable:
+                return False  # asked while it was away
+
+        run(body())
+
+
+async def history(bus: Bus, from_position: int = 1) -> list[Event]:
+    replay = bus.replay(subjects.EVENTS_STREAM, from_position)
+    end = await replay.history_end()
+    out: list[Event] = []
+    if end >= from_position:
+        async for position, events in replay:
+            out += events
+            if position >= end:
+                break
+    await replay.close()
+    return out
+
+
+class TestReplay:
+    def test_history_from_a_position_then_the_live_tail(self, nats: NatsServer) -> None:
+        async def body() -> None:
+            bus = await ready(nats)
+            await bus.publish_events("task", "t", [event(n) for n in range(250)])  # three messages: 100, 100, 50
+            replay = bus.replay(subjects.EVENTS_STREAM, 2)
+            assert await replay.history_end() == 3
+            got = [await anext(replay), await anext(replay)]
+            assert [position for position, _ in got] == [2, 3]
+            assert [e.at_ns for _, events in got for e in events if isinstance(e, TaskStateChanged)] == list(range(100, 250))
+            await bus.publish_events("task", "t", [event(1000)])
+            assert await asyncio.wait_for(anext(replay), DEADLINE_S) == (4, [event(1000)])
+            await replay.close()
+            await bus.close()
+
+        run(body())
+
+    def test_an_empty_log(self, nats: NatsServer) -> None:
+        async def body() -> None:
+            bus = await ready(nats)
+            replay = bus.replay()
+            assert await replay.history_end() == 0
+            await bus.publish_events("task", "t", [event(1)])
+            assert await asyncio.wait_for(anext(replay), DEADLINE_S) == (1, [event(1)])
+            await replay.close()
+            await bus.close()
+
+        run(body())
+
+    def test_the_tail_goes_on_after_a_crash_of_the_bus(self, nats: NatsServer) -> None:
+        async def body() -> None:
+            bus = await ready(nats)
+            replay = bus.replay()
+            await replay.history_end()
+            for number in range(6):
+                await bus.publish_events("task", "t", [event(number)])
+                assert await asyncio.wait_for(anext(replay), DEADLINE_S) == (number + 1, [event(number)])
+                nats.kill()
+                nats.start()
+            await replay.close()
+            await bus.close()
+
+        run(body())
+
+    def test_a_slow_reader_gets_everything(self, nats: NatsServer) -> None:
+        """More than the reader's buffer: pulling stops until it has caught up."""
+
+        async def body() -> None:
+            bus = await ready(nats)
+            subject = subjects.batch_subject("n1", "s")  # a stream that is not synced to disk each time
+            await asyncio.gather(*(bus.publish_acked(subject, b"\x90") for _ in range(6000)))
+            replay = bus.replay(subjects.batch_stream("n1"))
+            assert await replay.history_end() == 6000
+            await until_async(lambda: _paused(replay), "the reader to be full")
+            seen = [(await asyncio.wait_for(anext(replay), DEADLINE_S))[0] for _ in range(6000)]
+            assert seen == list(range(1, 6001))
+            await replay.close()
+            await bus.close()
+
+        async def _paused(replay: Any) -> bool:
+            return bool(replay._follower._paused)
+
+        run(body())
+
+
+def test_nobody_answers() -> None:
+    async def body() -> None:
+        with pytest.raises(BusUnavailable, match="no NATS server"):
+            await connect("nats://127.0.0.1:1", name="kit", deadline_s=0.3)
+
+    run(body())

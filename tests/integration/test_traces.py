@@ -1,0 +1,81 @@
+"""One trace from the client's flush through the node to the launch, as an OTLP collector receives it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from tests.support.node import Node, increment
+from wooly.link import Flush
+
+
+class Collector(ThreadingHTTPServer):
+    """Takes OTLP over HTTP; ``spans``: (service, name, trace id, span id, parent id)."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.spans: list[tuple[str, str, bytes, bytes, bytes]] = []
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        request = ExportTraceServiceRequest.FromString(self.rfile.read(int(self.headers["Content-Length"])))
+        collector = self.server
+        assert isinstance(collector, Collector)
+        for resource in request.resource_spans:
+            (service,) = (a.value.string_value for a in resource.resource.attributes if a.key == "service.name")
+            for scope in resource.scope_spans:
+                collector.spans += [(service, span.name, span.trace_id, span.span_id, span.parent_span_id) for span in scope.spans]
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Quiet: the test asserts on what came, not on access lines."""
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    with Collector() as collector:
+        yield collector
+        collector.shutdown()
+
+
+def run(node: Node) -> None:
+    session = node.open()
+    session.wait(session.submit(Flush(uploads=[(1, memoryview(np.zeros(16)).cast("B"))])))
+    session.wait(session.submit(increment().flush([1])))
+    session.close()
+
+
+def test_a_sampled_batch_is_one_trace(tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "1")
+    with Node(tmp_path) as node:
+        run(node)
+        node.stop_server()
+    roots = [span for span in collector.spans if span[1] == "wooly.batch"]
+    assert len(roots) == 2
+    assert all(service == "wooly-client" and parent == b"" for service, _, _, _, parent in roots)
+    for _, _, trace_id, span_id, _ in roots:
+        below = {(service, name) for service, name, trace, _, parent in collector.spans if trace == trace_id and parent == span_id}
+        assert below == {("wooly-server", "wooly.queue"), ("wooly-server", "wooly.execute"), ("wooly-server", "wooly.launch")}
+
+
+def test_unsampled_batches_leave_no_trace(tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0")
+    with Node(tmp_path) as node:
+        run(node)
+        node.stop_server()
+    assert collector.spans == []
