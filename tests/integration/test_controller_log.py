@@ -224,6 +224,40 @@ def test_two_controllers_never_promise_the_same_memory(tmp_path: Path) -> None:
             second.stop()
 
 
+def test_killed_in_the_middle_of_submissions_it_goes_on_where_it_was(tmp_path: Path) -> None:
+    """kill -9 under load, twice, then a new one: what was answered stands, what was cut in two is decided, no memory is promised twice."""
+    with Plane(tmp_path) as plane:
+        plane.register("n1", gib=(10,))
+        answered: dict[str, str] = {}
+        for life in range(3):
+
+            def flood(life: int = life) -> None:
+                for number in range(200):
+                    body = {"id": f"k{life}-{number}", "required_vram_mb": 100}
+                    try:
+                        answer = plane.controller.ask("POST", "/api/v1/tasks", body)
+                    except OSError:
+                        return  # the controller was killed while it worked on this one
+                    answered[body["id"]] = str(answer.json.get("node"))
+
+            thread = threading.Thread(target=flood)
+            thread.start()
+            wait_until(lambda life=life: any(name.startswith(f"k{life}-") for name in answered))  # type: ignore[misc]  # bound now
+            if life < 2:
+                plane.controller.kill()
+                thread.join()
+                plane.controller.start()
+            else:
+                thread.join()
+        controller = plane.controller
+        wait_until(lambda: not any(item["placement"] is None for item in controller.get("/api/v1/tasks")["items"]))
+        tasks = {item["id"]: item for item in controller.get("/api/v1/tasks?limit=10000")["items"]}
+        assert {name: str(tasks[name]["node"]) for name in answered} == answered
+        assert sum(task["node"] == "n1" for task in tasks.values()) == 102
+        (device,) = controller.get("/api/v1/nodes/n1")["devices"]
+        assert device["promised_bytes"] == 102 * (100 << 20) <= device["schedulable_bytes"]
+
+
 def test_the_duty_passes_to_the_other_controller(tmp_path: Path) -> None:
     with Plane(tmp_path, CONTROLLER_NODE_LEASE_MS="1500") as plane:
         wait_until(lambda: plane.controller.get("/health")["sentinel"])
