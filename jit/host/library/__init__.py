@@ -1,7 +1,7 @@
 """Native kernels for what fusion does not cover, and how instructions become calls of them.
 
 ``lower(instr)`` gives the records of one instruction, or None when it has no native form (the caller then runs the reference);
-``source(symbol)`` gives the LLVM IR of one kernel, to be compiled when first needed.
+``source(symbol)`` gives the LLVM IR of one kernel, to be compiled when first needed; ``requires(symbol)`` the symbols to load before it.
 
     emit, elements, nest, blas     the means
     kernels/                       the functions, as IR emitters; one module a family
@@ -19,7 +19,7 @@ from jit.host.library.kernels import kernel
 from jit.host.record import Record
 from wis.program import BoundInstr
 
-__all__ = ["LOWER", "blas", "lower", "source"]
+__all__ = ["LOWER", "blas", "lower", "requires", "source"]
 
 LOWER: Final[dict[str, Callable[[BoundInstr], list[Record] | None]]] = {
     "matmul": matmul.matmul,
@@ -64,3 +64,8 @@ def lower(instr: BoundInstr) -> list[Record] | None:
 def source(symbol: str) -> str:
     """The LLVM IR of the function called ``symbol``: a module that defines it and nothing else. Raises KeyError when unknown."""
     return kernel(symbol).text
+
+
+def requires(symbol: str) -> tuple[str, ...]:
+    """The symbols whose modules must be loaded into the same engine before that of ``symbol``: it calls functions of theirs."""
+    return kernel(symbol).requires

@@ -19,7 +19,7 @@ says otherwise; integer division truncates. There are no fast-math flags: the or
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -44,6 +44,7 @@ __all__ = [
     "U64",
     "U128",
     "Fn",
+    "Helper",
     "Type",
     "Value",
     "Var",
@@ -299,7 +300,7 @@ class Var:
 
 
 class Fn:
-    """One function under construction."""
+    """One function under construction, with its helpers; ``requires``: modules whose shared helpers it calls."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -308,15 +309,54 @@ class Fn:
         self.code.block = "body"
         self._entry: list[str] = []
         self._globals: dict[str, str] = {}
+        self._helpers: dict[str, Helper] = {}
+        self.requires: list[str] = []
         self.r0 = Value(self, I64, "%r0")
         self.r1 = Value(self, I64, "%r1")
         self.scratch = Value(self, PTR, "%scratch")
 
     def text(self) -> str:
-        """The module that defines this function and nothing else."""
+        """The module that defines this function, with what it needs inside."""
         head = f'define void @"{self.name}"(ptr noalias %args, i64 %r0, i64 %r1, ptr noalias %scratch) nounwind {{'
-        body = ["entry:", *self._entry, "  br label %body", "body:", *self.code.lines, "  ret void", "}"]
-        return "\n".join([*self._globals.values(), *self.code.declared.values(), head, *body, ""])
+        parts = [self, *self._helpers.values()]
+        declared = {name: text for part in parts for name, text in part.code.declared.items()}
+        constants = [text for part in parts for text in part._globals.values()]
+        functions = [line for helper in self._helpers.values() for line in helper.definition()]
+        return "\n".join([*constants, *declared.values(), *functions, *self._body(head), ""])
+
+    def _body(self, head: str) -> list[str]:
+        return [head, "entry:", *self._entry, "  br label %body", "body:", *self.code.lines, "  ret void", "}"]
+
+    def helper(self, name: str, params: Sequence[Type], emit: Callable[[Fn, list[Value]], None], *, shared: bool = False) -> Helper:
+        """The function called ``name`` in this module, whose body ``emit`` writes when it is first asked for; ``shared``: others see it."""
+        home = self._home()
+        if name not in home._helpers:
+            made = Helper(home, name, params, shared)
+            home._helpers[name] = made
+            emit(made, made.arguments)
+        return home._helpers[name]
+
+    def known(self, name: str) -> Helper:
+        """A helper of this module that has been asked for before."""
+        return self._home()._helpers[name]
+
+    def _home(self) -> Fn:
+        """The function whose module this is."""
+        return self
+
+    def invoke(self, helper: Helper, *args: Value) -> None:
+        """Call a helper."""
+        self._call(helper.name, args)
+
+    def invoke_shared(self, module: str, name: str, *args: Value) -> None:
+        """Call a shared helper of the module ``module``, which has to be loaded before this one."""
+        if module not in self._home().requires:
+            self._home().requires.append(module)
+        self.code.declared[name] = f'declare void @"{name}"({", ".join(a.type.text for a in args)})'
+        self._call(name, args)
+
+    def _call(self, name: str, args: Sequence[Value]) -> None:
+        self.line(f'call void @"{name}"({", ".join(f"{a.type.text} {a.text}" for a in args)})')
 
     # --- plumbing
     def line(self, text: str) -> None:
@@ -489,3 +529,21 @@ class Fn:
         yield
         self.line(f"br label %{end}")
         self.code.label(end)
+
+
+class Helper(Fn):
+    """A function with parameters of its own, never inlined: a tight loop gets all registers."""
+
+    def __init__(self, home: Fn, name: str, params: Sequence[Type], shared: bool) -> None:
+        super().__init__(name)
+        self._module = home
+        self._linkage = "" if shared else "internal "
+        self._types = tuple(params)
+        self.arguments = [Value(self, type, f"%x{i}") for i, type in enumerate(params)]
+
+    def _home(self) -> Fn:
+        return self._module
+
+    def definition(self) -> list[str]:
+        params = ", ".join(f"{type.text} %x{i}" for i, type in enumerate(self._types))
+        return self._body(f'define {self._linkage}void @"{self.name}"({params}) noinline nounwind {{')

@@ -1,4 +1,4 @@
-"""matmul -> records: which BLAS call, on which blocks, with which operands packed or converted first.
+"""matmul -> records: our tiles or a BLAS call, on which blocks, with which operands packed or converted first.
 
 May live here: layouts, block sizes, batches. May not: the code of kernels.
 """
@@ -12,19 +12,24 @@ from typing import Final
 from jit.host.library import blas
 from jit.host.library.build import Build, Unsupported, View, overlaps, view
 from jit.host.library.kernels.gemm import BATCH_RANK
+from jit.host.library.kernels.tiles import product_scratch
 from jit.host.library.nest import space
 from jit.host.record import Arg, Record, Symbol
 from wis.dtypes import ACCUMULATE, DType
 from wis.program import BoundInstr
 
-__all__ = ["BLAS_LETTER", "blocks_of", "matmul", "product"]
+__all__ = ["BLAS_LETTER", "matmul", "product"]
 
 BLAS_LETTER: Final = {DType.F32: "s", DType.F64: "d", DType.C64: "c", DType.C128: "z"}
 
-_FLOPS_PER_NS: Final = 60.0
-_MIN_BLOCK_FLOPS: Final = 16e6  # a smaller block costs more in packing than a second core gains
-_LARGE_BLOCK_FLOPS: Final = 256e6
-_MIN_EDGE: Final = 128
+_TILED: Final = (DType.F32, DType.F64)
+_FLOPS_PER_NS: Final = 120.0
+_BLOCK_FLOPS: Final = 8e6  # a unit: some 60 us
+_MAX_UNITS: Final = 64
+_MAX_WIDTH: Final = 512  # columns of a block, so that its slab of b stays in L2
+_MIN_HEIGHT: Final = 192  # rows of a block: every block packs its own slab of b
+_MIN_WIDTH: Final = 128
+_FEW_ROWS: Final = 3  # so few are done one by one, as vectors
 
 
 def matmul(instr: BoundInstr) -> list[Record] | None:
@@ -47,8 +52,6 @@ def product(build: Build, a: View, b: View, out: View) -> None:
         build.zero(out)
         return
     if out.dtype in BLAS_LETTER:
-        if not blas.available():
-            raise Unsupported("no BLAS")
         _batched(build, a, b, out)
     elif out.dtype in ACCUMULATE:
         wide = ACCUMULATE[out.dtype]
@@ -89,33 +92,13 @@ def _readable(build: Build, x: View) -> View:
     return x
 
 
-def blocks_of(m: int, n: int, k: int, matrices: int) -> tuple[int, int]:
-    """Size of a block in rows and columns, from sizes alone: the cut decides bits, so it must not depend on the machine."""
-    flops = 2.0 * m * n * k
-    if matrices >= 4 and flops < _LARGE_BLOCK_FLOPS:
-        return m, n
-    parts = min(4, int(flops / _MIN_BLOCK_FLOPS))
-    parts = max(parts, min(64, int(flops / _LARGE_BLOCK_FLOPS)), 1)
-    along_m, along_n = 1, 1
-    while along_m * along_n < parts:
-        if m // along_m >= n // along_n and m // (2 * along_m) >= _MIN_EDGE:
-            along_m *= 2
-        elif n // (2 * along_n) >= _MIN_EDGE:
-            along_n *= 2
-        elif m // (2 * along_m) >= _MIN_EDGE:
-            along_m *= 2
-        else:
-            break
-    return _even(m, along_m), _even(n, along_n)
-
-
-def _even(size: int, parts: int) -> int:
-    """The size of one of ``parts`` near-equal pieces, a multiple of 16 when there are several."""
-    return size if parts == 1 else -(-size // (16 * parts)) * 16
-
-
 def _batched(build: Build, a: View, b: View, out: View) -> None:
-    a, b = _readable(build, a), _readable(build, b)
+    """Types that BLAS knows: make the operands fit for the way they go, then walk the batch."""
+    if not blas.available() and out.dtype not in _TILED:
+        raise Unsupported("no BLAS")
+    by_vectors = out.dtype in _TILED and blas.available() and (a.shape[-2] == 1 or b.shape[-1] == 1)
+    if by_vectors or out.dtype not in _TILED:
+        a, b = _readable(build, a), _readable(build, b)
     target = out if _leading(*out.shape[-2:], *out.strides[-2:]) is not None else build.temp(out.dtype, out.shape)
     batch = target.shape[:-2]
     strides = {"a": _batch_strides(a, batch), "b": _batch_strides(b, batch), "c": target.strides[:-2]}
@@ -151,22 +134,93 @@ def _batch_args(sizes: tuple[int, ...], strides: dict[str, tuple[int, ...]], ite
     return args
 
 
+def _turned(x: View) -> View:
+    last = len(x.shape) - 1
+    return x.permute(*range(last - 1), last, last - 1)
+
+
 def _one(build: Build, a: View, b: View, c: View, sizes: tuple[int, ...], strides: dict[str, tuple[int, ...]]) -> None:
-    (m, k), n, count = a.shape[-2:], b.shape[-1], prod(sizes)
-    if c.dtype in (DType.F32, DType.F64) and m > 1 and n == 1 and b.strides[-2] > 0 and (c.strides[-2] > 0):
+    """One record for a batch of at most BATCH_RANK dimensions."""
+    turned = (_turned(b), _turned(a), _turned(c), sizes, {"a": strides["b"], "b": strides["a"], "c": strides["c"]})
+    (m, n), (c_row, c_col) = c.shape[-2:], c.strides[-2:]
+    if c.dtype not in _TILED:
+        _blas(build, a, b, c, sizes, strides)
+    elif m > 1 and n == 1 and _vector_fits(a, b, c):
         _vector(build, a, b, c, sizes, strides)
-        return
-    if c.dtype in (DType.F32, DType.F64) and m == 1 and n > 1 and a.strides[-1] > 0 and c.strides[-1] > 0:
-        last = len(a.shape) - 1  # y = x b is y' = b' x'
-        order = (*range(last - 1), last, last - 1)
-        swapped = {"a": strides["b"], "b": strides["a"], "c": strides["c"]}
-        _vector(build, b.permute(*order), a.permute(*order), c.permute(*order), sizes, swapped)
-        return
-    itemsize = c.dtype.itemsize
+    elif m == 1 and n > 1 and _vector_fits(*turned[:3]):
+        _vector(build, *turned)
+    elif m <= _FEW_ROWS and n > 1 and b.strides[-2] == 1 and len(sizes) < BATCH_RANK and _vector_fits(*turned[:3]):
+        _row_by_row(build, a, b, c, sizes, strides)
+    elif c_col == 1 or n == 1:
+        _tiled(build, a, b, c, sizes, strides)
+    else:
+        assert c_row == 1 or m == 1
+        _tiled(build, *turned)
+
+
+def _vector_fits(a: View, b: View, c: View) -> bool:
+    """Whether gemv can do c [m, 1] = a b (or each column of c on its own)."""
+    return blas.available() and _leading(*a.shape[-2:], *a.strides[-2:]) is not None and b.strides[-2] > 0 and c.strides[-2] > 0
+
+
+def _row_by_row(build: Build, a: View, b: View, c: View, sizes: tuple[int, ...], strides: dict[str, tuple[int, ...]]) -> None:
+    """A few rows times a transposed matrix, each on its own: packing would cost more than reading the matrix once for every row."""
+    m = a.shape[-2]
+    rows = {"a": a.strides[-2], "b": 0, "c": c.strides[-2]}
+    x, z = (replace(v, shape=(*v.shape[:-2], 1, v.shape[-1])) for v in (a, c))
+    with_rows = {name: (*steps, rows[name]) for name, steps in strides.items()}
+    swapped = {"a": with_rows["b"], "b": with_rows["a"], "c": with_rows["c"]}
+    _vector(build, _turned(b), _turned(x), _turned(z), (*sizes, m), swapped)
+
+
+def _blocks_of(m: int, n: int, k: int, matrices: int) -> tuple[int, int]:
+    """Size of a block in rows and columns."""
+    along_m, along_n = 1, -(-n // _MAX_WIDTH)
+    parts = min(_MAX_UNITS, int(2.0 * m * n * k * matrices / _BLOCK_FLOPS)) / matrices
+    while along_m * along_n < parts:
+        if n // (2 * along_n) >= _MIN_WIDTH:
+            along_n *= 2
+        elif m // (2 * along_m) >= _MIN_HEIGHT:
+            along_m *= 2
+        else:
+            break
+    return _even(m, along_m, 24), _even(n, along_n, 64)
+
+
+def _even(size: int, parts: int, multiple: int) -> int:
+    """The size of one of ``parts`` near-equal pieces, a multiple of ``multiple`` when there are several."""
+    return size if parts == 1 else -(-size // (multiple * parts)) * multiple
+
+
+def _pack_rows(a: View, n_block: int) -> bool:
+    """Whether a is better copied before use: it pays when many columns read it, and its own layout would thrash caches."""
+    row_bytes = a.strides[-2] * a.dtype.itemsize
+    if a.strides[-1] != 1:
+        return n_block >= 96
+    return n_block >= 192 and a.shape[-2] > 12 and row_bytes % 2048 == 0
+
+
+def _tiled(build: Build, a: View, b: View, c: View, sizes: tuple[int, ...], strides: dict[str, tuple[int, ...]]) -> None:
+    """Our own product: any layouts of a and b; rows of c are neighbours."""
+    (m, k), n, count, itemsize = a.shape[-2:], b.shape[-1], prod(sizes), c.dtype.itemsize
+    m_block, n_block = _blocks_of(m, n, k, count)
+    n_blocks, blocks = -(-n // n_block), -(-m // m_block) * -(-n // n_block)
+    args: dict[str, Arg] = {
+        "m": m, "n": n, "k": k, "a": a.ptr(), "b": b.ptr(), "c": c.ptr(),
+        "a_row": a.strides[-2], "a_col": a.strides[-1], "b_row": b.strides[-2], "b_col": b.strides[-1], "c_row": c.strides[-2],
+        "m_block": m_block, "n_block": n_block, "n_blocks": n_blocks, "blocks": blocks, "pack_a": int(_pack_rows(a, n_block)),
+        **_batch_args(sizes, strides, itemsize),
+    }  # fmt: skip
+    grain = 2.0 * m_block * n_block * k / _FLOPS_PER_NS + n_block * k * 0.15 + 100
+    scratch = product_scratch(m_block, n_block, k, itemsize)
+    build.call(f"product.{c.dtype.text}", units=count * blocks, grain=grain, reads=(a, b), writes=(c,), args=args, scratch_bytes=scratch)
+
+
+def _blas(build: Build, a: View, b: View, c: View, sizes: tuple[int, ...], strides: dict[str, tuple[int, ...]]) -> None:
+    """Complex types, one matrix a unit."""
+    (m, k), n, itemsize = a.shape[-2:], b.shape[-1], c.dtype.itemsize
     layouts = [_leading(*x.shape[-2:], *x.strides[-2:]) for x in (a, b, c)]
     (a_trans, lda), (b_trans, ldb), (c_trans, ldc) = (x for x in layouts if x is not None)
-    m_block, n_block = blocks_of(m, n, k, count)
-    n_blocks, blocks = -(-n // n_block), -(-m // m_block) * -(-n // n_block)
     args: dict[str, Arg] = {
         "blas": Symbol(BLAS_LETTER[c.dtype] + "gemm"),
         "order": blas.COL_MAJOR if c_trans else blas.ROW_MAJOR,
@@ -174,13 +228,10 @@ def _one(build: Build, a: View, b: View, c: View, sizes: tuple[int, ...], stride
         "a_trans": blas.TRANS if a_trans != c_trans else blas.NO_TRANS,
         "b_trans": blas.TRANS if b_trans != c_trans else blas.NO_TRANS,
         "m": m, "n": n, "k": k, "a": a.ptr(), "b": b.ptr(), "c": c.ptr(), "lda": lda, "ldb": ldb, "ldc": ldc,
-        "m_block": m_block, "n_block": n_block, "n_blocks": n_blocks, "blocks": blocks,
-        "a_row": a.strides[-2] * itemsize, "b_col": b.strides[-1] * itemsize,
-        "c_row": c.strides[-2] * itemsize, "c_col": c.strides[-1] * itemsize,
         **_batch_args(sizes, strides, itemsize),
     }  # fmt: skip
-    grain = 2.0 * m_block * n_block * k / _FLOPS_PER_NS + 150
-    build.call(f"gemm.{c.dtype.text}", units=count * blocks, grain=grain, reads=(a, b), writes=(c,), args=args)
+    grain = 8.0 * m * n * k / _FLOPS_PER_NS + 150
+    build.call(f"gemm.{c.dtype.text}", units=prod(sizes), grain=grain, reads=(a, b), writes=(c,), args=args)
 
 
 def _vector(build: Build, a: View, b: View, c: View, sizes: tuple[int, ...], strides: dict[str, tuple[int, ...]]) -> None:
@@ -191,7 +242,7 @@ def _vector(build: Build, a: View, b: View, c: View, sizes: tuple[int, ...], str
     trans, lda = layout
     count, itemsize = prod(sizes), c.dtype.itemsize
     parts = max(1, min(8, int(m * k / 32768), m // 64)) if count < 8 else 1
-    m_block = _even(m, parts)
+    m_block = _even(m, parts, 16)
     blocks = -(-m // m_block)
     args: dict[str, Arg] = {
         "blas": Symbol(BLAS_LETTER[c.dtype] + "gemv"), "order": blas.ROW_MAJOR,

@@ -26,6 +26,10 @@ _FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
 
 
 @cache
+def _codegen() -> Any:
+    return _machine()
+
+
 def _machine() -> Any:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
@@ -35,17 +39,25 @@ def _machine() -> Any:
 
 
 @cache
-def compiled(symbol: str) -> tuple[Any, Any]:
-    """The native function of a library symbol, with the engine that keeps it alive."""
+def _engine() -> Any:
+    """One engine for all: modules find each other's functions in it."""
+    return llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine())
+
+
+@cache
+def compiled(symbol: str) -> Any:
+    """The native function of a library symbol."""
+    for other in library.requires(symbol):
+        compiled(other)
     module = llvm.parse_assembly(library.source(symbol))
     module.verify()
     options = llvm.create_pipeline_tuning_options(speed_level=2)
     options.loop_vectorization = True
-    passes = llvm.create_pass_builder(_machine(), options)
+    passes = llvm.create_pass_builder(_codegen(), options)
     passes.getModulePassManager().run(module, passes)
-    engine = llvm.create_mcjit_compiler(module, _machine())
-    engine.finalize_object()
-    return _FUNCTION(engine.get_function_address(symbol)), engine
+    _engine().add_object_file(llvm.ObjectFileRef.from_data(_codegen().emit_object(module)))
+    _engine().finalize_object()
+    return _FUNCTION(_engine().get_function_address(symbol))
 
 
 def _aligned(nbytes: int) -> Array:
@@ -169,7 +181,7 @@ class Bench:
                     temps[ref.id] = _aligned(ref.nbytes)
             args = np.array([self._arg(arg, temps, trap) for arg in record.args], np.uint64)
             scratch = _aligned(max(SCRATCH_BYTES, record.scratch_bytes))
-            function, _ = compiled(record.fn)
+            function = compiled(record.fn)
             cuts = [record.units * i // pieces for i in range(pieces + 1)]
             for r0, r1 in reversed(list(itertools.pairwise(cuts))):
                 if r0 < r1:

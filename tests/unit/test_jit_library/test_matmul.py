@@ -44,7 +44,21 @@ def test_plain(bench: Any, dtype: DType) -> None:
 @pytest.mark.parametrize("b_order", ORDERS)
 @pytest.mark.parametrize("a_order", ORDERS)
 @pytest.mark.parametrize(
-    "m, n, k", [(5, 7, 3), (1, 7, 3), (5, 1, 3), (5, 7, 1), (1, 1, 9), (300, 1, 200), (1, 300, 200), (1, 1, 1), (700, 520, 90)]
+    "m, n, k",
+    [
+        (5, 7, 3),
+        (1, 7, 3),
+        (5, 1, 3),
+        (5, 7, 1),
+        (1, 1, 9),
+        (300, 1, 200),
+        (1, 300, 200),
+        (1, 1, 1),
+        (2, 70, 33),
+        (3, 40, 5),
+        (700, 520, 90),
+        (500, 70, 600),
+    ],
 )
 def test_layouts(bench: Any, m: int, n: int, k: int, a_order: Any, b_order: Any, out_order: Any) -> None:
     a, b = draw(bench.rng, (m, k), DType.F32), draw(bench.rng, (k, n), DType.F32)
@@ -110,3 +124,12 @@ def test_half_results_are_rounded_once(bench: Any) -> None:
     a = np.ones((1, 300), DType.BF16.numpy)
     [got] = bench.run("matmul", [bench.like((1, 1), DType.BF16)], [bench.dense(a), bench.dense(a.reshape(300, 1))])
     assert float(got[0, 0]) == float(np.float32(300).astype(DType.BF16.numpy))
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F64])
+def test_bits_do_not_depend_on_blocks(bench: Any, dtype: DType) -> None:
+    """Each element is one chain of fused multiply-adds: a part of the product has the bits it has in the whole."""
+    a, b = draw(bench.rng, (500, 300), dtype), draw(bench.rng, (300, 600), dtype)
+    [whole] = bench.run("matmul", [bench.like((500, 600), dtype)], [bench.dense(a), bench.dense(b)])
+    [part] = bench.run("matmul", [bench.like((7, 13), dtype)], [bench.dense(a[100:107]), bench.dense(b[:, 200:213], (1, 0))])
+    assert np.array_equal(part, whole[100:107, 200:213])

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Final
 
 from jit.host.library.emit import Fn
-from jit.host.library.kernels import attention, conv, gemm, index, move, order, pool, random, scan
+from jit.host.library.kernels import attention, conv, gemm, index, move, order, pool, random, scan, tiles
 
 __all__ = ["FAMILIES", "PREFIX", "Kernel", "kernel"]
 
@@ -21,6 +21,8 @@ FAMILIES: Final[dict[str, Callable[..., None]]] = {
     "copy": move.copy,
     "cast": move.cast,
     "zero": move.fill_zero,
+    "tiles": tiles.tiles,
+    "product": gemm.product,
     "gemm": gemm.gemm,
     "gemv": gemm.gemv,
     "igemm": gemm.igemm,
@@ -51,11 +53,12 @@ FAMILIES: Final[dict[str, Callable[..., None]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One function: the names of its arguments in order, and the LLVM IR module that defines it."""
+    """One function: the names of its arguments in order, the LLVM IR module that defines it, and the modules to be loaded before."""
 
     symbol: str
     params: tuple[str, ...]
     text: str
+    requires: tuple[str, ...]
 
 
 @cache
@@ -64,4 +67,4 @@ def kernel(symbol: str) -> Kernel:
     family, *variant = symbol.removeprefix(PREFIX).split(".")
     f = Fn(symbol)
     FAMILIES[family](f, *variant)
-    return Kernel(symbol, tuple(f.params), f.text())
+    return Kernel(symbol, tuple(f.params), f.text(), tuple(f.requires))
