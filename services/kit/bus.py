@@ -66,6 +66,7 @@ class Bus:
         self._window = asyncio.Semaphore(window)
         self._events_lock = asyncio.Lock()
         self._reconnected: list[Callable[[], None]] = []
+        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._answering: set[asyncio.Task[None]] = set()
 
     # -- core messages ---------------------------------------------------------------------------------------------------------------
@@ -106,12 +107,17 @@ class Bus:
         return await self.nc.subscribe(subject, cb=on_request)
 
     async def request(self, subject: str, data: bytes, timeout_s: float = 2.0) -> bytes:
-        """Ask and wait for one answer. Raises BusUnavailable when nobody serves ``subject`` or no answer came in time."""
+        """Ask and wait for one answer. Raises BusUnavailable when nobody serves ``subject``, no answer came in time, or the connection
+        broke meanwhile (the question may have been heard)."""
+        asking: asyncio.Future[Any] = asyncio.ensure_future(self.nc.request(subject, data, timeout=timeout_s))
+        await asyncio.wait((asking, self._broken), return_when=asyncio.FIRST_COMPLETED)
+        if not asking.done():
+            asking.cancel()
+            raise BusUnavailable(f"the connection broke while asking {subject}")
         try:
-            message = await self.nc.request(subject, data, timeout=timeout_s)
+            answer: bytes = asking.result().data
         except (TimeoutError, nats.errors.Error) as error:
             raise BusUnavailable(f"no answer on {subject} within {timeout_s:g} s ({type(error).__name__})") from error
-        answer: bytes = message.data
         return answer
 
     # -- acknowledged publishes --------------------------------------------------------------------------------------------------------
@@ -183,9 +189,20 @@ class Bus:
 
     # -- streams -----------------------------------------------------------------------------------------------------------------------
 
-    async def js_api(self, verb: str, body: dict[str, Any] | None = None, timeout_s: float = 2.0) -> dict[str, Any]:
-        """One call of the JetStream API (``STREAM.INFO.<name>`` and so on). Raises BusRefused with JetStream's err_code."""
-        answer: dict[str, Any] = json.loads(await self.request(f"$JS.API.{verb}", json.dumps(body).encode() if body else b"", timeout_s))
+    async def js_api(self, verb: str, body: dict[str, Any] | None = None, timeout_s: float = 5.0) -> dict[str, Any]:
+        """One call of the JetStream API (``STREAM.INFO.<name>`` and so on), asked again while no answer comes, for up to ``timeout_s``:
+        what it does, it may do twice. Raises BusRefused with JetStream's err_code, BusUnavailable."""
+        question = json.dumps(body).encode() if body else b""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while True:
+            try:
+                answer: dict[str, Any] = json.loads(await self.request(f"$JS.API.{verb}", question, max(0.05, deadline - loop.time())))
+                break
+            except BusUnavailable:
+                if loop.time() >= deadline:
+                    raise
+                await asyncio.sleep(0.02)
         error = answer.get("error")
         if error:
             raise BusRefused(f"{verb}: {error.get('description')}", int(error.get("err_code", 0)))
@@ -254,6 +271,8 @@ class Bus:
         future.set_result(_decode_ack(message.data))
 
     async def _on_reconnected(self) -> None:
+        broken, self._broken = self._broken, asyncio.get_running_loop().create_future()
+        broken.set_result(None)
         for future in list(self._acks.values()):
             if not future.done():
                 future.set_exception(TimeoutError())  # send again now, not when the acknowledgement is overdue
