@@ -1,0 +1,32 @@
+"""The ``wooly`` command run as people run it.
+
+May live here: starting the command. May not: assertions.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.support.stack import plain_environment
+
+__all__ = ["Wooly", "command_in"]
+
+Wooly = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def command_in(folder: Path) -> Wooly:
+    """``wooly("ping", "--json", WOOLY_NATS_URL=...)`` in a fresh process whose home and working folder is ``folder``."""
+
+    def call(*arguments: str, stdin: str | bytes = "", **environ: str) -> subprocess.CompletedProcess[str]:
+        environment = plain_environment(HOME=str(folder), COLUMNS="200", **environ)
+        data = stdin.encode() if isinstance(stdin, str) else stdin
+        command = [str(Path(sys.executable).with_name("wooly")), *arguments]
+        done = subprocess.run(command, input=data, env=environment, cwd=folder, capture_output=True, timeout=120, check=False)
+        return subprocess.CompletedProcess(
+            command, done.returncode, done.stdout.decode(errors="surrogateescape"), done.stderr.decode(errors="replace")
+        )
+
+    return call

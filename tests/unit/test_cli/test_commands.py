@@ -1,0 +1,181 @@
+"""Commands without a stack: versions, WIS tools, the doctor, and errors of one line."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import Wooly
+from wooly import __version__
+from wooly.cli import stack
+from wooly.cli.errors import CommandError
+from wooly.cli.group import COMMANDS
+from wooly.cli.output import bytes_text
+from wooly.progress import credits_text
+
+PROGRAM = """wis 1
+scalars 1
+%0 external 128
+%1 created 16
+%1:f32[4,1]{1,1}+0 = sum %0:f32[4,8]{8,1}+0
+"""
+
+
+def closed_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def test_help_lists_every_command(wooly: Wooly) -> None:
+    found = wooly("--help")
+    assert found.returncode == 0
+    for name, (_, _, text) in COMMANDS.items():
+        assert f"  {name} " in found.stdout and text in found.stdout
+        assert wooly(name, "--help").returncode == 0
+
+
+def test_versions(wooly: Wooly) -> None:
+    assert wooly("version").stdout.splitlines()[0] == f"wooly {__version__}" == wooly("--version").stdout.strip().replace(", version", "")
+    assert json.loads(wooly("version", "--json").stdout)["torch"] == importlib.metadata.version("torch")
+
+
+def test_unknown_commands_and_options(wooly: Wooly) -> None:
+    assert wooly("fly").returncode == 2 and "No such command 'fly'" in wooly("fly").stderr
+    assert wooly("nodes", "--fast").returncode == 2
+    assert wooly("credits", "--by", "model").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environ", "says"),
+    [
+        (("ping",), {}, "no bus is named: set WOOLY_NATS_URL, or use --nats-url"),
+        (("ping", "--nats-url", "nats://127.0.0.1:1"), {}, "no NATS server answers at nats://127.0.0.1:1"),
+        (("nodes", "--controller", "http://127.0.0.1:1"), {}, "the controller at http://127.0.0.1:1 does not answer"),
+        (("tasks",), {"CONTROLLER_URL": "http://127.0.0.1:1"}, "the controller at http://127.0.0.1:1 does not answer"),
+        (("credits",), {"WOOLY_BILLING_URL": "http://127.0.0.1:1"}, "the billing service at http://127.0.0.1:1 does not answer"),
+        (("billing", "verify", "--billing", "127.0.0.1"), {}, "--billing '127.0.0.1' is not a URL"),
+        (("nodes",), {"CONTROLLER_URL": "controller"}, "CONTROLLER_URL='controller' (from the environment) is not allowed"),
+    ],
+)
+def test_errors_are_one_line_and_exit_code_2(wooly: Wooly, arguments: tuple[str, ...], environ: dict[str, str], says: str) -> None:
+    found = wooly(*arguments, **environ)
+    assert found.returncode == 2 and found.stdout == ""
+    assert found.stderr.startswith("wooly: ") and says in found.stderr and found.stderr.count("\n") == 1
+
+
+def test_another_server_at_the_address(wooly: Wooly) -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        server.settimeout(60)
+        import threading
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        found = wooly("tasks", "--controller", f"http://127.0.0.1:{server.getsockname()[1]}")
+        thread.join()
+    assert found.returncode == 2 and "is no controller of this version" in found.stderr
+
+
+# --- WIS
+
+
+def test_wis_round_trip(wooly: Wooly, tmp_path: Path) -> None:
+    (tmp_path / "p.txt").write_text(PROGRAM)
+    assert wooly("wis", "asm", "p.txt", "-o", "p.wis").returncode == 0
+    assert (tmp_path / "p.wis").read_bytes()[:1] != b"w"
+    text = wooly("wis", "dis", "p.wis").stdout
+    assert [line.split() for line in text.splitlines()] == [line.split() for line in PROGRAM.splitlines()]
+    piped = wooly("wis", "dis", "-", stdin=(tmp_path / "p.wis").read_bytes())
+    assert piped.stdout == text
+    assert wooly("wis", "verify", "p.wis").stdout == wooly("wis", "verify", "-", stdin=PROGRAM).stdout
+    assert wooly("wis", "verify", "p.wis").stdout.startswith("ok ")
+
+
+def test_wis_findings_stand_in_the_text(wooly: Wooly) -> None:
+    broken = PROGRAM.replace("[4,8]{8,1}", "[4,9]{9,1}")
+    found = wooly("wis", "verify", "-", stdin=broken)
+    assert found.returncode == 2 and "; error: [" in found.stdout and "the program breaks 1 rule" in found.stderr
+    as_json = json.loads(wooly("wis", "verify", "-", "--json", stdin=broken).stdout)
+    assert as_json["ok"] is False and len(as_json["findings"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "data", "says"),
+    [
+        ("dis", b"\x00\xff\x10", "wooly: "),
+        ("asm", b"wis 1\nscalars x\n", "line"),
+        ("verify", b"wis 1\nscalars 0\n%0 external ?\n", "has no sizes"),
+    ],
+)
+def test_wis_bad_input(wooly: Wooly, command: str, data: bytes, says: str) -> None:
+    found = wooly("wis", command, "-", stdin=data)
+    assert found.returncode == 2 and says in found.stderr and "Traceback" not in found.stderr
+
+
+# --- the doctor
+
+
+def test_the_doctor_without_a_bus(wooly: Wooly) -> None:
+    found = wooly("doctor")
+    assert found.returncode == 2 and "wooly: 1 check failed: bus" in found.stderr
+    assert "ok    torch: " in found.stdout and "ok    entry point: " in found.stdout and "ok    configuration: " in found.stdout
+    assert "FAIL  bus: WOOLY_NATS_URL is not set" in found.stdout and "fix: set WOOLY_NATS_URL" in found.stdout
+
+
+def test_the_doctor_names_what_is_wrong(wooly: Wooly) -> None:
+    environ = {
+        "WOOLY_NATS_URL": f"nats://user:secret@127.0.0.1:{closed_port()}",
+        "CONTROLLER_URL": f"http://127.0.0.1:{closed_port()}",
+        "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+        "WOOLY_CPU_FALLBACK": "0",
+    }
+    found = wooly("doctor", "--json", **environ)
+    states = {finding["name"]: finding for finding in json.loads(found.stdout)}
+    failed = {name for name, finding in states.items() if finding["state"] == "fail"}
+    assert failed == {"entry point", "configuration", "bus", "controller"}
+    assert all(states[name]["fix"] for name in failed) and "REQUIRED_VRAM is missing" in states["configuration"]["text"]
+    assert "off (WOOLY_CPU_FALLBACK=0)" in states["CPU fallback"]["text"]
+
+
+def test_the_doctor_stops_at_an_unreadable_configuration(wooly: Wooly) -> None:
+    found = wooly("doctor", "--json", PRIO="9")
+    assert json.loads(found.stdout)[-1]["name"] == "configuration" and found.returncode == 2
+
+
+# --- parts
+
+
+def test_a_missing_server_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert stack.missing_server_parts() == []
+    requires = ["click>=8", "no-such-part>=1 ; extra == 'server'", "msgspec ; extra == 'server'", "other ; extra == 'dev'"]
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: requires)
+    assert stack.missing_server_parts() == ["no-such-part"]
+    with pytest.raises(
+        CommandError, match=r"^this command needs the extra 'server' \(missing: no-such-part\); run: pip install 'wooly\[server\]'$"
+    ):
+        stack.require_server()
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (8 << 30, "8.0 GiB"), (3 << 50, "3072.0 TiB")]
+)
+def test_bytes_for_people(nbytes: int, text: str) -> None:
+    assert bytes_text(nbytes) == text
+
+
+@pytest.mark.parametrize(("micro", "text"), [(0, "0"), (1, "0.000001"), (1_500_000, "1.5"), (-2_000_000, "-2"), (10_000_000, "10")])
+def test_credits_for_people(micro: int, text: str) -> None:
+    assert credits_text(micro) == text
