@@ -101,13 +101,18 @@ class Lowering:
         def arg(x: Arg) -> Arg:
             return Ptr(temps[x.id][0], x.byte_offset) if isinstance(x, TempPtr) else x
 
-        fn = record.fn
-        source = library.source(fn)
-        address = self._toolchain.function(source, fn, lambda: source, optimise=True)
         return Call(
-            address, tuple(arg(x) for x in record.args), record.units, record.grain, record.max_chunks,
-            tuple(touched(x) for x in record.reads), tuple(touched(x) for x in record.writes), max(record.scratch_bytes, SCRATCH_BYTES), fn,
+            self._library(record.fn), tuple(arg(x) for x in record.args), record.units, record.grain, record.max_chunks,
+            tuple(touched(x) for x in record.reads), tuple(touched(x) for x in record.writes), max(record.scratch_bytes, SCRATCH_BYTES),
+            record.fn,
         )  # fmt: skip
+
+    def _library(self, fn: str) -> int:
+        """The address of a library function, with what it calls loaded before it."""
+        for other in library.requires(fn):
+            self._library(other)
+        source = library.source(fn)
+        return self._toolchain.function(source, fn, lambda: source, optimise=True)
 
 
 def _arg(x: int | Access | Scalar) -> Arg:
