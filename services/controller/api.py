@@ -170,6 +170,8 @@ async def health(state: State) -> Response[Json]:
     mirror: Mirror = state.parts.mirror
     if mirror.failure is not None:
         return Response({"status": "failed", "position": mirror.position, "detail": str(mirror.failure)}, status_code=503)
+    if not mirror.connected:
+        return Response({"status": "disconnected", "position": mirror.position, "detail": "the bus is away"}, status_code=503)
     return Response({"status": "ok", "position": mirror.position, "sentinel": state.parts.sentinel.on_duty})
 
 

@@ -59,6 +59,11 @@ class Mirror:
     async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         await self._follower.stop()
 
+    @property
+    def connected(self) -> bool:
+        """Whether the bus is there: without it, answers are as old as the moment it went."""
+        return self._bus.connected
+
     def on_live_event(self, listener: Callable[[int, Event], None]) -> None:
         """Call ``listener(position, event)`` for every event newer than the history there was at the start."""
         self._listeners.append(listener)

@@ -233,12 +233,12 @@ def test_killed_in_the_middle_of_submissions_it_goes_on_where_it_was(tmp_path: P
 
             def flood(life: int = life) -> None:
                 for number in range(200):
-                    body = {"id": f"k{life}-{number}", "required_vram_mb": 100}
+                    name = f"k{life}-{number}"
                     try:
-                        answer = plane.controller.ask("POST", "/api/v1/tasks", body)
+                        answer = plane.controller.ask("POST", "/api/v1/tasks", {"id": name, "required_vram_mb": 100})
                     except OSError:
                         return  # the controller was killed while it worked on this one
-                    answered[body["id"]] = str(answer.json.get("node"))
+                    answered[name] = str(answer.json.get("node"))
 
             thread = threading.Thread(target=flood)
             thread.start()
@@ -287,8 +287,10 @@ def test_a_broker_restart_changes_nothing() -> None:
         a_busy_day(plane)
         before = answers(plane.controller)
         plane.nats.kill()
+        wait_until(lambda: plane.controller.ask("GET", "/health").json["status"] == "disconnected")
         plane.nats.start()
         wait_until(lambda: "node" in submit(plane.controller, id="after"))
+        assert plane.controller.get("/health")["status"] == "ok"
         after = answers(plane.controller)
         assert {path: after[path] for path in before if path.startswith("/api/v1/placements/")} == {
             path: body for path, body in before.items() if path.startswith("/api/v1/placements/")

@@ -273,14 +273,15 @@ def test_launches_of_a_session_finish_in_order() -> None:
 def test_utilization_and_starvation_are_exact() -> None:
     """10 ns idle, 10 busy alone, 10 busy with one waiting, 10 busy alone, 10 idle."""
     dispatch = Dispatch()
-    for given in [
+    day: list[Stimulus] = [
         SessionOpened(0, "a", 1, 0),
         BatchArrived(10, "a", 1, 0, 1),
         BatchArrived(20, "a", 1, 1, 1),
         LaunchFinished(30, "a", 0, 1),
         LaunchFinished(40, "a", 1, 1),
         Tick(50),
-    ]:
+    ]
+    for given in day:
         dispatch.on(given)
     occupancy = dispatch.state.occupancy
     assert (occupancy.at_ns, occupancy.busy_ns, occupancy.fed_ns) == (50, 30, 10)
