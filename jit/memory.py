@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from jit.errors import BadBuffer, OutOfMemory
 
-__all__ = ["Block", "Capacity", "SpaceMemory", "ALIGN_BYTES"]
+__all__ = ["Block", "Capacity", "SpaceMemory", "ALIGN_BYTES", "new_block", "room_for"]
 
 ALIGN_BYTES = 64
 Bytes = npt.NDArray[np.uint8]

@@ -22,7 +22,7 @@ from jit.host.plan import Plan, PlanOptions, make_plan
 from jit.host.scalars import scalar_words
 from jit.host.toolchain import Toolchain
 from jit.host.walker import Walker
-from jit.memory import Block, Capacity, new_block
+from jit.memory import Block, Capacity, new_block, room_for
 from jit.space import ByteSpace, KeySpec
 from wis import cost, reference
 from wis.program import BufferKind
@@ -70,7 +70,8 @@ class HostSpace(ByteSpace):
         """Memory for temporaries, at least this large."""
         if self._arena is None or self._arena.room < nbytes:
             self._arena = None  # free the old one first
-            self._arena = new_block(nbytes, max(nbytes, 1 << 16))
+            room = room_for(max(nbytes, 1 << 16))
+            self._arena = new_block(room, room)
         return self._arena
 
     def close(self) -> None:
