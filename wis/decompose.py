@@ -116,6 +116,7 @@ def _shifted_exp(r: _Rewriter, x: Operand) -> tuple[Operand, Operand, Operand]:
 def _softmax(r: _Rewriter, i: BoundInstr) -> None:
     x = r.data(i.ins[0])
     if x.numel == 0:
+        r.emit("cast", i.outs[0], r.const(0.0, x.dtype))  # writes nothing, but counts as the write that readers of a temp need
         return
     _, e, total = _shifted_exp(r, x)
     r.emit("cast", i.outs[0], r.map("div", e, expand(total, x.shape)))
@@ -124,6 +125,7 @@ def _softmax(r: _Rewriter, i: BoundInstr) -> None:
 def _log_softmax(r: _Rewriter, i: BoundInstr) -> None:
     x = r.data(i.ins[0])
     if x.numel == 0:
+        r.emit("cast", i.outs[0], r.const(0.0, x.dtype))  # writes nothing, but counts as the write that readers of a temp need
         return
     shifted, _, total = _shifted_exp(r, x)
     r.emit("cast", i.outs[0], r.map("sub", shifted, expand(r.map("log", total), x.shape)))

@@ -43,7 +43,7 @@ class DType(IntEnum):
     @property
     def itemsize(self) -> int:
         """Size of one element in bytes."""
-        return _NUMPY[self].itemsize
+        return _ITEMSIZE[self]
 
     @property
     def numpy(self) -> np.dtype[Any]:
@@ -89,6 +89,7 @@ _NUMPY: Final[dict[DType, np.dtype[Any]]] = {
     DType.U32: np.dtype(np.uint32),
     DType.U64: np.dtype(np.uint64),
 }
+_ITEMSIZE: Final = {dtype: kind.itemsize for dtype, kind in _NUMPY.items()}
 _BY_TEXT: Final = {d.text: d for d in DType}
 
 FLOATS: Final = frozenset({DType.F16, DType.BF16, DType.F32, DType.F64})

@@ -22,10 +22,11 @@ from wis.ops import BY_CODE, Op
 
 __all__ = [
     "VERSION", "BufferKind", "Ref", "Imm", "Instr", "Program", "Operand", "Scalar", "BoundInstr", "BoundProgram", "bind", "unbind",
-    "dims_length",
+    "bind_instr", "dims_layout", "dims_length",
 ]  # fmt: skip
 
 VERSION: Final = 1
+_DTYPES: Final = {int(dtype): dtype for dtype in DType}  # several times faster than calling DType
 
 
 class BufferKind(IntEnum):
@@ -133,36 +134,47 @@ def _refs(instr: Instr) -> Iterator[Ref]:
             yield operand
 
 
-def dims_length(program: Program) -> int:
-    """How many i64 the dims of ``program`` hold: one byte size a buffer, then shape, strides, offset of each Ref (outs before ins)."""
-    return len(program.buffers) + sum(2 * ref.rank + 1 for instr in program.code for ref in _refs(instr))
+def dims_layout(program: Program) -> tuple[int, ...]:
+    """Where each instruction's numbers start in the dims, and (last) how many numbers there are.
 
-
-def bind(program: Program, dims: bytes) -> BoundProgram:
-    """Join structure and dims (little-endian i64). Raises ValueError when the length does not match; checks nothing else."""
-    if len(dims) != 8 * dims_length(program):
-        raise ValueError(f"dims hold {len(dims)} bytes, the program needs {8 * dims_length(program)}")
-    values: list[int] = np.frombuffer(dims, "<i8").tolist()
+    The dims hold one byte size a buffer, then shape, strides, offset of each Ref (outs before ins), all i64.
+    """
     at = len(program.buffers)
+    starts = [at]
+    for instr in program.code:
+        at += sum(2 * ref.rank + 1 for ref in _refs(instr))
+        starts.append(at)
+    return tuple(starts)
+
+
+def dims_length(program: Program) -> int:
+    """How many i64 the dims of ``program`` hold."""
+    return dims_layout(program)[-1]
+
+
+def bind_instr(instr: Instr, values: Sequence[int], at: int) -> BoundInstr:
+    """``instr`` with its numbers, which start at ``values[at]``."""
 
     def operand(ref: Ref) -> Operand:
         nonlocal at
         start, rank = at, ref.rank
         at += 2 * rank + 1
-        return Operand(
-            ref.buffer,
-            DType(ref.dtype),
-            tuple(values[start : start + rank]),
-            tuple(values[start + rank : start + 2 * rank]),
-            values[at - 1],
-        )
+        shape, strides = tuple(values[start : start + rank]), tuple(values[start + rank : at - 1])
+        return Operand(ref.buffer, _DTYPES[ref.dtype], shape, strides, values[at - 1])
 
-    code = []
-    for instr in program.code:
-        outs = tuple(operand(ref) for ref in instr.outs)
-        ins = tuple(operand(x) if isinstance(x, Ref) else Scalar(x.scalar, DType(x.dtype)) for x in instr.ins)
-        code.append(BoundInstr(BY_CODE[instr.op], outs, ins, instr.attrs))
-    return BoundProgram(program, tuple(values[: len(program.buffers)]), tuple(code))
+    outs = tuple(operand(ref) for ref in instr.outs)
+    ins = tuple(operand(x) if isinstance(x, Ref) else Scalar(x.scalar, _DTYPES[x.dtype]) for x in instr.ins)
+    return BoundInstr(BY_CODE[instr.op], outs, ins, instr.attrs)
+
+
+def bind(program: Program, dims: bytes) -> BoundProgram:
+    """Join structure and dims (little-endian i64). Raises ValueError when the length does not match; checks nothing else."""
+    starts = dims_layout(program)
+    if len(dims) != 8 * starts[-1]:
+        raise ValueError(f"dims hold {len(dims)} bytes, the program needs {8 * starts[-1]}")
+    values: list[int] = np.frombuffer(dims, "<i8").tolist()
+    code = tuple(bind_instr(instr, values, at) for instr, at in zip(program.code, starts, strict=False))
+    return BoundProgram(program, tuple(values[: len(program.buffers)]), code)
 
 
 def unbind(kinds: Sequence[int], nbytes: Sequence[int], code: Sequence[BoundInstr], n_scalars: int) -> tuple[Program, bytes]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -97,6 +98,26 @@ def test_programs_with_changed_dims_are_refused_or_run(data: st.DataObject) -> N
     verified = accepted(program, mutate_dims(pick, dims))
     if verified is not None:
         runs(verified, 2)
+
+
+@QUICK
+@given(st.data())
+def test_verifying_like_an_earlier_one_finds_the_same(data: st.DataObject) -> None:
+    pick = picker(data)
+    program, dims, _ = random_program(pick)
+    first = verify(program, dims, LIMITS)
+    changed = mutate_dims(pick, dims)
+    try:
+        whole = verify(program, changed, LIMITS)
+    except VerifyError as error:
+        with pytest.raises(VerifyError) as caught:
+            verify(program, changed, LIMITS, first)
+        assert caught.value.findings == error.findings
+        return
+    again = verify(program, changed, LIMITS, first)
+    assert again == whole
+    for old, new in zip(first.bound.code, again.bound.code, strict=True):
+        assert (old == new) == (old is new)
 
 
 @QUICK

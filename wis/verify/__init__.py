@@ -27,7 +27,7 @@ shapes (``shapes.py``, ``coarse_shapes.py``)
 13. extremes and windows are not taken over nothing [empty]
 14. weights of layer_norm have row stride 0 [stride]
 lifetimes (``lifetimes.py``)
-15. a TEMP buffer is written, at least in part, before an instruction reads it [unwritten]
+15. an instruction that reads a TEMP buffer comes after one that writes to it [unwritten]
 
 Not checked, because it cannot do harm: index values (the definition gives out-of-range ones a meaning and a trap), values of scalars (every
 number converts to every type), time (an instruction's work is bounded by elements_max and counted by wis.cost), inputs that overlap
@@ -38,14 +38,17 @@ May live here: rules. May not: meaning (reference), bytes (encoding).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
 
 from wis.encoding import digest, encode_program
 from wis.errors import Finding, VerifyError
 from wis.limits import LIMITS, Limits
-from wis.program import BoundProgram, Program, bind, dims_length
+from wis.program import BoundProgram, Imm, Program, Ref, bind, bind_instr, dims_layout
 from wis.verify.extents import check_buffers, check_extents
-from wis.verify.lifetimes import check_lifetimes
+from wis.verify.lifetimes import check_written, find_zeroed, touches
 from wis.verify.report import Report
 from wis.verify.shapes import check_shapes
 from wis.verify.structure import check_structure
@@ -59,6 +62,7 @@ class Verified:
     """A program and dims that keep every rule. ``digest`` names the program, ``dims_digest`` the ``dims`` (32 bytes each).
 
     ``zeroed``: CREATED and TEMP buffers whose initial zeros can be seen; a back end need not clear the others.
+    ``layout``: see ``program.dims_layout``; ``touched``: see ``lifetimes.touches``; ``limits``: those it was checked against.
     """
 
     bound: BoundProgram
@@ -66,23 +70,24 @@ class Verified:
     digest: bytes
     dims_digest: bytes
     zeroed: frozenset[int]
+    layout: tuple[int, ...]
+    touched: dict[int, tuple[int, ...]]
+    limits: Limits
 
 
-def _place(finding: Finding) -> tuple[int, int]:
-    """Where a finding stands in the text of the program: buffers, then code (findings of one line keep their order)."""
-    words = finding.place.split()
-    return ("program", "dims", "buffer", "code").index(words[0]), int(words[1]) if len(words) > 1 else 0
+def verify(program: Program, dims: bytes, limits: Limits = LIMITS, like: Verified | None = None) -> Verified:
+    """Check every rule. Raises VerifyError with all findings (up to ``limits.findings_max``).
 
-
-def verify(program: Program, dims: bytes, limits: Limits = LIMITS) -> Verified:
-    """Check every rule. Raises VerifyError with all findings (up to ``limits.findings_max``)."""
+    ``like``: the same program verified before, under other dims. Then only instructions whose dims changed are checked, and those that did
+    not change are the very same objects in the result.
+    """
     report = Report(limits.findings_max)
+    if like is not None and like.limits == limits and (like.bound.program is program or like.bound.program == program):
+        return _verify_changes(like, dims, report)
     check_structure(program, limits, report)
-    if report.findings:
-        raise VerifyError(report.findings)
-    if len(dims) != 8 * dims_length(program):
-        report.dims("dims", f"{len(dims)} bytes, this program needs {8 * dims_length(program)}")
-        raise VerifyError(report.findings)
+    _stop(report)
+    layout = dims_layout(program)
+    _numbers(dims, layout, report)
     bound = bind(program, dims)
     check_buffers(bound, limits, report)
     for place, instr in enumerate(bound.code):
@@ -92,7 +97,56 @@ def verify(program: Program, dims: bytes, limits: Limits = LIMITS) -> Verified:
         check_extents(instr, bound.nbytes, limits, report)
         check_types(instr, report)
         check_shapes(instr, limits, report)
-    zeroed = check_lifetimes(bound, report)
+    check_written(program, report)
+    _stop(report)
+    touched = touches(program)
+    name = digest(encode_program(program))
+    return Verified(bound, dims, name, digest(dims), find_zeroed(bound, touched), layout, touched, limits)
+
+
+def _verify_changes(like: Verified, dims: bytes, report: Report) -> Verified:
+    """``like`` under new dims. Structure, element types and the order of writes do not depend on dims."""
+    program, layout, limits = like.bound.program, like.layout, like.limits
+    numbers = _numbers(dims, layout, report)
+    values: list[int] = numbers.tolist()
+    changed = np.flatnonzero(numbers != np.frombuffer(like.dims, "<i8"))
+    n_buffers = len(program.buffers)
+    nbytes = tuple(values[:n_buffers])
+    places = set((np.searchsorted(layout, changed[changed >= n_buffers], side="right") - 1).tolist())
+    shrunk = {b for b in changed[changed < n_buffers].tolist() if nbytes[b] < like.bound.nbytes[b]}
+    if shrunk:
+        places.update(place for place, instr in enumerate(program.code) if any(_uses(x, shrunk) for x in (*instr.outs, *instr.ins)))
+    code = list(like.bound.code)
+    for place in sorted(places):
+        code[place] = bind_instr(program.code[place], values, layout[place])
+    bound = BoundProgram(program, nbytes, tuple(code))
+    check_buffers(bound, limits, report)
+    for place in sorted(places):
+        report.at(place)
+        check_extents(code[place], nbytes, limits, report)
+        check_shapes(code[place], limits, report)
+    _stop(report)
+    return replace(like, bound=bound, dims=dims, dims_digest=digest(dims), zeroed=find_zeroed(bound, like.touched))
+
+
+def _uses(x: Ref | Imm, buffers: set[int]) -> bool:
+    return isinstance(x, Ref) and x.buffer in buffers
+
+
+def _numbers(dims: bytes, layout: tuple[int, ...], report: Report) -> npt.NDArray[np.int64]:
+    if len(dims) != 8 * layout[-1]:
+        report.dims("dims", f"{len(dims)} bytes, this program needs {8 * layout[-1]}")
+        _stop(report)
+    return np.frombuffer(dims, "<i8")
+
+
+def _stop(report: Report) -> None:
+    """Later passes rely on what earlier ones checked."""
     if report.findings:
         raise VerifyError(sorted(report.findings, key=_place))
-    return Verified(bound, dims, digest(encode_program(program)), digest(dims), zeroed)
+
+
+def _place(finding: Finding) -> tuple[int, int]:
+    """Where a finding stands in the text of the program: buffers, then code (findings of one line keep their order)."""
+    words = finding.place.split()
+    return ("program", "dims", "buffer", "code").index(words[0]), int(words[1]) if len(words) > 1 else 0

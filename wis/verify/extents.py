@@ -11,6 +11,7 @@ import numpy as np
 from wis.limits import Limits
 from wis.program import BoundInstr, BoundProgram, Operand
 from wis.verify.report import Report
+from wis.views import is_contiguous
 
 __all__ = ["check_extents", "check_buffers", "byte_span"]
 
@@ -19,6 +20,8 @@ _ENUMERATE_MAX: Final = 1 << 16  # overlap is decided exactly up to this many el
 
 def check_buffers(bound: BoundProgram, limits: Limits, report: Report) -> None:
     """Sizes of the buffers themselves."""
+    if 0 <= min(bound.nbytes, default=0) and max(bound.nbytes, default=0) <= limits.buffer_bytes_max:
+        return
     for number, nbytes in enumerate(bound.nbytes):
         if not 0 <= nbytes <= limits.buffer_bytes_max:
             report.buffer(number, "buffer size", f"{nbytes} bytes, accepted is 0 to {limits.buffer_bytes_max}")
@@ -28,22 +31,48 @@ def check_extents(instr: BoundInstr, nbytes: tuple[int, ...], limits: Limits, re
     """Whether every operand of ``instr`` stays inside of its buffer and outputs are written without overlap."""
     before = len(report.findings)
     for number, out in enumerate(instr.outs):
-        _check_operand(out, nbytes, limits, report, number, is_out=True)
+        if not _fits(out, nbytes[out.buffer], limits):
+            _explain(out, nbytes, limits, report, number, is_out=True)
     for number, operand in enumerate(instr.ins):
-        if isinstance(operand, Operand):
-            _check_operand(operand, nbytes, limits, report, number, is_out=False)
+        if isinstance(operand, Operand) and not _fits(operand, nbytes[operand.buffer], limits):
+            _explain(operand, nbytes, limits, report, number, is_out=False)
     if len(report.findings) > before:
         return False
     for number, out in enumerate(instr.outs):
         if _overlaps_itself(out):
             report.out(number, "overlap", f"shape {out.shape} with strides {out.strides} writes an element twice")
-    for (i, a), (j, b) in combinations(enumerate(instr.outs), 2):
-        if _overlap(a, b):
-            report.out(j, "overlap", f"shares elements with output {i}")
+    if len(instr.outs) > 1:
+        for (i, a), (j, b) in combinations(enumerate(instr.outs), 2):
+            if _overlap(a, b):
+                report.out(j, "overlap", f"shares elements with output {i}")
     return len(report.findings) == before
 
 
-def _check_operand(x: Operand, nbytes: tuple[int, ...], limits: Limits, report: Report, number: int, *, is_out: bool) -> None:
+def _fits(x: Operand, nbytes: int, limits: Limits) -> bool:
+    """Whether ``_explain`` would find nothing: one pass over the dimensions, because every operand of every program comes through here."""
+    stride_max = limits.stride_max
+    low = high = x.offset
+    if not -stride_max <= low <= stride_max:
+        return False
+    counted, empty = 1, False
+    for size, stride in zip(x.shape, x.strides, strict=True):
+        if size < 0 or not -stride_max <= stride <= stride_max:
+            return False
+        if size == 0:
+            empty = True
+            continue
+        counted *= size
+        if counted > limits.elements_max:
+            return False
+        if stride >= 0:
+            high += (size - 1) * stride
+        else:
+            low += (size - 1) * stride
+    return empty or (low >= 0 and (high + 1) * x.dtype.itemsize <= nbytes)
+
+
+def _explain(x: Operand, nbytes: tuple[int, ...], limits: Limits, report: Report, number: int, *, is_out: bool) -> None:
+    """Report what is wrong with ``x``."""
     say = report.out if is_out else report.ins
     if any(size < 0 for size in x.shape):
         say(number, "size", f"shape {x.shape} has a negative size")
@@ -69,6 +98,8 @@ def byte_span(x: Operand) -> tuple[int, int]:
 
 
 def _overlaps_itself(x: Operand) -> bool:
+    if is_contiguous(x):
+        return False
     steps = sorted((abs(stride), size) for size, stride in zip(x.shape, x.strides, strict=True) if size != 1)
     if 0 in x.shape:
         return False

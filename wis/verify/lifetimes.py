@@ -1,25 +1,43 @@
 """Fourth pass: TEMP buffers are written before they are read, and which buffers' initial zeros can be seen.
 
 A CREATED or TEMP buffer holds zeros until written. Clearing costs a pass over memory that is wasted when everything is overwritten
-first, so the pass also finds out for which buffers no instruction, and for CREATED ones nobody afterwards, can see such a zero.
+first, so ``find_zeroed`` says for which buffers an instruction, or for CREATED ones somebody afterwards, can see such a zero.
 """
 
 from __future__ import annotations
 
-from wis.program import BoundInstr, BoundProgram, BufferKind, Operand
+from wis.ops import BY_CODE
+from wis.program import BoundInstr, BoundProgram, BufferKind, Operand, Program, Ref
 from wis.verify.extents import byte_span
 from wis.verify.report import Report
 
-__all__ = ["check_lifetimes"]
+__all__ = ["check_written", "find_zeroed", "touches"]
+
+
+def check_written(program: Program, report: Report) -> None:
+    """Report instructions that read a TEMP buffer which nothing before them wrote. Needs no dims."""
+    unwritten = {number for number, kind in enumerate(program.buffers) if kind == BufferKind.TEMP}
+    for place, instr in enumerate(program.code):
+        if not unwritten:
+            return
+        report.at(place)
+        for number, x in enumerate(instr.ins):
+            if isinstance(x, Ref) and x.buffer in unwritten:
+                report.ins(number, "unwritten", f"buffer {x.buffer} is a temp that nothing has written")
+        for number, out in enumerate(instr.outs):
+            if out.buffer in unwritten and BY_CODE[instr.op].rmw:
+                report.out(
+                    number, "unwritten", f"buffer {out.buffer} is a temp that nothing has written, and {BY_CODE[instr.op].name} reads it"
+                )
+        unwritten.difference_update([out.buffer for out in instr.outs])
 
 
 class _Written:
     """Which bytes of one buffer have certainly been written: disjoint sorted intervals."""
 
-    __slots__ = ("any", "spans")
+    __slots__ = ("spans",)
 
     def __init__(self) -> None:
-        self.any = False
         self.spans: list[tuple[int, int]] = []
 
     def add(self, low: int, high: int) -> None:
@@ -36,32 +54,37 @@ class _Written:
         return low >= high or any(a <= low and high <= b for a, b in self.spans)
 
 
-def check_lifetimes(bound: BoundProgram, report: Report) -> frozenset[int]:
-    """Report reads of unwritten TEMP buffers; return the CREATED and TEMP buffers whose zeros can be seen."""
-    kinds = bound.program.buffers
-    written = {number: _Written() for number, kind in enumerate(kinds) if kind != BufferKind.EXTERNAL}
-    zeroed: set[int] = set()
-    for place, instr in enumerate(bound.code):
-        report.at(place)
-        for number, x in enumerate(_reads(instr)):
-            state = written.get(x.buffer)
-            if state is None or x.numel == 0:
-                continue
-            if kinds[x.buffer] == BufferKind.TEMP and not state.any:
-                report.instr("unwritten", f"reads buffer {x.buffer} (operand {number} of those read), a temp that nothing has written")
-            if not state.covers(*byte_span(x)):
-                zeroed.add(x.buffer)
+def touches(program: Program) -> dict[int, tuple[int, ...]]:
+    """For every CREATED and TEMP buffer, the places of the instructions that have it as an operand."""
+    found: dict[int, list[int]] = {number: [] for number, kind in enumerate(program.buffers) if kind != BufferKind.EXTERNAL}
+    for place, instr in enumerate(program.code):
+        for buffer in {x.buffer for x in (*instr.outs, *instr.ins) if isinstance(x, Ref)}:
+            if buffer in found:
+                found[buffer].append(place)
+    return {number: tuple(places) for number, places in found.items()}
+
+
+def find_zeroed(bound: BoundProgram, touched: dict[int, tuple[int, ...]]) -> frozenset[int]:
+    """The CREATED and TEMP buffers whose zeros can be seen. ``bound`` keeps all other rules."""
+    return frozenset(number for number, places in touched.items() if bound.nbytes[number] and _shows_zeros(bound, number, places))
+
+
+def _shows_zeros(bound: BoundProgram, number: int, places: tuple[int, ...]) -> bool:
+    nbytes = bound.nbytes[number]
+    written = _Written()
+    for place in places:
+        instr = bound.code[place]
+        for x in _reads(instr):
+            if x.buffer == number and not written.covers(*byte_span(x)):
+                return True
         for out in instr.outs:
-            state = written.get(out.buffer)
-            if state is None:
-                continue
-            state.any = True
-            if _dense(out):
-                state.add(*byte_span(out))
-    for number, state in written.items():
-        if kinds[number] == BufferKind.CREATED and not state.covers(0, bound.nbytes[number]):
-            zeroed.add(number)
-    return frozenset(zeroed)
+            if out.buffer == number:
+                # Outputs stay inside of their buffer and never meet an element twice: as many bytes as the buffer has are all of it.
+                if out.numel * out.dtype.itemsize == nbytes:
+                    return False
+                if _dense(out):
+                    written.add(*byte_span(out))
+    return bound.program.buffers[number] == BufferKind.CREATED and not written.covers(0, nbytes)
 
 
 def _reads(instr: BoundInstr) -> list[Operand]:
@@ -70,6 +93,6 @@ def _reads(instr: BoundInstr) -> list[Operand]:
 
 
 def _dense(x: Operand) -> bool:
-    """Whether a write to ``x`` leaves no gap in its span (outputs never overlap themselves)."""
+    """Whether a write to ``x`` leaves no gap in its span."""
     low, high = x.span()
     return x.numel == high - low
