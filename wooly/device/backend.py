@@ -12,9 +12,9 @@ from typing import Any, Final
 import torch
 
 __all__ = [
-    "BACKEND", "SHOWN", "OURS", "DEVICE", "HANDLE_SHIFT", "CPU_KEYS", "TensorBase", "raw_device", "is_ours", "is_our_device",
-    "make_storage", "make_empty", "set_storage", "storage_of", "offset_of", "handle_of", "library", "cpu_generator", "has_kernel",
-    "all_op_names",
+    "BACKEND", "SHOWN", "OURS", "DEVICE", "HANDLE_SHIFT", "CPU_KEYS", "HAS_SWAP", "TensorBase", "raw_device", "is_ours",
+    "is_our_device", "make_storage", "make_empty", "set_storage", "storage_of", "offset_of", "handle_of", "library", "cpu_generator",
+    "has_kernel", "all_op_names",
 ]  # fmt: skip
 
 BACKEND: Final = "wooly"
@@ -68,6 +68,10 @@ make_storage: Final[Callable[[int, torch.device, int], Any]] = torch._C._constru
 
 make_empty: Final[Callable[[tuple[int, ...], torch.dtype], torch.Tensor]] = torch._C._acc.create_empty_tensor
 """(shape, dtype) -> tensor on the private-use device without memory."""
+
+HAS_SWAP: Final = hasattr(torch.UntypedStorage, "_swap_data_ptr_")
+"""Can a storage be given other memory (torch 2.13 and later)? Else new tensors are pointed at a new storage, three times as slow, and a
+storage that grows leaves other views of it behind."""
 
 _set: Final = torch.ops.aten.set_.source_Storage_storage_offset
 

@@ -10,12 +10,13 @@ May live here: the generator and what generated code calls. May not: deciding ho
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import CodeType, FunctionType
 from typing import Any, Final
 
 import torch
 
 from wooly.device import tensors
-from wooly.device.backend import DEVICE, HANDLE_SHIFT, handle_of, has_kernel, make_empty, make_storage
+from wooly.device.backend import DEVICE, HANDLE_SHIFT, HAS_SWAP, handle_of, has_kernel, make_empty, make_storage
 from wooly.device.calls import Plan, carry_out, first, make_plan
 from wooly.device.lowering import LOWERINGS, Entry
 from wooly.device.recorder import RECORDER, RECORDS_MAX
@@ -66,6 +67,7 @@ _shared: Final[dict[str, Any]] = {
     "describe": _describe,
     "several": _several,
     "new_handle": new_handle,
+    "new_tensor": new_tensor,
     "make_empty": make_empty,
     "make_storage": make_storage,
     "Buf": Buf,
@@ -73,7 +75,7 @@ _shared: Final[dict[str, Any]] = {
     "append": RECORDER.pending.append,
     "flush": RECORDER.flush,
 }
-"""Globals of all generated kernels."""
+"""Globals of every generated kernel, before its own."""
 
 
 def _refuse(record: Any) -> None:
@@ -82,33 +84,50 @@ def _refuse(record: Any) -> None:
 
 def after_fork() -> None:
     """In a forked child: kernels that make no new buffer must refuse too."""
-    _shared["append"] = _refuse
+    for names in _namespaces:
+        names["append"] = _refuse
+
+
+_namespaces: Final[list[dict[str, Any]]] = []
+"""The globals of every kernel."""
 
 
 def make_kernel(info: OpInfo) -> Callable[..., Any]:
-    """The kernel of one overload."""
+    """The kernel of one overload. It is generated when it is first called: a program uses some hundred of the two thousand."""
+
+    def generate() -> Callable[..., Any]:
+        name = functional_of(info) if info.mutates and info.name not in LOWERINGS else info.name
+        source, constants = _source(info, LOWERINGS.get(name) if name is not None else None)
+        names.update(constants)
+        kernel.__code__ = _compiled(source)
+        kernel.__defaults__ = tuple(arg.default for arg in info.args if arg.has_default and not arg.kwarg_only)
+        kernel.__kwdefaults__ = {arg.name: arg.default for arg in info.args if arg.has_default and arg.kwarg_only}
+        return kernel
+
     plans: dict[Any, Any] = {}
     _all_plans.append(plans)
-    name = functional_of(info) if info.mutates and info.name not in LOWERINGS else info.name
-    entry = LOWERINGS.get(name) if name is not None else None
-    _shared["our_device"] = DEVICE()
-    source, constants = _source(info, entry)
-    factory = _compiled(source)
-    kernel: Callable[..., Any] = factory(plans.get, _miss(info, plans), *constants)
-    kernel.__name__ = kernel.__qualname__ = info.name
+    names = {**_shared, "generate": generate, "get": plans.get, "miss": _miss(info, plans)}
+    names["our_device"] = DEVICE()
+    _namespaces.append(names)
+    kernel = FunctionType(_stub.__code__, names, info.name)
     return kernel
 
 
-_factories: Final[dict[str, Callable[..., Any]]] = {}
+def _stub(*args: Any, **kwargs: Any) -> Any:
+    """What every kernel is until its first call (then its code is replaced; ``generate`` is one of its globals)."""
+    return generate()(*args, **kwargs)  # type: ignore[name-defined]  # noqa: F821  # in the globals of each kernel
 
 
-def _compiled(source: str) -> Callable[..., Any]:
-    """The factory that ``source`` defines; kernels of like signature share it."""
-    factory = _factories.get(source)
-    if factory is None:
-        exec(compile(source, "<wooly kernel>", "exec"), _shared)
-        factory = _factories[source] = _shared.pop("factory")
-    return factory
+_codes: Final[dict[str, CodeType]] = {}
+
+
+def _compiled(source: str) -> CodeType:
+    """The code of the function that ``source`` defines; kernels of like signature share it."""
+    code = _codes.get(source)
+    if code is None:
+        module = compile(source, "<wooly kernel>", "exec")
+        code = _codes[source] = next(c for c in module.co_consts if isinstance(c, CodeType))
+    return code
 
 
 def _miss(info: OpInfo, plans: dict[Any, Any]) -> Callable[[Any, Sequence[Any]], Any]:
@@ -144,39 +163,33 @@ def _quick(info: OpInfo, plan: Plan, values: Sequence[Any]) -> tuple[Any, ...]:
 # --- the generator
 
 
-def _source(info: OpInfo, entry: Entry | None) -> tuple[str, list[Any]]:
-    """Source of a factory for ``info``'s kernel, and the constants the factory takes after (get, miss)."""
+def _source(info: OpInfo, entry: Entry | None) -> tuple[str, dict[str, Any]]:
+    """Source of ``info``'s kernel, and the constants that are to be among its globals. The defaults of the signature are left out."""
     names = [arg.name if arg.kwarg_only else f"a{i}" for i, arg in enumerate(info.args)]
     assert _RESERVED.isdisjoint(names), f"{info.name} has an argument that generated code uses for itself"
-    constants: list[Any] = []
+    constants: dict[str, Any] = {}
 
     def constant(value: Any) -> str:
-        constants.append(value)
-        return f"c{len(constants) - 1}"
+        name = f"c{len(constants)}"
+        constants[name] = value
+        return name
 
-    signature, starred = [], False
-    for name, arg in zip(names, info.args, strict=True):
-        if arg.kwarg_only and not starred:
-            signature.append("*")
-            starred = True
-        signature.append(f"{name}={constant(arg.default)}" if arg.has_default else name)
-    bits = _bits(info)
     body: list[str] = []
     keys = []
+    bits = _bits(info)
     for i, (name, arg) in enumerate(zip(names, info.args, strict=True)):
         lines, key = _argument(i, name, arg, entry, bits, constant, info.base in _SHAPED_BY_NUMBERS)
         body += lines
         if key is not None:
             keys.append(key)
-    key = f"({''.join(f'{k}, ' for k in keys)})" if keys else "()"
     values = f"({''.join(f'{n}, ' for n in names)})"
-    body.append(f"key = {key}")
+    body.append(f"key = ({''.join(f'{k}, ' for k in keys)})")
     body += _mutating_tail(info, names, values) if info.mutates else _functional_tail(values)
-    args = ", ".join(["get", "miss", *(f"c{i}" for i in range(len(constants)))])
-    text = [f"def factory({args}):", f"    def kernel({', '.join(signature)}):", "        handles = []; numbers = []"]
-    text += [f"        {line}" for line in body]
-    text.append("    return kernel")
-    return "\n".join(text), constants
+    positional = [n for n, arg in zip(names, info.args, strict=True) if not arg.kwarg_only]
+    keywords = [n for n, arg in zip(names, info.args, strict=True) if arg.kwarg_only]
+    signature = ", ".join([*positional, *(["*", *keywords] if keywords else [])])
+    lines = [f"def kernel({signature}):", "    handles = []; numbers = []", *(f"    {line}" for line in body)]
+    return "\n".join(lines), constants
 
 
 _RESERVED: Final = frozenset({"get", "miss", "handles", "numbers", "key", "plan", "t", "x", "kx"})
@@ -255,17 +268,20 @@ def _number(name: str, key: str, arg: Arg, entry: Entry | None, constant: Callab
 
 
 def _functional_tail(values: str) -> list[str]:
+    make = [
+        "handle = new_handle(nbytes)",
+        "result = make_empty(shape, dtype)",
+        "storage = result.untyped_storage()",
+        f"storage._swap_data_ptr_(make_storage(handle << {HANDLE_SHIFT}, our_device, nbytes))",
+        "storage._wooly_buf = Buf(handle, nbytes)",
+    ]
     return [
         "plan = get(key)",
         f"if plan is None: return miss(key, {values})",
         f"if plan[0] is None: return plan[1]{values}",
         "stencil, dtype, shape, nbytes = plan",
         "if dtype is None: return several(plan, handles, numbers)",
-        "handle = new_handle(nbytes)",
-        "result = make_empty(shape, dtype)",
-        "storage = result.untyped_storage()",
-        f"storage._swap_data_ptr_(make_storage(handle << {HANDLE_SHIFT}, our_device, nbytes))",
-        "storage._wooly_buf = Buf(handle, nbytes)",
+        *(make if HAS_SWAP else ["result, handle = new_tensor(dtype, shape, None, nbytes)"]),
         "handles.append(handle)",
         "append((stencil, handles, numbers))",
         f"if len(pending) >= {RECORDS_MAX}: flush()",

@@ -18,7 +18,7 @@ from typing import Any, Final, NoReturn
 
 import torch
 
-from wooly.device.backend import DEVICE, HANDLE_SHIFT, make_empty, make_storage, set_storage, storage_of
+from wooly.device.backend import DEVICE, HANDLE_SHIFT, HAS_SWAP, make_empty, make_storage, set_storage, storage_of
 from wooly.device.memory import MEMORY
 from wooly.errors import ForkError
 
@@ -86,13 +86,13 @@ def new_handle(nbytes: int) -> int:
 def new_tensor(dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int] | None, nbytes: int) -> tuple[torch.Tensor, int]:
     """A tensor over a fresh buffer, and its handle. ``strides`` None: contiguous."""
     handle = new_handle(nbytes)
-    if strides is None:
+    if strides is None and HAS_SWAP:
         tensor = make_empty(shape, dtype)  # type: ignore[arg-type]  # any sequence of ints will do
         storage = storage_of(tensor)
         storage._swap_data_ptr_(make_storage(handle << HANDLE_SHIFT, DEVICE(), nbytes))
     else:
         storage = make_storage(handle << HANDLE_SHIFT, DEVICE(), nbytes)
-        tensor = set_storage(make_empty((0,), dtype), storage, 0, shape, strides)
+        tensor = set_storage(make_empty((0,), dtype), storage, 0, shape, contiguous_strides(shape) if strides is None else strides)
     storage._wooly_buf = Buf(handle, nbytes)
     return tensor, handle
 

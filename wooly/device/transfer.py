@@ -18,6 +18,7 @@ import torch
 
 from wooly.device.backend import (
     DEVICE,
+    HAS_SWAP,
     handle_of,
     is_our_device,
     is_ours,
@@ -291,23 +292,29 @@ def resize_(self: torch.Tensor, size: Sequence[int], memory_format: torch.memory
     storage = storage_of(self)
     needed = span_nbytes(self.dtype.itemsize, size, strides, offset_of(self))
     if needed > storage.nbytes():
-        resize_storage(storage, needed)
+        storage = resize_storage(storage, needed)
     return set_storage(self, storage, offset_of(self), size, strides)
 
 
-def resize_storage(storage: Any, nbytes: int) -> None:
-    """Give ``storage`` a buffer of ``nbytes`` with the same first bytes (zeros behind them)."""
+def resize_storage(storage: Any, nbytes: int) -> Any:
+    """Give ``storage`` a buffer of ``nbytes`` with the same first bytes (zeros behind them); returns it.
+
+    Where torch cannot exchange a storage's memory a new storage is returned, and ``storage`` stays as it is.
+    """
     fresh = empty((nbytes,), dtype=torch.uint8)
     kept = min(nbytes, storage.nbytes())
     if kept:
         old = set_storage(make_empty((0,), torch.uint8), storage, 0, (kept,), (1,))
         torch.ops.aten.copy_.default(fresh.narrow(0, 0, kept), old)
     other = storage_of(fresh)
+    if not HAS_SWAP:
+        return other
     storage._swap_data_ptr_(make_storage(0, DEVICE(), 0))  # torch swaps only with a storage of the same size, or of none
     storage._swap_data_ptr_(other)
     mine = getattr(storage, "_wooly_buf", None)
     storage._wooly_buf = other._wooly_buf
     other._wooly_buf = mine
+    return storage
 
 
 def resize_output(out: torch.Tensor, shape: Sequence[int]) -> None:
