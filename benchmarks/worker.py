@@ -26,13 +26,8 @@ def _counters() -> dict[str, int]:
     import wooly
 
     stats = wooly.stats()
-    return {
-        "waits": stats.waits,
-        "batches": stats.batches,
-        "wire_bytes": stats.wire_bytes,
-        "ops": stats.ops,
-        "fallbacks": sum(stats.fallbacks.values()),
-    }
+    counts = {key: int(stats[key]) for key in ("waits", "batches", "wire_bytes", "ops")}
+    return counts | {"fallbacks": sum(stats["fallbacks"].values())}
 
 
 def _synchronize(device: str) -> None:

@@ -26,9 +26,9 @@ class Price(msgspec.Struct, frozen=True, array_like=True):
 
 
 BASE_PRICES: Final[dict[str, Price]] = {
-    "premium": Price(0, 1_500_000_000, 150_000_000),
-    "standard": Price(0, 1_000_000_000, 100_000_000),
-    "basic": Price(0, 700_000_000, 70_000_000),
+    "premium": Price(0, 1_500_000_000, 1_500_000_000),
+    "standard": Price(0, 1_000_000_000, 1_000_000_000),
+    "basic": Price(0, 700_000_000, 700_000_000),
 }
 """In force where the log sets nothing. Frozen for ever: old bills are recomputed with them. New prices are TariffSet facts."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -36,7 +37,9 @@ class Billing:
     """The service as a process."""
 
     def __init__(self, nats_url: str, folder: Path) -> None:
-        environment = plain_environment(WOOLY_NATS_URL=nats_url, WOOLY_HTTP="127.0.0.1:0", WOOLY_DATA_DIR=str(folder))
+        environment = plain_environment(
+            WOOLY_DIE_WITH_PARENT=str(os.getpid()), WOOLY_NATS_URL=nats_url, WOOLY_HTTP="127.0.0.1:0", WOOLY_DATA_DIR=str(folder)
+        )
         command = [sys.executable, "-P", "-m", "services.billing"]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
         assert self.process.stdout is not None

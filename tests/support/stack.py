@@ -44,7 +44,7 @@ class EmbeddedStack:
             stdout=subprocess.PIPE,
             stderr=self.log,
             cwd=self.folder,
-            env=plain_environment(**self._environment),
+            env=plain_environment(WOOLY_DIE_WITH_PARENT=str(os.getpid()), **self._environment),
         )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()  # ends at the ready line, or at the process's death

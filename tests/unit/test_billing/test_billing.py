@@ -30,7 +30,7 @@ def fold(*messages: list[Event]) -> BillingView:
 
 def test_one_core_second_and_one_gib_second_cost_the_base_price() -> None:
     total = credit_report(fold([usage(1)]), "tenant").total
-    assert (total.core_credits_micro, total.vram_credits_micro) == (1_000_000_000, 100_000_000)
+    assert (total.core_credits_micro, total.vram_credits_micro) == (1_000_000_000, 1_000_000_000)
 
 
 def test_a_repeated_fact_is_charged_once() -> None:
@@ -71,7 +71,7 @@ def test_a_tier_comes_with_a_grant_and_the_grant_counts_once() -> None:
     grant = GrantRecorded(0, "g1", "acme", 5_000_000, "premium")
     view = fold([grant], [grant], [usage(1)])
     assert credit_report(view, "tenant").total.core_credits_micro == 1_500_000_000
-    assert view.ledger.balance_micro("acme") == 5_000_000 - 1_500_000_000 - 150_000_000
+    assert view.ledger.balance_micro("acme") == 5_000_000 - 1_500_000_000 - 1_500_000_000
 
 
 def test_ledger_refuses_an_imbalance_and_stays_as_it_was() -> None:
@@ -97,7 +97,7 @@ def test_a_bad_report_request_names_the_field(by: str, start: int, end: int, fie
 
 def test_csv_is_exact_and_harmless_to_spreadsheets() -> None:
     lines = report_csv(credit_report(fold([usage(1, tenant="=1+1")]), "tenant")).splitlines()
-    assert lines[1].startswith("'=1+1,1000.000000,100.000000,")
+    assert lines[1].startswith("'=1+1,1000.000000,1000.000000,")
     assert lines[2].startswith("total,1000.000000,")
 
 
