@@ -9,6 +9,7 @@ import atexit
 import gc
 import os
 import sys
+import warnings
 from collections.abc import Callable
 
 from wooly.config import Config
@@ -28,7 +29,11 @@ def activate(config: Config, connect: Callable[[], Link] | None = None) -> None:
     """
     fallback.allow_cpu(config.cpu_fallback)
     transfer.check_device_with(index_of)
-    install.register(connect or (lambda: _open(config)), backend_module())
+    with warnings.catch_warnings():
+        # A CUDA build has kernels of its own at the CUDA key; that ours take their place is the purpose, not news.
+        warnings.filterwarnings("ignore", message=r".*Overriding a previously registered kernel", category=UserWarning)
+        warnings.filterwarnings("ignore", message=r".*other operators may also be overridden", category=UserWarning)
+        install.register(connect or (lambda: _open(config)), backend_module())
     patch(RECORDER, config.device_count)
     # torch's import leaves a million long-lived objects; collections that walk them would cost tens of milliseconds while recording.
     gc.freeze()

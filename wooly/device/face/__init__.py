@@ -8,7 +8,6 @@ from __future__ import annotations
 import torch
 
 from wooly import errors
-from wooly.device import transfer
 from wooly.device.face import (
     accelerator,
     autocast,
@@ -49,7 +48,6 @@ def patch(api: RecorderApi, device_count: int = 1) -> None:
     """Put the face on. Once a process, after the backend and its kernels are registered."""
     face = Face(api, device_count)
     devices.set_count(device_count)
-    transfer.check_device_with(devices.index_of)
     errors.present(errors.QuotaExceeded, _OutOfMemory)
     errors.present(errors.DeviceAssertError, _DeviceAssert)
     guard.lend()

@@ -1,0 +1,181 @@
+"""The command line against a real stack: run, ping, nodes, tasks, credits, verify, doctor, up, embedded runs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import Wooly, command_in
+from tests.support.stack import EmbeddedStack, plain_environment
+
+SCRIPT = """
+import sys, torch
+torch.manual_seed(0)
+model = torch.nn.Linear(64, 64).cuda()
+for _ in range(3):
+    model(torch.randn(32, 64, device="cuda")).square().mean().backward()
+print(torch.cuda.get_device_name(), round(model.weight.grad.abs().sum().item(), 4), *sys.argv[1:])
+"""
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[EmbeddedStack]:
+    with EmbeddedStack() as running:
+        yield running
+
+
+@pytest.fixture
+def wooly(tmp_path: Path) -> Wooly:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    return command_in(tmp_path)
+
+
+def environ(stack: EmbeddedStack) -> dict[str, str]:
+    found = stack.addresses
+    return {"WOOLY_NATS_URL": found["nats"], "CONTROLLER_URL": found["controller"], "WOOLY_BILLING_URL": found["billing"]}
+
+
+def test_a_run_is_placed_executed_and_billed(stack: EmbeddedStack, wooly: Wooly) -> None:
+    where = environ(stack)
+    run = wooly("run", "--required-vram", "100", "--tenant", "team-a", "script.py", "argument", **where)
+    assert run.returncode == 0, run.stderr
+    name, rest = run.stdout.split(" (WOOLY) ")
+    assert name and rest.split()[1] == "argument" and float(rest.split()[0]) > 0
+    first, last = run.stderr.strip().splitlines()[0], run.stderr.strip().splitlines()[-1]
+    assert first == f"wooly: node local, GPU 0 ({name}), tenant team-a"
+    assert last.startswith("wooly: ") and "launches" in last and "core-seconds" in last
+
+    tasks = json.loads(wooly("tasks", "--json", **where).stdout)["items"]
+    assert len(tasks) == 1
+    assert (tasks[0]["tenant"], tasks[0]["title"], tasks[0]["state"], tasks[0]["required_vram_mb"]) == (
+        "team-a",
+        "script.py",
+        "completed",
+        100,
+    )
+    table = wooly("tasks", "--state", "completed", **where).stdout
+    assert "script.py" in table and "team-a" in table and tasks[0]["id"] in table
+    assert wooly("tasks", "--state", "failed", **where).stdout == "no tasks\n"
+
+    for by, key in (("tenant", "team-a"), ("task", tasks[0]["id"])):
+        report = json.loads(wooly("credits", "--by", by, "--json", **where).stdout)
+        line = next(item for item in report["items"] if item["key"] == key)
+        assert line["core_credits_micro"] > 0 and line["launches"] > 0
+        assert key in wooly("credits", "--by", by, **where).stdout
+    rows = list(csv.DictReader(io.StringIO(wooly("credits", "--csv", **where).stdout)))
+    assert any("team-a" in row.values() for row in rows)
+
+    verified = wooly("billing", "verify", **where)
+    assert verified.returncode == 0 and verified.stdout.startswith("the bill is right")
+    assert json.loads(wooly("billing", "verify", "--json", **where).stdout)["ok"] is True
+
+
+def test_bad_questions_name_the_field(stack: EmbeddedStack, wooly: Wooly) -> None:
+    found = wooly("credits", "--from", "yesterday", **environ(stack))
+    assert found.returncode == 2 and "'yesterday' is neither Unix seconds nor an ISO 8601 time" in found.stderr
+
+
+def test_ping_and_nodes(stack: EmbeddedStack, wooly: Wooly) -> None:
+    where = environ(stack)
+    assert "local" in wooly("ping", **where).stdout
+    node = json.loads(wooly("ping", "--json", **where).stdout)[0]
+    assert node["name"] == "local" and 0 < node["round_trip_ms"] < 5_000 and node["devices"][0]["vram_bytes"] > 0
+    table = wooly("nodes", **where).stdout
+    assert "local" in table and "ready" in table and "GiB" in table
+    listed = json.loads(wooly("nodes", "--json", **where).stdout)
+    assert listed["items"][0]["name"] == "local" and "telemetry" in listed
+
+
+def test_the_doctor_finds_a_healthy_stack(stack: EmbeddedStack, wooly: Wooly) -> None:
+    found = wooly("doctor", "--json", REQUIRED_VRAM="100", **environ(stack))
+    states = {finding["name"]: finding["state"] for finding in json.loads(found.stdout)}
+    assert found.returncode == 0, found.stdout
+    assert {states[name] for name in ("bus", "nodes", "controller", "billing", "configuration", "torch", "entry point")} == {"ok"}
+
+
+def test_more_vram_than_there_is_is_a_plain_refusal(stack: EmbeddedStack, wooly: Wooly) -> None:
+    found = wooly("run", "--required-vram", "99999999", "script.py", **environ(stack))
+    assert found.returncode == 2 and found.stdout == ""
+    assert found.stderr.startswith("wooly: ") and "Traceback" not in found.stderr and "99999999" in found.stderr.replace(",", "")
+
+
+def test_out_of_memory_is_what_cuda_programs_catch(stack: EmbeddedStack, wooly: Wooly, tmp_path: Path) -> None:
+    (tmp_path / "oom.py").write_text(
+        "import torch\n"
+        "kept = torch.zeros(1 << 18, device='cuda')\n"
+        "try:\n"
+        "    torch.zeros(1 << 22, device='cuda')\n"
+        "except torch.cuda.OutOfMemoryError as error:\n"
+        "    print(error)\n"
+        "print(kept.sum().item(), torch.cuda.mem_get_info()[1] >> 20)\n"
+    )
+    found = wooly("run", "--required-vram", "10", "oom.py", WOOLY_NATS_URL=stack.addresses["nats"])
+    assert found.returncode == 0, found.stderr
+    message, kept = found.stdout.splitlines()
+    assert "out of memory" in message and "16.00 MiB" in message and "10.00 MiB" in message and "1.00 MiB" in message
+    assert kept == "0.0 10"
+
+
+def test_an_embedded_run_prints_its_bill_last(wooly: Wooly) -> None:
+    found = wooly("run", "--embedded", "script.py")
+    assert found.returncode == 0, found.stderr
+    assert "(WOOLY)" in found.stdout and found.stdout.count("\n") == 1, "standard output is the script's own"
+    last = found.stderr.strip().splitlines()[-1]
+    assert last.startswith("wooly: bill: ") and "core credits" in last and "VRAM credits" in last
+
+
+def test_an_embedded_run_keeps_the_scripts_exit_code(wooly: Wooly, tmp_path: Path) -> None:
+    (tmp_path / "fails.py").write_text("import torch\ntorch.zeros(1, device='cuda').item()\nraise SystemExit(5)\n")
+    found = wooly("run", "--embedded", "fails.py")
+    assert found.returncode == 5 and "wooly: bill:" in found.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_up_prints_how_to_use_it_and_stops_clean(tmp_path: Path, number: signal.Signals) -> None:
+    command = [str(Path(sys.executable).with_name("wooly")), "up", "--dir", str(tmp_path / "state")]
+    with subprocess.Popen(
+        command, env=plain_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as up:
+        assert up.stdout is not None
+        lines = [up.stdout.readline().strip() for _ in range(4)]
+        exported = dict(line.removeprefix("export ").split("=", 1) for line in lines[:3])
+        assert list(exported) == ["WOOLY_NATS_URL", "CONTROLLER_URL", "WOOLY_BILLING_URL"]
+        assert exported["WOOLY_NATS_URL"].startswith("nats://127.0.0.1:") and lines[3].startswith(
+            f"# controller: {exported['CONTROLLER_URL']}"
+        )
+        assert command_in(tmp_path)("ping", **exported).returncode == 0
+        stack = next(Path("/proc", pid) for pid in children(up.pid))
+        up.send_signal(number)
+        assert up.wait(60) == 0
+    assert not stack.exists(), "the stack has ended with the command"
+    assert command_in(tmp_path)("ping", **exported).returncode == 2
+
+
+def children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+def test_a_stack_dies_with_a_killed_command(tmp_path: Path) -> None:
+    command = [str(Path(sys.executable).with_name("wooly")), "up"]
+    with subprocess.Popen(command, env=plain_environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as up:
+        assert up.stdout is not None
+        up.stdout.readline()
+        (pid,) = children(up.pid)
+        gone = os.pidfd_open(int(pid))
+        up.kill()
+        up.wait()
+    import select
+
+    try:
+        assert select.select([gone], [], [], 60)[0], "the stack lives on without its command"
+    finally:
+        os.close(gone)
