@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from jit.host import library
+from jit.host.block import ArgBlock, arg_block
 from jit.host.emit.kernel import function_text
 from jit.host.record import SCRATCH_BYTES, Arg, Ptr, Record, ScalarArg, TempPtr, TempRef
 from jit.host.toolchain import Toolchain
@@ -28,7 +29,7 @@ class Call:
     """One native call before addresses are known; temporaries have become buffers."""
 
     address: int
-    args: tuple[Arg, ...]
+    block: ArgBlock
     units: int
     grain: float
     max_chunks: int
@@ -64,7 +65,7 @@ class Lowering:
         """A fused group as one call."""
         made = form(group)
         return Call(
-            self._kernel(made.kernel), tuple(_arg(x) for x in made.args), made.units, made.grain, 0,
+            self._kernel(made.kernel), arg_block([_arg(x) for x in made.args]), made.units, made.grain, 0,
             tuple(group.loads), tuple(group.stores), SCRATCH_BYTES, _title(made),
         )  # fmt: skip
 
@@ -76,6 +77,10 @@ class Lowering:
             address = self._toolchain.function(key, name, lambda: function_text(kernel, name))
             self._kernels[kernel] = address
         return address
+
+    def has(self, instr: BoundInstr) -> bool:
+        """Whether the library has a native form of this instruction."""
+        return library.lower(instr) is not None
 
     def single(self, instr: BoundInstr, new_temp: Callable[[int], int]) -> list[Call | Fallback]:
         """One unfused instruction: the library's records, or the reference."""
@@ -102,7 +107,7 @@ class Lowering:
             return Ptr(temps[x.id][0], x.byte_offset) if isinstance(x, TempPtr) else x
 
         return Call(
-            self._library(record.fn), tuple(arg(x) for x in record.args), record.units, record.grain, record.max_chunks,
+            self._library(record.fn), arg_block([arg(x) for x in record.args]), record.units, record.grain, record.max_chunks,
             tuple(touched(x) for x in record.reads), tuple(touched(x) for x in record.writes), max(record.scratch_bytes, SCRATCH_BYTES),
             record.fn,
         )  # fmt: skip

@@ -18,8 +18,9 @@ from jit.cache import ObjectCache
 from jit.engine import EngineConfig, EngineInfo, Launch, Number, Prepared
 from jit.errors import Interrupted
 from jit.host.calls import Lowering
-from jit.host.plan import Plan, PlanOptions, make_plan
+from jit.host.planner import Planner, PlanOptions
 from jit.host.scalars import scalar_words
+from jit.host.tables import Native, Plan
 from jit.host.toolchain import Toolchain
 from jit.host.walker import Walker
 from jit.memory import Block, Capacity, new_block, room_for
@@ -30,7 +31,8 @@ from wis.verify import Verified
 
 __all__ = ["HostEngine"]
 
-PREPARED_MAX = 512
+PREPARED_MAX = 256
+PLANNERS_MAX = 256
 
 
 class HostPrepared:
@@ -90,6 +92,7 @@ class HostEngine:
         self.options = PlanOptions()
         self._capacity = Capacity(config.vram_bytes)
         self._prepared: OrderedDict[tuple[bytes, bytes], HostPrepared] = OrderedDict()
+        self._planners: OrderedDict[bytes, Planner] = OrderedDict()
         self._preparing = threading.Lock()
         self._running = threading.Lock()
         self._trap = np.zeros(8, np.int64)
@@ -103,12 +106,19 @@ class HostEngine:
         with self._preparing:
             ready = self._prepared.get(key)
             if ready is None:
-                ready = self._prepared[key] = HostPrepared(verified, make_plan(verified, self._lowering, self.options))
+                ready = self._prepared[key] = HostPrepared(verified, self._planner(verified.digest).plan(verified))
                 if len(self._prepared) > PREPARED_MAX:
                     self._prepared.popitem(last=False)
             else:
                 self._prepared.move_to_end(key)
             return ready
+
+    def _planner(self, digest: bytes) -> Planner:
+        planner = self._planners.setdefault(digest, Planner(self._lowering, self.options))
+        self._planners.move_to_end(digest)
+        if len(self._planners) > PLANNERS_MAX:
+            self._planners.popitem(last=False)
+        return planner
 
     def interrupt(self) -> None:
         self._walker.stop()
@@ -133,14 +143,14 @@ class HostEngine:
             walker.begin(plan.claims.ctypes.data, plan.chunks.ctypes.data)
             alone_ns, trapped = 0, False
             arrays: list[Any] | None = None
-            for part in plan.native:
-                if isinstance(part, int):
+            for part in plan.parts:
+                if not isinstance(part, Native):
                     before = time.monotonic_ns()
                     if arrays is None:
                         arrays = self._arrays(ready, blocks, arena)
-                    trapped |= reference.step(plan.fallbacks[part], values, arrays)
+                    trapped |= reference.step(part, values, arrays)
                     alone_ns += time.monotonic_ns() - before
-                elif not walker.walk(part[0].ctypes.data, part[1]):
+                elif not walker.walk(part.phases.ctypes.data, part.count):
                     raise Interrupted("the run was stopped between two phases")
             end_ns = time.monotonic_ns()
             account = walker.account()
@@ -167,10 +177,10 @@ class HostEngine:
     def _arrays(self, ready: HostPrepared, blocks: Sequence[Block], arena: Block) -> list[npt.NDArray[np.uint8] | None]:
         """Every buffer as bytes, for reference steps."""
         plan = ready.plan
-        arrays: list[npt.NDArray[np.uint8] | None] = [None] * plan.n_program_buffers
+        arrays: list[npt.NDArray[np.uint8] | None] = [None] * plan.n_buffers
         for number, block in zip(ready.keyed, blocks, strict=True):
             arrays[number] = block.data
         whole = arena.data
         for number, offset in plan.arena.offsets.items():
-            arrays[number] = whole[offset : offset + plan.arena_nbytes[number]]
+            arrays[number] = whole[offset : offset + plan.temp_nbytes[number]]
         return arrays

@@ -11,26 +11,31 @@ May live here: the choice of groups. May not: legality inside a group (group), l
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from jit.plan.access import Access, access, may_overlap
 from jit.plan.group import Candidate, Constant, Group, Supported, candidate
 from wis.ops import Kind
 from wis.program import BoundInstr, BufferKind, Operand, Scalar
 
-__all__ = ["Step", "fuse"]
+__all__ = ["Step", "fuse", "regroup"]
 
 LOOK_BACK = 32
 """How many steps back a group is looked for; further ones are seldom free to take more."""
 
 
 class Step:
-    """A fused group, or a single instruction (``group`` None). ``reads`` and ``writes``: accesses by buffer."""
+    """A fused group, or a single instruction (``group`` None). ``reads`` and ``writes``: accesses by buffer.
 
-    __slots__ = ("group", "instr", "reads", "writes")
+    ``members`` are the places of its instructions in the code, with those of the constants it computes for itself.
+    """
 
-    def __init__(self, instr: BoundInstr, group: Group | None) -> None:
+    __slots__ = ("group", "instr", "members", "reads", "writes")
+
+    def __init__(self, instr: BoundInstr, group: Group | None, members: set[int]) -> None:
         self.group = group
         self.instr = instr
+        self.members = members
         self.reads: dict[int, list[Access]] = {}
         self.writes: dict[int, list[Access]] = {}
 
@@ -55,7 +60,7 @@ def fuse(
     """The steps of ``code``. ``separate``: no fusion (for comparison). ``alone``: places of instructions that must not be fused."""
     maker = _Maker(kinds, separate)
     for place, instr in enumerate(code):
-        maker.take(instr, None if place in alone else candidate(instr, supported))
+        maker.take(place, instr, None if place in alone else candidate(place, instr, supported))
     return _drop_dead(maker.steps, kinds)
 
 
@@ -65,32 +70,33 @@ class _Maker:
         self._kinds = kinds
         self._separate = separate
         self._touched: set[int] = set()
-        self._constants: dict[int, tuple[Access, Constant, BoundInstr]] = {}
+        self._constants: dict[int, _Known] = {}
 
-    def take(self, instr: BoundInstr, c: Candidate | None) -> None:
+    def take(self, place: int, instr: BoundInstr, c: Candidate | None) -> None:
         if c is None:
-            self._alone(instr)
+            self._alone(place, instr)
             return
-        if self._constant(c):
+        if self._constant(place, c):
             return
-        c = self._with_constants(c)
+        c, members = self._with_constants(place, c)
         reads = [x for x in c.reads if isinstance(x, Access)]
         self._forget(c.writes)
-        if self._separate or not (self._merge(c, reads) or self._join(c, reads)):
-            self._append(instr, Group(c), reads, c.writes)
+        if self._separate or not (self._merge(c, reads, members) or self._join(c, reads, members)):
+            self._append(instr, Group(c), members, reads, c.writes)
 
-    def _join(self, c: Candidate, reads: Sequence[Access]) -> bool:
+    def _join(self, c: Candidate, reads: Sequence[Access], members: set[int]) -> bool:
         """Add to the nearest group that takes it, if nothing in between stands in the way."""
         for step in self.steps[: -LOOK_BACK - 1 : -1]:
             if step.group is not None and step.group.join(c):
                 step.add(reads, c.writes)
+                step.members |= members
                 self._touched.update(x.buffer for x in c.writes)
                 return True
             if step.blocks(reads, c.writes):
                 return False
         return False
 
-    def _merge(self, c: Candidate, reads: Sequence[Access]) -> bool:
+    def _merge(self, c: Candidate, reads: Sequence[Access], members: set[int]) -> bool:
         """Two groups that both feed this instruction become one, where the earlier one stands, if the later one can move there."""
         if len(reads) < 2 or c.total == 1:
             return False
@@ -117,18 +123,21 @@ class _Maker:
         if group is None:
             return False
         steps[early].group = group
+        steps[early].members |= moving.members | members
         steps[early].add((*moved_reads, *reads), (*moved_writes, *c.writes))
         self._touched.update(x.buffer for x in c.writes)
         del steps[late]
         return True
 
-    def _append(self, instr: BoundInstr, group: Group | None, reads: Iterable[Access], writes: Iterable[Access]) -> None:
-        step = Step(instr, group)
+    def _append(
+        self, instr: BoundInstr, group: Group | None, members: set[int], reads: Iterable[Access], writes: Iterable[Access]
+    ) -> None:
+        step = Step(instr, group, members)
         step.add(reads, writes)
         self._touched.update(step.reads, step.writes)
         self.steps.append(step)
 
-    def _alone(self, instr: BoundInstr) -> None:
+    def _alone(self, place: int, instr: BoundInstr) -> None:
         reads = [access(x) for x in instr.ins if isinstance(x, Operand)]
         writes = [access(x) for x in instr.outs]
         if instr.op.rmw:
@@ -136,56 +145,109 @@ class _Maker:
         for x in reads:
             self._materialise(x.buffer)
         self._forget(writes)
-        self._append(instr, None, reads, writes)
+        self._append(instr, None, {place}, reads, writes)
 
     # --- values that depend on scalars only
-    def _constant(self, c: Candidate) -> bool:
+    def _constant(self, place: int, c: Candidate) -> bool:
         """Take note of a one-element value made from scalars, if it is one in a temp of its own."""
         (out,) = c.writes
         if c.total != 1 or c.pattern is not None or c.instr.op.kind is not Kind.MAP or self._kinds[out.buffer] != BufferKind.TEMP:
             return False
         args: list[Constant | Scalar] = []
+        members = {place}
         for x in c.reads:
-            value = self._constant_at(x) if isinstance(x, Access) else x
-            if not isinstance(value, (Constant, Scalar)):
+            if isinstance(x, Access):
+                known = self._constant_at(x)
+                if known is None:
+                    return False
+                args.append(known.value)
+                members |= known.members
+            elif isinstance(x, Scalar):
+                args.append(x)
+            else:
                 return False
-            args.append(value)
         self._forget(c.writes)
         if out.buffer in self._touched:
             return False
-        self._constants[out.buffer] = (out, Constant(c.instr.op.name, out.dtype, tuple(args)), c.instr)
+        self._constants[out.buffer] = _Known(out, Constant(c.instr.op.name, out.dtype, tuple(args)), c.instr, members)
         return True
 
-    def _constant_at(self, x: Access) -> Constant | None:
+    def _constant_at(self, x: Access) -> _Known | None:
         """The constant that every element of this access is, if it is one."""
         known = self._constants.get(x.buffer)
         if known is None or any(stride for _, stride in x.dims):
             return None
-        return known[1] if known[0].dtype is x.dtype and known[0].offset == x.offset else None
+        return known if known.out.dtype is x.dtype and known.out.offset == x.offset else None
 
-    def _with_constants(self, c: Candidate) -> Candidate:
+    def _with_constants(self, place: int, c: Candidate) -> tuple[Candidate, set[int]]:
+        members = {place}
         if not self._constants:
-            return c
+            return c, members
         reads = []
         for x in c.reads:
-            value = self._constant_at(x) if isinstance(x, Access) else None
-            if value is None and isinstance(x, Access):
+            known = self._constant_at(x) if isinstance(x, Access) else None
+            if known is not None:
+                members |= known.members
+                reads.append(known.value)
+                continue
+            if isinstance(x, Access):
                 self._materialise(x.buffer)
-            reads.append(x if value is None else value)
-        return c._replace(reads=tuple(reads))
+            reads.append(x)
+        return c._replace(reads=tuple(reads)), members
 
     def _materialise(self, buffer: int) -> None:
         """Something needs the value in memory after all."""
         known = self._constants.pop(buffer, None)
         if known is not None:
-            out, value, instr = known
-            c = Candidate(instr, 1, None, value.args, (out,))
-            self._append(instr, Group(c), (), c.writes)
+            c = Candidate(known.instr, 1, None, known.value.args, (known.out,), max(known.members))
+            self._append(known.instr, Group(c), set(known.members), (), c.writes)
 
     def _forget(self, writes: Iterable[Access]) -> None:
         """A buffer is written anew: what it held is gone."""
         for x in writes:
             self._constants.pop(x.buffer, None)
+
+
+class _Known(NamedTuple):
+    """A constant: where its instruction would put it, what it is, and the places of the instructions it comes from."""
+
+    out: Access
+    value: Constant
+    instr: BoundInstr
+    members: set[int]
+
+
+def regroup(code: Sequence[tuple[int, BoundInstr]], kinds: Sequence[int], supported: Supported, kept: frozenset[int]) -> Group | None:
+    """The group of a step whose instructions have new dims: all of ``code`` in one group again, storing to the buffers ``kept``.
+
+    None when they do not form one group any more.
+    """
+    maker = _Maker(kinds, True)
+    group: Group | None = None
+    for place, instr in code:
+        c = candidate(place, instr, supported)
+        if c is None:
+            return None
+        if maker._constant(place, c):
+            continue
+        c, _ = maker._with_constants(place, c)
+        if group is None:
+            group = Group(c)
+        elif not group.join(c, alone=True):
+            return None
+    if group is None:  # a constant that had to be put into memory
+        return _materialised(maker)
+    if maker.steps:
+        return None
+    group.drop_stores(lambda x: x.buffer not in kept)
+    return group if {x.buffer for x in group.stores} == kept else None
+
+
+def _materialised(maker: _Maker) -> Group | None:
+    last = list(maker._constants)[-1:]
+    for buffer in last:
+        maker._materialise(buffer)
+    return maker.steps[0].group if len(maker.steps) == 1 else None
 
 
 def _drop_dead(steps: list[Step], kinds: Sequence[int]) -> list[Step]:

@@ -54,16 +54,20 @@ Read = Source | Scalar | Constant
 
 
 class Candidate(NamedTuple):
-    """One instruction as seen by fusion. ``total``: elements of its index space; ``pattern``: None for element by element operations."""
+    """One instruction as seen by fusion. ``total``: elements of its index space; ``pattern``: None for element by element operations.
+
+    ``place`` is its number in the code.
+    """
 
     instr: BoundInstr
     total: int
     pattern: Pattern | None
     reads: tuple[Access | Scalar | Coordinate | Constant, ...]
     writes: tuple[Access, ...]
+    place: int
 
 
-def candidate(instr: BoundInstr, supported: Supported) -> Candidate | None:
+def candidate(place: int, instr: BoundInstr, supported: Supported) -> Candidate | None:
     """The instruction for fusion, or None when it has to stand alone."""
     op, out = instr.op, instr.outs[0]
     if op.kind not in (Kind.MAP, Kind.IOTA, Kind.REDUCE) or op.name in ("argmax", "argmin"):
@@ -74,7 +78,7 @@ def candidate(instr: BoundInstr, supported: Supported) -> Candidate | None:
             return None
         (dim,) = instr.attrs
         steps = [int(d == dim) for d in range(len(out.shape))]
-        return Candidate(instr, out.numel, None, (Coordinate(canonical(out.shape, steps)), *_scalars(instr)), (access(out),))
+        return Candidate(instr, out.numel, None, (Coordinate(canonical(out.shape, steps)), *_scalars(instr)), (access(out),), place)
     pattern: Pattern | None = None
     if op.kind is Kind.REDUCE:
         source = instr.ins[0]
@@ -91,7 +95,7 @@ def candidate(instr: BoundInstr, supported: Supported) -> Candidate | None:
         return None  # reads all before writing any, with different accesses: not a loop
     if pattern is not None and any(isinstance(r, Access) and may_overlap(r, writes[0]) for r in reads):
         return None
-    return Candidate(instr, total, pattern, reads, writes)
+    return Candidate(instr, total, pattern, reads, writes, place)
 
 
 def _scalars(instr: BoundInstr) -> tuple[Scalar, ...]:
@@ -165,9 +169,10 @@ class Group:
 
     @classmethod
     def merged(cls, first: Group, second: Group, last: Candidate) -> Group | None:
-        """One group of both and ``last``, in this order, or None when that is not legal."""
-        group = cls(first.candidates[0])
-        for c in (*first.candidates[1:], *second.candidates, last):
+        """One group of both and ``last``, in the order of the code, or None when that is not legal."""
+        members = sorted((*first.candidates, *second.candidates, last), key=lambda c: c.place)
+        group = cls(members[0])
+        for c in members[1:]:
             if not group.join(c, alone=True):
                 return None
         return group

@@ -1,0 +1,159 @@
+"""A plan: everything a run needs, as arrays. A run only fills in addresses and scalars.
+
+May live here: putting calls, arena and phases into tables. May not: choosing groups, hazards, running.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from jit.host.block import Words
+from jit.host.calls import Call, Fallback
+from jit.host.record import SCRATCH_BYTES
+from jit.host.schedule import claims_of, cut
+from jit.plan.arena import Arena
+from wis.dtypes import DType
+from wis.program import BoundInstr
+
+__all__ = ["Plan", "Native", "make_plan"]
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """Phases to walk: ``phases`` holds where each begins in the claims, and the end."""
+
+    phases: Words
+    count: int
+
+
+@dataclass(slots=True)
+class Plan:
+    """The tables. ``args`` holds all argument blocks; ``pointer_slots`` of it get bases[pointer_bases] + pointer_offsets.
+
+    ``bases`` are the addresses of the EXTERNAL and CREATED buffers in order, then the arena's. ``parts`` alternate between native phases
+    and instructions that run through the reference.
+    """
+
+    args: Words
+    pointer_slots: Words
+    pointer_bases: Words
+    pointer_offsets: Words
+    trap_slots: Words
+    scalar_slots: dict[DType, tuple[Words, list[int]]]
+    chunks: Words  # 4 a chunk: function, arguments, r0, r1
+    claims: Words
+    parts: list[Native | BoundInstr]
+    constants: tuple[float, ...]
+    arena: Arena
+    temp_nbytes: dict[int, int]
+    cleared: list[tuple[int, int]]  # arena ranges (offset, size) that start as zeros
+    n_buffers: int
+    scratch_bytes: int
+    calls: list[Call | Fallback]
+
+    @property
+    def fallbacks(self) -> list[BoundInstr]:
+        """The instructions that have no native form."""
+        return [part for part in self.parts if isinstance(part, BoundInstr)]
+
+
+def make_plan(
+    calls: list[Call | Fallback],
+    levels: Sequence[int],
+    arena: Arena,
+    temp_nbytes: dict[int, int],
+    keyed: Sequence[int],
+    zeroed: Sequence[int],
+    n_buffers: int,
+    constants: tuple[float, ...],
+) -> Plan:
+    """``keyed``: the EXTERNAL and CREATED buffers in order; ``zeroed``: temporaries whose zeros can be seen."""
+    native = [(number, call) for number, call in enumerate(calls) if isinstance(call, Call)]
+    blocks = [call.block for _, call in native]
+    lengths = np.array([block.words.size for block in blocks], np.int64)
+    starts = np.zeros(len(calls), np.int64)
+    starts[[number for number, _ in native]] = np.cumsum(lengths) - lengths
+    args = np.concatenate([block.words for block in blocks]) if blocks else np.zeros(1, np.int64)
+    slots, bases, offsets = _pointers(native, starts, arena, keyed, n_buffers)
+    traps = [int(starts[number]) + slot for number, call in native for slot in call.block.traps]
+    parts, chunks, claims = _phases(calls, levels, starts, args.ctypes.data)
+    scratch = max((call.scratch_bytes for _, call in native), default=SCRATCH_BYTES)
+    cleared = [(arena.offsets[b], temp_nbytes[b]) for b in zeroed if b in arena.offsets]
+    return Plan(
+        args, slots, bases, offsets, np.array(traps, np.int64), _scalars(native, starts), chunks, claims, parts, constants, arena, temp_nbytes,
+        cleared, n_buffers, scratch, calls,
+    )  # fmt: skip
+
+
+def _pointers(
+    native: Sequence[tuple[int, Call]], starts: Words, arena: Arena, keyed: Sequence[int], n_buffers: int
+) -> tuple[Words, Words, Words]:
+    """Slots, bases and offsets of all pointers."""
+    base_of = np.full(n_buffers, len(keyed), np.int64)
+    base_of[list(keyed)] = np.arange(len(keyed))
+    offset_of = np.zeros(n_buffers, np.int64)
+    offset_of[list(arena.offsets)] = list(arena.offsets.values())
+    tables = [call.block.pointers for _, call in native]
+    table = np.concatenate(tables) if tables else np.zeros((0, 3), np.int64)
+    first = np.repeat(starts[[number for number, _ in native]], [t.shape[0] for t in tables]) if tables else np.zeros(0, np.int64)
+    buffers = table[:, 1]
+    return table[:, 0] + first, base_of[buffers], offset_of[buffers] + table[:, 2]
+
+
+def _scalars(native: Sequence[tuple[int, Call]], starts: Words) -> dict[DType, tuple[Words, list[int]]]:
+    lists: dict[DType, tuple[list[int], list[int]]] = {}
+    for number, call in native:
+        for dtype, slot, scalar in call.block.scalars:
+            slots, numbers = lists.setdefault(dtype, ([], []))
+            slots.append(int(starts[number]) + slot)
+            numbers.append(scalar)
+    return {dtype: (np.array(slots, np.int64), numbers) for dtype, (slots, numbers) in lists.items()}
+
+
+def _phases(
+    calls: Sequence[Call | Fallback], levels: Sequence[int], starts: Words, base: int
+) -> tuple[list[Native | BoundInstr], Words, Words]:
+    """Parts, chunks and claims: phases in order, broken where a reference step stands."""
+    members: dict[int, list[int]] = {}
+    for number, level in enumerate(levels):
+        members.setdefault(level, []).append(number)
+    parts: list[Native | BoundInstr] = []
+    rows: list[tuple[float, int, int, int]] = []
+    claims: list[int] = []
+    open_phases: list[int] = []
+
+    def close() -> None:
+        if open_phases:
+            table = np.array([*open_phases, len(claims)], np.int64)
+            parts.append(Native(table, len(open_phases)))
+            open_phases.clear()
+
+    for level in sorted(members):
+        first = calls[members[level][0]]
+        if isinstance(first, Fallback):
+            close()
+            parts.append(first.instr)
+            continue
+        phase: list[tuple[float, int, int, int]] = []
+        for number in members[level]:
+            call = calls[number]
+            assert isinstance(call, Call), "a reference step has a phase of its own"
+            phase += [(ns, number, r0, r1) for ns, r0, r1 in cut(call)]
+        if phase:
+            phase.sort(key=lambda row: -row[0])
+            open_phases.append(len(claims))
+            claims += [len(rows) + at for at in claims_of(phase)]
+            rows += phase
+    close()
+    which = np.array([row[1] for row in rows], np.int64)
+    addresses = np.array([call.address if isinstance(call, Call) else 0 for call in calls], np.int64)
+    chunks = np.empty((len(rows), 4), np.int64)
+    if rows:
+        chunks[:, 0] = addresses[which]
+        chunks[:, 1] = base + 8 * starts[which]
+        chunks[:, 2] = [row[2] for row in rows]
+        chunks[:, 3] = [row[3] for row in rows]
+    return parts, chunks.reshape(-1), np.array([*claims, len(rows)], np.int64)
