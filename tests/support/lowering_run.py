@@ -264,7 +264,10 @@ class Mirror(TorchDispatchMode):
         """Views, in-place views and what makes no values cost no instruction."""
         base = name.partition(".")[0]
         return (
-            base in _IGNORED or base.startswith(("aten::empty", "aten::new_empty")) or func.is_view or (torch.Tag.inplace_view in func.tags)
+            base in _IGNORED
+            or base.startswith(("aten::empty", "aten::new_empty", "profiler::"))
+            or func.is_view
+            or (torch.Tag.inplace_view in func.tags)
         )
 
     def _otherwise(self, func: Any, name: str, args: Any, kwargs: Any, reason: str) -> Any:

@@ -49,7 +49,7 @@ FROM_TORCH: Final[dict[torch.dtype, DType]] = {
 TO_TORCH: Final[dict[DType, torch.dtype]] = {wis: ours for ours, wis in FROM_TORCH.items()}
 
 _REAL_OF: Final = {DType.C64: DType.F32, DType.C128: DType.F64}
-_COMPLEX_OF: Final = {DType.F32: DType.C64, DType.F64: DType.C128, DType.F16: DType.C64, DType.BF16: DType.C64}
+_COMPLEX_OF: Final = {DType.F32: DType.C64, DType.F64: DType.C128, DType.BF16: DType.C64}
 _KINDS: Final = {bool: 0, int: 1, float: 2, complex: 3}
 
 
@@ -87,7 +87,9 @@ def real_of(dtype: DType) -> DType:
 
 
 def complex_of(dtype: DType) -> DType:
-    """The complex type with parts of the float type ``dtype``; complex types are their own."""
+    """The complex type torch joins the float type ``dtype`` to; complex types are their own. Raises Unsupported for f16 (complex32)."""
+    if dtype == DType.F16:
+        raise Unsupported("complex numbers with parts of 16 bits")
     return _COMPLEX_OF.get(dtype, dtype)
 
 
@@ -126,12 +128,8 @@ def result_type(values: Iterable[Value]) -> DType:
         if result is None:
             result = dtype_or_none
         elif category(dtype_or_none) > category(result):
-            # A complex number joins a float tensor at the tensor's precision.
-            result = (
-                complex_of(result)
-                if category(dtype_or_none) == 3 and category(result) == 2 and dtype_or_none == DType.C64
-                else dtype_or_none
-            )
+            # Something complex of lower standing joins a float tensor at the tensor's precision.
+            result = complex_of(result) if category(dtype_or_none) == 3 and category(result) == 2 else dtype_or_none
     if result is None:
         raise ValueError("result_type of nothing")
     return result

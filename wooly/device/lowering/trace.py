@@ -29,6 +29,7 @@ __all__ = ["Trace", "Results", "broadcast_shapes"]
 Results = Meta | None | Sequence["Meta | None"]
 
 _COMPARE: Final = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+_OF_NOTHING: Final = {"sum": 0, "prod": 1}
 _TEST: Final = frozenset({"is_nan", "is_inf", "sign_bit"})
 
 
@@ -194,8 +195,12 @@ class Trace:
         dims = sorted({d % x.ndim for d in dims}) if x.ndim else []
         if not dims:
             return x
-        out = self.temp(x.dtype, tuple(1 if d in dims else n for d, n in enumerate(x.shape)))
-        self.emit(name, [out], [x])
+        shape = tuple(1 if d in dims else n for d, n in enumerate(x.shape))
+        if x.numel == 0 and name in _OF_NOTHING:
+            out = self.full(shape, _OF_NOTHING[name], x.dtype)
+        else:
+            out = self.temp(x.dtype, shape)
+            self.emit(name, [out], [x])
         return out if keepdim else self.drop(out, dims)
 
     def drop(self, x: Meta, dims: Sequence[int]) -> Meta:
