@@ -44,7 +44,8 @@ _WATCH_S: Final = 0.5
 _DOUBT_S: Final = 0.1
 _PING_S: Final = 1.5
 _STALLED_S: Final = 2.0
-_CLOSE_S: Final = 30.0
+_DRAIN_S: Final = 30.0
+_CLOSE_S: Final = 8.0
 _INLINE_TOTAL_BYTES: Final = 512 << 10
 _FORKED: Final = "the device was used before this process was forked; use the 'spawn' start method, or first use it in the child"
 _UNKNOWN: Final = "the node no longer knows this session: its lease ran out, or the node started anew"
@@ -164,7 +165,7 @@ class Session:
             return
         self._closed = True
         atexit.unregister(self.close)
-        self._drain(_CLOSE_S)
+        self._drain(_DRAIN_S)
         try:
             self.totals = self._bus.call(self._goodbye(), _CLOSE_S + 1)
         except (TimeoutError, NoAnswer):

@@ -250,7 +250,8 @@ class Bus:
         with contextlib.suppress(nats.errors.Error, asyncio.TimeoutError, ConnectionError):
             if self.nc.is_connected:
                 await self.nc.flush(timeout=2)
-        await self.nc.close()
+        with contextlib.suppress(nats.errors.Error, OSError, RuntimeError):  # a connection that is gone cannot be closed politely
+            await self.nc.close()
         for future in self._acks.values():
             if not future.done():
                 future.set_exception(BusUnavailable("the connection was closed"))

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import secrets
+import stat
 import time
-from collections.abc import Awaitable
+from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -60,8 +63,7 @@ class Node:
         self._out: set[asyncio.Task[Any]] = set()
         self._log = get_logger()
         self._tracing = Tracing("wooly-server")
-        run_dir = settings.run_dir()
-        run_dir.mkdir(mode=0o700, exist_ok=True)
+        run_dir = _private(settings.run_dir())
         self._devices = [
             Device(
                 gpu,
@@ -295,15 +297,30 @@ class Node:
         devices = tuple(DeviceFact(d.index, d.name, d.backend, d.cores, d.vram_bytes) for d in info.devices)
         return NodeRegistered(time.time_ns(), self._node, info.name, info.address, self._facts.epoch, devices, info.groups, info.version)
 
-    def _spawn(self, work: Awaitable[Any]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work`` in the background; it is held until it ends."""
-        task = asyncio.ensure_future(work)
+        task = asyncio.create_task(work)
         self._out.add(task)
-        task.add_done_callback(self._out.discard)
+        task.add_done_callback(self._sent)
+
+    def _sent(self, task: asyncio.Task[Any]) -> None:
+        """A Done that the connection could not take is asked for again by its session; the log should know all the same."""
+        self._out.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._log.warning("a message did not leave", problem=str(task.exception()))
 
 
 _UNKNOWN: Final = Fault(faults.SESSION_LOST, "this node does not know the session: its lease ran out, or the node started anew")
 _UNREADABLE: Final = Fault(faults.MALFORMED, "the request cannot be read: client and node are of different versions")
+
+
+def _private(folder: Path) -> Path:
+    """``folder``, made or found to be ours alone: who can reach its sockets can run batches. Raises StartError."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    about = folder.lstat()
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o077:
+        raise StartError(f"{folder} is not a private folder of this user: remove it, or set XDG_RUNTIME_DIR")
+    return folder
 
 
 def _decode(data: bytes, kind: type[T]) -> T | None:

@@ -26,7 +26,15 @@ ANSWER_S = 10.0
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
+    """A node of one's own, to be killed."""
     with Node(tmp_path) as node:
+        yield node
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A node for tests that leave it as they found it."""
+    with Node(tmp_path_factory.mktemp("shared")) as node:
         yield node
 
 
@@ -39,8 +47,8 @@ def read(session: Session, handle: int, nbytes: int) -> np.ndarray:
 
 
 class TestRoundTrip:
-    def test_upload_run_read_free(self, node: Node) -> None:
-        session = node.open()
+    def test_upload_run_read_free(self, shared: Node) -> None:
+        session = shared.open()
         x = np.arange(16.0)
         program = add_one()
         ticket = session.submit(program.flush([1, 2], uploads=[(1, memoryview(x).cast("B"))], reads=[(2, 0, 128), (1, 8, 16)], frees=[2]))
@@ -52,9 +60,9 @@ class TestRoundTrip:
         assert session.totals.launches == 1
         assert session.totals.instructions == 16
 
-    def test_known_programs_travel_as_digests(self, node: Node) -> None:
+    def test_known_programs_travel_as_digests(self, shared: Node) -> None:
         """A steady step must not carry its program: that is what keeps the wire small."""
-        session = node.open()
+        session = shared.open()
         program = increment()
         upload(session, 1, np.zeros(16))
         first = session.wire_bytes
@@ -64,9 +72,9 @@ class TestRoundTrip:
         assert session.wire_bytes - second < second - first
         assert session.wire_bytes - second < 200
 
-    def test_changed_dims_travel_as_a_difference(self, node: Node) -> None:
+    def test_changed_dims_travel_as_a_difference(self, shared: Node) -> None:
         """A growing cache changes a few sizes of a large program."""
-        session = node.open()
+        session = shared.open()
         sizes = []
         for size in (100, 101):
             program = add_one(size)
@@ -78,8 +86,8 @@ class TestRoundTrip:
         assert program.dims_digest != add_one(100).dims_digest
         assert program.digest == add_one(100).digest
 
-    def test_many_batches_in_flight_keep_their_order(self, node: Node) -> None:
-        session = node.open()
+    def test_many_batches_in_flight_keep_their_order(self, shared: Node) -> None:
+        session = shared.open()
         upload(session, 1, np.zeros(16))
         double, plus = increment(by=2.0), increment(by=1.0)
         tickets = [session.submit((double if i % 2 else plus).flush([1])) for i in range(200)]
@@ -87,12 +95,12 @@ class TestRoundTrip:
             session.wait(ticket)
         assert read(session, 1, 128).tolist() == [300.0] * 16
 
-    def test_forgotten_bodies_are_sent_again(self, node: Node) -> None:
+    def test_forgotten_bodies_are_sent_again(self, shared: Node) -> None:
         """A restarted executor knows no program: a session that thinks it does must not fail for that."""
-        first = node.open()
+        first = shared.open()
         upload(first, 1, np.zeros(16))
         program = increment()
-        second = node.open()
+        second = shared.open()
         upload(second, 1, np.zeros(16))
         second._encoder._is_known(program.digest)  # as if the node had been told, long ago
         second._encoder._is_known(program.dims_digest)
@@ -103,14 +111,14 @@ class TestRoundTrip:
 
 
 class TestBulk:
-    def test_large_tensors_go_over_the_data_port_and_come_back_equal(self, node: Node) -> None:
-        session = node.open()
+    def test_large_tensors_go_over_the_data_port_and_come_back_equal(self, shared: Node) -> None:
+        session = shared.open()
         data = np.random.default_rng(1).random(3_000_000)  # 24 MB: five whole chunks and a part
         upload(session, 1, data)
         assert (read(session, 1, data.nbytes) == data).all()
 
-    def test_chunks_the_node_holds_are_not_sent_again(self, node: Node) -> None:
-        session = node.open()
+    def test_chunks_the_node_holds_are_not_sent_again(self, shared: Node) -> None:
+        session = shared.open()
         data = np.random.default_rng(1).random(2_000_000)
         upload(session, 1, data)
         sent = session.wire_bytes
@@ -118,31 +126,31 @@ class TestBulk:
         assert session.wire_bytes - sent < 10_000
         assert (read(session, 2, data.nbytes) == data).all()
 
-    def test_a_wrong_token_opens_nothing(self, node: Node) -> None:
-        session = node.open()
+    def test_a_wrong_token_opens_nothing(self, shared: Node) -> None:
+        session = shared.open()
         session._data_port._hello = type(session._data_port._hello)(session.info.session, "0" * 32)
         with pytest.raises(NodeLostError, match="token"):
             session.submit(Flush(uploads=[(1, memoryview(bytes(1 << 20)))]))
 
 
 class TestIsolation:
-    def test_sessions_do_not_see_each_other(self, node: Node) -> None:
-        one, two = node.open(), node.open(tenant="other")
+    def test_sessions_do_not_see_each_other(self, shared: Node) -> None:
+        one, two = shared.open(), shared.open(tenant="other")
         upload(one, 1, np.full(16, 7.0))
         with pytest.raises(RefusedError, match="there is no buffer 1"):
             read(two, 1, 128)
         assert read(one, 1, 128).tolist() == [7.0] * 16
 
-    def test_memory_is_not_handed_on_with_contents(self, node: Node) -> None:
-        one = node.open()
+    def test_memory_is_not_handed_on_with_contents(self, shared: Node) -> None:
+        one = shared.open()
         upload(one, 1, np.full(1 << 16, 7.0))
         one.close()
-        two = node.open(tenant="other")
+        two = shared.open(tenant="other")
         two.wait(two.submit(Flush(allocs=[(1, 8 << 16)])))
         assert not read(two, 1, 8 << 16).any()
 
-    def test_a_fault_ends_only_its_session(self, node: Node) -> None:
-        bad, good = node.open(), node.open()
+    def test_a_fault_ends_only_its_session(self, shared: Node) -> None:
+        bad, good = shared.open(), shared.open()
         upload(good, 1, np.zeros(16))
         with pytest.raises(RefusedError, match="there is no buffer 9"):
             bad.wait(bad.submit(increment().flush([9])))
@@ -153,8 +161,8 @@ class TestIsolation:
 
 
 class TestQuota:
-    def test_names_quota_use_and_request_and_the_session_lives_on(self, node: Node) -> None:
-        session = node.open(required_vram_mb=1)
+    def test_names_quota_use_and_request_and_the_session_lives_on(self, shared: Node) -> None:
+        session = shared.open(required_vram_mb=1)
         session.wait(session.submit(Flush(allocs=[(1, 512 << 10)])))
         with pytest.raises(QuotaExceeded, match=r"1.00 MiB.*quota of 1.00 MiB.*0.50 MiB"):
             session.wait(session.submit(Flush(allocs=[(2, 1 << 20)])))
@@ -162,15 +170,15 @@ class TestQuota:
         session.wait(session.submit(Flush(allocs=[(2, 1 << 20)])))
         assert not read(session, 2, 1 << 20).any()
 
-    def test_created_buffers_count(self, node: Node) -> None:
-        session = node.open(required_vram_mb=1)
+    def test_created_buffers_count(self, shared: Node) -> None:
+        session = shared.open(required_vram_mb=1)
         upload(session, 1, np.zeros(80_000))
         with pytest.raises(QuotaExceeded):
             session.wait(session.submit(add_one(80_000).flush([1, 2])))
 
-    def test_more_than_the_device_has(self, node: Node) -> None:
+    def test_more_than_the_device_has(self, shared: Node) -> None:
         with pytest.raises(QuotaExceeded, match="REQUIRED_VRAM"):
-            node.open(required_vram_mb=1 << 20)
+            shared.open(required_vram_mb=1 << 20)
 
 
 class TestOpening:
@@ -187,9 +195,9 @@ class TestOpening:
             node.open()
         assert time.monotonic() - started < ANSWER_S
 
-    def test_no_such_device(self, node: Node) -> None:
+    def test_no_such_device(self, shared: Node) -> None:
         with pytest.raises(RefusedError, match="devices 0 to 0, not 3"):
-            node.open(gpus=(3,))
+            shared.open(gpus=(3,))
 
     def test_exclusive_shares_with_nobody(self, node: Node) -> None:
         session = node.open(gpu_mode="Exclusive")
@@ -198,8 +206,8 @@ class TestOpening:
         session.close()
         node.open()
 
-    def test_a_forked_child_is_told(self, node: Node) -> None:
-        session = node.open()
+    def test_a_forked_child_is_told(self, shared: Node) -> None:
+        session = shared.open()
         pid = os.fork()
         if pid == 0:
             try:
@@ -290,6 +298,16 @@ class TestLoss:
         with pytest.raises(NodeLostError, match="bus"):
             session.wait(session.submit(Flush(allocs=[(1, 8)])))
         assert time.monotonic() - started < ANSWER_S
+
+    def test_closing_does_not_wait_for_a_bus_that_is_gone(self, node: Node) -> None:
+        session = node.open()
+        session.wait(session.submit(Flush(allocs=[(1, 8)])))
+        node.nats.kill()
+        started = time.monotonic()
+        session.close()
+        assert time.monotonic() - started < ANSWER_S
+        assert session.totals is None
+        assert node.stop_server() == 0
 
     def test_a_stopped_server_says_goodbye(self, node: Node) -> None:
         session = node.open()

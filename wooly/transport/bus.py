@@ -152,5 +152,5 @@ class BusThread:
         if self._nc.is_connected:
             with contextlib.suppress(nats.errors.Error, TimeoutError, OSError):
                 await self._nc.flush(timeout=1)
-        with contextlib.suppress(nats.errors.Error, OSError):  # a connection that is gone cannot be closed politely
+        with contextlib.suppress(nats.errors.Error, OSError, RuntimeError):  # a connection that is gone cannot be closed politely
             await self._nc.close()

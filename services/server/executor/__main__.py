@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -20,11 +21,16 @@ from services.server.settings import EXECUTOR_VARIABLE, ExecutorSettings
 _SWITCH_INTERVAL_S: Final = 0.0005
 """The launching thread must not wait Python's default 5 ms for the preparing one or the data port."""
 
+_GC_THRESHOLDS: Final = (50_000, 20, 100)
+"""Cached programs are large graphs without cycles: looking through them often would show as pauses between launches."""
+
 
 def main() -> int:
     setup_logging("executor")
     settings = msgspec.json.decode(os.environ[EXECUTOR_VARIABLE], type=ExecutorSettings)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
     log = get_logger()
     try:
         engine = create_engine(

@@ -27,7 +27,9 @@ __all__ = ["Programs", "Ready"]
 
 _PROGRAM_BYTES: Final = 512 << 20
 _DIMS_BYTES: Final = 512 << 20
-_READY_MAX: Final = 8192
+_READY_BYTES: Final = 1 << 30
+_BYTES_AN_INSTRUCTION: Final = 4096
+"""A generous guess of what a verified and planned instruction takes, for the cache's bounds only."""
 _PLACES_MAX: Final = 20
 
 K = TypeVar("K", bound=Hashable)
@@ -76,7 +78,7 @@ class Programs:
         self._lock = threading.Lock()
         self._programs: _Cache[bytes, Program] = _Cache(_PROGRAM_BYTES)
         self._dims: _Cache[bytes, bytes] = _Cache(_DIMS_BYTES)
-        self._ready: _Cache[tuple[bytes, bytes], Ready] = _Cache(_READY_MAX)
+        self._ready: _Cache[tuple[bytes, bytes], Ready] = _Cache(_READY_BYTES)
         self._preparing: dict[tuple[bytes, bytes], threading.Event] = {}
 
     def ready(self, batch: Batch) -> Ready:
@@ -96,7 +98,7 @@ class Programs:
             program, dims = self._bodies(batch)
             made = _prepare(self._engine, program, dims)
             with self._lock:
-                self._ready.put(pair, made, 1)
+                self._ready.put(pair, made, (len(program.code) + 1) * _BYTES_AN_INSTRUCTION)
             return made
         finally:
             with self._lock:
