@@ -18,9 +18,9 @@ from wis.program import VERSION, BufferKind, Program
 from wis.reference import run
 from wis.verify import verify
 from wooly.device.lowering import COMPOSITES, LOWERINGS, Entry, Expected, Meta, ScalarArg, Template, Unsupported, lower, wis_dtype
-from wooly.device.schema import Kind, OpInfo, describe, functional_of
+from wooly.device.schema import Kind, OpInfo, describe, functional_of, overload
 
-__all__ = ["Mirror", "Mismatch", "mirror_call"]
+__all__ = ["Mirror", "Mismatch", "execute", "mirror_call", "run_lowering"]
 
 Array = np.ndarray[Any, Any]
 
@@ -284,3 +284,18 @@ class Mirror(TorchDispatchMode):
                 self._active.discard(name)
         self.missing[f"{name}: {reason}"] += 1
         return func(*args, **kwargs)
+
+
+def run_lowering(
+    name: str, args: Sequence[Any], kwargs: dict[str, Any], like: Sequence[torch.Tensor | None], *, seed: int = 1, offset: int = 0
+) -> list[torch.Tensor | None]:
+    """The results of one lowering on CPU tensors; ``like`` says what its outputs are. For calls that torch's CPU does not have."""
+    entry = LOWERINGS[name]
+    info = describe(name, overload(name))
+    found = _Arguments()
+    values = [*args, *(kwargs[a.name] if a.name in kwargs else a.default for a in info.args[len(args) :])]
+    lowered_args, lowered_kwargs, _ = _lowered_arguments(info, entry, values, found)
+    template = lower(entry, lowered_args, lowered_kwargs, len(found.buffers), _expected(list(like)))
+    outs = execute(template, found.buffers, found.numbers, seed, offset)
+    pairs = zip(outs, template.outs, strict=True)
+    return [None if out is None or spec is None else _tensor_over(out, spec) for out, spec in pairs]
