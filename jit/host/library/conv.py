@@ -1,4 +1,4 @@
-"""conv, conv_dx, conv_dw -> records: tiles of images, layouts that BLAS can write, and the cheap special cases.
+"""conv, conv_dx, conv_dw -> records: tiles of images, layouts that products can write, and the cheap special cases.
 
 May live here: geometry and tile sizes. May not: the code of kernels. Every size decision depends on sizes alone, never on the machine,
 because it decides the order of sums.
@@ -11,13 +11,12 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Final
 
-from jit.host.library import blas
 from jit.host.library.build import Build, View, contiguous, overlaps, view
 from jit.host.library.kernels.conv import SLACK
-from jit.host.library.matmul import BLAS_LETTER, product
+from jit.host.library.matmul import product
 from jit.host.library.windows import five, is_plane, spread, walk_of, window_args
-from jit.host.record import Arg, Record, Symbol
-from wis.dtypes import ACCUMULATE
+from jit.host.record import Arg, Record
+from wis.dtypes import ACCUMULATE, DType
 from wis.program import BoundInstr
 
 __all__ = ["conv", "conv_dw", "conv_dx"]
@@ -26,7 +25,8 @@ _TILE_BYTES: Final = 512 << 10  # of the columns matrix: leaves room in a core's
 _MAX_PARTS: Final = 16
 _PART_FLOPS: Final = 8e6
 _PARTS_BYTES: Final = 32 << 20
-_FLOPS_PER_NS: Final = 50.0
+_FLOPS_PER_NS: Final = 100.0
+_LOSS: Final = 1.2  # of work on vectors that are not full, at which small images had better share them
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,20 @@ class _Conv:
 
     @property
     def variant(self) -> str:
+        """The end of the name of a kernel that lays out columns."""
+        short = self.y.shape[4] == self.x.shape[4] < 64 // self.x.dtype.itemsize
+        flat = self.x.shape[2] == self.y.shape[2] == self.w.shape[2] == 1
+        neighbours = self.x.strides[4] == 1 and self.x.strides[3] == self.x.shape[4]
+        if short and flat and neighbours and prod(self.stride) == 1:
+            return f"{self.x.dtype.text}.flat.plane"
         return f"{self.x.dtype.text}.{walk_of(self.x, self.y, self.stride)}"
+
+    def with_tables(self, args: dict[str, Arg], scratch: int) -> int:
+        """Add the place of the walk's tables behind ``scratch`` bytes, if it has any; returns the scratch needed then."""
+        if not self.variant.endswith("plane"):
+            return scratch
+        args["tables_at"] = scratch = (scratch + 63) // 64 * 64
+        return scratch + 2 * (4 * self.rows * self.y.shape[4] + SLACK)
 
     @property
     def flops_per_image(self) -> float:
@@ -93,7 +106,7 @@ def _lower(
     instr: BoundInstr, roles: Callable[[View, View, View], tuple[View, View, View]], emit: Callable[[Build, _Conv], None]
 ) -> list[Record] | None:
     """Common to the three: types through f32, results through a temporary where they overlap, three spatial dimensions."""
-    if overlaps(instr) or not blas.available():
+    if overlaps(instr):
         return None
     build = Build()
     ins, out = [view(x) for x in instr.ins], view(instr.outs[0])
@@ -106,7 +119,7 @@ def _lower(
     if out.dtype in ACCUMULATE:
         wide = ACCUMULATE[out.dtype]
         ins, target = [build.packed(x, wide) for x in ins], build.temp(wide, out.shape)
-    if target.dtype not in BLAS_LETTER:
+    if target.dtype not in (DType.F32, DType.F64):
         return None
     x, w, y = (five(v) for v in roles(ins[0], ins[1], target))
     groups, *rest = instr.attrs
@@ -120,32 +133,25 @@ def _lower(
 
 
 def _with_packed_weights(build: Build, c: _Conv) -> _Conv:
-    """BLAS reads w as a matrix [o, window]: its rows must be runs of neighbours."""
+    """w is read as a matrix [o, window]: its rows must be runs of neighbours."""
     rows = replace(c.w, shape=c.w.shape[1:], strides=c.w.strides[1:])
-    wide_enough = c.w.shape[0] == 1 or c.w.strides[0] >= c.window
-    return c if rows.is_contiguous and wide_enough else replace(c, w=build.packed(c.w))
+    return c if rows.is_contiguous else replace(c, w=build.packed(c.w))
 
 
 def _with_planes(build: Build, c: _Conv) -> _Conv:
     """The arriving gradient y, with each channel a run of neighbours."""
-    wide_enough = c.y.strides[1] >= prod(c.y.shape[2:]) or c.filters == 1
-    return c if is_plane(c.y) and wide_enough else replace(c, y=build.packed(c.y))
+    return c if is_plane(c.y) else replace(c, y=build.packed(c.y))
 
 
 def _geometry(c: _Conv) -> dict[str, Arg]:
     args: dict[str, Arg] = {
-        "blas": Symbol(BLAS_LETTER[c.x.dtype] + "gemm"), "channels": c.channels,
+        "channels": c.channels,
         "x_n": c.x.strides[0], "x_c": c.x.strides[1], "x": c.x.ptr(), "w": c.w.ptr(), "y": c.y.ptr(),
-        "x_g": c.x.strides[1] * c.channels, "w_g": c.w.strides[0] * c.filters, "w_o": _leading(c.w.strides[0], c.filters, c.window),
-        "y_n": c.y.strides[0], "y_g": c.y.strides[1] * c.filters, "y_o": _leading(c.y.strides[1], c.filters, prod(c.y.shape[2:])),
+        "x_g": c.x.strides[1] * c.channels, "w_g": c.w.strides[0] * c.filters, "w_o": c.w.strides[0],
+        "y_n": c.y.strides[0], "y_g": c.y.strides[1] * c.filters, "y_o": c.y.strides[1],
         "groups": c.groups, "filters": c.filters, "window": c.window, "all_rows": c.rows,
     }  # fmt: skip
     return args | window_args(c.x, c.y, c.w.shape[2:], c.stride, c.pad, c.dilation)
-
-
-def _leading(stride: int, rows: int, columns: int) -> int:
-    """A leading dimension BLAS accepts; the stride of a single row is of no account."""
-    return stride if rows > 1 else max(stride, columns, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +162,17 @@ class _Tile:
     rows: int
     pixels: int
 
+    def ld(self, c: _Conv) -> int:
+        """Elements from one row of the columns matrix to the next: an odd number of cache lines, so that rows spread over all sets."""
+        line = 64 // c.x.dtype.itemsize
+        return (-(-self.pixels // line) | 1) * line
+
     def col_bytes(self, c: _Conv) -> int:
-        return (c.window * self.pixels * c.x.dtype.itemsize + SLACK + 63) // 64 * 64
+        return (c.window * self.ld(c) * c.x.dtype.itemsize + SLACK + 63) // 64 * 64
+
+    def panel_bytes(self, c: _Conv, columns: int, rows: int) -> int:
+        """Of ``rows`` x ``columns`` packed into panels of up to 64 columns."""
+        return -(-columns // 64) * 64 * rows * c.x.dtype.itemsize + SLACK
 
 
 def _tile(c: _Conv, images: int) -> _Tile:
@@ -174,16 +189,20 @@ def _forward(build: Build, c: _Conv) -> None:
         return
     result = c.y
     c = _with_packed_weights(build, c)
-    if not (is_plane(c.y) and c.y.strides[1] >= prod(c.y.shape[2:])):
+    if not is_plane(c.y):
         c = replace(c, y=build.temp(c.y.dtype, c.y.shape))
-    n = c.x.shape[0]
+    n, pixels = c.x.shape[0], c.rows * c.y.shape[4]
     tile = _tile(c, max(1, n // 8))
     row_tiles = -(-c.rows // tile.rows)
     tiles = -(-n // tile.images) * row_tiles
+    joint = tile.images > 1 and -(-pixels // 16) * 16 > _LOSS * pixels
     result_at = tile.col_bytes(c)
-    args = _geometry(c) | {"n": n, "images": tile.images, "rows": tile.rows, "row_tiles": row_tiles, "result_at": result_at}
+    args = _geometry(c) | {
+        "n": n, "images": tile.images, "rows": tile.rows, "row_tiles": row_tiles, "result_at": result_at, "ld": tile.ld(c),
+        "joint": int(joint),
+    }  # fmt: skip
     grain = 2.0 * c.filters * c.window * tile.pixels / _FLOPS_PER_NS + c.window * tile.pixels * 0.2 + 300
-    scratch = result_at + c.filters * tile.pixels * c.x.dtype.itemsize
+    scratch = c.with_tables(args, result_at + (c.filters * tile.ld(c) * c.x.dtype.itemsize if joint else 0))
     units = tiles * c.groups
     build.call(f"conv.{c.variant}", units=units, grain=grain, reads=(c.x, c.w), writes=(c.y,), args=args, scratch_bytes=scratch)
     if c.y is not result:
@@ -240,42 +259,47 @@ def _turned(build: Build, c: _Conv) -> _Conv:
 def _scatter_x(build: Build, c: _Conv) -> None:
     c = _with_planes(build, _with_packed_weights(build, c))
     tile = _tile(c, 1)
-    args = _geometry(c) | {"rows": tile.rows}
+    arrived_at = tile.col_bytes(c)
+    args = _geometry(c) | {"rows": tile.rows, "ld": tile.ld(c), "arrived_at": arrived_at}
     grain = c.flops_per_image / _FLOPS_PER_NS + c.window * c.rows * c.y.shape[4] * 0.4 + 300
     units = c.x.shape[0] * c.groups
-    scratch = tile.col_bytes(c)
-    build.call(f"conv_dx.{c.variant}", units=units, grain=grain, reads=(c.y, c.w), writes=(c.x,), args=args, scratch_bytes=scratch)
+    scratch = arrived_at + tile.panel_bytes(c, tile.pixels, c.filters)
+    family = f"conv_dx.{c.x.dtype.text}.{walk_of(c.x, c.y, c.stride)}"
+    build.call(family, units=units, grain=grain, reads=(c.y, c.w), writes=(c.x,), args=args, scratch_bytes=scratch)
 
 
 def _gradient_w(build: Build, c: _Conv) -> None:
-    result = c.w
     c = _with_planes(build, c)
-    n, size, itemsize = c.x.shape[0], result.numel, c.x.dtype.itemsize
-    parts = int(min(n, _MAX_PARTS, n * c.flops_per_image * c.groups / _PART_FLOPS, _PARTS_BYTES / (size * itemsize)))
+    n, size, dtype = c.x.shape[0], c.w.numel, c.w.dtype
+    parts = int(min(n, _MAX_PARTS, n * c.flops_per_image * c.groups / _PART_FLOPS, _PARTS_BYTES / (size * dtype.itemsize)))
     parts = max(parts, 1)
-    direct = parts == 1 and result.is_contiguous
-    partial = (
-        build.temp(result.dtype, (parts, *result.shape))
-        if not direct
-        else replace(result, shape=(1, *result.shape), strides=(0, *result.strides))
-    )
-    c = replace(c, w=replace(partial, shape=result.shape, strides=contiguous(result.shape)))
+    partial = build.temp(dtype, (parts, c.groups, c.window, c.filters))
     tile = _tile(c, -(-n // parts))
     arrived_at = tile.col_bytes(c)
     args = _geometry(c) | {
-        "n": n, "parts": parts, "w_part": size, "images": tile.images, "rows": tile.rows, "arrived_at": arrived_at,
+        "n": n, "parts": parts, "images": tile.images, "rows": tile.rows, "arrived_at": arrived_at, "ld": tile.ld(c), "w": partial.ptr(),
     }  # fmt: skip
+    del args["w_g"], args["w_o"]
     grain = n * c.flops_per_image / parts / _FLOPS_PER_NS * 1.3 + 300
-    scratch = arrived_at + c.filters * tile.pixels * itemsize
-    build.call(
-        f"conv_dw.{c.variant}", units=parts * c.groups, grain=grain, reads=(c.y, c.x), writes=(partial,), args=args, scratch_bytes=scratch
-    )  # fmt: skip
-    if direct:
-        return
-    total = result if result.is_contiguous else build.temp(result.dtype, result.shape)
-    block = 4096
-    summing: dict[str, Arg] = {"x": partial.ptr(), "y": total.ptr(), "n": size, "parts": parts, "block": block}
-    family = f"sum_parts.{result.dtype.text}"
-    build.call(family, units=-(-size // block), grain=block * parts * 0.1, reads=(partial,), writes=(total,), args=summing)
-    if total is not result:
-        build.copy(total, result)
+    scratch, units = c.with_tables(args, arrived_at + tile.panel_bytes(c, c.filters, tile.pixels)), parts * c.groups
+    family = f"conv_dw.{c.variant}"
+    build.call(family, units=units, grain=grain, reads=(c.y, c.x), writes=(partial,), args=args, scratch_bytes=scratch)
+    total = _sum(build, partial)
+    k = c.w.shape[1:]
+    turned = replace(
+        total, shape=(c.groups, c.filters, *k), strides=(c.window * c.filters, 1, *(c.filters * step for step in contiguous(k)))
+    )
+    target = replace(c.w, shape=turned.shape, strides=(c.w.strides[0] * c.filters, *c.w.strides))
+    build.copy(turned, target)
+
+
+def _sum(build: Build, partial: View) -> View:
+    """The sum of the parts, in order."""
+    parts, *rest = partial.shape
+    if parts == 1:
+        return replace(partial, shape=tuple(rest), strides=partial.strides[1:])
+    total, size, block = build.temp(partial.dtype, rest), prod(rest), 4096
+    args: dict[str, Arg] = {"x": partial.ptr(), "y": total.ptr(), "n": size, "parts": parts, "block": block}
+    units = -(-size // block)
+    build.call(f"sum_parts.{total.dtype.text}", units=units, grain=block * parts * 0.1, reads=(partial,), writes=(total,), args=args)
+    return total

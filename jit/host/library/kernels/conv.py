@@ -1,27 +1,29 @@
-"""Convolution as matrix products: windows are laid out as columns of a matrix in scratch, and BLAS does the rest.
+"""Convolution as matrix products: windows are laid out as columns of a matrix in scratch, and ``tiles`` does the rest.
 
 Space is always three-dimensional here (missing leading dimensions have size 1). A *tile* is either several whole images or some rows of
-one image; its columns matrix ``col`` is [channels * window, pixels of the tile]. One unit of forward is one tile of one group; of the
-input gradient one image of one group (windows overlap, so an image is summed by one thread, in order); of the weight gradient one share
-of the images of one group, summed in order into a partial result of its own.
+one image; its columns matrix ``col`` is [channels * window, pixels of the tile], rows ``ld`` elements apart. One unit of forward is one
+tile of one group; of the input gradient one image of one group (windows overlap, so an image is summed by one thread, in order); of the
+weight gradient one share of the images of one group, summed in order into a partial result of its own.
 
-Variants: ``depth`` is "flat" when the output has one layer in depth, else "deep"; ``walk`` is one of ``windows.WALKS``.
+Variants: ``depth`` is "flat" when the output has one layer in depth, else "deep"; ``walk`` is one of ``windows.WALKS``, or "plane": a flat
+output as wide as the input, at stride 1 over neighbours. Then a window point moves the whole plane by a fixed distance, and vectors run on
+from row to row; that matters where rows are shorter than a vector.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jit.host.library.emit import F32, F64, I8, I32, Fn, Type, Value
+from jit.host.library.emit import BOOL, F32, F64, I8, I32, I64, U32, Fn, Type, Value
+from jit.host.library.kernels.tiles import OVERRUN_BYTES, Matrix, Tiles
 from jit.host.library.kernels.windows import Geometry, geometry, row_of, span, vector_of
 
 __all__ = ["SLACK", "conv", "conv_dw", "conv_dx", "sum_parts"]
 
-SLACK = 64
-"""Bytes that writing the last columns may run past the end of ``col``."""
+SLACK = OVERRUN_BYTES + 64
+"""Bytes behind ``col``: writing its last row runs past the end by less than a vector, reading panels by less than a panel."""
 
 _TYPES = {"f32": F32, "f64": F64}
-_ROW_MAJOR, _NO_TRANS, _TRANS = 101, 111, 112
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,36 +39,103 @@ def _images(f: Fn) -> _Images:
     return _Images(f.i64("channels"), f.i64("x_n"), f.i64("x_c"))
 
 
-def _columns(
-    f: Fn, g: Geometry, m: _Images, type: Type, variant: tuple[str, str], x: Value, images: Value, q0: Value, q1: Value, col: Value
-) -> None:
-    """Fill ``col`` from x for output rows [q0, q1) of ``images`` images. Writes run ahead of themselves: strictly ascending."""
-    depth, walk = variant
-    vector = type.vec(64 // type.nbytes)
-    out = f.var(col)
-    with f.loop(0, m.channels) as c, f.loop(0, g.k[0]) as kd, f.loop(0, g.k[1]) as kh, f.loop(0, g.k[2]) as kw:
-        over = span(g, kw)
-        plane = x.at(c * m.x_c + over.shift * g.x[2], type)
-        step = g.stride[2] * g.x[2]
-        with f.loop(0, images) as image, f.loop(q0, q1) as q:
-            _, offset, inside = row_of(g, depth, q, kd, kh)
+@dataclass(frozen=True, slots=True)
+class _Planes:
+    """For the walk "plane": the row and the column of every output pixel, two tables of i32 in scratch."""
+
+    rows: Value
+    columns: Value
+
+    def inside(self, f: Fn, g: Geometry, p: Value, kh: Value, kw: Value, lanes: int) -> Value:
+        """Which of the outputs p, p + 1, .. read inside of the input at one window point."""
+
+        def near(table: Value, d: int, k: Value) -> Value:
+            shift = (k * g.dilation[d] - g.pad[d]).to(U32).splat(lanes)
+            # one unsigned comparison: what lies before 0 is huge
+            return table.at(p, I32).load(U32.vec(lanes)) + shift < g.size[d].to(U32).splat(lanes)
+
+        return near(self.rows, 1, kh) & near(self.columns, 2, kw)
+
+
+def _planes(f: Fn, g: Geometry, walk: str, all_rows: Value) -> _Planes | None:
+    """Declare where the tables lie and fill them, if the walk needs them."""
+    if walk != "plane":
+        return None
+    rows = f.scratch.at(f.i64("tables_at"), I8)
+    tables = _Planes(rows, rows.at(all_rows * g.t_w + SLACK // 4, I32))
+    with f.loop(0, all_rows) as q, f.loop(0, g.t_w) as t:
+        tables.rows.at(q * g.t_w + t, I32).store(q.to(I32))
+        tables.columns.at(q * g.t_w + t, I32).store(t.to(I32))
+    return tables
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """The side that is laid out as columns: x, how it is walked, and the tables of that walk."""
+
+    f: Fn
+    type: Type
+    g: Geometry
+    m: _Images
+    depth: str
+    walk: str
+    tables: _Planes | None
+
+    def columns(self, x: Value, images: Value, q0: Value, q1: Value, ld: Value) -> None:
+        """Fill scratch from x for output rows [q0, q1) of ``images`` images. Writes run ahead of themselves: strictly ascending."""
+        f, g = self.f, self.g
+        line = f.var(f.scratch)
+        with f.loop(0, self.m.channels) as c, f.loop(0, g.k[0]) as kd, f.loop(0, g.k[1]) as kh, f.loop(0, g.k[2]) as kw:
+            at = x.at(c * self.m.x_c, self.type)
+            if self.tables is None:
+                self._by_rows(at, images, (q0, q1), (kd, kh, kw), line.get())
+            else:
+                self._by_planes(at, images, (q0, q1), (kh, kw), line.get(), self.tables)
+            line.set(line.get().at(ld, self.type))
+
+    def _by_rows(self, x: Value, images: Value, q: tuple[Value, Value], point: tuple[Value, Value, Value], line: Value) -> None:
+        f, g, type = self.f, self.g, self.type
+        vector = type.vec(64 // type.nbytes)
+        over = span(g, point[2])
+        plane, step = x.at(over.shift * g.x[2], type), g.stride[2] * g.x[2]
+        out = f.var(line)
+        with f.loop(0, images) as image, f.loop(*q) as row:
+            _, offset, inside = row_of(g, self.depth, row, point[0], point[1])
             high = inside.select(over.high, 0)
-            row, target = plane.at(image * m.x_n + offset, type), out.get()
+            source, target = plane.at(image * self.m.x_n + offset, type), out.get()
             with f.loop(0, g.t_w, vector.lanes) as t:
-                values, _ = vector_of(f, vector, walk, row, t, step, over.low, high)
+                values, _ = vector_of(f, vector, self.walk, source, t, step, over.low, high)
                 target.at(t, type).store(values)
             out.set(target.at(g.t_w, type))
 
+    def _by_planes(self, x: Value, images: Value, q: tuple[Value, Value], point: tuple[Value, Value], line: Value, tables: _Planes) -> None:
+        f, g, type = self.f, self.g, self.type
+        vector = type.vec(64 // type.nbytes)
+        (kh, kw), first, pixels = point, q[0] * g.t_w, (q[1] - q[0]) * g.t_w
+        moved = x.at((kh * g.dilation[1] - g.pad[1]) * g.t_w + kw * g.dilation[2] - g.pad[2] + first, type)
+        out = f.var(line)
+        with f.loop(0, images) as image:
+            source, target = moved.at(image * self.m.x_n, type), out.get()
+            with f.loop(0, pixels, vector.lanes) as p:
+                inside = tables.inside(f, g, first + p, kh, kw, vector.lanes)
+                target.at(p, type).store(f.masked_load(source.at(p, type), inside, vector))
+            out.set(target.at(pixels, type))
 
-def _add_columns(f: Fn, g: Geometry, m: _Images, type: Type, variant: tuple[str, str], x: Value, q0: Value, q1: Value, col: Value) -> None:
-    """Add ``col`` (output rows [q0, q1) of one image) back into x: the transpose of ``_columns``."""
+
+def _source(f: Fn, type: Type, g: Geometry, m: _Images, depth: str, walk: str, all_rows: Value) -> _Source:
+    return _Source(f, type, g, m, depth, walk, _planes(f, g, walk, all_rows))
+
+
+def _add_columns(f: Fn, g: Geometry, m: _Images, type: Type, variant: tuple[str, str], x: Value, q0: Value, q1: Value, ld: Value) -> None:
+    """Add scratch (output rows [q0, q1) of one image) back into x: the transpose of ``_columns``."""
     depth, walk = variant
     vector = type.vec(64 // type.nbytes)
-    source = f.var(col)
+    line = f.var(f.scratch)
     with f.loop(0, m.channels) as c, f.loop(0, g.k[0]) as kd, f.loop(0, g.k[1]) as kh, f.loop(0, g.k[2]) as kw:
         over = span(g, kw)
         plane = x.at(c * m.x_c + over.shift * g.x[2], type)
         step = g.stride[2] * g.x[2]
+        source = f.var(line.get())
         with f.loop(q0, q1) as q:
             _, offset, inside = row_of(g, depth, q, kd, kh)
             row, values = plane.at(offset, type), source.get()
@@ -80,64 +149,47 @@ def _add_columns(f: Fn, g: Geometry, m: _Images, type: Type, variant: tuple[str,
                         place = row.at(t * step, type)
                         place.store(place.load(type) + values.at(t, type).load(type))
             source.set(values.at(g.t_w, type))
-
-
-class _Gemm:
-    """c = a b (+ c), all row-major; ``a_trans``, ``b_trans``: the stored matrix is the transpose."""
-
-    def __init__(self, f: Fn, type: Type) -> None:
-        self.f, self.type, self.blas = f, type, f.ptr("blas")
-
-    def __call__(
-        self, m: Value, n: Value, k: Value, a: Value, lda: Value, b: Value, ldb: Value, c: Value, ldc: Value,
-        *, a_trans: bool = False, b_trans: bool = False, beta: Value | None = None,
-    ) -> None:  # fmt: skip
-        f = self.f
-        flags = (f.const(I32, flag) for flag in (_ROW_MAJOR, _TRANS if a_trans else _NO_TRANS, _TRANS if b_trans else _NO_TRANS))
-        one, rest = f.const(self.type, 1.0), f.const(self.type, 0.0) if beta is None else beta
-        f.call(self.blas, *flags, m, n, k, one, a, lda, b, ldb, rest, c, ldc)
-
-
-def _copy_rows(f: Fn, type: Type, source: Value, source_step: Value, target: Value, target_step: Value, rows: Value, length: Value) -> None:
-    """target rows = source rows; steps in elements."""
-    with f.loop(0, rows) as r:
-        f.copy(target.at(r * target_step, type), source.at(r * source_step, type), length * type.nbytes)
+        line.set(line.get().at(ld, type))
 
 
 def conv(f: Fn, dtype: str, depth: str, walk: str) -> None:
-    """y = conv(x, w): a unit is one tile of one group."""
+    """y = conv(x, w): a unit is one tile of one group. ``joint``: small images share one product and are parted afterwards."""
     type = _TYPES[dtype]
-    gemm, g, m, variant = _Gemm(f, type), geometry(f), _images(f), (depth, walk)
+    tiles, g, m = Tiles(f, type), geometry(f), _images(f)
     x, w, y = f.ptr("x"), f.ptr("w"), f.ptr("y")
     x_g, w_g, w_o, y_n, y_g, y_o = (f.i64(name) for name in ("x_g", "w_g", "w_o", "y_n", "y_g", "y_o"))
-    groups, filters, window, n = f.i64("groups"), f.i64("filters"), f.i64("window"), f.i64("n")
+    groups, filters, window, n, ld, joint = (f.i64(name) for name in ("groups", "filters", "window", "n", "ld", "joint"))
     images, rows, all_rows, row_tiles, result_at = (f.i64(name) for name in ("images", "rows", "all_rows", "row_tiles", "result_at"))
-    col, result = f.scratch, f.scratch.at(result_at, I8)
+    result, width = f.scratch.at(result_at, I8), f.const(I64, tiles.width)
+    one, fresh = f.const(I64, 1), f.const(BOOL, False)
+    source = _source(f, type, g, m, depth, walk, all_rows)
     with f.loop(f.r0, f.r1) as unit:
         group, tile = unit % groups, unit // groups
         first, q0 = (tile // row_tiles) * images, (tile % row_tiles) * rows
         count, q1 = images.min(n - first), (q0 + rows).min(all_rows)
         pixels = (q1 - q0) * g.t_w
-        columns = pixels * count
-        _columns(f, g, m, type, variant, x.at(first * m.x_n + group * x_g, type), count, q0, q1, col)
-        weights = w.at(group * w_g, type)
+        source.columns(x.at(first * m.x_n + group * x_g, type), count, q0, q1, ld)
+        weights = Matrix(w.at(group * w_g, type), w_o, one)
         target = y.at(first * y_n + group * y_g + q0 * g.t_w, type)
-        with f.when(count.eq(1)):
-            gemm(filters, pixels, window, weights, w_o, col, pixels, target, y_o)
-        with f.otherwise():
-            gemm(filters, columns, window, weights, w_o, col, columns, result, columns)
-            with f.loop(0, count) as image:
-                _copy_rows(f, type, result.at(image * pixels, type), columns, target.at(image * y_n, type), y_o, filters, pixels)
+        with f.when(joint.eq(0)), f.loop(0, count) as image:
+            col = f.scratch.at(image * pixels, type)
+            tiles.multiply(filters, pixels, window, weights, col, width, ld, target.at(image * y_n, type), y_o, fresh)
+        with f.when(joint.ne(0)):
+            tiles.multiply(filters, pixels * count, window, weights, f.scratch, width, ld, result, ld, fresh)
+            with f.loop(0, count) as image, f.loop(0, filters) as row:
+                part = result.at(row * ld + image * pixels, type)
+                f.copy(target.at(image * y_n + row * y_o, type), part, pixels * type.nbytes)
 
 
 def conv_dx(f: Fn, dtype: str, depth: str, walk: str) -> None:
     """x = gradient of conv by x, from y (the gradient that arrives): a unit is one image of one group, ``rows`` output rows at a time."""
     type = _TYPES[dtype]
-    gemm, g, m, variant = _Gemm(f, type), geometry(f), _images(f), (depth, walk)
+    tiles, g, m, variant = Tiles(f, type), geometry(f), _images(f), (depth, walk)
     x, w, y = f.ptr("x"), f.ptr("w"), f.ptr("y")
     x_g, w_g, w_o, y_n, y_g, y_o = (f.i64(name) for name in ("x_g", "w_g", "w_o", "y_n", "y_g", "y_o"))
     groups, filters, window, rows, all_rows = (f.i64(name) for name in ("groups", "filters", "window", "rows", "all_rows"))
-    zero = f.const(type, 0.0)
+    ld, arrived_at = f.i64("ld"), f.i64("arrived_at")
+    zero, one, width, panels = f.const(type, 0.0), f.const(I64, 1), f.const(I64, tiles.width), f.scratch.at(arrived_at, I8)
     with f.loop(f.r0, f.r1) as unit:
         image, group = unit // groups, unit % groups
         target = x.at(image * m.x_n + group * x_g, type)
@@ -145,39 +197,43 @@ def conv_dx(f: Fn, dtype: str, depth: str, walk: str) -> None:
             target.at(c * m.x_c + d * g.x[0] + h * g.x[1] + i * g.x[2], type).store(zero)
         with f.loop(0, all_rows, rows) as q0:
             q1 = (q0 + rows).min(all_rows)
-            pixels = (q1 - q0) * g.t_w
-            arrived = y.at(image * y_n + group * y_g + q0 * g.t_w, type)
-            gemm(window, pixels, filters, w.at(group * w_g, type), w_o, arrived, y_o, f.scratch, pixels, a_trans=True)
-            _add_columns(f, g, m, type, variant, target, q0, q1, f.scratch)
+            pixels, step = (q1 - q0) * g.t_w, filters * tiles.width
+            arrived = Matrix(y.at(image * y_n + group * y_g + q0 * g.t_w, type), y_o, one)
+            tiles.pack(filters, pixels, arrived, panels, step)
+            turned = Matrix(w.at(group * w_g, type), one, w_o)
+            tiles.multiply(window, pixels, filters, turned, panels, step, width, f.scratch, ld, f.const(BOOL, False))
+            _add_columns(f, g, m, type, variant, target, q0, q1, ld)
 
 
 def conv_dw(f: Fn, dtype: str, depth: str, walk: str) -> None:
-    """w[part] = gradient of conv by w over the images of the part, from y (the gradient that arrives) and x."""
+    """w[part] = gradient of conv by w over the images of the part, from y (the gradient that arrives) and x.
+
+    What is written is its transpose, [part, group, window, filters]: so the columns matrix is used as it lies.
+    """
     type = _TYPES[dtype]
-    gemm, g, m, variant = _Gemm(f, type), geometry(f), _images(f), (depth, walk)
+    tiles, g, m = Tiles(f, type), geometry(f), _images(f)
     x, w, y = f.ptr("x"), f.ptr("w"), f.ptr("y")
-    x_g, w_part, w_g, w_o, y_n, y_g, y_o = (f.i64(name) for name in ("x_g", "w_part", "w_g", "w_o", "y_n", "y_g", "y_o"))
-    groups, filters, window, n, parts = (f.i64(name) for name in ("groups", "filters", "window", "n", "parts"))
+    x_g, y_n, y_g, y_o = (f.i64(name) for name in ("x_g", "y_n", "y_g", "y_o"))
+    groups, filters, window, n, parts, ld = (f.i64(name) for name in ("groups", "filters", "window", "n", "parts", "ld"))
     images, rows, all_rows, arrived_at = (f.i64(name) for name in ("images", "rows", "all_rows", "arrived_at"))
-    col, packed = f.scratch, f.scratch.at(arrived_at, I8)
+    panels, one, width = f.scratch.at(arrived_at, I8), f.const(I64, 1), f.const(I64, tiles.width)
+    source = _source(f, type, g, m, depth, walk, all_rows)
     with f.loop(f.r0, f.r1) as unit:
         group, part = unit % groups, unit // groups
-        target = w.at(part * w_part + group * w_g, type)
-        beta = f.var(f.const(type, 0.0))
-        last = n * (part + 1) // parts
-        with f.loop(n * part // parts, last, images) as first, f.loop(0, all_rows, rows) as q0:
+        target = w.at((part * groups + group) * (window * filters), type)
+        begin, last = n * part // parts, n * (part + 1) // parts
+        with f.loop(begin, last, images) as first, f.loop(0, all_rows, rows) as q0:
             count, q1 = images.min(last - first), (q0 + rows).min(all_rows)
             pixels = (q1 - q0) * g.t_w
             columns = pixels * count
-            _columns(f, g, m, type, variant, x.at(first * m.x_n + group * x_g, type), count, q0, q1, col)
+            source.columns(x.at(first * m.x_n + group * x_g, type), count, q0, q1, ld)
             arrived = y.at(first * y_n + group * y_g + q0 * g.t_w, type)
-            with f.when(count.eq(1)):
-                gemm(filters, window, pixels, arrived, y_o, col, pixels, target, w_o, b_trans=True, beta=beta.get())
-            with f.otherwise():
-                with f.loop(0, count) as image:
-                    _copy_rows(f, type, arrived.at(image * y_n, type), y_o, packed.at(image * pixels, type), columns, filters, pixels)
-                gemm(filters, window, columns, packed, columns, col, columns, target, w_o, b_trans=True, beta=beta.get())
-            beta.set(1.0)
+            step = columns * tiles.width
+            with f.loop(0, count) as image:
+                rows_at = panels.at(image * pixels * tiles.width, type)
+                tiles.pack(pixels, filters, Matrix(arrived.at(image * y_n, type), one, y_o), rows_at, step)
+            add = (first > begin) | (q0 > 0)
+            tiles.multiply(window, filters, columns, Matrix(f.scratch, ld, one), panels, step, width, target, filters, add)
 
 
 def sum_parts(f: Fn, dtype: str) -> None:

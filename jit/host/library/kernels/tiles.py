@@ -68,9 +68,9 @@ class Tiles:
         """c [m, n] (+)= a [m, k] b [k, n]; panels of b lie ``panel_step`` apart."""
         self._call("multiply", m, n, k, a.at, a.row, a.col, b, panel_step, b_step, c, c_row, add)
 
-    def pack(self, k: Value, n: Value, b: Matrix, out: Value) -> None:
-        """Panels of b [k, n] in any layout, neighbours in memory: b_step is ``width``, panel_step is k * ``width``."""
-        self._call("pack", k, n, b.at, b.row, b.col, out)
+    def pack(self, k: Value, n: Value, b: Matrix, out: Value, panel_step: Value) -> None:
+        """Panels of b [k, n] in any layout: b_step is ``width``, the panels lie ``panel_step`` (at least k * width) apart."""
+        self._call("pack", k, n, b.at, b.row, b.col, out, panel_step)
 
     def _call(self, name: str, *args: Value) -> None:
         self.f.invoke_shared(self.name, f"{self.name}.{name}", *args)
@@ -83,7 +83,7 @@ def tiles(f: Fn, dtype: str) -> None:
     matrix = [PTR, I64, I64]
     sizes = [I64, I64, I64]
     f.helper(f"{prefix}.multiply", [*sizes, *matrix, PTR, I64, I64, PTR, I64, BOOL], code.blocks, shared=True)
-    f.helper(f"{prefix}.pack", [I64, I64, *matrix, PTR], code.pack, shared=True)
+    f.helper(f"{prefix}.pack", [I64, I64, *matrix, PTR, I64], code.pack, shared=True)
     f.helper(f"{prefix}.product", [*sizes, *matrix, *matrix, PTR, I64, BOOL, PTR], lambda g, x: code.product(g, prefix, x), shared=True)
 
 
@@ -111,7 +111,7 @@ class _Code:
         with g.loop(0, k, DEPTH) as k0:
             depth = (k - k0).min(DEPTH)
             slab_b = b.down(k0, self.type)
-            g.invoke(g.known(f"{prefix}.pack"), depth, n, slab_b.at, slab_b.row, slab_b.col, panels)
+            g.invoke(g.known(f"{prefix}.pack"), depth, n, slab_b.at, slab_b.row, slab_b.col, panels, depth * self.width)
             with g.loop(0, m, BLOCK) as i0:
                 rows = (m - i0).min(BLOCK)
                 slab = a.down(i0, self.type).right(k0, self.type)
@@ -204,10 +204,10 @@ class _Code:
 
     # --- panels
     def pack(self, g: Fn, x: list[Value]) -> None:
-        k, n, b, b_row, b_col, out = x
+        k, n, b, b_row, b_col, out, panel_step = x
         with g.loop(0, n, self.width) as j:
             columns = (n - j).min(self.width)
-            source, panel = b.at(j * b_col, self.type), out.at(j * k, self.type)
+            source, panel = b.at(j * b_col, self.type), out.at((j // self.width) * panel_step, self.type)
             with g.when(b_col.eq(1)):
                 self._pack_rows(g, k, columns, source, b_row, panel)
             with g.otherwise():
