@@ -165,7 +165,7 @@ class TestRefused:
 
     def test_a_body_that_is_not_what_its_digest_says(self, node: Node) -> None:
         async def scenario(raw: Raw) -> None:
-            fields = program_fields(increment(by=1.0), [1])
+            fields = program_fields(increment(15), [1])
             fields["program_body"] = encode_program(Builder().finish()[0])
             await raw.ask(1, uploads=(ZEROS,))
             await raw.send(2, **fields)

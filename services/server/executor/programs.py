@@ -21,7 +21,7 @@ from services.server.executor.errors import Needs, Refused
 from wis.encoding import decode_program
 from wis.errors import DecodeError, VerifyError
 from wis.program import BufferKind, Program
-from wis.verify import verify
+from wis.verify import Verified, verify
 
 __all__ = ["Programs", "Ready"]
 
@@ -79,6 +79,7 @@ class Programs:
         self._programs: _Cache[bytes, Program] = _Cache(_PROGRAM_BYTES)
         self._dims: _Cache[bytes, bytes] = _Cache(_DIMS_BYTES)
         self._ready: _Cache[tuple[bytes, bytes], Ready] = _Cache(_READY_BYTES)
+        self._verified: _Cache[bytes, Verified] = _Cache(_READY_BYTES)
         self._preparing: dict[tuple[bytes, bytes], threading.Event] = {}
 
     def ready(self, batch: Batch) -> Ready:
@@ -96,9 +97,13 @@ class Programs:
             busy.wait()  # the other thread prepares the same pair
         try:
             program, dims = self._bodies(batch)
-            made = _prepare(self._engine, program, dims)
+            # Other dims of the same program: only what changed is checked and planned again.
+            verified = _verify(program, dims, self._locked(self._verified, batch.program))
+            made = _ready(self._engine.prepare(verified), program, verified)
+            weight = (len(program.code) + 1) * _BYTES_AN_INSTRUCTION
             with self._lock:
-                self._ready.put(pair, made, (len(program.code) + 1) * _BYTES_AN_INSTRUCTION)
+                self._verified.put(batch.program, verified, weight)
+                self._ready.put(pair, made, weight)
             return made
         finally:
             with self._lock:
@@ -118,6 +123,9 @@ class Programs:
             return cache.get(key)
 
     def _learn_program(self, batch: Batch) -> Program:
+        known = self._locked(self._programs, batch.program)
+        if known is not None:
+            return known
         _check_digest("program", batch.program, batch.program_body)
         try:
             program = decode_program(batch.program_body)
@@ -144,18 +152,21 @@ class Programs:
         return dims
 
 
-def _prepare(engine: Engine, program: Program, dims: bytes) -> Ready:
+def _verify(program: Program, dims: bytes, like: Verified | None) -> Verified:
     try:
-        verified = verify(program, dims)
+        return verify(program, dims, like=like)
     except VerifyError as error:
         places = tuple(str(finding) for finding in error.findings[:_PLACES_MAX])
         raise Refused(
             Fault(faults.UNVERIFIABLE, f"the program breaks {len(error.findings)} rule(s) of the instruction set", places)
         ) from None
+
+
+def _ready(prepared: Prepared, program: Program, verified: Verified) -> Ready:
     kinds_and_sizes = zip(program.buffers, verified.bound.nbytes, strict=True)
     buffers = tuple((nbytes, kind == BufferKind.CREATED) for kind, nbytes in kinds_and_sizes if kind != BufferKind.TEMP)
     created_bytes = sum(nbytes for nbytes, created in buffers if created)
-    return Ready(engine.prepare(verified), buffers, created_bytes, program.n_scalars)
+    return Ready(prepared, buffers, created_bytes, program.n_scalars)
 
 
 def _check_digest(what: str, name: bytes, body: bytes) -> None:
