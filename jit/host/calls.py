@@ -47,6 +47,12 @@ class Fallback:
     reads: tuple[Access, ...]
     writes: tuple[Access, ...]
 
+    @classmethod
+    def of(cls, instr: BoundInstr) -> Fallback:
+        reads = tuple(access(x) for x in instr.ins if isinstance(x, Operand))
+        writes = tuple(access(x) for x in instr.outs)
+        return cls(instr, reads + writes if instr.op.rmw else reads, writes)
+
 
 class Lowering:
     """Makes calls. ``new_temp(nbytes)`` gives the number of a new TEMP buffer."""
@@ -86,9 +92,7 @@ class Lowering:
         """One unfused instruction: the library's records, or the reference."""
         records = library.lower(instr)
         if records is None:
-            reads = tuple(access(x) for x in instr.ins if isinstance(x, Operand))
-            writes = tuple(access(x) for x in instr.outs)
-            return [Fallback(instr, reads + writes if instr.op.rmw else reads, writes)]
+            return [Fallback.of(instr)]
         temps: dict[int, tuple[int, int]] = {}
         for record in records:
             for x in (*record.reads, *record.writes):

@@ -18,6 +18,7 @@ from jit.cache import ObjectCache
 from jit.engine import EngineConfig, EngineInfo, Launch, Number, Prepared
 from jit.errors import Interrupted
 from jit.host.calls import Lowering
+from jit.host.memo import Memo
 from jit.host.planner import Planner, PlanOptions
 from jit.host.scalars import scalar_words
 from jit.host.tables import Native, Plan
@@ -25,7 +26,7 @@ from jit.host.toolchain import Toolchain
 from jit.host.walker import Walker
 from jit.memory import Block, Capacity, new_block, room_for
 from jit.space import ByteSpace, KeySpec
-from wis import cost, reference
+from wis import reference
 from wis.program import BufferKind
 from wis.verify import Verified
 
@@ -41,7 +42,7 @@ class HostPrepared:
     def __init__(self, verified: Verified, plan: Plan) -> None:
         bound = verified.bound
         self.plan = plan
-        self.instructions = cost.count(bound)
+        self.instructions = plan.instructions
         self.n_scalars = bound.program.n_scalars
         self.specs = [
             KeySpec(nbytes, kind == BufferKind.CREATED, number in verified.zeroed)
@@ -87,6 +88,7 @@ class HostEngine:
     def __init__(self, config: EngineConfig) -> None:
         self._toolchain = Toolchain(ObjectCache(config.cache_dir))
         self._lowering = Lowering(self._toolchain)
+        self._memo = Memo()
         self._walker = Walker(self._toolchain, config.threads)
         self.info = EngineInfo(self._toolchain.cpu, "host", self._walker.threads, config.vram_bytes)
         self.options = PlanOptions()
@@ -114,7 +116,7 @@ class HostEngine:
             return ready
 
     def _planner(self, digest: bytes) -> Planner:
-        planner = self._planners.setdefault(digest, Planner(self._lowering, self.options))
+        planner = self._planners.setdefault(digest, Planner(self._lowering, self._memo, self.options))
         self._planners.move_to_end(digest)
         if len(self._planners) > PLANNERS_MAX:
             self._planners.popitem(last=False)

@@ -21,11 +21,13 @@ from dataclasses import dataclass, field
 
 from jit.host.calls import Call, Fallback, Lowering
 from jit.host.emit.ops import supported
+from jit.host.memo import Memo, Names
 from jit.host.schedule import levels_of
 from jit.host.tables import Plan, make_plan
 from jit.plan.access import Access, access, may_overlap
 from jit.plan.arena import Arena, lay_out, size_class
 from jit.plan.fuse import Step, fuse, regroup
+from wis.cost import count, count_instr
 from wis.decompose import decompose_instr
 from wis.ops import Kind
 from wis.program import BoundInstr, BoundProgram, BufferKind, Operand
@@ -69,8 +71,9 @@ class _Lowered:
 class Planner:
     """Plans of one program structure."""
 
-    def __init__(self, lowering: Lowering, options: PlanOptions) -> None:
+    def __init__(self, lowering: Lowering, memo: Memo, options: PlanOptions) -> None:
         self._lowering = lowering
+        self._memo = memo
         self._options = options
         self._last: _State | None = None
         self.full = 0
@@ -87,7 +90,7 @@ class Planner:
                 return plan
             except _Changed:
                 pass
-        state = _State(verified, self._lowering, self._options)
+        state = _State(verified, self._lowering, self._memo, self._options)
         plan = state.tables(verified)
         self._last = state
         self.full += 1
@@ -97,14 +100,16 @@ class Planner:
 class _State:
     """All decisions about one program, with its current dims."""
 
-    def __init__(self, verified: Verified, lowering: Lowering, options: PlanOptions) -> None:
+    def __init__(self, verified: Verified, lowering: Lowering, memo: Memo, options: PlanOptions) -> None:
         bound = verified.bound
         self._lowering = lowering
+        self._memo = memo
         self._bound = bound
         self._kinds = list(bound.program.buffers)
         self._nbytes = list(bound.nbytes)
         self._keyed = [b for b, kind in enumerate(self._kinds) if kind != BufferKind.TEMP]
         self._zeroed = sorted(b for b in verified.zeroed if self._kinds[b] == BufferKind.TEMP)
+        self.instructions = count(bound)
         self._constants: dict[float, int] = {}
         self._code: list[BoundInstr] = []
         self._sources: list[_Source] = []
@@ -164,18 +169,44 @@ class _State:
     # --- lowering
     def _lower(self, step: Step) -> _Lowered:
         temps: list[int] = []
-        if step.group is not None:
-            return _Lowered(step, [self._lowering.group(step.group)], temps, frozenset(x.buffer for x in step.group.stores))
-        return _Lowered(step, self._lowering.single(step.instr, self._new_temp(temps)), temps)
+        new_temp = self._new_temp(temps)
+        group = step.group
+        if group is None:
+            return _Lowered(step, self._remembered(step, None, new_temp, temps, lambda: self._lowering.single(step.instr, new_temp)), temps)
+        kept = frozenset(x.buffer for x in group.stores)
+        return _Lowered(step, self._remembered(step, kept, new_temp, temps, lambda: [self._lowering.group(group)]), temps, kept)
 
     def _lower_again(self, lowered: _Lowered) -> list[Call | Fallback]:
-        members = sorted(lowered.step.members)
-        if lowered.step.group is None:
-            return self._lowering.single(self._code[members[0]], self._old_temps(lowered.temps))
-        group = regroup([(place, self._code[place]) for place in members], self._kinds, supported, lowered.kept)
-        if group is None:
-            raise _Changed
-        return [self._lowering.group(group)]
+        step, again = lowered.step, self._old_temps(lowered.temps)
+        if step.group is None:
+            (place,) = step.members
+            return self._remembered(step, None, again, lowered.temps, lambda: self._lowering.single(self._code[place], again))
+
+        def work() -> list[Call | Fallback]:
+            members = [(place, self._code[place]) for place in sorted(step.members)]
+            group = regroup(members, self._kinds, supported, lowered.kept)
+            if group is None:
+                raise _Changed
+            return [self._lowering.group(group)]
+
+        return self._remembered(step, lowered.kept, again, lowered.temps, work)
+
+    def _remembered(
+        self,
+        step: Step,
+        kept: frozenset[int] | None,
+        new_temp: Callable[[int], int],
+        temps: list[int],
+        work: Callable[[], list[Call | Fallback]],
+    ) -> list[Call | Fallback]:
+        """The calls of a step, from memory or by ``work``, which draws on ``new_temp`` and so fills or checks ``temps``."""
+        code = [self._code[place] for place in sorted(step.members)]
+        names = Names(code, self._kinds, kept)
+        calls = self._memo.find(names, new_temp, code[-1])
+        if calls is None:
+            calls = work()
+            self._memo.put(names, calls, temps, [self._nbytes[t] for t in temps])
+        return calls
 
     def _calls(self) -> Iterator[Call | Fallback]:
         for lowered in self._lowered:
@@ -196,8 +227,9 @@ class _State:
         """The plan of the current dims."""
         sizes = {b: self._nbytes[b] for b in self._classes}
         return make_plan(
-            list(self._calls()), self._levels, self._arena, sizes, self._keyed, self._zeroed, len(self._kinds), tuple(self._constants)
-        )
+            list(self._calls()), self._levels, self._arena, sizes, self._keyed, self._zeroed, len(self._kinds), tuple(self._constants),
+            self.instructions,
+        )  # fmt: skip
 
     # --- further dims
     def redim(self, verified: Verified) -> Plan:
@@ -229,8 +261,10 @@ class _State:
         for source, old, new in zip(self._sources, self._bound.code, bound.code, strict=True):
             if old is new or old == new:
                 continue
-            flat = self._flat(new, self._old_temps(source.temps))
             have = self._code[source.start : source.start + source.count]
+            whole = len(have) == 1 and have[0].op is new.op
+            flat = [new] if whole else self._flat(new, self._old_temps(source.temps))
+            self.instructions += count_instr(new) - count_instr(old)
             if [x.op for x in flat] != [x.op for x in have]:
                 raise _Changed
             for place, instr in enumerate(flat, source.start):

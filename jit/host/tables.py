@@ -53,6 +53,7 @@ class Plan:
     n_buffers: int
     scratch_bytes: int
     calls: list[Call | Fallback]
+    instructions: int
 
     @property
     def fallbacks(self) -> list[BoundInstr]:
@@ -69,6 +70,7 @@ def make_plan(
     zeroed: Sequence[int],
     n_buffers: int,
     constants: tuple[float, ...],
+    instructions: int,
 ) -> Plan:
     """``keyed``: the EXTERNAL and CREATED buffers in order; ``zeroed``: temporaries whose zeros can be seen."""
     native = [(number, call) for number, call in enumerate(calls) if isinstance(call, Call)]
@@ -84,7 +86,7 @@ def make_plan(
     cleared = [(arena.offsets[b], temp_nbytes[b]) for b in zeroed if b in arena.offsets]
     return Plan(
         args, slots, bases, offsets, np.array(traps, np.int64), _scalars(native, starts), chunks, claims, parts, constants, arena, temp_nbytes,
-        cleared, n_buffers, scratch, calls,
+        cleared, n_buffers, scratch, calls, instructions,
     )  # fmt: skip
 
 

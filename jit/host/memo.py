@@ -1,0 +1,88 @@
+"""Remembering how steps were lowered, under names that do not depend on which buffers and scalars they use.
+
+The layers of a model are the same steps on other buffers, and a step whose dims come back is the same step again; so most of a plan is
+found here instead of being worked out.
+
+May live here: naming and renaming. May not: lowering itself.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from jit.host.block import ArgBlock
+from jit.host.calls import Call, Fallback
+from jit.plan.access import Access
+from wis.program import BoundInstr, BufferKind, Operand
+
+__all__ = ["Memo", "Names"]
+
+ENTRIES_MAX = 8192
+
+
+class Names:
+    """Buffers and scalars of a step, numbered by first use. ``key`` identifies the step but for what they are."""
+
+    __slots__ = ("buffers", "key", "scalars")
+
+    def __init__(self, code: Sequence[BoundInstr], kinds: Sequence[int], kept: frozenset[int] | None) -> None:
+        buffers: dict[int, int] = {}
+        scalars: dict[int, int] = {}
+        parts: list[Any] = []
+        for instr in code:
+            parts.append((instr.op.code, instr.attrs))
+            for x in (*instr.outs, *instr.ins):
+                if isinstance(x, Operand):
+                    parts.append((buffers.setdefault(x.buffer, len(buffers)), x.dtype, x.shape, x.strides, x.offset))
+                else:
+                    parts.append((scalars.setdefault(x.slot, len(scalars)), x.dtype))
+        temps = tuple(kinds[b] == BufferKind.TEMP for b in buffers)
+        stored = None if kept is None else tuple(b in kept for b in buffers)
+        self.key = (tuple(parts), temps, stored)
+        self.buffers = list(buffers)
+        self.scalars = list(scalars)
+
+
+class Memo:
+    """Calls by the key of their step. The least recently used go first."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[Any, tuple[list[Call | None], list[int]]] = OrderedDict()
+
+    def find(self, names: Names, new_temp: Callable[[int], int], instr: BoundInstr) -> list[Call | Fallback] | None:
+        """The calls of a step of this key, on its own buffers and with temporaries from ``new_temp``; None when it was never lowered."""
+        found = self._known.get(names.key)
+        if found is None:
+            return None
+        self._known.move_to_end(names.key)
+        templates, temps = found
+        buffers = names.buffers + [new_temp(nbytes) for nbytes in temps]
+        return [_renamed(t, buffers, names.scalars) if t is not None else Fallback.of(instr) for t in templates]
+
+    def put(self, names: Names, calls: Sequence[Call | Fallback], temps: Sequence[int], temp_nbytes: Sequence[int]) -> None:
+        """Remember the calls of a step; ``temps`` are the temporaries made for it."""
+        numbers = {b: at for at, b in enumerate((*names.buffers, *temps))}
+        slots = {s: at for at, s in enumerate(names.scalars)}
+        templates = [_renamed(call, numbers, slots) if isinstance(call, Call) else None for call in calls]
+        self._known[names.key] = templates, list(temp_nbytes)
+        if len(self._known) > ENTRIES_MAX:
+            self._known.popitem(last=False)
+
+
+def _renamed(call: Call, buffers: Any, scalars: Any) -> Call:
+    """The call with every buffer and scalar looked up in the given tables (lists or dicts)."""
+    block = call.block
+    pointers = block.pointers.copy()
+    pointers[:, 1] = [buffers[b] for b in pointers[:, 1].tolist()]
+    numbers = tuple((dtype, slot, scalars[n]) for dtype, slot, n in block.scalars)
+
+    def touched(accesses: tuple[Access, ...]) -> tuple[Access, ...]:
+        return tuple(Access(buffers[x.buffer], x.dtype, x.offset, x.dims, x.low, x.high) for x in accesses)
+
+    renamed = ArgBlock(block.words, np.ascontiguousarray(pointers), block.traps, numbers)
+    return replace(call, block=renamed, reads=touched(call.reads), writes=touched(call.writes))
