@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from wis.dtypes import DType
+from wis.ops import ScatterMode
 from wooly.device.lowering.dtypes import accumulate, result_type
 from wooly.device.lowering.index import take_rows
 from wooly.device.lowering.reduce import mean_over, sum_over
@@ -40,12 +41,12 @@ def _wide(t: Trace, *xs: Meta) -> list[Meta]:
 # --- negative log likelihood
 
 
-def _picked(t: Trace, x: Meta, target: Meta, ignore_index: int) -> tuple[Meta, Meta, Meta]:
-    """(class dimension kept as size 1) safe class indices, where they are ignored, and the class dimension of ``x``."""
+def _picked(t: Trace, x: Meta, target: Meta, ignore_index: int) -> tuple[Meta, Meta]:
+    """(class dimension kept as size 1) class indices, with 0 for ignored ones, and which are ignored."""
     classes = target.unsqueeze(1 if x.ndim > 1 else 0)
     classes = t.cast(classes, DType.I64)
     ignored = t.map("eq", classes, ignore_index, dtype=DType.I64)
-    return t.where(ignored, 0, classes, dtype=DType.I64), ignored, classes
+    return t.where(ignored, 0, classes, dtype=DType.I64), ignored
 
 
 def _class_weight(t: Trace, weight: Meta | None, safe: Meta, ignored: Meta, dtype: DType) -> Meta:
@@ -56,7 +57,7 @@ def _class_weight(t: Trace, weight: Meta | None, safe: Meta, ignored: Meta, dtyp
 @lowers("aten::nll_loss_forward", "aten::nll_loss2d_forward")
 def nll_loss_forward(t: Trace, x: Meta, target: Meta, weight: Meta | None, reduction: int, ignore_index: int) -> list[Meta]:
     dim = 1 if x.ndim > 1 else 0
-    safe, ignored, _ = _picked(t, x, target, ignore_index)
+    safe, ignored = _picked(t, x, target, ignore_index)
     wide = accumulate(x.dtype)
     share = _class_weight(t, weight, safe, ignored, wide)
     likelihood = t.temp(x.dtype, safe.shape)
@@ -77,7 +78,7 @@ def nll_loss_backward(
 ) -> Meta:
     """-weight * dy at the target class, 0 elsewhere."""
     dim = 1 if x.ndim > 1 else 0
-    safe, ignored, classes = _picked(t, x, target, ignore_index)
+    safe, ignored = _picked(t, x, target, ignore_index)
     wide = accumulate(x.dtype)
     share = _class_weight(t, weight, safe, ignored, wide)
     dy = t.cast(dy, wide)
@@ -85,9 +86,9 @@ def nll_loss_backward(
     if reduction == _MEAN:
         dy = t.map("div", dy, total_weight, dtype=wide)
     slope = t.where(ignored, 0, t.map("neg", t.map("mul", share, dy)), dtype=wide)
-    number = t.iota(x.shape[dim])
-    number = number.view((x.shape[dim], *(1 for _ in range(x.ndim - dim - 1)))) or number
-    return t.where(t.map("eq", number, classes, dtype=DType.I64), slope, 0, dtype=wide)
+    out = t.full(x.shape, 0, wide)
+    t.emit("scatter", [out], [slope.expand(safe.shape), safe], (dim, ScatterMode.SET))
+    return out
 
 
 # --- elementwise losses
