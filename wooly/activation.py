@@ -59,4 +59,9 @@ def _open(config: Config) -> Link:
     # The session's own farewell would come before the recorder's; this runs both in order.
     atexit.unregister(session.close)
     atexit.register(finish)
+    if config.debug:
+        from wooly import verbose
+
+        verbose.switch_on()
+        return verbose.VerboseLink(session)
     return session

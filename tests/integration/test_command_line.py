@@ -125,6 +125,12 @@ def test_out_of_memory_is_what_cuda_programs_catch(stack: EmbeddedStack, wooly: 
     assert kept == "0.0 10"
 
 
+def test_debug_tells_of_every_batch(stack: EmbeddedStack, wooly: Wooly) -> None:
+    found = wooly("run", "--debug", "1", "script.py", WOOLY_NATS_URL=stack.addresses["nats"])
+    assert found.returncode == 0 and "(WOOLY)" in found.stdout
+    assert "batch 1: " in found.stderr and "waited " in found.stderr and "closed" in found.stderr
+
+
 def test_an_embedded_run_prints_its_bill_last(wooly: Wooly) -> None:
     found = wooly("run", "--embedded", "script.py")
     assert found.returncode == 0, found.stderr

@@ -119,6 +119,33 @@ def test_event_times() -> None:
         torch.cuda.Event().elapsed_time(end)
 
 
+def test_generic_streams_and_events() -> None:
+    event = torch.Event(device="cuda", enable_timing=True)
+    event.record()
+    event.synchronize()
+    assert event.query() and isinstance(event, torch.Event) and isinstance(event, torch.cuda.Event)
+    with torch.Stream(device="cuda") as stream:
+        assert torch.accelerator.current_stream() == stream and isinstance(stream, torch.cuda.Stream)
+    assert isinstance(torch.cuda.Stream(), torch.Stream) and issubclass(torch.cuda.Stream, torch.Stream)
+    assert not torch.cuda.is_current_stream_capturing()
+
+
+def test_the_profiler_takes_cuda_and_stays_quiet(capfd: pytest.CaptureFixture[str]) -> None:
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as found:
+        (torch.ones(4, device="cuda") * 2).sum().item()
+    assert any("aten::mul" in event.key for event in found.key_averages())
+    assert "Failed to record CUDA event" not in capfd.readouterr().err
+
+
+def test_the_plan_cache_is_the_nodes() -> None:
+    cache = torch.backends.cuda.cufft_plan_cache
+    cache.max_size = 16
+    cache.clear()
+    assert cache.size == 0 and cache[0].max_size == 16
+
+
 # --- what does not exist says so
 
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 
 import torch
 
-from wooly.device.backend import is_ours
+from wooly.device.backend import is_our_device, is_ours
 from wooly.device.face.api import Face, RecorderApi, put, put_all, wrapping
 from wooly.device.face.devices import index_of, ours
 
@@ -33,8 +33,7 @@ class Stream(torch.Stream):
             stream_id, index = kwargs["stream_id"], kwargs.get("device_index", 0)
         else:
             stream_id, index = next(_ids), index_of(device)
-        self: Stream = torch.Stream.__new__(cls, stream_id=stream_id, device_index=index, device_type=_PRIVATE_USE)
-        return self
+        return super().__new__(cls, stream_id=stream_id, device_index=index, device_type=_PRIVATE_USE)
 
     def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any) -> None:
         self._priority = max(-5, min(priority, 0))  # CUDA maps what is outside its range to the nearest
@@ -159,6 +158,24 @@ class Event:
         return f"<torch.cuda.Event {'recorded' if self._recorded else 'uninitialized'}>"
 
 
+class _Generic(type):
+    """Metaclass of what users call ``torch.Stream`` and ``torch.Event``: for our device it makes torch.cuda's, and both are instances."""
+
+    kind: type
+    shown: type
+
+    def __call__(cls, device: Any = None, **kwargs: Any) -> Any:
+        if device is not None and not isinstance(device, int) and not is_our_device(torch.device(device)):
+            return cls.kind(device, **kwargs)
+        return cls.shown(**kwargs) if cls.shown is Event else cls.shown(device, **kwargs)
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, cls.kind | cls.shown)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, cls.kind | cls.shown)
+
+
 _current: Final = threading.local()
 
 
@@ -202,6 +219,9 @@ def patch(face: Face) -> None:
     }
     put_all((torch.cuda, torch.cuda.streams), values)
     put(torch._C, "_cuda_getCurrentRawStream", lambda device: 0)
+
+    put(torch, "Stream", _Generic("Stream", (), {"__module__": "torch", "kind": torch.Stream, "shown": Stream}))
+    put(torch, "Event", _Generic("Event", (), {"__module__": "torch", "kind": torch.Event, "shown": Event}))
 
     original = torch.Tensor.record_stream
 

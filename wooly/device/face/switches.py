@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 
 import torch
 
-from wooly.device.backend import is_our_device
-from wooly.device.face.api import Face, put, wrapping
+from wooly.device.backend import SHOWN, is_our_device
+from wooly.device.face.api import Face, put, put_all, wrapping
 
 __all__ = ["patch"]
 
@@ -26,6 +26,8 @@ def patch(face: Face) -> None:
     _compile()
     _graphs()
     _module()
+    _profiler()
+    _plan_cache()
 
 
 def _module() -> None:
@@ -77,6 +79,27 @@ def _compile() -> None:
     put(torch, "compile", compile)
 
 
+def _profiler() -> None:
+    from torch.autograd import profiler
+
+    original: Any = profiler.profile.__init__
+
+    @wrapping(original)
+    def init(self: Any, enabled: bool = True, *, use_cuda: bool = False, use_device: str | None = None, **kwargs: Any) -> None:
+        # The device's own timeline is on the node; asked for it here, torch would warn at every operation.
+        original(self, enabled, use_device=None if use_device == SHOWN else use_device, **kwargs)
+
+    put(profiler.profile, "__init__", init)
+
+
+def _plan_cache() -> None:
+    """torch.backends.cuda.cufft_plan_cache: plans are the node's business, so it is empty and takes any size."""
+    cache: Any = torch.backends.cuda.cuFFTPlanCache
+    put(cache, "size", property(lambda self: 0))
+    put(cache, "max_size", 4096)
+    put(cache, "clear", lambda self: None)
+
+
 def _graphs() -> None:
     def refuse(what: str) -> Callable[..., NoReturn]:
         def refused(*args: Any, **kwargs: Any) -> NoReturn:
@@ -94,6 +117,8 @@ def _graphs() -> None:
     for name in ("make_graphed_callables", "graph_pool_handle", "change_current_allocator"):
         if hasattr(torch.cuda, name):
             put(torch.cuda, name, refuse(name))
+    capturing = {"is_current_stream_capturing": lambda: False}
+    put_all((torch.cuda, torch.cuda.graphs), capturing)
     graph = type("graph", (), {"__init__": refuse("graph"), "__module__": "torch.cuda"})
     put(torch.cuda, "graph", graph)
     put(torch.cuda.graphs, "graph", graph)
