@@ -43,6 +43,7 @@ class LoopbackLink:
         self._fault: Exception | None = None
         self._lenient = False
         self._verified: dict[tuple[bytes, bytes], Verified] = {}
+        self._latest: dict[bytes, Verified] = {}  # by program: other dims of it need little checking
         self._memory: _Memory = _EngineMemory(engine) if engine is not None else _ReferenceMemory()
 
     @property
@@ -107,8 +108,10 @@ class LoopbackLink:
         key = (flush.program, flush.dims_digest)
         verified = self._verified.get(key)
         if verified is None:
-            verified = verify(decode_program(self.programs[flush.program]), self.dims[flush.dims_digest], LIMITS)
-            self._verified[key] = verified
+            like = self._latest.get(flush.program)
+            program = like.bound.program if like is not None else decode_program(self.programs[flush.program])
+            verified = verify(program, self.dims[flush.dims_digest], LIMITS, like)
+            self._verified[key] = self._latest[flush.program] = verified
         return verified
 
 

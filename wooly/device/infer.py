@@ -13,6 +13,7 @@ import torch
 
 from wooly.device.backend import is_ours
 from wooly.device.schema import Kind, OpInfo
+from wooly.device.shapes import known
 
 __all__ = ["Unknown", "infer"]
 
@@ -30,6 +31,9 @@ class Unknown(Exception):
 
 def infer(info: OpInfo, values: Sequence[Any], op: Any = None) -> Any:
     """The result of ``info`` (or of its functional form ``op``) as meta tensors, in the structure torch returns; raises Unknown."""
+    result = known(info.name, values)
+    if result is not None:
+        return result
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
     for arg, value in zip(info.args, values, strict=True):
