@@ -6,6 +6,7 @@ Structs are array-like: new fields go last and have defaults; nothing is renamed
 
 from __future__ import annotations
 
+import zlib
 from typing import Final
 
 import msgspec
@@ -21,6 +22,8 @@ __all__ = [
     "Done",
     "encode_batch",
     "decode_batch",
+    "pack_message",
+    "unpack_message",
     "encode_done",
     "decode_done",
 ]
@@ -126,6 +129,9 @@ class Done(msgspec.Struct, array_like=True, frozen=True, tag="done.v1"):
     launch_digest: bytes = b""
 
 
+_DEFLATED: Final = 0x78  # first byte of a zlib stream; no encoded batch begins with it, for a batch is an array
+_DEFLATE_BYTES_MIN: Final = 400
+
 _encoder: Final = msgspec.msgpack.Encoder()
 _batch: Final = msgspec.msgpack.Decoder(Batch)
 _done: Final = msgspec.msgpack.Decoder(Done)
@@ -141,6 +147,28 @@ def decode_batch(data: bytes) -> Batch:
         return _batch.decode(data)
     except UnicodeDecodeError as error:  # msgspec lets it through
         raise msgspec.DecodeError(str(error)) from None
+
+
+def pack_message(batch: bytes) -> bytes:
+    """An encoded batch as a message of the bus: deflated (zlib) where that is shorter and worth the time."""
+    if len(batch) < _DEFLATE_BYTES_MIN:
+        return batch
+    deflated = zlib.compress(batch, 1)
+    return deflated if len(deflated) < len(batch) else batch
+
+
+def unpack_message(data: bytes, bytes_max: int) -> bytes:
+    """The encoded batch in a message, at most ``bytes_max`` long. Raises msgspec.DecodeError."""
+    if data[:1] != bytes([_DEFLATED]):
+        return data
+    inflater = zlib.decompressobj()
+    try:
+        batch = inflater.decompress(data, bytes_max)
+    except zlib.error as error:
+        raise msgspec.DecodeError(f"cannot be inflated: {error}") from None
+    if not inflater.eof:
+        raise msgspec.DecodeError(f"inflates to more than {bytes_max} bytes, or ends early")
+    return batch
 
 
 def encode_done(done: Done) -> bytes:

@@ -11,7 +11,7 @@ import msgspec
 from blake3 import blake3
 
 from bus_schemas import faults
-from bus_schemas.batch import LIMITS, Batch, Fault, Limits, decode_batch
+from bus_schemas.batch import LIMITS, Batch, Fault, Limits, decode_batch, unpack_message
 from wis.encoding import DIGEST_BYTES
 
 __all__ = ["Bad", "read_batch", "content_digest"]
@@ -27,12 +27,13 @@ class Bad(Exception):
         self.fault = fault
 
 
-def read_batch(data: bytes, session: str, limits: Limits = LIMITS) -> Batch:
-    """The batch in ``data``, sent on ``session``'s subject. Raises Bad with every broken rule and its place."""
+def read_batch(data: bytes, session: str, limits: Limits = LIMITS) -> tuple[Batch, bytes]:
+    """The batch in message ``data``, sent on ``session``'s subject, and its encoding. Raises Bad with every broken rule and its place."""
     if len(data) > limits.batch_bytes_max:
         raise Bad(_fault(faults.OVERSIZED, [f"bytes @ batch: {len(data)} bytes, at most {limits.batch_bytes_max} are accepted"]))
     try:
-        batch = decode_batch(data)
+        body = unpack_message(data, limits.batch_bytes_max)
+        batch = decode_batch(body)
     except msgspec.DecodeError as error:
         raise Bad(_fault(faults.MALFORMED, [f"encoding @ batch: {error}"])) from None
     places = [*_contradictions(batch, session)]
@@ -41,7 +42,7 @@ def read_batch(data: bytes, session: str, limits: Limits = LIMITS) -> Batch:
     places = [*_excesses(batch, limits)]
     if places:
         raise Bad(_fault(faults.OVERSIZED, places))
-    return batch
+    return batch, body
 
 
 def content_digest(batch: Batch) -> bytes:

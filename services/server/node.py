@@ -125,7 +125,7 @@ class Node:
         self._counters.received += 1
         name = subject.rsplit(".", 1)[1]
         try:
-            batch = read_batch(data, name)
+            batch, body = read_batch(data, name)
         except Bad as bad:
             self._counters.refused += 1
             self._send_done(name, encode_done(Done(name, 0, fault=bad.fault)))
@@ -135,7 +135,7 @@ class Node:
             self._devices[0].refuse(name, batch.seq, _UNKNOWN)
             return
         device, session = found
-        device.batch(session, batch, data, position)
+        device.batch(session, batch, body, position)
 
     def _position(self) -> tuple[str, int]:
         """The batch stream, and the position up to which every batch is over."""

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from bus_schemas.batch import Batch, Read, Upload, encode_batch
+from bus_schemas.batch import Batch, Read, Upload, encode_batch, pack_message
 from wooly.link import Flush
 
 __all__ = ["BatchEncoder", "pack_handles"]
@@ -31,13 +31,13 @@ class BatchEncoder:
         self._bases: OrderedDict[bytes, tuple[bytes, bytes]] = OrderedDict()
 
     def encode(self, seq: int, flush: Flush, uploads: tuple[Upload, ...], trace: str = "") -> bytes:
-        """The batch, with the bodies that the node has not been sent yet."""
+        """The batch as a message, with the bodies that the node has not been sent yet."""
         program_body = b"" if not flush.program or self._is_known(flush.program) else flush.program_body
         dims_body, dims_delta = self._dims(flush)
         return self._batch(seq, flush, uploads, program_body, dims_body, dims_delta, trace)
 
     def encode_whole(self, seq: int, flush: Flush, uploads: tuple[Upload, ...], trace: str = "") -> bytes:
-        """The batch with all bodies: for a node that answered that it lacks some."""
+        """The batch as a message with all bodies: for a node that answered that it lacks some."""
         return self._batch(seq, flush, uploads, flush.program_body, flush.dims, None, trace)
 
     def _batch(
@@ -50,7 +50,7 @@ class BatchEncoder:
         dims_delta: tuple[bytes, bytes, bytes] | None,
         trace: str,
     ) -> bytes:
-        return encode_batch(
+        data = encode_batch(
             Batch(
                 session=self._session,
                 epoch=self._epoch,
@@ -69,6 +69,8 @@ class BatchEncoder:
                 trace=trace,
             )
         )
+        # Tensor data rarely deflates: a message that is mostly that goes as it is.
+        return data if 2 * sum(len(upload.inline) for upload in uploads) > len(data) else pack_message(data)
 
     def _is_known(self, digest: bytes) -> bool:
         """Has the node been sent this body? From now on it has."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import zlib
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bus_schemas.batch import LIMITS, Batch, Limits, Read, Upload, encode_batch
+from bus_schemas.batch import LIMITS, Batch, Limits, Read, Upload, encode_batch, pack_message
 from services.server.intake import Bad, content_digest, read_batch
 
 GOOD = Batch("s", 1, 1, program=bytes(32), dims=bytes(32), scalars=(1, 2.5, (0.0, 1.0)), handles=b"h")
@@ -20,7 +22,20 @@ def refused(batch: Batch, limits: Limits = LIMITS) -> tuple[str, list[str]]:
 
 
 def test_a_good_batch_passes() -> None:
-    assert read_batch(encode_batch(GOOD), "s") == GOOD
+    data = encode_batch(GOOD)
+    assert read_batch(data, "s") == (GOOD, data)
+
+
+def test_a_deflated_batch_passes_and_a_bomb_does_not() -> None:
+    data = encode_batch(msgspec.structs.replace(GOOD, scalars=(0.001,) * 500))
+    message = pack_message(data)
+    assert len(message) < len(data) // 10
+    assert read_batch(message, "s")[1] == data
+    with pytest.raises(Bad, match="refused") as caught:
+        read_batch(zlib.compress(bytes(LIMITS.batch_bytes_max + 1)), "s")
+    assert "inflates to more than" in caught.value.fault.places[0]
+    with pytest.raises(Bad):
+        read_batch(message[:-1], "s")
 
 
 @given(st.binary(max_size=200))
