@@ -17,7 +17,8 @@ from wis.program import BoundInstr, Operand, Scalar
 __all__ = ["sdpa", "sdpa_dx"]
 
 _TILE_BYTES = 256 << 10  # of scores: with keys and values of a head they stay in a core's L2
-_VECTOR_BYTES = 64
+_LINE_BYTES = 64
+_SHARE = 256  # queries of a unit, for which keys and values are packed once
 
 
 def sdpa(instr: BoundInstr) -> list[Record] | None:
@@ -33,16 +34,28 @@ def sdpa(instr: BoundInstr) -> list[Record] | None:
         return None
     heads, (m, n, d, e) = q.shape[1], (q.shape[2], k.shape[2], q.shape[3], v.shape[3])
     rows, width = _tile(m, n, wide)
-    tiles = -(-m // rows)
+    share = min(m, max(rows, _SHARE // rows * rows))
+    shares = -(-m // share)
     result = _target(build, o, wide)
-    reads, args = [q, k, v], _common(instr, wide, 3)
+    reads, args = [q, k, v], _common(instr, 3)
     mask = _mask(build, instr, 4, wide, args, reads)
     for name, x in (("q", q), ("k", k), ("v", v), ("o", result)):
         args |= _matrix_args(name, x)
-    args |= _lse_args(lse) | {"heads": heads, "m": m, "n": n, "d": d, "e": e, "rows": rows, "tiles": tiles, "width": width}
-    grain = rows * n * ((d + e) / 25.0 + 1.0)
-    scratch = (rows * width + rows) * wide.itemsize
-    units = q.shape[0] * heads * tiles
+    args |= _lse_args(lse) | {
+        "heads": heads,
+        "m": m,
+        "n": n,
+        "d": d,
+        "e": e,
+        "rows": rows,
+        "share": share,
+        "shares": shares,
+        "width": width,
+    }
+    args["gemv"] = Symbol(BLAS_LETTER[wide] + "gemv") if m == 1 and blas.available() else 0
+    grain = share * n * ((d + e) / 50.0 + 1.0)
+    scratch = (rows * width + rows + _panels(d, n) + _panels(n, e)) * wide.itemsize
+    units = q.shape[0] * heads * shares
     family = f"sdpa.{wide.text}.{mask}"
     build.call(family, units=units, grain=grain, reads=reads, writes=(result, lse), args=args, scratch_bytes=scratch)
     if result is not o:
@@ -65,13 +78,14 @@ def sdpa_dx(instr: BoundInstr) -> list[Record] | None:
     heads, (m, n, d, e) = q.shape[1], (q.shape[2], k.shape[2], q.shape[3], v.shape[3])
     rows, width = _tile(m, n, wide)
     targets = [_target(build, out, wide) for out in outs]
-    reads, args = [do, q, k, v, o, lse], _common(instr, wide, 6)
+    reads, args = [do, q, k, v, o, lse], _common(instr, 6)
     mask = _mask(build, instr, 7, wide, args, reads)
     for name, x in zip(("do", "q", "k", "v", "o", "dq", "dk", "dv"), (do, q, k, v, o, *targets), strict=True):
         args |= _matrix_args(name, x)
     args |= _lse_args(lse) | {"heads": heads, "m": m, "n": n, "d": d, "e": e, "rows": rows, "width": width}
-    grain = m * n * ((3 * d + 2 * e) / 25.0 + 1.0)
-    scratch = 2 * rows * width * wide.itemsize
+    grain = m * n * ((3 * d + 2 * e) / 50.0 + 1.0)
+    panels = _panels(d, n) + _panels(e, n) + _panels(n, d) + _panels(rows, d) + _panels(rows, e)
+    scratch = (2 * rows * width + panels) * wide.itemsize
     units = q.shape[0] * heads
     family = f"sdpa_dx.{wide.text}.{mask}"
     build.call(family, units=units, grain=grain, reads=reads, writes=targets, args=args, scratch_bytes=scratch)
@@ -88,11 +102,11 @@ def _wide(instr: BoundInstr) -> DType:
 
 
 def _supported(instr: BoundInstr) -> bool:
-    return blas.available() and not overlaps(instr) and _wide(instr) in (DType.F32, DType.F64)
+    return not overlaps(instr) and _wide(instr) in (DType.F32, DType.F64)
 
 
 def _matrix(build: Build, x: View, wide: DType) -> View:
-    """``x`` as matrices BLAS can read: of type ``wide``, with neighbouring columns; packed when it is not."""
+    """``x`` as matrices that products can read: of type ``wide``, with neighbouring columns; packed when it is not."""
     return x if x.dtype is wide and _readable(x) else build.packed(x, wide)
 
 
@@ -107,19 +121,21 @@ def _target(build: Build, out: View, wide: DType) -> View:
 
 def _tile(m: int, n: int, wide: DType) -> tuple[int, int]:
     """(queries of a tile, elements of a row of scores)."""
-    lanes = _VECTOR_BYTES // wide.itemsize
-    width = -(-n // lanes) * lanes
+    lanes = _LINE_BYTES // wide.itemsize
+    width = (-(-n // lanes) | 1) * lanes  # an odd number of cache lines: rows spread over all sets
     fitting = _TILE_BYTES // (width * wide.itemsize) // 8 * 8
     return min(m, max(16, min(128, fitting))), width
 
 
-def _common(instr: BoundInstr, wide: DType, scale: int) -> dict[str, Arg]:
-    letter, factor = BLAS_LETTER[wide], instr.ins[scale]
+def _panels(k: int, n: int) -> int:
+    """Elements of [k, n] packed into panels, whatever their width."""
+    return k * (-(-n // 64) * 64)
+
+
+def _common(instr: BoundInstr, scale: int) -> dict[str, Arg]:
+    factor = instr.ins[scale]
     assert isinstance(factor, Scalar)
-    return {
-        "gemm": Symbol(letter + "gemm"), "gemv": Symbol(letter + "gemv"), "scale": ScalarArg(factor.slot, factor.dtype),
-        "causal": instr.attrs[0],
-    }  # fmt: skip
+    return {"scale": ScalarArg(factor.slot, factor.dtype), "causal": instr.attrs[0]}
 
 
 def _mask(build: Build, instr: BoundInstr, at: int, wide: DType, args: dict[str, Arg], reads: list[View]) -> str:
