@@ -47,7 +47,10 @@ class _Generator:
         return options[self.pick(0, len(options) - 1)]
 
     def shape(self, least: int = 0, most: int = 4) -> tuple[int, ...]:
-        return tuple(self.choose((1, 2, 3, 4, 5, 0)) for _ in range(self.pick(least, most)))
+        sizes = [self.choose((1, 2, 3, 4, 5, 2, 3, 1, 0)) for _ in range(self.pick(least, most))]
+        if sizes and self.pick(0, 3) == 0:
+            sizes[self.pick(0, len(sizes) - 1)] = self.choose((31, 32, 33, 67, 130))  # beside the widths of vectors and lanes
+        return tuple(sizes)
 
     def layout(self, dtype: DType, shape: tuple[int, ...], make: Callable[..., Operand]) -> Operand:
         """A new buffer seen through a view without repeats: permuted, reversed, with gaps, behind an offset."""

@@ -103,6 +103,17 @@ def _pow(a: Array, b: Array) -> Array:
     return np.where(negative, np.where((a == 1) | (a == -1), unit, zero), result)
 
 
+def _number_wins(f: Function) -> Function:
+    """``f`` where both are numbers, else the number. Not np.fmin and np.fmax: those let a signalling NaN win."""
+
+    def g(a: Array, b: Array) -> Array:
+        if not _is_float(a):
+            return f(a, b)
+        return np.where(np.isnan(a), b, np.where(np.isnan(b), a, f(a, b)))
+
+    return g
+
+
 def _shift(left: bool) -> Function:
     def f(a: Array, b: Array) -> Array:
         width = 8 * a.dtype.itemsize
@@ -184,8 +195,8 @@ MAP: Final[dict[str, Function]] = {
     "atan2": _wide(np.arctan2),
     "min": np.minimum,
     "max": np.maximum,
-    "fmin": np.fmin,
-    "fmax": np.fmax,
+    "fmin": _number_wins(np.minimum),
+    "fmax": _number_wins(np.maximum),
     "and": np.bitwise_and,
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,
