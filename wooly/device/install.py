@@ -36,7 +36,7 @@ _LEFT_OUT: Final = frozenset(
     detach detach_ alias lift lift_fresh resize_as_ requires_grad_ is_same_size set_data retain_grad _version
     sym_size sym_numel sym_stride sym_storage_offset _unsafe_view new_empty empty_like new_empty_strided _lazy_clone
     is_coalesced dense_dim _nnz _has_compatible_shallow_copy_type is_pinned _pin_memory record_stream q_scale q_zero_point
-    _fw_primal _make_dual unsafe_chunk unsafe_split unsafe_split_with_sizes _resize_output _resize_output_ _conj_physical
+    _fw_primal _make_dual unsafe_chunk unsafe_split unsafe_split_with_sizes _resize_output _resize_output_
     _thnn_fused_lstm_cell _thnn_fused_gru_cell
     copy is_set_to empty set_ resize_ equal _local_scalar_dense _copy_from _copy_from_and_resize empty_strided
     """.split()
@@ -124,8 +124,10 @@ def _is_lowered(info: OpInfo) -> bool:
 def _generated(aten: Any, name: str) -> None:
     """Register a generated kernel for ``name`` where the device needs one."""
     base = name[6:].partition(".")[0]
-    if base in _LEFT_OUT or any(part in name for part in _OTHER_BACKENDS) or has_kernel(name, "CompositeImplicitAutograd"):
+    if base in _LEFT_OUT or any(part in name for part in _OTHER_BACKENDS):
         return
+    if has_kernel(name, "CompositeImplicitAutograd") and not (name in LOWERINGS and has_kernel(name, "Autograd")):
+        return  # torch composes it above autograd; a kernel below would cut its gradient off, but for those with a gradient of their own
     op = overload(name)
     if op is None:
         return

@@ -1,0 +1,154 @@
+"""What surrounds a call: threads, modes, default types, what is sent when."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from tests.support.device import link
+from wooly.device import recorder
+from wooly.device.lowering import LOWERINGS
+from wooly.device.memory import MEMORY
+from wooly.device.recorder import RECORDER
+from wooly.link import Flush
+
+
+def test_threads_record_side_by_side() -> None:
+    results: dict[int, float] = {}
+
+    def work(seed: int) -> None:
+        x = torch.full((4,), float(seed), device="cuda")
+        for i in range(60):
+            x = (x + i) * 0.5
+            if i % 20 == 19:
+                x.sum().item()
+        results[seed] = x.sum().item()
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    for seed, result in results.items():
+        x = float(seed)
+        for i in range(60):
+            x = (x + i) * 0.5
+        assert result == pytest.approx(4 * x)
+    assert len(results) == 4
+
+
+def test_the_default_type_is_part_of_what_plans_stand_on() -> None:
+    def types() -> list[torch.dtype]:
+        return [torch.ones(2, device="cuda").dtype, (torch.arange(3, device="cuda") / 2).dtype]
+
+    assert types() == [torch.float32] * 2
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert types() == [torch.float64] * 2
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert types() == [torch.float32] * 2
+
+
+def test_numbers_of_different_kinds_are_different_calls() -> None:
+    """1, 1.0 and True are equal in Python, and give different result types."""
+    x = torch.arange(3, device="cuda")
+    assert [(x + n).dtype for n in (1, 1.0, True, 1j)] == [torch.int64, torch.float32, torch.int64, torch.complex64]
+    assert [(x * n).tolist()[2] for n in (2, 2.5, False)] == [4, 5.0, 0]
+
+
+def test_a_number_that_changes_is_not_a_new_template() -> None:
+    x = torch.ones(3, device="cuda")
+    (x * 0.5 + 1.5).pow(2.0)
+    known = RECORDER.counters.templates
+    values = [((x * n + n).cpu()[0].item(), n) for n in (0.1, 0.2, 3.0)]
+    assert RECORDER.counters.templates == known
+    for value, n in values:
+        assert value == pytest.approx(2 * n)
+
+
+def test_outputs_have_torchs_strides() -> None:
+    for make in (
+        lambda x: x.t() + 1,
+        lambda x: torch.empty_like(x.t()),
+        lambda x: x.t().relu().clone(),
+        lambda x: x.t().contiguous(),
+        lambda x: x.expand(3, 4, 5).exp(),
+        lambda x: F.conv2d(x.view(1, 2, 2, 5).to(memory_format=torch.channels_last), torch.ones(2, 2, 2, 2, device=x.device)),
+    ):
+        ours, cpu = make(torch.ones(4, 5, device="cuda")), make(torch.ones(4, 5))
+        assert ours.stride() == cpu.stride()
+
+
+def test_modes() -> None:
+    x = torch.ones(3, device="cuda")
+    with torch.inference_mode():
+        y = (x + 1).view(3)[1:]
+        assert y.is_inference() and y.tolist() == [2, 2]
+    with torch.device("cuda"):
+        assert torch.zeros(2).device.type == "cuda" and (torch.zeros(2) + x[:2]).tolist() == [1, 1]
+        assert x.cpu().device.type == "cpu"
+
+
+def test_nothing_is_sent_until_something_is_looked_at(flushes: list[Flush]) -> None:
+    RECORDER.flush()
+    flushes.clear()
+    x = torch.ones(3, device="cuda")
+    y = (x * 2).sum()
+    assert not flushes
+    assert y.item() == 6.0
+    assert len(flushes) == 1 and flushes[0].n_ops == 3
+
+
+def test_a_long_script_is_sent_in_pieces(flushes: list[Flush], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records that do not fit one program go in two: what the first half makes for the second outlives it."""
+    from wooly.device import programs
+
+    RECORDER.synchronize()
+    flushes.clear()
+    small = type(programs.LIMITS)(instructions_max=16)
+    monkeypatch.setattr(programs, "LIMITS", small)
+    x = torch.ones(3, device="cuda")
+    for _ in range(40):
+        x = x + 1
+    assert x.tolist() == [41, 41, 41]
+    assert len(flushes) > 2
+    RECORDER.synchronize()
+    gc.collect()
+
+
+def test_memory_is_steady_over_steps() -> None:
+    net = torch.nn.Linear(4, 4, device="cuda")
+    step = torch.optim.AdamW(net.parameters())
+    seen = []
+    for _ in range(6):
+        step.zero_grad()
+        net(torch.ones(2, 4, device="cuda")).square().sum().backward()
+        step.step()
+        torch.cuda.synchronize()
+        seen.append((len(link().handles), MEMORY.allocated))
+    assert len(set(seen[2:])) == 1
+
+
+def test_every_lowering_belongs_to_an_operator_that_reaches_it() -> None:
+    """A lowering under a misspelt name would silently never be used."""
+    from wooly.device.install import kernel_names
+    from wooly.device.schema import describe, functional_of, overload
+
+    names = set(kernel_names()) | {"aten::copy_", "aten::_to_copy"}
+    reached = set(names)
+    for name in names:
+        info = describe(name, overload(name))
+        if info.mutates:
+            reached.add(functional_of(info) or name)
+    unreached = [name for name in LOWERINGS if name not in reached]
+    assert not unreached
+
+
+def test_counters_are_public() -> None:
+    counted = recorder.stats()
+    assert set(counted) >= {"ops", "batches", "waits", "wire_bytes", "fallbacks"} and counted["ops"] > 0
