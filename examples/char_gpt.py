@@ -1,4 +1,4 @@
-"""Train a 4-layer GPT on the characters of Python's licence and a sample of its library's documentation, then let it write. Plain PyTorch."""
+"""Train a 4-layer GPT on the characters of Python's licence and its library's docstrings, then let it write. Plain PyTorch."""
 
 import argparse
 import inspect
@@ -11,7 +11,7 @@ from rich.progress import track
 from torch import nn
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--steps", type=int, default=150)
+parser.add_argument("--steps", type=int, default=260)
 parser.add_argument("--batch", type=int, default=8)
 parser.add_argument("--context", type=int, default=128)
 parser.add_argument("--width", type=int, default=256)

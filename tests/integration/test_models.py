@@ -1,6 +1,7 @@
 """Unmodified scripts on our device give what they give on the CPU, and the same bits each time.
 
-The scripts stand in tests/integration/scripts; each runs as its author would run it, once on the CPU and twice on a node of an embedded stack.
+The scripts stand in tests/integration/scripts; each runs as its author would run it, once on the CPU and twice on a node of an
+embedded stack.
 """
 
 from __future__ import annotations
