@@ -2,7 +2,8 @@
 
 Every round makes one valid instruction of any op, with random layouts, types and operand bytes, and runs it on the backend and on the
 definition. What the specification calls exact must agree bit by bit (NaN with any NaN), the rest within its tolerance; so must the
-traps, and nothing may be written outside of the outputs. A failure prints its seed and the program; the same seed repeats it.
+traps, and nothing may be written outside of the outputs. ``--chains`` makes programs of several exact instructions that feed each other
+instead, which is what planning and fusion are tested by. A failure prints its seed and the program; the same seed repeats it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from wis.verify import Verified, verify
 Array = np.ndarray[Any, Any]
 _ROUNDED = {Kind.MATMUL, Kind.CONV, Kind.COARSE, Kind.RANDOM}
 _ROUNDED_NAMES = NAMED | {"avg_pool", "avg_pool_dx", "recip", "iota", "mod", "fmod", "floor_div"}
+_SEE_SIGNS_OF_NAN = {"sign_bit", "copysign"}
 _TOLERANCE = {DType.F16: 4e-3, DType.BF16: 3e-2, DType.F32: 2e-5, DType.F64: 1e-11, DType.C64: 1e-4, DType.C128: 1e-10}
 
 
@@ -36,22 +38,25 @@ def main() -> None:
     arguments.add_argument("--seconds", type=float, default=60)
     arguments.add_argument("--backend", default="host")
     arguments.add_argument("--ops", default="", help="comma-separated names; default all")
+    arguments.add_argument("--chains", action="store_true")
     arguments.add_argument("--seed", type=int, default=None)
     options = arguments.parse_args()
     ops = [op for op in OPS if not options.ops or op.name in options.ops.split(",")]
+    if options.chains:
+        ops = [op for op in ops if op.kind not in _ROUNDED and op.name not in _ROUNDED_NAMES | _SEE_SIGNS_OF_NAN]
     engine = create_engine(options.backend, cache_dir=None, threads=1, vram_bytes=1 << 30)
     try:
-        _loop(engine, ops, options.seconds, options.seed)
+        _loop(engine, ops, options)
     finally:
         engine.close()
 
 
-def _loop(engine: Engine, ops: list[Op], seconds: float, seed: int | None) -> None:
+def _loop(engine: Engine, ops: list[Op], options: argparse.Namespace) -> None:
     failed: Counter[str] = Counter()
-    first = current = seed if seed is not None else time.time_ns() % (1 << 40)
-    end = time.monotonic() + seconds
-    while current == first or (seed is None and time.monotonic() < end):
-        name, complaint = one_round(engine, ops, current)
+    first = current = options.seed if options.seed is not None else time.time_ns() % (1 << 40)
+    end = time.monotonic() + options.seconds
+    while current == first or (options.seed is None and time.monotonic() < end):
+        name, complaint = one_round(engine, ops, current, 6 if options.chains else 1)
         if complaint:
             failed[name] += 1
             if failed[name] <= 2:  # enough to look at
@@ -62,28 +67,30 @@ def _loop(engine: Engine, ops: list[Op], seconds: float, seed: int | None) -> No
         raise SystemExit(1)
 
 
-def one_round(engine: Engine, ops: list[Op], seed: int) -> tuple[str, str]:
-    """(op, what disagrees or "")."""
+def one_round(engine: Engine, ops: list[Op], seed: int, length: int = 1) -> tuple[str, str]:
+    """(ops, what disagrees or "")."""
     rng = random.Random(seed)
-    picks = iter([1])  # one instruction
+    picks = iter([length])  # the generator's first question
 
     def pick(low: int, high: int) -> int:
         return next(picks, None) or rng.randint(low, high)
 
     program, dims, scalars = random_program(pick, ops)
     verified = verify(program, dims, LIMITS)
-    instr = verified.bound.code[0]
-    start = [_fill(verified, number, buffer, seed) for number, buffer in enumerate(buffers_for(verified, seed % (1 << 32)))]
+    names = ",".join(dict.fromkeys(instr.op.name for instr in verified.bound.code))
+    start = buffers_for(verified, seed % (1 << 32))
+    if length == 1:
+        start = [_fill(verified, number, buffer, seed) for number, buffer in enumerate(start)]
     want = [None if b is None else b.copy() for b in start]
     trapped = bool(run(verified, scalars, want))
     try:
         got, engine_trapped = _on_engine(engine, verified, scalars, start)
     except Exception as error:  # whatever a backend raises on a valid program is the finding
-        return instr.op.name, f"raised {type(error).__name__}: {error}\n{print_program(program, dims)}"
-    complaint = _compare(verified, instr, want, got)
+        return names, f"raised {type(error).__name__}: {error}\n{print_program(program, dims)}"
+    complaint = _compare(verified, want, got)
     if not complaint and trapped != engine_trapped:
         complaint = f"trap is {engine_trapped}, expected {trapped}"
-    return instr.op.name, f"{complaint}\n{print_program(program, dims)}scalars {scalars}" if complaint else ""
+    return names, f"{complaint}\n{print_program(program, dims)}scalars {scalars}" if complaint else ""
 
 
 def _fill(verified: Verified, number: int, buffer: Array | None, seed: int) -> Array | None:
@@ -121,8 +128,9 @@ def _on_engine(engine: Engine, verified: Verified, scalars: Any, start: list[Arr
         space.close()
 
 
-def _compare(verified: Verified, instr: BoundInstr, want: list[Array | None], got: list[Array | None]) -> str:
-    outs = {out.buffer: out.dtype for out in instr.outs}
+def _compare(verified: Verified, want: list[Array | None], got: list[Array | None]) -> str:
+    outs = {out.buffer: out.dtype for instr in verified.bound.code for out in instr.outs}
+    instr = verified.bound.code[-1]
     for number, (a, b) in enumerate(zip(want, got, strict=True)):
         if a is None or b is None or number not in outs:
             if a is not None and b is not None and a.tobytes() != b.tobytes():
