@@ -60,6 +60,7 @@ class Lowering:
     def __init__(self, toolchain: Toolchain) -> None:
         self._toolchain = toolchain
         self._kernels: dict[LoopKernel, int] = {}
+        self._functions: dict[str, int] = {}
         self._seal = _emitter_digest()
 
     @property
@@ -118,10 +119,12 @@ class Lowering:
 
     def _library(self, fn: str) -> int:
         """The address of a library function, with what it calls loaded before it."""
-        for other in library.requires(fn):
-            self._library(other)
-        source = library.source(fn)
-        return self._toolchain.function(source, fn, lambda: source, optimise=True)
+        if fn not in self._functions:
+            for other in library.requires(fn):
+                self._library(other)
+            source = library.source(fn)
+            self._functions[fn] = self._toolchain.function(source, fn, lambda: source, optimise=True)
+        return self._functions[fn]
 
 
 def _arg(x: int | Access | Scalar) -> Arg:
