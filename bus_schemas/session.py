@@ -61,7 +61,10 @@ class OpenSession(msgspec.Struct, frozen=True):
 
 
 class SessionOpened(msgspec.Struct, frozen=True):
-    """The node's answer; ``fault`` set when refused. ``token`` opens the data port. ``gpus``: the devices the session is on."""
+    """The node's answer; ``fault`` set when refused. ``token`` opens the data port. ``gpus``: the devices the session is on.
+
+    ``task``: the controller's task id, or empty; the client fills it in, who asked for it.
+    """
 
     session: str
     epoch: int
@@ -72,6 +75,7 @@ class SessionOpened(msgspec.Struct, frozen=True):
     lease_ms: int = 30_000
     fault: Fault | None = None
     gpus: tuple[int, ...] = ()
+    task: str = ""
 
 
 class CloseSession(msgspec.Struct, frozen=True):

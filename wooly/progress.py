@@ -14,6 +14,7 @@ from bus_schemas.session import SessionClosed, SessionOpened
 __all__ = ["opened", "closed", "opened_text", "closed_text", "credits_text"]
 
 _MICRO = 1_000_000
+_BILLING_S = 2.0
 
 
 def credits_text(micro: int) -> str:
@@ -33,12 +34,28 @@ def opened_text(info: SessionOpened, tenant: str) -> str:
     return f"wooly: node {node.name}, GPU {index} ({name}), tenant {tenant}"
 
 
-def closed_text(totals: SessionClosed, seconds: float) -> str:
-    """What the session used."""
-    return (
-        f"wooly: {seconds:.1f} s, {totals.launches} launches, {totals.core_ns / 1e9:.3f} core-seconds; "
-        f"credits: {credits_text(totals.core_credits_micro)} core, {credits_text(totals.vram_credits_micro)} VRAM"
-    )
+def closed_text(totals: SessionClosed, seconds: float, credits: str = "") -> str:
+    """What the session used. ``credits``: what billing says of it, when it says something."""
+    core_s = totals.core_ns / 1e9
+    cores = f"{core_s:.1f} core-seconds" if core_s >= 1 else f"{core_s * 1e3:.1f} core-milliseconds"
+    gib_s = totals.byte_ms / 1e3 / (1 << 30)
+    return f"wooly: {seconds:.1f} s, {totals.launches} launches, {cores}, {gib_s:.3g} GiB-seconds{'; ' + credits if credits else ''}"
+
+
+def _credits(billing_url: str, task: str) -> str:
+    """What billing has of a task so far; empty when it does not answer at once or does not know the task."""
+    if not (billing_url and task):
+        return ""
+    import json
+    import urllib.request
+
+    try:
+        with urllib.request.urlopen(f"{billing_url.rstrip('/')}/api/v1/billing/credits?by=task", timeout=_BILLING_S) as answer:
+            items = json.loads(answer.read())["items"]
+        line = next(item for item in items if item["key"] == task)
+        return f"credits: {line['core_credits']} core, {line['vram_credits']} VRAM"
+    except (OSError, ValueError, KeyError, TypeError, StopIteration):
+        return ""  # the bill can be asked for later; the end of a script must not fail for it
 
 
 def _say(line: str) -> None:
@@ -54,9 +71,9 @@ def opened(info: SessionOpened, tenant: str) -> float:
     return time.monotonic()
 
 
-def closed(totals: SessionClosed | None, opened_at_s: float) -> None:
+def closed(totals: SessionClosed | None, opened_at_s: float, billing_url: str = "", task: str = "") -> None:
     """Say what it used; ``totals`` None: the node did not say."""
     if totals is None:
         _say("wooly: the node did not say what the session used; `wooly credits` shows the bill")
     else:
-        _say(closed_text(totals, time.monotonic() - opened_at_s))
+        _say(closed_text(totals, time.monotonic() - opened_at_s, _credits(billing_url, task)))

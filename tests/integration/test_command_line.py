@@ -52,7 +52,7 @@ def test_a_run_is_placed_executed_and_billed(stack: EmbeddedStack, wooly: Wooly)
     assert name and rest.split()[1] == "argument" and float(rest.split()[0]) > 0
     first, last = run.stderr.strip().splitlines()[0], run.stderr.strip().splitlines()[-1]
     assert first == f"wooly: node local, GPU 0 ({name}), tenant team-a"
-    assert last.startswith("wooly: ") and "launches" in last and "core-seconds" in last
+    assert last.startswith("wooly: ") and "launches" in last and "core-" in last and "GiB-seconds" in last
 
     tasks = json.loads(wooly("tasks", "--json", **where).stdout)["items"]
     assert len(tasks) == 1

@@ -73,7 +73,7 @@ def open_on_node(bus: BusThread, config: Config, title: str, device: int) -> Ses
         raise from_fault(opened.fault.name, opened.fault.message, opened.fault.places)
     if opened.node is None:
         raise ProtocolError("the node opened a session without saying who it is; client and node are of different versions")
-    return opened
+    return msgspec.structs.replace(opened, task=task)
 
 
 def _open(bus: BusThread, node: str, request: OpenSession) -> SessionOpened:

@@ -267,6 +267,36 @@ def test_recurrent_layers(layer: nn.Module) -> None:
         same(layer(x.cuda())[0], expected.detach())
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_lazy_modules(when: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.LazyLinear(3), nn.LazyBatchNorm1d())
+    x = numbers(4, 5)
+    if when == "before":
+        model.to("cuda")
+    assert model(x.to("cuda" if when == "before" else "cpu")).shape == (4, 3)
+    model.cuda()
+    weight = model[0].weight
+    assert weight.shape == (3, 5) and weight.is_cuda and type(weight) is nn.Parameter
+    with torch.no_grad():
+        same(model[0](x.cuda()), x @ weight.cpu().t() + model[0].bias.cpu())
+
+
+def test_packed_sequences() -> None:
+    from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+    layer = nn.LSTM(3, 4, 2, batch_first=True, bidirectional=True)
+    x = numbers(3, 6, 3)
+
+    def run(inputs: torch.Tensor) -> torch.Tensor:
+        packed = pack_padded_sequence(inputs, torch.tensor([6, 4, 2]), batch_first=True)
+        return pad_packed_sequence(layer(packed)[0], batch_first=True)[0].detach()
+
+    expected = run(x)
+    layer.cuda()
+    same(run(x.cuda()), expected)
+
+
 def test_cells() -> None:
     for cell in (nn.LSTMCell(3, 4), nn.GRUCell(3, 4)):
         x = numbers(2, 3)

@@ -69,6 +69,9 @@ def _moves() -> None:
 
     put(Tensor, "to", to)
     put(Tensor, "cuda", cuda)
+    # The parameters of lazy modules allow methods by identity, from a list made while torch was imported.
+    lazy: Any = torch.nn.parameter
+    lazy.UninitializedTensorMixin._allowed_methods.extend([to, cuda])
 
 
 def _types() -> None:
