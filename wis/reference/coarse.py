@@ -13,6 +13,7 @@ import numpy as np
 
 from wis.reference import special
 from wis.reference.access import Array
+from wis.reference.elementwise import wide
 
 __all__ = [
     "softmax", "log_softmax", "softmax_dx", "log_softmax_dx", "layer_norm", "layer_norm_dx", "layer_norm_dwb", "gelu", "gelu_dx", "silu",
@@ -70,23 +71,35 @@ _TANH_SCALE = math.sqrt(2 / math.pi)
 _TANH_CUBE = 0.044715
 
 
+@wide
+def _gelu_tanh(x: Array) -> Array:
+    return np.asarray(0.5 * x * (1.0 + np.tanh(_TANH_SCALE * (x + _TANH_CUBE * x * x * x))))
+
+
+@wide
+def _gelu_erf(x: Array) -> Array:
+    return np.asarray(0.5 * x * special.erfc(-x * _SQRT_HALF))
+
+
+@wide
+def _gelu_tanh_dx(dy: Array, x: Array) -> Array:
+    t = np.tanh(_TANH_SCALE * (x + _TANH_CUBE * x * x * x))
+    slope = 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * _TANH_SCALE * (1.0 + 3.0 * _TANH_CUBE * x * x)
+    return np.asarray(dy * slope)
+
+
+@wide
+def _gelu_erf_dx(dy: Array, x: Array) -> Array:
+    slope = 0.5 * special.erfc(-x * _SQRT_HALF) + x * np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+    return np.asarray(dy * slope)
+
+
 def gelu(x: Array, tanh: bool) -> Array:
-    wide = x.astype(np.float64)
-    if tanh:
-        y = 0.5 * wide * (1.0 + np.tanh(_TANH_SCALE * (wide + _TANH_CUBE * wide * wide * wide)))
-    else:
-        y = 0.5 * wide * special.erfc(-wide * _SQRT_HALF)
-    return np.asarray(y).astype(x.dtype)
+    return _gelu_tanh(x) if tanh else _gelu_erf(x)
 
 
 def gelu_dx(dy: Array, x: Array, tanh: bool) -> Array:
-    wide = x.astype(np.float64)
-    if tanh:
-        t = np.tanh(_TANH_SCALE * (wide + _TANH_CUBE * wide * wide * wide))
-        slope = 0.5 * (1.0 + t) + 0.5 * wide * (1.0 - t * t) * _TANH_SCALE * (1.0 + 3.0 * _TANH_CUBE * wide * wide)
-    else:
-        slope = 0.5 * special.erfc(-wide * _SQRT_HALF) + wide * np.exp(-0.5 * wide * wide) / math.sqrt(2 * math.pi)
-    return np.asarray(dy * slope).astype(x.dtype)
+    return _gelu_tanh_dx(dy, x) if tanh else _gelu_erf_dx(dy, x)
 
 
 def silu(x: Array) -> Array:

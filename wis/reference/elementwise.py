@@ -7,6 +7,7 @@ May live here: per-element meaning. May not: operands, shapes, buffers.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any, Final
 
 import numpy as np
@@ -15,18 +16,28 @@ from wis.dtypes import DType
 from wis.reference import fused_multiply, special
 from wis.reference.access import Array
 
-__all__ = ["MAP", "native_nextafter"]
+__all__ = ["MAP", "function", "wide"]
 
 Function = Callable[..., Array]
 
 
-def _wide(f: Callable[..., Any]) -> Function:
-    """``f`` evaluated in f64 or complex128, rounded to the type of its first argument."""
+_CHUNK: Final = 1 << 13  # elements; the f64 temporaries of a chunk stay in a core's cache
+
+
+def wide(f: Callable[..., Any]) -> Function:
+    """``f`` evaluated in f64 or complex128, rounded to the type of its first argument. ``f`` works element by element."""
 
     def g(*args: Array) -> Array:
         kind = args[0].dtype
-        wide = np.complex128 if kind.kind == "c" else np.float64
-        return np.asarray(f(*(a.astype(wide) for a in args))).astype(kind)
+        computed = np.complex128 if kind.kind == "c" else np.float64
+        shape = np.broadcast_shapes(*(a.shape for a in args))
+        flat = [a if a.ndim == 0 else np.broadcast_to(a, shape).reshape(-1) for a in args]
+        result = np.empty(prod(shape), kind)
+        for start in range(0, len(result), _CHUNK):
+            result[start : start + _CHUNK] = f(
+                *(a.astype(computed) if a.ndim == 0 else a[start : start + _CHUNK].astype(computed) for a in flat)
+            )
+        return result.reshape(shape)
 
     return g
 
@@ -93,7 +104,7 @@ def _fmod(a: Array, b: Array) -> Array:
 
 def _pow(a: Array, b: Array) -> Array:
     if _is_float(a):
-        return _wide(np.power)(a, b)
+        return wide(np.power)(a, b)
     if a.dtype.kind == "u":
         return np.asarray(np.power(a, b))
     negative = b < 0
@@ -132,11 +143,6 @@ def _complex(re: Array, im: Array) -> Array:
     return result
 
 
-def native_nextafter(a: Array, b: Array) -> Array:
-    """The neighbour in f16 or bf16 itself: the one MAP op that must not compute in f32. The operands hold such values as f32."""
-    return np.asarray(np.nextafter(a, b))
-
-
 MAP: Final[dict[str, Function]] = {
     "cast": lambda x: x,
     "where": lambda c, a, b: np.asarray(np.where(c, a, b)),
@@ -144,34 +150,34 @@ MAP: Final[dict[str, Function]] = {
     "abs": np.abs,
     "sign": _sign,
     "not": np.invert,
-    "exp": _wide(np.exp),
-    "exp2": _wide(np.exp2),
-    "expm1": _wide(np.expm1),
-    "log": _wide(np.log),
-    "log2": _wide(np.log2),
-    "log10": _wide(np.log10),
-    "log1p": _wide(np.log1p),
-    "sqrt": lambda x: np.sqrt(x) if x.dtype.kind == "f" else _wide(np.sqrt)(x),
-    "rsqrt": _wide(lambda x: 1.0 / np.sqrt(x)),
+    "exp": wide(np.exp),
+    "exp2": wide(np.exp2),
+    "expm1": wide(np.expm1),
+    "log": wide(np.log),
+    "log2": wide(np.log2),
+    "log10": wide(np.log10),
+    "log1p": wide(np.log1p),
+    "sqrt": lambda x: np.sqrt(x) if x.dtype.kind == "f" else wide(np.sqrt)(x),
+    "rsqrt": wide(lambda x: 1.0 / np.sqrt(x)),
     "recip": _recip,
-    "sin": _wide(np.sin),
-    "cos": _wide(np.cos),
-    "tan": _wide(np.tan),
-    "asin": _wide(np.arcsin),
-    "acos": _wide(np.arccos),
-    "atan": _wide(np.arctan),
-    "sinh": _wide(np.sinh),
-    "cosh": _wide(np.cosh),
-    "tanh": _wide(np.tanh),
-    "asinh": _wide(np.arcsinh),
-    "acosh": _wide(np.arccosh),
-    "atanh": _wide(np.arctanh),
-    "erf": _wide(special.erf),
-    "erfc": _wide(special.erfc),
-    "erfinv": _wide(special.erfinv),
-    "lgamma": _wide(special.lgamma),
-    "digamma": _wide(special.digamma),
-    "sigmoid": _wide(_sigmoid),
+    "sin": wide(np.sin),
+    "cos": wide(np.cos),
+    "tan": wide(np.tan),
+    "asin": wide(np.arcsin),
+    "acos": wide(np.arccos),
+    "atan": wide(np.arctan),
+    "sinh": wide(np.sinh),
+    "cosh": wide(np.cosh),
+    "tanh": wide(np.tanh),
+    "asinh": wide(np.arcsinh),
+    "acosh": wide(np.arccosh),
+    "atanh": wide(np.arctanh),
+    "erf": wide(special.erf),
+    "erfc": wide(special.erfc),
+    "erfinv": wide(special.erfinv),
+    "lgamma": wide(special.lgamma),
+    "digamma": wide(special.digamma),
+    "sigmoid": wide(_sigmoid),
     "floor": np.floor,
     "ceil": np.ceil,
     "round": np.rint,
@@ -192,7 +198,7 @@ MAP: Final[dict[str, Function]] = {
     "mod": _mod,
     "fmod": _fmod,
     "pow": _pow,
-    "atan2": _wide(np.arctan2),
+    "atan2": wide(np.arctan2),
     "min": np.minimum,
     "max": np.maximum,
     "fmin": _number_wins(np.minimum),
@@ -202,7 +208,7 @@ MAP: Final[dict[str, Function]] = {
     "xor": np.bitwise_xor,
     "shl": _shift(True),
     "shr": _shift(False),
-    "hypot": _wide(np.hypot),
+    "hypot": wide(np.hypot),
     "copysign": np.copysign,
     "nextafter": np.nextafter,
     "eq": np.equal,
@@ -218,6 +224,6 @@ MAP: Final[dict[str, Function]] = {
 def function(name: str, dtype: DType) -> Function:
     """The function of op ``name`` for an output (and operands) of ``dtype``."""
     if name == "nextafter" and dtype in (DType.F16, DType.BF16):
-        kind = dtype.numpy
-        return lambda a, b: native_nextafter(a.astype(kind), b.astype(kind))
+        kind = dtype.numpy  # the one MAP op that must not compute in f32: the neighbour is the type's own
+        return lambda a, b: np.asarray(np.nextafter(a.astype(kind), b.astype(kind)))
     return MAP[name]

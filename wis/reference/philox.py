@@ -26,6 +26,8 @@ _W0: Final = 0x9E3779B9
 _W1: Final = 0xBB67AE85
 _MASK: Final = np.uint64(0xFFFFFFFF)
 _HALF: Final = np.uint64(32)
+_BLOCK: Final = 1 << 13
+_SINGLE: Final = frozenset({DType.I32, DType.F32, DType.F16, DType.BF16})  # one word an element, but for normal
 
 
 def words(seed: int, counter: U64) -> U32:
@@ -54,6 +56,10 @@ def _pairs(seed: int, offset: int, n: int) -> U64:
 
 def draw(dist: Dist, dtype: DType, seed: int, offset: int, n: int) -> Array:
     """``n`` elements in row-major order; f16 and bf16 as f32: values that those types hold (uniform) or still to be rounded (normal)."""
+    if n > _BLOCK:  # in blocks that stay in a core's cache; _BLOCK is a multiple of both numbers of elements a counter
+        each = 4 if dtype in _SINGLE and dist is not Dist.NORMAL else 2
+        parts = [draw(dist, dtype, seed, offset + start // each, min(_BLOCK, n - start)) for start in range(0, n, _BLOCK)]
+        return np.concatenate(parts)
     if dist is Dist.BITS:
         if dtype is DType.I64:
             return (_pairs(seed, offset, n) >> np.uint64(1)).astype(np.int64)

@@ -127,6 +127,19 @@ def test_uniform_stays_below_one_and_normal_looks_normal(dtype: DType) -> None:
     assert abs((np.abs(normal) < 1).mean() - 0.6827) < 0.01
 
 
+@pytest.mark.parametrize("start", [8191, 8192, 16384, 20001])
+def test_long_draws_go_on_where_their_blocks_end(start: int) -> None:
+    ins = [Imm(5, DType.I64), Imm(9, DType.I64)]
+    (single,), _ = apply("random", [(DType.I32, (20002,))], ins, (Dist.BITS,))
+    assert single[start] == scalar_philox(9 + start // 4, 5)[start % 4] >> 1
+    (pair,), _ = apply("random", [(DType.I64, (20002,))], ins, (Dist.BITS,))
+    low, high = scalar_philox(9 + start // 2, 5)[2 * (start % 2) :][:2]
+    assert pair[start] == (low | high << 32) >> 1
+    (normal,), _ = apply("random", [(DType.F32, (20002,))], ins, (Dist.NORMAL,))
+    u1, u2 = (low >> 8) * 2.0**-24, (high >> 8) * 2.0**-24
+    assert normal[start] == np.float32(np.sqrt(-2 * np.log(1 - u1)) * np.cos(2 * np.pi * u2))
+
+
 def test_a_draw_does_not_depend_on_the_shape() -> None:
     ins = [Imm(7, DType.I64), Imm(3, DType.I64)]
     (a,), _ = apply("random", [(DType.F32, (6, 4))], ins, (Dist.UNIFORM,))
