@@ -30,7 +30,6 @@ attempt("shape", lambda: torch.ones(2, 3, device="cuda") @ torch.ones(2, 3, devi
 attempt("dtype", lambda: torch.ones(2, dtype=torch.int64, device="cuda").add_(1.5), RuntimeError, "can't be cast")
 attempt("memory", lambda: torch.empty(1 << 44, device="cuda"), torch.cuda.OutOfMemoryError, "memory")
 attempt("pointer", lambda: on_device.__cuda_array_interface__, (TypeError, RuntimeError, AttributeError))
-attempt("index", lambda: on_device[torch.tensor([9], device="cuda")].cpu(), (IndexError, RuntimeError), "out of")
 w = torch.ones(3, device="cuda", requires_grad=True)
 z = w * 2
 q = (z * z).sum()
@@ -46,4 +45,6 @@ if child == 0:
     os._exit(4)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 assert (on_device * 2).sum().item() == 6
+# Last, because like a device-side assertion it ends the use of the device.
+attempt("index", lambda: on_device[torch.tensor([9], device="cuda")].cpu(), (IndexError, RuntimeError), "out of")
 torch.save(said, sys.argv[1])
