@@ -141,21 +141,29 @@ def _turned(x: View) -> View:
 
 def _one(build: Build, a: View, b: View, c: View, sizes: tuple[int, ...], strides: dict[str, tuple[int, ...]]) -> None:
     """One record for a batch of at most BATCH_RANK dimensions."""
-    turned = (_turned(b), _turned(a), _turned(c), sizes, {"a": strides["b"], "b": strides["a"], "c": strides["c"]})
-    (m, n), (c_row, c_col) = c.shape[-2:], c.strides[-2:]
+    (m, n), c_col = c.shape[-2:], c.strides[-1]
     if c.dtype not in _TILED:
         _blas(build, a, b, c, sizes, strides)
     elif m > 1 and n == 1 and _vector_fits(a, b, c):
         _vector(build, a, b, c, sizes, strides)
-    elif m == 1 and n > 1 and _vector_fits(*turned[:3]):
-        _vector(build, *turned)
-    elif m <= _FEW_ROWS and n > 1 and b.strides[-2] == 1 and len(sizes) < BATCH_RANK and _vector_fits(*turned[:3]):
+    elif 1 < m <= _FEW_ROWS and n > 1 and b.strides[-2] == 1 and len(sizes) < BATCH_RANK and _vector_fits(*_swapped(a, b, c)):
         _row_by_row(build, a, b, c, sizes, strides)
-    elif c_col == 1 or n == 1:
+    elif m > 1 and (c_col == 1 or n == 1):
         _tiled(build, a, b, c, sizes, strides)
     else:
-        assert c_row == 1 or m == 1
-        _tiled(build, *turned)
+        x, y, z = _swapped(a, b, c)
+        swapped = {"a": strides["b"], "b": strides["a"], "c": strides["c"]}
+        if m == 1 and n > 1 and _vector_fits(x, y, z):
+            _vector(build, x, y, z, sizes, swapped)
+        elif c_col == 1 or n == 1:
+            _tiled(build, a, b, c, sizes, strides)
+        else:
+            _tiled(build, x, y, z, sizes, swapped)
+
+
+def _swapped(a: View, b: View, c: View) -> tuple[View, View, View]:
+    """The same product transposed: c' = b' a'."""
+    return _turned(b), _turned(a), _turned(c)
 
 
 def _vector_fits(a: View, b: View, c: View) -> bool:
@@ -170,7 +178,7 @@ def _row_by_row(build: Build, a: View, b: View, c: View, sizes: tuple[int, ...],
     x, z = (replace(v, shape=(*v.shape[:-2], 1, v.shape[-1])) for v in (a, c))
     with_rows = {name: (*steps, rows[name]) for name, steps in strides.items()}
     swapped = {"a": with_rows["b"], "b": with_rows["a"], "c": with_rows["c"]}
-    _vector(build, _turned(b), _turned(x), _turned(z), (*sizes, m), swapped)
+    _vector(build, *_swapped(x, b, z), (*sizes, m), swapped)
 
 
 def _blocks_of(m: int, n: int, k: int, matrices: int) -> tuple[int, int]:
