@@ -94,6 +94,7 @@ class Session:
         self._sent: dict[int, _Sent] = {}
         self._answers: dict[int, _Answer] = {}
         self._fault: WoolyError | None = None
+        self._refusal: tuple[int, WoolyError] | None = None
         self._seq = 0
         self._closed = False
         self._envelope_bytes = 0
@@ -142,6 +143,7 @@ class Session:
     def wait(self, ticket: Ticket) -> list[ReadBytes]:
         """Wait for a submitted flush; the answers of its reads, in order."""
         self._check_process()
+        self._raise_refusal(ticket.seq - 1)
         with self._state:
             answer = self._answers.get(ticket.seq)
         if answer is None:
@@ -155,7 +157,9 @@ class Session:
         if answer.done is None:
             self._raise_fault()
             raise NodeLostError("the session was closed before the batch was done")
+        self._raise_refusal(ticket.seq - 1)
         if answer.done.fault is not None:
+            self._refusal = None
             raise _exception(answer.done.fault)
         return [self._data_port.get(read.blob, read.nbytes) if read.blob else read.inline for read in answer.done.reads]
 
@@ -182,6 +186,7 @@ class Session:
         if self._closed:
             raise NodeLostError("the session is closed")
         self._raise_fault()
+        self._raise_refusal(self._seq)
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
@@ -191,6 +196,13 @@ class Session:
         fault = self._fault
         if fault is not None:
             raise fault.with_traceback(None)
+
+    def _raise_refusal(self, seq_max: int) -> None:
+        """Raise, once, what the node refused in a batch up to ``seq_max`` that nobody waited for: what came after lacks its results."""
+        refusal = self._refusal
+        if refusal is not None and refusal[0] <= seq_max:
+            self._refusal = None
+            raise refusal[1]
 
     def _wait_for_room(self) -> None:
         """Until the next batch is within reach of the oldest without a Done: the node keeps answers for no longer than that."""
@@ -256,8 +268,11 @@ class Session:
             self._send_bodies(done)
             return
         if done.fault is not None and (done.fault.fatal or done.seq == 0):
-            self._settle(_exception(done.fault))
+            # A refusal that nobody has seen yet is the cause: what follows it fails for lack of its results.
+            self._settle(self._refusal[1] if self._refusal is not None else _exception(done.fault))
             return
+        if done.fault is not None and self._refusal is None:
+            self._refusal = (done.seq, _exception(done.fault))
         with self._state:
             sent = self._sent.pop(done.seq, None)
             if sent is None:

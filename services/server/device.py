@@ -50,6 +50,8 @@ from services.server.settings import ExecutorSettings
 __all__ = ["Counters", "Device"]
 
 _WARM_MAX: Final = 4096
+_AHEAD_MAX: Final = 1024
+"""How far a batch may be ahead of the last one executed; nearer ones are bounded by the dispatch core."""
 _RESTART_PAUSE_S: Final = 1.0
 _LOST: Final = Fault(faults.NODE_LOST, "the process that held this session's device memory ended; start the script again")
 
@@ -112,7 +114,7 @@ class Device:
         self._tracing = tracing
         self._executor = ExecutorProcess(settings, self._on_report, self._on_lost)
         self._warm = _Warm()
-        self._opening: dict[str, asyncio.Future[None]] = {}
+        self._opening: dict[str, tuple[SessionRecord, asyncio.Future[None]]] = {}
         self._restarting: asyncio.Task[None] | None = None
         self._stopping = False
         self._log = get_logger()
@@ -176,13 +178,17 @@ class Device:
         """Give the session its space and take its batches from now on. Raises StartError when the executor is away."""
         if self.attached is None:
             raise StartError("the device's executor is being restarted; try again")
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._opening[record.session] = future
-        self._executor.send(OpenSpace(record.session, record.token, record.quota_bytes, encode_record(record)))
-        try:
-            await future
-        finally:
-            self._opening.pop(record.session, None)
+        if record.session not in self._opening:  # else the client asks again while the first answer is under way
+            self._opening[record.session] = (record, asyncio.get_running_loop().create_future())
+            self._executor.send(OpenSpace(record.session, record.token, record.quota_bytes, encode_record(record)))
+        await asyncio.shield(self._opening[record.session][1])
+
+    @property
+    def records(self) -> list[SessionRecord]:
+        """Of all sessions that are open or being opened."""
+        return [session.record for session in self.sessions.values()] + [record for record, _ in self._opening.values()]
+
+    def _opened(self, record: SessionRecord) -> None:
         now_ns = time.monotonic_ns()
         self.sessions[record.session] = Session(record, now_ns)
         self._accounting.opened(record, in_flight=self._dispatch.state.in_flight > 0)
@@ -221,6 +227,12 @@ class Device:
             return
         if batch.seq <= session.seq_done or batch.seq in session.pending:
             self._counters.dropped += 1
+            return
+        if batch.seq > session.seq_done + 1 and session.pending_bytes + len(data) > self._dispatch.state.config.parked_bytes_max:
+            self.refuse(batch.session, batch.seq, _REFUSALS[why.PARKED_BYTES_FULL])
+            return
+        if batch.seq > session.seq_done + _AHEAD_MAX:
+            self.refuse(batch.session, batch.seq, _REFUSALS[why.PARKED_BATCHES_FULL])
             return
         pending = session.pending[batch.seq] = Pending(batch, data, position, now_ns)
         if batch in self._warm:
@@ -275,9 +287,10 @@ class Device:
                 for done in dones:
                     self._send_done(name, done)
             case SpaceOpened(name):
-                future = self._opening.get(name)
-                if future is not None and not future.done():
-                    future.set_result(None)
+                opening = self._opening.pop(name, None)
+                if opening is not None:
+                    self._opened(opening[0])
+                    opening[1].set_result(None)
             case SpaceClosed(name):
                 session = self.sessions.get(name)
                 if session is not None:
@@ -372,9 +385,10 @@ class Device:
         self._counters.restarts += 1
         self.attached = None
         self._warm = _Warm()
-        for future in self._opening.values():
-            if not future.done():
-                future.set_exception(StartError("the device's executor ended; try again"))
+        for _, future in self._opening.values():
+            future.set_exception(StartError("the device's executor ended; try again"))
+            future.exception()  # whoever asked may be gone
+        self._opening.clear()
         for session in list(self.sessions.values()):
             self._send_done(session.record.session, encode_done(Done(session.record.session, 0, fault=_LOST)))
             self._end(session, "executor_lost", failed=True)

@@ -182,7 +182,8 @@ class Node:
         except StartError as error:
             return _encode(SessionOpened(request.session, self._facts.epoch, None, fault=Fault(faults.NODE_FAULT, str(error), fatal=False)))
         self._log.info("session opened", session=record.session, tenant=record.tenant, gpu=gpu, priority=record.priority)
-        return _encode(self._opened(record))
+        opened = self._find(request.session)
+        return _encode(self._opened(opened[1].record if opened is not None else record))
 
     def _refuse_open(self, request: OpenSession) -> Fault | None:
         """Why this session may not be opened, or None."""
@@ -211,8 +212,8 @@ class Node:
                 faults.QUOTA_EXCEEDED,
                 f"REQUIRED_VRAM asks for {request.vram_bytes >> 20} MB, device {gpu} has {device.attached.vram_bytes >> 20} MB",
             )
-        others = device.sessions.values()
-        if any(other.record.exclusive for other in others) or (request.exclusive and others):
+        others = [record for record in device.records if record.session != request.session]
+        if any(other.exclusive for other in others) or (request.exclusive and others):
             return Fault(faults.DEVICE_TAKEN, f"device {gpu} is held by another task, and one of the two wants it exclusively")
         return None
 

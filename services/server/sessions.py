@@ -57,6 +57,10 @@ class Session:
     reason: str = ""
 
     @property
+    def pending_bytes(self) -> int:
+        return sum(len(pending.data) for pending in self.pending.values())
+
+    @property
     def seq_next(self) -> int:
         """The lowest batch that has not come."""
         seq = self.seq_done + 1

@@ -170,6 +170,20 @@ class TestQuota:
         session.wait(session.submit(Flush(allocs=[(2, 1 << 20)])))
         assert not read(session, 2, 1 << 20).any()
 
+    def test_a_refusal_that_nobody_waited_for_is_not_lost(self, shared: Node) -> None:
+        """A script submits on and on and waits only at the end: it must hear of memory, not of a buffer that is not there."""
+        session = shared.open(required_vram_mb=1)
+        session.submit(Flush(allocs=[(1, 2 << 20)]))
+        with pytest.raises(QuotaExceeded):
+            for _ in range(1000):
+                session.wait(session.submit(increment().flush([1])))
+        other = shared.open(required_vram_mb=1)
+        other.wait(other.submit(Flush(allocs=[(1, 128)])))
+        other.submit(Flush(allocs=[(2, 2 << 20)]))
+        with pytest.raises(QuotaExceeded):
+            other.wait(other.submit(Flush(reads=[(1, 0, 128)])))
+        assert not read(other, 1, 128).any()
+
     def test_created_buffers_count(self, shared: Node) -> None:
         session = shared.open(required_vram_mb=1)
         upload(session, 1, np.zeros(80_000))
