@@ -16,6 +16,7 @@ from wooly.device.lowering import (  # noqa: F401  # each registers its operatio
     complex,
     conv,
     dynamic,
+    embedding_bag,
     factories,
     fft,
     foreach,
@@ -32,6 +33,7 @@ from wooly.device.lowering import (  # noqa: F401  # each registers its operatio
     reduce,
     shape,
     softmax,
+    special,
     unary,
 )
 from wooly.device.lowering.dtypes import FROM_TORCH, TO_TORCH, wis_dtype

@@ -14,6 +14,7 @@ from wis.ops import ScatterMode
 from wooly.device.lowering.binary import scaled
 from wooly.device.lowering.dtypes import accumulate
 from wooly.device.lowering.errors import Unsupported
+from wooly.device.lowering.reduce import norm_over
 from wooly.device.lowering.registry import lowers
 from wooly.device.lowering.trace import Trace, broadcast_shapes
 from wooly.device.lowering.values import Meta, Value
@@ -351,3 +352,16 @@ def embedding_dense_backward(t: Trace, dy: Meta, indices: Meta, num_weights: int
     out = t.full((num_weights, dy.shape[-1]), 0, wide)
     add_rows(t, out, indices, rows)
     return out
+
+
+@lowers("aten::embedding_renorm_", mutates=(0,), concrete=("norm_type",))
+def embedding_renorm(t: Trace, weight: Meta, indices: Meta, max_norm: Value, norm_type: float) -> None:
+    """Rows named by ``indices`` whose norm passes ``max_norm`` are scaled down to it (a row named twice gets the same value twice)."""
+    index = t.reshape(indices, (indices.numel,))
+    rows = t.acc(take_rows(t, weight, index))
+    norm = norm_over(t, rows, norm_type, [1], True)
+    factor = t.map("div", t.full((), max_norm, rows.dtype), t.map("add", norm, 1e-7))
+    scaled_rows = t.where(t.map("gt", norm, max_norm), t.map("mul", rows, factor), rows, dtype=rows.dtype)
+    out = t.copy(weight)
+    add_rows(t, out, index, t.cast(scaled_rows, weight.dtype), ScatterMode.SET)
+    t.write(weight, out)

@@ -228,3 +228,24 @@ def multi_margin_loss(
     if reduction == _NONE:
         return loss.squeeze(0) if scalar and t.want().shape == () else loss
     return _reduced(t, loss, reduction)
+
+
+@lowers("aten::multi_margin_loss_backward", concrete=("p",))
+def multi_margin_loss_backward(
+    t: Trace, dy: Meta, x: Meta, target: Meta, p: float, margin: Value, weight: Meta | None = None, reduction: int = _MEAN
+) -> Meta:
+    """What every other class gains above the margin, the target class loses."""
+    rows = _rows(x)
+    column = (target.unsqueeze(0) if target.ndim == 0 else target).unsqueeze(-1)
+    own = t.temp(rows.dtype, column.shape)
+    t.emit("gather", [own], [rows, t.cast(column, DType.I64)], (1,))
+    gap = t.map("max", t.map("add", t.map("sub", rows, own), margin), 0.0)
+    slope = t.map("mul", gap, 2.0) if p == 2 else t.cast(t.map("gt", gap, 0.0), gap.dtype)
+    if weight is not None:
+        slope = t.map("mul", slope, take_rows(t, weight, column), dtype=slope.dtype)
+    is_own = t.map("eq", t.iota(rows.shape[1]), column, dtype=DType.I64)
+    slope = t.where(is_own, 0.0, slope, dtype=slope.dtype)
+    slope = t.where(is_own, t.map("neg", t.reduce("sum", slope, [1], True)), slope, dtype=slope.dtype)
+    share = _spread(t, t.map("div", dy, float(rows.shape[1])), rows.shape[0], reduction)
+    share = share.unsqueeze(-1) if share.ndim == 1 else share
+    return t.reshape(t.map("mul", slope, share, dtype=slope.dtype), x.shape)

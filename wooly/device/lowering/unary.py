@@ -282,29 +282,3 @@ def mvlgamma(t: Trace, x: Meta, p: int) -> Meta:
     for j in range(p):
         total = t.map("add", total, t.map("lgamma", t.map("sub", x, j / 2)))
     return total
-
-
-@lowers("aten::polygamma")
-def polygamma(t: Trace, n: int, x: Meta) -> Meta:
-    """Derivatives of digamma: the first by recurrence and asymptotic series, reflected below 1/2."""
-    if n == 0:
-        return to_float("digamma")(t, x)
-    if n > 1:
-        raise Unsupported(f"polygamma of order {n}")
-    x = t.acc(x)
-    low = t.map("lt", x, 0.5)
-    z = t.where(low, t.map("sub", 1.0, x), x, dtype=x.dtype)
-    total = t.full(z.shape, 0, z.dtype)
-    for _ in range(6):
-        total = t.map("add", total, t.map("recip", t.map("mul", z, z)))
-        z = t.map("add", z, 1.0)
-    inverse = t.map("recip", z)
-    square_of = t.map("mul", inverse, inverse)
-    series: Value = 0.0
-    for coefficient in (5 / 66, -1 / 30, 1 / 42, -1 / 30, 1 / 6):  # Bernoulli numbers
-        series = t.map("mul", t.map("add", series, coefficient, dtype=z.dtype), square_of)
-    tail = t.map("add", t.map("mul", inverse, t.map("add", series, 1.0)), t.map("mul", square_of, 0.5))
-    value = t.map("add", total, tail)
-    sine = t.map("sin", t.map("mul", x, math.pi))
-    mirrored = t.map("sub", t.map("div", math.pi**2, t.map("mul", sine, sine)), value)
-    return t.where(low, mirrored, value, dtype=x.dtype)
