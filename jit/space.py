@@ -47,7 +47,7 @@ class ByteSpace:
         self._memory.window(key, offset, source.size)[:] = source
 
     def read(self, key: int, offset: int, nbytes: int) -> memoryview:
-        return memoryview(self._memory.window(key, offset, nbytes)).toreadonly()
+        return self._memory.window(key, offset, nbytes).data.toreadonly()
 
     def size(self, key: int) -> int:
         return self._memory[key].nbytes

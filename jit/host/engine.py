@@ -86,11 +86,11 @@ class HostEngine:
     """One CPU as a device."""
 
     def __init__(self, config: EngineConfig) -> None:
-        self._toolchain = Toolchain(ObjectCache(config.cache_dir))
-        self._lowering = Lowering(self._toolchain)
+        self.toolchain = Toolchain(ObjectCache(config.cache_dir))
+        self._lowering = Lowering(self.toolchain)
         self._memo = Memo()
-        self._walker = Walker(self._toolchain, config.threads)
-        self.info = EngineInfo(self._toolchain.cpu, "host", self._walker.threads, config.vram_bytes)
+        self._walker = Walker(self.toolchain, config.threads)
+        self.info = EngineInfo(self.toolchain.cpu, "host", self._walker.threads, config.vram_bytes)
         self.options = PlanOptions()
         self._capacity = Capacity(config.vram_bytes)
         self._prepared: OrderedDict[tuple[bytes, bytes], HostPrepared] = OrderedDict()
@@ -108,19 +108,31 @@ class HostEngine:
         with self._preparing:
             ready = self._prepared.get(key)
             if ready is None:
-                ready = self._prepared[key] = HostPrepared(verified, self._planner(verified.digest).plan(verified))
+                ready = self._prepared[key] = HostPrepared(verified, self.planner(verified.digest).plan(verified))
                 if len(self._prepared) > PREPARED_MAX:
                     self._prepared.popitem(last=False)
             else:
                 self._prepared.move_to_end(key)
             return ready
 
-    def _planner(self, digest: bytes) -> Planner:
+    def planner(self, digest: bytes) -> Planner:
+        """What is known about one program structure."""
         planner = self._planners.setdefault(digest, Planner(self._lowering, self._memo, self.options))
         self._planners.move_to_end(digest)
         if len(self._planners) > PLANNERS_MAX:
             self._planners.popitem(last=False)
         return planner
+
+    @property
+    def kernels(self) -> int:
+        """How many different fused kernels were needed so far."""
+        return self._lowering.kernels
+
+    def forget(self) -> None:
+        """Drop all plans, for example after a change of ``options``."""
+        with self._preparing:
+            self._prepared.clear()
+            self._planners.clear()
 
     def interrupt(self) -> None:
         self._walker.stop()

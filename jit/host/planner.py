@@ -36,6 +36,8 @@ from wis.verify import Verified
 __all__ = ["Planner", "PlanOptions"]
 
 CONSTANTS_MAX = 256
+PAIRS_MAX = 20_000
+"""A program with more disjoint pairs of operands than this is planned in full each time; checking them would cost as much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +237,7 @@ class _State:
     def redim(self, verified: Verified) -> Plan:
         """The plan for other dims of the same structure; raises _Changed when the old decisions do not carry over."""
         bound = verified.bound
-        if [b for b in self._zeroed if b not in verified.zeroed] or len(self._constants) > CONSTANTS_MAX:
+        if [b for b in self._zeroed if b not in verified.zeroed] or len(self._constants) > CONSTANTS_MAX or self._disjoint is None:
             raise _Changed
         if any(self._kinds[b] == BufferKind.TEMP and b not in self._zeroed for b in verified.zeroed):
             raise _Changed
@@ -299,18 +301,20 @@ def _operand(instr: BoundInstr, number: int) -> Access:
     return access(x)
 
 
-def _disjoint_pairs(code: list[BoundInstr]) -> list[tuple[int, int, int, int]]:
-    """(place, operand, place, operand) of operands on one buffer, one of them written, that share no byte."""
+def _disjoint_pairs(code: list[BoundInstr]) -> list[tuple[int, int, int, int]] | None:
+    """(place, operand, place, operand) of operands on one buffer, one of them written, that share no byte; None when they are too many."""
     touched: dict[int, dict[Access, list[tuple[int, int, bool]]]] = {}
     for place, instr in enumerate(code):
         for number, x in enumerate((*instr.outs, *instr.ins)):
             if isinstance(x, Operand):
                 touched.setdefault(x.buffer, {}).setdefault(access(x), []).append((place, number, number < len(instr.outs)))
-    pairs = []
+    pairs: list[tuple[int, int, int, int]] = []
     for accesses in touched.values():
         known = list(accesses.items())
         for at, (a, users_a) in enumerate(known):
             for b, users_b in known[:at]:
+                if len(pairs) + len(users_a) * len(users_b) > PAIRS_MAX:
+                    return None
                 if not may_overlap(a, b):
                     pairs += [(i, x, j, y) for i, x, w in users_a for j, y, v in users_b if w or v]
     return pairs

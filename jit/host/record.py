@@ -30,7 +30,7 @@ class Ptr:
 
 @dataclass(frozen=True, slots=True)
 class TempRef:
-    """Memory a lowering needs between its own records: ``nbytes`` (64-byte aligned, not zeroed); ``id`` is unique within one ``lower`` call."""
+    """Memory between a lowering's own records: ``nbytes`` (64-byte aligned, not zeroed); ``id`` is unique within one ``lower`` call."""
 
     id: int
     nbytes: int
@@ -46,7 +46,7 @@ class TempPtr:
 
 @dataclass(frozen=True, slots=True)
 class ScalarArg:
-    """The value of a program scalar converted to ``dtype``: floats as their bits (f16, bf16 and f32 as f32 in the low half), integers widened."""
+    """A program scalar converted to ``dtype``: floats as their bits (f16, bf16 and f32 as f32 in the low half), integers widened."""
 
     slot: int
     dtype: DType

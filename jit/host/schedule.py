@@ -9,6 +9,7 @@ May live here: hazards and cutting. May not: addresses, running.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from jit.host.calls import Call, Fallback
 from jit.plan.access import Access, may_overlap
@@ -66,6 +67,10 @@ class _Known:
             self._reads.setdefault(x.buffer, []).append((x, level))
             self._last[x.buffer] = max(self._last.get(x.buffer, -1), level)
         for x in call.writes:
+            if x.dense:  # whoever conflicts with what it covers conflicts with it, and comes after it
+                for known in (self._reads, self._writes):
+                    if x.buffer in known:
+                        known[x.buffer] = [(y, at) for y, at in known[x.buffer] if y.low < x.low or y.high > x.high or at > level]
             self._writes.setdefault(x.buffer, []).append((x, level))
             self._last[x.buffer] = max(self._last.get(x.buffer, -1), level)
 
@@ -85,7 +90,7 @@ def cut(call: Call) -> list[Piece]:
     total = call.units * call.grain
     pieces = max(1, min(call.units, call.max_chunks or CHUNKS_MAX, int(total / CHUNK_NS)))
     marks = [call.units * piece // pieces for piece in range(pieces + 1)]
-    return [((b - a) * call.grain, a, b) for a, b in zip(marks, marks[1:], strict=False)]
+    return [((b - a) * call.grain, a, b) for a, b in pairwise(marks)]
 
 
 def claims_of(chunks: Sequence[tuple[float, int, int, int]]) -> list[int]:

@@ -85,8 +85,8 @@ def make_plan(
     scratch = max((call.scratch_bytes for _, call in native), default=SCRATCH_BYTES)
     cleared = [(arena.offsets[b], temp_nbytes[b]) for b in zeroed if b in arena.offsets]
     return Plan(
-        args, slots, bases, offsets, np.array(traps, np.int64), _scalars(native, starts), chunks, claims, parts, constants, arena, temp_nbytes,
-        cleared, n_buffers, scratch, calls, instructions,
+        args, slots, bases, offsets, np.array(traps, np.int64), _scalars(native, starts), chunks, claims, parts, constants, arena,
+        temp_nbytes, cleared, n_buffers, scratch, calls, instructions,
     )  # fmt: skip
 
 

@@ -48,7 +48,7 @@ class Toolchain:
         self.compiled = 0
 
     def functions(self, key: str, names: Sequence[str], text: Callable[[], str], *, optimise: bool = False) -> dict[str, int]:
-        """The addresses of ``names``, defined by the module ``text()``; ``key`` identifies that text, which is not made when the cache has it.
+        """The addresses of ``names``, defined by the module ``text()``; ``key`` identifies the text, which the cache may make needless.
 
         Names must be unique among all modules ever given.
         """

@@ -131,7 +131,7 @@ class LoopKernel:
     def passes(self) -> int:
         """How often the reduced loops are walked."""
         last = 0
-        for i, node in enumerate(self.nodes):
+        for node in self.nodes:
             if node.op in REDUCTIONS:
                 last = max(last, self.level[node.args[0]])
         for place, i in self.stores:

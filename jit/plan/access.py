@@ -9,6 +9,7 @@ May live here: arithmetic on shapes and strides. May not: instructions, groups.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from wis.dtypes import DType
@@ -29,6 +30,14 @@ class Access(NamedTuple):
     dims: Dims
     low: int
     high: int
+
+    @property
+    def dense(self) -> bool:
+        """Whether it touches every byte of its span."""
+        count = self.dtype.itemsize
+        for size, stride in self.dims:
+            count *= size if stride else 1
+        return count == self.high - self.low
 
 
 def canonical(shape: Sequence[int], strides: Sequence[int]) -> Dims:
@@ -57,7 +66,7 @@ def operand_of(x: Access) -> Operand:
 
 
 def refine(total: int, cuts: Iterable[Sequence[int]]) -> list[int] | None:
-    """Sizes (slowest first, product ``total``) that every list of sizes in ``cuts`` is a merging of, or None when they cut across each other."""
+    """Sizes (slowest first, product ``total``) of which every list in ``cuts`` is a merging, or None when they cut across each other."""
     marks = {1, total}
     for sizes in cuts:
         run = 1
@@ -66,7 +75,7 @@ def refine(total: int, cuts: Iterable[Sequence[int]]) -> list[int] | None:
             marks.add(run)
     ordered = sorted(marks)
     sizes_up: list[int] = []
-    for a, b in zip(ordered, ordered[1:], strict=False):
+    for a, b in pairwise(ordered):
         if b % a:
             return None
         sizes_up.append(b // a)
@@ -91,7 +100,7 @@ def split(dims: Dims, sizes: Sequence[int]) -> list[int]:
 
 
 def lift(dims: Dims, pattern: Sequence[tuple[int, bool]]) -> Dims | None:
-    """``dims`` over the kept part of an index space, as dims over the whole space (not moving along the reduced parts); None if they do not fit."""
+    """``dims`` over the kept part of an index space as dims over all of it, standing along the reduced parts; None if they do not fit."""
     kept = [size for size, keep in pattern if keep]
     total = 1
     for size in kept:

@@ -1,7 +1,7 @@
 """From a finished group to a loop kernel and its arguments: which loops, in which order, with which operand on which stride.
 
-The order of the kept loops is free; that of the reduced ones is not (it is the order of sums). Lanes go along the last reduced loop (ROWS) or
-along a kept one (COLS), wherever memory is walked contiguously.
+The order of the kept loops is free; that of the reduced ones is not (it is the order of sums). Lanes go along the last reduced loop (ROWS)
+or along a kept one (COLS), wherever memory is walked contiguously.
 
 May live here: that choice, and the argument list. May not: addresses (they follow at run time), text of any target.
 """
@@ -128,7 +128,7 @@ class _Former:
         return result + [False] * (len(self.sizes) - len(result))
 
     def _score(self, factor: int) -> float:
-        """How well lanes fit along a factor: contiguous traffic counts (stores twice), standing operands cost nothing, others are gathers."""
+        """How well lanes fit along a factor: contiguous traffic counts (stores twice), standing operands are free, others gather."""
         score = 0.0
         stored = {place for place, _ in self.stores}
         for i, source in enumerate(self.sources):

@@ -3,7 +3,7 @@
 Each instruction tries to join a recent group: it may move back over steps it does not depend on, never over one it does. What cannot be
 fused becomes a step of its own (a library record or the reference). The result is in program order by dependence, one step after the other.
 
-Values of one element made from scalars alone (coefficients of an optimiser, say) are not steps: they are computed inside whatever reads them.
+Values of one element made from scalars alone (coefficients of an optimiser, say) are not steps: whatever reads them computes them.
 
 May live here: the choice of groups. May not: legality inside a group (group), loop forms (form), memory (arena).
 """
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from jit.plan.access import Access, access, may_overlap
-from jit.plan.group import Candidate, Constant, Group, Supported, candidate
+from jit.plan.group import Candidate, Constant, Group, Read, Supported, candidate
 from wis.ops import Kind
 from wis.program import BoundInstr, BufferKind, Operand, Scalar
 
@@ -129,9 +129,7 @@ class _Maker:
         del steps[late]
         return True
 
-    def _append(
-        self, instr: BoundInstr, group: Group | None, members: set[int], reads: Iterable[Access], writes: Iterable[Access]
-    ) -> None:
+    def _append(self, instr: BoundInstr, group: Group | None, members: set[int], reads: Iterable[Access], writes: Iterable[Access]) -> None:
         step = Step(instr, group, members)
         step.add(reads, writes)
         self._touched.update(step.reads, step.writes)
@@ -183,7 +181,7 @@ class _Maker:
         members = {place}
         if not self._constants:
             return c, members
-        reads = []
+        reads: list[Read] = []
         for x in c.reads:
             known = self._constant_at(x) if isinstance(x, Access) else None
             if known is not None:

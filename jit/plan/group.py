@@ -23,7 +23,7 @@ from wis.dtypes import DType
 from wis.ops import Kind
 from wis.program import BoundInstr, Operand, Scalar
 
-__all__ = ["Pattern", "Group", "Candidate", "Constant", "Coordinate", "Source", "candidate", "Supported"]
+__all__ = ["Pattern", "Group", "Candidate", "Constant", "Coordinate", "Read", "Source", "candidate", "Supported"]
 
 Pattern = tuple[tuple[int, bool], ...]
 """(size, kept) from the slowest part of the index space to the fastest, neighbours merged."""
@@ -62,7 +62,7 @@ class Candidate(NamedTuple):
     instr: BoundInstr
     total: int
     pattern: Pattern | None
-    reads: tuple[Access | Scalar | Coordinate | Constant, ...]
+    reads: tuple[Read, ...]
     writes: tuple[Access, ...]
     place: int
 
@@ -116,7 +116,7 @@ def _pattern(shape: Sequence[int], kept_shape: Sequence[int]) -> Pattern:
 
 
 class Group:
-    """A fused group. ``sources`` are its operands (accesses over the whole index space), ``stores`` maps an access to the node written there."""
+    """A fused group. ``sources``: its operands over the whole index space; ``stores``: which node is written to which access."""
 
     def __init__(self, first: Candidate) -> None:
         self.total = first.total

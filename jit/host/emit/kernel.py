@@ -1,8 +1,8 @@
 """From a ``LoopKernel`` to the text of one LLVM function ``void name(i64 *args, i64 r0, i64 r1, char *scratch)``.
 
 Values across the inner loop are explicit vectors of 32 lanes with a masked variant of the body for ragged ends, so neither speed nor
-the order of a sum depends on the optimiser. Each pass over the reduced loops computes what its stores and reductions need; a costly value that
-a later pass wants again is kept in scratch, a cheap one is computed again.
+the order of a sum depends on the optimiser. Each pass over the reduced loops computes what its stores and reductions need; a costly value
+that a later pass wants again is kept in scratch, a cheap one is computed again.
 
 May live here: the shape of the loops. May not: single operations (ops), control flow (control), which kernel to make (plan).
 """
@@ -418,8 +418,8 @@ class _Rows(_Writer):
         bytes_before = "0"
         for i in sorted(self.keepable()):
             self._keep_at[i] = bytes_before
-            size = 4 if k.nodes[i].dtype in (DType.F16, DType.BF16) else k.nodes[i].dtype.itemsize
-            bytes_before = code.add(bytes_before, code.mul(self._row_length, str(size)))
+            width = 4 if k.nodes[i].dtype in (DType.F16, DType.BF16) else k.nodes[i].dtype.itemsize
+            bytes_before = code.add(bytes_before, code.mul(self._row_length, str(width)))
         loop = Loop(code, "%r0", "%r1", sizes=sizes, origin=coordinates(code, "%r0", sizes))
         self.uniform_values = at_entry
         self._row(self.at_coordinates(self.base, loop.coords, strides))
@@ -484,7 +484,7 @@ class _Rows(_Writer):
 
 
 class _Cols(_Writer):
-    """A unit is a block of 32 neighbouring kept elements; the reduced loops run inside it. Lane l of a sum is one of 32 vectors in memory."""
+    """A unit is a block of 32 neighbouring kept elements; the reduced loops run inside it. Lane l of a sum is a vector in memory."""
 
     def write(self) -> None:
         k, code = self.kernel, self.code

@@ -4,7 +4,7 @@ Two families. ``single``: tuned f32 code for what models use most (exp, log, tan
 everything; f32 arguments go through it when there is no single version and come out correctly rounded but for rare ties.
 
 May live here: approximations and their range reduction. May not: types of WIS, loops.
-Sources of coefficients: Cephes (exp, log, atan), fdlibm (log in f64, sin, cos), minimax fits checked in the unit tests against wide arithmetic.
+Sources of coefficients: Cephes (exp, log, atan), fdlibm (log in f64, sin, cos), minimax fits; all checked in the unit tests.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _erf_single(v: Lanes, x: str) -> str:
 
 
 def _erfc_single(v: Lanes, x: str) -> str:
-    """erfc(a) = p(q) exp(-a*a) / (1 + 2a) with q = (a - 2) / (a + 2); the two divisions and the square carry their rounding errors along."""
+    """erfc(a) = p(q) exp(-a*a) / (1 + 2a), q = (a - 2) / (a + 2); the divisions and the square carry their rounding errors along."""
     two, one, half = v.const(F, 2.0), v.const(F, 1.0), v.const(F, 0.5)
     a = _abs(v, F, x)
     a = v.select(F, v.compare("fcmp olt", F, a, v.const(F, 11.0)), a, v.const(F, 11.0))

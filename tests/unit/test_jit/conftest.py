@@ -70,7 +70,9 @@ def ulps(got: Array, want: Array) -> Array:
     with np.errstate(all="ignore"):
         unit = np.spacing(np.abs(want.astype(kind))).astype(np.float64)
         if want.dtype.itemsize == 2:
-            unit = np.maximum(unit * (2.0**13 if want.dtype == np.float16 else 2.0**16), 2.0**-24 if want.dtype == np.float16 else 2.0**-133)
+            unit = np.maximum(
+                unit * (2.0**13 if want.dtype == np.float16 else 2.0**16), 2.0**-24 if want.dtype == np.float16 else 2.0**-133
+            )
         off = np.abs(wide_got - wide_want) / unit
     same = (wide_got == wide_want) | (np.isnan(wide_got) & np.isnan(wide_want))
     return np.where(same, 0.0, np.where(np.isfinite(off), off, np.inf))

@@ -25,7 +25,7 @@ SIZES = [1, 1, 2, 3, 4, 5, 8, 16, 31, 32, 33, 40, 70]
 
 
 class _Maker:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, grow: int) -> None:
         self.rng = random.Random(seed)
         self.b = Builder()
         self.readable: list[Operand] = []
@@ -35,6 +35,7 @@ class _Maker:
             self.shape = tuple(self.rng.choice(SIZES) for _ in range(rank))
             if 1 <= int(np.prod(self.shape)) <= 6000:
                 break
+        self.shape = tuple(size if size == 1 else size + grow for size in self.shape)
 
     def make(self, length: int) -> tuple[Builder, dict[int, npt.NDArray[Any]]]:
         for _ in range(3):
@@ -175,6 +176,9 @@ class _Maker:
         return inputs
 
 
-def random_program(seed: int, length: int) -> tuple[Builder, dict[int, npt.NDArray[Any]]]:
-    """A program of about ``length`` instructions and the contents of its inputs; the same for the same arguments."""
-    return _Maker(seed).make(length)
+def random_program(seed: int, length: int, grow: int = 0) -> tuple[Builder, dict[int, npt.NDArray[Any]]]:
+    """A program of about ``length`` instructions and the contents of its inputs; the same for the same arguments.
+
+    ``grow`` is added to every size above 1: mostly the same structure with other dims.
+    """
+    return _Maker(seed, grow).make(length)

@@ -28,3 +28,12 @@ def test_results_do_not_depend_on_threads_or_on_the_run(host: Engine, host_alone
     first, _ = run(host, b, inputs)
     assert run(host, b, inputs)[0] == first
     assert run(host_alone, b, inputs)[0] == first
+
+
+@given(seed=st.integers(0, 2**32), length=st.integers(1, 20))
+@settings(RELAXED, max_examples=40)
+def test_further_dims_of_a_known_program_agree_with_the_reference(check: Check, seed: int, length: int) -> None:
+    """The second and third dims go through patching of the first plan; going back finds it prepared."""
+    for grow in (0, 1, 7, 0):
+        b, inputs = random_program(seed, length, grow)
+        check(b, inputs)

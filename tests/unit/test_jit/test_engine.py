@@ -1,0 +1,186 @@
+"""Engines and spaces as an executor sees them: memory, keys, accounts, interruption, the object cache."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jit.engine import BACKENDS, Engine, create_engine
+from jit.errors import BadBuffer, Interrupted, OutOfMemory, UnknownBackend
+from jit.host.engine import HostEngine
+from tests.unit.test_jit.conftest import Check, run
+from wis.builder import Builder
+from wis.dtypes import DType
+from wis.verify import Verified, verify
+from wis.views import expand
+
+F = DType.F32
+
+
+def small(backend: str, vram_bytes: int = 1 << 20) -> Engine:
+    return create_engine(backend, cache_dir=None, threads=1, vram_bytes=vram_bytes)
+
+
+def doubled(n: int = 64) -> tuple[Verified, list[int | float | complex]]:
+    """CREATED y = EXTERNAL x + x."""
+    b = Builder()
+    x, y = b.external(F, (n,)), b.created(F, (n,))
+    b.emit("add", y, [x, x])
+    program, dims, scalars = b.finish()
+    return verify(program, dims), scalars
+
+
+def test_unknown_backends_name_the_known_ones() -> None:
+    with pytest.raises(UnknownBackend, match="host, reference"):
+        create_engine("abacus", cache_dir=None, threads=1, vram_bytes=0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+class TestSpace:
+    def test_new_memory_is_zero_even_where_old_data_was(self, backend: str) -> None:
+        space = small(backend).open_space()
+        for nbytes in (100, 100, 97):
+            space.alloc(1, nbytes)
+            assert bytes(space.read(1, 0, nbytes)) == bytes(nbytes)
+            space.write(1, 0, b"\xff" * nbytes)
+            space.free(1)
+
+    def test_capacity_is_shared_and_given_back(self, backend: str) -> None:
+        engine = small(backend, 1000)
+        one, two = engine.open_space(), engine.open_space()
+        one.alloc(1, 600)
+        with pytest.raises(OutOfMemory, match="600 of 1000"):
+            two.alloc(1, 401)
+        two.alloc(1, 400)
+        one.close()
+        assert (one.resident_bytes, two.resident_bytes) == (0, 400)
+        two.alloc(2, 600)
+
+    def test_ranges_and_keys_are_checked(self, backend: str) -> None:
+        space = small(backend).open_space()
+        space.alloc(1, 10)
+        for wrong in (lambda: space.alloc(1, 5), lambda: space.free(2), lambda: space.read(1, 4, 7), lambda: space.write(1, -1, b"x")):
+            with pytest.raises(BadBuffer):
+                wrong()
+
+    def test_runs_allocate_what_they_create(self, backend: str) -> None:
+        engine = small(backend)
+        space = engine.open_space()
+        verified, scalars = doubled()
+        space.alloc(7, 256)
+        space.write(7, 0, np.arange(64, dtype=np.float32).tobytes())
+        launch = space.run(engine.prepare(verified), scalars, [7, 8])
+        assert np.array_equal(np.frombuffer(space.read(8, 0, 256), np.float32), 2.0 * np.arange(64))
+        assert space.size(8) == 256 and space.resident_bytes == 512
+        assert launch.instructions == 64 and launch.trap is None
+        assert 0 < launch.core_ns <= (launch.end_ns - launch.start_ns) * launch.cores and launch.cores == 1
+
+    def test_a_run_that_does_not_fit_changes_nothing(self, backend: str) -> None:
+        engine = small(backend, 500)
+        space = engine.open_space()
+        verified, scalars = doubled()
+        space.alloc(7, 256)
+        with pytest.raises(OutOfMemory):
+            space.run(engine.prepare(verified), scalars, [7, 8])
+        with pytest.raises(BadBuffer):
+            space.size(8)
+        assert space.resident_bytes == 256
+
+    def test_runs_check_their_keys(self, backend: str) -> None:
+        engine = small(backend)
+        space = engine.open_space()
+        verified, scalars = doubled()
+        prepared = engine.prepare(verified)
+        space.alloc(1, 255)
+        for keys in ([1, 2], [3, 2], [1]):
+            with pytest.raises(BadBuffer):
+                space.run(prepared, scalars, keys)
+        with pytest.raises(ValueError, match="scalars"):
+            space.alloc(5, 256)
+            space.run(prepared, [*scalars, 1.0], [5, 6])
+
+    def test_an_index_out_of_range_traps_and_reads_zero(self, backend: str) -> None:
+        engine = small(backend)
+        b = Builder()
+        x, places, y = b.external(F, (4,)), b.external(DType.I64, (3,)), b.created(F, (3,))
+        b.emit("gather", y, [x, places], (0,))
+        inputs = {x.buffer: np.ones(4, np.float32), places.buffer: np.array([0, 9, -1])}
+        result, launch = run(engine, b, inputs)
+        assert launch.trap is not None
+        assert np.array_equal(np.frombuffer(result[y.buffer], np.float32), [1, 0, 1])
+        inputs[places.buffer] = np.array([0, 1, 2])
+        assert run(engine, b, inputs)[1].trap is None
+
+
+def test_interrupt_stops_a_run_between_phases_and_spares_the_next(host: Engine) -> None:
+    b = Builder()
+    x = b.external(F, (128, 128))
+    for _ in range(1500):
+        b.emit("sort", [b.temp(F, (128, 128)), b.temp(DType.I64, (128, 128))], [x], (1, 0))
+        b.emit("neg", x, [x])
+    outcome: list[BaseException | None] = []
+
+    def work() -> None:
+        try:
+            run(host, b, {})
+        except Interrupted as stopped:
+            outcome.append(stopped)
+        else:
+            outcome.append(None)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    while thread.is_alive():
+        host.interrupt()
+        thread.join(0.001)
+    assert isinstance(outcome[0], Interrupted)
+    verified, scalars = doubled()
+    space = host.open_space()
+    space.alloc(1, 256)
+    space.run(host.prepare(verified), scalars, [1, 2])
+
+
+def test_objects_are_found_on_disk_and_damaged_ones_are_made_again(tmp_path: Path) -> None:
+    def compiled() -> int:
+        engine = create_engine("host", cache_dir=tmp_path, threads=1, vram_bytes=1 << 20)
+        assert isinstance(engine, HostEngine)
+        engine.prepare(doubled()[0])
+        count = engine.toolchain.compiled
+        engine.close()
+        return count
+
+    first = compiled()
+    assert first > 0 and compiled() == 0
+    for path in tmp_path.iterdir():
+        path.write_bytes(path.read_bytes()[:-1])
+    assert compiled() == first
+    assert compiled() == 0
+
+
+def test_temporaries_written_in_parts_wait_for_the_previous_owner_of_their_bytes(check: Check) -> None:
+    """Two halves of a concatenation land in memory that an earlier temporary still needs for a while."""
+    b = Builder()
+    x = b.external(F, (64, 64))
+    previous = x
+    for _ in range(6):
+        half = b.temp(F, (64, 64))
+        b.emit("matmul", half, [previous, x])
+        joined = b.temp(F, (128, 64))
+        top = b.operand(joined, F, (64, 64))
+        bottom = b.operand(joined, F, (64, 64), offset=64 * 64)
+        b.emit("max", top, [half, x])
+        total = b.temp(F, (1, 64))
+        b.emit("sum", total, [half])
+        b.emit("min", bottom, [half, expand(total, (64, 64))])
+        previous = b.temp(F, (64, 64))
+        b.emit("matmul", previous, [b.operand(joined, F, (64, 128)), joined])
+        squashed = b.temp(F, (64, 64))
+        b.emit("tanh", squashed, [previous])
+        previous = squashed
+    y = b.created(F, (64, 64))
+    b.emit("neg", y, [previous])
+    rng = np.random.default_rng(0)
+    check(b, {x.buffer: rng.standard_normal((64, 64)).astype(np.float32) * 0.01}, [(y, 4096.0)])

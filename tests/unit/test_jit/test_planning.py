@@ -1,0 +1,144 @@
+"""What the planner decides: which instructions share a kernel, what is dropped, and when new dims are patched."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+
+from jit.engine import Engine
+from jit.host.calls import Call
+from jit.host.engine import HostEngine
+from jit.host.planner import PlanOptions
+from tests.unit.test_jit.conftest import Check, run
+from tests.unit.test_jit.programs import random_program
+from wis.builder import Builder
+from wis.dtypes import DType
+from wis.program import Operand
+from wis.verify import verify
+from wis.views import expand
+
+F = DType.F32
+
+
+def names(host: Engine, b: Builder) -> list[str]:
+    """What is called for a program, in order."""
+    program, dims, _ = b.finish()
+    plan = cast(HostEngine, host).prepare(verify(program, dims)).plan
+    return [call.name if isinstance(call, Call) else f"reference {call.instr.op.name}" for call in plan.calls]
+
+
+def test_softmax_is_one_kernel(host: Engine) -> None:
+    b = Builder()
+    x, y = b.external(F, (8, 100)), b.created(F, (8, 100))
+    scaled = b.temp(F, (8, 100))
+    b.emit("mul", scaled, [x, b.const(0.125, F)])
+    b.emit("softmax", y, [scaled])
+    assert names(host, b) == ["rows[mul+reduce_max+sub+exp+sum+div+cast]"]
+
+
+def test_an_optimiser_step_is_one_kernel_a_parameter(host: Engine) -> None:
+    b = Builder()
+    for shape in ((64, 32), (64,)):
+        p, m, v, g = (b.external(F, shape) for _ in range(4))
+        b.emit("adamw", [p, m, v], [g, *(b.const(c, DType.F64) for c in (1e-3, 0.9, 0.999, 0.01, 1e-8, 0.1, 0.03))], (1, 0))
+    found = names(host, b)
+    assert len(found) == 2 and all(name.startswith("flat[") for name in found)
+
+
+def test_batch_statistics_are_taken_in_one_kernel_over_the_outer_and_inner_dimensions(host: Engine) -> None:
+    b = Builder()
+    x, y = b.external(F, (4, 8, 7, 7)), b.created(F, (4, 8, 7, 7))
+    total = b.temp(F, (1, 8, 1, 1))
+    b.emit("sum", total, [x])
+    mean = b.temp(F, (1, 8, 1, 1))
+    b.emit("mul", mean, [total, b.const(1 / 196, F)])
+    b.emit("sub", y, [x, expand(mean, (4, 8, 7, 7))])
+    assert names(host, b) == ["rows[sum+mul+sub]"]
+
+
+def test_work_that_nobody_reads_is_dropped(host: Engine) -> None:
+    b = Builder()
+    x, y = b.external(F, (100,)), b.created(F, (100,))
+    unused = b.temp(F, (100,))
+    b.emit("exp", unused, [x])
+    b.emit("log", b.temp(F, (100,)), [unused])
+    b.emit("neg", y, [x])
+    assert names(host, b) == ["flat[neg]"]
+
+
+def test_a_shifted_copy_onto_itself_is_not_fused(check: Check, host: Engine) -> None:
+    """All elements are read before any is written, which no loop over elements does."""
+    b = Builder()
+    x = b.external(F, (101,))
+    b.emit("cast", b.operand(x, F, (100,), offset=1), [b.operand(x, F, (100,))])
+    assert names(host, b) == ["reference cast"]
+    check(b, {x.buffer: np.arange(101, dtype=np.float32)})
+
+
+def test_kernels_are_shared_between_shapes(host: Engine) -> None:
+    engine = cast(HostEngine, host)
+
+    def softmax(rows: int, columns: int) -> None:
+        b = Builder()
+        b.emit("softmax", b.created(F, (rows, columns)), [b.external(F, (rows, columns))])
+        names(host, b)
+
+    softmax(8, 100)
+    before = engine.kernels
+    for shape in ((8, 101), (300, 7), (1000, 64)):
+        softmax(*shape)
+    assert engine.kernels == before
+
+
+def cache_step(length: int) -> tuple[Builder, Operand, list[Operand]]:
+    """One token's attention: a cache of ``length`` rows grows by one, scores over it, softmax, mix."""
+    b = Builder()
+    old, new, q = b.external(F, (4, length, 16)), b.external(F, (4, 1, 16)), b.external(F, (4, 1, 16))
+    grown = b.created(F, (4, length + 1, 16))
+    steps = ((length + 1) * 16, 16, 1)
+    b.emit("cast", b.operand(grown, F, (4, length, 16), steps), [old])
+    b.emit("cast", b.operand(grown, F, (4, 1, 16), steps, offset=length * 16), [new])
+    scores = b.temp(F, (4, 1, length + 1))
+    b.emit("matmul", scores, [q, b.operand(grown, F, (4, 16, length + 1), (steps[0], 1, 16))])
+    p = b.temp(F, (4, 1, length + 1))
+    b.emit("softmax", p, [scores])
+    y = b.created(F, (4, 1, 16))
+    b.emit("matmul", y, [p, grown])
+    return b, y, [old, new, q]
+
+
+def test_a_growing_cache_is_patched_into_the_first_plan(check: Check, host: Engine) -> None:
+    rng = np.random.default_rng(0)
+    for length in range(5, 40):
+        b, y, sources = cache_step(length)
+        check(b, {x.buffer: rng.standard_normal(x.shape).astype(np.float32) for x in sources}, [(y, 4096.0)])
+    program, dims, _ = cache_step(40)[0].finish()
+    planner = cast(HostEngine, host).planner(verify(program, dims).digest)
+    assert planner.full == 1 and planner.patched == 34
+
+
+def test_dims_that_make_disjoint_parts_overlap_are_planned_anew(check: Check, host: Engine) -> None:
+    """Two writes that were apart, in any order, now hit the same bytes: the second one has to win."""
+    for offset in (64, 32):
+        b = Builder()
+        x, y = b.external(F, (64,)), b.external(F, (128,))
+        b.emit("sort", [b.operand(y, F, (64,)), b.temp(DType.I64, (64,))], [x], (0, 0))
+        b.emit("neg", b.operand(y, F, (64,), offset=offset), [x])
+        check(b, {x.buffer: np.arange(64, 0, -1, dtype=np.float32)})
+        program, dims, _ = b.finish()
+        planner = cast(HostEngine, host).planner(verify(program, dims).digest)
+    assert planner.full == 2
+
+
+def test_fusion_does_not_change_a_bit(host: Engine, host_alone: Engine) -> None:
+    engine = cast(HostEngine, host_alone)
+    engine.forget()
+    engine.options = PlanOptions(fusion=False)
+    try:
+        for seed in range(20):
+            b, inputs = random_program(seed, 18)
+            assert run(engine, b, inputs)[0] == run(host, b, inputs)[0]
+    finally:
+        engine.options = PlanOptions()
+        engine.forget()
