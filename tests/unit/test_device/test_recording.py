@@ -78,7 +78,7 @@ def test_outputs_have_torchs_strides() -> None:
         lambda x: x.t().relu().clone(),
         lambda x: x.t().contiguous(),
         lambda x: x.expand(3, 4, 5).exp(),
-        lambda x: F.conv2d(x.view(1, 2, 2, 5).to(memory_format=torch.channels_last), torch.ones(2, 2, 2, 2, device=x.device)),
+        lambda x: F.relu(x.view(1, 2, 2, 5).to(memory_format=torch.channels_last)),
     ):
         ours, cpu = make(torch.ones(4, 5, device="cuda")), make(torch.ones(4, 5))
         assert ours.stride() == cpu.stride()
