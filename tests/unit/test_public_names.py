@@ -48,9 +48,7 @@ def test_the_opening_line_names_node_gpu_and_payer() -> None:
 
 def test_the_closing_line_says_what_was_used() -> None:
     totals = SessionClosed("s", core_ns=1_500_000_000, byte_ms=3 << 39, launches=12)
-    assert progress.closed_text(totals, 9.96) == "wooly: 10.0 s, 12 launches, 1.5 core-seconds, 1.54e+03 GiB-seconds".replace(
-        "1.54e+03", "1.54e+03"
-    )
+    assert progress.closed_text(totals, 9.96) == "wooly: 10.0 s, 12 launches, 1.5 core-seconds, 1.54 GiB-seconds"
     small = SessionClosed("s", core_ns=2_500_000, byte_ms=0, launches=1)
     assert progress.closed_text(small, 1.0, "credits: 2 core, 1 VRAM") == (
         "wooly: 1.0 s, 1 launches, 2.5 core-milliseconds, 0 GiB-seconds; credits: 2 core, 1 VRAM"

@@ -42,7 +42,7 @@ def header_list(name: str) -> Iterator[str]:
 )
 def test_the_lists_are_torchs(name: str, ours: tuple[str, ...]) -> None:
     # Other versions may add operators; whatever one of them lists, we must treat.
-    missing = set(header_list(name)) - set(ours)
+    missing = set(header_list(name)) - set(ours) - set(autocast_ops.FP32_SET_OPT_DTYPE_NAMED)
     assert not missing
     if torch.__version__.startswith("2.13"):
         assert set(header_list(name)) == set(ours) and len(set(ours)) == len(ours)

@@ -84,7 +84,7 @@ def _register() -> None:
     makers: tuple[tuple[tuple[str, ...], Callable[[Any], Callable[..., Any]]], ...] = (
         (autocast_ops.LOWER_PRECISION, _lower_precision),
         (autocast_ops.FP32, _fp32),
-        (autocast_ops.FP32_SET_OPT_DTYPE, _fp32_set_opt_dtype),
+        (autocast_ops.FP32_SET_OPT_DTYPE + autocast_ops.FP32_SET_OPT_DTYPE_NAMED, _fp32_set_opt_dtype),
         (tuple(autocast_ops.FP32_APPEND_DTYPE), _fp32_append_dtype),
         (autocast_ops.PROMOTE, _promote),
         (tuple(autocast_ops.BANNED), _banned),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["LOWER_PRECISION", "FP32", "FP32_SET_OPT_DTYPE", "FP32_APPEND_DTYPE", "PROMOTE", "BANNED"]
+__all__ = ["LOWER_PRECISION", "FP32", "FP32_SET_OPT_DTYPE", "FP32_SET_OPT_DTYPE_NAMED", "FP32_APPEND_DTYPE", "PROMOTE", "BANNED"]
 
 LOWER_PRECISION: Final = tuple(
     """
@@ -39,6 +39,11 @@ FP32_SET_OPT_DTYPE: Final = tuple(
     """.split()
 )
 """Given ``dtype=float32`` unless the caller chose one; the operator casts."""
+
+FP32_SET_OPT_DTYPE_NAMED: Final = tuple(
+    "cumprod.dimname cumsum.dimname log_softmax.Dimname prod.dim_Dimname softmax.Dimname sum.dim_DimnameList".split()
+)
+"""The same for dimensions by name, which older versions list too."""
 
 FP32_APPEND_DTYPE: Final = {"norm.Scalar": "norm.ScalarOpt_dtype", "norm.ScalarOpt_dim": "norm.ScalarOpt_dim_dtype"}
 """Replaced by the overload that takes a dtype, with float32."""

@@ -62,7 +62,7 @@ def _construction() -> None:
 
 
 def _contents() -> None:
-    copy, fill, set_, resize = _Base.copy_, _Base.fill_, _Base.__setitem__, _Base.resize_
+    copy, fill, set_, resize, shared = _Base.copy_, _Base.fill_, _Base.__setitem__, _Base.resize_, _Base.is_shared
     get: Any = UntypedStorage.__getitem__  # untyped in torch
 
     def copy_(self: Any, source: Any, non_blocking: bool | None = None) -> Any:
@@ -97,8 +97,12 @@ def _contents() -> None:
             return resize(self, nbytes)
         from wooly.device.transfer import resize_storage
 
-        resize_storage(self, nbytes)
+        if nbytes != self.nbytes() and resize_storage(self, nbytes) is not self:
+            raise NotImplementedError(f"UntypedStorage.resize_ on a device needs a newer torch than {torch.__version__}; resize the tensor")
         return self
+
+    def is_shared(self: Any) -> bool:
+        return is_our_storage(self) or shared(self)  # as for CUDA: true, whatever that means for it
 
     def tolist(self: Any) -> list[int]:
         return _bytes(self).tolist() if is_our_storage(self) else list(self)
@@ -110,6 +114,7 @@ def _contents() -> None:
         ("__setitem__", setitem),
         ("resize_", resize_),
         ("tolist", tolist),
+        ("is_shared", is_shared),
     ):
         put(UntypedStorage, name, function)
 
