@@ -23,6 +23,7 @@ class Limits:
     ins_max: int = 64
     buffer_bytes_max: int = 1 << 40
     elements_max: int = 1 << 40  # of one operand, counting elements repeated by stride 0: bounds the work of one instruction
+    work_max: int = 1 << 50  # element-instructions of one instruction (wis.cost): days of one core, beyond any sensible one
     window_max: int = 1 << 20  # positions of a convolution's or pooling's kernel
     stride_max: int = 1 << 48  # so that every sum of offsets fits 64 bits with room to spare
     findings_max: int = 100  # a broken program of 20,000 instructions need not answer with 20,000 complaints

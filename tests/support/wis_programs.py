@@ -22,7 +22,7 @@ __all__ = ["LIMITS", "Pick", "buffers_for", "mutate_bytes", "mutate_dims", "rand
 Pick = Callable[[int, int], int]  # an integer between two bounds, both included
 T = TypeVar("T")
 
-LIMITS = Limits(buffer_bytes_max=1 << 20, elements_max=1 << 16, window_max=1 << 8, instructions_max=100, buffers_max=200)
+LIMITS = Limits(buffer_bytes_max=1 << 25, elements_max=1 << 19, window_max=1 << 8, instructions_max=100, buffers_max=200)
 """Small, so that whatever is accepted also runs in a moment."""
 
 _ALL = sorted(DType)
@@ -46,9 +46,9 @@ class _Generator:
     def choose(self, options: Sequence[T]) -> T:
         return options[self.pick(0, len(options) - 1)]
 
-    def shape(self, least: int = 0, most: int = 4) -> tuple[int, ...]:
+    def shape(self, least: int = 0, most: int = 4, large: bool = True) -> tuple[int, ...]:
         sizes = [self.choose((1, 2, 3, 4, 5, 2, 3, 1, 0)) for _ in range(self.pick(least, most))]
-        if sizes and self.pick(0, 3) == 0:
+        if sizes and large and self.pick(0, 3) == 0:
             sizes[self.pick(0, len(sizes) - 1)] = self.choose((31, 32, 33, 67, 130))  # beside the widths of vectors and lanes
         return tuple(sizes)
 
@@ -214,7 +214,7 @@ class _Generator:
                 return self.out(dtype, shape), [self.into(dtype, data), index], (dim,)
             src = self.value(dtype) if self.pick(0, 1) else self.into(dtype, shape)
             return self.update(dtype, data), [src, index], (dim, mode)
-        k, shape = self.pick(1, len(data)), self.shape(most=2)
+        k, shape = self.pick(1, len(data)), self.shape(most=2, large=False)
         indices = [self.into(DType.I64, shape) for _ in range(k)]
         if op.name == "index":
             return self.out(dtype, (*shape, *data[k:])), [self.into(dtype, data), *indices], ()

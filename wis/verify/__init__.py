@@ -23,15 +23,16 @@ types (``types.py``)
 shapes (``shapes.py``, ``coarse_shapes.py``)
 11. shapes follow the op's kind; there is no implicit broadcasting (stride 0 broadcasts) [shape]
 12. attributes are in range: dimensions exist, modes and flags are known, strides and dilations are positive, pads are not negative (for
-    pooling at most half a window), kernels have at most window_max positions [attr range, limit]
+    pooling at most half a window), kernels have at most window_max positions, and one instruction does at most work_max
+    element-instructions [attr range, limit]
 13. extremes and windows are not taken over nothing [empty]
 14. weights of layer_norm have row stride 0 [stride]
 lifetimes (``lifetimes.py``)
 15. an instruction that reads a TEMP buffer comes after one that writes to it [unwritten]
 
 Not checked, because it cannot do harm: index values (the definition gives out-of-range ones a meaning and a trap), values of scalars (every
-number converts to every type), time (an instruction's work is bounded by elements_max and counted by wis.cost), inputs that overlap
-outputs (an instruction reads all of its inputs before it writes).
+number converts to every type), the time of a whole program (counted by wis.cost, watched by the scheduler), inputs that overlap outputs
+(an instruction reads all of its inputs before it writes).
 
 May live here: rules. May not: meaning (reference), bytes (encoding).
 """
@@ -39,14 +40,17 @@ May live here: rules. May not: meaning (reference), bytes (encoding).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from wis.cost import count_instr
 from wis.encoding import digest, encode_program
 from wis.errors import Finding, VerifyError
 from wis.limits import LIMITS, Limits
-from wis.program import BoundProgram, Imm, Program, Ref, bind, bind_instr, dims_layout
+from wis.ops import Kind
+from wis.program import BoundInstr, BoundProgram, Imm, Program, Ref, bind, bind_instr, dims_layout
 from wis.verify.extents import check_buffers, check_extents
 from wis.verify.lifetimes import check_written, find_zeroed, touches
 from wis.verify.report import Report
@@ -55,6 +59,8 @@ from wis.verify.structure import check_structure
 from wis.verify.types import check_types
 
 __all__ = ["Verified", "verify"]
+
+_HEAVY: Final = frozenset({Kind.MATMUL, Kind.CONV, Kind.POOL, Kind.COARSE})  # the others do no more than a little an element
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +100,8 @@ def verify(program: Program, dims: bytes, limits: Limits = LIMITS, like: Verifie
         if report.full:
             break
         report.at(place)
-        check_extents(instr, bound.nbytes, limits, report)
         check_types(instr, report)
-        check_shapes(instr, limits, report)
+        _check_dims(instr, bound.nbytes, limits, report)
     check_written(program, report)
     _stop(report)
     touched = touches(program)
@@ -123,10 +128,18 @@ def _verify_changes(like: Verified, dims: bytes, report: Report) -> Verified:
     check_buffers(bound, limits, report)
     for place in sorted(places):
         report.at(place)
-        check_extents(code[place], nbytes, limits, report)
-        check_shapes(code[place], limits, report)
+        _check_dims(code[place], nbytes, limits, report)
     _stop(report)
     return replace(like, bound=bound, dims=dims, dims_digest=digest(dims), zeroed=find_zeroed(bound, like.touched))
+
+
+def _check_dims(instr: BoundInstr, nbytes: tuple[int, ...], limits: Limits, report: Report) -> None:
+    """What depends on the dims of one instruction."""
+    before = len(report.findings)
+    check_extents(instr, nbytes, limits, report)
+    check_shapes(instr, limits, report)
+    if instr.op.kind in _HEAVY and len(report.findings) == before and (work := count_instr(instr)) > limits.work_max:
+        report.instr("limit", f"{work} element-instructions, at most {limits.work_max} are accepted in one instruction")
 
 
 def _uses(x: Ref | Imm, buffers: set[int]) -> bool:

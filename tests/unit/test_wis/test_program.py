@@ -95,6 +95,16 @@ def test_limits(limits: Limits, what: str) -> None:
         verify(program, dims, limits)
 
 
+def test_work_of_one_instruction_is_limited() -> None:
+    b = Builder()
+    x, y = b.external(F32, (4, 100), (0, 0)), b.external(F32, (100, 5), (0, 0))
+    b.emit("matmul", b.created(F32, (4, 5)), [x, y])
+    program, dims, _ = b.finish()
+    verify(program, dims, Limits(work_max=4000))
+    with pytest.raises(VerifyError, match="4000 element-instructions, at most 3999"):
+        verify(program, dims, Limits(work_max=3999))
+
+
 def test_findings_are_all_reported_up_to_a_limit_and_survive_pickling() -> None:
     program, dims = small()
     broken = msgspec.structs.replace(program, code=tuple(msgspec.structs.replace(i, op=9999) for i in program.code * 300))
