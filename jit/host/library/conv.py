@@ -14,7 +14,7 @@ from typing import Final
 from jit.host.library.build import Build, View, contiguous, overlaps, view
 from jit.host.library.kernels.conv import SLACK
 from jit.host.library.matmul import product
-from jit.host.library.windows import five, is_plane, spread, walk_of, window_args
+from jit.host.library.windows import five, is_plane, plane_args, spread, walk_of, window_args
 from jit.host.record import Arg, Record
 from wis.dtypes import ACCUMULATE, DType
 from wis.program import BoundInstr
@@ -79,6 +79,10 @@ class _Conv:
     def flops_per_image(self) -> float:
         """Per group."""
         return 2.0 * self.filters * self.window * self.rows * self.y.shape[4]
+
+    @property
+    def is_depthwise(self) -> bool:
+        return self.channels == self.filters == 1
 
     @property
     def is_product(self) -> bool:
@@ -191,6 +195,25 @@ def _forward(build: Build, c: _Conv) -> None:
     c = _with_packed_weights(build, c)
     if not is_plane(c.y):
         c = replace(c, y=build.temp(c.y.dtype, c.y.shape))
+    if c.is_depthwise:
+        _depthwise(build, c)
+    else:
+        _by_tiles(build, c)
+    if c.y is not result:
+        build.copy(c.y, result)
+
+
+def _depthwise(build: Build, c: _Conv) -> None:
+    """One channel by one filter a group."""
+    n, channels = c.x.shape[:2]
+    args = window_args(c.x, c.y, c.w.shape[2:], c.stride, c.pad, c.dilation) | plane_args(c.x, c.y)
+    args |= {"x": c.x.ptr(), "w": c.w.ptr(), "y": c.y.ptr(), "w_o": c.w.strides[0]}
+    family = f"depthwise.{c.x.dtype.text}.{walk_of(c.x, c.y, c.stride)}"
+    grain = c.rows * -(-c.y.shape[4] // 16) * (3.0 * c.window + 3)
+    build.call(family, units=n * channels, grain=grain, reads=(c.x, c.w), writes=(c.y,), args=args)
+
+
+def _by_tiles(build: Build, c: _Conv) -> None:
     n, pixels = c.x.shape[0], c.rows * c.y.shape[4]
     tile = _tile(c, max(1, n // 8))
     row_tiles = -(-c.rows // tile.rows)
@@ -205,8 +228,6 @@ def _forward(build: Build, c: _Conv) -> None:
     scratch = c.with_tables(args, result_at + (c.filters * tile.ld(c) * c.x.dtype.itemsize if joint else 0))
     units = tiles * c.groups
     build.call(f"conv.{c.variant}", units=units, grain=grain, reads=(c.x, c.w), writes=(c.y,), args=args, scratch_bytes=scratch)
-    if c.y is not result:
-        build.copy(c.y, result)
 
 
 def _as_product(build: Build, w: View, x: View, y: View, groups: int) -> None:
@@ -274,6 +295,29 @@ def _gradient_w(build: Build, c: _Conv) -> None:
     parts = int(min(n, _MAX_PARTS, n * c.flops_per_image * c.groups / _PART_FLOPS, _PARTS_BYTES / (size * dtype.itemsize)))
     parts = max(parts, 1)
     partial = build.temp(dtype, (parts, c.groups, c.window, c.filters))
+    if c.is_depthwise:
+        _depthwise_parts(build, c, partial)
+    else:
+        _parts_by_tiles(build, c, partial)
+    total, k = _sum(build, partial), c.w.shape[1:]
+    turned = replace(
+        total, shape=(c.groups, c.filters, *k), strides=(c.window * c.filters, 1, *(c.filters * step for step in contiguous(k)))
+    )
+    target = replace(c.w, shape=turned.shape, strides=(c.w.strides[0] * c.filters, *c.w.strides))
+    build.copy(turned, target)
+
+
+def _depthwise_parts(build: Build, c: _Conv, partial: View) -> None:
+    parts, groups = partial.shape[:2]
+    args = window_args(c.x, c.y, c.w.shape[2:], c.stride, c.pad, c.dilation) | plane_args(c.x, c.y)
+    args |= {"x": c.x.ptr(), "w": partial.ptr(), "y": c.y.ptr(), "n": c.x.shape[0], "parts": parts}
+    family = f"depthwise_dw.{c.x.dtype.text}.{walk_of(c.x, c.y, c.stride)}"
+    grain = c.x.shape[0] / parts * c.window * c.rows * (-(-c.y.shape[4] // 16) * 2.0 + 3)
+    build.call(family, units=parts * groups, grain=grain, reads=(c.y, c.x), writes=(partial,), args=args)
+
+
+def _parts_by_tiles(build: Build, c: _Conv, partial: View) -> None:
+    n, parts = c.x.shape[0], partial.shape[0]
     tile = _tile(c, -(-n // parts))
     arrived_at = tile.col_bytes(c)
     args = _geometry(c) | {
@@ -284,13 +328,6 @@ def _gradient_w(build: Build, c: _Conv) -> None:
     scratch, units = c.with_tables(args, arrived_at + tile.panel_bytes(c, c.filters, tile.pixels)), parts * c.groups
     family = f"conv_dw.{c.variant}"
     build.call(family, units=units, grain=grain, reads=(c.y, c.x), writes=(partial,), args=args, scratch_bytes=scratch)
-    total = _sum(build, partial)
-    k = c.w.shape[1:]
-    turned = replace(
-        total, shape=(c.groups, c.filters, *k), strides=(c.window * c.filters, 1, *(c.filters * step for step in contiguous(k)))
-    )
-    target = replace(c.w, shape=turned.shape, strides=(c.w.strides[0] * c.filters, *c.w.strides))
-    build.copy(turned, target)
 
 
 def _sum(build: Build, partial: View) -> View:

@@ -10,7 +10,7 @@ from math import prod
 
 from jit.host.library.build import Build, View, overlaps, view
 from jit.host.library.elements import ELEMENTS
-from jit.host.library.windows import five, spread, walk_of, window_args
+from jit.host.library.windows import five, plane_args, spread, walk_of, window_args
 from jit.host.record import Arg, Record
 from wis.dtypes import ACCUMULATE
 from wis.program import BoundInstr
@@ -34,13 +34,6 @@ def _window(attrs: tuple[int, ...], parts: int) -> _Window:
     return _Window(spread(lists[0], 1), spread(lists[1], 1), spread(lists[2], 0), spread(dilation, 1))
 
 
-def _planes(x: View, t: View) -> dict[str, Arg]:
-    return {
-        "channels": x.shape[1], "rows": t.shape[2] * t.shape[3], "x_n": x.strides[0], "x_c": x.strides[1],
-        "t_n": t.strides[0], "t_c": t.strides[1], "t_row": t.strides[3] if t.shape[3] > 1 else t.strides[2],
-    }  # fmt: skip
-
-
 def _rows_merge(t: View) -> bool:
     """Whether the rows of a plane have one stride, and their elements are neighbours."""
     d, h, w = t.shape[2:]
@@ -50,7 +43,7 @@ def _rows_merge(t: View) -> bool:
 
 
 def _args(x: View, t: View, window: _Window) -> dict[str, Arg]:
-    return window_args(x, t, window.k, window.stride, window.pad, window.dilation) | _planes(x, t) | {"x": x.ptr(), "y": t.ptr()}
+    return window_args(x, t, window.k, window.stride, window.pad, window.dilation) | plane_args(x, t) | {"x": x.ptr(), "y": t.ptr()}
 
 
 def max_pool(instr: BoundInstr) -> list[Record] | None:

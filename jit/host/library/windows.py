@@ -10,7 +10,7 @@ from dataclasses import replace
 from jit.host.library.build import View, contiguous
 from jit.host.record import Arg
 
-__all__ = ["five", "is_plane", "spread", "walk_of", "window_args"]
+__all__ = ["five", "is_plane", "plane_args", "spread", "walk_of", "window_args"]
 
 
 def five(v: View) -> View:
@@ -34,7 +34,7 @@ def walk_of(x: View, y: View, stride: tuple[int, ...]) -> str:
     """ "flat" or "deep", and how neighbouring outputs of a row of ``y`` read ``x``: the end of a kernel's name."""
     depth = "flat" if y.shape[2] == 1 else "deep"
     step = stride[2] * x.strides[4]
-    if step == 1 or y.shape[4] == 1:
+    if step == 1:
         return f"{depth}.unit"
     return f"{depth}.pair" if step == 2 and x.strides[4] == 1 else f"{depth}.strided"
 
@@ -47,3 +47,11 @@ def window_args(
     for name, values in (("k", k), ("size", x.shape[2:]), ("stride", stride), ("pad", pad), ("dilation", dilation), ("x_s", x.strides[2:])):
         args |= {f"{name}{d}": value for d, value in enumerate(values)}
     return args
+
+
+def plane_args(x: View, t: View) -> dict[str, Arg]:
+    """The arguments that ``kernels.pool.planes`` declares; t is the side with output geometry."""
+    return {
+        "channels": x.shape[1], "rows": t.shape[2] * t.shape[3], "x_n": x.strides[0], "x_c": x.strides[1],
+        "t_n": t.strides[0], "t_c": t.strides[1], "t_row": t.strides[3] if t.shape[3] > 1 else t.strides[2],
+    }  # fmt: skip

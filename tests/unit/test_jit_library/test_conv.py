@@ -96,7 +96,7 @@ def test_all_three(bench: Any, case: Any, last: bool) -> None:
 
 
 @pytest.mark.parametrize("dtype", [DType.F64, DType.F16, DType.BF16])
-@pytest.mark.parametrize("case", CASES[1:5], ids=[case[0] for case in CASES[1:5]])
+@pytest.mark.parametrize("case", CASES[1:9], ids=[case[0] for case in CASES[1:9]])
 def test_types(bench: Any, case: Any, dtype: DType) -> None:
     c = Case(bench.rng, case, dtype)
     x, w, dy = bench.dense(c.x), bench.dense(c.w), bench.dense(c.dy)

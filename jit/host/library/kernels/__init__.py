@@ -11,7 +11,7 @@ from functools import cache
 from typing import Final
 
 from jit.host.library.emit import Fn
-from jit.host.library.kernels import attention, conv, gemm, index, move, order, pool, random, scan, tiles
+from jit.host.library.kernels import attention, conv, depthwise, gemm, index, move, order, pool, random, scan, tiles
 
 __all__ = ["FAMILIES", "PREFIX", "Kernel", "kernel"]
 
@@ -30,6 +30,8 @@ FAMILIES: Final[dict[str, Callable[..., None]]] = {
     "conv_dx": conv.conv_dx,
     "conv_dw": conv.conv_dw,
     "sum_parts": conv.sum_parts,
+    "depthwise": depthwise.depthwise,
+    "depthwise_dw": depthwise.depthwise_dw,
     "max_pool": pool.max_pool,
     "avg_pool": pool.avg_pool,
     "avg_pool_dx": pool.avg_pool_dx,

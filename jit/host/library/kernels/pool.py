@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from jit.host.library.elements import ELEMENTS, Element
 from jit.host.library.emit import F32, F64, I32, I64, Fn, Type, Value
-from jit.host.library.kernels.windows import Geometry, geometry, row_of, span, vector_of
+from jit.host.library.kernels.windows import Geometry, geometry, row_of, span, vector_at, vector_of
 
-__all__ = ["avg_pool", "avg_pool_dx", "max_pool"]
+__all__ = ["Planes", "Tap", "avg_pool", "avg_pool_dx", "max_pool", "planes", "taps"]
 
 
 def _lowest(element: Element) -> float | int:
@@ -26,7 +26,7 @@ def _lanes(element: Element) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Planes:
+class Planes:
     """Images and channels of x and of an output-sided operand t; strides in elements."""
 
     channels: Value
@@ -42,18 +42,27 @@ class _Planes:
         return image * self.x_n + channel * self.x_c, image * self.t_n + channel * self.t_c
 
 
-def _planes(f: Fn) -> _Planes:
-    return _Planes(*(f.i64(name) for name in ("channels", "rows", "x_n", "x_c", "t_n", "t_c", "t_row")))
+def planes(f: Fn) -> Planes:
+    return Planes(*(f.i64(name) for name in ("channels", "rows", "x_n", "x_c", "t_n", "t_c", "t_row")))
+
+
+@dataclass(frozen=True, slots=True)
+class Tap:
+    """One window point of one output row: its number, the number and offset of the input row it sees, the input of output 0 in that row."""
+
+    point: Value
+    row: Value
+    offset: Value
+    shift: Value
 
 
 @contextmanager
-def _taps(f: Fn, g: Geometry, depth: str, q: Value) -> Iterator[tuple[Value, Value, Value, Value, Value]]:
-    """Every window point of output row ``q`` that sees a row: its number and offset, the outputs [low, high) inside, and the shift."""
+def taps(f: Fn, g: Geometry, depth: str, q: Value) -> Iterator[Tap]:
+    """Loops over the window points of output row ``q`` that see an input row, in row-major order."""
     with f.loop(0, g.k[0]) as kd, f.loop(0, g.k[1]) as kh:
-        number, offset, inside = row_of(g, depth, q, kd, kh)
+        row, offset, inside = row_of(g, depth, q, kd, kh)
         with f.when(inside), f.loop(0, g.k[2]) as kw:
-            over = span(g, kw)
-            yield number, offset, over.low, over.high, over.shift
+            yield Tap((kd * g.k[1] + kh) * g.k[2] + kw, row, offset, kw * g.dilation[2] - g.pad[2])
 
 
 def max_pool(f: Fn, dtype: str, depth: str, walk: str) -> None:
@@ -61,24 +70,22 @@ def max_pool(f: Fn, dtype: str, depth: str, walk: str) -> None:
     element = ELEMENTS[dtype]
     lanes = _lanes(element)
     vector = element.storage.vec(lanes)
-    g, p = geometry(f), _planes(f)
+    g, p = geometry(f), planes(f)
     x, y, index = f.ptr("x"), f.ptr("y"), f.ptr("index")
-    step = g.stride[2] * g.x[2]
     with f.loop(f.r0, f.r1) as unit:
         x_at, t_at = p.offsets(unit)
         plane, best_plane, index_plane = x.at(x_at, element.storage), y.at(t_at, element.storage), index.at(t_at, I64)
         with f.loop(0, p.rows) as q, f.loop(0, g.t_w, lanes) as t:
             best = f.var(f.const(element.compute.vec(lanes), _lowest(element)))
             found = f.var(f.const(I32.vec(lanes), -1))
-            with _taps(f, g, depth, q) as (number, offset, low, high, shift):
-                row = plane.at(offset + shift * g.x[2], element.storage)
-                raw, mask = vector_of(f, vector, walk, row, t, step, low, high)
+            with taps(f, g, depth, q) as tap:
+                raw, mask = vector_at(f, g, vector, walk, plane.at(tap.offset, element.storage), t, tap.shift)
                 value = element.decode(raw)
                 better = (value > best.get()) | (found.get() < 0)
                 if element.is_float:
                     better = better | value.is_nan()
                 better = better & mask
-                first = (number * g.size[2] + shift + t * g.stride[2]).to(I32).splat(lanes)
+                first = (tap.row * g.size[2] + tap.shift + t * g.stride[2]).to(I32).splat(lanes)
                 best.set(better.select(value, best.get()))
                 found.set(better.select(first + f.iota(I32, lanes) * g.stride[2].to(I32).splat(lanes), found.get()))
             kept = f.iota(I32, lanes) < (g.t_w - t).to(I32).splat(lanes)
@@ -120,16 +127,15 @@ def avg_pool(f: Fn, dtype: str, depth: str, walk: str) -> None:
     element = ELEMENTS[dtype]
     lanes = _lanes(element)
     vector, compute = element.storage.vec(lanes), element.compute.vec(lanes)
-    g, p, divisor = geometry(f), _planes(f), _Divisor(f.i64("divisor"), f.i64("count_pad"))
+    g, p, divisor = geometry(f), planes(f), _Divisor(f.i64("divisor"), f.i64("count_pad"))
     x, y = f.ptr("x"), f.ptr("y")
-    step = g.stride[2] * g.x[2]
     with f.loop(f.r0, f.r1) as unit:
         x_at, t_at = p.offsets(unit)
         plane, target = x.at(x_at, element.storage), y.at(t_at, element.storage)
         with f.loop(0, p.rows) as q, f.loop(0, g.t_w, lanes) as t:
             total = f.var(f.const(compute, 0.0))
-            with _taps(f, g, depth, q) as (_, offset, low, high, shift):
-                raw, _ = vector_of(f, vector, walk, plane.at(offset + shift * g.x[2], element.storage), t, step, low, high)
+            with taps(f, g, depth, q) as tap:
+                raw, _ = vector_at(f, g, vector, walk, plane.at(tap.offset, element.storage), t, tap.shift)
                 total.set(total.get() + element.decode(raw))
             kept = f.iota(I32, lanes) < (g.t_w - t).to(I32).splat(lanes)
             mean = total.get() / divisor.of(f, g, depth, q, t, compute)
@@ -143,7 +149,7 @@ def avg_pool_dx(f: Fn, dtype: str, depth: str, walk: str) -> None:
     """
     type = {"f32": F32, "f64": F64}[dtype]
     vector = type.vec(64 // type.nbytes)
-    g, p, divisor = geometry(f), _planes(f), _Divisor(f.i64("divisor"), f.i64("count_pad"))
+    g, p, divisor = geometry(f), planes(f), _Divisor(f.i64("divisor"), f.i64("count_pad"))
     x, y = f.ptr("x"), f.ptr("y")
     step = g.stride[2] * g.x[2]
     with f.loop(f.r0, f.r1) as unit:

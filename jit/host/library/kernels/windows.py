@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jit.host.library.emit import I32, I64, Fn, Type, Value
+from jit.host.library.emit import I32, I64, U32, Fn, Type, Value
 
-__all__ = ["WALKS", "Geometry", "Span", "geometry", "row_of", "span", "vector_of"]
+__all__ = ["WALKS", "Geometry", "Span", "geometry", "row_of", "span", "vector_at", "vector_of"]
 
 WALKS = ("unit", "pair", "strided")
 """How neighbouring outputs of a row read the input: neighbours, every other element, or any stride."""
@@ -87,3 +87,20 @@ def vector_of(f: Fn, type: Type, walk: str, row: Value, t: Value, step: Value, l
         return values.shuffle(list(range(0, 2 * lanes, 2))), mask
     index = f.iota(I64, lanes) * step.splat(lanes)
     return f.gather(row.at(t * step, type), index, mask, type), mask
+
+
+def vector_at(f: Fn, g: Geometry, type: Type, walk: str, row: Value, t: Value, shift: Value) -> tuple[Value, Value]:
+    """As ``vector_of``, without divisions: ``row`` is where the input row starts, the mask has all lanes whose input lies inside of it."""
+    lanes, first = type.lanes, t * g.stride[2] + shift
+    size, start = g.size[2].to(U32), first.to(U32)
+    if walk == "pair":
+        wide = f.iota(U32, 2 * lanes) + start.splat(2 * lanes) < size.splat(2 * lanes)
+        values = f.masked_load(row.at(first, type), wide, type.element.vec(2 * lanes))
+        even = list(range(0, 2 * lanes, 2))
+        return values.shuffle(even), wide.shuffle(even)
+    # one unsigned comparison: what lies before 0 is huge
+    mask = f.iota(U32, lanes) * g.stride[2].to(U32).splat(lanes) + start.splat(lanes) < size.splat(lanes)
+    if walk == "unit":
+        return f.masked_load(row.at(first, type), mask, type), mask
+    index = f.iota(I64, lanes) * (g.stride[2] * g.x[2]).splat(lanes)
+    return f.gather(row.at(first * g.x[2], type), index, mask, type), mask
