@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol, TypeVar
 
 from bus_schemas.session import SessionOpened
-from wooly.device.backend import BACKEND, SHOWN
 
-__all__ = ["Face", "RecorderApi", "put", "put_all", "wrapping", "backend_text"]
+__all__ = ["Face", "RecorderApi", "put", "put_all", "wrapping"]
 
 
 class RecorderApi(Protocol):
@@ -71,8 +70,3 @@ def wrapping(original: Callable[..., Any]) -> Callable[[_F], _F]:
         return replacement
 
     return decorate
-
-
-def backend_text(text: str) -> str:
-    """An error text of torch with our backend's name as users know it."""
-    return text.replace(f"{BACKEND}:", f"{SHOWN}:").replace(BACKEND, SHOWN)

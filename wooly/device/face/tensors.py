@@ -39,14 +39,6 @@ def _attributes() -> None:
     put(Tensor, "device", property(device, doc=TensorBase.device.__doc__))
     put(Tensor, "is_cuda", property(is_ours, doc=TensorBase.is_cuda.__doc__))
 
-    original = Tensor.get_device
-
-    @wrapping(original)
-    def get_device(self: Tensor) -> int:
-        return original(self)
-
-    put(Tensor, "get_device", get_device)
-
 
 def _moves() -> None:
     original = Tensor.to
