@@ -51,8 +51,16 @@ def infer(info: OpInfo, values: Sequence[Any], op: Any = None) -> Any:
             args.append(value)
     try:
         return _adjusted(info, values, (op or info.op)(*args, **kwargs))
+    except NotImplementedError as error:
+        if info.name in _LIKE:
+            return tuple(torch.empty_like(args[i]) if isinstance(args[i], torch.Tensor) else None for i in _LIKE[info.name])
+        raise Unknown(error) from error
     except Exception as error:  # meta kernels raise anything; what it means is for the caller, who asks torch's CPU kernel
         raise Unknown(error) from error
+
+
+_LIKE: Final = {"aten::_scaled_dot_product_fused_attention_overrideable_backward": (1, 2, 3, 4)}
+"""Operations without a meta kernel in some versions of torch: their results are like these arguments."""
 
 
 def _adjusted(info: OpInfo, values: Sequence[Any], result: Any) -> Any:
