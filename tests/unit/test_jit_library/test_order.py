@@ -34,28 +34,28 @@ def draw(rng: Any, shape: tuple[int, ...], dtype: DType, nan: bool = True) -> An
     return value.astype(dtype.numpy)
 
 
-def dims() -> Any:
-    return [pytest.param(shape, order, dim, id=f"{shape}-{order}-{dim}") for shape, order in SHAPES for dim in range(len(shape))]
+def lines(types: list[DType]) -> Any:
+    """Every type along one dimension, and every shape, order and dimension for two types."""
+    places = [(shape, order, dim) for shape, order in SHAPES for dim in range(len(shape))]
+    cases = [(dtype, *places[1]) for dtype in types] + [(dtype, *place) for dtype in (DType.F32, DType.I64) for place in places]
+    return [pytest.param(*case, id="-".join(map(str, (case[0].text, *case[1:])))) for case in dict.fromkeys(cases)]
 
 
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("shape, order, dim", dims())
+@pytest.mark.parametrize("dtype, shape, order, dim", lines(TYPES))
 def test_running(bench: Any, shape: Any, order: Any, dim: int, dtype: DType) -> None:
     x = bench.dense(draw(bench.rng, shape, dtype, nan=False), order)
     bench.check("cumsum", [bench.like(shape, dtype, order)], [x], [dim])
     bench.check("cumprod", [bench.like(shape, dtype)], [x], [dim])
 
 
-@pytest.mark.parametrize("dtype", [*TYPES, DType.BOOL])
-@pytest.mark.parametrize("shape, order, dim", dims())
+@pytest.mark.parametrize("dtype, shape, order, dim", lines([*TYPES, DType.BOOL]))
 def test_running_extremes(bench: Any, shape: Any, order: Any, dim: int, dtype: DType) -> None:
     x = bench.dense(draw(bench.rng, shape, dtype), order)
     for name in ("cummax", "cummin"):
         bench.check(name, [bench.like(shape, dtype, order), bench.like(shape, DType.I64, order)], [x], [dim])
 
 
-@pytest.mark.parametrize("dtype", [*TYPES, DType.BOOL])
-@pytest.mark.parametrize("shape, order, dim", dims())
+@pytest.mark.parametrize("dtype, shape, order, dim", lines([*TYPES, DType.BOOL]))
 def test_places_of_extremes(bench: Any, shape: Any, order: Any, dim: int, dtype: DType) -> None:
     x = bench.dense(draw(bench.rng, shape, dtype), order)
     out = tuple(1 if d == dim else n for d, n in enumerate(shape))
@@ -63,8 +63,7 @@ def test_places_of_extremes(bench: Any, shape: Any, order: Any, dim: int, dtype:
         bench.check(name, [bench.like(out, DType.I64)], [x], [dim])
 
 
-@pytest.mark.parametrize("dtype", [*TYPES, DType.BOOL])
-@pytest.mark.parametrize("shape, order, dim", dims())
+@pytest.mark.parametrize("dtype, shape, order, dim", lines([*TYPES, DType.BOOL]))
 @pytest.mark.parametrize("descending", [0, 1])
 def test_sort(bench: Any, descending: int, shape: Any, order: Any, dim: int, dtype: DType) -> None:
     x = bench.dense(draw(bench.rng, shape, dtype), order)

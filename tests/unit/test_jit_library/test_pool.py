@@ -20,7 +20,6 @@ CASES: list[Any] = [
     ("volume", 2, 2, (4, 6, 7), (2, 2, 3), (2, 1, 2), (1, 0, 1), (1, 1, 1)),
     ("one window", 2, 3, (5, 6), (5, 6), (1, 1), (0, 0), (1, 1)),
 ]
-IDS = [case[0] for case in CASES]
 TYPES = [DType.F32, DType.F64, DType.F16, DType.BF16, DType.I64, DType.I32, DType.I8, DType.U8]
 
 
@@ -43,8 +42,7 @@ def last(rank: int) -> list[int]:
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("case", CASES, ids=IDS)
+@pytest.mark.parametrize("case, dtype", [*((case, DType.F32) for case in CASES), *((CASES[2], dtype) for dtype in TYPES[1:])], ids=str)
 def test_max_pool(bench: Any, case: Any, dtype: DType, channels_last: bool) -> None:
     _, n, c, size, k, stride, pad, dilation = case
     x = draw(bench.rng, (n, c, *size), dtype)
@@ -62,7 +60,7 @@ def test_window_wholly_in_the_padding(bench: Any) -> None:
 
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("count_pad, divisor", [(0, 0), (1, 0), (0, 5)])
-@pytest.mark.parametrize("dtype", [DType.F32, DType.F64, DType.F16, DType.BF16])
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
 @pytest.mark.parametrize("case", [case for case in CASES if max(case[-1]) == 1], ids=str)
 def test_avg_pool(bench: Any, case: Any, dtype: DType, count_pad: int, divisor: int, channels_last: bool) -> None:
     _, n, c, size, k, stride, pad, _ = case
