@@ -1,4 +1,4 @@
-"""One call, the long way: bind its arguments, find or make its plan, carry it out.
+"""One call, the long way: make its plan, carry it out.
 
 The generated kernels (kernels.py) take a short cut for calls met before; every new kind of call comes through here once.
 
@@ -7,7 +7,7 @@ May live here: planning (metadata inference, lowering, the choice of a substitut
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from wooly.device.recorder import RECORDER
 from wooly.device.schema import Kind, OpInfo, functional_of, overload
 from wooly.device.tensors import contiguous_strides, new_tensor, span_nbytes
 
-__all__ = ["Plan", "OutSpec", "bind", "call", "carry_out", "make_plan", "number_is_plain", "mutated", "drawn", "first"]
+__all__ = ["Plan", "OutSpec", "carry_out", "make_plan", "number_is_plain", "mutated", "drawn", "first"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +87,6 @@ class _Arguments:
         if isinstance(value, list | tuple):
             return [self.any(v) for v in value]
         return value
-
-
-def bind(info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    """Values in schema order, defaults filled in."""
-    return [*args, *(kwargs.get(arg.name, arg.default) for arg in info.args[len(args) :])]
-
-
-def call(info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Carry out one call without looking for an earlier plan."""
-    values = bind(info, args, kwargs)
-    return carry_out(info, make_plan(info, values), values)
 
 
 def number_is_plain(entry: Entry | None, name: str, value: Any) -> bool:
@@ -225,7 +214,7 @@ def _resized(info: OpInfo, values: Sequence[Any], result: Any) -> Plan | None:
     outs = [t for i, t in checks.tensors_of(values) if info.args[i].is_out]
     metas = [r for r in (result if isinstance(result, list | tuple) else [result]) if isinstance(r, torch.Tensor)]
     for out, meta in zip(outs, metas, strict=True):
-        checks.castable(info, meta.dtype, out.dtype)
+        checks.castable(meta.dtype, out.dtype)
     if all(out.size() == meta.size() for out, meta in zip(outs, metas, strict=True)):
         return None
     shapes = [tuple(meta.size()) for meta in metas]

@@ -103,7 +103,7 @@ def _is_dense(t: torch.Tensor) -> bool:
     return True
 
 
-def castable(info: OpInfo, result: torch.dtype, out: torch.dtype) -> None:
+def castable(result: torch.dtype, out: torch.dtype) -> None:
     """Raises RuntimeError when an out= tensor cannot take results of type ``result``."""
     if not torch.can_cast(result, out):
         raise RuntimeError(f"result type {_title(result)} can't be cast to the desired output type {_title(out)}")
