@@ -398,7 +398,8 @@ def _acosh(v: Lanes, x: str) -> str:
     root = v.intrinsic("sqrt", D, v.fma(D, t, t, v.op("fadd", D, t, t)))
     y = _log1p(v, v.op("fadd", D, t, root))
     far = v.op("fadd", D, _log(v, x), v.const(D, math.log(2.0)))
-    return v.select(D, huge, far, y)
+    # Far below 1 the root exists again: only the comparison says that there is no result (and that NaN stays NaN).
+    return v.select(D, v.compare("fcmp oge", D, x, one), v.select(D, huge, far, y), v.const(D, math.nan))
 
 
 def _atanh(v: Lanes, x: str) -> str:
