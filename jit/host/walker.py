@@ -3,7 +3,8 @@
 A plan is chunks {function, arguments, r0, r1}, claims (runs of chunks that one thread takes at once) and phases (runs of claims that are
 independent of each other). The caller opens a phase by publishing one ticket word (end << 32 | next); caller and helpers claim by adding 1
 to it. What a chunk computes does not depend on who runs it, so results are the same for any number of threads. A helper that finds
-nothing spins for about 50 us and then sleeps on a condition until a phase with several claims opens.
+nothing spins for about 50 us and then sleeps on a condition until a phase with several claims opens. Whatever a helper uses (tables,
+scratch) it reads after its claim succeeded: the caller changes them only while no phase is open.
 
 May live here: the native loop and the threads. May not: what is in the tables.
 """
@@ -75,7 +76,7 @@ exit:
   ret void
 }}
 
-define internal i1 @claim(ptr %d, i64 %bit, ptr %scratch) {{
+define internal i1 @claim(ptr %d, i64 %bit, ptr %sp) {{
 entry:
   %seen = load atomic i64, ptr %d seq_cst, align 8
   %next0 = and i64 %seen, 4294967295
@@ -91,6 +92,7 @@ take:
 work:
   %taking = getelementptr i64, ptr %d, i64 {_TAKING}
   %old = atomicrmw or ptr %taking, i64 %bit seq_cst
+  %scratch = load atomic ptr, ptr %sp seq_cst, align 8
   call void @run_claim(ptr %d, i64 %next, ptr %scratch)
   %done = getelementptr i64, ptr %d, i64 {_DONE}
   %was = atomicrmw add ptr %done, i64 1 seq_cst
@@ -153,7 +155,7 @@ rouse:
   call void @jit_wake(ptr %d)
   br label %take
 take:
-  %mine = call i1 @claim(ptr %d, i64 1, ptr %scratch)
+  %mine = call i1 @claim(ptr %d, i64 1, ptr %sp)
   br i1 %mine, label %take, label %wait
 wait:
   %w = phi i64 [ 0, %take ], [ %wn, %pause ], [ 0, %yield ]
@@ -215,8 +217,7 @@ look:
   %over = icmp ne i64 %q, 0
   br i1 %over, label %exit, label %try
 try:
-  %scratch = load atomic ptr, ptr %sp seq_cst, align 8
-  %did = call i1 @claim(ptr %d, i64 %bit, ptr %scratch)
+  %did = call i1 @claim(ptr %d, i64 %bit, ptr %sp)
   br i1 %did, label %fresh, label %idle
 idle:
   call void {_PAUSE}
