@@ -6,7 +6,6 @@ May live here: elementwise functions that networks put between layers. May not: 
 from __future__ import annotations
 
 import math
-from typing import Final
 
 from wis.dtypes import FLOATS
 from wooly.device.lowering.dtypes import result_type
@@ -16,18 +15,10 @@ from wooly.device.lowering.values import Derived, Meta, Number, ScalarArg, Value
 
 __all__: list[str] = []
 
-_SELU_ALPHA: Final = 1.6732632423543772848170429916717
-_SELU_SCALE: Final = 1.0507009873554804934193349852946
-
 
 @lowers("aten::relu")
 def relu(t: Trace, x: Meta) -> Meta:
     return t.map("max", x, 0, dtype=x.dtype)
-
-
-@lowers("aten::relu6")
-def relu6(t: Trace, x: Meta) -> Meta:
-    return hardtanh(t, x, 0, 6)
 
 
 @lowers("aten::hardtanh")
@@ -188,11 +179,6 @@ def elu_backward(t: Trace, dy: Meta, alpha: Number, scale: Number, input_scale: 
 @lowers("aten::celu")
 def celu(t: Trace, x: Meta, alpha: Number = 1.0) -> Meta:
     return elu(t, x, alpha, 1.0, t.derive(lambda a: 1.0 / a, alpha))  # type: ignore[arg-type]
-
-
-@lowers("aten::selu")
-def selu(t: Trace, x: Meta) -> Meta:
-    return elu(t, x, _SELU_ALPHA, _SELU_SCALE, 1.0)
 
 
 @lowers("aten::hardsigmoid")

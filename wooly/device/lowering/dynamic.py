@@ -5,6 +5,7 @@ May live here: composites (they get device tensors). May not: lowerings, except 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -131,7 +132,7 @@ def unique_dim(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Rows in lexicographic order: stable sorts by the last column first."""
     rows = x.movedim(dim, 0)
-    flat = rows.reshape(rows.size(0), -1)
+    flat = rows.reshape(rows.size(0), math.prod(rows.shape[1:]))
     order = torch.arange(rows.size(0), device=x.device)
     for column in reversed(range(flat.size(1))):
         by_column = torch.sort(flat[:, column].index_select(0, order), stable=True)[1]

@@ -18,7 +18,7 @@ from wooly.device.lowering.values import Meta, Number, Value
 __all__: list[str] = []
 
 _UNARY: Final = (
-    "abs", "acos", "asin", "atan", "ceil", "cos", "cosh", "digamma", "erf", "erfc", "exp", "expm1", "floor", "frac", "lgamma", "log",
+    "abs", "acos", "asin", "atan", "ceil", "cos", "cosh", "erf", "erfc", "exp", "expm1", "floor", "frac", "lgamma", "log",
     "log10", "log1p", "log2", "neg", "reciprocal", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh", "sqrt", "tan", "tanh", "trunc",
 )  # fmt: skip
 

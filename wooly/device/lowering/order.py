@@ -51,11 +51,6 @@ def sort_stable(t: Trace, x: Meta, *, stable: bool | None = None, dim: int = -1,
     return _sorted(t, x, dim, descending)
 
 
-@lowers("aten::argsort.stable")
-def argsort(t: Trace, x: Meta, *, stable: bool, dim: int = -1, descending: bool = False) -> Meta:
-    return _sorted(t, x, dim, descending)[1]
-
-
 @lowers("aten::topk")
 def topk(t: Trace, x: Meta, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> list[Meta]:
     if x.ndim == 0:
@@ -313,14 +308,14 @@ def _is_in(t: Trace, x: Value, tests: Value, invert: bool) -> Meta:
 
 @lowers("aten::histc", concrete=("min", "max"))
 def histc(t: Trace, x: Meta, bins: int = 100, min: float = 0, max: float = 0) -> Meta:
-    """Counts per bin; the last bin holds its upper end, what lies outside counts nowhere. Bounds (0, 0) are those of the data."""
+    """Counts per bin; the last bin holds its upper end, what lies outside counts nowhere. Equal bounds stand for those of the data."""
     wide = accumulate(x.dtype)
     flat = t.reshape(t.cast(x, wide), (x.numel,))
     low: Value = min
     high: Value = max
     if min == max:
-        if x.numel == 0 or min != 0:
-            raise Unsupported("histc with equal bounds")
+        if x.numel == 0:
+            return t.full((bins,), 0, wide)
         low, high = t.reduce("reduce_min", flat, [0]), t.reduce("reduce_max", flat, [0])
         same = t.map("eq", low, high)
         low, high = t.where(same, t.map("sub", low, 1.0), low), t.where(same, t.map("add", high, 1.0), high)

@@ -18,7 +18,7 @@ from wooly.device.lowering.values import Meta, Value
 __all__ = ["triangle_mask"]
 
 
-@lowers("aten::clone", "aten::_to_copy", "aten::contiguous", "aten::lift_fresh_copy", "aten::alias_copy", "aten::detach_copy")
+@lowers("aten::clone", "aten::_to_copy", "aten::lift_fresh_copy", "aten::alias_copy", "aten::detach_copy")
 def copy_of(t: Trace, x: Meta, **layout: object) -> Meta:
     """Layout and element type are those of the output; the binding copies and casts."""
     return x

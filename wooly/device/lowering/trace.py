@@ -84,9 +84,7 @@ class Trace:
         return meta
 
     def emit(self, name: str, outs: Sequence[Meta], ins: Sequence[Meta | Imm], attrs: Sequence[int] = ()) -> None:
-        """One instruction. Nothing is emitted when every output is empty."""
-        if all(out.numel == 0 for out in outs):
-            return
+        """One instruction."""
         self._steps.append(_Step(BY_NAME[name], list(outs), list(ins), tuple(int(a) for a in attrs)))
 
     def imm(self, value: Value, dtype: DType) -> Imm:
@@ -305,11 +303,18 @@ class Trace:
         needed: set[int] = set()
         kept = []
         for step in reversed(self._steps):
-            if any(m.slot < self._first_temp or m.slot in needed for m in step.outs):
+            if any(self._matters(m, needed) for m in step.outs):
                 needed.update(m.slot for m in step.ins if isinstance(m, Meta))
                 needed.update(m.slot for m in step.outs if step.op.rmw)
                 kept.append(step)
         self._steps = kept[::-1]
+
+    def _matters(self, out: Meta, needed: set[int]) -> bool:
+        """Is what an instruction writes seen? Nothing is written to an empty operand, but a temporary that is read needs a writer."""
+        is_temp = out.slot >= self._first_temp
+        if out.numel == 0:
+            return is_temp and out.slot in needed and self._temps[out.slot - self._first_temp] == 0
+        return not is_temp or out.slot in needed
 
     def _encode(self) -> Template:
         used = sorted({m.slot for s in self._steps for m in (*s.outs, *s.ins) if isinstance(m, Meta) and m.slot >= self._first_temp})
