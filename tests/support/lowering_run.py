@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from wis.program import VERSION, BufferKind, Program
 from wis.reference import run
 from wis.verify import verify
-from wooly.device.lowering import COMPOSITES, LOWERINGS, Entry, Expected, Meta, ScalarArg, Template, Unsupported, lower, wis_dtype
+from wooly.device.lowering import COMPOSITES, LOWERINGS, TO_TORCH, Entry, Expected, Meta, ScalarArg, Template, Unsupported, lower, wis_dtype
 from wooly.device.schema import Kind, OpInfo, describe, functional_of, overload
 
 __all__ = ["Mirror", "Mismatch", "execute", "mirror_call", "run_lowering"]
@@ -46,8 +46,6 @@ def _materialised(t: torch.Tensor) -> torch.Tensor:
 
 def _tensor_over(buffer: Array, spec: Expected) -> torch.Tensor:
     """A CPU tensor of what a template wrote."""
-    from wooly.device.lowering import TO_TORCH
-
     return _elements(buffer, TO_TORCH[spec.dtype]).as_strided(spec.shape, spec.strides)
 
 

@@ -171,6 +171,16 @@ def test_an_empty_result_needs_no_instruction() -> None:
     assert t.finish(t.map("exp", tensor(0, 0, 3))).code == ()
 
 
+def test_a_temporary_that_is_read_has_a_writer_even_when_it_is_empty() -> None:
+    """Searching in nothing: the verifier wants every temporary written before it is read."""
+    t = Trace(2, [expected(3, dtype=DType.I64)])
+    boundaries = t.cast(tensor(0, 0, dtype=DType.I32), F32)
+    out = t.temp(DType.I64, (3,))
+    t.emit("search_sorted", [out], [boundaries, tensor(1, 3)], (0,))
+    found = execute(t.finish(out), [np.zeros(0, np.uint8), floats(1, 2, 3)], ())[0]
+    assert found is not None and found.view(np.int64).tolist() == [0, 0, 0]
+
+
 def test_results_and_outputs_must_match() -> None:
     t = Trace(1, [expected(4), expected(4)])
     with pytest.raises(LoweringError, match="1 results for 2 outputs"):

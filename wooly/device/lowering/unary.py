@@ -16,7 +16,7 @@ from wooly.device.lowering.registry import lowers
 from wooly.device.lowering.trace import Trace
 from wooly.device.lowering.values import Meta, Number, Value
 
-__all__ = ["complex_abs", "complex_parts", "square"]
+__all__ = ["complex_abs", "complex_parts", "to_float"]
 
 _TO_FLOAT: Final = {
     "exp": "exp", "exp2": "exp2", "expm1": "expm1", "log": "log", "log2": "log2", "log10": "log10", "log1p": "log1p", "sqrt": "sqrt",
@@ -185,10 +185,6 @@ def round_decimals(t: Trace, x: Meta, *, decimals: int = 0) -> Meta:
         up, down = down, up
     wide = t.acc(x)
     return t.map(down, t.map("round", t.map(up, wide, scale)), scale)
-
-
-def square(t: Trace, x: Meta) -> Meta:
-    return t.map("mul", x, x)
 
 
 @lowers("aten::nan_to_num", concrete=("nan", "posinf", "neginf"))
