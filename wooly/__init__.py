@@ -2,6 +2,8 @@
 
 A script needs nothing from here: set ``WOOLY_NATS_URL``, or start it by ``wooly run``. Public names: ``__version__``,
 ``stats()`` and ``errors``. Importing this package imports neither torch nor anything else that is slow.
+
+May live here: what runs in the user's process, and the command line. May not: imports of anything but ``wis`` and ``bus_schemas``.
 """
 
 from __future__ import annotations
