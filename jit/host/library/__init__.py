@@ -3,8 +3,9 @@
 ``lower(instr)`` gives the records of one instruction, or None when it has no native form (the caller then runs the reference);
 ``source(symbol)`` gives the LLVM IR of one kernel, to be compiled when first needed; ``requires(symbol)`` the symbols to load before it.
 
-    emit, elements, nest, blas     the means
-    kernels/                       the functions, as IR emitters; one module a family
+    value, emit, elements, nest    the means: typed values, functions with loops and branches, element types, index spaces
+    blas, host                     numpy's BLAS; what this machine's vectors are like
+    kernels/                       the functions, as IR emitters; one module a family (``tiles``: the matrix product all others use)
     build, matmul, conv, ...       the lowerings; one module a family of operations
 """
 
