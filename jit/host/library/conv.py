@@ -22,6 +22,7 @@ from wis.program import BoundInstr
 __all__ = ["conv", "conv_dw", "conv_dx"]
 
 _TILE_BYTES: Final = 512 << 10  # of the columns matrix: leaves room in a core's L2 for weights and results
+_LINE_BYTES: Final = 4 << 20  # of the columns matrix of one line; longer lines are cut
 _MAX_PARTS: Final = 16
 _PART_FLOPS: Final = 8e6
 _PARTS_BYTES: Final = 32 << 20
@@ -198,9 +199,23 @@ def _forward(build: Build, c: _Conv) -> None:
     if c.is_depthwise:
         _depthwise(build, c)
     else:
-        _by_tiles(build, c)
+        for piece in _pieces(c):
+            _by_tiles(build, piece)
     if c.y is not result:
         build.copy(c.y, result)
+
+
+def _pieces(c: _Conv) -> list[_Conv]:
+    """A single output line too long for a tile, cut into pieces: each sees the input through a padding of its own."""
+    length = c.y.shape[4]
+    longest = max(64, _LINE_BYTES // (c.window * c.x.dtype.itemsize) // 64 * 64)
+    if c.rows > 1 or length <= longest:
+        return [c]
+    pieces = []
+    for start in range(0, length, longest):
+        part = replace(c.y, shape=(*c.y.shape[:4], min(longest, length - start)), offset=c.y.offset + start * c.y.strides[4])
+        pieces.append(replace(c, y=part, pad=(*c.pad[:2], c.pad[2] - start * c.stride[2])))
+    return pieces
 
 
 def _depthwise(build: Build, c: _Conv) -> None:
@@ -294,11 +309,14 @@ def _gradient_w(build: Build, c: _Conv) -> None:
     n, size, dtype = c.x.shape[0], c.w.numel, c.w.dtype
     parts = int(min(n, _MAX_PARTS, n * c.flops_per_image * c.groups / _PART_FLOPS, _PARTS_BYTES / (size * dtype.itemsize)))
     parts = max(parts, 1)
-    partial = build.temp(dtype, (parts, c.groups, c.window, c.filters))
-    if c.is_depthwise:
-        _depthwise_parts(build, c, partial)
-    else:
-        _parts_by_tiles(build, c, partial)
+    pieces = [c] if c.is_depthwise else _pieces(c)
+    partial = build.temp(dtype, (parts * len(pieces), c.groups, c.window, c.filters))
+    for number, piece in enumerate(pieces):
+        share = replace(partial, shape=(parts, *partial.shape[1:]), offset=number * parts * size)
+        if c.is_depthwise:
+            _depthwise_parts(build, piece, share)
+        else:
+            _parts_by_tiles(build, piece, share)
     total, k = _sum(build, partial), c.w.shape[1:]
     turned = replace(
         total, shape=(c.groups, c.filters, *k), strides=(c.window * c.filters, 1, *(c.filters * step for step in contiguous(k)))
