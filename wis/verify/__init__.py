@@ -28,7 +28,7 @@ shapes (``shapes.py``, ``coarse_shapes.py``)
 13. extremes and windows are not taken over nothing [empty]
 14. weights of layer_norm have row stride 0 [stride]
 lifetimes (``lifetimes.py``)
-15. an instruction that reads a TEMP buffer comes after one that writes to it [unwritten]
+15. an instruction that reads elements of a TEMP buffer comes after one that writes to it [unwritten]
 
 Not checked, because it cannot do harm: index values (the definition gives out-of-range ones a meaning and a trap), values of scalars (every
 number converts to every type), the time of a whole program (counted by wis.cost, watched by the scheduler), inputs that overlap outputs
@@ -52,7 +52,7 @@ from wis.limits import LIMITS, Limits
 from wis.ops import Kind
 from wis.program import BoundInstr, BoundProgram, Imm, Program, Ref, bind, bind_instr, dims_layout
 from wis.verify.extents import check_buffers, check_extents
-from wis.verify.lifetimes import check_written, find_zeroed, touches
+from wis.verify.lifetimes import EarlyRead, check_early_reads, early_reads, find_zeroed, touches
 from wis.verify.report import Report
 from wis.verify.shapes import check_shapes
 from wis.verify.structure import check_structure
@@ -68,7 +68,8 @@ class Verified:
     """A program and dims that keep every rule. ``digest`` names the program, ``dims_digest`` the ``dims`` (32 bytes each).
 
     ``zeroed``: CREATED and TEMP buffers whose initial zeros can be seen; a back end need not clear the others.
-    ``layout``: see ``program.dims_layout``; ``touched``: see ``lifetimes.touches``; ``limits``: those it was checked against.
+    The rest serves ``verify(like=)``: where instructions' dims start, which instructions touch a buffer, reads of unwritten temps (all
+    without elements), and the limits it was checked against.
     """
 
     bound: BoundProgram
@@ -78,6 +79,7 @@ class Verified:
     zeroed: frozenset[int]
     layout: tuple[int, ...]
     touched: dict[int, tuple[int, ...]]
+    early: tuple[EarlyRead, ...]
     limits: Limits
 
 
@@ -102,11 +104,12 @@ def verify(program: Program, dims: bytes, limits: Limits = LIMITS, like: Verifie
         report.at(place)
         check_types(instr, report)
         _check_dims(instr, bound.nbytes, limits, report)
-    check_written(program, report)
+    early = early_reads(program)
+    check_early_reads(bound, early, report)
     _stop(report)
     touched = touches(program)
     name = digest(encode_program(program))
-    return Verified(bound, dims, name, digest(dims), find_zeroed(bound, touched), layout, touched, limits)
+    return Verified(bound, dims, name, digest(dims), find_zeroed(bound, touched), layout, touched, early, limits)
 
 
 def _verify_changes(like: Verified, dims: bytes, report: Report) -> Verified:
@@ -129,6 +132,7 @@ def _verify_changes(like: Verified, dims: bytes, report: Report) -> Verified:
     for place in sorted(places):
         report.at(place)
         _check_dims(code[place], nbytes, limits, report)
+    check_early_reads(bound, like.early, report)
     _stop(report)
     return replace(like, bound=bound, dims=dims, dims_digest=digest(dims), zeroed=find_zeroed(bound, like.touched))
 

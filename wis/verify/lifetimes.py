@@ -6,30 +6,47 @@ first, so ``find_zeroed`` says for which buffers an instruction, or for CREATED 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from wis.ops import BY_CODE
 from wis.program import BoundInstr, BoundProgram, BufferKind, Operand, Program, Ref
 from wis.verify.extents import byte_span
 from wis.verify.report import Report
 
-__all__ = ["check_written", "find_zeroed", "touches"]
+__all__ = ["EarlyRead", "check_early_reads", "early_reads", "find_zeroed", "touches"]
 
 
-def check_written(program: Program, report: Report) -> None:
-    """Report instructions that read a TEMP buffer which nothing before them wrote. Needs no dims."""
+class EarlyRead(NamedTuple):
+    """Operand ``number`` (of the outputs or inputs) of the instruction at ``place`` reads a TEMP buffer that nothing before it wrote."""
+
+    place: int
+    is_out: bool
+    number: int
+
+
+def early_reads(program: Program) -> tuple[EarlyRead, ...]:
+    """All of them. Needs no dims; only those with elements break a rule."""
     unwritten = {number for number, kind in enumerate(program.buffers) if kind == BufferKind.TEMP}
+    found = []
     for place, instr in enumerate(program.code):
         if not unwritten:
-            return
-        report.at(place)
-        for number, x in enumerate(instr.ins):
-            if isinstance(x, Ref) and x.buffer in unwritten:
-                report.ins(number, "unwritten", f"buffer {x.buffer} is a temp that nothing has written")
-        for number, out in enumerate(instr.outs):
-            if out.buffer in unwritten and BY_CODE[instr.op].rmw:
-                report.out(
-                    number, "unwritten", f"buffer {out.buffer} is a temp that nothing has written, and {BY_CODE[instr.op].name} reads it"
-                )
+            break
+        found += [EarlyRead(place, False, i) for i, x in enumerate(instr.ins) if isinstance(x, Ref) and x.buffer in unwritten]
+        if BY_CODE[instr.op].rmw:
+            found += [EarlyRead(place, True, i) for i, out in enumerate(instr.outs) if out.buffer in unwritten]
         unwritten.difference_update([out.buffer for out in instr.outs])
+    return tuple(found)
+
+
+def check_early_reads(bound: BoundProgram, reads: tuple[EarlyRead, ...], report: Report) -> None:
+    """Report those of ``reads`` that have elements."""
+    for place, is_out, number in reads:
+        instr = bound.code[place]
+        x = (instr.outs if is_out else instr.ins)[number]
+        if isinstance(x, Operand) and 0 not in x.shape:
+            report.at(place)
+            say = report.out if is_out else report.ins
+            say(number, "unwritten", f"{instr.op.name} reads buffer {x.buffer}, a temp that nothing has written")
 
 
 class _Written:
