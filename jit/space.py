@@ -59,6 +59,8 @@ class ByteSpace:
         """The block of each key, CREATED ones freshly allocated; on any error nothing stays allocated."""
         if len(keys) != len(specs):
             raise BadBuffer(f"the program needs {len(specs)} keys, not {len(keys)}")
+        if len(set(keys)) != len(keys):
+            raise BadBuffer("a run names one buffer twice; views of one buffer are operands, not buffers")
         memory = self._memory
         blocks: list[Block] = []
         made: list[int] = []

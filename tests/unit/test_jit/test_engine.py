@@ -89,6 +89,17 @@ class TestSpace:
             space.size(8)
         assert space.resident_bytes == 256
 
+    def test_one_buffer_cannot_stand_for_two(self, backend: str) -> None:
+        engine = small(backend)
+        space = engine.open_space()
+        b = Builder()
+        x, y = b.external(F, (4,)), b.external(F, (4,))
+        b.emit("neg", y, [x])
+        program, dims, scalars = b.finish()
+        space.alloc(1, 16)
+        with pytest.raises(BadBuffer, match="twice"):
+            space.run(engine.prepare(verify(program, dims)), scalars, [1, 1])
+
     def test_runs_check_their_keys(self, backend: str) -> None:
         engine = small(backend)
         space = engine.open_space()
