@@ -25,8 +25,8 @@ setup: $(STAMP).dev ## create .venv with everything that tests and linters need
 demo: $(STAMP).run ## two trainings on an embedded stack, then their bill and placement
 	bash examples/demo.sh $(BIN)
 
-test: $(STAMP).dev ## the tests, about 15 minutes on 2 cores
-	$(BIN)/pytest -q
+test: $(STAMP).dev ## the tests, about 5 minutes on 2 cores
+	$(BIN)/pytest -q -n 2 --dist loadfile
 
 lint: $(STAMP).dev ## ruff, mypy, layers
 	$(BIN)/ruff check .

@@ -6,6 +6,7 @@ embedded stack.
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ from typing import Any
 import pytest
 import torch
 
+from bus_schemas.events import SessionClosedFact
+from services.kit.bus import connect
 from tests.support.stack import EmbeddedStack, plain_environment
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -42,6 +45,25 @@ def run(script: str, out: Path, environment: dict[str, str]) -> Any:
     )
     assert done.returncode == 0, f"{script} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
     return torch.load(out, weights_only=False)
+
+
+def closed_sessions(stack: EmbeddedStack) -> list[SessionClosedFact]:
+    """Every session the log says has ended, in its order."""
+
+    async def read() -> list[SessionClosedFact]:
+        bus = await connect(stack.addresses["nats"], name="test")
+        replay = bus.replay()
+        end = await replay.history_end()
+        found: list[SessionClosedFact] = []
+        async for position, events in replay:
+            found += [e for e in events if isinstance(e, SessionClosedFact)]
+            if position >= end:
+                break
+        await replay.close()
+        await bus.close()
+        return found
+
+    return asyncio.run(read())
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -78,6 +100,10 @@ def test_as_on_the_cpu_and_the_same_twice(script: str, stack: EmbeddedStack, tmp
     compare(first, want, exact=False, computed_in=COMPUTED_IN.get(script))
     second = run(script, tmp_path / "second.pt", stack.client_environment())
     compare(second, first, exact=True)
+    *_, before, last = closed_sessions(stack)
+    assert before.launches == last.launches > 0
+    assert before.launch_digest == last.launch_digest, "two runs launched other programs, or in another order"
+    assert before.instructions == last.instructions
 
 
 @pytest.mark.slow
@@ -86,3 +112,14 @@ def test_on_the_device(script: str, stack: EmbeddedStack, tmp_path: Path) -> Non
     first = run(script, tmp_path / "first.pt", stack.client_environment(REQUIRED_VRAM="2048"))
     second = run(script, tmp_path / "second.pt", stack.client_environment(REQUIRED_VRAM="2048"))
     compare(second, first, exact=True)
+
+
+def test_the_bill_of_all_of_it_is_right(stack: EmbeddedStack) -> None:
+    """After every script above: accounts close on the node, and the bill is what the log gives."""
+    check = stack.get("billing", "/api/v1/billing/verify")
+    assert check["ok"], check
+    total = stack.get("billing", "/api/v1/billing/credits?by=tenant")["total"]
+    assert total["core_credits_micro"] > 0 and total["vram_credits_micro"] > 0
+    sessions = closed_sessions(stack)
+    assert total["core_ns"] == sum(s.core_ns for s in sessions)
+    assert total["instructions"] == sum(s.instructions for s in sessions)
