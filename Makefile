@@ -13,11 +13,11 @@ $(STAMP).run: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet torch==$(TORCH)
-	$(BIN)/pip install --quiet -e '.[client,server]' scikit-learn
+	PYTHONWARNINGS=ignore $(BIN)/pip install --quiet -e '.[client,server]' scikit-learn
 	@touch $@
 
 $(STAMP).dev: $(STAMP).run
-	$(BIN)/pip install --quiet -e '.[client,server,dev]'
+	PYTHONWARNINGS=ignore $(BIN)/pip install --quiet -e '.[client,server,dev]'
 	@touch $@
 
 setup: $(STAMP).dev ## create .venv with everything that tests and linters need
@@ -39,7 +39,7 @@ bench: $(STAMP).dev ## ratios beside local torch, in one run; results go to docs
 	$(BIN)/python -m benchmarks
 
 conformance: $(STAMP).dev ## torch's own operator database on our device; results go to docs/conformance.md
-	$(BIN)/python -m tests.conformance
+	$(BIN)/python -m tests.conformance --backend host
 
 fuzz: $(STAMP).dev ## hostile bytes against decoder and verifier, back ends against the definition; 20 minutes (docs/fuzzing.md)
 	$(BIN)/python -m tests.property.fuzz_wis --seconds 600
@@ -52,7 +52,7 @@ test-torch: ## the model tests on another torch: make test-torch VERSION=2.15.0
 	.venv-torch-$(VERSION)/bin/pip install --quiet --upgrade pip
 	.venv-torch-$(VERSION)/bin/pip install --quiet torch==$(VERSION)
 	.venv-torch-$(VERSION)/bin/pip install --quiet -e '.[client,server,dev]'
-	.venv-torch-$(VERSION)/bin/pytest -q tests/integration/test_models.py tests/unit/test_face
+	.venv-torch-$(VERSION)/bin/pytest -q -n 2 --dist loadfile tests/integration/test_models.py tests/unit/test_face tests/unit/test_device
 
 clean: ## remove what setup made
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -110,7 +110,16 @@ def compare_ops(stack: EmbeddedStack) -> dict[str, dict[str, float]]:
     return table
 
 
-def report(steps: dict[str, dict[str, Any]], ops: dict[str, dict[str, float]]) -> str:
+def rgpu_mlp_ms() -> float | None:
+    """The MLP step on rgpu, its server on the same cores; None where it is not installed."""
+    if not rgpu.installed():
+        return None
+    with rgpu.server() as environment, worker("mlp", "rgpu", environment, "benchmarks.rgpu") as other:
+        other.round()
+        return statistics.median(other.round()["ms"] for _ in range(3))
+
+
+def report(steps: dict[str, dict[str, Any]], ops: dict[str, dict[str, float]], mlp_ms: float | None) -> str:
     """The results as Markdown."""
     lines = [
         "# Benchmarks",
@@ -127,6 +136,8 @@ def report(steps: dict[str, dict[str, Any]], ops: dict[str, dict[str, float]]) -
         counts = f"{c['waits']:.2f} | {c['batches']:.2f} | {c['wire_bytes']:.0f} | {c['ops']:.0f} | {c['fallbacks']:.2f}"
         span = f"{r['ratio_min']:.2f}-{r['ratio_max']:.2f}"
         lines.append(f"| {name} | {r['local_ms']:.2f} | {r['ours_ms']:.2f} | **{r['ratio']:.2f}** | {span} | {r['bar']} | {counts} |")
+    if mlp_ms is not None:
+        lines += ["", f"The mlp step on rgpu 0.1.1 in the same run: {mlp_ms:.2f} ms."]
     lines += ["", f"Cost of issuing one operation, microseconds (bar: {OP_BAR_US:g}), flushing included:", ""]
     lines += ["| operation | local torch | ours | rgpu 0.1.1 |", "|---|---|---|---|"]
     for name, row in ops.items():
@@ -142,7 +153,7 @@ def main() -> None:
     with EmbeddedStack() as stack:
         steps = {name: compare_steps(name, stack) for name in names if name in WORKLOADS}
         ops = compare_ops(stack) if "ops" in names else {}
-    text = report(steps, ops)
+    text = report(steps, ops, rgpu_mlp_ms() if "ops" in names else None)
     print(text)
     if len(names) > len(WORKLOADS):
         (Path(ROOT) / "docs" / "benchmarks.md").write_text(text)
