@@ -60,6 +60,11 @@ class Prepared(Protocol):
         """How many keys a run needs: one per EXTERNAL and CREATED buffer."""
         ...
 
+    @property
+    def workspace_bytes(self) -> int:
+        """Memory that a run needs for TEMP buffers, beside the buffers it names."""
+        ...
+
 
 class Space(Protocol):
     """One session's memory. Keys are the session's own handles. Every method raises BadBuffer for an unknown key or a range outside."""
@@ -67,6 +72,15 @@ class Space(Protocol):
     @property
     def resident_bytes(self) -> int:
         """Sum of the sizes of the live buffers."""
+        ...
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Memory held for the TEMP buffers of later runs. Counts against the capacity, not in ``resident_bytes``."""
+        ...
+
+    def trim(self) -> None:
+        """Give that memory back; the next run takes what it needs."""
         ...
 
     def alloc(self, key: int, nbytes: int) -> None:
@@ -93,7 +107,7 @@ class Space(Protocol):
         """Run a program: ``keys`` names one buffer per EXTERNAL and CREATED buffer in program order.
 
         EXTERNAL ones must exist and be large enough (BadBuffer); CREATED ones must not, and are allocated (OutOfMemory: nothing ran,
-        nothing was allocated). Raises Interrupted when ``Engine.interrupt`` was called meanwhile.
+        no buffer was allocated). Raises Interrupted when ``Engine.interrupt`` was called meanwhile.
         """
         ...
 

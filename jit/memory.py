@@ -1,13 +1,14 @@
 """Buffers in host memory: blocks, a space's free list, and the capacity all spaces of an engine share.
 
-Memory of one space never reaches another unzeroed: free lists belong to a space, and what they drop goes back to the operating system's
-allocator, from which only zeroed blocks are taken.
+Memory of one space never reaches another unzeroed: what a freed buffer leaves is put aside for its own space only, and what is dropped goes
+back to the operating system's allocator, from which only zeroed blocks are taken.
 
 May live here: allocation and byte access. May not: programs, plans, threads.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from jit.errors import BadBuffer, OutOfMemory
 __all__ = ["Block", "Capacity", "SpaceMemory", "ALIGN_BYTES", "new_block", "room_for"]
 
 ALIGN_BYTES = 64
+_owners = itertools.count()
 Bytes = npt.NDArray[np.uint8]
 
 
@@ -35,25 +37,53 @@ class Block:
 
 
 class Capacity:
-    """The configured device memory, shared by the spaces of one engine."""
+    """The configured device memory, shared by the spaces of one engine.
+
+    ``used_bytes`` is what spaces hold. What they keep for their own later requests comes on top while there is room, and goes first.
+    """
 
     def __init__(self, vram_bytes: int) -> None:
         self.vram_bytes = vram_bytes
         self.used_bytes = 0
+        self.idle_bytes = 0
+        self._shelves: dict[int, dict[int, list[Block]]] = {}
         self._lock = threading.Lock()
 
-    def take(self, nbytes: int) -> None:
-        """Account for ``nbytes`` more; raises OutOfMemory and changes nothing when they do not fit."""
+    def take(self, nbytes: int, owner: int = -1, room: int = 0) -> Block | None:
+        """Account for ``nbytes`` more; raises OutOfMemory and changes nothing when they do not fit.
+
+        Returns a block of ``room`` that ``owner`` put aside, with its old contents, if there is one.
+        """
         with self._lock:
             if self.used_bytes + nbytes > self.vram_bytes:
                 raise OutOfMemory(nbytes, self.used_bytes, self.vram_bytes)
             self.used_bytes += nbytes
+            shelf = self._shelves.get(owner, {}).get(room)
+            block = shelf.pop() if shelf else None
+            if block is not None:
+                self.idle_bytes -= room
+            if self.used_bytes + self.idle_bytes > self.vram_bytes:
+                self._shelves.clear()
+                self.idle_bytes = 0
+            return block
 
     def give(self, nbytes: int) -> None:
         """Account for ``nbytes`` less."""
         with self._lock:
             self.used_bytes -= nbytes
             assert self.used_bytes >= 0
+
+    def keep(self, owner: int, block: Block) -> None:
+        """Put ``block``, already given back, aside for ``owner`` alone; it is dropped when there is no room for that."""
+        with self._lock:
+            if self.used_bytes + self.idle_bytes + block.room <= self.vram_bytes:
+                self._shelves.setdefault(owner, {}).setdefault(block.room, []).append(block)
+                self.idle_bytes += block.room
+
+    def forget(self, owner: int) -> None:
+        """Drop what ``owner`` put aside."""
+        with self._lock:
+            self.idle_bytes -= sum(block.room for shelf in self._shelves.pop(owner, {}).values() for block in shelf)
 
 
 def room_for(nbytes: int) -> int:
@@ -65,13 +95,10 @@ def room_for(nbytes: int) -> int:
 class SpaceMemory:
     """The buffers of one space, by key."""
 
-    FREE_SHARE = 4  # the free list holds at most 1/4 of the capacity
-
     def __init__(self, capacity: Capacity) -> None:
         self._capacity = capacity
+        self._owner = next(_owners)
         self._blocks: dict[int, Block] = {}
-        self._free: dict[int, list[Block]] = {}
-        self._free_bytes = 0
         self.resident_bytes = 0
 
     def __contains__(self, key: int) -> bool:
@@ -89,8 +116,9 @@ class SpaceMemory:
             raise BadBuffer(f"buffer {key} exists already")
         if nbytes < 0:
             raise BadBuffer(f"a buffer cannot have {nbytes} bytes")
-        self._capacity.take(nbytes)
-        block = self._blocks[key] = self._take(nbytes, zero)
+        room = room_for(nbytes)
+        old = self._capacity.take(nbytes, self._owner, room)
+        block = self._blocks[key] = new_block(nbytes, room) if old is None else _renewed(old, nbytes, zero)
         self.resident_bytes += nbytes
         return block
 
@@ -100,9 +128,7 @@ class SpaceMemory:
         del self._blocks[key]
         self._capacity.give(block.nbytes)
         self.resident_bytes -= block.nbytes
-        if self._free_bytes + block.room <= self._capacity.vram_bytes // self.FREE_SHARE:
-            self._free.setdefault(block.room, []).append(block)
-            self._free_bytes += block.room
+        self._capacity.keep(self._owner, block)
 
     def window(self, key: int, offset: int, nbytes: int) -> Bytes:
         """A view of part of a buffer; raises BadBuffer when it reaches outside."""
@@ -116,20 +142,15 @@ class SpaceMemory:
         self._capacity.give(self.resident_bytes)
         self.resident_bytes = 0
         self._blocks.clear()
-        self._free.clear()
-        self._free_bytes = 0
+        self._capacity.forget(self._owner)
 
-    def _take(self, nbytes: int, zero: bool) -> Block:
-        room = room_for(nbytes)
-        shelf = self._free.get(room)
-        if not shelf:
-            return new_block(nbytes, room)
-        block = shelf.pop()
-        self._free_bytes -= room
-        store = block.data if block.nbytes == nbytes else _aligned(block.store, room)[1][:nbytes]
-        if zero:
-            store[:] = 0
-        return Block(room, block.store, block.address, nbytes, store)
+
+def _renewed(block: Block, nbytes: int, zero: bool) -> Block:
+    """A block put aside, as a new one of the same room."""
+    data = block.data if block.nbytes == nbytes else _aligned(block.store, block.room)[1][:nbytes]
+    if zero:
+        data[:] = 0
+    return Block(block.room, block.store, block.address, nbytes, data)
 
 
 def new_block(nbytes: int, room: int) -> Block:

@@ -37,6 +37,8 @@ class ReferencePrepared:
         self.verified = verified
         self.specs = key_specs(verified.bound)
         self.instructions = cost.count(verified.bound)
+        kinds = zip(verified.bound.program.buffers, verified.bound.nbytes, strict=True)
+        self.workspace_bytes = sum(nbytes for kind, nbytes in kinds if kind == BufferKind.TEMP)
 
     @property
     def n_keys(self) -> int:
@@ -44,19 +46,31 @@ class ReferencePrepared:
 
 
 class ReferenceSpace(ByteSpace):
-    """A space whose runs go through the interpreter."""
+    """A space whose runs go through the interpreter. Temporaries live for one run only."""
+
+    def __init__(self, capacity: Capacity) -> None:
+        super().__init__(capacity)
+        self._capacity = capacity
+        self.workspace_bytes = 0
+
+    def trim(self) -> None:
+        """Nothing is held between runs."""
 
     def run(self, prepared: Prepared, scalars: Sequence[Number], keys: Sequence[int]) -> Launch:
         plan = cast(ReferencePrepared, prepared)
-        blocks = iter(self._blocks(plan.specs, keys))
-        bound = plan.verified.bound
-        buffers = [
-            np.zeros(nbytes, np.uint8) if kind == BufferKind.TEMP else next(blocks).data
-            for kind, nbytes in zip(bound.program.buffers, bound.nbytes, strict=True)
-        ]
-        start_ns = time.monotonic_ns()
-        traps = reference.run(plan.verified, scalars, buffers)
-        end_ns = time.monotonic_ns()
+        self._capacity.take(plan.workspace_bytes)
+        try:
+            blocks = iter(self._blocks(plan.specs, keys))
+            bound = plan.verified.bound
+            buffers = [
+                np.zeros(nbytes, np.uint8) if kind == BufferKind.TEMP else next(blocks).data
+                for kind, nbytes in zip(bound.program.buffers, bound.nbytes, strict=True)
+            ]
+            start_ns = time.monotonic_ns()
+            traps = reference.run(plan.verified, scalars, buffers)
+            end_ns = time.monotonic_ns()
+        finally:
+            self._capacity.give(plan.workspace_bytes)
         trap = str(traps) if traps else None
         return Launch(start_ns, end_ns, end_ns - start_ns, 1, plan.instructions, trap)
 

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,7 @@ from jit.host.scalars import scalar_words
 from jit.host.tables import Native, Plan
 from jit.host.toolchain import Toolchain
 from jit.host.walker import Walker
-from jit.memory import Block, Capacity, new_block, room_for
+from jit.memory import ALIGN_BYTES, Block, Capacity, new_block, room_for
 from jit.space import ByteSpace, KeySpec
 from wis import reference
 from wis.program import BufferKind
@@ -32,6 +32,8 @@ from wis.verify import Verified
 
 __all__ = ["HostEngine"]
 
+_NOTHING: Final = new_block(0, ALIGN_BYTES)
+"""The arena of a space that has had no temporaries: zero bytes, which nobody reads or writes."""
 PREPARED_MAX = 256
 PLANNERS_MAX = 256
 
@@ -55,6 +57,10 @@ class HostPrepared:
     def n_keys(self) -> int:
         return len(self.specs)
 
+    @property
+    def workspace_bytes(self) -> int:
+        return room_for(self.plan.arena.nbytes) if self.plan.arena.nbytes else 0
+
 
 class HostSpace(ByteSpace):
     """A space of the host backend: buffers and an arena for temporaries, which is never shared with another space."""
@@ -62,24 +68,34 @@ class HostSpace(ByteSpace):
     def __init__(self, engine: HostEngine, capacity: Capacity) -> None:
         super().__init__(capacity)
         self._engine = engine
-        self._arena: Block | None = None
+        self._capacity = capacity
+        self._arena = _NOTHING
+
+    @property
+    def workspace_bytes(self) -> int:
+        return self._arena.room if self._arena is not _NOTHING else 0
 
     def run(self, prepared: Prepared, scalars: Sequence[Number], keys: Sequence[int]) -> Launch:
         ready = cast(HostPrepared, prepared)
+        arena = self._reserve(ready.workspace_bytes)
         blocks = self._blocks(ready.specs, keys)
-        return self._engine.launch(ready, scalars, blocks, self.arena(ready.plan.arena.nbytes))
+        return self._engine.launch(ready, scalars, blocks, arena)
 
-    def arena(self, nbytes: int) -> Block:
-        """Memory for temporaries, at least this large."""
-        if self._arena is None or self._arena.room < nbytes:
-            self._arena = None  # free the old one first
-            room = room_for(max(nbytes, 1 << 16))
-            self._arena = new_block(room, room)
-        return self._arena
+    def trim(self) -> None:
+        self._capacity.give(self.workspace_bytes)
+        self._arena = _NOTHING
 
     def close(self) -> None:
         super().close()
-        self._arena = None
+        self.trim()
+
+    def _reserve(self, nbytes: int) -> Block:
+        """Memory for temporaries, at least this large. Raises OutOfMemory."""
+        if self.workspace_bytes < nbytes:
+            self.trim()  # free the old one first
+            self._capacity.take(nbytes)
+            self._arena = new_block(nbytes, nbytes)
+        return self._arena
 
 
 class HostEngine:

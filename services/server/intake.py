@@ -17,6 +17,9 @@ from wis.encoding import DIGEST_BYTES
 __all__ = ["Bad", "read_batch", "content_digest"]
 
 _SEQ_MAX: Final = 1 << 62
+_PLACES_MAX: Final = 20
+_PLACE_CHARS_MAX: Final = 300
+"""A place may quote what the message says: the answer must stay small however large that is."""
 
 
 class Bad(Exception):
@@ -89,4 +92,5 @@ def _excesses(batch: Batch, limits: Limits) -> list[str]:
 
 
 def _fault(name: str, places: list[str]) -> Fault:
-    return Fault(name, "the batch was refused as a whole, nothing of it was done", tuple(places[:20]))
+    cut = (place if len(place) <= _PLACE_CHARS_MAX else place[:_PLACE_CHARS_MAX] + "..." for place in places[:_PLACES_MAX])
+    return Fault(name, "the batch was refused as a whole, nothing of it was done", tuple(cut))

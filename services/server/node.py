@@ -91,6 +91,7 @@ class Node:
         await self._bus.serve(subjects.DISCOVER, self._discovered)
         for verb, handler in (("open", self._open), ("close", self._close), ("ping", self._ping), ("stats", self._stats)):
             await self._bus.serve(subjects.node_request(self._node, verb), handler)
+        await self._bus.nc.flush()  # who hears that the node is there must find it
         self._ticker = asyncio.create_task(self._tick_forever(), name="tick")
 
     async def stop(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from blake3 import blake3
 
 from bus_schemas import subjects
 from bus_schemas.batch import LIMITS, Batch, Done, Read, Upload, decode_done, encode_batch
@@ -71,14 +72,14 @@ class Raw:
 COUNT = iter(range(10**6))
 
 
-def check(node: Node, scenario: Any) -> None:
+def check(node: Node, scenario: Any, vram_bytes: int = 0) -> None:
     """Run ``scenario(raw)`` on a session of its own, then check that the node still works for everybody else."""
 
     async def body() -> None:
         bus = await connect(node.nats.url, name="raw")
         info = node_id
         name = f"raw{next(COUNT)}"
-        opening = OpenSession(name, "tenant", "", 0, (0,), 0)
+        opening = OpenSession(name, "tenant", "", 0, (0,), vram_bytes)
         opened = msgspec.msgpack.decode(await bus.request(subjects.node_request(info, "open"), encode(opening)), type=SessionOpened)
         raw = Raw(bus, info, name, opened.epoch)
 
@@ -190,6 +191,7 @@ class TestRefused:
             (program_fields(increment(), [1]) | {"scalars": ()}, "takes 1 scalars"),
             (program_fields(increment(17), [1]), "has 128 bytes, the program needs 136"),
             (program_fields(add_one(), [1, 1]), "in use already"),
+            ({"allocs": ((2, 64 << 20),), "reads": (Read(0, 2, 0, 64 << 20),) * 40}, "read less at once"),
         ],
     )
     def test_a_refused_batch_has_no_effect(self, node: Node, fields: dict[str, Any], message: str) -> None:
@@ -205,6 +207,41 @@ class TestRefused:
             assert done.resident_bytes == before.resident_bytes
 
         check(node, scenario)
+
+    def test_a_delta_on_what_are_no_dims(self, node: Node) -> None:
+        """Dims are remembered before a program looks at them: what is built on them is checked as well."""
+
+        async def scenario(raw: Raw) -> None:
+            odd = b"abc"
+            fields = program_fields(increment(19), [1]) | {"dims_body": b""}
+            await raw.send(1, **(fields | {"dims": blake3(odd).digest(), "dims_body": odd}))
+            assert (await raw.fault()).name == "UnverifiableProgram"
+
+        async def built_on_it(raw: Raw) -> None:
+            delta = (blake3(b"abc").digest(), bytes(4), bytes(8))
+            await raw.send(1, **(program_fields(increment(19), [1]) | {"dims": bytes(32), "dims_body": b"", "dims_delta": delta}))
+            fault = await raw.fault()
+            assert (fault.name, fault.message) == ("MalformedBatch", "the dims delta starts from 3 bytes, which are no dims")
+
+        check(node, scenario)
+        check(node, built_on_it)
+
+    def test_a_quota_covers_temporaries(self, node: Node) -> None:
+        """A program could otherwise use a node's memory up without a buffer to its name."""
+        builder = Builder()
+        x, t, y = builder.external(DType.F64, (1 << 17,)), builder.temp(DType.F64, (1 << 17,)), builder.created(DType.F64, (1 << 17,))
+        builder.emit("cumsum", t, [x], (0,))
+        builder.emit("cumsum", y, [t], (0,))
+        fields = program_fields(Program(builder), [1, 2]) | {"allocs": ((1, 1 << 20),)}
+
+        async def scenario(raw: Raw) -> None:
+            await raw.send(1, **fields)
+            fault = await raw.fault()
+            assert (fault.name, fault.fatal) == ("QuotaExceeded", False)
+            assert "request for 3.00 MiB does not fit the task's quota of 2.50 MiB, of which 0.00 MiB is in use" in fault.message
+            assert (await raw.ask(2, allocs=((1, 5 << 19),))).fault is None
+
+        check(node, scenario, vram_bytes=5 << 19)
 
     def test_a_session_that_does_not_exist(self, node: Node) -> None:
         async def scenario(raw: Raw) -> None:

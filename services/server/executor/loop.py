@@ -166,8 +166,8 @@ class Executor:
         if command.session not in self._tenants:
             self._tenants[command.session] = Tenant(command.session, self._engine.open_space(), command.record)
             self._vram.on(SessionOpened(time.monotonic_ns(), command.session, command.quota_bytes))
-            bytes_max = min(command.quota_bytes or self._engine.info.vram_bytes, _STAGED_BYTES_MAX)
-            self._staging.open(command.session, command.token, bytes_max)
+            memory_bytes = command.quota_bytes or self._engine.info.vram_bytes
+            self._staging.open(command.session, command.token, min(memory_bytes, _STAGED_BYTES_MAX), memory_bytes)
         self._report(SpaceOpened(command.session))
 
     def _close(self, session: str) -> None:

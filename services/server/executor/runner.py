@@ -98,17 +98,44 @@ class Runner:
         elif batch.handles or batch.scalars:
             raise _bad(faults.MALFORMED, "handles or scalars without a program")
         _check_reads_and_frees(tenant, batch, made, created)
+        self._check_answers(tenant, batch)
         scalars = tuple(complex(*value) if isinstance(value, tuple) else value for value in batch.scalars)
         return _Plan(ready, handles, scalars, made, created, sum(made.values()) + sum(created.values()))
 
+    def _check_answers(self, tenant: Tenant, batch: Batch) -> None:
+        """What the reads ask for is held in the node's memory until it is fetched: that is bounded like the session's own."""
+        asked = sum(read.nbytes for read in batch.reads)
+        room, most = self._staging.answer_room(tenant.session)
+        if asked > max(room, _DONE_INLINE_BYTES):
+            text = (
+                f"the reads of this batch ask for {asked >> 20} MiB, {(most - room) >> 20} MiB of earlier answers wait to be fetched and "
+                f"{most >> 20} MiB may: read less at once"
+            )
+            raise Refused(Fault(faults.QUOTA_EXCEEDED, text, fatal=False))
+
     def _reserve(self, tenant: Tenant, plan: _Plan) -> None:
-        """Ask for all the memory at once; raises Refused, not fatal, when the quota or the device is full."""
-        if plan.wanted_bytes == 0:
-            return
-        request = AllocationRequested(time.monotonic_ns(), tenant.session, plan.wanted_bytes)
-        for decision in self._vram.on(request):
-            if isinstance(decision, Refuse):
-                raise Refused(Fault(faults.QUOTA_EXCEEDED, decision.verdict.text, fatal=False))
+        """Ask for all the memory at once, temporaries included; raises Refused, not fatal, when the quota or the device is full."""
+        workspace = plan.ready.prepared.workspace_bytes if plan.ready is not None else 0
+        verdict = self._ask(tenant, plan.wanted_bytes + max(0, workspace - tenant.workspace_bytes))
+        if verdict and tenant.workspace_bytes:
+            self._trim(tenant)  # what an earlier program worked in
+            verdict = self._ask(tenant, plan.wanted_bytes + workspace)
+        if verdict:
+            raise Refused(Fault(faults.QUOTA_EXCEEDED, verdict, fatal=False))
+        tenant.workspace_bytes = max(tenant.workspace_bytes, workspace)
+
+    def _ask(self, tenant: Tenant, nbytes: int) -> str:
+        """Why ``nbytes`` more cannot be had; empty when they were reserved."""
+        if nbytes:
+            for decision in self._vram.on(AllocationRequested(time.monotonic_ns(), tenant.session, nbytes)):
+                if isinstance(decision, Refuse):
+                    return decision.verdict.text
+        return ""
+
+    def _trim(self, tenant: Tenant) -> None:
+        tenant.space.trim()
+        self._vram.on(Freed(time.monotonic_ns(), tenant.session, tenant.workspace_bytes))
+        tenant.workspace_bytes = 0
 
     # -- applying ------------------------------------------------------------------------------------------------------------------
 
@@ -132,6 +159,10 @@ class Runner:
         if plan.ready is not None:
             launch = space.run(plan.ready.prepared, plan.scalars, plan.handles)
             sizes.update(plan.created)
+            unused = tenant.workspace_bytes - space.workspace_bytes
+            if unused > 0:  # this back end drops its temporaries after a run
+                self._vram.on(Freed(time.monotonic_ns(), tenant.session, unused))
+                tenant.workspace_bytes -= unused
         for upload in batch.uploads:
             if upload.chunks:
                 self._staging.used(tenant.session, upload.chunks)

@@ -11,21 +11,26 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Final
 
-__all__ = ["Staging", "CACHE_BYTES"]
+__all__ = ["ANSWER_BYTES_MIN", "CACHE_BYTES", "Staging"]
 
 CACHE_BYTES: Final = 256 << 20
 """Chunks already used are kept up to this many bytes a session, so that equal bytes need not travel again."""
+
+ANSWER_BYTES_MIN: Final = 256 << 20
+"""Every session may have at least this many bytes of answers waiting to be fetched, however small its quota."""
 
 
 @dataclass(slots=True)
 class _Stage:
     token: str
     bytes_max: int
+    answer_bytes_max: int
     pinned: dict[bytes, bytearray] = field(default_factory=dict)
     used: OrderedDict[bytes, bytearray] = field(default_factory=OrderedDict)
     pinned_bytes: int = 0
     used_bytes: int = 0
     blobs: dict[str, memoryview] = field(default_factory=dict)
+    blob_bytes: int = 0
 
 
 class Staging:
@@ -35,10 +40,11 @@ class Staging:
         self._lock = threading.Lock()
         self._stages: dict[str, _Stage] = {}
 
-    def open(self, session: str, token: str, bytes_max: int) -> None:
-        """``bytes_max`` bounds the chunks a session may have waiting to be used."""
+    def open(self, session: str, token: str, bytes_max: int, answer_bytes_max: int = 0) -> None:
+        """``bytes_max`` bounds the chunks a session may have waiting to be used, ``answer_bytes_max`` (at least ANSWER_BYTES_MIN) the blobs
+        it may have waiting to be fetched."""
         with self._lock:
-            self._stages[session] = _Stage(token, bytes_max)
+            self._stages[session] = _Stage(token, bytes_max, max(answer_bytes_max, ANSWER_BYTES_MIN))
 
     def close(self, session: str) -> None:
         with self._lock:
@@ -48,7 +54,7 @@ class Staging:
         """Does ``token`` open the data port for ``session``?"""
         with self._lock:
             stage = self._stages.get(session)
-            return stage is not None and secrets.compare_digest(stage.token, token)
+            return stage is not None and secrets.compare_digest(stage.token.encode(), token.encode(errors="replace"))
 
     def have(self, session: str, digests: tuple[bytes, ...]) -> bytes:
         """One byte a digest, 1 when its chunk is here; those are pinned again, for an upload will name them."""
@@ -102,6 +108,12 @@ class Staging:
                 _, gone = stage.used.popitem(last=False)
                 stage.used_bytes -= len(gone)
 
+    def answer_room(self, session: str) -> tuple[int, int]:
+        """Bytes of blobs the session may still add, of how many."""
+        with self._lock:
+            stage = self._stages.get(session)
+            return (0, 0) if stage is None else (stage.answer_bytes_max - stage.blob_bytes, stage.answer_bytes_max)
+
     def add_blob(self, session: str, data: memoryview) -> str:
         """Keep ``data`` for the session to fetch; the blob's name."""
         name = secrets.token_hex(8)
@@ -109,6 +121,7 @@ class Staging:
             stage = self._stages.get(session)
             if stage is not None:
                 stage.blobs[name] = data
+                stage.blob_bytes += data.nbytes
         return name
 
     def blob(self, session: str, name: str) -> memoryview | None:
@@ -119,5 +132,6 @@ class Staging:
     def drop_blob(self, session: str, name: str) -> None:
         with self._lock:
             stage = self._stages.get(session)
-            if stage is not None:
-                stage.blobs.pop(name, None)
+            data = None if stage is None else stage.blobs.pop(name, None)
+            if stage is not None and data is not None:
+                stage.blob_bytes -= data.nbytes

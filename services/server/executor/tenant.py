@@ -22,7 +22,7 @@ _DONES_KEPT: Final = LIMITS.outstanding_batches_max + 1
 @dataclass(slots=True)
 class Tenant:
     """``sizes``: the session's buffers, bytes by handle. ``seq_done``: the last batch executed or refused. ``dones``: encoded Done by seq,
-    with the blobs it names. ``chain``: launch digest after ``seq_done``."""
+    with the blobs it names. ``chain``: launch digest after ``seq_done``. ``workspace_bytes``: what its temporaries hold of its quota."""
 
     session: str
     space: Space
@@ -30,6 +30,7 @@ class Tenant:
     seq_done: int = 0
     chain: bytes = b""
     faulted: bool = False
+    workspace_bytes: int = 0
     sizes: dict[int, int] = field(default_factory=dict)
     dones: OrderedDict[int, tuple[bytes, tuple[str, ...]]] = field(default_factory=OrderedDict)
 

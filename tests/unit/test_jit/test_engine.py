@@ -11,6 +11,7 @@ import pytest
 from jit.engine import BACKENDS, Engine, create_engine
 from jit.errors import BadBuffer, Interrupted, OutOfMemory, UnknownBackend
 from jit.host.engine import HostEngine
+from jit.memory import Capacity, SpaceMemory
 from tests.unit.test_jit.conftest import Check, run
 from wis.builder import Builder
 from wis.dtypes import DType
@@ -33,9 +34,37 @@ def doubled(n: int = 64) -> tuple[Verified, list[int | float | complex]]:
     return verify(program, dims), scalars
 
 
+def through_a_temp(n: int = 64) -> Verified:
+    """CREATED y = the running sum of the running sum of EXTERNAL x: the first is a TEMP of 4n bytes that no fusion removes."""
+    b = Builder()
+    x, t, y = b.external(F, (n,)), b.temp(F, (n,)), b.created(F, (n,))
+    b.emit("cumsum", t, [x], (0,))
+    b.emit("cumsum", y, [t], (0,))
+    program, dims, _ = b.finish()
+    return verify(program, dims)
+
+
 def test_unknown_backends_name_the_known_ones() -> None:
     with pytest.raises(UnknownBackend, match="host, reference"):
         create_engine("abacus", cache_dir=None, threads=1, vram_bytes=0)
+
+
+def test_what_spaces_put_aside_stays_within_the_capacity() -> None:
+    capacity = Capacity(1 << 20)
+    spaces = [SpaceMemory(capacity) for _ in range(4)]
+    for space in spaces:
+        space.alloc(1, 1 << 18)
+        space.free(1)
+    assert capacity.idle_bytes == 1 << 20
+    kept = spaces[0].alloc(1, 1 << 18, zero=False)
+    assert capacity.idle_bytes == 3 << 18
+    spaces[3].alloc(1, 3 << 18)
+    assert capacity.idle_bytes + capacity.used_bytes <= 1 << 20
+    kept.data[:] = 7
+    for space in spaces:
+        space.clear()
+    assert (capacity.used_bytes, capacity.idle_bytes) == (0, 0)
+    assert not spaces[1].alloc(1, 1 << 18, zero=False).data.any()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -47,6 +76,24 @@ class TestSpace:
             assert bytes(space.read(1, 0, nbytes)) == bytes(nbytes)
             space.write(1, 0, b"\xff" * nbytes)
             space.free(1)
+
+    def test_temporaries_count_against_the_capacity(self, backend: str) -> None:
+        engine = small(backend, 3 << 20)
+        prepared = engine.prepare(through_a_temp(1 << 18))
+        assert 1 << 20 <= prepared.workspace_bytes < 9 << 17
+        space, other = engine.open_space(), engine.open_space()
+        space.alloc(1, 1 << 20)
+        other.alloc(1, 1 << 20)
+        with pytest.raises(OutOfMemory):
+            space.run(prepared, [], [1, 2])
+        assert space.resident_bytes == 1 << 20
+        other.close()
+        space.run(prepared, [], [1, 2])
+        space.trim()
+        assert space.workspace_bytes == 0
+        space.alloc(3, 1 << 20)
+        space.close()
+        other.alloc(1, 3 << 20)
 
     def test_capacity_is_shared_and_given_back(self, backend: str) -> None:
         engine = small(backend, 1000)

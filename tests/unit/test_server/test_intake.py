@@ -38,6 +38,12 @@ def test_a_deflated_batch_passes_and_a_bomb_does_not() -> None:
         read_batch(message[:-1], "s")
 
 
+def test_an_answer_stays_small_however_much_it_could_quote() -> None:
+    with pytest.raises(Bad) as caught:
+        read_batch(encode_batch(Batch("x" * 100_000, 1, 1)), "s")
+    assert sum(len(place) for place in caught.value.fault.places) < 1000
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_batch_or_refused(data: bytes) -> None:
     try:

@@ -19,6 +19,23 @@ def test_chunks_of_one_session_are_not_there_for_another() -> None:
     assert not staging.admits("c", "")
 
 
+def test_a_token_of_any_letters_is_only_wrong() -> None:
+    staging = Staging()
+    staging.open("a", "token-a", 100)
+    assert not staging.admits("a", "\u00e9")
+    assert not staging.admits("a", "\ud800")
+
+
+def test_answers_that_wait_are_counted_until_dropped() -> None:
+    staging = Staging()
+    staging.open("a", "t", 100, module.ANSWER_BYTES_MIN + 5)
+    name = staging.add_blob("a", memoryview(bytes(7)))
+    assert staging.answer_room("a") == (module.ANSWER_BYTES_MIN - 2, module.ANSWER_BYTES_MIN + 5)
+    for _ in range(2):
+        staging.drop_blob("a", name)
+        assert staging.answer_room("a")[0] == module.ANSWER_BYTES_MIN + 5
+
+
 def test_what_waits_is_bounded_and_never_dropped() -> None:
     staging = Staging()
     staging.open("a", "t", 25)
