@@ -40,13 +40,19 @@ from services.server.executor.staging import Staging
 __all__ = ["DataPort"]
 
 _SLICE: Final = 1 << 20
+_HELLO_BYTES_MAX: Final = 4096
+_HELLO_S: Final = 10.0
+"""A stranger gets this much memory and time."""
+_CONNECTIONS_MAX: Final = 4096
 
 
 class _Connection(asyncio.BufferedProtocol):
     """One client connection. Receives a head, then a message, then for a Put its bytes; requests are answered in order."""
 
-    def __init__(self, staging: Staging) -> None:
+    def __init__(self, staging: Staging, open_now: set[_Connection], hello_s: float) -> None:
         self._staging = staging
+        self._open_now = open_now
+        self._hello_s = hello_s
         self._session = ""
         self._head = bytearray(HEAD.size)
         self._target = memoryview(self._head)
@@ -56,13 +62,22 @@ class _Connection(asyncio.BufferedProtocol):
         self._chunk = bytearray()
         self._drained = asyncio.Event()
         self._sending: asyncio.Task[None] | None = None
+        self._patience: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's does not derive from it
         self._drained.set()
+        self._open_now.add(self)
+        if len(self._open_now) > _CONNECTIONS_MAX:
+            self._transport.abort()
+            return
+        self._patience = asyncio.get_running_loop().call_later(self._hello_s, self._transport.abort)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._drained.set()
+        self._open_now.discard(self)
+        if self._patience is not None:
+            self._patience.cancel()
         if self._sending is not None:
             self._sending.cancel()
 
@@ -75,10 +90,14 @@ class _Connection(asyncio.BufferedProtocol):
             self._step()
 
     def pause_writing(self) -> None:
+        """Who does not take its answers is not asked for more requests."""
         self._drained.clear()
+        self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         self._drained.set()
+        if self._sending is None:
+            self._transport.resume_reading()
 
     def _expect(self, buffer: bytearray) -> None:
         self._target = memoryview(buffer)
@@ -86,7 +105,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def _on_head(self) -> None:
         (length,) = HEAD.unpack(self._head)
-        if not 0 < length <= MESSAGE_BYTES_MAX:
+        if not 0 < length <= (MESSAGE_BYTES_MAX if self._session else _HELLO_BYTES_MAX):
             self._transport.abort()
             return
         self._body = bytearray(length)
@@ -104,7 +123,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._handle(request)
 
     def _handle(self, request: Request) -> None:
-        if not self._session and not isinstance(request, Hello):
+        if bool(self._session) == isinstance(request, Hello):  # the first message is Hello, and no other is
             self._transport.abort()
             return
         match request:
@@ -114,6 +133,8 @@ class _Connection(asyncio.BufferedProtocol):
                     self._transport.close()
                     return
                 self._session = session
+                if self._patience is not None:
+                    self._patience.cancel()
                 self._answer(Welcome())
             case Have(digests):
                 self._answer(Had(self._staging.have(self._session, digests)))
@@ -161,14 +182,20 @@ class _Connection(asyncio.BufferedProtocol):
             if self._transport.is_closing():
                 return
             self._transport.write(data[start : start + _SLICE])
-        self._transport.resume_reading()
+        self._sending = None
+        if self._drained.is_set():
+            self._transport.resume_reading()
 
 
 class DataPort:
     """Listens on a Unix socket and on TCP. ``addresses`` is known once ``start`` has returned."""
 
-    def __init__(self, staging: Staging, socket_path: Path, host: str, port: int, advertised_host: str) -> None:
+    def __init__(
+        self, staging: Staging, socket_path: Path, host: str, port: int, advertised_host: str, *, hello_s: float = _HELLO_S
+    ) -> None:
         self._staging = staging
+        self._hello_s = hello_s
+        self._open_now: set[_Connection] = set()
         self._path = socket_path
         self._host = host
         self._port = port
@@ -184,13 +211,16 @@ class DataPort:
         if self._failure is not None:
             raise self._failure
 
+    def _connection(self) -> _Connection:
+        return _Connection(self._staging, self._open_now, self._hello_s)
+
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()
         try:
             self._path.unlink(missing_ok=True)
-            await loop.create_unix_server(lambda: _Connection(self._staging), str(self._path))
+            await loop.create_unix_server(self._connection, str(self._path))
             os.chmod(self._path, 0o600)
-            tcp = await loop.create_server(lambda: _Connection(self._staging), self._host, self._port)
+            tcp = await loop.create_server(self._connection, self._host, self._port)
         except OSError as error:
             self._failure = error
             self._started.set()

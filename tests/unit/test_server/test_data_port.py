@@ -1,0 +1,150 @@
+"""The data port against clients that are not ours: what strangers get, and what they cannot reach or hold up."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from blake3 import blake3
+
+from bus_schemas.dataport import HEAD, Answer, Blob, Denied, Get, Had, Have, Hello, Put, Stored, Welcome, decode_answer, frame
+from services.server.executor.data_port import DataPort
+from services.server.executor.staging import Staging
+
+ABC = blake3(b"abc").digest()
+Dial = Callable[[], socket.socket]
+
+
+@pytest.fixture
+def staging() -> Staging:
+    staging = Staging()
+    for name in ("a", "b"):
+        staging.open(name, f"token of {name}", 1 << 20)
+    return staging
+
+
+@pytest.fixture
+def dial(staging: Staging, tmp_path: Path) -> Iterator[Dial]:
+    port = DataPort(staging, tmp_path / "d", "127.0.0.1", 0, "127.0.0.1", hello_s=0.3)
+    port.start()
+    open_now: list[socket.socket] = []
+
+    def connect() -> socket.socket:
+        open_now.append(socket.create_connection(("127.0.0.1", int(port.addresses[1].rsplit(":", 1)[1])), timeout=10))
+        return open_now[-1]
+
+    yield connect
+    for peer in open_now:
+        peer.close()
+
+
+def receive(peer: socket.socket, nbytes: int) -> bytes:
+    data = b""
+    while len(data) < nbytes:
+        part = peer.recv(nbytes - len(data))
+        if not part:
+            break
+        data += part
+    return data
+
+
+def answer(peer: socket.socket) -> Answer:
+    return decode_answer(receive(peer, HEAD.unpack(receive(peer, HEAD.size))[0]))
+
+
+def closed(peer: socket.socket) -> bool:
+    try:
+        return peer.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def hello(peer: socket.socket, session: str = "a") -> socket.socket:
+    peer.sendall(frame(Hello(session, f"token of {session}")))
+    assert answer(peer) == Welcome()
+    return peer
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(frame(Have((ABC,))), id="no hello"),
+        pytest.param(HEAD.pack(4097), id="a large first message"),
+        pytest.param(HEAD.pack(0), id="an empty message"),
+        pytest.param(HEAD.pack(100), id="the rest never comes"),
+        pytest.param(b"", id="nothing comes"),
+        pytest.param(b"\xff" * 100, id="noise"),
+        pytest.param(frame(Hello("a", "wrong"))[:-1], id="cut off"),
+    ],
+)
+def test_strangers_are_cut_off(dial: Dial, data: bytes) -> None:
+    peer = dial()
+    peer.sendall(data)
+    assert closed(peer)
+
+
+@pytest.mark.parametrize("token", ["", "wrong", "token of b", "\u00e9"])
+def test_a_wrong_token_is_told_and_cut_off(dial: Dial, token: str) -> None:
+    peer = dial()
+    peer.sendall(frame(Hello("a", token)))
+    assert isinstance(answer(peer), Denied)
+    assert closed(peer)
+
+
+@pytest.mark.parametrize(
+    "data", [frame(Put(ABC, 5 << 20)), frame(Put(ABC, 0)), frame(Put(ABC, -1)), HEAD.pack((1 << 20) + 1), frame(Hello("b", "token of b"))]
+)
+def test_what_no_client_sends_ends_the_connection(dial: Dial, data: bytes) -> None:
+    peer = hello(dial())
+    peer.sendall(data)
+    assert closed(peer)
+
+
+def test_a_chunk_is_kept_under_its_true_name_only(dial: Dial) -> None:
+    peer = hello(dial())
+    peer.sendall(frame(Put(bytes(32), 3)) + b"abc")
+    assert isinstance(answer(peer), Denied)
+    peer.sendall(frame(Put(ABC, 3)) + b"abc" + frame(Have((bytes(32), ABC))))
+    assert (answer(peer), answer(peer)) == (Stored(ABC), Had(b"\0\1"))
+
+
+def test_blobs_and_chunks_are_their_sessions(dial: Dial, staging: Staging) -> None:
+    name = staging.add_blob("a", memoryview(b"secret"))
+    staging.put("a", ABC, bytearray(b"abc"))
+    other = hello(dial(), "b")
+    other.sendall(frame(Get(name)) + frame(Have((ABC,))))
+    assert isinstance(answer(other), Denied)
+    assert answer(other) == Had(b"\0")
+    peer = hello(dial())
+    peer.sendall(frame(Get(name)))
+    assert (answer(peer), receive(peer, 6)) == (Blob(6), b"secret")
+
+
+def test_a_client_that_does_not_read_is_not_listened_to(dial: Dial, staging: Staging) -> None:
+    """Its answers would pile up in the node otherwise; the others are served meanwhile, and it goes on once it reads."""
+    peer = hello(dial())
+    request = frame(Have((ABC,) * 30_000))
+    answers = 0
+    peer.settimeout(0.5)
+    with pytest.raises(TimeoutError):
+        while answers < 2_000:
+            peer.sendall(request)
+            answers += 1
+    assert answers < 2_000
+    quick = hello(dial(), "b")
+    quick.sendall(frame(Have((ABC,))))
+    assert answer(quick) == Had(b"\0")
+    peer.settimeout(10)
+    assert [answer(peer) for _ in range(answers)] == [Had(bytes(30_000))] * answers
+
+
+def test_blobs_at_the_receivers_pace(dial: Dial, staging: Staging) -> None:
+    name = staging.add_blob("a", memoryview(bytes(8 << 20)))
+    peer = hello(dial())
+    peer.sendall(frame(Get(name)) * 3 + frame(Have((ABC,))))
+    for _ in range(3):
+        assert answer(peer) == Blob(8 << 20)
+        assert len(receive(peer, 8 << 20)) == 8 << 20
+    assert answer(peer) == Had(b"\0")
