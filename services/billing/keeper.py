@@ -50,7 +50,7 @@ class Keeper:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        self._save()
+        self._try_to_save()
 
     async def caught_up(self, timeout_s: float = 5.0) -> bool:
         """Wait until the view holds everything the log held when this was called; whether it does."""
@@ -94,7 +94,7 @@ class Keeper:
     async def _save_often(self) -> None:
         while True:
             await asyncio.sleep(_SAVE_S)
-            self._save()
+            self._try_to_save()
 
     def _load(self) -> BillingView:
         try:
@@ -104,6 +104,13 @@ class Keeper:
         except CorruptSnapshotError as error:
             get_logger().warning("billing view discarded", reason=str(error))
             return BillingView()
+
+    def _try_to_save(self) -> None:
+        """The file only saves time at the next start: a full disk must not end a service whose answers come from the log."""
+        try:
+            self._save()
+        except OSError as error:
+            get_logger().warning("billing view not saved: free disk space", file=str(self._file), problem=str(error))
 
     def _save(self) -> None:
         """View and position in one file, replaced in one step."""

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
-from typing import Any
+from typing import IO, Any, cast
 
 import structlog
 
 __all__ = ["get_logger", "setup_logging"]
+
+
+class _Tolerant:
+    """Standard error that may lie on a full disk: a line is lost then, and nothing else."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            return self._file.write(text)
+        return 0
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file.flush()
 
 
 def setup_logging(service: str) -> None:
@@ -24,7 +41,7 @@ def setup_logging(service: str) -> None:
             structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast(IO[str], _Tolerant(sys.stderr))),
         cache_logger_on_first_use=True,
     )
     structlog.contextvars.bind_contextvars(service=service)

@@ -6,6 +6,8 @@ import asyncio
 import fcntl
 import os
 import sys
+from collections.abc import Coroutine
+from typing import Any
 
 from services.kit.bus import connect
 from services.kit.errors import BusUnavailable, KitError, SettingError, StartError
@@ -32,12 +34,20 @@ async def serve(stop: asyncio.Event) -> int:
             await node.start()
             log.info("server listening", node=settings.node_name, id=settings.node_id, epoch=facts.epoch, bus=settings.nats_url)
             ready(f"server listening on {settings.nats_url} as node {settings.node_name} ({settings.node_id})")
-            await stop.wait()
+            await first_of(stop.wait(), facts.failed.wait())
             log.info("stopping")
             await node.stop()
         finally:
             await bus.close()
-    return 0
+    return 1 if facts.failed.is_set() else 0
+
+
+async def first_of(*events: Coroutine[Any, Any, object]) -> None:
+    """Return when one of them is over."""
+    tasks = [asyncio.ensure_future(event) for event in events]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
 
 
 def main() -> int:
@@ -46,6 +56,9 @@ def main() -> int:
         return run(serve)
     except (SettingError, StartError, BusUnavailable, KitError) as error:
         print(f"wooly server: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:  # its folder: missing rights, a full disk
+        print(f"wooly server: {error}: see to WOOLY_DATA_DIR and the disk it is on", file=sys.stderr)
         return 2
 
 

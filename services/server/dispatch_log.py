@@ -5,10 +5,13 @@ One segment is one life of a core, from its empty state on; the last few segment
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from scheduler.dispatch import Decision, Dispatch, DispatchState, Journal, Stimulus, chain
+from services.kit.log import get_logger
 
 __all__ = ["DispatchLog"]
 
@@ -30,6 +33,7 @@ class DispatchLog:
         self._journal = Journal()
         self._core = Dispatch()
         self._nbytes = 0
+        self._broken = False
 
     @property
     def state(self) -> DispatchState:
@@ -42,7 +46,10 @@ class DispatchLog:
     def on(self, stimulus: Stimulus) -> list[Decision]:
         """One step, recorded. Raises StimulusError."""
         decisions = self._core.on(stimulus)
-        self._nbytes += self._file.write(self._journal.add(stimulus, decisions))
+        record = self._journal.add(stimulus, decisions)
+        if not self._broken:
+            with self._tolerant():
+                self._nbytes += self._file.write(record)
         return decisions
 
     def chain_after(self, session: str, seq: int) -> bytes:
@@ -52,7 +59,20 @@ class DispatchLog:
 
     def flush(self) -> None:
         """Hand what was recorded to the kernel."""
-        self._file.flush()
+        if not self._broken:
+            with self._tolerant():
+                self._file.flush()
 
     def close(self) -> None:
-        self._file.close()
+        with self._tolerant():
+            self._file.close()
+
+    @contextlib.contextmanager
+    def _tolerant(self) -> Iterator[None]:
+        """The record serves people: when the disk does not take it, it ends there and the node goes on."""
+        try:
+            yield
+        except OSError as error:
+            if not self._broken:
+                get_logger().warning("the dispatch journal ends here", file=str(self.path), problem=str(error))
+            self._broken = True

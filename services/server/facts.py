@@ -88,6 +88,8 @@ class FactLog:
         self._settled = asyncio.Event()
         self._after_sync: list[Callable[[], None]] = []
         self._task: asyncio.Task[None] | None = None
+        self.failed = asyncio.Event()
+        """Set when the journal cannot be written: what happens from then on would not be billed, so the node must stop."""
         self._rewrite()
         self._file.sync()
 
@@ -114,7 +116,7 @@ class FactLog:
             return
         self._index += 1
         record = Recorded(self._index, area, entity, encode_events(list(events)))
-        self._file.append(_encoder.encode(record))
+        self._append(record)
         self._waiting.append(record)
         self._settled.clear()
         self._wake.set()
@@ -122,14 +124,14 @@ class FactLog:
     def note(self, progress: Progress, then: Callable[[], None]) -> None:
         """Journal how far a device is accounted for; ``then()`` runs once that is on disk."""
         self.progress[progress.gpu] = progress
-        self._file.append(_encoder.encode(progress))
+        self._append(progress)
         self._after_sync.append(then)
         self._wake.set()
 
     async def settled(self, deadline_s: float) -> bool:
-        """Wait until every recorded fact is acknowledged; False when that took longer."""
+        """Wait until every recorded fact is acknowledged; False when that took longer, or the journal has failed."""
         with contextlib.suppress(TimeoutError):
-            if self._waiting:
+            if self._waiting and not self.failed.is_set():
                 await asyncio.wait_for(self._settled.wait(), deadline_s)
         return not self._waiting
 
@@ -138,21 +140,47 @@ class FactLog:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
+        if self.failed.is_set():
+            with contextlib.suppress(OSError):  # said already
+                self._file.close()
+            return
         self._file.sync()
         self._file.close()
 
+    def _append(self, record: _Record) -> None:
+        """Journal a record, unless the journal has failed: then nothing of ours is published any more, so nothing is said twice."""
+        if self.failed.is_set():
+            return
+        try:
+            self._file.append(_encoder.encode(record))
+        except OSError as error:
+            self._fail(error)
+
+    def _fail(self, error: OSError) -> None:
+        self._log.error("the journal cannot be written: free disk space and start again", file=str(self._file.path), problem=str(error))
+        self.failed.set()
+        self._settled.set()
+
     async def _publish_forever(self, bus: Bus) -> None:
+        try:
+            await self._publish_on(bus)
+        except OSError as error:
+            self._fail(error)
+
+    async def _publish_on(self, bus: Bus) -> None:
         while True:
             await self._wake.wait()
             self._wake.clear()
             confirmed, self._after_sync = self._after_sync, []
             await asyncio.to_thread(self._file.sync)
+            if self.failed.is_set():
+                return
             for then in confirmed:
                 then()
             while self._waiting:
                 await self._publish(bus, self._waiting[0])
                 self._published = self._waiting.popleft().index
-                self._file.append(_encoder.encode(Published(self._published)))
+                self._append(Published(self._published))
             self._settled.set()
             if self._file.nbytes > _REWRITE_BYTES:
                 self._rewrite()

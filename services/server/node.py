@@ -106,7 +106,7 @@ class Node:
                 self._send_done(session, encode_done(Done(session, 0, fault=fault)))
             await device.stop()
         self._facts.record("node", self._node, [NodeLost(time.time_ns(), self._node, self._facts.epoch, "stopped")])
-        if not await self._facts.settled(_SETTLE_S if self._bus.connected else 0.0):
+        if not await self._facts.settled(_SETTLE_S if self._bus.connected else 0.0) and not self._facts.failed.is_set():
             self._log.warning("the bus did not take all facts; the next start publishes them")
         await self._facts.close()
         self._tracing.close()

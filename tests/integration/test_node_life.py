@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from bus_schemas.telemetry import Telemetry, decode_telemetry
 from scheduler.dispatch import BatchArrived, Launch, chain, decode_journal, verify
 from services.kit.bus import Bus
 from tests.support.node import Node, floats, increment, until
+from wooly.errors import NodeLostError
 from wooly.link import Flush
 
 
@@ -172,3 +174,19 @@ def test_two_servers_do_not_share_a_folder(node: Node) -> None:
     )
     assert done.returncode == 2
     assert "another server uses" in done.stderr
+
+
+def test_a_full_disk_stops_the_node_and_says_so(node: Node) -> None:
+    """What is not in the journal would not be billed. Nothing hangs, the sessions hear of it, and with room again it starts."""
+    session = node.open()
+    session.wait(session.submit(increment().flush([1], allocs=[(1, 128)])))
+    assert node.server is not None
+    resource.prlimit(node.server.pid, resource.RLIMIT_FSIZE, ((node.folder / "server.log").stat().st_size,) * 2)
+    assert node.server.wait(20) == 1
+    with pytest.raises(NodeLostError):
+        session.wait(session.submit(increment().flush([1])))
+    until(lambda: not node.executor_pids(), "the executor to end")
+    node.start_server()
+    again = node.open()
+    again.wait(again.submit(increment().flush([1], allocs=[(1, 128)])))
+    assert node.info().epoch == 2
