@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import sys
-from typing import IO, Any, cast
+from typing import Any, TextIO, cast
 
 import structlog
 
@@ -16,7 +16,7 @@ __all__ = ["get_logger", "setup_logging"]
 class _Tolerant:
     """Standard error that may lie on a full disk: a line is lost then, and nothing else."""
 
-    def __init__(self, file: IO[str]) -> None:
+    def __init__(self, file: TextIO) -> None:
         self._file = file
 
     def write(self, text: str) -> int:
@@ -41,7 +41,7 @@ def setup_logging(service: str) -> None:
             structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(cast(IO[str], _Tolerant(sys.stderr))),
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _Tolerant(sys.stderr))),
         cache_logger_on_first_use=True,
     )
     structlog.contextvars.bind_contextvars(service=service)
