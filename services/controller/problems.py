@@ -65,6 +65,12 @@ def _http_error(_: Request[Any, Any, Any], error: HTTPException) -> Response[dic
     return problem(error.status_code, "http", type(error).__name__.removesuffix("Exception"), error.detail)
 
 
+def _too_deep(_: Request[Any, Any, Any], error: RecursionError) -> Response[dict[str, Any]]:
+    """JSON nested beyond what the decoder follows; litestar takes it for a failure of ours."""
+    detail = "the JSON is nested too deeply"
+    return problem(400, "invalid-body", "The body is not valid", detail, errors=[{"field": "body", "message": detail}])
+
+
 def _not_there(_: Request[Any, Any, Any], error: NotThere) -> Response[dict[str, Any]]:
     return problem(404, "not-found", "Not found", str(error))
 
@@ -80,6 +86,7 @@ def _unavailable(_: Request[Any, Any, Any], error: Exception) -> Response[dict[s
 HANDLERS: Final[dict[int | type[Exception], Any]] = {
     ValidationException: _invalid,
     HTTPException: _http_error,
+    RecursionError: _too_deep,
     NotThere: _not_there,
     TaskExists: _exists,
     BusUnavailable: _unavailable,

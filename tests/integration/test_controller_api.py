@@ -156,6 +156,8 @@ def test_exclusive_and_several_gpus(plane: Plane) -> None:
         ("POST", "/api/v1/tasks", [], "body"),
         ("POST", "/api/v1/tasks", b"{", "body"),
         ("POST", "/api/v1/tasks", b"", "body"),
+        ("POST", "/api/v1/tasks", b"[" * 100_000, "body"),
+        ("PUT", "/api/v1/config", b'{"default_vram_overcommit_percent":' * 100_000, "body"),
         ("POST", "/api/v1/placements/query", {"required_vram_mb": 1, "tenant": ""}, "tenant"),
         ("PUT", "/api/v1/config", {}, "default_vram_overcommit_percent"),
         ("PUT", "/api/v1/config", {"default_vram_overcommit_percent": 1001}, "default_vram_overcommit_percent"),
