@@ -67,6 +67,15 @@ class Capacity:
                 self.idle_bytes = 0
             return block
 
+    def fresh(self, nbytes: int, room: int) -> Block:
+        """A zeroed block for the ``nbytes`` just taken; raises OutOfMemory, and they are given back, when the machine has less than was
+        configured."""
+        try:
+            return new_block(nbytes, room)
+        except MemoryError:
+            self.give(nbytes)
+            raise OutOfMemory(nbytes, self.used_bytes, self.vram_bytes) from None
+
     def give(self, nbytes: int) -> None:
         """Account for ``nbytes`` less."""
         with self._lock:
@@ -118,7 +127,7 @@ class SpaceMemory:
             raise BadBuffer(f"a buffer cannot have {nbytes} bytes")
         room = room_for(nbytes)
         old = self._capacity.take(nbytes, self._owner, room)
-        block = self._blocks[key] = new_block(nbytes, room) if old is None else _renewed(old, nbytes, zero)
+        block = self._blocks[key] = self._capacity.fresh(nbytes, room) if old is None else _renewed(old, nbytes, zero)
         self.resident_bytes += nbytes
         return block
 

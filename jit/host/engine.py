@@ -94,7 +94,7 @@ class HostSpace(ByteSpace):
         if self.workspace_bytes < nbytes:
             self.trim()  # free the old one first
             self._capacity.take(nbytes)
-            self._arena = new_block(nbytes, nbytes)
+            self._arena = self._capacity.fresh(nbytes, nbytes)
         return self._arena
 
 

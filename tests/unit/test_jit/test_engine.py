@@ -67,6 +67,14 @@ def test_what_spaces_put_aside_stays_within_the_capacity() -> None:
     assert not spaces[1].alloc(1, 1 << 18, zero=False).data.any()
 
 
+def test_a_machine_with_less_memory_than_configured_is_out_of_memory() -> None:
+    capacity = Capacity(1 << 61)
+    space = SpaceMemory(capacity)
+    with pytest.raises(OutOfMemory):
+        space.alloc(1, 1 << 60)
+    assert (capacity.used_bytes, space.resident_bytes, 1 in space) == (0, 0, False)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 class TestSpace:
     def test_new_memory_is_zero_even_where_old_data_was(self, backend: str) -> None:

@@ -1,0 +1,294 @@
+"""From a ``LoopKernel`` to a kernel of the kernel tier, for back ends that run threads.
+
+Two shapes of launch:
+
+    element by element   one thread an element, 256 a block
+    with reductions      one block of 32 threads for each kept element; thread l takes elements l, l + 32, ... of the reduced loops, which is
+                         lane l of the order of sums; lanes meet in shared memory by halves
+
+Sizes, strides, offsets and scalars are parameters, so launches of other dims share the kernel. A place is a buffer parameter of its own (the
+whole buffer) and an offset in elements; several may be one buffer.
+
+May live here: loops, addresses, lanes. May not: what an operation is (scalar_ops), launching, text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from math import prod
+from typing import Final, NamedTuple
+
+from jit.kernels.assemble import Assembler
+from jit.kernels.loop import LEAVES, REDUCTIONS, Form, Inner, LoopKernel
+from jit.kernels.scalar_ops import Inexpressible, fold, from_memory, held, identity, memory_kind, operation, round_to, to_memory
+from wis.dtypes import DType
+from wis.kernel.limits import KERNEL_LIMITS
+from wis.kernel.model import Access, Bar, Br, Kernel, Math, RegType, Space, Special
+
+__all__ = ["Inexpressible", "What", "Argument", "Lowered", "lower", "ELEMENT_THREADS", "LANES"]
+
+ELEMENT_THREADS: Final = 256
+LANES: Final = 32
+_SHARED_TYPE: Final = {
+    RegType.PRED: DType.BOOL, RegType.I16: DType.I16, RegType.I32: DType.I32, RegType.I64: DType.I64, RegType.F32: DType.F32,
+    RegType.F64: DType.F64,
+}  # fmt: skip
+
+
+class What(Enum):
+    """What a parameter is made of."""
+
+    BUFFER = "buffer"  # the buffer of the operand in the slot
+    OFFSET = "offset"  # its offset in elements (a virtual operand: the number in the slot)
+    VALUE = "value"  # the number in the slot; a scalar in its element type's range
+
+
+class Argument(NamedTuple):
+    """A parameter of the kernel: made from which slot of the loop kernel's ``Layout``."""
+
+    what: What
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A kernel and how to launch it. ``kept``: slots of the sizes whose product is the number of elements or of blocks."""
+
+    kernel: Kernel
+    arguments: tuple[Argument, ...]
+    kept: tuple[int, ...]
+    by_element: bool
+
+    def grid(self, sizes: Sequence[int]) -> tuple[int, int]:
+        """(blocks, threads a block), when the slots ``kept`` hold ``sizes``."""
+        n = prod(sizes)
+        return (-(-n // ELEMENT_THREADS), ELEMENT_THREADS) if self.by_element else (n, LANES)
+
+
+def lower(loop: LoopKernel, name: str, math: Math = Math.NATIVE) -> Lowered:
+    """The kernel. Raises Inexpressible when it needs what the kernel tier does not have."""
+    by_element = loop.form is Form.FLAT or not (
+        any(node.op in REDUCTIONS for node in loop.nodes) or any(loop.place_uniform(place) for place, _ in loop.stores)
+    )
+    writer = _Writer(loop, by_element)
+    writer.write()
+    kernel = writer.a.kernel(name, math, ELEMENT_THREADS if by_element else LANES)
+    if len(kernel.params) > KERNEL_LIMITS.params_max:
+        raise Inexpressible(f"{len(kernel.params)} parameters, a kernel has at most {KERNEL_LIMITS.params_max}")
+    return Lowered(kernel, tuple(writer.arguments), tuple(writer.sizes_at[d] for d in writer.kept), by_element)
+
+
+class _Writer:
+    """Loops are numbered as in the layout: outer, then mid, then inner."""
+
+    def __init__(self, loop: LoopKernel, by_element: bool) -> None:
+        self.a, self.loop, self.by_element = Assembler(), loop, by_element
+        self.arguments: list[Argument] = []
+        at, n, m = loop.layout, loop.n_outer, loop.n_mid
+        inner = at.total if loop.form is Form.FLAT else at.inner_size
+        self.sizes_at = [*range(at.outer_sizes, at.outer_sizes + n), *range(at.mid_sizes, at.mid_sizes + m), inner]
+        every, mid = list(range(n + m + 1)), list(range(n, n + m))
+        self.reduced = [] if by_element else (mid if loop.form is Form.COLS else [*mid, n + m])
+        self.kept = [d for d in every if d not in self.reduced]
+
+    def write(self) -> None:
+        a, loop = self.a, self.loop
+        stored = {place for place, _ in loop.stores}
+        loaded = {node.args[0] for node in loop.nodes if node.op == "load"}
+        self.buffers: dict[int, int] = {}
+        for i, place in enumerate(loop.places):
+            if not place.virtual:
+                held(place.dtype)
+                self.buffers[i] = a.buffer(place.dtype, Access.READ * (i in loaded) | Access.WRITE * (i in stored))
+                self.arguments.append(Argument(What.BUFFER, self._slot(i)))
+        self.sizes = [self._scalar(RegType.I64, What.VALUE, slot) for slot in self.sizes_at]
+        self.offsets = [self._scalar(RegType.I64, What.OFFSET, self._slot(i)) for i in range(len(loop.places))]
+        self.strides = [self._strides(i) for i in range(len(loop.places))]
+        self.values: dict[int, int] = {}
+        for i, node in enumerate(loop.nodes):
+            if node.op == "scalar":
+                given = self._scalar(memory_kind(node.dtype), What.VALUE, loop.layout.scalars + node.args[0])
+                self.values[i] = from_memory(a, node.dtype, given)
+        if self.by_element:
+            self._element()
+        else:
+            self._lanes()
+
+    def _slot(self, place: int) -> int:
+        return self.loop.layout.places + place * self.loop.layout.place_slots
+
+    def _scalar(self, kind: RegType, what: What, slot: int) -> int:
+        self.arguments.append(Argument(what, slot))
+        return self.a.scalar(kind)
+
+    def _strides(self, i: int) -> dict[int, int | None]:
+        """The stride along each loop that the operand moves along; None is 1."""
+        loop, place = self.loop, self.loop.places[i]
+        last = loop.n_outer + loop.n_mid
+        moves = [d for d in range(last) if d < loop.n_outer or place.mid]
+        found: dict[int, int | None] = {d: self._scalar(RegType.I64, What.VALUE, self._slot(i) + 1 + d) for d in moves}
+        if place.inner is Inner.UNIT:
+            found[last] = None
+        elif place.inner is Inner.ANY:
+            found[last] = self._scalar(RegType.I64, What.VALUE, self._slot(i) + 1 + last)
+        return found
+
+    # --- addresses
+    def _coordinates(self, index: int, loops: Sequence[int]) -> dict[int, int]:
+        """The place on each of ``loops`` at a row-major ``index`` into them."""
+        a, found = self.a, {}
+        for d in reversed(loops):
+            first = d == loops[0]
+            found[d] = index if first else a.same("rem_u", index, self.sizes[d])
+            index = index if first else a.same("div_u", index, self.sizes[d])
+        return found
+
+    def _moved(self, i: int, start: int, coordinates: dict[int, int]) -> int:
+        for d, at in coordinates.items():
+            if d in self.strides[i]:
+                stride = self.strides[i][d]
+                start = self.a.same("add", start, at if stride is None else self.a.same("mul", at, stride))
+        return start
+
+    def _product(self, loops: Sequence[int]) -> int:
+        total = self.a.const(RegType.I64, 1)
+        for d in loops:
+            total = self.a.same("mul", total, self.sizes[d])
+        return total
+
+    # --- one thread an element
+    def _element(self) -> None:
+        a, loop = self.a, self.loop
+        block = a.same("mul", a.special(Special.CTAID_X), a.special(Special.NTID_X))
+        index = a.same("add", block, a.special(Special.TID_X))
+        inside, outside = a.fork(a.test("lt_s", index, self._product(self.kept)))
+        a.start(outside)
+        a.start(inside)
+        coordinates = self._coordinates(index, self.kept)
+        self.base = [self._moved(i, start, coordinates) for i, start in enumerate(self.offsets)]
+        values = dict(self.values)
+        for i in range(len(loop.nodes)):
+            self._value(i, values, {})
+        for place, i in loop.stores:
+            self._store(place, values[i], {})
+
+    # --- a block of 32 threads a kept element
+    def _lanes(self) -> None:
+        a, loop = self.a, self.loop
+        self.lane = a.special(Special.TID_X)
+        coordinates = self._coordinates(a.special(Special.CTAID_X), self.kept)
+        self.base = [self._moved(i, start, coordinates) for i, start in enumerate(self.offsets)]
+        self.length = self._product(self.reduced)
+        self._uniform(0)
+        for level in range(loop.passes):
+            self._pass(level)
+            self._uniform(level + 1)
+        stores = [(place, i) for place, i in loop.stores if self._standing(place, i)]
+        if stores:
+            after = a.block()  # all threads have read what is stored now
+            a.end(Bar(after))
+            a.start(after)
+            first, last = a.fork(a.test("eq", self.lane, a.const(RegType.I64, 0)))
+            a.start(first)
+            for place, i in stores:
+                self._store(place, self.values[i], {})
+            a.jump(last)
+            a.start(last)
+
+    def _standing(self, place: int, i: int) -> bool:
+        return self.loop.uniform[i] and self.loop.place_uniform(place)
+
+    def _uniform(self, level: int) -> None:
+        """Values that do not depend on the reduced loops and can be computed now."""
+        loop = self.loop
+        for i, node in enumerate(loop.nodes):
+            if loop.uniform[i] and loop.level[i] == level and node.op not in REDUCTIONS:
+                self._value(i, self.values, {})
+
+    def _pass(self, level: int) -> None:
+        """One walk over the reduced loops: what is reduced and what is stored at this level."""
+        a, loop = self.a, self.loop
+        folds = [i for i, node in enumerate(loop.nodes) if node.op in REDUCTIONS and loop.level[i] == level + 1]
+        stores = [(place, i) for place, i in loop.stores if loop.level[i] == level and not self._standing(place, i)]
+        if not folds and not stores:
+            return
+        totals = [self._start_of(i) for i in folds]
+        index = a.op("mov", RegType.I64, self.lane)
+        head = a.block()
+        a.jump(head)
+        a.start(head)
+        body, after = a.fork(a.test("lt_s", index, self.length))
+        a.start(body)
+        coordinates = self._coordinates(index, self.reduced)
+        values = dict(self.values)
+        for i, total in zip(folds, totals, strict=True):
+            (arg,) = loop.nodes[i].args
+            joined = fold(a, loop.nodes[i].op, loop.nodes[arg].dtype, total, self._value(arg, values, coordinates))
+            a.op("mov", a.kind(total), joined, into=total)
+        for place, i in stores:
+            self._store(place, self._value(i, values, coordinates), coordinates)
+        a.op("add", RegType.I64, index, a.const(RegType.I64, LANES), into=index)
+        a.jump(head)
+        a.start(after)
+        if folds:
+            self._meet(folds, totals)
+
+    def _start_of(self, i: int) -> int:
+        node = self.loop.nodes[i]
+        source = self.loop.nodes[node.args[0]].dtype
+        return self.a.op("mov", held(source), self.a.const(held(source), identity(node.op, source)))
+
+    def _meet(self, folds: Sequence[int], totals: Sequence[int]) -> None:
+        """Lane l takes up l + 16, then l + 8, ..., in shared memory; then all threads have the result."""
+        a, loop = self.a, self.loop
+        arrays = [a.shared(_SHARED_TYPE[a.kind(total)], LANES) for total in totals]
+        kinds = [(_SHARED_TYPE[a.kind(total)], a.kind(total)) for total in totals]
+        for array, (memory, _), total in zip(arrays, kinds, totals, strict=True):
+            a.store(Space.SHARED, array, memory, self.lane, total)
+        half = a.op("mov", RegType.I64, a.const(RegType.I64, LANES // 2))
+        head = a.block()
+        a.end(Bar(head))
+        a.start(head)
+        step, done = a.fork(a.test("lt_s", a.const(RegType.I64, 0), half))
+        a.start(step)
+        low, join = a.fork(a.test("lt_s", self.lane, half))
+        a.start(low)
+        other = a.same("add", self.lane, half)
+        for i, array, (memory, kind) in zip(folds, arrays, kinds, strict=True):
+            pair = [a.load(Space.SHARED, array, memory, at, kind) for at in (self.lane, other)]
+            joined = fold(a, loop.nodes[i].op, loop.nodes[loop.nodes[i].args[0]].dtype, pair[0], pair[1])
+            a.store(Space.SHARED, array, memory, self.lane, joined)
+        a.end(Br(join))
+        a.start(join)
+        a.op("shr_u", RegType.I64, half, a.const(RegType.I64, 1), into=half)
+        a.end(Bar(head))
+        a.start(done)
+        for i, array, (memory, kind) in zip(folds, arrays, kinds, strict=True):
+            result = a.load(Space.SHARED, array, memory, a.const(RegType.I64, 0), kind)
+            self.values[i] = round_to(a, loop.nodes[i].dtype, result)
+
+    # --- values
+    def _value(self, i: int, values: dict[int, int], coordinates: dict[int, int]) -> int:
+        """The register of node ``i`` at these places on the reduced loops, computed once a block of code."""
+        if i not in values:
+            node = self.loop.nodes[i]
+            if node.op in LEAVES:
+                values[i] = self._leaf(node.op, node.args[0], coordinates)
+            else:
+                args = [self._value(n, values, coordinates) for n in node.args]
+                values[i] = operation(self.a, node.op, node.dtype, [self.loop.nodes[n].dtype for n in node.args], args)
+        return values[i]
+
+    def _leaf(self, op: str, place: int, coordinates: dict[int, int]) -> int:
+        index = self._moved(place, self.base[place], coordinates)
+        if op == "index":
+            return index
+        dtype = self.loop.places[place].dtype
+        return from_memory(self.a, dtype, self.a.load(Space.GLOBAL, self.buffers[place], dtype, index, memory_kind(dtype)))
+
+    def _store(self, place: int, value: int, coordinates: dict[int, int]) -> None:
+        dtype = self.loop.places[place].dtype
+        index = self._moved(place, self.base[place], coordinates)
+        self.a.store(Space.GLOBAL, self.buffers[place], dtype, index, to_memory(self.a, dtype, value))

@@ -1,0 +1,42 @@
+"""Fused groups as kernels of the kernel tier: they verify, and mean what the reference says, bit by bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from jit.kernels.lower import Inexpressible, lower
+from tests.unit.test_jit.conftest import ulps
+from tests.unit.test_jit.lowered import Buffers, Runner, formed_loops, interpreted, run_by_kernels, run_by_reference, written_type
+from tests.unit.test_jit.programs import random_program
+from wis.builder import Builder
+from wis.dtypes import DType
+
+
+def agree(b: Builder, inputs: Buffers, run: Runner, most: float = 0.0) -> int:
+    """Compare every lasting buffer; returns how many kernels ran. 0 and -0 agree, and so do NaNs of any payload."""
+    want = run_by_reference(b, inputs)
+    got, kernels, _ = run_by_kernels(b, inputs, run)
+    for n, wanted in want.items():
+        dtype = written_type(b, n)
+        if got[n] == wanted:
+            continue
+        assert dtype is not None and dtype.is_float, f"buffer {n}"
+        a, w = (np.frombuffer(raw[: len(raw) // dtype.itemsize * dtype.itemsize], dtype.numpy) for raw in (got[n], wanted))
+        assert ulps(a, w).max() <= most, f"buffer {n} ({dtype.text})"
+    return kernels
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_programs_agree_bit_by_bit(seed: int) -> None:
+    b, inputs = random_program(seed, 12)
+    agree(b, inputs, interpreted)
+
+
+def test_float_remainders_are_refused_by_name() -> None:
+    b = Builder()
+    x, y = b.external(DType.F32, (40,)), b.created(DType.F32, (40,))
+    b.emit("fmod", y, [x, b.const(3.0, DType.F32)])
+    (loop,) = formed_loops(b)
+    with pytest.raises(Inexpressible, match="fmod of floats"):
+        lower(loop.kernel, "remainder")
