@@ -17,6 +17,8 @@ __all__ = ["DispatchLog"]
 
 _SEGMENT_BYTES: Final = 64 << 20
 _SEGMENTS_KEPT: Final = 4
+_SEGMENT_BYTES_MAX: Final = 1 << 30
+"""A node that never has a moment without sessions begins no new segment: its record ends here, its work goes on."""
 
 
 class DispatchLog:
@@ -49,6 +51,8 @@ class DispatchLog:
         record = self._journal.add(stimulus, decisions)
         if not self._broken:
             with self._tolerant():
+                if self._nbytes + len(record) > _SEGMENT_BYTES_MAX:
+                    raise OSError(f"the segment has {self._nbytes} bytes and the node no moment without sessions to begin another")
                 self._nbytes += self._file.write(record)
         return decisions
 

@@ -81,7 +81,7 @@ class Executor:
         self._begin_ns = 0
         self._server: socket.socket | None = None
         self._send_lock = threading.Lock()
-        self._to_prepare: queue.SimpleQueue[Prepare] = queue.SimpleQueue()
+        self._to_prepare: queue.SimpleQueue[Prepare | Batch] = queue.SimpleQueue()
         self._over = False
         self._log = get_logger()
 
@@ -199,6 +199,10 @@ class Executor:
         for blob in tenant.finish(command.seq, command.chain, outcome.done, outcome.blobs):
             self._staging.drop_blob(command.session, blob)
         self._finish(command, tenant, FAULTED if outcome.faulted else RAN, begin_ns, outcome.launch, outcome.done)
+        if outcome.launch is not None:
+            guess = self._programs.next(batch)
+            if guess is not None:
+                self._to_prepare.put(guess)
 
     def _finish(self, command: Execute, tenant: Tenant | None, status: int, begin_ns: int, launch: Launch | None, done: bytes) -> None:
         """Account for the command and report it."""
@@ -228,12 +232,15 @@ class Executor:
     def _prepare_forever(self) -> None:
         while True:
             command = self._to_prepare.get()
-            self._report(Prepared(command.session, command.seq, self._prepare(command)))
+            if isinstance(command, Prepare):
+                self._report(Prepared(command.session, command.seq, self._prepare(command)))
+            elif self._to_prepare.empty():  # a guess gives way to what was asked for
+                self._prepare(command)
 
-    def _prepare(self, command: Prepare) -> bool:
+    def _prepare(self, command: Prepare | Batch) -> bool:
         """Compile ahead; whatever fails here fails again, in its place in the order, when the batch is executed."""
         try:
-            batch: Batch = decode_batch(command.batch)
+            batch = decode_batch(command.batch) if isinstance(command, Prepare) else command
             if batch.program:
                 self._programs.ready(batch)
         except (Needs, Refused, msgspec.DecodeError):

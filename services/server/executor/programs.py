@@ -11,6 +11,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
+import msgspec
 import numpy as np
 from blake3 import blake3
 
@@ -18,6 +19,7 @@ from bus_schemas import faults
 from bus_schemas.batch import Batch, Fault
 from jit.engine import Engine, Prepared
 from services.server.executor.errors import Needs, Refused
+from services.server.executor.foresight import Foresight
 from wis.encoding import decode_program
 from wis.errors import DecodeError, VerifyError
 from wis.program import BufferKind, Program
@@ -31,12 +33,13 @@ _READY_BYTES: Final = 1 << 30
 _BYTES_AN_INSTRUCTION: Final = 4096
 """A generous guess of what a verified and planned instruction takes, for the cache's bounds only."""
 _PLACES_MAX: Final = 20
+_GUESS: Final = Batch(session="", epoch=0, seq=0)
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ready:
     """A compiled program with the buffers it asks the session for: (nbytes, created) in key order. ``scalars``: how many immediates."""
 
@@ -44,6 +47,8 @@ class Ready:
     buffers: tuple[tuple[int, bool], ...]
     created_bytes: int
     scalars: int
+    fresh: bool = True
+    """Not executed yet."""
 
 
 class _Cache(Generic[K, V]):
@@ -81,6 +86,7 @@ class Programs:
         self._ready: _Cache[tuple[bytes, bytes], Ready] = _Cache(_READY_BYTES)
         self._verified: _Cache[bytes, Verified] = _Cache(_READY_BYTES)
         self._preparing: dict[tuple[bytes, bytes], threading.Event] = {}
+        self._foresight = Foresight()
 
     def ready(self, batch: Batch) -> Ready:
         """What runs ``batch``'s program. Raises Refused when it breaks a rule, Needs when a body is neither here nor in the batch."""
@@ -108,6 +114,23 @@ class Programs:
         finally:
             with self._lock:
                 self._preparing.pop(pair).set()
+
+    def next(self, batch: Batch) -> Batch | None:
+        """``batch`` was executed (launching thread): what ``ready`` may take ahead of the batch that will likely follow, None when there
+        is nothing to guess or it is ready already."""
+        with self._lock:
+            done, dims = self._ready.get((batch.program, batch.dims)), self._dims.get(batch.dims)
+        if done is None or dims is None or not done.fresh:
+            return None  # dims that come back are ready, and so is what followed them
+        done.fresh = False
+        body = self._foresight.next(batch.program, batch.dims, dims)
+        if body is None:
+            return None
+        name = blake3(body).digest()
+        with self._lock:
+            if self._ready.get((batch.program, name)) is not None:
+                return None
+        return msgspec.structs.replace(_GUESS, program=batch.program, dims=name, dims_body=body)
 
     def _bodies(self, batch: Batch) -> tuple[Program, bytes]:
         """Program and dims of the batch, learnt from it or known; remembers them."""

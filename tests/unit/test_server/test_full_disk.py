@@ -6,8 +6,11 @@ import asyncio
 from io import BufferedWriter
 from pathlib import Path
 
+import pytest
+
 from bus_schemas.events import NodeLost
-from scheduler.dispatch import SessionOpened, Tick
+from scheduler.dispatch import SessionOpened, Tick, decode_journal
+from services.server import dispatch_log
 from services.server.dispatch_log import DispatchLog
 from services.server.facts import FactLog
 
@@ -40,3 +43,15 @@ def test_the_dispatch_core_decides_without_its_journal(tmp_path: Path) -> None:
     log.on(SessionOpened(2000, "s", 1, 0, 1))
     assert "s" in log.state.sessions
     log.close()
+
+
+def test_the_dispatch_journal_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch_log, "_SEGMENT_BYTES_MAX", 1000)
+    log = DispatchLog(tmp_path, 0, 1)
+    for at_ns in range(1000):
+        log.on(Tick(at_ns))
+    log.close()
+    assert 900 < log.path.stat().st_size <= 1000
+    records, good_bytes = decode_journal(log.path.read_bytes())
+    assert len(records) > 10
+    assert good_bytes == log.path.stat().st_size

@@ -1,0 +1,83 @@
+"""Dims that grow evenly are prepared before they come; a guess changes nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+from blake3 import blake3
+
+from bus_schemas.batch import Batch
+from jit.engine import create_engine
+from jit.host.engine import HostEngine
+from services.server.executor.errors import Refused
+from services.server.executor.foresight import Foresight
+from services.server.executor.programs import Programs
+from wis.builder import Builder
+from wis.dtypes import DType
+from wis.encoding import encode_program
+
+
+def _dims(*numbers: int) -> bytes:
+    return np.array(numbers, "<i8").tobytes()
+
+
+def _batch(length: int) -> Batch:
+    """A program over ``length`` elements."""
+    b = Builder()
+    x, y = b.external(DType.F32, (length,)), b.created(DType.F32, (length,))
+    b.emit("neg", y, [x])
+    program, dims, _ = b.finish()
+    body = encode_program(program)
+    return Batch("s", 1, 1, blake3(body).digest(), blake3(dims).digest(), body, dims)
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[HostEngine]:
+    engine = cast(HostEngine, create_engine("host", cache_dir=tmp_path, threads=1, vram_bytes=1 << 20))
+    yield engine
+    engine.close()
+
+
+def test_two_equal_steps_are_continued() -> None:
+    foresight = Foresight()
+    assert foresight.next(b"p", b"1", _dims(8, 64)) is None
+    assert foresight.next(b"p", b"2", _dims(9, 64)) is None
+    assert foresight.next(b"q", b"2", _dims(1)) is None
+    assert foresight.next(b"p", b"3", _dims(10, 64)) == _dims(11, 64)
+    assert foresight.next(b"p", b"3", _dims(10, 64)) is None, "the same again is no step"
+    assert foresight.next(b"p", b"1", _dims(8, 64)) is None
+    assert foresight.next(b"p", b"4", _dims(9, 64)) is None
+    assert foresight.next(b"p", b"5", _dims(10, 64)) == _dims(11, 64)
+
+
+def test_what_was_foreseen_is_ready(engine: HostEngine) -> None:
+    programs = Programs(engine)
+    planner = engine.planner(_batch(1).program)
+    for length in (4, 5):
+        programs.ready(_batch(length))
+        assert programs.next(_batch(length)) is None
+    for length in (6, 7, 8):
+        programs.ready(_batch(length))
+        guess = programs.next(_batch(length))
+        assert guess is not None and (guess.program, guess.dims) == (_batch(length + 1).program, _batch(length + 1).dims)
+        made = programs.ready(guess)
+        before = planner.full + planner.patched
+        assert programs.ready(_batch(length + 1)) is made
+        assert planner.full + planner.patched == before
+    assert programs.next(_batch(8)) is None, "dims that come back are ready, and so are those after them"
+
+
+def test_a_wrong_guess_is_refused_and_forgotten(engine: HostEngine) -> None:
+    programs = Programs(engine)
+    guess = None
+    for length in (2, 1, 0):
+        programs.ready(_batch(length))
+        guess = programs.next(_batch(length))
+    assert guess is not None
+    with pytest.raises(Refused):
+        programs.ready(guess)
+    assert programs.ready(_batch(3)).buffers == ((12, False), (12, True))
