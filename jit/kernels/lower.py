@@ -3,11 +3,11 @@
 Two shapes of launch:
 
     element by element   one thread an element, 256 a block
-    with reductions      one block of 32 threads for each kept element; thread l takes elements l, l + 32, ... of the reduced loops, which is
-                         lane l of the order of sums; lanes meet in shared memory by halves
+    with reductions      one block of 32 threads for each kept element; thread l takes elements l, l + 32, ... of the reduced loops,
+                         which is lane l of the order of sums; lanes meet in shared memory by halves
 
-Sizes, strides, offsets and scalars are parameters, so launches of other dims share the kernel. A place is a buffer parameter of its own (the
-whole buffer) and an offset in elements; several may be one buffer.
+Sizes, strides, offsets and scalars are parameters, so launches of other dims share the kernel. A place is a buffer parameter of its own
+(the whole buffer) and an offset in elements; several may be one buffer.
 
 May live here: loops, addresses, lanes. May not: what an operation is (scalar_ops), launching, text.
 """
