@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 
 from wooly.counters import COUNTERS
-from wooly.device import checks, fallback, random, transfer
+from wooly.device import checks, fallback, random, soundness, transfer
 from wooly.device.backend import handle_of, is_our_device, offset_of, raw_device
 from wooly.device.infer import Unknown, infer
 from wooly.device.lowering import LOWERINGS, Entry, Expected, LoweringError, Meta, ScalarArg, Unsupported, lower, wis_dtype
@@ -121,6 +121,8 @@ def make_plan(info: OpInfo, values: Sequence[Any]) -> Plan:
         return Plan(None, substitute=lambda *now: fallback.make_elsewhere(info, now, elsewhere))
     if _has_cpu_indices(info, values):
         return Plan(None, substitute=lambda *now: _with_indices_here(info, now))
+    if info.base in ("fill_", "zero_") and checks.repeats(values[0]):
+        return Plan(None, substitute=lambda *now: _filled_once(info, now))
     checks.overlap(info, values)
     name = functional_of(info) if info.mutates and info.name not in LOWERINGS else info.name
     entry = LOWERINGS.get(name) if name is not None else None
@@ -137,6 +139,15 @@ def make_plan(info: OpInfo, values: Sequence[Any]) -> Plan:
         except LoweringError as error:
             fallback.report(info, f"its lowering failed ({error})")
     return Plan(None, substitute=fallback.choose(info, name, unknown))
+
+
+def _filled_once(info: OpInfo, values: Sequence[Any]) -> Any:
+    """One value for every element may be written to an expanded tensor: once to each place."""
+    target = values[0]
+    shape = [1 if stride == 0 and size else size for size, stride in zip(target.size(), target.stride(), strict=True)]
+    args, kwargs = fallback.split(info, [target.as_strided(shape, target.stride()), *values[1:]])
+    info.op(*args, **kwargs)
+    return target
 
 
 def _device_elsewhere(info: OpInfo, values: Sequence[Any]) -> torch.device | None:
@@ -176,6 +187,8 @@ def _lowered(info: OpInfo, entry: Entry, values: Sequence[Any]) -> Plan:
     except Unknown as unknown:
         if makes or info.is_out or not unknown.missing:
             raise  # else nothing new is made, and the lowering looks at shapes itself
+    if info.mutates and not info.is_out and not own:
+        _check_promotion(info, values, entry)
     if info.is_out:
         wrong = _resized(info, values, result)
         if wrong is not None:
@@ -188,8 +201,31 @@ def _lowered(info: OpInfo, entry: Entry, values: Sequence[Any]) -> Plan:
         build = _builder(_new_returns(info, result), outs)
     expected = [None if o is None else Expected(wis_dtype(o.dtype), o.shape, o.strides or contiguous_strides(o.shape)) for o in outs]
     stencil = Stencil(lower(entry, args, kwargs, len(found.handles), expected, targets))
+    scattered = info.mutates and any(info.args[i].written and not checks.is_dense(t) for i, t in checks.tensors_of(values))
+    soundness.check(stencil, scattered=scattered)
     specs = tuple(o for o in outs if o is not None)
     return Plan(stencil, specs, build, None, entry)
+
+
+_NARROWING: Final = frozenset({"cumsum_", "cumprod_"})
+"""In-place operations that cast their result back whatever it is."""
+
+
+def _check_promotion(info: OpInfo, values: Sequence[Any], entry: Entry) -> None:
+    """Raises what torch raises when an in-place result does not fit its target. Not every in-place meta kernel checks this."""
+    dtypes = {t.dtype for _, t in checks.tensors_of(values)}
+    dtypes.update(torch.complex64 for value in values if isinstance(value, complex))
+    if info.base in _NARROWING or (len(dtypes) == 1 and all(dtype.is_floating_point for dtype in dtypes)):
+        return
+    try:
+        result = infer(info, values, overload(entry.name))
+    except Unknown as unknown:
+        if unknown.missing:
+            return
+        raise
+    target = next(value for arg, value in zip(info.args, values, strict=True) if arg.written)
+    if isinstance(result, torch.Tensor) and isinstance(target, torch.Tensor):
+        checks.castable(result.dtype, target.dtype)
 
 
 def _as_lowered(info: OpInfo, lowered: Sequence[Any], own: bool) -> tuple[list[Any], dict[str, Any], list[Meta]]:
@@ -218,8 +254,14 @@ def _resized(info: OpInfo, values: Sequence[Any], result: Any) -> Plan | None:
     if all(out.size() == meta.size() for out, meta in zip(outs, metas, strict=True)):
         return None
     shapes = [tuple(meta.size()) for meta in metas]
+    buffers = {handle_of(out) for out in outs}
+    if info.base == "cat" and any(t.numel() and handle_of(t) in buffers for i, t in checks.tensors_of(values) if not info.args[i].is_out):
+        raise RuntimeError("unsupported operation: the input tensors cannot refer to any of the output memory locations")
 
     def substitute(*now: Any) -> Any:
+        # An input that is the very tensor to be resized keeps its own sizes.
+        written = [id(out) for i, out in checks.tensors_of(now) if info.args[i].is_out]
+        now = tuple(v.detach() if id(v) in written and not a.is_out else v for a, v in zip(info.args, now, strict=True))
         for (_, out), shape in zip([(i, t) for i, t in checks.tensors_of(now) if info.args[i].is_out], shapes, strict=True):
             transfer.resize_output(out, shape)
         return carry_out(info, make_plan(info, now), now)

@@ -14,7 +14,7 @@ import torch
 from wooly.device.backend import handle_of, is_our_device, is_ours, offset_of, raw_device
 from wooly.device.schema import Kind, OpInfo
 
-__all__ = ["devices", "overlap", "tensors_of", "CPU_INDEX_OPS", "may_be_cpu_indices", "castable"]
+__all__ = ["devices", "overlap", "tensors_of", "CPU_INDEX_OPS", "may_be_cpu_indices", "castable", "is_dense", "repeats", "SELF_OVERLAP"]
 
 CPU_INDEX_OPS: Final = frozenset(
     {"index", "index_put", "index_put_", "_index_put_impl", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"}
@@ -61,15 +61,23 @@ def may_be_cpu_indices(info: OpInfo, index: int) -> bool:
     return info.base in CPU_INDEX_OPS and info.args[index].name == "indices"
 
 
+SELF_OVERLAP: Final = (
+    "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
+    "Please clone() the tensor before performing the operation."
+)
+
+
+def repeats(target: torch.Tensor) -> bool:
+    """Is it expanded: several elements of one stride-0 dimension in one place?"""
+    return target.numel() > 0 and any(stride == 0 and size > 1 for size, stride in zip(target.size(), target.stride(), strict=True))
+
+
 def overlap(info: OpInfo, values: Sequence[Any]) -> None:
     """Refuse to write a tensor that overlaps itself, or partly overlaps another argument; raises RuntimeError as torch does."""
     written = [t for i, t in tensors_of(values) if info.args[i].written and is_ours(t)]
     for target in written:
-        if any(stride == 0 and size > 1 for size, stride in zip(target.size(), target.stride(), strict=True)) and target.numel():
-            raise RuntimeError(
-                "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
-                "Please clone() the tensor before performing the operation."
-            )
+        if repeats(target):
+            raise RuntimeError(SELF_OVERLAP)
         for _, other in tensors_of(values):
             if other is not target and is_ours(other) and handle_of(other) == handle_of(target) and _overlaps_partly(target, other):
                 raise RuntimeError(
@@ -80,7 +88,7 @@ def overlap(info: OpInfo, values: Sequence[Any]) -> None:
 
 def _overlaps_partly(a: torch.Tensor, b: torch.Tensor) -> bool:
     """As torch decides it: only for dense tensors, all else is too hard to tell."""
-    if not (a.numel() and b.numel() and _is_dense(a) and _is_dense(b)):
+    if not (a.numel() and b.numel() and is_dense(a) and is_dense(b)):
         return False
     (a_low, a_high), (b_low, b_high) = _range(a), _range(b)
     if (a_low, a_high) == (b_low, b_high):
@@ -93,7 +101,7 @@ def _range(t: torch.Tensor) -> tuple[int, int]:
     return low, low + t.numel() * t.dtype.itemsize
 
 
-def _is_dense(t: torch.Tensor) -> bool:
+def is_dense(t: torch.Tensor) -> bool:
     """Non-overlapping and dense: the elements fill one run of memory in some order of the dimensions."""
     expected = 1
     for stride, size in sorted((st, n) for st, n in zip(t.stride(), t.size(), strict=True) if n != 1):

@@ -16,6 +16,7 @@ import torch
 from wooly.counters import COUNTERS
 from wooly.device import random, transfer
 from wooly.device.backend import cpu_generator, is_ours
+from wooly.device.checks import SELF_OVERLAP
 from wooly.device.infer import Unknown
 from wooly.device.lowering import COMPOSITES
 from wooly.device.schema import Kind, OpInfo, overload
@@ -91,8 +92,8 @@ def _guarded(info: OpInfo, substitute: Callable[..., Any]) -> Callable[..., Any]
     return guarded
 
 
-_NOT_DECOMPOSED: Final[frozenset[str]] = frozenset()
-"""Operations whose decomposition in torch gives other results than its kernels."""
+_NOT_DECOMPOSED: Final = frozenset({"nan_to_num", "nan_to_num_", "sub", "sub_"})
+"""Operations whose decomposition in torch knows other types than its kernels (complex, bool)."""
 
 
 def _write_back(info: OpInfo, op: Any, values: Sequence[Any]) -> Any:
@@ -195,6 +196,8 @@ def _copy_back(target: Any, computed: Any, is_out: bool) -> None:
     elif isinstance(target, torch.Tensor):
         if is_out:
             transfer.resize_output(target, computed.shape)
+        if target.device.type == "cuda" and "aten::copy_" in _substituting.__dict__.get("names", ()):
+            raise RuntimeError(SELF_OVERLAP)  # the one copy that no node does: windows that share elements
         target.copy_(computed)
 
 

@@ -211,6 +211,8 @@ def make_copy_(on_device: Callable[..., Any]) -> Callable[..., torch.Tensor]:
     """The kernel of ``copy_``; ``on_device`` copies between two tensors of ours."""
 
     def copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+        if not isinstance(src, torch.Tensor):  # torch hands Python kernels a wrapped number as the number
+            src = torch.tensor(src)
         if is_ours(self):
             if not (self.dtype in FROM_TORCH and src.dtype in FROM_TORCH):
                 _copy_bits(self, src)

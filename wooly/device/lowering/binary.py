@@ -13,7 +13,7 @@ from wooly.device.lowering.dtypes import accumulate, category, float_type, resul
 from wooly.device.lowering.errors import Unsupported
 from wooly.device.lowering.registry import lowers
 from wooly.device.lowering.trace import Trace, broadcast_shapes
-from wooly.device.lowering.values import Meta, Number, Value
+from wooly.device.lowering.values import Meta, Number, ScalarArg, Value
 
 __all__ = ["add", "mul", "div", "scaled", "clamp_to"]
 
@@ -52,8 +52,16 @@ def scaled_bool(t: Trace, x: Value, alpha: Value) -> Value:
     return x if isinstance(alpha, bool | int) and alpha == 1 else t.map("and", x, alpha, dtype=DType.BOOL)
 
 
+def _is_bool(x: Value) -> bool:
+    if isinstance(x, ScalarArg):
+        return x.dtype == DType.BOOL if x.dtype is not None else x.kind is bool
+    return x.dtype == DType.BOOL if isinstance(x, Meta) else isinstance(x, bool)
+
+
 @lowers("aten::sub.Tensor", "aten::sub.Scalar", special=_ONE)
 def sub(t: Trace, a: Value, b: Value, alpha: Value = 1) -> Meta:
+    if _is_bool(a) or _is_bool(b):
+        raise Unsupported("torch does not subtract bool")
     dtype = result_type((a, b))
     wide = _wide(dtype, alpha)
     return t.map("sub", a, scaled(t, b, alpha, wide), dtype=wide)

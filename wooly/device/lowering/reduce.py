@@ -141,12 +141,19 @@ def _ordered(t: Trace, x: Meta) -> Meta:
 
 @lowers("aten::argmax")
 def argmax(t: Trace, x: Meta, dim: int | None = None, keepdim: bool = False) -> Meta:
-    return arg_extreme(t, "argmax", x, dim, keepdim)
+    return arg_extreme(t, "argmax", _not_bool(x), dim, keepdim)
 
 
 @lowers("aten::argmin")
 def argmin(t: Trace, x: Meta, dim: int | None = None, keepdim: bool = False) -> Meta:
-    return arg_extreme(t, "argmin", x, dim, keepdim)
+    return arg_extreme(t, "argmin", _not_bool(x), dim, keepdim)
+
+
+def _not_bool(x: Meta) -> Meta:
+    """torch has no argmax of bool, though it has max(dim)."""
+    if x.dtype == DType.BOOL:
+        raise Unsupported("argmax and argmin of bool")
+    return x
 
 
 @lowers("aten::max.dim")

@@ -82,8 +82,9 @@ def repeat(t: Trace, x: Meta, repeats: Sequence[int]) -> Meta:
 
 @lowers("aten::flip")
 def flip(t: Trace, x: Meta, dims: Sequence[int]) -> Meta:
-    for dim in dims:
-        x = x.flip(dim % x.ndim)
+    if x.ndim:
+        for dim in dims:
+            x = x.flip(dim % x.ndim)
     return x
 
 

@@ -1,0 +1,82 @@
+"""Types and layouts that an operation does not take are refused at the line that uses them; a node never sees them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.support.device import same
+
+
+def on(device: str, line: str) -> torch.Tensor:
+    values = {
+        "torch": torch,
+        "flags": torch.tensor([True, False, True], device=device),
+        "ints": torch.tensor([1, 2, 3], device=device),
+        "floats": torch.tensor([1.0, -2.0, 3.0], device=device),
+        "z": torch.tensor([1 + 2j, 3 - 4j, 0], device=device),
+        "empty": torch.ones(3, 0, device=device),
+        "one": torch.tensor(3.0, device=device),
+    }
+    result: torch.Tensor = eval(line, values)
+    return result
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "z < z",
+        "z.clone().lt_(z)",
+        "z.fmod(2)",
+        "z.clone().clamp_(0, 1)",
+        "z ^ z",
+        "torch.maximum(z, z)",
+        "flags.argmax()",
+        "flags.clone().mul_(2)",
+        "ints.clone().add_(z)",
+        "ints.clone().mul_(2.5)",
+        "floats.clone().mul_(1j)",
+        "ints - flags",
+        "floats - True",
+        "ints.clone().sub_(flags, alpha=2)",
+        "empty.min()",
+        "empty.median(1)",
+        "torch.cat([ints, ints], out=ints)",
+    ],
+)
+def test_what_the_cpu_refuses_is_refused_and_the_session_lives(line: str) -> None:
+    for device in ("cpu", "cuda"):
+        with pytest.raises((RuntimeError, IndexError)):
+            on(device, line)
+    torch.cuda.synchronize()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "one.flip(0)",
+        "floats.expand(2, 3).zero_()",
+        "floats.expand(2, 3).fill_(7)",
+        "torch.nan_to_num(z / 0)",
+        "floats.clone().copy_(2)",
+        "flags.clone().logical_xor_(ints)",
+    ],
+)
+def test_what_the_cpu_computes(line: str) -> None:
+    same(on("cuda", line), on("cpu", line))
+
+
+def test_an_output_that_is_also_an_input_keeps_its_sizes_until_it_is_read() -> None:
+    for device in ("cpu", "cuda"):
+        x = torch.arange(6.0, device=device).reshape(2, 3)
+        torch.amax(x.clone(), 0, out=x)
+        y = torch.zeros(1, 0, device=device)
+        torch.sum(y, 0, out=y)
+        assert x.tolist() == [3, 4, 5] and y.shape == (0,)
+
+
+def test_windows_that_share_elements_cannot_be_written() -> None:
+    windows = torch.arange(5.0, device="cuda").unfold(0, 2, 1)
+    with pytest.raises(RuntimeError, match="refers to a single memory location"):
+        windows.add_(1)
+    assert windows.sum().item() == 16
