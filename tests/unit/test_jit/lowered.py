@@ -13,25 +13,27 @@ from jit.kernels.lower import Inexpressible, Lowered, What, lower
 from jit.plan.access import Access
 from jit.plan.form import FormedLoop, form
 from jit.plan.fuse import fuse
+from jit.plan.group import Supported
 from wis import reference
 from wis.builder import Builder
+from wis.decompose import decompose
 from wis.dtypes import DType
 from wis.kernel.interpret import Launch, launch
 from wis.kernel.verify import VerifiedKernel, verify_kernel
-from wis.program import BufferKind, Scalar
+from wis.program import BoundProgram, BufferKind, Scalar
 from wis.reference.access import immediate
 from wis.verify import verify
 
-__all__ = ["Buffers", "Runner", "formed_loops", "parameters", "interpreted", "run_by_kernels", "run_by_reference"]
+__all__ = ["Buffers", "Runner", "formed_loops", "parameters", "interpreted", "run_by_kernels", "run_by_reference", "written_type"]
 
 Buffers = dict[int, npt.NDArray[Any]]
 Runner = Callable[[Lowered, tuple[int, int], list[Any]], None]
 
 
-def formed_loops(b: Builder) -> list[FormedLoop]:
-    """What the planner makes of a program that it fuses completely."""
-    bound = b.bound()
-    steps = fuse(bound.code, bound.program.buffers, supported)
+def formed_loops(b: Builder, fusible: Supported = supported) -> list[FormedLoop]:
+    """What the planner makes of a program that it fuses completely; ``fusible``: what the back end says it has."""
+    bound, _ = decompose(b.bound())
+    steps = fuse(bound.code, bound.program.buffers, fusible)
     groups = [step.group for step in steps if step.group is not None]
     assert len(groups) == len(steps)
     return [form(group) for group in groups]
@@ -59,8 +61,7 @@ def interpreted(lowered: Lowered, grid: tuple[int, int], params: list[Any]) -> N
     assert not outcome.trapped
 
 
-def _memory(b: Builder, inputs: Buffers) -> Buffers:
-    bound = b.bound()
+def _memory(bound: BoundProgram, inputs: Buffers) -> Buffers:
     memory = {n: np.zeros(nbytes, np.uint8) for n, nbytes in enumerate(bound.nbytes)}
     for n, values in inputs.items():
         raw = np.frombuffer(np.ascontiguousarray(values).tobytes(), np.uint8)[: len(memory[n])]
@@ -70,11 +71,13 @@ def _memory(b: Builder, inputs: Buffers) -> Buffers:
 
 def run_by_kernels(b: Builder, inputs: Buffers, run: Runner) -> tuple[dict[int, bytes], int, list[str]]:
     """The bytes of all lasting buffers, the number of kernels run, and why others were not lowered."""
-    bound, (program, _, scalars) = b.bound(), b.finish()
-    memory = _memory(b, inputs)
+    program, _, scalars = b.finish()
+    bound, constants = decompose(b.bound())
+    scalars = [*scalars, *constants]
+    memory = _memory(bound, inputs)
     kernels, refused = 0, []
     flat = [memory[n] for n in range(len(memory))]
-    for step in fuse(bound.code, program.buffers, supported):
+    for step in fuse(bound.code, bound.program.buffers, supported):
         formed = form(step.group) if step.group is not None else None
         try:
             lowered = lower(formed.kernel, "fused") if formed is not None else None
@@ -94,7 +97,7 @@ def run_by_kernels(b: Builder, inputs: Buffers, run: Runner) -> tuple[dict[int, 
 
 def run_by_reference(b: Builder, inputs: Buffers) -> dict[int, bytes]:
     program, dims, scalars = b.finish()
-    memory = _memory(b, inputs)
+    memory = _memory(b.bound(), inputs)
     reference.run(verify(program, dims), scalars, [memory[n] for n in range(len(memory))])
     return {n: memory[n].tobytes() for n, kind in enumerate(program.buffers) if kind != BufferKind.TEMP}
 

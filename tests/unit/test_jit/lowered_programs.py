@@ -1,15 +1,21 @@
-"""Programs whose kernels are pinned as text and run: named functions, so with a tolerance where they say so."""
+"""Programs whose kernels are pinned as text and run: bias and gelu, a softmax along rows, sums of columns."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import pytest
 
 from tests.unit.test_jit.lowered import Buffers
 from wis.builder import Builder
 from wis.dtypes import DType
+from wis.program import BufferKind, Operand
 from wis.views import expand
 
-__all__ = ["PROGRAMS", "program"]
+__all__ = ["FOLDER", "PROGRAMS", "pinned", "program"]
+
+FOLDER = Path(__file__).parents[2] / "golden" / "jit"
 
 F = DType.F32
 
@@ -30,7 +36,13 @@ def bias_gelu() -> Builder:
 
 def softmax_row() -> Builder:
     b = Builder()
-    b.emit("softmax", b.created(F, (5, 70)), [b.external(F, (5, 70))])
+    x, y, t, e = b.external(F, (5, 70)), b.created(F, (5, 70)), b.temp(F, (5, 70)), b.temp(F, (5, 70))
+    most, total = b.temp(F, (5, 1)), b.temp(F, (5, 1))
+    b.emit("reduce_max", most, [x])
+    b.emit("sub", t, [x, expand(most, (5, 70))])
+    b.emit("exp", e, [t])
+    b.emit("sum", total, [e])
+    b.emit("div", y, [e, expand(total, (5, 70))])
     return b
 
 
@@ -51,6 +63,15 @@ def program(name: str) -> tuple[Builder, Buffers]:
     inputs: Buffers = {}
     for instr in b.bound().code:
         for x in instr.ins:
-            if hasattr(x, "buffer") and b.bound().program.buffers[x.buffer] == 0:
+            if isinstance(x, Operand) and b.bound().program.buffers[x.buffer] == BufferKind.EXTERNAL:
                 inputs[x.buffer] = draw.standard_normal(b.bound().nbytes[x.buffer] // x.dtype.itemsize).astype(x.dtype.numpy)
     return b, inputs
+
+
+def pinned(path: Path, text: str) -> None:
+    """Compare with the golden file; write it and fail when there is none."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        pytest.fail(f"{path.name} did not exist; it holds the current text now")
+    assert text == path.read_text()

@@ -1,76 +1,89 @@
-"""C source of fused kernels, pinned word by word: an innocent change of text may change results on a compiler not run here."""
+"""C source of kernels: pinned word by word, since an innocent change may change results elsewhere; and run where there is a compiler."""
 
 from __future__ import annotations
 
+import ctypes
+import shutil
+import subprocess
 from pathlib import Path
+from typing import Any, Final
 
+import numpy as np
 import pytest
 
-from jit.host.emit.ops import supported
-from jit.kernels.cfamily import c_source
-from jit.kernels.loop import LoopKernel
-from jit.plan.form import form
-from jit.plan.fuse import fuse
+from jit.kernels.cfamily import Unspelled, c_source
+from jit.kernels.lower import Lowered, lower
+from tests.unit.test_jit.lowered import Runner, formed_loops
+from tests.unit.test_jit.lowered_programs import FOLDER, PROGRAMS, pinned, program
+from tests.unit.test_jit.programs import random_program
+from tests.unit.test_jit.test_lower import agree
 from wis.builder import Builder
 from wis.dtypes import DType
-from wis.views import expand
+from wis.kernel.model import RegType, ScalarParam
+from wis.kernel.verify import verify_kernel
 
-FOLDER = Path(__file__).parents[2] / "golden" / "jit"
-
-
-def kernel_of(b: Builder) -> LoopKernel:
-    """The one kernel that the collected program fuses to."""
-    bound = b.bound()
-    (step,) = fuse(bound.code, bound.program.buffers, supported)
-    assert step.group is not None
-    return form(step.group).kernel
+COMPILER = shutil.which("cc")
+_TYPES: Final[dict[RegType, Any]] = {
+    RegType.PRED: ctypes.c_uint8, RegType.I16: ctypes.c_int16, RegType.I32: ctypes.c_int32, RegType.I64: ctypes.c_int64,
+    RegType.F32: ctypes.c_float, RegType.F64: ctypes.c_double,
+}  # fmt: skip
 
 
-def scaled_sigmoid() -> Builder:
-    b = Builder()
-    x, y = b.external(DType.F32, (4, 100)), b.created(DType.F32, (4, 100))
-    t = b.temp(DType.F32, (4, 100))
-    b.emit("sigmoid", t, [x])
-    b.emit("mul", y, [t, b.const(2.0, DType.F32)])
-    return b
+def compiled(folder: Path) -> Runner:
+    """Runs a kernel through its C source."""
+
+    def run(lowered: Lowered, grid: tuple[int, int], params: list[Any]) -> None:
+        stem = folder / f"k{len(list(folder.iterdir()))}"
+        source, library = stem.with_suffix(".c"), stem.with_suffix(".so")
+        source.write_text(c_source(verify_kernel(lowered.kernel)))
+        assert COMPILER is not None
+        flags = ["-std=c99", "-O1", "-ffp-contract=off", "-shared", "-fPIC"]
+        subprocess.run([COMPILER, *flags, "-o", str(library), str(source), "-lm"], check=True)
+        function = getattr(ctypes.CDLL(str(library)), lowered.kernel.name)
+        assert function(*c_arguments(lowered, params), *(ctypes.c_int64(n) for n in (*grid, 0, grid[0]))) == 0
+
+    return run
 
 
-def half_bias() -> Builder:
-    b = Builder()
-    x, bias, y = b.external(DType.F16, (4, 100)), b.external(DType.F16, (100,)), b.created(DType.F16, (4, 100))
-    t = b.temp(DType.F16, (4, 100))
-    b.emit("add", t, [x, expand(bias, (4, 100))])
-    b.emit("max", y, [t, b.const(0.0, DType.F16)])
-    return b
-
-
-def masked_integers() -> Builder:
-    b = Builder()
-    x, y = b.external(DType.I32, (70,)), b.created(DType.I32, (70,))
-    places, mask = b.temp(DType.I32, (70,)), b.temp(DType.BOOL, (70,))
-    b.emit("iota", places, [b.const(0, DType.I32), b.const(3, DType.I32)], (0,))
-    b.emit("lt", mask, [places, x])
-    b.emit("where", y, [mask, x, b.const(-1, DType.I32)])
-    return b
-
-
-PROGRAMS = {"scaled_sigmoid": scaled_sigmoid, "half_bias": half_bias, "masked_integers": masked_integers}
+def c_arguments(lowered: Lowered, params: list[Any]) -> list[Any]:
+    found: list[Any] = []
+    for param, given in zip(lowered.kernel.params, params, strict=True):
+        if isinstance(given, np.ndarray):
+            found += [ctypes.c_void_p(given.ctypes.data), ctypes.c_uint64(given.nbytes)]
+            continue
+        assert isinstance(param, ScalarParam)
+        kind = RegType(param.reg_type)
+        if kind in _TYPES:
+            found.append(_TYPES[kind](given))
+        else:
+            dtype = DType.F16 if kind is RegType.F16 else DType.BF16
+            found.append(ctypes.c_uint16(int(np.asarray(given, np.float32).astype(dtype.numpy).view(np.uint16))))
+    return found
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_golden_source(name: str) -> None:
     """To accept a change on purpose: delete the file, run the test once (it fails and writes the new one), read the difference."""
-    path = FOLDER / f"{name}.c"
-    text = c_source(kernel_of(PROGRAMS[name]()), name)
-    assert text is not None
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        pytest.fail(f"{path.name} did not exist; it holds the current text now")
-    assert text == path.read_text()
+    (loop,) = formed_loops(PROGRAMS[name]())
+    pinned(FOLDER / f"{name}.c", c_source(verify_kernel(lower(loop.kernel, name).kernel)))
 
 
-def test_reductions_have_no_c_source_yet() -> None:
+def test_functions_that_the_c_library_lacks_are_refused_by_name() -> None:
     b = Builder()
-    b.emit("sum", b.created(DType.F32, (4, 1)), [b.external(DType.F32, (4, 100))])
-    assert c_source(kernel_of(b), "rows") is None
+    b.emit("digamma", b.created(DType.F32, (40,)), [b.external(DType.F32, (40,))])
+    (loop,) = formed_loops(b, lambda name, out, ins: True)
+    with pytest.raises(Unspelled, match="digamma"):
+        c_source(verify_kernel(lower(loop.kernel, "gamma").kernel))
+
+
+@pytest.mark.skipif(COMPILER is None, reason="there is no C compiler (cc) on the path to run the source with")
+class TestCompiled:
+    @pytest.mark.parametrize("name", PROGRAMS)
+    def test_named_functions_and_half_sums(self, name: str, tmp_path: Path) -> None:
+        b, inputs = program(name)
+        assert agree(b, inputs, compiled(tmp_path), 4.0 if name != "column_sum" else 0.0) == 1
+
+    @pytest.mark.parametrize("seed", range(4))
+    def test_random_programs_agree_bit_by_bit(self, seed: int, tmp_path: Path) -> None:
+        b, inputs = random_program(seed, 12)
+        agree(b, inputs, compiled(tmp_path))

@@ -8,9 +8,11 @@ import pytest
 from jit.kernels.lower import Inexpressible, lower
 from tests.unit.test_jit.conftest import ulps
 from tests.unit.test_jit.lowered import Buffers, Runner, formed_loops, interpreted, run_by_kernels, run_by_reference, written_type
+from tests.unit.test_jit.lowered_programs import FOLDER, PROGRAMS, pinned, program
 from tests.unit.test_jit.programs import random_program
 from wis.builder import Builder
 from wis.dtypes import DType
+from wis.kernel.text import print_kernel
 
 
 def agree(b: Builder, inputs: Buffers, run: Runner, most: float = 0.0) -> int:
@@ -31,6 +33,19 @@ def agree(b: Builder, inputs: Buffers, run: Runner, most: float = 0.0) -> int:
 def test_random_programs_agree_bit_by_bit(seed: int) -> None:
     b, inputs = random_program(seed, 12)
     agree(b, inputs, interpreted)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_named_functions_and_half_sums_agree(name: str) -> None:
+    b, inputs = program(name)
+    assert agree(b, inputs, interpreted) == 1
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_golden_kernel(name: str) -> None:
+    """To accept a change on purpose: delete the file, run the test once (it fails and writes the new one), read the difference."""
+    (loop,) = formed_loops(PROGRAMS[name]())
+    pinned(FOLDER / f"{name}.kernel", print_kernel(lower(loop.kernel, name).kernel))
 
 
 def test_float_remainders_are_refused_by_name() -> None:
