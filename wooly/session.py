@@ -138,7 +138,7 @@ class Session:
             self.batches += 1
             self._envelope_bytes += len(data)
             self._bus.post(self._send, sent)
-        return Ticket(seq)
+        return Ticket(seq, len(flush.reads))
 
     def wait(self, ticket: Ticket) -> list[ReadBytes]:
         """Wait for a submitted flush; the answers of its reads, in order."""
@@ -147,7 +147,9 @@ class Session:
         with self._state:
             answer = self._answers.get(ticket.seq)
         if answer is None:
-            raise ValueError(f"batch {ticket.seq} has been waited for already")
+            if ticket.n_reads:
+                raise ValueError(f"the answers of batch {ticket.seq} have been taken already")
+            return []  # done, and nothing was asked
         if not answer.event.is_set():
             self.waits += 1
             while not answer.event.wait(1.0):
@@ -278,6 +280,8 @@ class Session:
             if sent is None:
                 return  # heard already
             answer = self._answers.get(done.seq)
+            if not sent.flush.reads and done.fault is None:
+                self._answers.pop(done.seq, None)  # whoever waits for it holds it already; the many that nobody waits for must not pile up
             self._state.notify_all()
         self._tracer.end(sent.trace, done.core_ns)
         if answer is not None:

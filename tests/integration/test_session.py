@@ -86,6 +86,17 @@ class TestRoundTrip:
         assert program.dims_digest != add_one(100).dims_digest
         assert program.digest == add_one(100).digest
 
+    def test_answers_nobody_waits_for_do_not_pile_up(self, shared: Node) -> None:
+        """A training loop submits for days and looks at a value now and then."""
+        session = shared.open()
+        program = increment()
+        upload(session, 1, np.zeros(16))
+        unheeded = [session.submit(program.flush([1])) for _ in range(100)]
+        assert read(session, 1, 128).tolist() == [100.0] * 16
+        assert not session._answers
+        assert session.wait(unheeded[0]) == []
+        session.close()
+
     def test_many_batches_in_flight_keep_their_order(self, shared: Node) -> None:
         session = shared.open()
         upload(session, 1, np.zeros(16))
