@@ -5,7 +5,7 @@ May live here: exception types. May not: any decision to raise one.
 
 from __future__ import annotations
 
-__all__ = ["JitError", "UnknownBackend", "OutOfMemory", "BadBuffer", "Interrupted", "ToolchainError"]
+__all__ = ["JitError", "UnknownBackend", "OutOfMemory", "BadBuffer", "Interrupted", "ToolchainError", "Inexpressible", "Unspelled"]
 
 
 class JitError(Exception):
@@ -38,3 +38,11 @@ class Interrupted(JitError):
 
 class ToolchainError(JitError):
     """Our fault or the machine's: code generation failed, or a library the backend needs is missing."""
+
+
+class Inexpressible(JitError):
+    """Nobody's fault: the kernel tier has no op for something in a fused group; run the group on the host back end."""
+
+
+class Unspelled(JitError):
+    """Nobody's fault: a kernel uses something that the C library lacks; run it on another back end."""

@@ -18,13 +18,14 @@ from typing import Final
 
 import numpy as np
 
+from jit.errors import Unspelled
 from jit.kernels.chelpers import HELPERS
 from wis.dtypes import DType
 from wis.kernel.model import Bar, Br, BufferParam, Cbr, Kernel, Op, RegType, Ret, Space, Special, Terminator
 from wis.kernel.ops import BY_CODE, Sig
 from wis.kernel.verify import VerifiedKernel
 
-__all__ = ["C99", "Unspelled", "c_source"]
+__all__ = ["C99", "c_source"]
 
 _ELEMENT: Final = {
     DType.BOOL: "uint8_t", DType.I8: "int8_t", DType.I16: "int16_t", DType.I32: "int32_t", DType.I64: "int64_t", DType.U8: "uint8_t",
@@ -42,10 +43,6 @@ _NAMED: Final = {"rsqrt": "1.0 / sqrt({0})", "sigmoid": "1.0 / (1.0 + exp(-{0}))
 _ABSENT: Final = frozenset({"erfinv", "digamma"})
 _PLAIN: Final = {"abs": "fabs", "fma": "fma", "sqrt": "sqrt", "rint": "rint", "floor": "floor", "ceil": "ceil", "trunc": "trunc",
                  "copysign": "copysign"}  # fmt: skip
-
-
-class Unspelled(Exception):
-    """Nobody's fault: the kernel uses something that the language has no spelling for here."""
 
 
 def c_source(verified: VerifiedKernel) -> str:

@@ -20,14 +20,15 @@ from enum import Enum
 from math import prod
 from typing import Final, NamedTuple
 
+from jit.errors import Inexpressible
 from jit.kernels.assemble import Assembler
 from jit.kernels.loop import LEAVES, REDUCTIONS, Form, Inner, LoopKernel
-from jit.kernels.scalar_ops import Inexpressible, fold, from_memory, held, identity, memory_kind, operation, round_to, to_memory
+from jit.kernels.scalar_ops import fold, from_memory, held, identity, memory_kind, operation, round_to, to_memory
 from wis.dtypes import DType
 from wis.kernel.limits import KERNEL_LIMITS
 from wis.kernel.model import Access, Bar, Br, Kernel, Math, RegType, Space, Special
 
-__all__ = ["Inexpressible", "What", "Argument", "Lowered", "lower", "ELEMENT_THREADS", "LANES"]
+__all__ = ["What", "Argument", "Lowered", "lower", "ELEMENT_THREADS", "LANES"]
 
 ELEMENT_THREADS: Final = 256
 LANES: Final = 32

@@ -12,17 +12,13 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+from jit.errors import Inexpressible
 from jit.kernels.assemble import Assembler
 from wis.dtypes import DType
 from wis.kernel.model import RegType
 from wis.kernel.ops import NAMED
 
-__all__ = ["Inexpressible", "held", "round_to", "from_memory", "to_memory", "memory_kind", "operation", "fold", "identity"]
-
-
-class Inexpressible(Exception):
-    """Nobody's fault: the kernel tier has no op for this yet. Run the group on the host back end, or unfused."""
-
+__all__ = ["held", "round_to", "from_memory", "to_memory", "memory_kind", "operation", "fold", "identity"]
 
 _HELD: Final = {
     DType.BOOL: RegType.PRED, DType.U8: RegType.I16, DType.I8: RegType.I16, DType.U16: RegType.I16, DType.I16: RegType.I16,

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from jit.errors import Inexpressible
 from jit.host.emit.ops import supported
-from jit.kernels.lower import Inexpressible, Lowered, What, lower
+from jit.kernels.lower import Lowered, What, lower
 from jit.plan.access import Access
 from jit.plan.form import FormedLoop, form
 from jit.plan.fuse import fuse

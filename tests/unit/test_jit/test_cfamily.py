@@ -11,7 +11,8 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from jit.kernels.cfamily import Unspelled, c_source
+from jit.errors import Unspelled
+from jit.kernels.cfamily import c_source
 from jit.kernels.lower import Lowered, lower
 from tests.unit.test_jit.lowered import Runner, formed_loops
 from tests.unit.test_jit.lowered_programs import FOLDER, PROGRAMS, pinned, program

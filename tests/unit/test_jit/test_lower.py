@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jit.kernels.lower import Inexpressible, lower
+from jit.errors import Inexpressible
+from jit.kernels.lower import lower
 from tests.unit.test_jit.conftest import ulps
 from tests.unit.test_jit.lowered import Buffers, Runner, formed_loops, interpreted, run_by_kernels, run_by_reference, written_type
 from tests.unit.test_jit.lowered_programs import FOLDER, PROGRAMS, pinned, program
