@@ -41,10 +41,11 @@ bench: $(STAMP).dev ## ratios beside local torch, in one run; results go to docs
 conformance: $(STAMP).dev ## torch's own operator database on our device; results go to docs/conformance.md
 	$(BIN)/python -m tests.conformance --backend host
 
-fuzz: $(STAMP).dev ## hostile bytes against decoder and verifier, back ends against the definition; 20 minutes (docs/fuzzing.md)
+fuzz: $(STAMP).dev ## hostile bytes against decoder and verifier, back ends against the definition; 25 minutes (docs/fuzzing.md)
 	$(BIN)/python -m tests.property.fuzz_wis --seconds 600
 	$(BIN)/python -m tests.property.fuzz_backends --seconds 300
 	$(BIN)/python -m tests.property.fuzz_backends --chains --seconds 300
+	$(BIN)/python -m tests.property.fuzz_torch --seconds 300
 
 test-torch: ## the model tests on another torch: make test-torch VERSION=2.15.0
 	test -n "$(VERSION)"

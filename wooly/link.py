@@ -44,7 +44,10 @@ class Flush:
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """A submitted flush. ``seq`` is its place in the session, from 1; ``n_reads``: how many answers it will have. ``answer`` is for the link's own use."""
+    """A submitted flush. ``seq`` is its place in the session, from 1; ``n_reads``: how many answers it will have.
+
+    ``answer`` is for the link's own use.
+    """
 
     seq: int
     n_reads: int = 0
