@@ -14,19 +14,26 @@ __all__ = ["get_logger", "setup_logging"]
 
 
 class _Tolerant:
-    """Standard error that may lie on a full disk: a line is lost then, and nothing else."""
+    """Standard error that may lie on a full disk: a line is lost then, and nothing else.
+
+    Lines go to the descriptor itself: what a failed flush leaves in Python's buffer would fail again when the interpreter ends, and turn
+    the exit code into 120.
+    """
 
     def __init__(self, file: TextIO) -> None:
-        self._file = file
+        self._descriptor = file.fileno()
+        self._line = ""
 
     def write(self, text: str) -> int:
-        with contextlib.suppress(OSError):
-            return self._file.write(text)
-        return 0
+        self._line += text
+        if self._line.endswith("\n"):
+            line, self._line = self._line, ""
+            with contextlib.suppress(OSError):
+                os.write(self._descriptor, line.encode(errors="backslashreplace"))
+        return len(text)
 
     def flush(self) -> None:
-        with contextlib.suppress(OSError):
-            self._file.flush()
+        """Nothing is held back but an unfinished line."""
 
 
 def setup_logging(service: str) -> None:

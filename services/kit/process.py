@@ -133,4 +133,18 @@ def run(main: Callable[[asyncio.Event], Coroutine[Any, Any, int]]) -> int:
             die_with_parent(int(parent))
         return await main(stop)
 
-    return uvloop.run(body())
+    try:
+        return uvloop.run(body())
+    finally:
+        _let_go_of_output()
+
+
+def _let_go_of_output() -> None:
+    """What cannot be written (a full disk, a closed pipe) must not turn the exit code into the interpreter's 120 at its end."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            sink = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(sink, stream.fileno())
+            os.close(sink)
