@@ -46,7 +46,7 @@ def on(device: str, line: str) -> torch.Tensor:
 )
 def test_what_the_cpu_refuses_is_refused_and_the_session_lives(line: str) -> None:
     for device in ("cpu", "cuda"):
-        with pytest.raises((RuntimeError, IndexError)):
+        with pytest.raises((RuntimeError, IndexError, TypeError)):  # which of them is torch's choice; 2.15 changed one
             on(device, line)
     torch.cuda.synchronize()
 
