@@ -5,7 +5,17 @@ May live here: exception types. May not: any decision to raise one.
 
 from __future__ import annotations
 
-__all__ = ["JitError", "UnknownBackend", "OutOfMemory", "BadBuffer", "Interrupted", "ToolchainError", "Inexpressible", "Unspelled"]
+__all__ = [
+    "JitError",
+    "UnknownBackend",
+    "OutOfMemory",
+    "BadBuffer",
+    "Interrupted",
+    "ToolchainError",
+    "Inexpressible",
+    "Unspelled",
+    "KernelRefused",
+]
 
 
 class JitError(Exception):
@@ -46,3 +56,7 @@ class Inexpressible(JitError):
 
 class Unspelled(JitError):
     """Nobody's fault: a kernel uses something that the C library lacks; run it on another back end."""
+
+
+class KernelRefused(JitError):
+    """The tenant's fault: this device cannot run the kernel (block shape, shared memory), or compiling it took more than is allowed."""

@@ -20,6 +20,14 @@ class KernelLimits:
     regs_max: int = 65_536
     threads_max: int = 1_024
     shared_bytes_max: int = 48 << 10
+    dynamic_shared_bytes_max: int = 96 << 10  # static and dynamic together
+    local_bytes_max: int = 64 << 10
+    constant_bytes_max: int = 64 << 10
+    functions_max: int = 256
+    targets_max: int = 1_024  # of one switch
+    inlined_ops_max: int = 200_000  # after calls became code; a trap site has 17 bits, counting only memory ops
+    sites_max: int = 131_071
+    grid_blocks_max: int = (1 << 31) - 1
     findings_max: int = 100
 
 

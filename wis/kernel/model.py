@@ -11,11 +11,20 @@ from typing import Final
 import msgspec
 
 __all__ = [
-    "KERNEL_VERSION", "RegType", "Space", "Special", "Access", "Math", "BufferParam", "ScalarParam", "Shared", "Op", "Br", "Cbr", "Ret",
-    "Bar", "Terminator", "Block", "Kernel", "successors",
+    "KERNEL_VERSION", "WARP", "SHARED_BASE", "LOCAL_BASE", "ADDRESS_SHIFT", "RegType", "Space", "Special", "Access", "Math", "Rounding",
+    "Atomic", "Shuffle", "Vote", "Scope", "TrapKind", "BufferParam", "ScalarParam", "Shared", "Op", "Br", "Cbr", "Ret", "Bar", "Sync",
+    "Switch", "Call", "Terminator", "Block", "Function", "Kernel", "successors",
 ]  # fmt: skip
 
-KERNEL_VERSION: Final = 1
+KERNEL_VERSION: Final = 2
+WARP: Final = 32
+"""Threads that run together: thread ``t`` of a block is lane ``t % 32`` of warp ``t // 32``."""
+SHARED_BASE: Final = 1 << 60
+"""Address of the block's shared memory in the space ARENA."""
+LOCAL_BASE: Final = 1 << 61
+"""Address of the thread's local memory in the space ARENA."""
+ADDRESS_SHIFT: Final = 20
+"""A session's buffer with handle ``h`` has the address ``h << 20``, at the client and on every node."""
 
 
 class RegType(IntEnum):
@@ -41,10 +50,13 @@ class RegType(IntEnum):
 
 
 class Space(IntEnum):
-    """Which memory a load or store means. Local, const and the tenant's arena get the next codes."""
+    """Which memory a load or store means."""
 
     GLOBAL = 0  # a buffer parameter
     SHARED = 1  # an array of the block of threads
+    LOCAL = 2  # the thread's own bytes
+    CONST = 3  # the kernel's constants
+    ARENA = 4  # wherever an address leads: the launch's buffers, shared or local memory
 
 
 class Special(IntEnum):
@@ -63,6 +75,8 @@ class Special(IntEnum):
     NCTAID_Y = 10
     NCTAID_Z = 11
     LANE = 12  # position in the warp of 32
+    WARP = 13  # the warp's number in the block
+    DYNAMIC = 14  # bytes of shared memory that the launch added
 
     @property
     def text(self) -> str:
@@ -84,6 +98,64 @@ class Math(IntEnum):
     NATIVE = 1
 
 
+class Rounding(IntEnum):
+    """Which neighbour a result that is not representable becomes."""
+
+    NEAREST = 0  # ties to even
+    ZERO = 1
+    DOWN = 2
+    UP = 3
+
+
+class Atomic(IntEnum):
+    """What an atomic operation makes of the old value and its operand."""
+
+    ADD = 0
+    MIN = 1  # signed or unsigned as the element type is
+    MAX = 2
+    AND = 3
+    OR = 4
+    XOR = 5
+    EXCH = 6
+    CAS = 7  # ins: offset, expected, new
+    INC = 8  # old >= operand ? 0 : old + 1 (unsigned)
+    DEC = 9  # old == 0 or old > operand ? operand : old - 1 (unsigned)
+
+
+class Shuffle(IntEnum):
+    """From which lane ``shfl`` takes its value; the arithmetic of operands b and c is that of PTX's shfl.sync."""
+
+    UP = 0
+    DOWN = 1
+    BFLY = 2
+    IDX = 3
+
+
+class Vote(IntEnum):
+    """What ``vote`` asks of the lanes' predicates."""
+
+    ANY = 0
+    ALL = 1
+    UNI = 2  # equal in all
+
+
+class Scope(IntEnum):
+    """Whom a fence orders memory for."""
+
+    BLOCK = 0
+    DEVICE = 1
+    SYSTEM = 2
+
+
+class TrapKind(IntEnum):
+    """Why a thread trapped."""
+
+    OUTSIDE = 0  # an access beyond its memory
+    MISALIGNED = 1  # an access at an offset that is not a multiple of its size
+    RAISED = 2  # the program said so (trap, a failed assertion)
+    BARRIER = 3  # threads waited at barriers that can never complete
+
+
 class BufferParam(msgspec.Struct, frozen=True, array_like=True, tag=0):
     """A buffer of elements; ``dtype`` is a wis.dtypes code, a hint for addressing (each load and store names its own)."""
 
@@ -98,7 +170,10 @@ class ScalarParam(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 
 class Shared(msgspec.Struct, frozen=True, array_like=True):
-    """An array in the block's shared memory: ``n`` elements of ``dtype`` (a wis.dtypes code), zeros when a block of threads starts."""
+    """An array in the block's shared memory: ``n`` elements of ``dtype`` (a wis.dtypes code), zeros when a block of threads starts.
+
+    In a kernel with ``dynamic``, the last array (element type u8) is longer by the bytes that the launch gives; its ``n`` may then be 0.
+    """
 
     dtype: int
     n: int
@@ -132,12 +207,41 @@ class Ret(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 
 class Bar(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """Wait for all threads of the block that have not ended, then go on at ``target``."""
+    """Wait for all threads of the block that have not ended, then go on at ``target``. The same as Sync with barrier 0 and no count."""
 
     target: int
 
 
-Terminator = Br | Cbr | Ret | Bar
+class Sync(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """Arrive at ``barrier`` (0 to 15) and, unless ``arrive`` is 1, wait; then go on at ``target``.
+
+    ``count``: a register (i32) with the number of threads that complete the barrier, or -1: all of the block that have not ended.
+    """
+
+    target: int
+    barrier: int
+    count: int
+    arrive: int
+
+
+class Switch(msgspec.Struct, frozen=True, array_like=True, tag=5):
+    """Go on at ``targets[index]`` (register ``index``, i32, unsigned), or at ``default`` when there is none."""
+
+    index: int
+    targets: tuple[int, ...]
+    default: int
+
+
+class Call(msgspec.Struct, frozen=True, array_like=True, tag=6):
+    """Run function ``function`` with the values of ``ins``, put its results into ``outs``, go on at ``target``. No recursion."""
+
+    function: int
+    ins: tuple[int, ...]
+    outs: tuple[int, ...]
+    target: int
+
+
+Terminator = Br | Cbr | Ret | Bar | Sync | Switch | Call
 
 
 class Block(msgspec.Struct, frozen=True, array_like=True):
@@ -147,8 +251,23 @@ class Block(msgspec.Struct, frozen=True, array_like=True):
     end: Terminator
 
 
+class Function(msgspec.Struct, frozen=True, array_like=True):
+    """What a Call runs: registers and blocks of its own; ``ins`` receive the arguments, ``outs`` hold the results at ``ret``."""
+
+    name: str
+    ins: tuple[int, ...]
+    outs: tuple[int, ...]
+    regs: tuple[int, ...]
+    blocks: tuple[Block, ...]
+
+
 class Kernel(msgspec.Struct, frozen=True, array_like=True):
-    """One kernel. ``threads_max``: threads a block of a launch may have; ``regs``: a RegType a register; threads start at block 0."""
+    """One kernel. ``threads_max``: threads a block of a launch may have; ``regs``: a RegType a register; threads start at block 0.
+
+    ``dynamic`` 1: a launch may add bytes to the last shared array; ``local_bytes``: memory of each thread, zeros at first; ``constants``:
+    the bytes of the space CONST; ``file``, ``lines``: where the code came from, a source line (0: unknown) for every op in order of
+    blocks, then those of the functions; empty when unknown.
+    """
 
     version: int
     name: str
@@ -158,10 +277,18 @@ class Kernel(msgspec.Struct, frozen=True, array_like=True):
     shared: tuple[Shared, ...]
     regs: tuple[int, ...]
     blocks: tuple[Block, ...]
+    dynamic: int = 0
+    local_bytes: int = 0
+    constants: bytes = b""
+    functions: tuple[Function, ...] = ()
+    file: str = ""
+    lines: tuple[int, ...] = ()
 
 
 def successors(end: Terminator) -> tuple[int, ...]:
     """Blocks that may follow a terminator."""
     if isinstance(end, Cbr):
         return (end.yes, end.no) if end.yes != end.no else (end.yes,)
-    return (end.target,) if isinstance(end, Br | Bar) else ()
+    if isinstance(end, Switch):
+        return tuple(dict.fromkeys((*end.targets, end.default)))
+    return () if isinstance(end, Ret) else (end.target,)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from wis.dtypes import DType
 from wis.encoding import digest
@@ -46,7 +46,10 @@ from wis.kernel.model import (
 )
 from wis.kernel.ops import BY_CODE, KernelOp, Sig
 
-__all__ = ["Certificate", "VerifiedKernel", "verify_kernel", "MEMORY_TYPES"]
+__all__ = ["Certificate", "Site", "VerifiedKernel", "verify_kernel", "MEMORY_TYPES", "TRAPPING"]
+
+TRAPPING: Final = frozenset({Sig.LOAD, Sig.STORE, Sig.BYTES_LOAD, Sig.BYTES_STORE, Sig.ATOM, Sig.RED, Sig.RAISE})
+"""Ops of these rules may trap."""
 
 _INTS: Final = frozenset({RegType.I16, RegType.I32, RegType.I64})
 _FLOATS: Final = frozenset({RegType.F32, RegType.F64})
@@ -83,15 +86,32 @@ class Certificate:
     in_out: tuple[int, ...]
 
 
+class Site(NamedTuple):
+    """An op that may trap: its block and place in ``flat``, and its source line (0: unknown)."""
+
+    block: int
+    op: int
+    line: int
+
+
 @dataclass(frozen=True, slots=True)
 class VerifiedKernel:
-    """A kernel that keeps every rule, with what the verifier found out about it."""
+    """A kernel that keeps every rule, with what the verifier found out about it.
+
+    ``kernel`` is as given; ``flat`` is it with calls inlined (the definition runs this); ``core`` is ``flat`` with only core ops, block for
+    block, what back ends compile. ``costs[b]``: thread-instructions of block b (of ``flat``, so expansion changes no count). ``sites``: ops
+    of ``flat`` that may trap, in order of code; those of ``core`` come in the same order. ``flow`` and ``uniformity`` are about ``core``.
+    """
 
     kernel: Kernel
+    flat: Kernel
+    core: Kernel
     digest: bytes
     flow: Flow
     uniformity: Uniformity
     certificate: Certificate
+    costs: tuple[int, ...]
+    sites: tuple[Site, ...]
 
 
 class _Report:
@@ -129,11 +149,15 @@ def verify_kernel(kernel: Kernel, limits: KernelLimits = KERNEL_LIMITS) -> Verif
         if isinstance(block.end, Bar) and b in same.divergent:
             report("barrier", f"block {b} end", "only some threads of a block may arrive here")
     report.stop()
-    return VerifiedKernel(kernel, digest(encode_kernel(kernel)), flow, same, _certificate(kernel))
+    costs = tuple(len(block.code) + 1 for block in kernel.blocks)
+    sites = tuple(
+        Site(b, i, 0) for b, block in enumerate(kernel.blocks) for i, op in enumerate(block.code) if BY_CODE[op.op].sig in TRAPPING
+    )
+    return VerifiedKernel(kernel, kernel, kernel, digest(encode_kernel(kernel)), flow, same, _certificate(kernel), costs, sites)
 
 
 def _check_sizes(kernel: Kernel, limits: KernelLimits, report: _Report) -> None:
-    if kernel.version != KERNEL_VERSION:
+    if kernel.version not in (1, KERNEL_VERSION):
         report("version", "kernel", f"version {kernel.version} is not {KERNEL_VERSION}")
     if kernel.math not in Math._value2member_map_:
         report("reference", "kernel", f"{kernel.math} is not a math policy")
