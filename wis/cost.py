@@ -12,6 +12,7 @@ One element-instruction is one scalar operation of the definition. By kind, with
   n(in) * max(rank, 1) for nonzero
 - COARSE: a fixed number of scalar operations an element (the table below), sdpa 2 * b * h * m * n * (d + e) + 5 * b * h * m * n, its
   gradient 2 * b * h * m * n * (3 * d + 2 * e) + 8 * b * h * m * n. The number does not depend on whether a back end decomposes.
+- LAUNCH: 0 here; a run adds the thread-instructions that its threads executed (chapter 9 of wis/README.md)
 
 May live here: counting. May not: time, devices, prices.
 """
@@ -118,4 +119,5 @@ _BY_KIND: Final[dict[Kind, Callable[[BoundInstr], int]]] = {
     Kind.INDEX: _index,
     Kind.SORT: _sort,
     Kind.COARSE: _coarse,
+    Kind.LAUNCH: lambda instr: 0,
 }

@@ -95,7 +95,7 @@ def decompose(bound: BoundProgram) -> tuple[BoundProgram, tuple[float, ...]]:
     for instr in bound.code:
         code += decompose_instr(instr, new_temp, new_constant) if instr.op.kind is Kind.COARSE else [instr]
     kinds = [*bound.program.buffers, *[BufferKind.TEMP] * (len(nbytes) - len(bound.nbytes))]
-    program, _ = unbind(kinds, nbytes, code, bound.program.n_scalars + len(constants))
+    program, _ = unbind(kinds, nbytes, code, bound.program.n_scalars + len(constants), bound.program.kernels)
     return BoundProgram(program, tuple(nbytes), tuple(code)), tuple(constants)
 
 

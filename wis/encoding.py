@@ -13,7 +13,7 @@ from blake3 import blake3
 
 from wis.errors import DecodeError
 from wis.limits import LIMITS, Limits
-from wis.program import VERSION, Program
+from wis.program import KERNELS_VERSION, VERSION, Program
 
 __all__ = ["DIGEST_BYTES", "encode_program", "decode_program", "digest"]
 
@@ -25,7 +25,9 @@ _decoder: Final = msgspec.msgpack.Decoder(Program)
 
 def encode_program(program: Program) -> bytes:
     """The one encoding of ``program``."""
-    return _encoder.encode(program)
+    if program.kernels:
+        return _encoder.encode(program)
+    return _encoder.encode((program.version, program.buffers, program.n_scalars, program.code))  # version 1 has no more fields
 
 
 def decode_program(data: bytes, limits: Limits = LIMITS) -> Program:
@@ -36,9 +38,11 @@ def decode_program(data: bytes, limits: Limits = LIMITS) -> Program:
         program = _decoder.decode(data)
     except (msgspec.DecodeError, RecursionError) as error:  # ValidationError is a DecodeError
         raise DecodeError(f"not a program: {error}") from None
-    if program.version != VERSION:
-        raise DecodeError(f"version {program.version} is not supported; this side reads version {VERSION}")
-    if _encoder.encode(program) != data:
+    if program.version != (KERNELS_VERSION if program.kernels else VERSION):
+        raise DecodeError(
+            f"version {program.version} is not supported; this side reads version {VERSION}, and {KERNELS_VERSION} with kernels"
+        )
+    if encode_program(program) != data:
         raise DecodeError("not in canonical form; encode it with wis.encoding.encode_program")
     return program
 

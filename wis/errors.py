@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-__all__ = ["WisError", "DecodeError", "ParseError", "VerifyError", "BuildError", "Finding"]
+__all__ = ["WisError", "DecodeError", "ParseError", "VerifyError", "BuildError", "LaunchError", "Finding"]
 
 
 class WisError(Exception):
@@ -30,6 +30,10 @@ class ParseError(WisError):
 
 class BuildError(WisError, ValueError):
     """The caller of a builder or view helper asked for something impossible (a programmer's error)."""
+
+
+class LaunchError(WisError):
+    """The tenant's fault: a launch asks for a grid beyond the limits."""
 
 
 class Finding(NamedTuple):

@@ -26,6 +26,7 @@ class Limits:
     work_max: int = 1 << 50  # element-instructions of one instruction (wis.cost): days of one core, beyond any sensible one
     window_max: int = 1 << 20  # positions of a convolution's or pooling's kernel
     stride_max: int = 1 << 48  # so that every sum of offsets fits 64 bits with room to spare
+    kernels_max: int = 256  # named by one program
     findings_max: int = 100  # a broken program of 20,000 instructions need not answer with 20,000 complaints
 
 

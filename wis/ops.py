@@ -30,6 +30,7 @@ class Kind(Enum):
     INDEX = "index"
     SORT = "sort"
     RANDOM = "random"
+    LAUNCH = "launch"  # runs a kernel of the kernel tier
     COARSE = "coarse"  # has a decomposition into the kinds above (wis/decompose.py)
 
 
@@ -51,6 +52,7 @@ class Types(Enum):
     ARG = "arg"  # in anything ordered, outs[0] i64
     WITH_ARG = "with_arg"  # outs[0] as ins[0], outs[1] i64
     INDEXED = "indexed"  # data operands one type, index operands i64
+    LAUNCH = "launch"  # as the kernel's parameters say
     OWN = "own"  # stated in the op's doc and checked by its own rule
 
 
@@ -74,7 +76,7 @@ class Dist(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One operation. ``n_ins`` is (least, most) with -1 for no upper bound; ``rmw``: outs[0] is read as well as written."""
+    """One operation. ``n_ins`` is (least, most) with -1 for no upper bound; ``n_outs`` -1: as the kernel says; ``rmw``: outs[0] is read as well as written."""
 
     code: int
     name: str
@@ -414,5 +416,19 @@ _op(
     "attrs: decoupled (1: AdamW, 0: Adam with L2), maximize",
     n_outs=3,
     attrs=("decoupled", "maximize"),
+    rmw=True,
+)
+# --- kernels
+_op(
+    220,
+    "launch",
+    Kind.LAUNCH,
+    Types.LAUNCH,
+    (3, -1),
+    "runs kernel ``kernel`` of the program on a grid of blocks. outs: what its writable buffer parameters point to, in order; ins: immediates i64 grid x, y, z, "
+    "then, for every other parameter in order, what a read-only buffer parameter points to, or an immediate of the scalar's type. A pointed-to region is u8 [n] with "
+    "stride 1; regions may overlap in any way; an empty one is a null pointer",
+    n_outs=-1,
+    attrs=("kernel", "x", "y", "z", "dynamic"),
     rmw=True,
 )

@@ -21,11 +21,13 @@ from wis.dtypes import DType
 from wis.ops import BY_CODE, Op
 
 __all__ = [
-    "VERSION", "BufferKind", "Ref", "Imm", "Instr", "Program", "Operand", "Scalar", "BoundInstr", "BoundProgram", "bind", "unbind",
-    "bind_instr", "dims_layout", "dims_length",
+    "VERSION", "KERNELS_VERSION", "BufferKind", "Ref", "Imm", "Instr", "Program", "Operand", "Scalar", "BoundInstr", "BoundProgram", "bind",
+    "unbind", "bind_instr", "dims_layout", "dims_length",
 ]  # fmt: skip
 
 VERSION: Final = 1
+KERNELS_VERSION: Final = 2
+"""The version of programs that name kernels; only they have the field ``kernels``."""
 _DTYPES: Final = {int(dtype): dtype for dtype in DType}  # several times faster than calling DType
 
 
@@ -62,12 +64,14 @@ class Instr(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Program(msgspec.Struct, frozen=True, array_like=True):
-    """The structure. ``buffers`` holds one BufferKind a buffer; ``n_scalars`` is the number of immediates' slots."""
+    """The structure. ``buffers`` holds one BufferKind a buffer; ``n_scalars`` is the number of immediates' slots; ``kernels`` the digests
+    (32 bytes each) of the kernels that ``launch`` instructions name by their place here."""
 
     version: int
     buffers: tuple[int, ...]
     n_scalars: int
     code: tuple[Instr, ...]
+    kernels: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +181,9 @@ def bind(program: Program, dims: bytes) -> BoundProgram:
     return BoundProgram(program, tuple(values[: len(program.buffers)]), code)
 
 
-def unbind(kinds: Sequence[int], nbytes: Sequence[int], code: Sequence[BoundInstr], n_scalars: int) -> tuple[Program, bytes]:
+def unbind(
+    kinds: Sequence[int], nbytes: Sequence[int], code: Sequence[BoundInstr], n_scalars: int, kernels: tuple[bytes, ...] = ()
+) -> tuple[Program, bytes]:
     """Split bound instructions into structure and dims: the inverse of ``bind``."""
     values = list(nbytes)
     instrs = []
@@ -192,5 +198,6 @@ def unbind(kinds: Sequence[int], nbytes: Sequence[int], code: Sequence[BoundInst
         outs = tuple(ref(x) for x in instr.outs)
         ins = tuple(ref(x) if isinstance(x, Operand) else Imm(x.slot, int(x.dtype)) for x in instr.ins)
         instrs.append(Instr(instr.op.code, outs, ins, instr.attrs))
-    program = Program(VERSION, tuple(int(kind) for kind in kinds), n_scalars, tuple(instrs))
+    version = KERNELS_VERSION if kernels else VERSION
+    program = Program(version, tuple(int(kind) for kind in kinds), n_scalars, tuple(instrs), kernels)
     return program, np.array(values, "<i8").tobytes()

@@ -9,9 +9,9 @@
     %1:f32[4,1]{1,1}+0 = sum %0:f32[4,8]{8,1}+0
     %1:f32[4]{1}+0 = mul %1:f32[4]{1}+0, $0:f32
 
-One line a buffer (kind, bytes), one an instruction: outputs ``=`` name ``(attributes)`` inputs. An operand is
-``%buffer:type[shape]{strides}+offset``, an immediate ``$slot:type``. Without dims, ``?`` stands for every size, and strides and offset are
-left out. ``;`` starts a comment. May live here: text. May not: rules, meaning.
+One line a kernel that launches name (``kernel`` and its digest), one a buffer (kind, bytes), one an instruction: outputs ``=`` name
+``(attributes)`` inputs. An operand is ``%buffer:type[shape]{strides}+offset``, an immediate ``$slot:type``. Without dims, ``?`` stands for
+every size, and strides and offset are left out. ``;`` starts a comment. May live here: text. May not: rules, meaning.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ def print_program(program: Program, dims: bytes | None = None, findings: Iterabl
     values = _dims_values(program, dims)
     add("program", f"wis {program.version}")
     lines.append(f"scalars {program.n_scalars}")
+    lines += [f"kernel {name.hex()}" for name in program.kernels]
     for number, kind in enumerate(program.buffers):
         add(f"buffer {number}", f"%{number} {_kind_text(kind)} {'?' if values is None else next(values)}")
     for number, instr in enumerate(program.code):
@@ -239,6 +240,7 @@ def parse_program(text: str) -> tuple[Program, bytes | None]:
     version: int | None = None
     n_scalars: int | None = None
     buffers: list[int] = []
+    kernels: list[bytes] = []
     code: list[Instr] = []
     for parser.line, raw in enumerate(text.splitlines(), start=1):
         line = raw.partition(";")[0].strip()
@@ -248,6 +250,8 @@ def parse_program(text: str) -> tuple[Program, bytes | None]:
             version = _headed(parser, line, "wis")
         elif n_scalars is None:
             n_scalars = _headed(parser, line, "scalars")
+        elif line.startswith("kernel "):
+            kernels.append(_digest(parser, line))
         elif "=" in line:
             code.append(parser.instr(line))
         elif code:
@@ -256,8 +260,15 @@ def parse_program(text: str) -> tuple[Program, bytes | None]:
             buffers.append(parser.buffer(line, len(buffers)))
     if version is None or n_scalars is None:
         raise ParseError(parser.line, "a program starts with the lines 'wis VERSION' and 'scalars N'")
-    program = Program(version, tuple(buffers), n_scalars, tuple(code))
+    program = Program(version, tuple(buffers), n_scalars, tuple(code), tuple(kernels))
     return program, _pack([*parser.nbytes, *parser.values]) if parser.sized is not False else None
+
+
+def _digest(parser: _Parser, line: str) -> bytes:
+    try:
+        return bytes.fromhex(line.partition(" ")[2])
+    except ValueError:
+        raise parser.fail(f"expected 'kernel HEX', not {line!r}") from None
 
 
 def _headed(parser: _Parser, line: str, word: str) -> int:

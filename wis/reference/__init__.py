@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from wis.dtypes import DType
+from wis.kernel.verify import VerifiedKernel
 from wis.ops import Dist, Kind, ScatterMode
 from wis.program import BoundInstr, BoundProgram, BufferKind, Operand, Scalar
 from wis.reference import coarse, contract, index, philox, pool, reduce
@@ -22,28 +23,55 @@ from wis.reference.elementwise import function
 from wis.verify import Verified
 from wis.windows import window_of
 
-__all__ = ["Traps", "run", "run_bound", "step"]
+__all__ = ["Kernels", "Traps", "run", "run_bound", "step"]
 
 
 @dataclass(frozen=True, slots=True)
 class Traps:
-    """Which instructions met an index outside of its dimension; true when any did."""
+    """Which instructions met an index outside of its dimension or memory; true when any did.
+
+    ``texts``: what happened in kernels; ``instructions``: thread-instructions of kernels; ``out_of_fuel``: the kernel that ran out, and
+    with it ended the program.
+    """
 
     places: tuple[int, ...]
+    texts: tuple[str, ...] = ()
+    instructions: int = 0
+    out_of_fuel: str = ""
 
     def __bool__(self) -> bool:
         return bool(self.places)
 
 
-def run(verified: Verified, scalars: Sequence[Number], buffers: Sequence[Array | None]) -> Traps:
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """What launches need: the program's verified kernels; ``fuel``, thread-instructions of one launch (None: no limit); ``addresses``, one
+    a buffer of the program, for the space ARENA (None: ``(buffer + 1) << 40``)."""
+
+    verified: tuple[VerifiedKernel, ...] = ()
+    fuel: int | None = None
+    addresses: Sequence[int] | None = None
+
+
+_NO_KERNELS: Final = Kernels()
+
+
+def run(
+    verified: Verified,
+    scalars: Sequence[Number],
+    buffers: Sequence[Array | None],
+    fuel: int | None = None,
+    addresses: Sequence[int] | None = None,
+) -> Traps:
     """Execute on ``buffers``: one 1-D u8 array a program buffer, at least ``nbytes`` long; TEMP ones may be None.
 
-    CREATED buffers must be given and hold zeros. Raises ValueError when scalars or buffers do not fit the program.
+    CREATED buffers must be given and hold zeros. Raises ValueError when scalars or buffers do not fit the program, LaunchError when a
+    launch's grid is beyond the limits. ``fuel``, ``addresses``: as in ``Kernels``.
     """
-    return run_bound(verified.bound, scalars, buffers)
+    return run_bound(verified.bound, scalars, buffers, Kernels(verified.kernels, fuel, addresses))
 
 
-def run_bound(bound: BoundProgram, scalars: Sequence[Number], buffers: Sequence[Array | None]) -> Traps:
+def run_bound(bound: BoundProgram, scalars: Sequence[Number], buffers: Sequence[Array | None], kernels: Kernels = _NO_KERNELS) -> Traps:
     """As ``run``, for what was derived from a verified program (a decomposition)."""
     if len(scalars) != bound.program.n_scalars:
         raise ValueError(f"the program has {bound.program.n_scalars} scalars, {len(scalars)} were given")
@@ -56,7 +84,26 @@ def run_bound(bound: BoundProgram, scalars: Sequence[Number], buffers: Sequence[
         if buffer is None or buffer.dtype != np.uint8 or buffer.ndim != 1 or buffer.nbytes < nbytes:
             raise ValueError(f"buffer {number} must be a 1-D u8 array of at least {nbytes} bytes")
         ready.append(buffer)
-    return Traps(tuple(place for place, instr in enumerate(bound.code) if step(instr, scalars, ready)))
+    places: list[int] = []
+    texts: list[str] = []
+    instructions = 0
+    for place, instr in enumerate(bound.code):
+        if instr.op.kind is not Kind.LAUNCH:
+            trapped = step(instr, scalars, ready)
+        else:
+            from wis.reference.launch import describe_trap, kernel_call, run_call  # which stands on other modules of this package
+
+            call = kernel_call(instr, kernels.verified, scalars)
+            outcome = run_call(call, ready, kernels.fuel, kernels.addresses)
+            instructions += outcome.instructions
+            trapped = outcome.trap is not None
+            if outcome.trap is not None:
+                texts.append(describe_trap(call.kernel, call.grid, call.block, outcome.trap))
+            if outcome.out_of_fuel:
+                return Traps(tuple(places), tuple(texts), instructions, call.kernel.kernel.name)
+        if trapped:
+            places.append(place)
+    return Traps(tuple(places), tuple(texts), instructions)
 
 
 def step(instr: BoundInstr, scalars: Sequence[Number], buffers: Buffers) -> bool:

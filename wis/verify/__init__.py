@@ -27,19 +27,25 @@ shapes (``shapes.py``, ``coarse_shapes.py``)
     element-instructions [attr range, limit]
 13. extremes and windows are not taken over nothing [empty]
 14. weights of layer_norm have row stride 0 [stride]
+launches (``launches.py``)
+15. every kernel that the program names is known, and every launch names one of them [kernel, reference]
+16. block, shared memory, buffers and scalars of a launch are what its kernel accepts; regions are u8, have stride 1 and start where the
+    kernel's accesses need it [limit, arity, type, stride, alignment]
 lifetimes (``lifetimes.py``)
-15. an instruction that reads elements of a TEMP buffer comes after one that writes to it [unwritten]
+17. an instruction that reads elements of a TEMP buffer comes after one that writes to it [unwritten]
 
 Not checked, because it cannot do harm: index values (the definition gives out-of-range ones a meaning and a trap), values of scalars (every
-number converts to every type), the time of a whole program (counted by wis.cost, watched by the scheduler), inputs that overlap outputs
-(an instruction reads all of its inputs before it writes).
+number converts to every type; a grid beyond the limits is refused when it runs), the time of a whole program (counted by wis.cost, watched
+by the scheduler), inputs that overlap outputs (an instruction reads all of its inputs before it writes).
 
 May live here: rules. May not: meaning (reference), bytes (encoding).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -48,10 +54,12 @@ import numpy.typing as npt
 from wis.cost import count_instr
 from wis.encoding import digest, encode_program
 from wis.errors import Finding, VerifyError
+from wis.kernel.verify import VerifiedKernel
 from wis.limits import LIMITS, Limits
 from wis.ops import Kind
 from wis.program import BoundInstr, BoundProgram, Imm, Program, Ref, bind, bind_instr, dims_layout
 from wis.verify.extents import check_buffers, check_extents
+from wis.verify.launches import check_launches, check_regions, find_kernels
 from wis.verify.lifetimes import EarlyRead, check_early_reads, early_reads, find_zeroed, touches
 from wis.verify.report import Report
 from wis.verify.shapes import check_shapes
@@ -60,6 +68,7 @@ from wis.verify.types import check_types
 
 __all__ = ["Verified", "verify"]
 
+_NO_KERNELS: Final[Mapping[bytes, VerifiedKernel]] = MappingProxyType({})
 _HEAVY: Final = frozenset({Kind.MATMUL, Kind.CONV, Kind.POOL, Kind.COARSE})  # the others do no more than a little an element
 
 
@@ -69,7 +78,7 @@ class Verified:
 
     ``zeroed``: CREATED and TEMP buffers whose initial zeros can be seen; a back end need not clear the others.
     The rest serves ``verify(like=)``: where instructions' dims start, which instructions touch a buffer, reads of unwritten temps (all
-    without elements), and the limits it was checked against.
+    without elements), and the limits it was checked against. ``kernels``: what launches name, in the program's order.
     """
 
     bound: BoundProgram
@@ -81,18 +90,28 @@ class Verified:
     touched: dict[int, tuple[int, ...]]
     early: tuple[EarlyRead, ...]
     limits: Limits
+    kernels: tuple[VerifiedKernel, ...] = ()
 
 
-def verify(program: Program, dims: bytes, limits: Limits = LIMITS, like: Verified | None = None) -> Verified:
+def verify(
+    program: Program,
+    dims: bytes,
+    limits: Limits = LIMITS,
+    like: Verified | None = None,
+    kernels: Mapping[bytes, VerifiedKernel] = _NO_KERNELS,
+) -> Verified:
     """Check every rule. Raises VerifyError with all findings (up to ``limits.findings_max``).
 
     ``like``: the same program verified before, under other dims. Then only instructions whose dims changed are checked, and those that did
-    not change are the very same objects in the result.
+    not change are the very same objects in the result. ``kernels``: verified kernels by digest, all that the program names.
     """
     report = Report(limits.findings_max)
     if like is not None and like.limits == limits and (like.bound.program is program or like.bound.program == program):
         return _verify_changes(like, dims, report)
     check_structure(program, limits, report)
+    named = find_kernels(program, kernels, report)
+    _stop(report)
+    check_launches(program, named, report)
     _stop(report)
     layout = dims_layout(program)
     _numbers(dims, layout, report)
@@ -103,13 +122,13 @@ def verify(program: Program, dims: bytes, limits: Limits = LIMITS, like: Verifie
             break
         report.at(place)
         check_types(instr, report)
-        _check_dims(instr, bound.nbytes, limits, report)
+        _check_dims(instr, bound.nbytes, limits, named, report)
     early = early_reads(program)
     check_early_reads(bound, early, report)
     _stop(report)
     touched = touches(program)
     name = digest(encode_program(program))
-    return Verified(bound, dims, name, digest(dims), find_zeroed(bound, touched), layout, touched, early, limits)
+    return Verified(bound, dims, name, digest(dims), find_zeroed(bound, touched), layout, touched, early, limits, named)
 
 
 def _verify_changes(like: Verified, dims: bytes, report: Report) -> Verified:
@@ -131,17 +150,19 @@ def _verify_changes(like: Verified, dims: bytes, report: Report) -> Verified:
     check_buffers(bound, limits, report)
     for place in sorted(places):
         report.at(place)
-        _check_dims(code[place], nbytes, limits, report)
+        _check_dims(code[place], nbytes, limits, like.kernels, report)
     check_early_reads(bound, like.early, report)
     _stop(report)
     return replace(like, bound=bound, dims=dims, dims_digest=digest(dims), zeroed=find_zeroed(bound, like.touched))
 
 
-def _check_dims(instr: BoundInstr, nbytes: tuple[int, ...], limits: Limits, report: Report) -> None:
+def _check_dims(instr: BoundInstr, nbytes: tuple[int, ...], limits: Limits, kernels: tuple[VerifiedKernel, ...], report: Report) -> None:
     """What depends on the dims of one instruction."""
     before = len(report.findings)
     check_extents(instr, nbytes, limits, report)
     check_shapes(instr, limits, report)
+    if instr.op.kind is Kind.LAUNCH and len(report.findings) == before:
+        check_regions(instr, kernels, report)
     if instr.op.kind in _HEAVY and len(report.findings) == before and (work := count_instr(instr)) > limits.work_max:
         report.instr("limit", f"{work} element-instructions, at most {limits.work_max} are accepted in one instruction")
 

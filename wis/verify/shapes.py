@@ -259,6 +259,7 @@ _BY_KIND: Final[dict[Kind, Callable[[BoundInstr, Report], None]]] = {
     Kind.REDUCE: _reduce,
     Kind.SCAN: _scan,
     Kind.MATMUL: _matmul,
+    Kind.LAUNCH: lambda instr, report: None,  # by its kernel: launches
 }
 _BY_NAME: Final[dict[str, Callable[[BoundInstr, Report], None]]] = {
     "gather": _gather,

@@ -7,7 +7,7 @@ from typing import Final
 from wis.dtypes import DType
 from wis.limits import Limits
 from wis.ops import BY_CODE, Kind, Op
-from wis.program import VERSION, BufferKind, Imm, Instr, Program, Ref
+from wis.program import KERNELS_VERSION, VERSION, BufferKind, Imm, Instr, Program, Ref
 from wis.verify.report import Report
 
 __all__ = ["check_structure", "spatial_rank"]
@@ -34,12 +34,14 @@ _NONE: Final[frozenset[int]] = frozenset()
 
 def check_structure(program: Program, limits: Limits, report: Report) -> None:
     """Report what is wrong with the structure alone."""
-    if program.version != VERSION:
-        report.program("version", f"version {program.version} is not {VERSION}")
+    version = KERNELS_VERSION if program.kernels else VERSION
+    if program.version != version:
+        report.program("version", f"version {program.version} is not {version}")
     for what, count, most in (
         ("instructions", len(program.code), limits.instructions_max),
         ("buffers", len(program.buffers), limits.buffers_max),
         ("scalars", program.n_scalars, limits.scalars_max),
+        ("kernels", len(program.kernels), limits.kernels_max),
     ):
         if not 0 <= count <= most:
             report.program("limit", f"{count} {what}, at most {most} are accepted")
@@ -59,6 +61,9 @@ def _check_instr(program: Program, instr: Instr, limits: Limits, report: Report)
     if op is None:
         report.instr("op", f"there is no op with code {instr.op}")
         return
+    if op.kind is Kind.LAUNCH:
+        _check_launch(program, instr, limits, report)
+        return
     if len(instr.outs) != op.n_outs:
         report.instr("arity", f"{op.name} has {op.n_outs} outputs, not {len(instr.outs)}")
     least, most = op.n_ins
@@ -76,6 +81,17 @@ def _check_instr(program: Program, instr: Instr, limits: Limits, report: Report)
         if immediate and number not in must and number not in may and op.kind is not Kind.MAP:
             report.ins(number, "immediate", f"{op.name} takes a buffer here")
     _check_attrs(op, instr.attrs, report)
+
+
+def _check_launch(program: Program, instr: Instr, limits: Limits, report: Report) -> None:
+    """What holds for every launch; what its kernel asks for is checked by ``launches``."""
+    for number, out in enumerate(instr.outs):
+        _check_operand(program, out, limits, report, number, is_out=True)
+    for number, operand in enumerate(instr.ins):
+        _check_operand(program, operand, limits, report, number, is_out=False)
+    if len(instr.ins) < 3 or not all(isinstance(x, Imm) and x.dtype == DType.I64 for x in instr.ins[:3]):
+        report.instr("immediate", "a launch starts with three immediates of type i64, its grid")
+    _check_attrs(BY_CODE[instr.op], instr.attrs, report)
 
 
 def _check_operand(program: Program, operand: Ref | Imm, limits: Limits, report: Report, number: int, *, is_out: bool) -> None:

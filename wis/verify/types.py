@@ -267,5 +267,6 @@ _RULES: Final[dict[Types, Callable[[BoundInstr, Report], None]]] = {
     Types.ARG: _arg,
     Types.WITH_ARG: _with_arg,
     Types.INDEXED: _indexed,
+    Types.LAUNCH: lambda instr, report: None,  # by its kernel: launches
     Types.OWN: lambda instr, report: _OWN[instr.op.name](instr, report),
 }

@@ -1,0 +1,58 @@
+"""Launch instructions, resolved: which kernel runs on which grid with which regions and numbers. What every engine starts from.
+
+May live here: reading a ``launch`` of a verified program. May not: running it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from wis.errors import LaunchError
+from wis.kernel.limits import KERNEL_LIMITS
+from wis.kernel.model import Access, BufferParam, RegType
+from wis.kernel.verify import VerifiedKernel
+from wis.program import BoundInstr, Operand, Scalar
+from wis.reference.access import Number, immediate
+from wis.verify.launches import SCALAR_TYPES
+
+__all__ = ["KernelCall", "kernel_call"]
+
+Dim3 = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCall:
+    """One launch.
+
+    ``params``: for every parameter of the kernel the region (u8, stride 1, ``offset`` and ``shape[0]`` in bytes) or the number.
+    """
+
+    kernel: VerifiedKernel
+    grid: Dim3
+    block: Dim3
+    dynamic_bytes: int
+    params: tuple[Operand | int | float, ...]
+
+
+def kernel_call(instr: BoundInstr, kernels: Sequence[VerifiedKernel], scalars: Sequence[Number]) -> KernelCall:
+    """The launch that ``instr`` of a verified program means under ``scalars``. Raises LaunchError for a grid beyond the limits."""
+    verified = kernels[instr.attrs[0]]
+    values = [_number(scalars, x) if isinstance(x, Scalar) else x for x in instr.ins]
+    grid = tuple(int(v) for v in values[:3] if isinstance(v, int | float))
+    if min(grid) < 1 or prod(grid) > KERNEL_LIMITS.grid_blocks_max:
+        raise LaunchError(f"{verified.kernel.name}: a grid of {' x '.join(map(str, grid))} blocks, accepted is 1 to "
+                          f"{KERNEL_LIMITS.grid_blocks_max} in all")  # fmt: skip
+    outs, rest = iter(instr.outs), iter(values[3:])
+    params = [next(outs) if isinstance(p, BufferParam) and p.access & Access.WRITE else next(rest) for p in verified.kernel.params]
+    return KernelCall(verified, (grid[0], grid[1], grid[2]), instr.attrs[1:4], instr.attrs[4], tuple(params))  # type: ignore[arg-type]  # three
+
+
+def _number(scalars: Sequence[Number], x: Scalar) -> int | float:
+    value = immediate(scalars[x.slot], x.dtype)
+    number: int | float = value.item() if value.dtype.kind in "iufb" else float(value)
+    return int(number) if isinstance(number, bool) else number
+
+
+assert set(SCALAR_TYPES) == set(RegType)
