@@ -6,28 +6,15 @@ May live here: turning arguments into words and notes. May not: where buffers ar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from jit.host.library import blas
 from jit.host.record import F32, F64, Arg, Ptr, ScalarArg, Symbol, TrapPtr
+from jit.plan.calls import ArgBlock, Words
 from wis.dtypes import DType
 
 __all__ = ["Words", "ArgBlock", "arg_block"]
-
-Words = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class ArgBlock:
-    """``pointers`` has a row a pointer: slot, buffer, byte offset. ``scalars``: (element type, slot, scalar number)."""
-
-    words: Words
-    pointers: Words
-    traps: tuple[int, ...]
-    scalars: tuple[tuple[DType, int, int], ...]
 
 
 def arg_block(args: Sequence[Arg]) -> ArgBlock:

@@ -10,12 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from jit.host import library
-from jit.host.block import ArgBlock, arg_block
+from jit.host.block import arg_block
 from jit.host.emit.kernel import function_text
 from jit.host.record import SCRATCH_BYTES, Arg, Ptr, Record, ScalarArg, TempPtr, TempRef
 from jit.host.toolchain import Toolchain
 from jit.kernels.loop import LoopKernel
+from jit.plan import calls
 from jit.plan.access import Access, access
+from jit.plan.calls import Fallback
 from jit.plan.form import FormedLoop, form
 from jit.plan.group import Group
 from wis.dtypes import DType
@@ -25,33 +27,15 @@ __all__ = ["Call", "Fallback", "Lowering"]
 
 
 @dataclass(slots=True)
-class Call:
-    """One native call before addresses are known; temporaries have become buffers."""
+class Call(calls.Call):
+    """One native function with how its units are cut."""
 
     address: int
-    block: ArgBlock
     units: int
     grain: float
     max_chunks: int
-    reads: tuple[Access, ...]
-    writes: tuple[Access, ...]
     scratch_bytes: int
     name: str
-
-
-@dataclass(slots=True)
-class Fallback:
-    """One instruction that runs through the reference."""
-
-    instr: BoundInstr
-    reads: tuple[Access, ...]
-    writes: tuple[Access, ...]
-
-    @classmethod
-    def of(cls, instr: BoundInstr) -> Fallback:
-        reads = tuple(access(x) for x in instr.ins if isinstance(x, Operand))
-        writes = tuple(access(x) for x in instr.outs)
-        return cls(instr, reads + writes if instr.op.rmw else reads, writes)
 
 
 class Lowering:
@@ -72,8 +56,8 @@ class Lowering:
         """A fused group as one call."""
         made = form(group)
         return Call(
-            self._kernel(made.kernel), arg_block([_arg(x) for x in made.args]), made.units, made.grain, 0,
-            tuple(group.loads), tuple(group.stores), SCRATCH_BYTES, _title(made),
+            arg_block([_arg(x) for x in made.args]), tuple(group.loads), tuple(group.stores),
+            self._kernel(made.kernel), made.units, made.grain, 0, SCRATCH_BYTES, _title(made),
         )  # fmt: skip
 
     def _kernel(self, kernel: LoopKernel) -> int:
@@ -112,9 +96,8 @@ class Lowering:
             return Ptr(temps[x.id][0], x.byte_offset) if isinstance(x, TempPtr) else x
 
         return Call(
-            self._library(record.fn), arg_block([arg(x) for x in record.args]), record.units, record.grain, record.max_chunks,
-            tuple(touched(x) for x in record.reads), tuple(touched(x) for x in record.writes), max(record.scratch_bytes, SCRATCH_BYTES),
-            record.fn,
+            arg_block([arg(x) for x in record.args]), tuple(touched(x) for x in record.reads), tuple(touched(x) for x in record.writes),
+            self._library(record.fn), record.units, record.grain, record.max_chunks, max(record.scratch_bytes, SCRATCH_BYTES), record.fn,
         )  # fmt: skip
 
     def _library(self, fn: str) -> int:

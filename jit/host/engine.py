@@ -17,14 +17,16 @@ import numpy.typing as npt
 from jit.cache import ObjectCache
 from jit.engine import EngineConfig, EngineInfo, Launch, Number, Prepared
 from jit.errors import Interrupted
-from jit.host.calls import Lowering
-from jit.host.memo import Memo
-from jit.host.planner import Planner, PlanOptions
+from jit.host.calls import Call, Lowering
+from jit.host.emit.ops import supported
 from jit.host.scalars import scalar_words
-from jit.host.tables import Native, Plan
+from jit.host.schedule import levels_of
+from jit.host.tables import Native, Plan, make_plan
 from jit.host.toolchain import Toolchain
 from jit.host.walker import Walker
 from jit.memory import ALIGN_BYTES, Block, Capacity, new_block, room_for
+from jit.plan.memo import Memo
+from jit.plan.planner import Planner, PlanOptions, Target
 from jit.space import ByteSpace, KeySpec
 from wis import reference
 from wis.program import BufferKind
@@ -104,13 +106,14 @@ class HostEngine:
     def __init__(self, config: EngineConfig) -> None:
         self.toolchain = Toolchain(ObjectCache(config.cache_dir))
         self._lowering = Lowering(self.toolchain)
-        self._memo = Memo()
+        self._target = Target(self._lowering, supported, levels_of, make_plan)
+        self._memo: Memo[Call] = Memo()
         self._walker = Walker(self.toolchain, config.threads)
         self.info = EngineInfo(self.toolchain.cpu, "host", self._walker.threads, config.vram_bytes)
         self.options = PlanOptions()
         self._capacity = Capacity(config.vram_bytes)
         self._prepared: OrderedDict[tuple[bytes, bytes], HostPrepared] = OrderedDict()
-        self._planners: OrderedDict[bytes, Planner] = OrderedDict()
+        self._planners: OrderedDict[bytes, Planner[Call, Plan]] = OrderedDict()
         self._preparing = threading.Lock()
         self._running = threading.Lock()
         self._trap = np.zeros(8, np.int64)
@@ -131,9 +134,9 @@ class HostEngine:
                 self._prepared.move_to_end(key)
             return ready
 
-    def planner(self, digest: bytes) -> Planner:
+    def planner(self, digest: bytes) -> Planner[Call, Plan]:
         """What is known about one program structure."""
-        planner = self._planners.setdefault(digest, Planner(self._lowering, self._memo, self.options))
+        planner = self._planners.setdefault(digest, Planner(self._target, self._memo, self.options))
         self._planners.move_to_end(digest)
         if len(self._planners) > PLANNERS_MAX:
             self._planners.popitem(last=False)

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jit.host.block import Words
 from jit.host.calls import Call, Fallback
 from jit.host.record import SCRATCH_BYTES
 from jit.host.schedule import claims_of, cut
 from jit.plan.arena import Arena
+from jit.plan.calls import Words
+from jit.plan.planner import Planned
 from wis.dtypes import DType
 from wis.program import BoundInstr
 
@@ -61,32 +62,23 @@ class Plan:
         return [part for part in self.parts if isinstance(part, BoundInstr)]
 
 
-def make_plan(
-    calls: list[Call | Fallback],
-    levels: Sequence[int],
-    arena: Arena,
-    temp_nbytes: dict[int, int],
-    keyed: Sequence[int],
-    zeroed: Sequence[int],
-    n_buffers: int,
-    constants: tuple[float, ...],
-    instructions: int,
-) -> Plan:
-    """``keyed``: the EXTERNAL and CREATED buffers in order; ``zeroed``: temporaries whose zeros can be seen."""
+def make_plan(planned: Planned[Call]) -> Plan:
+    """The tables of what was planned."""
+    calls, arena, temp_nbytes = planned.calls, planned.arena, planned.temp_nbytes
     native = [(number, call) for number, call in enumerate(calls) if isinstance(call, Call)]
     blocks = [call.block for _, call in native]
     lengths = np.array([block.words.size for block in blocks], np.int64)
     starts = np.zeros(len(calls), np.int64)
     starts[[number for number, _ in native]] = np.cumsum(lengths) - lengths
     args = np.concatenate([block.words for block in blocks]) if blocks else np.zeros(1, np.int64)
-    slots, bases, offsets = _pointers(native, starts, arena, keyed, n_buffers)
+    slots, bases, offsets = _pointers(native, starts, arena, planned.keyed, planned.n_buffers)
     traps = [int(starts[number]) + slot for number, call in native for slot in call.block.traps]
-    parts, chunks, claims = _phases(calls, levels, starts, args.ctypes.data)
+    parts, chunks, claims = _phases(calls, planned.levels, starts, args.ctypes.data)
     scratch = max((call.scratch_bytes for _, call in native), default=SCRATCH_BYTES)
-    cleared = [(arena.offsets[b], temp_nbytes[b]) for b in zeroed if b in arena.offsets]
+    cleared = [(arena.offsets[b], temp_nbytes[b]) for b in planned.zeroed if b in arena.offsets]
     return Plan(
-        args, slots, bases, offsets, np.array(traps, np.int64), _scalars(native, starts), chunks, claims, parts, constants, arena,
-        temp_nbytes, cleared, n_buffers, scratch, calls, instructions,
+        args, slots, bases, offsets, np.array(traps, np.int64), _scalars(native, starts), chunks, claims, parts,
+        planned.constants, arena, temp_nbytes, cleared, planned.n_buffers, scratch, calls, planned.instructions,
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from jit.engine import Engine
 from jit.host.calls import Call
 from jit.host.engine import HostEngine
-from jit.host.planner import PlanOptions
+from jit.plan.planner import PlanOptions
 from tests.unit.test_jit.conftest import Check, run
 from tests.unit.test_jit.programs import random_program
 from wis.builder import Builder

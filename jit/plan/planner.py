@@ -11,29 +11,32 @@ either structure, or is checked again here:
 
 Whenever one of these fails, the program is planned in full.
 
-May live here: that logic. May not: lowering (calls), fusion rules (plan), tables.
+May live here: that logic. May not: lowering, fusion rules (fuse, group), how a back end keeps a plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
 
-from jit.host.calls import Call, Fallback, Lowering
-from jit.host.emit.ops import supported
-from jit.host.memo import Memo, Names
-from jit.host.schedule import levels_of
-from jit.host.tables import Plan, make_plan
 from jit.plan.access import Access, access, may_overlap
 from jit.plan.arena import Arena, lay_out, size_class
+from jit.plan.calls import Call, Fallback
 from jit.plan.fuse import Step, fuse, regroup
+from jit.plan.group import Group, Supported
+from jit.plan.memo import Memo, Names
 from wis.cost import count, count_instr
 from wis.decompose import decompose_instr
 from wis.ops import Kind
 from wis.program import BoundInstr, BoundProgram, BufferKind, Operand
 from wis.verify import Verified
 
-__all__ = ["Planner", "PlanOptions"]
+__all__ = ["Planner", "Planned", "PlanOptions", "Target", "Lowering"]
+
+C = TypeVar("C", bound=Call)
+P = TypeVar("P")
+C_co = TypeVar("C_co", bound=Call, covariant=True)
 
 CONSTANTS_MAX = 256
 PAIRS_MAX = 20_000
@@ -60,28 +63,70 @@ class _Source:
     temps: list[int]
 
 
+class Lowering(Protocol[C_co]):
+    """How a back end makes calls. ``new_temp(nbytes)`` gives the number of a new TEMP buffer."""
+
+    def group(self, group: Group) -> C_co:
+        """A fused group as one call."""
+        ...
+
+    def has(self, instr: BoundInstr) -> bool:
+        """Whether there is a native form of this instruction as a whole."""
+        ...
+
+    def single(self, instr: BoundInstr, new_temp: Callable[[int], int]) -> Sequence[C_co | Fallback]:
+        """One unfused instruction."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Planned(Generic[C]):
+    """What was decided about one program. ``keyed``: the EXTERNAL and CREATED buffers in order; ``zeroed``: temporaries whose zeros can be
+    seen; ``temp_nbytes``: by temporary; ``constants`` follow the program's scalars."""
+
+    calls: list[C | Fallback]
+    levels: list[int]
+    arena: Arena
+    temp_nbytes: dict[int, int]
+    keyed: list[int]
+    zeroed: list[int]
+    n_buffers: int
+    constants: tuple[float, ...]
+    instructions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Target(Generic[C, P]):
+    """A back end as the planner sees it. ``levels``: phases of calls, given which temporaries took over whose bytes."""
+
+    lowering: Lowering[C]
+    supported: Supported
+    levels: Callable[[Sequence[C | Fallback], Mapping[int, tuple[int, ...]]], list[int]]
+    tables: Callable[[Planned[C]], P]
+
+
 @dataclass(slots=True)
-class _Lowered:
+class _Lowered(Generic[C]):
     """The calls of one step; ``kept``: the buffers its group stores to."""
 
     step: Step
-    calls: list[Call | Fallback]
+    calls: list[C | Fallback]
     temps: list[int]
     kept: frozenset[int] = field(default_factory=frozenset)
 
 
-class Planner:
+class Planner(Generic[C, P]):
     """Plans of one program structure."""
 
-    def __init__(self, lowering: Lowering, memo: Memo, options: PlanOptions) -> None:
-        self._lowering = lowering
+    def __init__(self, target: Target[C, P], memo: Memo[C], options: PlanOptions) -> None:
+        self._target = target
         self._memo = memo
         self._options = options
-        self._last: _State | None = None
+        self._last: _State[C, P] | None = None
         self.full = 0
         self.patched = 0
 
-    def plan(self, verified: Verified) -> Plan:
+    def plan(self, verified: Verified) -> P:
         """The plan for these dims."""
         if self._last is not None:
             last, self._last = self._last, None  # an error half way must not leave a mixture behind
@@ -92,19 +137,20 @@ class Planner:
                 return plan
             except _Changed:
                 pass
-        state = _State(verified, self._lowering, self._memo, self._options)
-        plan = state.tables(verified)
+        state = _State(verified, self._target, self._memo, self._options)
+        plan = state.tables()
         self._last = state
         self.full += 1
         return plan
 
 
-class _State:
+class _State(Generic[C, P]):
     """All decisions about one program, with its current dims."""
 
-    def __init__(self, verified: Verified, lowering: Lowering, memo: Memo, options: PlanOptions) -> None:
+    def __init__(self, verified: Verified, target: Target[C, P], memo: Memo[C], options: PlanOptions) -> None:
         bound = verified.bound
-        self._lowering = lowering
+        self._target = target
+        self._lowering = target.lowering
         self._memo = memo
         self._bound = bound
         self._kinds = list(bound.program.buffers)
@@ -120,7 +166,7 @@ class _State:
             flat = self._flat(instr, self._new_temp(temps))
             self._sources.append(_Source(len(self._code), len(flat), temps))
             self._code += flat
-        steps = fuse(self._code, self._kinds, supported, separate=not options.fusion)
+        steps = fuse(self._code, self._kinds, target.supported, separate=not options.fusion)
         self._lowered = [self._lower(step) for step in steps]
         self._steps_of: dict[int, list[int]] = {}
         for number, lowered in enumerate(self._lowered):
@@ -131,7 +177,7 @@ class _State:
         self._classes: dict[int, int] = {}
         self._arena = Arena(0, {}, {})
         self._place_temps()
-        self._levels = levels_of(list(self._calls()), self._arena.before)
+        self._levels = self._target.levels(list(self._calls()), self._arena.before)
 
     # --- expansion
     def _flat(self, instr: BoundInstr, new_temp: Callable[[int], int]) -> list[BoundInstr]:
@@ -169,7 +215,7 @@ class _State:
         return self._constants.setdefault(value, self._bound.program.n_scalars + len(self._constants))
 
     # --- lowering
-    def _lower(self, step: Step) -> _Lowered:
+    def _lower(self, step: Step) -> _Lowered[C]:
         temps: list[int] = []
         new_temp = self._new_temp(temps)
         group = step.group
@@ -178,15 +224,15 @@ class _State:
         kept = frozenset(x.buffer for x in group.stores)
         return _Lowered(step, self._remembered(step, kept, new_temp, temps, lambda: [self._lowering.group(group)]), temps, kept)
 
-    def _lower_again(self, lowered: _Lowered) -> list[Call | Fallback]:
+    def _lower_again(self, lowered: _Lowered[C]) -> list[C | Fallback]:
         step, again = lowered.step, self._old_temps(lowered.temps)
         if step.group is None:
             (place,) = step.members
             return self._remembered(step, None, again, lowered.temps, lambda: self._lowering.single(self._code[place], again))
 
-        def work() -> list[Call | Fallback]:
+        def work() -> list[C | Fallback]:
             members = [(place, self._code[place]) for place in sorted(step.members)]
-            group = regroup(members, self._kinds, supported, lowered.kept)
+            group = regroup(members, self._kinds, self._target.supported, lowered.kept)
             if group is None:
                 raise _Changed
             return [self._lowering.group(group)]
@@ -199,18 +245,18 @@ class _State:
         kept: frozenset[int] | None,
         new_temp: Callable[[int], int],
         temps: list[int],
-        work: Callable[[], list[Call | Fallback]],
-    ) -> list[Call | Fallback]:
+        work: Callable[[], Sequence[C | Fallback]],
+    ) -> list[C | Fallback]:
         """The calls of a step, from memory or by ``work``, which draws on ``new_temp`` and so fills or checks ``temps``."""
         code = [self._code[place] for place in sorted(step.members)]
         names = Names(code, self._kinds, kept)
         calls = self._memo.find(names, new_temp, code[-1])
         if calls is None:
-            calls = work()
+            calls = list(work())
             self._memo.put(names, calls, temps, [self._nbytes[t] for t in temps])
         return calls
 
-    def _calls(self) -> Iterator[Call | Fallback]:
+    def _calls(self) -> Iterator[C | Fallback]:
         for lowered in self._lowered:
             yield from lowered.calls
 
@@ -225,16 +271,18 @@ class _State:
         self._arena = lay_out(self._uses, {b: self._nbytes[b] for b in classes}, frozenset(self._zeroed))
         return before != self._arena.before
 
-    def tables(self, verified: Verified) -> Plan:
+    def tables(self) -> P:
         """The plan of the current dims."""
         sizes = {b: self._nbytes[b] for b in self._classes}
-        return make_plan(
-            list(self._calls()), self._levels, self._arena, sizes, self._keyed, self._zeroed, len(self._kinds), tuple(self._constants),
-            self.instructions,
+        return self._target.tables(
+            Planned(
+                list(self._calls()), self._levels, self._arena, sizes, self._keyed, self._zeroed, len(self._kinds), tuple(self._constants),
+                self.instructions,
+            )
         )  # fmt: skip
 
     # --- further dims
-    def redim(self, verified: Verified) -> Plan:
+    def redim(self, verified: Verified) -> P:
         """The plan for other dims of the same structure; raises _Changed when the old decisions do not carry over."""
         bound = verified.bound
         if [b for b in self._zeroed if b not in verified.zeroed] or len(self._constants) > CONSTANTS_MAX or self._disjoint is None:
@@ -253,9 +301,9 @@ class _State:
                 raise _Changed
             lowered.calls = calls
         if self._place_temps():
-            self._levels = levels_of(list(self._calls()), self._arena.before)
+            self._levels = self._target.levels(list(self._calls()), self._arena.before)
         self._bound = bound
-        return self.tables(verified)
+        return self.tables()
 
     def _expand_again(self, bound: BoundProgram) -> set[int]:
         """Put the new instructions into the flat code; returns the places that changed."""
@@ -284,7 +332,7 @@ def _buffers(call: Call | Fallback) -> list[int]:
     return list(dict.fromkeys(x.buffer for x in (*call.reads, *call.writes)))
 
 
-def _alike(a: list[Call | Fallback], b: list[Call | Fallback]) -> bool:
+def _alike(a: Sequence[Call | Fallback], b: Sequence[Call | Fallback]) -> bool:
     """Whether calls touch the same buffers in the same order, so that liveness and phases still hold."""
     return len(a) == len(b) and all(
         type(x) is type(y)

@@ -11,18 +11,18 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from jit.host.block import ArgBlock
-from jit.host.calls import Call, Fallback
 from jit.plan.access import Access
+from jit.plan.calls import ArgBlock, Call, Fallback
 from wis.program import BoundInstr, BufferKind, Operand
 
 __all__ = ["Memo", "Names"]
 
 ENTRIES_MAX = 8192
+C = TypeVar("C", bound=Call)
 
 
 class Names:
@@ -48,13 +48,13 @@ class Names:
         self.scalars = list(scalars)
 
 
-class Memo:
+class Memo(Generic[C]):
     """Calls by the key of their step. The least recently used go first."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[Any, tuple[list[Call | None], list[int]]] = OrderedDict()
+        self._known: OrderedDict[Any, tuple[list[C | None], list[int]]] = OrderedDict()
 
-    def find(self, names: Names, new_temp: Callable[[int], int], instr: BoundInstr) -> list[Call | Fallback] | None:
+    def find(self, names: Names, new_temp: Callable[[int], int], instr: BoundInstr) -> list[C | Fallback] | None:
         """The calls of a step of this key, on its own buffers and with temporaries from ``new_temp``; None when it was never lowered."""
         found = self._known.get(names.key)
         if found is None:
@@ -64,17 +64,17 @@ class Memo:
         buffers = names.buffers + [new_temp(nbytes) for nbytes in temps]
         return [_renamed(t, buffers, names.scalars) if t is not None else Fallback.of(instr) for t in templates]
 
-    def put(self, names: Names, calls: Sequence[Call | Fallback], temps: Sequence[int], temp_nbytes: Sequence[int]) -> None:
+    def put(self, names: Names, calls: Sequence[C | Fallback], temps: Sequence[int], temp_nbytes: Sequence[int]) -> None:
         """Remember the calls of a step; ``temps`` are the temporaries made for it."""
         numbers = {b: at for at, b in enumerate((*names.buffers, *temps))}
         slots = {s: at for at, s in enumerate(names.scalars)}
-        templates = [_renamed(call, numbers, slots) if isinstance(call, Call) else None for call in calls]
+        templates = [None if isinstance(call, Fallback) else _renamed(call, numbers, slots) for call in calls]
         self._known[names.key] = templates, list(temp_nbytes)
         if len(self._known) > ENTRIES_MAX:
             self._known.popitem(last=False)
 
 
-def _renamed(call: Call, buffers: Any, scalars: Any) -> Call:
+def _renamed(call: C, buffers: Any, scalars: Any) -> C:
     """The call with every buffer and scalar looked up in the given tables (lists or dicts)."""
     block = call.block
     pointers = block.pointers.copy()

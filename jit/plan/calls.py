@@ -1,0 +1,54 @@
+"""What a step becomes: native calls with their argument blocks, or an instruction for the reference. Back ends add what running them takes.
+
+Buffers and scalars of a call stand only in its block and its accesses, so a call can be carried over to other ones (memo).
+May live here: these types. May not: where buffers are, what is called, how.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from jit.plan.access import Access, access
+from wis.dtypes import DType
+from wis.program import BoundInstr, Operand
+
+__all__ = ["Words", "ArgBlock", "Call", "Fallback"]
+
+Words = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class ArgBlock:
+    """``pointers`` has a row a pointer: slot, buffer, byte offset. ``scalars``: (element type, slot, scalar number)."""
+
+    words: Words
+    pointers: Words
+    traps: tuple[int, ...]
+    scalars: tuple[tuple[DType, int, int], ...]
+
+
+@dataclass(slots=True)
+class Call:
+    """One native call before addresses are known; temporaries have become buffers."""
+
+    block: ArgBlock
+    reads: tuple[Access, ...]
+    writes: tuple[Access, ...]
+
+
+@dataclass(slots=True)
+class Fallback:
+    """One instruction that runs through the reference."""
+
+    instr: BoundInstr
+    reads: tuple[Access, ...]
+    writes: tuple[Access, ...]
+
+    @classmethod
+    def of(cls, instr: BoundInstr) -> Fallback:
+        reads = tuple(access(x) for x in instr.ins if isinstance(x, Operand))
+        writes = tuple(access(x) for x in instr.outs)
+        return cls(instr, reads + writes if instr.op.rmw else reads, writes)
