@@ -72,7 +72,8 @@ class Batch(msgspec.Struct, array_like=True, frozen=True, tag="batch.v1"):
     yet. ``dims_delta``: instead of a dims body, (digest of the dims to start from, u32 positions, i64 values), little-endian.
     ``handles``: zlib of little-endian i64, first differences, of one session-unique handle for every EXTERNAL and CREATED buffer in buffer
     order.
-    ``trace``: W3C traceparent or empty.
+    ``trace``: W3C traceparent or empty. ``kernels``: bodies (wis.kernel.encoding) of kernels that the program names and the node may not
+    know.
     """
 
     session: str
@@ -90,6 +91,7 @@ class Batch(msgspec.Struct, array_like=True, frozen=True, tag="batch.v1"):
     reads: tuple[Read, ...] = ()
     frees: tuple[int, ...] = ()
     trace: str = ""
+    kernels: tuple[bytes, ...] = ()
 
 
 class ReadResult(msgspec.Struct, array_like=True, frozen=True):
@@ -111,10 +113,10 @@ class Fault(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Done(msgspec.Struct, array_like=True, frozen=True, tag="done.v1"):
-    """Every batch gets one. ``needs``: digests (program or dims) the node does not hold; the session resends the batch with bodies.
+    """Every batch gets one. ``needs``: digests (program, dims, kernels) the node does not hold; the session resends the batch with bodies.
 
-    ``core_ns`` is this batch's measured core time, ``instructions`` its exact element-instruction count, ``resident_bytes`` the session's
-    memory after it.
+    ``core_ns`` is this batch's measured core time, ``instructions`` its exact element- and thread-instructions, ``resident_bytes`` the
+    session's memory after it.
     ``launch_digest``: rolling blake3 over all launches of the session so far.
     """
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Final
 
 __all__ = [
-    "MALFORMED", "OVERSIZED", "UNVERIFIABLE", "BAD_HANDLE", "QUOTA_EXCEEDED", "TRAP", "SESSION_LOST", "NODE_LOST", "OUT_OF_ORDER",
-    "NO_SUCH_DEVICE", "DEVICE_TAKEN", "SESSION_TAKEN", "NODE_FAULT",
+    "MALFORMED", "OVERSIZED", "UNVERIFIABLE", "BAD_HANDLE", "QUOTA_EXCEEDED", "TRAP", "OUT_OF_FUEL", "KERNEL_REFUSED", "SESSION_LOST",
+    "NODE_LOST", "OUT_OF_ORDER", "NO_SUCH_DEVICE", "DEVICE_TAKEN", "SESSION_TAKEN", "NODE_FAULT",
 ]  # fmt: skip
 
 MALFORMED: Final = "MalformedBatch"
@@ -24,6 +24,10 @@ QUOTA_EXCEEDED: Final = "QuotaExceeded"
 """The session's quota or the device's memory is used up. The batch had no effect; the session lives on."""
 TRAP: Final = "Trap"
 """The program trapped (an index out of range): the session is over, as after a device-side assert."""
+OUT_OF_FUEL: Final = "OutOfFuel"
+"""A kernel executed more thread-instructions than the node allows a launch: the session is over, as after a launch that timed out."""
+KERNEL_REFUSED: Final = "KernelRefused"
+"""The device cannot run a kernel, or compiling it took more time or memory than is allowed. The batch had no effect."""
 SESSION_LOST: Final = "SessionLostError"
 """The node does not know the session (any more)."""
 NODE_LOST: Final = "NodeLostError"

@@ -16,9 +16,11 @@ from typing import Final, Protocol
 from jit.errors import UnknownBackend
 from wis.verify import Verified
 
-__all__ = ["EngineInfo", "Launch", "Prepared", "Space", "Engine", "EngineConfig", "BACKENDS", "create_engine", "Number"]
+__all__ = ["EngineInfo", "Launch", "Prepared", "Space", "Engine", "EngineConfig", "BACKENDS", "create_engine", "Number", "FUEL"]
 
 Number = int | float | complex
+FUEL: Final[dict[str, int]] = {"reference": 1 << 33, "host": 1 << 38, "opencl": 1 << 40, "cuda": 1 << 46}
+"""Thread-instructions that one launch may execute unless the operator says otherwise: about a minute of each kind of device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,8 @@ class Launch:
     """The account of one run, times on the monotonic clock in ns.
 
     ``core_ns`` is wall time x cores occupied, phase by phase; ``cores`` the most that took part at once. ``instructions`` is the exact
-    element-instruction count, equal on every backend. ``trap`` says which index was out of range, or is None.
+    element- and thread-instruction count, equal on every backend. ``trap`` says which index was out of range, or is None;
+    ``out_of_fuel`` which kernel executed more than a launch may (then nothing after it ran), or is None.
     """
 
     start_ns: int
@@ -45,6 +48,7 @@ class Launch:
     cores: int
     instructions: int
     trap: str | None
+    out_of_fuel: str | None = None
 
 
 class Prepared(Protocol):
@@ -141,11 +145,15 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """How an engine is set up. ``cache_dir`` None: compiled kernels are kept in memory only."""
+    """How an engine is set up.
+
+    ``cache_dir`` None: compiled kernels are kept in memory only. ``fuel``: thread-instructions that one launch of a kernel may execute.
+    """
 
     cache_dir: Path | None
     threads: int
     vram_bytes: int
+    fuel: int
 
 
 def _reference(config: EngineConfig) -> Engine:
@@ -164,10 +172,13 @@ BACKENDS: Final[dict[str, Callable[[EngineConfig], Engine]]] = {"reference": _re
 """Every backend there is. To add one: write its engine, add a line here and to the conformance matrix."""
 
 
-def create_engine(backend: str = "host", *, cache_dir: Path | None, threads: int, vram_bytes: int) -> Engine:
-    """An engine of this backend; raises UnknownBackend, or ToolchainError when the machine lacks what it needs."""
+def create_engine(backend: str = "host", *, cache_dir: Path | None, threads: int, vram_bytes: int, fuel: int | None = None) -> Engine:
+    """An engine of this backend (``fuel`` None: as ``FUEL`` says).
+
+    Raises UnknownBackend, or ToolchainError when the machine lacks what it needs.
+    """
     if backend not in BACKENDS:
         raise UnknownBackend(f"there is no backend {backend!r}; choose one of {', '.join(sorted(BACKENDS))}")
     if threads < 1 or vram_bytes < 0:
         raise ValueError(f"threads ({threads}) must be at least 1 and vram_bytes ({vram_bytes}) not negative")
-    return BACKENDS[backend](EngineConfig(cache_dir, threads, vram_bytes))
+    return BACKENDS[backend](EngineConfig(cache_dir, threads, vram_bytes, FUEL[backend] if fuel is None else fuel))

@@ -15,10 +15,11 @@ from jit.engine import EngineConfig, EngineInfo, Launch, Number, Prepared
 from jit.memory import Capacity
 from jit.space import ByteSpace, KeySpec
 from wis import cost, reference
+from wis.launches import addresses
 from wis.program import BoundProgram, BufferKind
 from wis.verify import Verified
 
-__all__ = ["ReferenceEngine", "key_specs"]
+__all__ = ["ReferenceEngine", "fuel_text", "key_specs", "trap_text"]
 
 
 def key_specs(bound: BoundProgram) -> list[KeySpec]:
@@ -28,6 +29,16 @@ def key_specs(bound: BoundProgram) -> list[KeySpec]:
         for kind, nbytes in zip(bound.program.buffers, bound.nbytes, strict=True)
         if kind != BufferKind.TEMP
     ]
+
+
+def trap_text(traps: reference.Traps) -> str | None:
+    """What a run's traps are told as."""
+    return "; ".join(traps.texts) or "an index was out of range" if traps else None
+
+
+def fuel_text(traps: reference.Traps) -> str | None:
+    """What a run that ran out of fuel is told as."""
+    return f"kernel {traps.out_of_fuel}: the launch executed more thread-instructions than it may" if traps.out_of_fuel else None
 
 
 class ReferencePrepared:
@@ -48,9 +59,10 @@ class ReferencePrepared:
 class ReferenceSpace(ByteSpace):
     """A space whose runs go through the interpreter. Temporaries live for one run only."""
 
-    def __init__(self, capacity: Capacity) -> None:
+    def __init__(self, capacity: Capacity, fuel: int) -> None:
         super().__init__(capacity)
         self._capacity = capacity
+        self._fuel = fuel
         self.workspace_bytes = 0
 
     def trim(self) -> None:
@@ -67,12 +79,11 @@ class ReferenceSpace(ByteSpace):
                 for kind, nbytes in zip(bound.program.buffers, bound.nbytes, strict=True)
             ]
             start_ns = time.monotonic_ns()
-            traps = reference.run(plan.verified, scalars, buffers)
+            traps = reference.run(plan.verified, scalars, buffers, self._fuel, addresses(bound, keys))
             end_ns = time.monotonic_ns()
         finally:
             self._capacity.give(plan.workspace_bytes)
-        trap = str(traps) if traps else None
-        return Launch(start_ns, end_ns, end_ns - start_ns, 1, plan.instructions, trap)
+        return Launch(start_ns, end_ns, end_ns - start_ns, 1, plan.instructions + traps.instructions, trap_text(traps), fuel_text(traps))
 
 
 class ReferenceEngine:
@@ -81,9 +92,10 @@ class ReferenceEngine:
     def __init__(self, config: EngineConfig) -> None:
         self.info = EngineInfo("NumPy reference", "reference", 1, config.vram_bytes)
         self._capacity = Capacity(config.vram_bytes)
+        self._fuel = config.fuel
 
     def open_space(self) -> ReferenceSpace:
-        return ReferenceSpace(self._capacity)
+        return ReferenceSpace(self._capacity, self._fuel)
 
     def prepare(self, verified: Verified) -> ReferencePrepared:
         return ReferencePrepared(verified)

@@ -8,16 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Final
 
 from wis.errors import LaunchError
 from wis.kernel.limits import KERNEL_LIMITS
-from wis.kernel.model import Access, BufferParam, RegType
+from wis.kernel.model import ADDRESS_SHIFT, Access, BufferParam, RegType
 from wis.kernel.verify import VerifiedKernel
-from wis.program import BoundInstr, Operand, Scalar
+from wis.program import BoundInstr, BoundProgram, BufferKind, Operand, Scalar
 from wis.reference.access import Number, immediate
 from wis.verify.launches import SCALAR_TYPES
 
-__all__ = ["KernelCall", "kernel_call"]
+__all__ = ["KernelCall", "addresses", "kernel_call"]
 
 Dim3 = tuple[int, int, int]
 
@@ -34,6 +35,19 @@ class KernelCall:
     block: Dim3
     dynamic_bytes: int
     params: tuple[Operand | int | float, ...]
+
+
+_TEMP_BASE: Final = 1 << 59  # below the bases of shared and local memory, above all of a session's buffers
+
+
+def addresses(bound: BoundProgram, keys: Sequence[int]) -> list[int]:
+    """For every buffer of a program, where pointers that lost their buffer find it: a session's by its handle (``keys``, in order of EXTERNAL
+    and CREATED buffers); a TEMP has no handle and lies by itself."""
+    given = iter(keys)
+    return [
+        _TEMP_BASE + (number << 40) if kind == BufferKind.TEMP else next(given) << ADDRESS_SHIFT
+        for number, kind in enumerate(bound.program.buffers)
+    ]
 
 
 def kernel_call(instr: BoundInstr, kernels: Sequence[VerifiedKernel], scalars: Sequence[Number]) -> KernelCall:

@@ -24,6 +24,8 @@ __all__ = [
     "DeviceError",
     "QuotaExceeded",
     "DeviceAssertError",
+    "OutOfFuelError",
+    "KernelError",
     "UnsupportedOperation",
     "ForkError",
     "ForeignPointerError",
@@ -88,6 +90,14 @@ class DeviceAssertError(DeviceError):
     """A program trapped on the node (an index out of range, say): what CUDA calls a device-side assert."""
 
 
+class OutOfFuelError(DeviceError):
+    """The user's script: a kernel executed more thread-instructions than a launch may; it may be endless. The session is over."""
+
+
+class KernelError(DeviceError):
+    """The user's script: the node's device cannot run a kernel, or compiling it took more time or memory than is allowed."""
+
+
 class UnsupportedOperation(DeviceError, NotImplementedError):
     """An operation the device lacks, with falling back to the CPU switched off or impossible."""
 
@@ -123,6 +133,8 @@ _BY_FAULT: dict[str, type[WoolyError]] = {
     "OutOfMemory": QuotaExceeded,
     "Trap": DeviceAssertError,
     "DeviceAssertError": DeviceAssertError,
+    "OutOfFuel": OutOfFuelError,
+    "KernelRefused": KernelError,
     "ProtocolError": ProtocolError,
 }
 

@@ -26,7 +26,8 @@ class Flush:
     given, the link decides whether the node needs them. ``handles`` has one session-unique handle for every EXTERNAL and
     CREATED buffer of the program, in buffer order. ``allocs`` are zeroed buffers (handle, nbytes). ``uploads`` each make a fresh
     buffer of exactly their length; the link has taken what it needs of the memory when ``submit`` returns. ``reads`` are
-    (handle, offset, nbytes) in bytes. ``frees`` name buffers the node holds, each once. ``n_ops`` counts recorded operations.
+    (handle, offset, nbytes) in bytes. ``frees`` name buffers the node holds, each once. ``n_ops`` counts recorded operations. ``kernels``:
+    digest and body of every kernel that the program names.
     """
 
     program: bytes = b""
@@ -40,6 +41,7 @@ class Flush:
     reads: Sequence[tuple[int, int, int]] = ()
     frees: Sequence[int] = ()
     n_ops: int = 0
+    kernels: Sequence[tuple[bytes, bytes]] = ()
 
 
 @dataclass(slots=True, eq=False)

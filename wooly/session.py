@@ -294,7 +294,8 @@ class Session:
             sent = self._sent.get(done.seq)
         if sent is None:
             return
-        if any(name not in (sent.flush.program, sent.flush.dims_digest) for name in done.needs):
+        bodies = {sent.flush.program, sent.flush.dims_digest, *(digest for digest, _ in sent.flush.kernels)}
+        if not bodies.issuperset(done.needs):
             self._settle(NodeLostError("the node lost bytes that were being uploaded; start the script again"))
             return
         sent.attempt += 1

@@ -40,6 +40,7 @@ class ExecutorSettings(msgspec.Struct, frozen=True):
     data_host_advertised: str
     data_port: int = 0
     orphan_s: float = 10.0
+    fuel: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ class Settings:
     data_port: int
     lease_ms: int
     orphan_s: float
+    fuel: int | None
 
     @staticmethod
     def from_environment(env: Mapping[str, str]) -> Settings:
@@ -89,6 +91,7 @@ class Settings:
             data_port=_integer(env, "WOOLY_DATA_PORT", 0, 0, 65535),
             lease_ms=_integer(env, "WOOLY_LEASE_MS", 30_000, 1_000, 3_600_000),
             orphan_s=_integer(env, "WOOLY_ORPHAN_MS", 10_000, 100, 600_000) / 1000,
+            fuel=_integer(env, "WOOLY_KERNEL_FUEL", 0, 0, 1 << 62) or None,
         )
 
     def executor(self, gpu: int, run_dir: Path) -> ExecutorSettings:
@@ -106,6 +109,7 @@ class Settings:
             data_host_advertised=self.node_address if everywhere else self.data_host,
             data_port=self.data_port + gpu if self.data_port else 0,
             orphan_s=self.orphan_s,
+            fuel=self.fuel,
         )
 
     def run_dir(self) -> Path:

@@ -335,4 +335,5 @@ def mutate_dims(pick: Pick, dims: bytes) -> bytes:
     return np.array(values, "<i8").tobytes()
 
 
-assert {op.kind for op in OPS} == {kind for kind in Kind if hasattr(_Generator, "_" + kind.value)}
+# Launches need kernels: tests/support/wis_kernels.py makes those.
+assert {op.kind for op in OPS} - {Kind.LAUNCH} == {kind for kind in Kind if hasattr(_Generator, "_" + kind.value)}

@@ -34,11 +34,13 @@ class BatchEncoder:
         """The batch as a message, with the bodies that the node has not been sent yet."""
         program_body = b"" if not flush.program or self._is_known(flush.program) else flush.program_body
         dims_body, dims_delta = self._dims(flush)
-        return self._batch(seq, flush, uploads, program_body, dims_body, dims_delta, trace)
+        kernels = tuple(body for digest, body in flush.kernels if not self._is_known(digest))
+        return self._batch(seq, flush, uploads, program_body, dims_body, dims_delta, kernels, trace)
 
     def encode_whole(self, seq: int, flush: Flush, uploads: tuple[Upload, ...], trace: str = "") -> bytes:
         """The batch as a message with all bodies: for a node that answered that it lacks some."""
-        return self._batch(seq, flush, uploads, flush.program_body, flush.dims, None, trace)
+        kernels = tuple(body for _, body in flush.kernels)
+        return self._batch(seq, flush, uploads, flush.program_body, flush.dims, None, kernels, trace)
 
     def _batch(
         self,
@@ -48,6 +50,7 @@ class BatchEncoder:
         program_body: bytes,
         dims_body: bytes,
         dims_delta: tuple[bytes, bytes, bytes] | None,
+        kernels: tuple[bytes, ...],
         trace: str,
     ) -> bytes:
         data = encode_batch(
@@ -67,6 +70,7 @@ class BatchEncoder:
                 reads=tuple(Read(at, handle, offset, nbytes) for at, (handle, offset, nbytes) in enumerate(flush.reads)),
                 frees=tuple(flush.frees),
                 trace=trace,
+                kernels=kernels,
             )
         )
         # Tensor data rarely deflates: a message that is mostly that goes as it is.

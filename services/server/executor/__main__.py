@@ -34,7 +34,11 @@ def main() -> int:
     log = get_logger()
     try:
         engine = create_engine(
-            settings.backend, cache_dir=Path(settings.cache_dir), threads=settings.threads, vram_bytes=settings.vram_bytes
+            settings.backend,
+            cache_dir=Path(settings.cache_dir),
+            threads=settings.threads,
+            vram_bytes=settings.vram_bytes,
+            fuel=settings.fuel,
         )
     except (UnknownBackend, ToolchainError) as error:
         log.error("no engine", backend=settings.backend, problem=str(error))

@@ -18,10 +18,13 @@ from blake3 import blake3
 from bus_schemas import faults
 from bus_schemas.batch import Batch, Fault
 from jit.engine import Engine, Prepared
+from jit.errors import KernelRefused
 from services.server.executor.errors import Needs, Refused
 from services.server.executor.foresight import Foresight
 from wis.encoding import decode_program
 from wis.errors import DecodeError, VerifyError
+from wis.kernel.encoding import decode_kernel
+from wis.kernel.verify import VerifiedKernel, verify_kernel
 from wis.program import BufferKind, Program
 from wis.verify import Verified, verify
 
@@ -30,6 +33,7 @@ __all__ = ["Programs", "Ready"]
 _PROGRAM_BYTES: Final = 512 << 20
 _DIMS_BYTES: Final = 512 << 20
 _READY_BYTES: Final = 1 << 30
+_KERNEL_BYTES: Final = 64 << 20
 _BYTES_AN_INSTRUCTION: Final = 4096
 """A generous guess of what a verified and planned instruction takes, for the cache's bounds only."""
 _PLACES_MAX: Final = 20
@@ -85,6 +89,7 @@ class Programs:
         self._dims: _Cache[bytes, bytes] = _Cache(_DIMS_BYTES)
         self._ready: _Cache[tuple[bytes, bytes], Ready] = _Cache(_READY_BYTES)
         self._verified: _Cache[bytes, Verified] = _Cache(_READY_BYTES)
+        self._kernels: _Cache[bytes, VerifiedKernel] = _Cache(_KERNEL_BYTES)
         self._preparing: dict[tuple[bytes, bytes], threading.Event] = {}
         self._foresight = Foresight()
 
@@ -102,10 +107,10 @@ class Programs:
                     break
             busy.wait()  # the other thread prepares the same pair
         try:
-            program, dims = self._bodies(batch)
+            program, dims, kernels = self._bodies(batch)
             # Other dims of the same program: only what changed is checked and planned again.
-            verified = _verify(program, dims, self._locked(self._verified, batch.program))
-            made = _ready(self._engine.prepare(verified), program, verified)
+            verified = _verify(program, dims, self._locked(self._verified, batch.program), kernels)
+            made = _ready(self._prepare(verified), program, verified)
             weight = (len(program.code) + 1) * _BYTES_AN_INSTRUCTION
             with self._lock:
                 self._verified.put(batch.program, verified, weight)
@@ -132,14 +137,23 @@ class Programs:
                 return None
         return msgspec.structs.replace(_GUESS, program=batch.program, dims=name, dims_body=body)
 
-    def _bodies(self, batch: Batch) -> tuple[Program, bytes]:
-        """Program and dims of the batch, learnt from it or known; remembers them."""
+    def _prepare(self, verified: Verified) -> Prepared:
+        try:
+            return self._engine.prepare(verified)
+        except KernelRefused as error:
+            raise Refused(Fault(faults.KERNEL_REFUSED, str(error), fatal=False)) from None
+
+    def _bodies(self, batch: Batch) -> tuple[Program, bytes, dict[bytes, VerifiedKernel]]:
+        """Program, dims and kernels of the batch, learnt from it or known; remembers them."""
         program = self._learn_program(batch) if batch.program_body else self._locked(self._programs, batch.program)
         dims = self._learn_dims(batch)
-        missing = tuple(name for name, body in ((batch.program, program), (batch.dims, dims)) if body is None)
-        if program is None or dims is None:
+        learnt = self._learn_kernels(batch)
+        kernels = {name: learnt.get(name) or self._locked(self._kernels, name) for name in (program.kernels if program is not None else ())}
+        bodies = ((batch.program, program), (batch.dims, dims), *kernels.items())
+        missing = tuple(name for name, body in bodies if body is None)
+        if program is None or dims is None or missing:
             raise Needs(missing)
-        return program, dims
+        return program, dims, {name: kernel for name, kernel in kernels.items() if kernel is not None}
 
     def _locked(self, cache: _Cache[bytes, V], key: bytes) -> V | None:
         with self._lock:
@@ -158,6 +172,17 @@ class Programs:
             self._programs.put(batch.program, program, len(batch.program_body) * 8)
         return program
 
+    def _learn_kernels(self, batch: Batch) -> dict[bytes, VerifiedKernel]:
+        """Those whose bodies ride along, verified. One that breaks a rule refuses the batch."""
+        learnt = {}
+        for body in batch.kernels:
+            name = blake3(body).digest()
+            kernel = self._locked(self._kernels, name) or _verify_kernel(body)
+            learnt[name] = kernel
+            with self._lock:
+                self._kernels.put(name, kernel, len(body) * 8)
+        return learnt
+
     def _learn_dims(self, batch: Batch) -> bytes | None:
         dims = batch.dims_body
         if batch.dims_delta is not None:
@@ -175,14 +200,25 @@ class Programs:
         return dims
 
 
-def _verify(program: Program, dims: bytes, like: Verified | None) -> Verified:
+def _verify(program: Program, dims: bytes, like: Verified | None, kernels: dict[bytes, VerifiedKernel]) -> Verified:
     try:
-        return verify(program, dims, like=like)
+        return verify(program, dims, like=like, kernels=kernels)
     except VerifyError as error:
-        places = tuple(str(finding) for finding in error.findings[:_PLACES_MAX])
-        raise Refused(
-            Fault(faults.UNVERIFIABLE, f"the program breaks {len(error.findings)} rule(s) of the instruction set", places)
-        ) from None
+        raise _unverifiable("program", error) from None
+
+
+def _verify_kernel(body: bytes) -> VerifiedKernel:
+    try:
+        return verify_kernel(decode_kernel(body))
+    except DecodeError as error:
+        raise _refused(faults.UNVERIFIABLE, f"a kernel cannot be read: {error}") from None
+    except VerifyError as error:
+        raise _unverifiable("kernel", error) from None
+
+
+def _unverifiable(what: str, error: VerifyError) -> Refused:
+    places = tuple(str(finding) for finding in error.findings[:_PLACES_MAX])
+    return Refused(Fault(faults.UNVERIFIABLE, f"the {what} breaks {len(error.findings)} rule(s) of the instruction set", places))
 
 
 def _ready(prepared: Prepared, program: Program, verified: Verified) -> Ready:

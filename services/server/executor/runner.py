@@ -21,6 +21,7 @@ from services.server.executor.errors import Needs, Refused
 from services.server.executor.programs import Programs, Ready
 from services.server.executor.staging import Staging
 from services.server.executor.tenant import Tenant
+from wis.errors import LaunchError
 
 __all__ = ["Outcome", "Runner"]
 
@@ -70,11 +71,13 @@ class Runner:
             return self._refused(tenant, batch, chain, refusal.fault)
         try:
             launch = self._apply(tenant, batch, plan)
-        except (OutOfMemory, BadBuffer, Interrupted) as error:
-            # Beyond what the plan could see: the device is fuller than its books say, or the run was stopped.
+        except (OutOfMemory, BadBuffer, Interrupted, LaunchError) as error:
+            # Beyond what the plan could see: the device is fuller than its books say, the run was stopped, a grid is too large.
             self._undo(tenant, plan)
             fatal = not isinstance(error, OutOfMemory)
             name = faults.QUOTA_EXCEEDED if isinstance(error, OutOfMemory) else faults.NODE_FAULT
+            if isinstance(error, LaunchError):
+                name = faults.KERNEL_REFUSED
             return self._refused(tenant, batch, chain, Fault(name, str(error), fatal=fatal))
         return self._answer(tenant, batch, plan, launch, chain)
 
@@ -180,8 +183,11 @@ class Runner:
             self._vram.on(Freed(time.monotonic_ns(), tenant.session, plan.wanted_bytes))
 
     def _answer(self, tenant: Tenant, batch: Batch, plan: _Plan, launch: Launch | None, chain: bytes) -> Outcome:
-        trap = launch.trap if launch is not None else None
-        fault = Fault(faults.TRAP, trap) if trap else None
+        fault = None
+        if launch is not None and launch.out_of_fuel:
+            fault = Fault(faults.OUT_OF_FUEL, launch.out_of_fuel)
+        elif launch is not None and launch.trap:
+            fault = Fault(faults.TRAP, launch.trap)
         reads, blobs = self._reads(tenant, batch) if fault is None else ((), ())
         freed = 0
         for handle in batch.frees:

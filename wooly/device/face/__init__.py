@@ -41,6 +41,13 @@ class _DeviceAssert(errors.DeviceAssertError, torch.AcceleratorError):
 
 
 _OutOfMemory.__name__ = _OutOfMemory.__qualname__ = "OutOfMemoryError"
+
+
+class _OutOfFuel(errors.OutOfFuelError, torch.AcceleratorError):
+    """What CUDA programs catch as torch.AcceleratorError: a launch that was ended."""
+
+
+_OutOfFuel.__name__ = _OutOfFuel.__qualname__ = "OutOfFuelError"
 _DeviceAssert.__name__ = _DeviceAssert.__qualname__ = "DeviceAssertError"
 
 
@@ -50,6 +57,7 @@ def patch(api: RecorderApi, device_count: int = 1) -> None:
     devices.set_count(device_count)
     errors.present(errors.QuotaExceeded, _OutOfMemory)
     errors.present(errors.DeviceAssertError, _DeviceAssert)
+    errors.present(errors.OutOfFuelError, _OutOfFuel)
     guard.lend()
     for part in (
         bindings, cuda, comm, streams, generators, accelerator, legacy, tensors, storages, foreign, factories, autocast, rnn, switches,
