@@ -1,6 +1,7 @@
-"""Control flow of a kernel: reachability, dominators both ways, reducibility, and which registers may differ between threads.
+"""Control flow of a kernel: reachability, dominators both ways, loops, and which registers are written on every path.
 
-Works on block numbers and successor lists whose references exist. May live here: graph analyses. May not: types, reporting.
+Works on block numbers and successor lists whose references exist. May live here: graph analyses. May not: types, reporting, what may differ
+between threads (uniformity).
 """
 
 from __future__ import annotations
@@ -8,12 +9,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wis.kernel.model import Access, BufferParam, Cbr, Kernel, Ret, Space, Special, successors
-from wis.kernel.ops import BY_CODE, Sig
+from wis.kernel.model import Block, Ret, successors
 
-__all__ = ["Flow", "analyse", "definitely_assigned", "Uniformity", "uniformity"]
+__all__ = ["Flow", "Loop", "analyse", "definitely_assigned", "is_ordered", "mask_of"]
 
 Graph = Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A natural loop: entered at ``head`` only; ``blocks`` with the head and those of loops inside; ``depth`` 1 for the outermost."""
+
+    head: int
+    blocks: frozenset[int]
+    depth: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,22 +36,25 @@ class Flow:
     ipdom: tuple[int | None, ...]
     endless: frozenset[int]  # reachable blocks from which no thread can end
     irreducible: tuple[tuple[int, int], ...]  # edges that enter a loop beside its head
+    loops: tuple[Loop, ...]  # outer ones before those inside of them; none when there are irreducible edges
 
 
-def analyse(kernel: Kernel) -> Flow:
-    """All analyses of the graph of ``kernel``, whose branch targets exist."""
-    n = len(kernel.blocks)
-    succ = tuple(successors(block.end) for block in kernel.blocks)
+def analyse(blocks: Sequence[Block]) -> Flow:
+    """All analyses of the graph of ``blocks``, whose branch targets exist."""
+    n = len(blocks)
+    succ = tuple(successors(block.end) for block in blocks)
     pred = _reverse(succ)
     order = _reverse_postorder(succ, 0)
     idom = _dominators(succ, pred, order)
     # Backwards, with one more node that every returning block leads to.
-    back_succ = [list(p) for p in pred] + [[b for b, block in enumerate(kernel.blocks) if isinstance(block.end, Ret)]]
+    back_succ = [list(p) for p in pred] + [[b for b, block in enumerate(blocks) if isinstance(block.end, Ret)]]
     back_order = _reverse_postorder(back_succ, n)
     back_idom = _dominators(back_succ, _reverse(back_succ), back_order)
     number = {b: i for i, b in enumerate(order)}
     # A retreating edge must lead to a dominator: the head of its loop.
-    irreducible = tuple((a, b) for a in order for b in succ[a] if number[b] <= number[a] and not _dominates(idom, b, a))
+    spans = _spans(idom)
+    retreating = [(a, b) for a in order for b in succ[a] if number[b] <= number[a]]
+    irreducible = tuple((a, b) for a, b in retreating if not spans[b][0] <= spans[a][0] < spans[b][1])
     return Flow(
         succ,
         pred,
@@ -51,6 +63,7 @@ def analyse(kernel: Kernel) -> Flow:
         tuple(None if d == n else d for d in back_idom[:n]),
         frozenset(set(order) - set(back_order)),
         irreducible,
+        () if irreducible else _loops(pred, number, retreating),
     )
 
 
@@ -108,100 +121,79 @@ def _meet(idom: dict[int, int], number: dict[int, int], a: int, b: int) -> int:
     return a
 
 
-def _dominates(idom: Sequence[int | None], a: int, b: int) -> bool:
-    node: int | None = b
-    while node is not None:
-        if node == a:
-            return True
-        node = idom[node]
-    return False
+def _spans(idom: Sequence[int | None]) -> list[tuple[int, int]]:
+    """For every block, the half-open range of places that it and what it dominates have in a walk of the dominator tree."""
+    children: list[list[int]] = [[] for _ in idom]
+    for b, d in enumerate(idom):
+        if d is not None:
+            children[d].append(b)
+    spans = [(-1, -1)] * len(idom)
+    clock, stack = 0, [(0, False)]
+    while stack:
+        b, leaving = stack.pop()
+        if leaving:
+            spans[b] = (spans[b][0], clock)
+            continue
+        spans[b] = (clock, clock)
+        clock += 1
+        stack.append((b, True))
+        stack.extend((c, False) for c in children[b])
+    return spans
 
 
-def definitely_assigned(kernel: Kernel, flow: Flow) -> list[set[int]]:
-    """For every block, the registers that every path from the start has written before it."""
-    everything = set(range(len(kernel.regs)))
+def _loops(pred: Graph, number: dict[int, int], retreating: Sequence[tuple[int, int]]) -> tuple[Loop, ...]:
+    tails: dict[int, list[int]] = {}
+    for a, head in retreating:
+        tails.setdefault(head, []).append(a)
+    loops: list[Loop] = []
+    for head in sorted(tails, key=number.__getitem__):
+        inside = {head}
+        todo = list(tails[head])
+        while todo:
+            b = todo.pop()
+            if b not in inside:
+                inside.add(b)
+                todo.extend(p for p in pred[b] if p in number)
+        depth = 1 + max((loop.depth for loop in loops if head in loop.blocks), default=0)
+        loops.append(Loop(head, frozenset(inside), depth))
+    return tuple(loops)
+
+
+def is_ordered(flow: Flow) -> bool:
+    """Whether blocks are numbered so that threads of a warp meet again: only edges to the head of an own loop lead backwards, and a loop's
+    blocks are neighbours, its head the first."""
+    heads = {(b, loop.head) for loop in flow.loops for b in loop.blocks}
+    forward = all(a < b or (a, b) in heads for a in flow.order for b in flow.succ[a])
+    return forward and all(min(x.blocks) == x.head and max(x.blocks) - x.head == len(x.blocks) - 1 for x in flow.loops)
+
+
+def mask_of(registers: Sequence[int]) -> int:
+    """A set of registers as the bits of a number."""
+    mask = 0
+    for r in registers:
+        mask |= 1 << r
+    return mask
+
+
+def definitely_assigned(blocks: Sequence[Block], flow: Flow, n_regs: int, given: Sequence[int] = ()) -> list[int]:
+    """For every block, the registers (as bits) that every path from the start has written before it; ``given`` are written at the start."""
+    everything, start = (1 << n_regs) - 1, mask_of(given)
+    writes = [mask_of([r for op in block.code for r in op.outs]) for block in blocks]
+    for b, block in enumerate(blocks):
+        outs = getattr(block.end, "outs", ())  # a call's results
+        writes[b] |= mask_of(outs)
     reached = set(flow.order)
-    writes = [{r for op in block.code for r in op.outs} for block in kernel.blocks]
-    before: list[set[int]] = [set(everything) for _ in kernel.blocks]
-    before[0] = set()
+    before = [everything] * len(blocks)
+    before[0] = start
     changed = True
     while changed:
         changed = False
-        for b in flow.order:
-            sources = [before[p] | writes[p] for p in flow.pred[b] if p in reached]
-            value = set.intersection(*sources) if b != 0 else set()  # threads start at block 0 with nothing
+        for b in flow.order[1:]:  # threads start at block 0 with nothing else
+            value = everything
+            for p in flow.pred[b]:
+                if p in reached:
+                    value &= before[p] | writes[p]
             if value != before[b]:
                 before[b] = value
                 changed = True
     return before
-
-
-@dataclass(frozen=True, slots=True)
-class Uniformity:
-    """What may differ between the threads of a block.
-
-    ``varying[b]``: registers that may differ when block b of the code starts; ``divergent``: blocks of code that only some threads may be
-    in; ``split``: blocks whose branch may send threads both ways.
-    """
-
-    varying: tuple[frozenset[int], ...]
-    divergent: frozenset[int]
-    split: frozenset[int]
-
-
-_VARYING_SPECIALS = frozenset({Special.TID_X, Special.TID_Y, Special.TID_Z, Special.LANE})
-
-
-def uniformity(kernel: Kernel, flow: Flow) -> Uniformity:
-    """A sound approximation, to a fixed point.
-
-    Sources are thread numbers and loads that another thread could have changed. A branch on a varying register makes everything from it to
-    its meeting point divergent, and what is written there varying (so also what threads carry out of a loop they leave at different times).
-    """
-    entry: list[set[int]] = [set() for _ in kernel.blocks]
-    divergent: set[int] = set()
-    split: set[int] = set()
-    changed = True
-    while changed:
-        changed = False
-        for b in flow.order:
-            state = set(entry[b])
-            for op in kernel.blocks[b].code:
-                differs = b in divergent or _spreads(kernel, op.op, op.attrs) or not state.isdisjoint(op.ins)
-                state = state | set(op.outs) if differs else state - set(op.outs)
-            end = kernel.blocks[b].end
-            if isinstance(end, Cbr) and b not in split and end.pred in state:
-                split.add(b)
-                divergent |= _until(flow, b)
-                changed = True
-            for c in flow.succ[b]:
-                if not state <= entry[c]:
-                    entry[c] |= state
-                    changed = True
-    return Uniformity(tuple(frozenset(s) for s in entry), frozenset(divergent), frozenset(split))
-
-
-def _spreads(kernel: Kernel, code: int, attrs: tuple[int, ...]) -> bool:
-    """Whether an op gives different threads different values out of equal operands."""
-    op = BY_CODE[code]
-    if op.sig is Sig.SPECIAL:
-        return attrs[0] in _VARYING_SPECIALS
-    if op.sig is Sig.LOAD:
-        if attrs[0] != Space.GLOBAL:
-            return True
-        param = kernel.params[attrs[1]]
-        return not (isinstance(param, BufferParam) and param.access == Access.READ)
-    return False
-
-
-def _until(flow: Flow, branch: int) -> set[int]:
-    """Blocks on paths from ``branch`` before its meeting point."""
-    stop = flow.ipdom[branch]
-    region: set[int] = set()
-    todo = [b for b in flow.succ[branch] if b != stop]
-    while todo:
-        b = todo.pop()
-        if b not in region:
-            region.add(b)
-            todo += [c for c in flow.succ[b] if c != stop]
-    return region

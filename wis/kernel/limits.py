@@ -25,6 +25,10 @@ class KernelLimits:
     constant_bytes_max: int = 64 << 10
     functions_max: int = 256
     targets_max: int = 1_024  # of one switch
+    barriers_max: int = 16
+    loop_depth_max: int = 64
+    file_max: int = 1_000
+    inlined_blocks_max: int = 8_192
     inlined_ops_max: int = 200_000  # after calls became code; a trap site has 17 bits, counting only memory ops
     sites_max: int = 131_071
     grid_blocks_max: int = (1 << 31) - 1

@@ -284,7 +284,7 @@ def spoiled(**changes: Any) -> Kernel:
 @pytest.mark.parametrize(
     ("kernel", "says"),
     [
-        (spoiled(version=2), "version 2"),
+        (spoiled(version=3), "version 3"),
         (spoiled(name="not a name"), "is not a name"),
         (spoiled(name=""), "0 characters"),
         (spoiled(threads_max=0), "0 threads"),

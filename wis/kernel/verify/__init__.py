@@ -1,0 +1,188 @@
+"""The verifier of the kernel tier. ``verify_kernel`` returns a new value, ``VerifiedKernel``, that back ends and the interpreter require.
+
+Rules (the names in findings are in brackets):
+
+ 1. the version is known; name, parameters, registers, blocks, ops, threads, shared, local and constant bytes, functions, targets of a
+    switch, source lines, and what calls become are within the limits [version, limit]
+ 2. every op code, register, register type, parameter, shared array, block, function, barrier, element type and special value exists; a
+    barrier that some only arrive at has a count; dynamic shared memory is a last array of u8 [op, register, type, reference]
+ 3. ops and terminators have the registers and attributes that the table names, of the types that its rule names; calls fit their
+    functions [arity, type]
+ 4. loads are from readable, stores to writable buffers, atomics on buffers that are both, of element types that the register holds, at
+    most 16 bytes at a time; constants are only loaded, and addresses taken of buffers, shared and local memory [access, type]
+ 5. there is a block; every block can be reached, and from every block a thread can end; in functions: return [flow]
+ 6. the graph is reducible: every loop is entered at its head only; loops stand not too deep inside of each other [flow, limit]
+ 7. a register is written on every path before it is read; results of a function before it returns [undefined]
+ 8. no function calls itself, over any number of calls [call]
+
+Not checked, because it cannot do harm: places in memory (outside or misaligned: a load gives 0, a store is dropped, the thread traps),
+barriers that some threads never reach (a trap ends the block), time (fuel ends a run). What the verifier finds out besides: how threads
+meet at barriers, whether blocks are numbered so that warps stay together, uniformity, and whether a grid may be run in pieces (see
+``VerifiedKernel``). May live here: the order of the passes. May not: rules (modules beside this), meaning (interpret).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from wis.dtypes import DType
+from wis.encoding import digest
+from wis.kernel.certificate import Certificate, certify
+from wis.kernel.encoding import encode_kernel
+from wis.kernel.flow import Flow, analyse, is_ordered
+from wis.kernel.inline import inline
+from wis.kernel.limits import KERNEL_LIMITS, KernelLimits
+from wis.kernel.model import Bar, Kernel, Space, Sync
+from wis.kernel.ops import BY_CODE, Sig
+from wis.kernel.uniformity import Uniformity, uniformity
+from wis.kernel.verify.memory import MEMORY_TYPES
+from wis.kernel.verify.paths import check_paths
+from wis.kernel.verify.report import Report
+from wis.kernel.verify.structure import check_calls, check_references, check_sizes
+from wis.kernel.verify.types import check_types
+
+__all__ = ["Barriers", "Certificate", "Site", "Uses", "VerifiedKernel", "verify_kernel", "MEMORY_TYPES", "TRAPPING"]
+
+TRAPPING: Final = frozenset({Sig.LOAD, Sig.STORE, Sig.BYTES_LOAD, Sig.BYTES_STORE, Sig.ATOM, Sig.RED, Sig.RAISE})
+"""Ops of these rules may trap."""
+
+_WARP: Final = frozenset({Sig.SHFL, Sig.VOTE, Sig.BALLOT, Sig.MATCH_ANY, Sig.MATCH_ALL, Sig.ACTIVEMASK, Sig.REDUX})
+
+
+class Barriers(IntEnum):
+    """How the threads of a block meet at barriers."""
+
+    NONE = 0  # there are no barriers
+    UNIFORM = 1  # proven: all threads of the block arrive together at every barrier, and none ended before
+    DIVERGENT = 2  # not proven, or barriers with a count
+
+
+class Site(NamedTuple):
+    """An op that may trap: its block and place in ``flat``, and its source line (0: unknown)."""
+
+    block: int
+    op: int
+    line: int
+
+
+class Uses(NamedTuple):
+    """What a kernel has in it, anywhere. ``warp``: ops in which lanes of a warp see each other; ``arena``: accesses by address."""
+
+    warp: bool
+    atomics: bool
+    shared: bool
+    local: bool
+    constants: bool
+    arena: bool
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedKernel:
+    """A kernel that keeps every rule, with what the verifier found out about it.
+
+    ``kernel`` is as given; ``flat`` is it with calls inlined (the definition runs this); ``core`` is ``flat`` with only core ops, block for
+    block, what back ends compile. ``costs[b]``: thread-instructions of block b (of ``flat``, so expansion changes no count). ``sites``: ops
+    of ``flat`` that may trap, in order of code; those of ``core`` come in the same order. ``flow`` and ``uniformity`` are about ``core``.
+    ``aligns``: for every parameter, what the start of its region must be a multiple of, in bytes (1: anything). ``barriers``: how threads
+    meet. ``ordered``: blocks are numbered so that the threads of a warp meet again (see ``is_ordered``).
+    """
+
+    kernel: Kernel
+    flat: Kernel
+    core: Kernel
+    digest: bytes
+    flow: Flow
+    uniformity: Uniformity
+    certificate: Certificate
+    costs: tuple[int, ...]
+    sites: tuple[Site, ...]
+    aligns: tuple[int, ...]
+    barriers: Barriers
+    ordered: bool
+    uses: Uses
+
+
+def verify_kernel(kernel: Kernel, limits: KernelLimits = KERNEL_LIMITS) -> VerifiedKernel:
+    """Check every rule. Raises VerifyError with all findings of the first pass that has any."""
+    report = Report(limits.findings_max)
+    check_sizes(kernel, limits, report)
+    check_references(kernel, limits, report)
+    report.stop()
+    check_types(kernel, report)
+    check_calls(kernel, limits, report)
+    flow = check_paths(kernel, limits, report)
+    report.stop()
+    flat = inline(kernel)
+    if flat is not kernel:
+        flow = analyse(flat.blocks)
+    sites = _sites(flat)
+    if len(sites) > limits.sites_max:
+        report("limit", "kernel", f"{len(sites)} ops that may trap, at most {limits.sites_max} are accepted")
+        report.stop()
+    core = flat
+    same = uniformity(core, flow)
+    return VerifiedKernel(
+        kernel=kernel,
+        flat=flat,
+        core=core,
+        digest=digest(encode_kernel(kernel)),
+        flow=flow,
+        uniformity=same,
+        certificate=certify(flat),
+        costs=tuple(len(block.code) + 1 for block in flat.blocks),
+        sites=sites,
+        aligns=_aligns(flat),
+        barriers=_barriers(flat, same),
+        ordered=is_ordered(flow),
+        uses=_uses(flat),
+    )
+
+
+def _sites(flat: Kernel) -> tuple[Site, ...]:
+    sites, before = [], 0
+    for b, block in enumerate(flat.blocks):
+        for i, op in enumerate(block.code):
+            if BY_CODE[op.op].sig in TRAPPING:
+                sites.append(Site(b, i, flat.lines[before + i] if flat.lines else 0))
+        before += len(block.code)
+    return tuple(sites)
+
+
+def _aligns(flat: Kernel) -> tuple[int, ...]:
+    aligns = [1] * len(flat.params)
+    for block in flat.blocks:
+        for op in block.code:
+            sig = BY_CODE[op.op].sig
+            if sig in TRAPPING and sig is not Sig.RAISE and op.attrs[0] == Space.GLOBAL:
+                count = op.attrs[3] if sig in (Sig.BYTES_LOAD, Sig.BYTES_STORE) else 1
+                aligns[op.attrs[1]] = max(aligns[op.attrs[1]], count * DType(op.attrs[2]).itemsize)
+    return tuple(aligns)
+
+
+def _barriers(flat: Kernel, same: Uniformity) -> Barriers:
+    result = Barriers.NONE
+    for b, block in enumerate(flat.blocks):
+        if isinstance(block.end, Sync | Bar):
+            plain = isinstance(block.end, Bar) or (block.end.count < 0 and not block.end.arrive)
+            result = max(result, Barriers.UNIFORM if plain and b not in same.divergent else Barriers.DIVERGENT)
+    return result
+
+
+def _uses(flat: Kernel) -> Uses:
+    sigs, spaces = set(), set()
+    for block in flat.blocks:
+        for op in block.code:
+            sig = BY_CODE[op.op].sig
+            sigs.add(sig)
+            if sig is Sig.ADDRESS or (sig in TRAPPING and sig is not Sig.RAISE):
+                spaces.add(op.attrs[0])
+    return Uses(
+        warp=not _WARP.isdisjoint(sigs),
+        atomics=Sig.ATOM in sigs or Sig.RED in sigs,
+        shared=Space.SHARED in spaces,
+        local=Space.LOCAL in spaces,
+        constants=Space.CONST in spaces,
+        arena=Space.ARENA in spaces,
+    )
