@@ -41,8 +41,11 @@ _TEMP_BASE: Final = 1 << 59  # below the bases of shared and local memory, above
 
 
 def addresses(bound: BoundProgram, keys: Sequence[int]) -> list[int]:
-    """For every buffer of a program, where pointers that lost their buffer find it: a session's by its handle (``keys``, in order of EXTERNAL
-    and CREATED buffers); a TEMP has no handle and lies by itself."""
+    """For every buffer of a program, where pointers that lost their buffer find it.
+
+    A session's by its handle (``keys``, in order of EXTERNAL
+    and CREATED buffers); a TEMP has no handle and lies by itself.
+    """
     given = iter(keys)
     return [
         _TEMP_BASE + (number << 40) if kind == BufferKind.TEMP else next(given) << ADDRESS_SHIFT

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import llvmlite
@@ -17,55 +18,33 @@ import llvmlite.binding as llvm
 from blake3 import blake3
 
 from jit.cache import ObjectCache
+from jit.compiling.process import CompileProcess
 from jit.errors import ToolchainError
 
-__all__ = ["Toolchain", "c_function"]
+__all__ = ["Toolchain", "c_function", "compile_job"]
 
 _SPLIT_FEATURES = ("avx10.1-256", "avx10.1-512", "avx10.2-256", "avx10.2-512")
 """Features that older LLVM lists for a host but that this one does not know by that name."""
 
 
-class Toolchain:
-    """Compiles for this machine. Addresses stay valid as long as the object lives."""
+class _Host:
+    """This machine as LLVM sees it, and how modules are compiled for it."""
 
-    def __init__(self, cache: ObjectCache) -> None:
+    def __init__(self) -> None:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
         features = {name: on for name, on in llvm.get_host_cpu_features().items() if name not in _SPLIT_FEATURES}
-        flat = ",".join(("+" if on else "-") + name for name, on in sorted(features.items()))
+        self.features = ",".join(("+" if on else "-") + name for name, on in sorted(features.items()))
         self.cpu: str = llvm.get_host_cpu_name()
-        self._cache = cache
-        self._addresses: dict[str, dict[str, int]] = {}
-        target = llvm.Target.from_default_triple()
+        self._target: Any = llvm.Target.from_default_triple()
+        self.triple: str = self._target.triple
+        self._machine = self.machine()
 
-        def machine() -> Any:
-            return target.create_target_machine(cpu=self.cpu, features=flat, opt=3, jit=True)
+    def machine(self) -> Any:
+        return self._target.create_target_machine(cpu=self.cpu, features=self.features, opt=3, jit=True)
 
-        self._machine: Any = machine()
-        # One engine holds all objects, so every symbol must be unique; it owns its machine, which is why that is another one.
-        self._engine: Any = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine())
-        self._seal = "\n".join((llvmlite.__version__, ".".join(map(str, llvm.llvm_version_info)), target.triple, self.cpu, flat))
-        self.compiled = 0
-
-    def functions(self, key: str, names: Sequence[str], text: Callable[[], str], *, optimise: bool = False) -> dict[str, int]:
-        """The addresses of ``names``, defined by the module ``text()``; ``key`` identifies the text, which the cache may make needless.
-
-        Names must be unique among all modules ever given.
-        """
-        seal = blake3(f"{self._seal}\n{optimise}\n{' '.join(names)}\n{key}".encode()).hexdigest()
-        if seal not in self._addresses:
-            body = self._cache.get(seal)
-            if body is None:
-                body = self._compile(text(), optimise)
-                self._cache.put(seal, body)
-            self._addresses[seal] = self._load(body, names)
-        return self._addresses[seal]
-
-    def function(self, key: str, name: str, text: Callable[[], str], *, optimise: bool = False) -> int:
-        """As ``functions``, for a module with one function."""
-        return self.functions(key, (name,), text, optimise=optimise)[name]
-
-    def _compile(self, text: str, optimise: bool) -> bytes:
+    def compile(self, text: str, optimise: bool) -> bytes:
+        """The object of a module. Raises ToolchainError."""
         try:
             module = llvm.parse_assembly(text)
             module.verify()
@@ -76,9 +55,62 @@ class Toolchain:
             options.loop_vectorization = True
             builder = llvm.create_pass_builder(self._machine, options)
             builder.getModulePassManager().run(module, builder)
-        self.compiled += 1
         body: bytes = self._machine.emit_object(module)
         return body
+
+
+@cache
+def _this_host() -> _Host:
+    return _Host()
+
+
+def compile_job(payload: bytes) -> bytes:
+    """A job of the compile process: one byte (optimise or not) and the text of a module in, its object out."""
+    return _this_host().compile(payload[1:].decode(), payload[:1] == b"\1")
+
+
+class Toolchain:
+    """Compiles for this machine. Addresses stay valid as long as the object lives.
+
+    ``guard``: what compiles the modules that are declared foreign; None: they are compiled here like all others.
+    """
+
+    def __init__(self, cache: ObjectCache, guard: CompileProcess | None = None) -> None:
+        self._host = _Host()
+        self.cpu = self._host.cpu
+        self._cache = cache
+        self._guard = guard
+        self._addresses: dict[str, dict[str, int]] = {}
+        # One engine holds all objects, so every symbol must be unique; it owns its machine, which is why that is another one.
+        self._engine: Any = llvm.create_mcjit_compiler(llvm.parse_assembly(""), self._host.machine())
+        version = ".".join(map(str, llvm.llvm_version_info))
+        self._seal = "\n".join((llvmlite.__version__, version, self._host.triple, self.cpu, self._host.features))
+        self.compiled = 0
+
+    def functions(
+        self, key: str, names: Sequence[str], text: Callable[[], str], *, optimise: bool = False, foreign: bool = False
+    ) -> dict[str, int]:
+        """The addresses of ``names``, defined by the module ``text()``; ``key`` identifies the text, which the cache may make needless.
+
+        Names must be unique among all modules ever given. ``foreign``: the text was made from what a stranger wrote; raises KernelRefused
+        when its compilation takes more than it may.
+        """
+        seal = blake3(f"{self._seal}\n{optimise}\n{' '.join(names)}\n{key}".encode()).hexdigest()
+        if seal not in self._addresses:
+            body = self._cache.get(seal)
+            if body is None:
+                self.compiled += 1
+                if foreign and self._guard is not None:
+                    body = self._guard.compile("llvm", (b"\1" if optimise else b"\0") + text().encode())
+                else:
+                    body = self._host.compile(text(), optimise)
+                self._cache.put(seal, body)
+            self._addresses[seal] = self._load(body, names)
+        return self._addresses[seal]
+
+    def function(self, key: str, name: str, text: Callable[[], str], *, optimise: bool = False) -> int:
+        """As ``functions``, for a module with one function."""
+        return self.functions(key, (name,), text, optimise=optimise)[name]
 
     def _load(self, body: bytes, names: Sequence[str]) -> dict[str, int]:
         self._engine.add_object_file(llvm.ObjectFileRef.from_data(body))

@@ -1,0 +1,122 @@
+"""The executor's side of the compile process: one job at a time, with a deadline; a process that dies or overruns is replaced.
+
+May live here: the process's life. May not: what is compiled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import struct
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from jit.errors import KernelRefused
+
+__all__ = ["CompileLimits", "CompileProcess"]
+
+_PIPE_BYTES: Final = 1 << 20
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(tuple[bool, bytes]).decode
+
+
+@dataclass(frozen=True, slots=True)
+class CompileLimits:
+    """What one job may take: wall time, and the address space of the process."""
+
+    wall_ms: int = 20_000
+    address_space_bytes: int = 8 << 30
+
+
+class CompileProcess:
+    """Any thread may call ``compile``; jobs wait for each other. The process is started by the first one, or by ``warm``."""
+
+    def __init__(self, limits: CompileLimits = CompileLimits()) -> None:  # frozen
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def compile(self, job: str, payload: bytes) -> bytes:
+        """The result of ``job`` (a name of ``jobs.JOBS``). Raises KernelRefused when the compiler refuses the input, dies, or takes more
+        than it may."""
+        with self._lock:
+            process = self._running()
+            body = _encode((job, payload))
+            deadline_s = time.monotonic() + self._limits.wall_ms / 1000
+            try:
+                answer = _exchange(process, struct.pack("<I", len(body)) + body, deadline_s)
+            except TimeoutError:
+                self._stop()
+                raise KernelRefused(f"compiling took more than {self._limits.wall_ms} ms; make the kernel smaller") from None
+            except (EOFError, BrokenPipeError):
+                self._stop()
+                text = "the compiler gave up on this kernel (it ran out of memory, or aborted); make the kernel smaller"
+                raise KernelRefused(text) from None
+        done, result = _decode(answer)
+        if not done:
+            raise KernelRefused(f"the compiler refused this kernel: {result.decode(errors='replace')}")
+        return result
+
+    def warm(self) -> None:
+        """Start the process, so that the first job need not."""
+        with self._lock:
+            self._running()
+
+    def close(self) -> None:
+        """End the process. Safe to call twice."""
+        with self._lock:
+            self._stop()
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is not None and self._process.poll() is not None:
+            self._stop()
+        if self._process is None:
+            command = [sys.executable, "-P", "-m", "jit.compiling.worker", str(self._limits.address_space_bytes)]
+            # Unbuffered, and in a group of its own: a Ctrl-C at the terminal is the executor's business.
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True)
+        return self._process
+
+    def _stop(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    with contextlib.suppress(OSError):
+                        pipe.close()
+
+
+def _exchange(process: subprocess.Popen[bytes], request: bytes, deadline_s: float) -> bytes:
+    """Write ``request``, read one frame. Raises TimeoutError past the deadline, EOFError or BrokenPipeError when the process ends."""
+    assert process.stdin is not None and process.stdout is not None, "opened as pipes"
+    rest, received = memoryview(request), bytearray()
+    out, back = process.stdin.fileno(), process.stdout.fileno()
+    os.set_blocking(out, False)
+    with selectors.DefaultSelector() as selector:
+        selector.register(out, selectors.EVENT_WRITE)
+        selector.register(back, selectors.EVENT_READ)
+        while True:
+            left_s = deadline_s - time.monotonic()
+            ready = selector.select(left_s) if left_s > 0 else []
+            if not ready:
+                raise TimeoutError
+            for key, _ in ready:
+                if key.fd == out:
+                    rest = rest[os.write(out, rest[:_PIPE_BYTES]) :]
+                    if not rest:
+                        selector.unregister(out)
+                    continue
+                data = os.read(back, _PIPE_BYTES)
+                if not data:
+                    raise EOFError
+                received += data
+                if len(received) >= 4 and len(received) - 4 >= struct.unpack_from("<I", received)[0]:
+                    return bytes(received[4:])
