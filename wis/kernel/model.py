@@ -19,9 +19,9 @@ __all__ = [
 KERNEL_VERSION: Final = 2
 WARP: Final = 32
 """Threads that run together: thread ``t`` of a block is lane ``t % 32`` of warp ``t // 32``."""
-SHARED_BASE: Final = 1 << 60
+SHARED_BASE: Final = 1 << 62
 """Address of the block's shared memory in the space ARENA."""
-LOCAL_BASE: Final = 1 << 61
+LOCAL_BASE: Final = 3 << 61
 """Address of the thread's local memory in the space ARENA."""
 ADDRESS_SHIFT: Final = 20
 """A session's buffer with handle ``h`` has the address ``h << 20``, at the client and on every node."""
