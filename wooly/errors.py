@@ -27,6 +27,8 @@ __all__ = [
     "OutOfFuelError",
     "KernelError",
     "UnsupportedOperation",
+    "CompileError",
+    "ToolchainMissing",
     "ForkError",
     "ForeignPointerError",
     "RefusedError",
@@ -100,6 +102,18 @@ class KernelError(DeviceError):
 
 class UnsupportedOperation(DeviceError, NotImplementedError):
     """An operation the device lacks, with falling back to the CPU switched off or impossible."""
+
+
+class CompileError(WoolyError):
+    """The user's CUDA source does not compile; ``log`` is the compiler's."""
+
+    def __init__(self, message: str, *, log: str = "") -> None:
+        super().__init__(message)
+        self.log = log
+
+
+class ToolchainMissing(WoolyError):
+    """The compiler for CUDA sources is not installed; the message says how to get it."""
 
 
 class ForkError(DeviceError):
