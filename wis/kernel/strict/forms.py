@@ -1,0 +1,37 @@
+"""Which function has a strict form in which type. May live here: the table. May not: the functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Final
+
+from wis.kernel.model import Function, RegType
+from wis.kernel.ops import BY_NAME
+from wis.kernel.strict import circular, exponential, logarithm, power
+from wis.kernel.strict.trace import Value, trace
+
+__all__ = ["STRICT_FORMS", "strict_form"]
+
+STRICT_FORMS: Final[dict[tuple[str, RegType], Callable[..., Value]]] = {
+    (f.__name__, RegType.F32): f
+    for f in (
+        *(exponential.exp, exponential.exp2, exponential.exp10, exponential.expm1, exponential.sigmoid),
+        *(exponential.sinh, exponential.cosh, exponential.tanh),
+        *(logarithm.log, logarithm.log2, logarithm.log10, logarithm.log1p),
+        *(circular.sin, circular.cos, circular.tan),
+        power.rsqrt,
+    )
+}
+"""How each is written, by name and type."""
+
+
+@cache
+def strict_form(name: str, type_: RegType) -> Function | None:
+    """The form of a named function: one block of core ops, ended by ret, or None when it has no strict form in this type.
+
+    ``ins`` are its arguments, which it does not write; ``outs`` is one register, written by the last op only, so it may be an argument's when
+    the form is put in place. All other registers are temporaries.
+    """
+    rule = STRICT_FORMS.get((name, type_))
+    return None if rule is None else trace(name, rule, (type_,) * BY_NAME[name].n_ins)
