@@ -26,6 +26,8 @@ __all__ = [
     "DeviceAssertError",
     "OutOfFuelError",
     "KernelError",
+    "KernelArgumentError",
+    "KernelLaunchError",
     "UnsupportedOperation",
     "CompileError",
     "ToolchainMissing",
@@ -98,6 +100,14 @@ class OutOfFuelError(DeviceError):
 
 class KernelError(DeviceError):
     """The user's script: the node's device cannot run a kernel, or compiling it took more time or memory than is allowed."""
+
+
+class KernelArgumentError(DeviceError, TypeError):
+    """The user's script: a kernel was given too few or too many arguments, or one of the wrong kind; the message names it."""
+
+
+class KernelLaunchError(DeviceError, ValueError):
+    """The user's script: grid, block, shared memory or alignment of a launch are beyond what a kernel or any node accepts."""
 
 
 class UnsupportedOperation(DeviceError, NotImplementedError):

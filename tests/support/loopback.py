@@ -12,11 +12,14 @@ from blake3 import blake3
 
 from bus_schemas.session import DeviceInfo, NodeInfo, SessionOpened
 from wis.encoding import decode_program
+from wis.kernel.encoding import decode_kernel
+from wis.kernel.verify import VerifiedKernel, verify_kernel
+from wis.launches import addresses
 from wis.limits import LIMITS
 from wis.program import BufferKind
 from wis.reference import run
 from wis.verify import Verified, verify
-from wooly.errors import DeviceAssertError, from_fault
+from wooly.errors import DeviceAssertError, OutOfFuelError, from_fault
 from wooly.link import Flush, ReadBytes, Ticket
 
 __all__ = ["LoopbackLink"]
@@ -44,6 +47,7 @@ class LoopbackLink:
         self._lenient = False
         self._verified: dict[tuple[bytes, bytes], Verified] = {}
         self._latest: dict[bytes, Verified] = {}  # by program: other dims of it need little checking
+        self._kernels: dict[bytes, VerifiedKernel] = {}
         self._memory: _Memory = _EngineMemory(engine) if engine is not None else _ReferenceMemory()
 
     @property
@@ -60,7 +64,7 @@ class LoopbackLink:
         ticket = Ticket(self.seq)
         try:
             self._execute(flush, ticket)
-        except DeviceAssertError as fault:  # found while executing: a node answers later, so it shows at the next call
+        except (DeviceAssertError, OutOfFuelError) as fault:  # found while executing: a node answers later, so it shows at the next call
             self._fault = fault
         return ticket
 
@@ -90,9 +94,9 @@ class LoopbackLink:
             memory.write(handle, bytes(data))
             self.wire_bytes += len(data)
         if flush.program:
-            trap = memory.run(self._verify(flush), flush.scalars, flush.handles)
-            if trap:
-                raise from_fault("DeviceAssertError", f"device-side assert triggered: {trap}")
+            fault = memory.run(self._verify(flush), flush.scalars, flush.handles)
+            if fault is not None:
+                raise from_fault(*fault)
         ticket.answer = [memory.read(*read) for read in flush.reads]
         for handle in flush.frees:
             if not (self._lenient and handle not in memory.handles):
@@ -110,9 +114,17 @@ class LoopbackLink:
         if verified is None:
             like = self._latest.get(flush.program)
             program = like.bound.program if like is not None else decode_program(self.programs[flush.program])
-            verified = verify(program, self.dims[flush.dims_digest], LIMITS, like)
+            verified = verify(program, self.dims[flush.dims_digest], LIMITS, like, self._kernels_of(flush))
             self._verified[key] = self._latest[flush.program] = verified
         return verified
+
+    def _kernels_of(self, flush: Flush) -> dict[bytes, VerifiedKernel]:
+        for digest, body in flush.kernels:
+            if digest not in self._kernels:
+                assert blake3(body).digest() == digest, "digest does not name its body"
+                self._kernels[digest] = verify_kernel(decode_kernel(body))
+                self.wire_bytes += len(body)
+        return self._kernels
 
 
 class _Memory:
@@ -132,14 +144,20 @@ class _Memory:
     def free(self, handle: int) -> None:
         raise NotImplementedError
 
-    def run(self, verified: Verified, scalars: Any, handles: Any) -> str | None:
+    def run(self, verified: Verified, scalars: Any, handles: Any) -> tuple[str, str] | None:
         raise NotImplementedError
 
     def close(self) -> None:
         raise NotImplementedError
 
 
+def _trap(text: str) -> tuple[str, str]:
+    return "DeviceAssertError", f"device-side assert triggered: {text}"
+
+
 class _ReferenceMemory(_Memory):
+    fuel = 1 << 26  # thread-instructions of one launch
+
     def __init__(self) -> None:
         self._buffers: dict[int, np.ndarray[Any, np.dtype[np.uint8]]] = {}
 
@@ -162,7 +180,7 @@ class _ReferenceMemory(_Memory):
     def free(self, handle: int) -> None:
         del self._buffers[handle]
 
-    def run(self, verified: Verified, scalars: Any, handles: Any) -> str | None:
+    def run(self, verified: Verified, scalars: Any, handles: Any) -> tuple[str, str] | None:
         bound = verified.bound
         left = iter(handles)
         buffers: list[np.ndarray[Any, np.dtype[np.uint8]] | None] = []
@@ -177,8 +195,10 @@ class _ReferenceMemory(_Memory):
             assert buffer.size >= nbytes, f"buffer {handle} holds {buffer.size} bytes, the program needs {nbytes}"
             buffers.append(buffer)
         assert next(left, None) is None, "more handles than buffers"
-        traps = run(verified, scalars, buffers)
-        return str(traps) if traps else None
+        traps = run(verified, scalars, buffers, self.fuel, addresses(bound, handles))
+        if traps.out_of_fuel:
+            return "OutOfFuel", f"kernel {traps.out_of_fuel}"
+        return _trap("; ".join(traps.texts) or str(traps)) if traps else None
 
     def close(self) -> None:
         self._buffers.clear()
@@ -206,14 +226,15 @@ class _EngineMemory(_Memory):
         self.handles.remove(handle)
         self._space.free(handle)
 
-    def run(self, verified: Verified, scalars: Any, handles: Any) -> str | None:
+    def run(self, verified: Verified, scalars: Any, handles: Any) -> tuple[str, str] | None:
         entry = self._prepared.get(id(verified))
         if entry is None:
             entry = self._prepared[id(verified)] = (verified, self._engine.prepare(verified))
         launch = self._space.run(entry[1], list(scalars), list(handles))
         self.handles.update(handles)
-        trap: str | None = launch.trap
-        return trap
+        if launch.out_of_fuel:
+            return "OutOfFuel", launch.out_of_fuel
+        return _trap(launch.trap) if launch.trap else None
 
     def close(self) -> None:
         self._space.close()

@@ -21,7 +21,7 @@ def session(**changes: object) -> SessionOpened:
 
 
 def test_the_public_names() -> None:
-    assert sorted(wooly.__all__) == ["__version__", "errors", "stats"]
+    assert sorted(wooly.__all__) == ["RawKernel", "RawModule", "__version__", "errors", "stats"]
     assert set(wooly.stats()) >= {"ops", "batches", "waits", "wire_bytes", "fallbacks"}
 
 

@@ -20,12 +20,14 @@ from typing import Final
 from wis.dtypes import DType
 from wis.encoding import digest, encode_program
 from wis.limits import LIMITS
-from wis.program import VERSION, BufferKind, Imm, Instr, Program, Ref
+from wis.ops import BY_NAME
+from wis.program import KERNELS_VERSION, VERSION, BufferKind, Imm, Instr, Program, Ref
 from wooly.device.lowering.template import Counter, Seed, Template
 from wooly.device.lowering.values import Derived, Number, ScalarArg
 
 __all__ = ["Stencil", "Record", "Built", "Wired", "ProgramCache", "TooLarge", "wire"]
 
+_LAUNCH: Final = BY_NAME["launch"].code
 EXTERNAL, CREATED, TEMP = int(BufferKind.EXTERNAL), int(BufferKind.CREATED), int(BufferKind.TEMP)
 
 Evaluate = Callable[[Sequence[Number]], Sequence[Number]]
@@ -43,13 +45,17 @@ class Stencil:
     slots after those are ``constants``. A stencil that draws random numbers finds (seed, offset) behind its other arguments.
     """
 
-    __slots__ = ("code", "constants", "dims", "evaluate", "n_dynamic", "n_handles", "n_ins", "needs", "rng_counters", "structure", "temps")
+    __slots__ = (
+        "code", "constants", "dims", "evaluate", "kernels", "n_dynamic", "n_handles", "n_ins", "needs", "rng_counters", "structure",
+        "temps",
+    )  # fmt: skip
 
     def __init__(self, template: Template) -> None:
         self.n_ins = template.n_ins
         positions = _positions(template)
         self.n_handles = template.n_ins + sum(out is not None for out in template.outs)
         self.temps = template.temps
+        self.kernels = template.kernels
         self.dims = template.dims
         self.rng_counters = template.rng_counters
         dynamic = [i for i, source in enumerate(template.sources) if not isinstance(source, _NUMBERS)]
@@ -59,7 +65,8 @@ class Stencil:
         self.evaluate = _evaluator(template, dynamic)
         slots = {old: new for new, old in enumerate((*dynamic, *constant))}
         self.code = tuple(_renamed(instr, positions, slots) for instr in template.code)
-        self.structure = _STRUCTURES.setdefault((self.code, self.constants, self.n_dynamic, len(self.temps)), len(_STRUCTURES))
+        structure = (self.code, self.constants, self.n_dynamic, len(self.temps), tuple([name for name, _ in self.kernels]))
+        self.structure = _STRUCTURES.setdefault(structure, len(_STRUCTURES))
         self.needs = _needs(template, positions, self.n_handles)
 
 
@@ -162,7 +169,7 @@ def wire(records: Sequence[Record], freed: set[int]) -> Wired:
 
 @dataclass(slots=True)
 class Built:
-    """A program and its dims as they travel, and how to fill in one use of them."""
+    """A program, its dims and its kernels as they travel, and how to fill in one use of them."""
 
     program: bytes
     program_body: bytes
@@ -171,6 +178,7 @@ class Built:
     keep: bytes
     dynamic: tuple[int, ...]
     constants: tuple[Number, ...]
+    kernels: tuple[tuple[bytes, bytes], ...]
 
     def handles(self, order: Sequence[int]) -> list[int]:
         """The handles of EXTERNAL and CREATED buffers, in buffer order."""
@@ -194,6 +202,7 @@ class _Structure:
     keep: bytes
     dynamic: tuple[int, ...]
     constants: tuple[Number, ...]
+    kernels: tuple[tuple[bytes, bytes], ...]
 
 
 class ProgramCache:
@@ -213,7 +222,8 @@ class ProgramCache:
             return built
         structure = self._structure(wired)
         dims = _dims(wired)
-        built = Built(structure.program, structure.body, digest(dims), dims, structure.keep, structure.dynamic, structure.constants)
+        s = structure
+        built = Built(s.program, s.body, digest(dims), dims, s.keep, s.dynamic, s.constants, s.kernels)
         self._built[key] = built
         if len(self._built) > self._n_built:
             self._built.popitem(last=False)
@@ -247,19 +257,34 @@ def _build(wired: Wired) -> _Structure:
         raise TooLarge
     wiring = array("i")
     wiring.frombytes(wired.wiring)
+    kernels: dict[tuple[bytes, bytes], int] = {}
     code: list[Instr] = []
     at, temp, scalar = 0, len(wired.kinds), 0
     for stencil in wired.stencils:
         buffers = [*wiring[at : at + stencil.n_handles], *range(temp, temp + len(stencil.temps))]
         slots = {i: scalar + i for i in range(stencil.n_dynamic)}
         slots.update({stencil.n_dynamic + i: constants[type(v), repr(v)] for i, v in enumerate(stencil.constants)})
-        code += [_renamed(instr, buffers, slots) for instr in stencil.code]
+        renamed = [_renamed(instr, buffers, slots) for instr in stencil.code]
+        code += [_rename_kernel(instr, stencil, kernels) for instr in renamed] if stencil.kernels else renamed
         at, temp, scalar = at + stencil.n_handles, temp + len(stencil.temps), scalar + stencil.n_dynamic
-    program = Program(VERSION, (*wired.kinds, *[TEMP] * n_temps), n_scalars + len(values), tuple(code))
+    if len(kernels) > LIMITS.kernels_max:
+        raise TooLarge
+    version = KERNELS_VERSION if kernels else VERSION
+    program = Program(
+        version, (*wired.kinds, *[TEMP] * n_temps), n_scalars + len(values), tuple(code), tuple([name for name, _ in kernels])
+    )
     body = encode_program(program)
     keep = bytes([kind != TEMP for kind in wired.kinds])
     dynamic = tuple([i for i, s in enumerate(wired.stencils) if s.evaluate is not None])
-    return _Structure(digest(body), body, keep, dynamic, tuple(values))
+    return _Structure(digest(body), body, keep, dynamic, tuple(values), tuple(kernels))
+
+
+def _rename_kernel(instr: Instr, stencil: Stencil, kernels: dict[tuple[bytes, bytes], int]) -> Instr:
+    """A launch names its kernel by the place among the program's."""
+    if instr.op != _LAUNCH:
+        return instr
+    number = kernels.setdefault(stencil.kernels[instr.attrs[0]], len(kernels))
+    return Instr(instr.op, instr.outs, instr.ins, (number, *instr.attrs[1:]))
 
 
 def _dims(wired: Wired) -> bytes:

@@ -148,6 +148,7 @@ class Recorder:
             flush.dims_digest, flush.dims = built.dims_digest, built.dims
             flush.handles = built.handles(wired.order)
             flush.scalars = built.scalars(records)
+            flush.kernels = built.kernels
             used = dead.intersection(wired.order)
             dead.difference_update(wired.temps())
         if dead:

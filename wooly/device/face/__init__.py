@@ -13,6 +13,7 @@ from wooly.device.face import (
     autocast,
     bindings,
     comm,
+    compiled,
     cuda,
     devices,
     factories,
@@ -61,5 +62,6 @@ def patch(api: RecorderApi, device_count: int = 1) -> None:
     guard.lend()
     for part in (
         bindings, cuda, comm, streams, generators, accelerator, legacy, tensors, storages, foreign, factories, autocast, rnn, switches,
+        compiled,
     ):  # fmt: skip
         part.patch(face)

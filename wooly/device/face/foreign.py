@@ -16,7 +16,7 @@ from typing import Any, Final, NoReturn
 import torch
 from torch import Tensor
 
-from wooly.device.backend import TensorBase, is_ours
+from wooly.device.backend import TensorBase, is_ours, storage_of
 from wooly.device.face.api import Face, put, wrapping
 from wooly.errors import ForeignPointerError
 
@@ -58,10 +58,16 @@ class DevicePointer:
     So ``a.data_ptr() == b.data_ptr()`` works, and ``ctypes.c_void_p(a.data_ptr())`` is an error instead of a crash.
     """
 
-    __slots__ = ("_address",)
+    __slots__ = ("_address", "storage")
 
-    def __init__(self, address: int) -> None:
+    def __init__(self, address: int, storage: Any = None) -> None:
         self._address = address
+        self.storage = storage
+
+    @property
+    def address(self) -> int:
+        """For launches of kernels, which find the memory by ``storage``."""
+        return self._address
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, DevicePointer):
@@ -79,10 +85,10 @@ class DevicePointer:
 
     def __sub__(self, other: DevicePointer | int) -> DevicePointer | int:
         """Bytes between two pointers; a number of bytes before this one."""
-        return self._address - other._address if isinstance(other, DevicePointer) else DevicePointer(self._address - other)
+        return self._address - other._address if isinstance(other, DevicePointer) else DevicePointer(self._address - other, self.storage)
 
     def __add__(self, nbytes: int) -> DevicePointer:
-        return DevicePointer(self._address + nbytes)
+        return DevicePointer(self._address + nbytes, self.storage)
 
     __radd__ = __add__
 
@@ -115,7 +121,7 @@ def _pointers() -> None:
         if module.partition(".")[0] in IDENTITY_USERS:
             return address
         if not any(part in caller.f_code.co_filename for part in _INSTALLED):
-            return DevicePointer(address)
+            return DevicePointer(address, storage_of(self))
         raise ForeignPointerError(f"data_ptr() of a cuda tensor cannot be given to {module or 'this code'}: {_INSTEAD}")
 
     put(Tensor, "data_ptr", data_ptr)

@@ -38,6 +38,7 @@ class Template:
 
     ``outs[i]`` lives in slot ``n_ins + i`` (None: torch gives no tensor there); ``temps[i]`` (bytes) in ``n_ins + len(outs) + i``.
     ``rng_counters``: how far the generator's offset advances each time the template is used; 0 when it draws nothing.
+    ``kernels``: digest and bytes of what its launches name by their place here.
     """
 
     n_ins: int
@@ -47,6 +48,7 @@ class Template:
     dims: bytes
     sources: tuple[Source, ...]
     rng_counters: int
+    kernels: tuple[tuple[bytes, bytes], ...] = ()
 
     @property
     def n_scalars(self) -> int:

@@ -1,0 +1,181 @@
+"""``wooly.RawKernel`` and ``wooly.RawModule``: kernels written in CUDA C++, called as CuPy's classes of these names are.
+
+May live here: the classes users see. May not: compiling (build), arguments, recording (launch).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from wis.dtypes import DType
+from wis.kernel.module import Entry
+from wis.kernel.verify import Certificate
+from wooly.errors import CompileError
+from wooly.kernels.arguments import Region, bind_arguments, region_of
+from wooly.kernels.build import Built, build_cuda, build_ptx, load_wis
+from wooly.kernels.launch import Launcher, dim3
+
+__all__ = ["RawKernel", "RawModule"]
+
+Sizes = int | Sequence[int]
+
+
+class _Variables:
+    """A loaded module's ``__device__`` and ``__constant__`` variables: buffers that live as long as it does."""
+
+    def __init__(self, built: Built) -> None:
+        self._built = built
+        self._tensors: list[torch.Tensor] | None = None
+
+    def tensors(self) -> list[torch.Tensor]:
+        """One u8 tensor on the device for each, made at the first call."""
+        if self._tensors is None:
+            self._tensors = [_uploaded(v.data, v.nbytes) for v in self._built.module.variables]
+        return self._tensors
+
+    def regions(self) -> list[Region]:
+        return [region_of(tensor) for tensor in self.tensors()]
+
+    def get(self, name: str) -> torch.Tensor:
+        for variable, tensor in zip(self._built.module.variables, self.tensors(), strict=True):
+            if variable.name == name:
+                return tensor
+        there = ", ".join(v.name for v in self._built.module.variables) or "none"
+        raise CompileError(f"there is no variable {name!r} in this module, which has: {there}")
+
+
+def _uploaded(data: bytes, nbytes: int) -> torch.Tensor:
+    whole = torch.zeros(nbytes, dtype=torch.uint8)
+    if data:
+        whole[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    return whole.to("cuda")
+
+
+class RawKernel:
+    """A kernel from CUDA C++ source.
+
+    ``kernel(grid, block, args, shared_mem=0)`` runs it, in order with the torch operations before and after it. ``grid`` and ``block`` are
+    one to three sizes; ``args`` holds a cuda tensor (its memory from the first element on), a ``data_ptr()`` or None for every pointer,
+    numbers for scalars, and a NumPy record or bytes for a struct; ``shared_mem`` is the dynamic shared memory in bytes.
+
+    ``options`` are the compiler's (``-DN=4``, ``--fmad=false``, ``-I...``); ``-use_fast_math`` means the device's own math functions
+    instead of those that give the same bits everywhere. Compiled at the first use, without a GPU; the result is kept on disk.
+
+    Raises CompileError (source or unsupported constructs, with their line), KernelArgumentError, KernelLaunchError.
+    """
+
+    def __init__(self, code: str, name: str, options: Sequence[str] = (), backend: str = "nvrtc", **unused: Any) -> None:
+        if backend not in ("nvrtc", "nvcc"):
+            raise ValueError(f"backend {backend!r}: kernels are compiled by nvrtc")
+        self.code, self.name, self.options = code, name, tuple(options)
+        self._loaded: _Function | None = None
+
+    def compile(self, log_stream: Any = None) -> None:
+        """Compile now instead of at the first call."""
+        self._function()
+
+    def __call__(self, grid: Sizes, block: Sizes, args: Sequence[Any] = (), *, shared_mem: int = 0, **unused: Any) -> None:
+        self._function()(grid, block, args, shared_mem=shared_mem)
+
+    @property
+    def max_threads_per_block(self) -> int:
+        return self._function().launcher.verified.kernel.threads_max
+
+    @property
+    def shared_size_bytes(self) -> int:
+        """Static shared memory."""
+        return sum(array.n * DType(array.dtype).itemsize for array in self._function().launcher.verified.kernel.shared)
+
+    @property
+    def local_size_bytes(self) -> int:
+        """Local memory of a thread."""
+        return self._function().launcher.verified.kernel.local_bytes
+
+    @property
+    def certificate(self) -> Certificate:
+        """Whether a launch may be cut into pieces, and why not."""
+        return self._function().launcher.verified.certificate
+
+    def _function(self) -> _Function:
+        if self._loaded is None:
+            built = build_cuda(self.code, self.options, (self.name,))
+            self._loaded = _Function(built, built.entry(self.name), _Variables(built))
+        return self._loaded
+
+    def __repr__(self) -> str:
+        return f"<wooly.RawKernel {self.name}>"
+
+
+class _Function:
+    """A kernel of a loaded module."""
+
+    def __init__(self, built: Built, entry: Entry, variables: _Variables) -> None:
+        self.entry = entry
+        self._variables = variables
+        self.launcher = Launcher(built.verified(entry))
+
+    def __call__(self, grid: Sizes, block: Sizes, args: Sequence[Any] = (), *, shared_mem: int = 0, **unused: Any) -> None:
+        given = bind_arguments(self.entry, args, self._variables.regions())
+        self.launcher.launch(dim3("grid", grid), dim3("block", block), given, int(shared_mem))
+
+
+class RawModule:
+    """Several kernels and the variables they share, from CUDA C++ (``code``), or from a ``.cu``, ``.ptx`` or ``.wis`` file (``path``).
+
+    ``name_expressions`` instantiate templates: ``RawModule(code=..., name_expressions=["scale<float>"]).get_function("scale<float>")``.
+    """
+
+    def __init__(
+        self,
+        code: str | None = None,
+        *,
+        path: str | Path | None = None,
+        options: Sequence[str] = (),
+        backend: str = "nvrtc",
+        name_expressions: Sequence[str] | None = None,
+        **unused: Any,
+    ) -> None:
+        if (code is None) == (path is None):
+            raise ValueError("give either code or path")
+        if backend not in ("nvrtc", "nvcc"):
+            raise ValueError(f"backend {backend!r}: kernels are compiled by nvrtc")
+        self.code, self.path, self.options = code, path, tuple(options)
+        self.name_expressions = tuple(name_expressions or ())
+        self._loaded: tuple[Built, _Variables] | None = None
+        self._functions: dict[str, _Function] = {}
+
+    def compile(self, log_stream: Any = None) -> None:
+        """Compile now instead of at the first use."""
+        self._module()
+
+    def get_function(self, name: str) -> _Function:
+        """The kernel called ``name``, to be called as a RawKernel is. Raises CompileError when there is none."""
+        if name not in self._functions:
+            built, variables = self._module()
+            self._functions[name] = _Function(built, built.entry(name), variables)
+        return self._functions[name]
+
+    def get_global(self, name: str) -> torch.Tensor:
+        """The memory of a ``__device__`` or ``__constant__`` variable: a u8 tensor on the device, which every launch sees; ``view`` it."""
+        return self._module()[1].get(name)
+
+    def _module(self) -> tuple[Built, _Variables]:
+        if self._loaded is None:
+            built = _read(Path(self.path), self.options, self.name_expressions) if self.path is not None else None
+            if built is None:
+                assert self.code is not None, "one of the two was given"
+                built = build_cuda(self.code, self.options, self.name_expressions)
+            self._loaded = built, _Variables(built)
+        return self._loaded
+
+
+def _read(path: Path, options: Sequence[str], names: Sequence[str]) -> Built:
+    if path.suffix == ".wis":
+        return load_wis(path.read_bytes())
+    if path.suffix == ".ptx":
+        return build_ptx(path.read_text(), file=path.name)
+    return build_cuda(path.read_text(), options, names, file=path.name)
