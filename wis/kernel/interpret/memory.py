@@ -1,0 +1,190 @@
+"""The memories that threads of a batch reach, and what an access does.
+
+An access is judged in bytes: outside of its memory as a whole, then misaligned; what is neither is carried out. Loads that are not give
+zeros, stores nothing, and both trap. May live here: places, loads, stores. May not: read-modify-write (atomics), who runs when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wis.dtypes import DType
+from wis.kernel.interpret.scalar import Array
+from wis.kernel.layout import shared_bytes, shared_offsets
+from wis.kernel.model import LOCAL_BASE, SHARED_BASE, BufferParam, Kernel, Space, TrapKind
+from wis.kernel.model import Access as Rights
+
+__all__ = ["Access", "Memory", "Region", "Typed"]
+
+Indices = npt.NDArray[np.int64]
+Typed = tuple[int, int, int]  # space, which, element type
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Whose access it is: what is told about traps, the threads (numbers in the batch), the number of the op among those that trap."""
+
+    trap: Callable[[TrapKind, Indices, int], None]
+    threads: Indices
+    site: int
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """One memory. ``data`` holds it once (``stride`` 0) or every ``stride`` bytes for every unit of ``per`` threads; it starts ``start``
+    bytes into its unit. Starts and strides are multiples of 16."""
+
+    data: npt.NDArray[np.uint8]
+    nbytes: int
+    rights: int
+    per: int = 1
+    stride: int = 0
+    start: int = 0
+
+    def elements(self, dtype: int) -> Array:
+        """The data as elements, bools as bytes."""
+        kind = np.dtype(np.uint8) if dtype == DType.BOOL else DType(dtype).numpy
+        return self.data[: len(self.data) // kind.itemsize * kind.itemsize].view(kind)
+
+    def index(self, place: Array, itemsize: int, threads: Indices) -> Array:
+        """Where the elements at byte offsets ``place`` of these threads are in ``elements``."""
+        if not self.stride:
+            return place // itemsize
+        return (place + (threads // self.per * self.stride + self.start)) // itemsize
+
+
+_BOTH = int(Rights.READ_WRITE)
+
+
+class Memory:
+    """Everything that the threads of a batch reach. ``buffers``: u8 arrays by parameter; ``addresses``: of parameters, for ARENA."""
+
+    def __init__(
+        self, kernel: Kernel, buffers: dict[int, Array], addresses: Sequence[int], blocks: int, threads: int, dynamic_bytes: int
+    ) -> None:
+        self._addresses = addresses
+        self._global = {
+            n: Region(data, len(data), param.access) for n, data in buffers.items() if isinstance(param := kernel.params[n], BufferParam)
+        }
+        total = shared_bytes(kernel, dynamic_bytes)
+        stride = -(-total // 16) * 16
+        shared = np.zeros(blocks * stride, np.uint8)
+        self._offsets = shared_offsets(kernel)
+        ends = [offset + array.n * DType(array.dtype).itemsize for offset, array in zip(self._offsets, kernel.shared, strict=True)]
+        ends[-1:] = [total] if ends else []
+        self._shared = [Region(shared, end - start, _BOTH, threads, stride, start) for start, end in zip(self._offsets, ends, strict=True)]
+        local_stride = -(-kernel.local_bytes // 16) * 16
+        self._local = Region(np.zeros(blocks * threads * local_stride, np.uint8), kernel.local_bytes, _BOTH, 1, local_stride)
+        self._const = Region(np.frombuffer(kernel.constants, np.uint8), len(kernel.constants), int(Rights.READ))
+        self._arena = [(addresses[n], region) for n, region in self._global.items()]
+        self._arena += [(SHARED_BASE, Region(shared, total, _BOTH, threads, stride)), (LOCAL_BASE, self._local)]
+
+    def address(self, space: int, which: int) -> int:
+        """Of a memory's first byte, in ARENA."""
+        if space == Space.GLOBAL:
+            return self._addresses[which]
+        return SHARED_BASE + self._offsets[which] if space == Space.SHARED else LOCAL_BASE
+
+    def parts(
+        self, access: Access, typed: Typed, offset: Array, displacement: int, count: int, need: int
+    ) -> Iterator[tuple[Region, Indices | None, Array]]:
+        """The accesses that are carried out: in which memory, which of the threads (None: all), index of the first element of each.
+
+        ``need``: the rights (bits) that ARENA asks of a buffer; the verifier has checked those of GLOBAL.
+        """
+        space, which, dtype = typed
+        place = (offset.view(np.uint32) if offset.dtype == np.int32 else offset).astype(np.int64) + np.int64(displacement)
+        itemsize = DType(dtype).itemsize
+        if space != Space.ARENA:
+            yield from self._judged(access, self._region(space, which), None, place, itemsize, count)
+            return
+        lost = np.ones(len(place), np.bool_)
+        for base, region in self._arena:
+            found = lost & (place >= base) & (place - np.int64(base) < region.nbytes)
+            if found.any():
+                lost &= ~found
+                chosen = np.flatnonzero(found)
+                if region.rights & need == need:
+                    yield from self._judged(access, region, chosen, place[chosen] - np.int64(base), itemsize, count)
+                else:
+                    access.trap(TrapKind.OUTSIDE, access.threads[chosen], access.site)
+        if lost.any():
+            access.trap(TrapKind.OUTSIDE, access.threads[lost], access.site)
+
+    def _region(self, space: int, which: int) -> Region:
+        if space == Space.GLOBAL:
+            return self._global[which]
+        if space == Space.SHARED:
+            return self._shared[which]
+        return self._local if space == Space.LOCAL else self._const
+
+    def _judged(
+        self, access: Access, region: Region, chosen: Indices | None, place: Array, itemsize: int, count: int
+    ) -> Iterator[tuple[Region, Indices | None, Array]]:
+        width = itemsize * count
+        threads = access.threads if chosen is None else access.threads[chosen]
+        outside = (place < 0) | (place > region.nbytes - width)
+        good = ~outside & (place % width == 0)
+        if not good.all():
+            if outside.any():
+                access.trap(TrapKind.OUTSIDE, threads[outside], access.site)
+            misaligned = ~outside & ~good
+            if misaligned.any():
+                access.trap(TrapKind.MISALIGNED, threads[misaligned], access.site)
+            kept = np.flatnonzero(good)
+            place, threads = place[kept], threads[kept]
+            chosen = kept if chosen is None else chosen[kept]
+        if len(place):
+            yield region, chosen, region.index(place, itemsize, threads)
+
+    def load(self, access: Access, typed: Typed, offset: Array, displacement: int, count: int, target: np.dtype[Any]) -> list[Array]:
+        """``count`` elements side by side at each offset, as registers of type ``target``."""
+        results = [np.zeros(len(offset), target) for _ in range(count)]
+        for region, chosen, index in self.parts(access, typed, offset, displacement, count, int(Rights.READ)):
+            elements = region.elements(typed[2])
+            for k, result in enumerate(results):
+                found = _read(elements[index + k], typed[2], target)
+                if chosen is None:
+                    results[k] = found
+                else:
+                    result[chosen] = found
+        return results
+
+    def store(self, access: Access, typed: Typed, offset: Array, displacement: int, values: Sequence[Array]) -> None:
+        """Values side by side at each offset. Of threads that store to one place, the last one's stays."""
+        for region, chosen, index in self.parts(access, typed, offset, displacement, len(values), int(Rights.WRITE)):
+            elements = region.elements(typed[2])
+            for k, value in enumerate(values):
+                elements[index + k] = (value if chosen is None else value[chosen]).astype(elements.dtype)
+
+    def _elements_inside(self, access: Access, space: int, which: int, dtype: int, index: Array) -> tuple[Region, Array, Array]:
+        """For the element-indexed ops: the memory, which threads are inside of it, the position of each."""
+        region, itemsize = self._region(space, which), DType(dtype).itemsize
+        inside = (index >= 0) & (index < region.nbytes // itemsize)
+        if not inside.all():
+            access.trap(TrapKind.OUTSIDE, access.threads[~inside], access.site)
+        return region, inside, region.index(np.where(inside, index, 0) * itemsize, itemsize, access.threads)
+
+    def load_element(self, access: Access, space: int, which: int, dtype: int, index: Array, target: np.dtype[Any]) -> Array:
+        """The element at each index; outside: 0, and a trap."""
+        region, inside, position = self._elements_inside(access, space, which, dtype, index)
+        if inside.all():
+            return _read(region.elements(dtype)[position], dtype, target)
+        result = np.zeros(len(index), target)
+        result[inside] = _read(region.elements(dtype)[position[inside]], dtype, target)
+        return result
+
+    def store_element(self, access: Access, space: int, which: int, dtype: int, index: Array, values: Array) -> None:
+        """Store at each index; outside: nothing, and a trap."""
+        region, inside, position = self._elements_inside(access, space, which, dtype, index)
+        elements = region.elements(dtype)
+        elements[position[inside]] = values[inside].astype(elements.dtype)
+
+
+def _read(elements: Array, dtype: int, target: np.dtype[Any]) -> Array:
+    return np.asarray(elements != 0) if dtype == DType.BOOL else elements.astype(target)
