@@ -1,62 +1,45 @@
-"""``wooly wis asm|dis|verify``: programs as text and as bytes.
+"""``wooly wis asm|dis|verify``: programs and kernels as text and as bytes. The commands that only kernels have stand in wis_kernels.
 
 May live here: files and printing. May not: rules (wis does all the work).
-
-A file of bytes holds a program and, where known, its dims: msgpack of (b"wis", program bytes, dims bytes or nil). The bare bytes of a
-program, as the bus carries them, are accepted too.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import BinaryIO, Final
+from typing import BinaryIO
 
 import click
 import msgspec
 
-from wis.encoding import decode_program, digest, encode_program
-from wis.errors import DecodeError, ParseError, VerifyError
-from wis.program import Program
-from wis.text import parse_program, print_program
+from wis.encoding import digest, encode_program
+from wis.errors import VerifyError
+from wis.kernel.encoding import encode_kernel
+from wis.kernel.module import Module, encode_module
+from wis.kernel.text import print_kernel, print_module
+from wis.kernel.verify import verify_kernel
+from wis.text import print_program
 from wis.verify import verify as check
+from wooly.cli import wis_kernels
 from wooly.cli.errors import CommandError
 from wooly.cli.options import json_flag
 from wooly.cli.output import print_json
+from wooly.cli.wis_files import MAGIC, ProgramFile, read_file
 
 __all__ = ["wis"]
-
-_MAGIC: Final = b"wis"
-_Container = tuple[bytes, bytes, bytes | None]
 
 _source = click.argument("source", type=click.File("rb"), default="-")
 
 
-def _read(source: BinaryIO) -> tuple[Program, bytes | None]:
-    """A program in text or in bytes, told apart by the first characters. Raises CommandError."""
-    data, name = source.read(), getattr(source, "name", "-")
-    try:
-        try:
-            magic, program, dims = msgspec.msgpack.decode(data, type=_Container)
-            if magic == _MAGIC:
-                return decode_program(program), dims
-        except msgspec.DecodeError:
-            pass  # not a container: bare bytes, or text
-        if data.lstrip()[:1] in (b"w", b";"):
-            return parse_program(data.decode())
-        return decode_program(data), None
-    except (DecodeError, ParseError, UnicodeDecodeError) as error:
-        raise CommandError(f"{name}: {error}") from None
-
-
-def _needs_dims(dims: bytes | None) -> bytes:
-    if dims is None:
-        raise CommandError("the program has no sizes (a '?' stands for each), so it cannot be verified; give its text with sizes")
-    return dims
-
-
 @click.group()
 def wis() -> None:
-    """Assemble, disassemble and verify WIS programs. SOURCE is a file of text or bytes; - is standard input."""
+    """Compile, assemble, disassemble, verify and run WIS programs and kernels.
+
+    SOURCE is a file of text or bytes; - is standard input.
+    """
+
+
+for command in wis_kernels.COMMANDS:
+    wis.add_command(command)
 
 
 @wis.command()
@@ -64,38 +47,76 @@ def wis() -> None:
 @click.option("-o", "--output", type=click.File("wb", lazy=True), default="-", help="Where the bytes go (default: standard output).")
 def asm(source: BinaryIO, output: BinaryIO) -> None:
     """Turn text into bytes."""
-    program, dims = _read(source)
+    found = read_file(source)
     if output.name in ("-", "<stdout>") and sys.stdout.isatty():
         raise CommandError("the bytes would go to the terminal; use -o FILE, or a pipe")
-    output.write(msgspec.msgpack.encode((_MAGIC, encode_program(program), dims)))
+    if isinstance(found, Module):
+        output.write(encode_module(found))
+    else:
+        output.write(msgspec.msgpack.encode((MAGIC, encode_program(found.program), found.dims)))
 
 
 @wis.command()
 @_source
 def dis(source: BinaryIO) -> None:
     """Turn bytes into text."""
-    program, dims = _read(source)
-    click.echo(print_program(program, dims), nl=False)
+    found = read_file(source)
+    click.echo(print_module(found) if isinstance(found, Module) else print_program(found.program, found.dims), nl=False)
 
 
 @wis.command()
 @_source
 @json_flag
 def verify(source: BinaryIO, as_json: bool) -> None:
-    """Check every rule; the findings are printed inside the program's text."""
-    program, dims = _read(source)
-    sizes = _needs_dims(dims)
+    """Check every rule; the findings are printed inside the text."""
+    found = read_file(source)
+    if isinstance(found, Module):
+        _verify_module(found, as_json)
+    else:
+        _verify_program(found, as_json)
+
+
+def _verify_program(found: ProgramFile, as_json: bool) -> None:
+    program, dims = found.program, found.dims
+    if program.kernels:
+        raise CommandError("the program launches kernels, which are not in this file; verify them by their own")
+    if dims is None:
+        raise CommandError("the program has no sizes (a '?' stands for each), so it cannot be verified; give its text with sizes")
     name = digest(encode_program(program)).hex()
     try:
-        check(program, sizes)
+        check(program, dims)
     except VerifyError as error:
         if as_json:
             print_json({"ok": False, "digest": name, "findings": [list(finding) for finding in error.findings]})
         else:
-            click.echo(print_program(program, sizes, error.findings), nl=False)
-        count = len(error.findings)
-        raise CommandError(f"the program breaks {count} rule{'s' if count > 1 else ''}") from None
+            click.echo(print_program(program, dims, error.findings), nl=False)
+        raise CommandError(f"the program breaks {_rules(len(error.findings))}") from None
     if as_json:
         print_json({"ok": True, "digest": name, "findings": []})
     else:
         click.echo(f"ok {name}")
+
+
+def _verify_module(module: Module, as_json: bool) -> None:
+    results, broken = [], 0
+    for entry in module.entries:
+        name = digest(encode_kernel(entry.kernel)).hex()
+        try:
+            verify_kernel(entry.kernel)
+            results.append({"kernel": entry.name, "ok": True, "digest": name, "findings": []})
+        except VerifyError as error:
+            broken += len(error.findings)
+            results.append({"kernel": entry.name, "ok": False, "digest": name, "findings": [list(finding) for finding in error.findings]})
+            if not as_json:
+                click.echo(print_kernel(entry.kernel, error.findings), nl=False)
+    if as_json:
+        print_json(results)
+    else:
+        for result in results:
+            click.echo(f"{'ok' if result['ok'] else 'broken'} {result['digest']} {result['kernel']}")
+    if broken:
+        raise CommandError(f"the kernels break {_rules(broken)}")
+
+
+def _rules(count: int) -> str:
+    return f"{count} rule{'s' if count > 1 else ''}"

@@ -1,0 +1,254 @@
+"""``wooly wis compile|run|stats``: kernels from CUDA C++ and PTX, run by the definition on NumPy arrays, and what is known about them.
+
+May live here: files, arguments, printing. May not: compiling, rules, meaning (wis and wooly.kernels do the work).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import click
+import numpy as np
+
+from wis.dtypes import DType
+from wis.errors import VerifyError
+from wis.kernel.interpret import Launch, Outcome, launch
+from wis.kernel.model import BufferParam, RegType
+from wis.kernel.module import ArgKind, Argument, Entry, Module, encode_module
+from wis.kernel.report import describe_site, describe_trap
+from wis.kernel.verify import VerifiedKernel, verify_kernel
+from wooly.cli.errors import CommandError
+from wooly.cli.options import json_flag
+from wooly.cli.output import print_json, print_table
+from wooly.cli.wis_files import read_module
+from wooly.errors import CompileError, ToolchainMissing
+
+__all__ = ["COMMANDS"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Dim3 = tuple[int, int, int]
+_FUEL: Final = 1 << 32
+
+
+@click.command("compile")
+@click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="The module's file (default: SOURCE with .wis).")
+@click.option("-O", "--option", "options", multiple=True, help="An option of the CUDA compiler, as -O=-DN=4; may be repeated.")
+@click.option("-n", "--name", "names", multiple=True, help="A kernel in C++ notation, as 'fill<float>'; needed for templates.")
+def compile_(source: Path, output: Path | None, options: Sequence[str], names: Sequence[str]) -> None:
+    """Turn CUDA C++ (.cu) or PTX (.ptx) into a module of WIS kernels. Needs no GPU."""
+    from wooly.kernels.build import build_cuda, build_ptx
+
+    try:
+        if source.suffix == ".ptx":
+            built = build_ptx(source.read_text(), file=source.name)
+        else:
+            built = build_cuda(source.read_text(), tuple(option.removeprefix("=") for option in options), names, file=source.name)
+        for entry in built.module.entries:
+            built.verified(entry)
+    except (CompileError, ToolchainMissing) as error:
+        raise CommandError(str(error)) from None
+    except UnicodeDecodeError as error:
+        raise CommandError(f"{source}: {error}") from None
+    target = output if output is not None else source.with_suffix(".wis")
+    target.write_bytes(encode_module(built.module))
+    kernels = ", ".join(entry.name for entry in built.module.entries)
+    click.echo(f"{target}: {kernels or 'no kernels'}")
+
+
+def _sizes(context: click.Context, parameter: click.Parameter, text: str) -> Dim3:
+    try:
+        given = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        given = ()
+    if not 1 <= len(given) <= 3 or min(given) < 1:
+        raise click.BadParameter(f"{text!r} is not one to three sizes, as 4,2,1", context, parameter)
+    x, y, z = (*given, 1, 1)[:3]
+    return x, y, z
+
+
+_kernel = click.option("-k", "--kernel", "name", help="Which kernel (needed when the module has several).")
+
+
+@click.command()
+@click.argument("source", type=click.File("rb"))
+@_kernel
+@click.option("-g", "--grid", callback=_sizes, default="1", help="Blocks, as 4 or 4,2,1.")
+@click.option("-b", "--block", callback=_sizes, default="32", help="Threads of a block, as 256 or 16,16.")
+@click.option("-s", "--shared", type=int, default=0, help="Bytes of dynamic shared memory.")
+@click.option("-a", "--arg", "args", multiple=True, help="An argument: FILE.npy, zeros:f32:1024, null, or a number. In order; repeated.")
+@click.option("-o", "--output", type=click.Path(file_okay=False, path_type=Path), help="A folder for the buffers afterwards, as argN.npy.")
+@click.option("--fuel", type=int, default=_FUEL, show_default=True, help="Thread-instructions after which the run is ended.")
+@json_flag
+def run(
+    source: BinaryIO,
+    name: str | None,
+    grid: Dim3,
+    block: Dim3,
+    shared: int,
+    args: Sequence[str],
+    output: Path | None,
+    fuel: int,
+    as_json: bool,
+) -> None:
+    """Run a kernel by the definition, on NumPy arrays. Needs neither a node nor a GPU."""
+    module = read_module(source)
+    entry = _entry(module, name)
+    verified = _verified(entry)
+    wanted = _arguments(entry)
+    if len(args) != len(wanted):
+        names = ", ".join(a.name for a in wanted)
+        raise CommandError(f"{entry.name} takes {len(wanted)} arguments ({names}); --arg was given {len(args)} times")
+    arrays = {i: _array(text) for i, (a, text) in enumerate(zip(wanted, args, strict=True)) if a.kind == ArgKind.BUFFER}
+    params: list[Any] = [0] * len(entry.kernel.params)
+    for i, (argument, text) in enumerate(zip(wanted, args, strict=True)):
+        if argument.kind == ArgKind.STRUCT:
+            raise CommandError(f"{entry.name}: argument {argument.name} is a struct, which --arg cannot give; use wooly.RawKernel")
+        params[argument.param] = arrays[i].reshape(-1).view(np.uint8) if i in arrays else _number(argument, text)
+    for argument in entry.arguments:
+        if argument.kind == ArgKind.VARIABLE:
+            variable = module.variables[argument.variable]
+            params[argument.param] = np.frombuffer(variable.data.ljust(variable.nbytes, b"\0"), np.uint8).copy()
+    try:
+        outcome = launch(verified, Launch(grid, block, dynamic_bytes=shared), params, fuel)
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+    _tell(verified, grid, block, outcome, {wanted[i].name: array for i, array in arrays.items()}, as_json)
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
+        for i, array in arrays.items():
+            np.save(output / f"arg{i}.npy", array)
+    if outcome.trap is not None or outcome.out_of_fuel:
+        raise CommandError("the kernel did not end as it should")
+
+
+def _tell(verified: VerifiedKernel, grid: Dim3, block: Dim3, outcome: Outcome, arrays: dict[str, Array], as_json: bool) -> None:
+    trap = describe_trap(verified, grid, block, outcome.trap) if outcome.trap is not None else None
+    if as_json:
+        print_json({"instructions": outcome.instructions, "out_of_fuel": outcome.out_of_fuel, "trap": trap})
+        return
+    click.echo(f"{outcome.instructions} thread-instructions")
+    for name, array in arrays.items():
+        click.echo(f"{name}: {np.array2string(array, threshold=12, edgeitems=4)}")
+    if outcome.out_of_fuel:
+        click.echo("out of fuel: the run was ended; it may be endless (--fuel gives more)")
+    if trap is not None:
+        click.echo(f"trap: {trap}")
+
+
+@click.command()
+@click.argument("source", type=click.File("rb"))
+@_kernel
+@click.option(
+    "-b", "--block", callback=_sizes, default="256", help="Threads of a block, as 256 or 16,16: some accesses are safe for some shapes."
+)
+@json_flag
+def stats(source: BinaryIO, name: str | None, block: Dim3, as_json: bool) -> None:
+    """What is known about kernels: size, memory, slice certificate, and which accesses can never be outside of their memory."""
+    module = read_module(source)
+    entries = [_entry(module, name)] if name is not None else list(module.entries)
+    facts = [_facts(entry, block) for entry in entries]
+    if as_json:
+        print_json(facts)
+        return
+    for fact in facts:
+        click.echo(f"kernel {fact['kernel']}")
+        for key, value in fact.items():
+            if key not in ("kernel", "accesses"):
+                click.echo(f"  {key.replace('_', ' ')}: {value}")
+        rows = [(a["site"], a["what"], a["line"] or "", "safe" if a["safe"] else "checked") for a in fact["accesses"]]
+        print_table(("site", "access", "line", "bounds"), rows, numbers=("site", "line"), empty="  no accesses to memory")
+
+
+def _facts(entry: Entry, block: Dim3) -> dict[str, Any]:
+    from wis.kernel.affine import statically_safe
+
+    verified = _verified(entry)
+    kernel, flat = verified.kernel, verified.flat
+    certificate = verified.certificate
+    safe = statically_safe(verified, block)
+    return {
+        "kernel": entry.name,
+        "digest": verified.digest.hex(),
+        "math": "native" if kernel.math else "strict",
+        "instructions": sum(verified.costs),
+        "blocks_of_code": len(flat.blocks),
+        "registers": len(flat.regs),
+        "threads_max": kernel.threads_max,
+        "shared_bytes": sum(array.n * DType(array.dtype).itemsize for array in kernel.shared),
+        "dynamic_shared": bool(kernel.dynamic),
+        "local_bytes": kernel.local_bytes,
+        "barriers": verified.barriers.name.lower(),
+        "sliceable": certificate.sliceable,
+        "why_not": certificate.reason,
+        "accesses": [
+            {"site": n, "what": describe_site(verified, n), "line": site.line, "safe": n in safe} for n, site in enumerate(verified.sites)
+        ],
+    }
+
+
+# --- arguments
+
+
+def _entry(module: Module, name: str | None) -> Entry:
+    names = ", ".join(entry.name for entry in module.entries) or "none"
+    if name is None and len(module.entries) != 1:
+        raise CommandError(f"the module has several kernels; choose one with --kernel: {names}")
+    for entry in module.entries:
+        if name is None or entry.name == name:
+            return entry
+    raise CommandError(f"there is no kernel {name!r} in this module, which has: {names}")
+
+
+def _verified(entry: Entry) -> VerifiedKernel:
+    try:
+        return verify_kernel(entry.kernel)
+    except VerifyError as error:
+        raise CommandError(f"kernel {entry.name}: {error} (wooly wis verify shows where)") from None
+
+
+def _arguments(entry: Entry) -> list[Argument]:
+    """The caller's arguments; a kernel that stands by itself takes one for each parameter."""
+    if entry.arguments or not entry.kernel.params:
+        return [a for a in entry.arguments if a.kind != ArgKind.VARIABLE]
+    return [
+        Argument(ArgKind.BUFFER, f"p{i}", i)
+        if isinstance(p, BufferParam)
+        else Argument(ArgKind.SCALAR, f"p{i}", i, _HELD[RegType(p.reg_type)])
+        for i, p in enumerate(entry.kernel.params)
+    ]
+
+
+_HELD: Final = {
+    RegType.PRED: DType.BOOL, RegType.I16: DType.I16, RegType.I32: DType.I32, RegType.I64: DType.I64, RegType.F16: DType.F16,
+    RegType.BF16: DType.BF16, RegType.F32: DType.F32, RegType.F64: DType.F64,
+}  # fmt: skip
+
+
+def _array(text: str) -> Array:
+    """``FILE.npy``, ``zeros:TYPE:N`` or ``null``."""
+    if text == "null":
+        return np.zeros(0, np.uint8)
+    if text.startswith("zeros:"):
+        _, dtype, count = (*text.split(":"), "", "")[:3]
+        try:
+            return np.zeros(int(count), DType.parse(dtype).numpy)
+        except ValueError as error:
+            raise CommandError(f"--arg {text}: zeros:TYPE:N, as zeros:f32:1024 ({error})") from None
+    try:
+        return np.ascontiguousarray(np.load(text, allow_pickle=False)).copy()
+    except (OSError, ValueError) as error:
+        raise CommandError(f"--arg {text}: a buffer is FILE.npy, zeros:TYPE:N or null ({error})") from None
+
+
+def _number(argument: Argument, text: str) -> int | float:
+    dtype = DType(argument.dtype)
+    try:
+        return int(text, 0) if dtype.is_integer or dtype is DType.BOOL else float(text)
+    except ValueError:
+        raise CommandError(f"--arg {text}: {argument.name} takes a number ({dtype.text})") from None
+
+
+COMMANDS: Final[tuple[click.Command, ...]] = (compile_, run, stats)
