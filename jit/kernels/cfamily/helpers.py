@@ -1,0 +1,146 @@
+"""Functions that generated source may need: conversions of half precision, least and greatest, reversed bits, atomics by exchange,
+special functions that libraries lack. All are in the words of the preludes.
+
+May live here: such functions. May not: what needs them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["HELPERS", "NEEDS", "atomic_helper", "with_needs"]
+
+
+def _extremes(kind: str, unsigned: str) -> dict[str, str]:
+    up, into, back = unsigned.upper(), f"AS_{unsigned.upper()}", f"AS_{kind.upper()}"
+    assert up
+    result = {}
+    for name, sign, join in (("min", "<", "|"), ("max", ">", "&")):
+        # Equal operands differ at most in the sign of a zero: -0 is the lesser.
+        same = f"{back}({into}(a) {join} {into}(b))"
+        result[f"wis_{name}_{kind}"] = (
+            f"FN {kind} wis_{name}_{kind}({kind} a, {kind} b) {{\n"
+            f"  return a {sign} b || a != a ? a : b {sign} a || b != b ? b : {same};\n}}"
+        )
+        result[f"wis_f{name}_{kind}"] = (
+            f"FN {kind} wis_f{name}_{kind}({kind} a, {kind} b) {{\n"
+            f"  return a {sign} b || b != b ? a : b {sign} a || a != a ? b : {same};\n}}"
+        )
+    return result
+
+
+HELPERS: Final[dict[str, str]] = {
+    **_extremes("f32", "u32"),
+    **_extremes("f64", "u64"),
+    "wis_brev32": """FN u32 wis_brev32(u32 x) {
+  x = (x >> 1 & 0x55555555u) | (x & 0x55555555u) << 1;
+  x = (x >> 2 & 0x33333333u) | (x & 0x33333333u) << 2;
+  x = (x >> 4 & 0x0f0f0f0fu) | (x & 0x0f0f0f0fu) << 4;
+  x = (x >> 8 & 0x00ff00ffu) | (x & 0x00ff00ffu) << 8;
+  return x >> 16 | x << 16;
+}""",
+    "wis_brev64": """FN u64 wis_brev64(u64 x) { return (u64)wis_brev32((u32)x) << 32 | wis_brev32((u32)(x >> 32)); }""",
+    "wis_f16": """FN f32 wis_f16(u16 h) {
+  u32 sign = (u32)(h & 0x8000) << 16, e = (h >> 10) & 31, m = h & 1023;
+  if (e == 0) return AS_F32(AS_U32((f32)m * 5.9604644775390625e-08f) | sign);
+  return AS_F32(sign | (e == 31 ? 0x7f800000u : (e + 112) << 23) | m << 13);
+}""",
+    "wis_to_f16": """FN u16 wis_to_f16(f32 f) {
+  u32 bits = AS_U32(f), sign = (bits >> 16) & 0x8000, m;
+  bits &= 0x7fffffff;
+  if (bits > 0x7f800000) return (u16)(sign | 0x7e00);
+  if (bits >= 0x477ff000) return (u16)(sign | 0x7c00);
+  if (bits < 0x38800000) return (u16)(sign | (AS_U32(AS_F32(bits) * 16777216.0f + 8388608.0f) & 0x7fffff));
+  m = bits + 0xfff + ((bits >> 13) & 1);
+  return (u16)(sign | ((m - 0x38000000) >> 13));
+}""",
+    "wis_bf16": """FN f32 wis_bf16(u16 h) { return AS_F32((u32)h << 16); }""",
+    "wis_to_bf16": """FN u16 wis_to_bf16(f32 f) {
+  u32 bits = AS_U32(f);
+  if (f != f) return (u16)(bits >> 16 | 0x40);
+  return (u16)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}""",
+    "wis_spent": """FN u32 wis_spent(GLOBAL u64 *state, u64 fuel) {
+  return ((u64)COUNT_ADD(state + 3, 1) + 1) << 16 > fuel;
+}""",
+    "wis_over": """FN u32 wis_over(GLOBAL u64 *state, u64 fuel) { return (u64)COUNT_ADD(state + 3, 0) << 16 > fuel; }""",
+    "wis_digamma": """FN f64 wis_digamma(f64 x) {
+  f64 y = x < 0.5 ? 1.0 - x : x, total = 0.0, v, value, part;
+  if (x != x || x == AS_F64(0x7ff0000000000000LONG)) return x;
+  if (x == 0.0) return copysign(AS_F64(0x7ff0000000000000LONG), -x);
+  for (int i = 0; i < 10; i++) if (y < 10.0) { total -= 1.0 / y; y += 1.0; }
+  v = 1.0 / (y * y);
+  value = total + log(y) - 0.5 / y - v * (0.08333333333333333 + v * (-0.008333333333333333 + v * (0.003968253968253968
+    + v * (-0.004166666666666667 + v * (0.007575757575757576 + v * (-0.021092796092796094 + v * 0.08333333333333333))))));
+  part = x - rint(x);
+  if (x < 0 && part == 0.0 || x == -AS_F64(0x7ff0000000000000LONG)) return AS_F64(0x7ff8000000000000LONG);
+  return x < 0.5 ? value - 3.141592653589793 / tan(3.141592653589793 * part) : value;
+}""",
+    "wis_erfinv": """FN f64 wis_erfinv(f64 x) {
+  f64 a = fabs(x), w, far, y, error, step;
+  if (!(a < 1.0)) return a == 1.0 ? copysign(AS_F64(0x7ff0000000000000LONG), x) : AS_F64(0x7ff8000000000000LONG);
+  w = -log((1.0 - a) * (1.0 + a));
+  if (w < 5.0) {
+    w -= 2.5;
+    y = a * (1.50140941 + w * (0.246640727 + w * (-0.00417768164 + w * (-0.00125372503 + w * (0.00021858087 + w * (-4.39150654e-06
+      + w * (-3.5233877e-06 + w * (3.43273939e-07 + w * 2.81022636e-08))))))));
+  } else if (w < 16.0) {
+    w = sqrt(w) - 3.0;
+    y = a * (2.83297682 + w * (1.00167406 + w * (0.00943887047 + w * (-0.0076224613 + w * (0.00573950773 + w * (-0.00367342844
+      + w * (0.00134934322 + w * (0.000100950558 + w * -0.000200214257))))))));
+  } else {
+    far = -log((1.0 - a) * 1.7724538509055159);
+    y = sqrt(fabs(far - 0.5 * log(far > 1.0 ? far : 1.0)));
+  }
+  for (int i = 0; i < 3; i++) {
+    error = a > 0.5 ? (1.0 - a) - erfc(y) : erf(y) - a;
+    step = error / (1.1283791670955126 * exp(-y * y));
+    y -= step / (1.0 + y * step);
+  }
+  return copysign(y, x);
+}""",
+}
+NEEDS: Final = {"wis_brev64": ("wis_brev32",)}
+"""Helpers that helpers call."""
+
+_FUNCTIONS: Final = {
+    "add": "o + v", "min": "o < v ? o : v", "max": "o > v ? o : v", "and": "o & v", "or": "o | v", "xor": "o ^ v",
+    "inc": "o >= v ? 0 : o + 1", "dec": "o == 0 || o > v ? v : o - 1",
+}  # fmt: skip
+
+
+def atomic_helper(function: str, kind: str, space: str) -> tuple[str, str]:
+    """Name and text of the function that makes ``function(old, v)`` of an element of ``kind`` (u32 s32 u64 s64 f32 f64) behind a pointer to
+    ``space`` in one step, and returns the old one, all as registers."""
+    bits, register = kind[1:], kind if kind[0] == "f" else f"u{kind[1:]}"
+    word = f"u{bits}"
+    name = f"wis_atom_{function}_{kind}_{space.lower()}"
+    pointer = f"volatile {space} {word}_m *p"
+    cell = f"(volatile {space} {word} *)p"
+    if function == "cas":
+        return name, f"FN {word} {name}({pointer}, {word} a, {word} b) {{ return ATOM_CAS{bits}({cell}, a, b); }}"
+    if function == "exch":
+        return name, f"FN {word} {name}({pointer}, {word} v) {{ return ATOM_XCHG{bits}({cell}, v); }}"
+    if function == "add" and kind[0] != "f":
+        return name, f"FN {word} {name}({pointer}, {word} v) {{ return ATOM_ADD{bits}({cell}, v); }}"
+    back = {"f": f"AS_F{bits}", "s": f"(s{bits})", "u": ""}[kind[0]]
+    out = {"f": f"AS_U{bits}", "s": f"(u{bits})", "u": ""}[kind[0]]
+    return name, (
+        f"FN {register} {name}({pointer}, {register} given) {{\n"
+        f"  {kind} v = ({kind})given, o;\n"
+        f"  {word} old = *p, now;\n"
+        f"  for (;;) {{\n"
+        f"    o = {back}(old);\n"
+        f"    now = ATOM_CAS{bits}({cell}, old, {out}({_FUNCTIONS[function]}));\n"
+        f"    if (now == old) return ({register})o;\n"
+        f"    old = now;\n"
+        f"  }}\n}}"
+    )
+
+
+def with_needs(names: list[str], long: str) -> dict[str, str]:
+    """Helpers by name, those that others call first."""
+    every: dict[str, str] = {}
+    for name in names:
+        every.update({n: HELPERS[n].replace("LONG", long) for n in (*NEEDS.get(name, ()), name)})
+    return every

@@ -1,0 +1,63 @@
+"""Where threads that run out of fuel may go, in kernels whose threads wait for each other.
+
+May live here: that decision, for work-items that run one thread each. May not: text.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from jit.errors import Unspelled
+from jit.kernels.device import Dim3
+from wis.kernel.flow import Flow
+from wis.kernel.uniformity import Uniformity, warp_uniformity
+from wis.kernel.verify import VerifiedKernel
+
+__all__ = ["Place", "Refuges", "region"]
+
+
+class Place(Enum):
+    """Who decides in a block of code."""
+
+    BLOCK = "block"  # all threads of the block are there: they stop together
+    WARP = "warp"  # all lanes of a warp are: they leave together
+    ALONE = "alone"  # a thread leaves
+
+
+def region(flow: Flow, branch: int, stop: int | None) -> frozenset[int]:
+    """Blocks of code on paths from ``branch`` before ``stop`` (None: the end)."""
+    found: set[int] = set()
+    todo = [b for b in flow.succ[branch] if b != stop]
+    while todo:
+        b = todo.pop()
+        if b not in found:
+            found.add(b)
+            todo += [c for c in flow.succ[b] if c != stop]
+    return frozenset(found)
+
+
+class Refuges:
+    """Of every block of code: who decides there, and where those who leave meet the others again."""
+
+    def __init__(self, verified: VerifiedKernel, block: Dim3) -> None:
+        self._flow = verified.flow
+        self._block = verified.uniformity
+        self._warp = warp_uniformity(verified.core, verified.flow, block) if verified.uses.warp else None
+
+    def of(self, b: int) -> tuple[Place, int | None]:
+        """Raises Unspelled when threads that leave could meet others in two places."""
+        if b not in self._block.divergent:
+            return Place.BLOCK, None
+        if self._warp is None:
+            return Place.ALONE, self._meeting(b, self._block)
+        if b not in self._warp.divergent:
+            return Place.WARP, self._meeting(b, self._block)
+        return Place.ALONE, self._meeting(b, self._warp)
+
+    def _meeting(self, b: int, same: Uniformity) -> int | None:
+        """Where all come together that were parted before ``b``."""
+        meets = {self._flow.ipdom[s] for s in same.split if b in region(self._flow, s, self._flow.ipdom[s])}
+        found = meets - same.divergent
+        if len(found) != 1:
+            raise Unspelled("threads that stop could meet the others in two places")
+        return found.pop()

@@ -1,0 +1,228 @@
+"""The thread form: a work-item runs one thread; blocks of code are labels and branches gotos.
+
+A thread counts its instructions and remembers its least trap; at the end the threads of a block add up. In loops it asks from time to time
+whether the launch is out of fuel. A thread that must stop goes to the end; where barriers are, threads may only do so together, so one that
+is alone leaves the code that only some threads run, and goes on to a place where all ask (its results do not matter any more).
+
+May live here: this form. May not: what forms share, the choice between them.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from jit.kernels.cfamily.abi import Form, Source
+from jit.kernels.cfamily.frame import POLL_BITS, Frame
+from jit.kernels.cfamily.language import REGISTER
+from jit.kernels.cfamily.stopping import Place, Refuges
+from jit.kernels.cfamily.warp import WARP_SIGS
+from jit.kernels.cfamily.warp_lanes import lane_statement
+from wis.kernel.model import WARP, Bar, Br, Cbr, RegType, Ret, Switch, Sync, Terminator
+from wis.kernel.ops import BY_CODE
+from wis.kernel.verify import Barriers
+
+__all__ = ["ThreadForm"]
+
+_POLL_EVERY = 256  # times round a loop with barriers in it, after which the threads of a block ask together
+_STATIC_SHARED_BYTES_MAX = 47 << 10  # of CUDA's 48 KiB; more is asked for at launch
+
+
+class ThreadForm(Frame):
+    """One kernel."""
+
+    form: ClassVar[Form] = Form.THREAD
+
+    def register(self, number: int) -> str:
+        return f"r{number}"
+
+    def local(self) -> tuple[str, str]:
+        if self._local_in_scratch():
+            return "GLOBAL", "lo"
+        return "PRIVATE", "lo"
+
+    def trap(self) -> str:
+        return "const u32 code_ = code; tr = code_ < tr ? code_ : tr;"
+
+    def _local_in_scratch(self) -> bool:
+        """Compilers for processors keep the local memory of a whole block of threads on one stack."""
+        per_item = self.kernel.local_bytes * (self.threads if self.language.cpu else 1)
+        return per_item > self.language.private_bytes
+
+    def _local_stride(self) -> int:
+        return -(-self.kernel.local_bytes // 16) * 16
+
+    def source(self) -> Source:
+        self.together = self.verified.barriers is not Barriers.NONE or self.verified.uses.warp
+        self.polls = self.options.meter and self.options.fuel and self.loops
+        self.refuges = Refuges(self.verified, self.block) if self.polls and self.together else None
+        body = [line for b in range(len(self.kernel.blocks)) for line in self._block(b)]
+        lines = [*self.opening(), *self._numbers(), *self._memory(), *self._registers(), *self._start(), *body, *self._finish()]
+        in_scratch = self._local_in_scratch()
+        return self.program(lines, self.block, self._local_stride() * self.threads if in_scratch else 0, self._asked_shared())
+
+    # --- around the code
+    def _numbers(self) -> list[str]:
+        x, y, _ = self.block
+        kind = "u64" if self.loops else "u32"
+        lines = [
+            f"const u32 tx = LOCAL_X, ty = LOCAL_Y, tz = LOCAL_Z, t = (tz * {y}u + ty) * {x}u + tx;",
+            "const u64 cta = first + GROUP;",
+            self.block_numbers(),
+        ]
+        if self.options.meter:
+            lines.append(f"{kind} n = 0;")
+        if self.polls:
+            lines.append(f"const u64 fuel = state[2]; u64 next = {1 << POLL_BITS}u;" + (" u32 it = 0;" if self.together else ""))
+        if self.traps:
+            lines.append("u32 tr = ~0u;")
+        if self.verified.uses.warp:
+            lines.append(f"const u32 wm = {self._warp_mask()};")
+        return lines
+
+    def _warp_mask(self) -> str:
+        """The lanes of the thread's warp."""
+        if self.threads % WARP == 0:
+            return "~0u"
+        last, rest = self.threads // WARP, self.threads % WARP
+        return f"t >> 5 == {last}u ? {(1 << rest) - 1:#x}u : ~0u"
+
+    def _memory(self) -> list[str]:
+        lines = []
+        if total := self.memory.shared_total:
+            asked = self._asked_shared()
+            lines.append("extern __shared__ ALIGN16 u8 sh[];" if asked else self._shared("u8", "sh", total))
+        if self.polls and self.together:
+            lines.append(self._shared("u32", "stop", 1))
+        if self.language.cpu:
+            lines += [self._shared("u32", "fin_t", self.threads)] if self.traps else []
+            lines += [self._shared("u64" if self.loops else "u32", "fin_n", self.threads)] if self.options.meter else []
+        elif self.options.meter:
+            lines.append(self._shared("u32", "fin", 3))
+        if self.kernel.local_bytes:
+            if self._local_in_scratch():
+                stride = self._local_stride()
+                lines.append(f"GLOBAL u8 *const lo = scratch + (GROUP * {self.threads}u + t) * {stride}u;")
+            else:
+                lines.append(f"ALIGN16 u8 lo[{self.kernel.local_bytes}];")
+        return lines
+
+    def _asked_shared(self) -> int:
+        """Bytes of shared memory beyond what CUDA lets a program declare."""
+        total = self.memory.shared_total
+        return total if self.language.warps and total > _STATIC_SHARED_BYTES_MAX else 0
+
+    def _shared(self, kind: str, name: str, n: int) -> str:
+        return f"{self.language.shared} ALIGN16 {kind} {name}[{n}];"
+
+    def _registers(self) -> list[str]:
+        by_kind: dict[str, list[str]] = {}
+        for number, kind in enumerate(self.kernel.regs):
+            by_kind.setdefault(REGISTER[RegType(kind)], []).append(f"r{number}")
+        return [f"{kind} {', '.join(names[i : i + 24])};" for kind, names in by_kind.items() for i in range(0, len(names), 24)]
+
+    def _start(self) -> list[str]:
+        """Zeros where the definition promises them."""
+        lines = []
+        if total := self.memory.shared_total:
+            lines.append(f"for (u32 i = t; i < {-(-total // 4)}u; i += {self.threads}u) ((SHARED u32_m *)sh)[i] = 0;")
+        if not self.language.cpu and self.options.meter:
+            lines.append("if (t < 3) fin[t] = 0;" if self.threads >= 3 else "if (t == 0) fin[0] = fin[1] = fin[2] = 0;")
+        if lines:
+            lines.append("BARRIER;")
+        if self.kernel.local_bytes:
+            qualifier = self.local()[0]
+            lines.append(f"for (u32 i = 0; i < {self.kernel.local_bytes}u; i++) (({qualifier} u8 *)lo)[i] = 0;")
+        if self.polls and not self.together:
+            lines.append(f"if (state[3] << {POLL_BITS} > fuel) goto END;")
+        return lines
+
+    def _finish(self) -> list[str]:
+        lines = ["END:;"]
+        if self.language.cpu and (self.traps or self.options.meter):
+            lines += self._finish_one_after_the_other()
+        else:
+            if self.traps:
+                lines.append("if (tr != ~0u) ATOM_MIN64((volatile GLOBAL u64 *)state, cta << 29 | (u64)t << 19 | tr);")
+            if self.options.meter:
+                lines += self._finish_together()
+        return lines
+
+    def _finish_one_after_the_other(self) -> list[str]:
+        """The block's first thread adds up what the others left: no atomics on the way, so loops over threads stay vectors."""
+        lines = ["fin_n[t] = n;"] if self.options.meter else []
+        lines += ["fin_t[t] = tr;"] if self.traps else []
+        lines += ["BARRIER;", "if (t == 0) {"]
+        if self.traps:
+            lines += [
+                "u32 least = ~0u; u64 key = ~0ul >> 1;",
+                f"for (u32 i = 0; i < {self.threads}u; i++) least = fin_t[i] < least ? fin_t[i] : least;",
+                "if (least != ~0u)",
+                f"for (u32 i = {self.threads}u; i-- > 0;) if (fin_t[i] != ~0u) key = cta << 29 | (u64)i << 19 | fin_t[i];",
+            ]
+        if self.options.meter:
+            lines += ["u64 total = 0;", f"for (u32 i = 0; i < {self.threads}u; i++) total += fin_n[i];"]
+        if self.language.atomics64:
+            lines += ["if (least != ~0u) ATOM_MIN64((volatile GLOBAL u64 *)state, key);"] if self.traps else []
+            lines += ["ATOM_ADD64((volatile GLOBAL u64 *)(state + 1), total);"] if self.options.meter else []
+        else:
+            lines.append(f"state[4 + 2 * GROUP] = {'key' if self.traps else '~0ul >> 1'};")
+            lines += ["state[5 + 2 * GROUP] = total;"] if self.options.meter else []
+        return [*lines, "}"]
+
+    def _finish_together(self) -> list[str]:
+        """Sums in shared memory, in three parts of which none overflows."""
+        add = "ATOM_ADD32((volatile SHARED u32 *)(fin + {}), (u32)(n >> {}{}));"
+        return [
+            add.format(0, 0, " & 0xffff"),
+            add.format(1, 16, " & 0xffff"),
+            *([add.format(2, 32, "")] if self.loops else []),
+            "BARRIER;",
+            "if (t == 0) ATOM_ADD64((volatile GLOBAL u64 *)(state + 1), fin[0] + ((u64)fin[1] << 16) + ((u64)fin[2] << 32));",
+        ]
+
+    # --- code
+    def _block(self, b: int) -> list[str]:
+        lines = [f"B{b}:;"]
+        if self.options.meter:
+            lines.append(f"  n += {self.verified.costs[b]}u;")
+        for i, op in enumerate(self.kernel.blocks[b].code):
+            text = lane_statement(self.kernel, op, self.register) if BY_CODE[op.op].sig in WARP_SIGS else self.statement(b, i)
+            if text:
+                lines.append("  " + text)
+        return [*lines, *("  " + line for line in self._end(b, self.kernel.blocks[b].end))]
+
+    def _end(self, b: int, end: Terminator) -> list[str]:
+        match end:
+            case Br(target):
+                return [self._go(b, target)]
+            case Cbr(pred, yes, no):
+                return [f"if ({self.register(pred)}) {{ {self._go(b, yes)} }} else {{ {self._go(b, no)} }}"]
+            case Switch(index, targets, default):
+                cases = [f"case {i}u: {self._go(b, target)}" for i, target in enumerate(targets)]
+                return [f"switch ({self.register(index)}) {{", *cases, f"default: {self._go(b, default)}", "}"]
+            case Ret():
+                return ["goto END;"]
+            case Bar(target) | Sync(target):
+                return [f"BARRIER; {self._go(b, target)}"]
+        raise AssertionError("calls are inlined")
+
+    def _go(self, b: int, target: int) -> str:
+        """A branch; one that leads back asks for fuel first."""
+        back = self.polls and self.place[target] <= self.place[b]
+        return (self._poll(b) if back else "") + f"goto B{target};"
+
+    def _poll(self, b: int) -> str:
+        step = 1 << POLL_BITS
+        self._note("wis_spent")
+        if self.refuges is None:
+            return f"if (n >= next) {{ if (wis_spent(state, fuel)) goto END; next = n + {step}u; }} "
+        self._note("wis_over")
+        place, target = self.refuges.of(b)
+        ask = f"if (n >= next) next = wis_spent(state, fuel) ? 0 : n + {step}u; "
+        leave = "goto END;" if target is None else f"goto B{target};"
+        if place is Place.ALONE:
+            return ask + f"if (!next) {leave} "
+        if place is Place.WARP:
+            return ask + f"if (WARP_BALLOT(wm, !next)) {{ next = 0; {leave} }} "
+        together = "BARRIER; if (t == 0) stop[0] = wis_over(state, fuel); BARRIER; if (stop[0]) goto END;"
+        return ask + f"if (++it == {_POLL_EVERY}u) {{ it = 0; {together} }} "
