@@ -30,6 +30,7 @@ class KernelLimits:
     file_max: int = 1_000
     inlined_blocks_max: int = 8_192
     inlined_ops_max: int = 200_000  # after calls became code; a trap site has 17 bits, counting only memory ops
+    expanded_ops_max: int = 400_000  # after ops that are not core became others
     sites_max: int = 131_071
     grid_blocks_max: int = (1 << 31) - 1
     findings_max: int = 100

@@ -61,7 +61,9 @@ def _fma_f64(a: F64, b: F64, c: F64) -> F64:
         size = np.abs(value)
         risky |= ((size < low_bound) & (size != 0)) | (size > high_bound)
     special = ~(np.isfinite(a) & np.isfinite(b) & np.isfinite(c)) | (a == 0) | (b == 0)
-    result = np.where(special, a * b + c, result)
+    # The product of finite numbers is finite, however large: against an infinity it does not count.
+    plain = np.where(np.isinf(c) & np.isfinite(a) & np.isfinite(b), c, a * b + c)
+    result = np.where(special, plain, result)
     for at in np.argwhere(risky & ~special):
         index = tuple(at)
         result[index] = _exact(float(a[index]), float(b[index]), float(c[index]))

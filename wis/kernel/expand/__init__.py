@@ -2,3 +2,7 @@
 
 May live here: rewriting, a module a kind of op. May not: what ops mean (interpret), the strict forms of named functions (strict).
 """
+
+from wis.kernel.expand.rewrite import expand, expanded_ops
+
+__all__ = ["expand", "expanded_ops"]

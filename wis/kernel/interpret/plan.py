@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from wis.kernel.expand.named import strict_ops
+from wis.kernel.expand.forms import form_of, in_place
 from wis.kernel.model import Block, Cbr, Kernel, Math, Op, RegType, Switch, Sync, Terminator, successors
 from wis.kernel.ops import BY_CODE, KernelOp, Sig
 from wis.kernel.verify import TRAPPING, VerifiedKernel
@@ -64,9 +64,9 @@ def make_plan(verified: VerifiedKernel) -> Plan:
         steps: list[Step] = []
         for i, op in enumerate(block.code):
             row = BY_CODE[op.op]
-            exact = strict_ops(op, kernel.regs, temporary) if row.named and kernel.math == Math.STRICT else None
-            if exact is not None:
-                steps += [Step(inner, BY_CODE[inner.op], (type_,), -1) for inner, type_ in exact]
+            form = form_of(op, kernel.regs) if row.named and kernel.math == Math.STRICT else None
+            if form is not None:
+                steps += [Step(inner, BY_CODE[inner.op], (type_,), -1) for inner, type_ in in_place(form, op, temporary)]
             else:
                 steps.append(Step(op, row, tuple(RegType(kernel.regs[r]) for r in op.outs), sites[b, i] if row.sig in TRAPPING else -1))
         written = {r for op in block.code for r in op.outs}
