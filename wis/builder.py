@@ -26,6 +26,7 @@ class Builder:
         self._nbytes: list[int] = []
         self._code: list[BoundInstr] = []
         self._scalars: list[Number] = []
+        self._kernels: list[bytes] = []
 
     def external(
         self, dtype: DType, shape: Sequence[int], strides: Sequence[int] | None = None, offset: int = 0, nbytes: int | None = None
@@ -71,14 +72,29 @@ class Builder:
             raise BuildError(f"there is no op called {name!r}")
         self._code.append(BoundInstr(op, (outs,) if isinstance(outs, Operand) else tuple(outs), tuple(ins), tuple(attrs)))
 
+    def launch(
+        self,
+        kernel: bytes,
+        grid: Sequence[int],
+        block: Sequence[int],
+        outs: Sequence[Operand],
+        ins: Sequence[Operand | Scalar],
+        dynamic_bytes: int = 0,
+    ) -> None:
+        """Append a launch of the kernel with this digest: ``outs`` for its writable buffer parameters, ``ins`` for all others, in order."""
+        if kernel not in self._kernels:
+            self._kernels.append(kernel)
+        sizes = [self.const(n, DType.I64) for n in grid]
+        self.emit("launch", tuple(outs), (*sizes, *ins), (self._kernels.index(kernel), *block, dynamic_bytes))
+
     def bound(self) -> BoundProgram:
         """What was collected so far, with its dims."""
-        program, _ = unbind(self._kinds, self._nbytes, self._code, len(self._scalars))
+        program, _ = unbind(self._kinds, self._nbytes, self._code, len(self._scalars), tuple(self._kernels))
         return BoundProgram(program, tuple(self._nbytes), tuple(self._code))
 
     def finish(self) -> tuple[Program, bytes, list[Number]]:
         """The structure, its dims, and the scalars' values."""
-        program, dims = unbind(self._kinds, self._nbytes, self._code, len(self._scalars))
+        program, dims = unbind(self._kinds, self._nbytes, self._code, len(self._scalars), tuple(self._kernels))
         return program, dims, list(self._scalars)
 
     def _buffer(
