@@ -46,7 +46,10 @@ def _turns(x: Value) -> Value:
 
 
 def _reduced(x: Value) -> tuple[Value, Value, Value]:
-    """(q, r, rest): |x| = (q + 4 k) pi / 2 + r + rest with a whole k and |r| <= pi / 4; q (i32) are the upper two bits. NaN for inf and NaN."""
+    """(q, r, rest): |x| = (q + 4 k) pi / 2 + r + rest with a whole k and |r| <= pi / 4; q are the upper two bits of an i32.
+
+    r is NaN for infinite x and NaN.
+    """
     turns = _turns(x)
     q = turns.shr(32).to("narrow", RegType.I32) + (1 << 29)
     fraction = (

@@ -12,7 +12,7 @@ from typing import Final
 from wis.kernel.strict.parts import horner, numbers
 from wis.kernel.strict.trace import Value, bits, fma, real, sel
 
-__all__ = ["exp", "exp2", "exp10", "expm1", "sigmoid", "sinh", "cosh", "tanh"]
+__all__ = ["exp", "power_of_two", "power_of_two_normal", "exp2", "exp10", "expm1", "sigmoid", "sinh", "cosh", "tanh"]
 
 _ROUND: Final = 1.5 * 2**23
 _LOG2_E: Final = float.fromhex("0x1.715476p+0")
@@ -61,11 +61,23 @@ def exp(x: Value) -> Value:
     return _exp(_between(x, -104.5, 89.0))
 
 
-def exp2(x: Value) -> Value:
-    """2**x; exact for whole x."""
+def power_of_two(x: Value, rest: Value | float = 0.0) -> Value:
+    """2**(x + rest); |rest| is small, and 0 for x beyond the limits."""
     x = _between(x, -151.0, 129.0)
     biased = x + (_ROUND + 254)
-    return _scaled(horner(x - (biased - (_ROUND + 254)), _EXP2), biased)
+    r = x - (biased - (_ROUND + 254))
+    return _scaled(horner(r + rest if isinstance(rest, Value) else r, _EXP2), biased)
+
+
+def power_of_two_normal(x: Value) -> Value:
+    """2**x for x from -125 to 126."""
+    biased = x + (_ROUND + 127)
+    return horner(x - (biased - (_ROUND + 127)), _EXP2) * real(bits(biased) << 23)
+
+
+def exp2(x: Value) -> Value:
+    """2**x; exact for whole x."""
+    return power_of_two(x)
 
 
 def exp10(x: Value) -> Value:

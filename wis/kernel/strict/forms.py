@@ -8,7 +8,7 @@ from typing import Final
 
 from wis.kernel.model import Function, RegType
 from wis.kernel.ops import BY_NAME
-from wis.kernel.strict import circular, exponential, logarithm, power
+from wis.kernel.strict import circular, error, exponential, inverse, logarithm, power
 from wis.kernel.strict.trace import Value, trace
 
 __all__ = ["STRICT_FORMS", "strict_form"]
@@ -20,7 +20,9 @@ STRICT_FORMS: Final[dict[tuple[str, RegType], Callable[..., Value]]] = {
         *(exponential.sinh, exponential.cosh, exponential.tanh),
         *(logarithm.log, logarithm.log2, logarithm.log10, logarithm.log1p),
         *(circular.sin, circular.cos, circular.tan),
-        power.rsqrt,
+        *(power.pow, power.rsqrt, power.hypot),
+        *(inverse.asin, inverse.acos, inverse.atan, inverse.atan2, inverse.asinh, inverse.acosh, inverse.atanh),
+        error.erf,
     )
 }
 """How each is written, by name and type."""
@@ -30,8 +32,8 @@ STRICT_FORMS: Final[dict[tuple[str, RegType], Callable[..., Value]]] = {
 def strict_form(name: str, type_: RegType) -> Function | None:
     """The form of a named function: one block of core ops, ended by ret, or None when it has no strict form in this type.
 
-    ``ins`` are its arguments, which it does not write; ``outs`` is one register, written by the last op only, so it may be an argument's when
-    the form is put in place. All other registers are temporaries.
+    ``ins`` are its arguments, which it does not write; ``outs`` is one register, written by the last op only, so it may be an argument's
+    when the form is put in place. All other registers are temporaries.
     """
     rule = STRICT_FORMS.get((name, type_))
     return None if rule is None else trace(name, rule, (type_,) * BY_NAME[name].n_ins)

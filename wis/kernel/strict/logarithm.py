@@ -11,7 +11,7 @@ from wis.kernel.model import RegType
 from wis.kernel.strict.parts import INF, NAN, horner, numbers
 from wis.kernel.strict.trace import Value, bits, fma, real, sel
 
-__all__ = ["log", "log2", "log10", "log1p"]
+__all__ = ["log_finite", "log1p_finite", "log", "log2", "log10", "log1p"]
 
 _TWO_THIRDS: Final = 0x3F2AAAAB
 _EXPONENT: Final = 0xFF800000
@@ -50,10 +50,16 @@ def edges(x: Value, y: Value) -> Value:
     return sel(x.equals(0.0), -INF, y)
 
 
+def log_finite(x: Value, more: float = 0.0, rest: Value | None = None) -> Value:
+    """log(x * 2**more) + rest for positive finite x."""
+    i, f = parts(x)
+    y = fma(f * f, horner(f, _LOG), f)
+    return fma(i + more if more else i, _LN2, y if rest is None else y + rest)
+
+
 def log(x: Value) -> Value:
     """Natural logarithm; log(1) = +0."""
-    i, f = parts(x)
-    return edges(x, fma(i, _LN2, fma(f * f, horner(f, _LOG), f)))
+    return edges(x, log_finite(x))
 
 
 def log2(x: Value) -> Value:
@@ -68,13 +74,18 @@ def log10(x: Value) -> Value:
     return edges(x, fma(i, _LOG10_2[0], fma(i, _LOG10_2[1], fma(f, horner(f, _LOG10), f * 0.5))))
 
 
-def log1p(x: Value) -> Value:
-    """log(1 + x). The exponent is that of 1 + x rounded; f = 2**-e x + (2**-e - 1) is rounded once."""
+def log1p_finite(x: Value) -> Value:
+    """log(1 + x) for finite x > -1. The exponent is that of 1 + x rounded; f = 2**-e x + (2**-e - 1) is rounded once."""
     e = (bits(x + 1.0) - _TWO_THIRDS) & _EXPONENT
     quarter = real(-e + 0x40800000)  # 4 * 2**-e, which is not subnormal
     f = fma(quarter, 0.25, -1.0) + real(bits(x) - e)
     i = e.to("s2f", RegType.F32) * 2.0**-23
-    y = fma(i, _LN2, fma(f * f, horner(f, _LOG), f)).copysign(x)
+    return fma(i, _LN2, fma(f * f, horner(f, _LOG), f))
+
+
+def log1p(x: Value) -> Value:
+    """log(1 + x); log1p(-0) = -0."""
+    y = log1p_finite(x).copysign(x)
     y = sel(x < INF, y, x)
     y = sel(x < -1.0, NAN, y)
     return sel(x.equals(-1.0), -INF, y)
