@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from wis.kernel.model import Block, Ret, successors
 
-__all__ = ["Flow", "Loop", "analyse", "definitely_assigned", "is_ordered", "mask_of"]
+__all__ = ["Flow", "Loop", "analyse", "definitely_assigned", "is_ordered", "mask_of", "post_dominators"]
 
 Graph = Sequence[Sequence[int]]
 
@@ -41,15 +41,12 @@ class Flow:
 
 def analyse(blocks: Sequence[Block]) -> Flow:
     """All analyses of the graph of ``blocks``, whose branch targets exist."""
-    n = len(blocks)
     succ = tuple(successors(block.end) for block in blocks)
     pred = _reverse(succ)
     order = _reverse_postorder(succ, 0)
     idom = _dominators(succ, pred, order)
-    # Backwards, with one more node that every returning block leads to.
-    back_succ = [list(p) for p in pred] + [[b for b, block in enumerate(blocks) if isinstance(block.end, Ret)]]
-    back_order = _reverse_postorder(back_succ, n)
-    back_idom = _dominators(back_succ, _reverse(back_succ), back_order)
+    ends = [b for b, block in enumerate(blocks) if isinstance(block.end, Ret)]
+    ipdom, ending = _backwards(pred, ends)
     number = {b: i for i, b in enumerate(order)}
     # A retreating edge must lead to a dominator: the head of its loop.
     spans = _spans(idom)
@@ -60,11 +57,25 @@ def analyse(blocks: Sequence[Block]) -> Flow:
         pred,
         tuple(order),
         tuple(idom),
-        tuple(None if d == n else d for d in back_idom[:n]),
-        frozenset(set(order) - set(back_order)),
+        tuple(ipdom),
+        frozenset(set(order) - ending),
         irreducible,
         () if irreducible else _loops(pred, number, retreating),
     )
+
+
+def post_dominators(succ: Graph, ends: Sequence[int]) -> list[int | None]:
+    """For every node the one where all paths from it to ``ends`` meet; None when they only meet behind them."""
+    return _backwards(_reverse(succ), ends)[0]
+
+
+def _backwards(pred: Graph, ends: Sequence[int]) -> tuple[list[int | None], set[int]]:
+    """Immediate post-dominators, and the nodes from which an end can be reached."""
+    n = len(pred)
+    succ = [*pred, ends]  # backwards, from one more node that all ends lead to
+    order = _reverse_postorder(succ, n)
+    idom = _dominators(succ, _reverse(succ), order)
+    return [None if d == n else d for d in idom[:n]], set(order)
 
 
 def _reverse(graph: Graph) -> tuple[tuple[int, ...], ...]:

@@ -5,15 +5,15 @@ May live here: this analysis. May not: the graph's own (flow), rules, reporting.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
-from wis.kernel.flow import Flow, mask_of
-from wis.kernel.model import Access, BufferParam, Cbr, Kernel, Op, Space, Special, Switch
+from wis.kernel.flow import Flow, is_ordered, mask_of, post_dominators
+from wis.kernel.model import WARP, Access, Bar, BufferParam, Cbr, Kernel, Op, Space, Special, Switch, Sync
 from wis.kernel.ops import BY_CODE, Sig
 
-__all__ = ["Registers", "Uniformity", "uniformity"]
+__all__ = ["Registers", "Uniformity", "uniformity", "warp_uniformity", "block_uniformity", "apart"]
 
 
 class Registers(Set[int]):
@@ -65,11 +65,12 @@ class Uniformity:
 
 
 _VARYING_SPECIALS: Final = frozenset({Special.TID_X, Special.TID_Y, Special.TID_Z, Special.LANE, Special.WARP})
-_ALWAYS: Final = frozenset({Sig.ATOM, Sig.SHFL, Sig.VOTE, Sig.BALLOT, Sig.MATCH_ANY, Sig.MATCH_ALL, Sig.ACTIVEMASK, Sig.REDUX})
+_ANSWERS: Final = frozenset({Sig.VOTE, Sig.BALLOT, Sig.MATCH_ALL, Sig.ACTIVEMASK, Sig.REDUX})  # the same for the lanes that ask together
+_ALWAYS: Final = _ANSWERS | {Sig.ATOM, Sig.SHFL, Sig.MATCH_ANY}
 
 
 def uniformity(kernel: Kernel, flow: Flow) -> Uniformity:
-    """A sound approximation, to a fixed point.
+    """What may differ between the threads of a block, in whatever order they run: a sound approximation, to a fixed point.
 
     Sources are thread numbers, what warps and atomics answer, and loads that another thread could have changed. A branch on a varying
     register makes everything from it to its meeting point divergent, and what is written there varying (so also what threads carry out of
@@ -86,17 +87,22 @@ def uniformity(kernel: Kernel, flow: Flow) -> Uniformity:
             state, apart = entry[b], b in divergent
             for spreads, ins, outs in steps[b]:
                 state = state | outs if apart or spreads or state & ins else state & ~outs
-            end = kernel.blocks[b].end
-            decides = end.pred if isinstance(end, Cbr) else end.index if isinstance(end, Switch) else None
-            if decides is not None and b not in split and state >> decides & 1:
+            if b not in split and _decides(kernel, b, state):
                 split.add(b)
-                divergent |= _until(flow, b)
+                divergent |= _region(flow.succ, b, flow.ipdom[b])
                 changed = True
             for c in flow.succ[b]:
                 if state & ~entry[c]:
                     entry[c] |= state
                     changed = True
     return Uniformity(tuple(Registers(mask) for mask in entry), frozenset(divergent), frozenset(split))
+
+
+def _decides(kernel: Kernel, b: int, varying: int) -> bool:
+    """Whether block b ends in a branch on a register of ``varying``."""
+    end = kernel.blocks[b].end
+    register = end.pred if isinstance(end, Cbr) else end.index if isinstance(end, Switch) else None
+    return register is not None and bool(varying >> register & 1)
 
 
 def _spreads(kernel: Kernel, op: Op) -> bool:
@@ -112,14 +118,182 @@ def _spreads(kernel: Kernel, op: Op) -> bool:
     return sig in _ALWAYS
 
 
-def _until(flow: Flow, branch: int) -> set[int]:
-    """Blocks on paths from ``branch`` before its meeting point."""
-    stop = flow.ipdom[branch]
+def _region(succ: Sequence[Sequence[int]], branch: int, stop: int | None) -> set[int]:
+    """Blocks on paths from ``branch`` before its meeting point ``stop``."""
     region: set[int] = set()
-    todo = [b for b in flow.succ[branch] if b != stop]
+    todo = [b for b in succ[branch] if b != stop]
     while todo:
         b = todo.pop()
         if b not in region:
             region.add(b)
-            todo += [c for c in flow.succ[b] if c != stop]
+            todo += [c for c in succ[b] if c != stop]
     return region
+
+
+def warp_uniformity(kernel: Kernel, flow: Flow, block: tuple[int, int, int] | None = None) -> Uniformity:
+    """What may differ between the lanes of a warp that execute a block of code *together*, in the order that the tier prescribes.
+
+    Weaker than ``uniformity``: a register that only some lanes write, all of them to one value, is uniform among those, and becomes varying
+    where they meet lanes that came another way. So a loop that some lanes skip keeps uniform counters. ``block``: the shape of blocks of
+    threads, when it is known: rows of whole warps make tid.y and tid.z uniform. Where the numbering of blocks or barriers that only some
+    lanes reach may keep lanes from meeting, the answer is that of ``uniformity``.
+    """
+    if not is_ordered(flow):
+        return uniformity(kernel, flow)
+    rows = block is not None and (block[0] % WARP == 0 or block[1] == block[2] == 1)
+    same = {Special.WARP, Special.TID_Y, Special.TID_Z} if rows else {Special.WARP}
+    result = _Together(kernel, flow, _LaneSources(_VARYING_SPECIALS - same), in_step=True).run()
+    waits = frozenset(b for b, c in enumerate(kernel.blocks) if isinstance(c.end, Bar | Sync))
+    return result if waits.isdisjoint(apart(flow, result.split, waits)) else uniformity(kernel, flow)
+
+
+def block_uniformity(kernel: Kernel, flow: Flow) -> Uniformity:
+    """What may differ between the threads of a block that are at the same point of the same way through the code: the same iteration of
+    every loop they are in. Says which branches may part threads, whatever the order they run in; a register that is uniform so may still
+    hold different values in threads that are at different places at one time."""
+    return _Together(kernel, flow, _ThreadSources(kernel), in_step=False).run()
+
+
+def apart(flow: Flow, split: Set[int], waits: Set[int]) -> frozenset[int]:
+    """Blocks that, after a branch of ``split``, only some of the threads come to that have not ended and will not end before they wait.
+
+    ``waits``: blocks that end in a barrier. Threads at blocks from which no barrier can be reached are on their way to the end: nobody
+    waits for them, so branches to such blocks do not count.
+    """
+    staying = set(waits)
+    todo = list(waits)
+    while todo:
+        new = [p for p in flow.pred[todo.pop()] if p not in staying]
+        staying.update(new)
+        todo += new
+    if 0 not in staying:
+        return frozenset()
+    succ = [[c for c in targets if c in staying] if b in staying else [] for b, targets in enumerate(flow.succ)]
+    ends = [b for b in staying if not succ[b]]
+    # Round a loop that is left only towards the end of the thread, every way out counts as an end: more ends, later meeting points.
+    stops = post_dominators(succ, ends or [b for b in staying if len(succ[b]) < len(flow.succ[b])])
+    result: set[int] = set()
+    for b in split & staying:
+        if len(succ[b]) > 1:
+            result |= _region(succ, b, stops[b])
+    return frozenset(result)
+
+
+class _ThreadSources:
+    """Ops that give threads of a block different values out of equal operands."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+
+    def outs(self, op: Op, sig: Sig, varying: int) -> int:
+        """The results that vary when the registers ``varying`` do."""
+        return mask_of(op.outs) if varying & mask_of(op.ins) or _spreads(self._kernel, op) else 0
+
+
+class _LaneSources:
+    """Ops that give lanes, which execute them together, different values out of equal operands."""
+
+    def __init__(self, specials: Set[Special]) -> None:
+        self._specials = specials
+
+    def outs(self, op: Op, sig: Sig, varying: int) -> int:
+        if sig in _ANSWERS:  # lanes that ask with one mask get one answer
+            return mask_of(op.outs) if op.ins and varying >> op.ins[-1] & 1 else 0
+        if sig is Sig.SHFL:
+            return mask_of(op.outs) if varying >> op.ins[0] & 1 else 1 << op.outs[1]
+        return mask_of(op.outs) if varying & mask_of(op.ins) or self._spreads(op, sig) else 0
+
+    def _spreads(self, op: Op, sig: Sig) -> bool:
+        """Lanes that load from one place together see one value; but local memory is each thread's own."""
+        if sig is Sig.SPECIAL:
+            return op.attrs[0] in self._specials
+        if sig in (Sig.LOAD, Sig.BYTES_LOAD):
+            return op.attrs[0] in (Space.LOCAL, Space.ARENA)
+        return sig is Sig.ATOM
+
+
+class _Together:
+    """Which registers vary among threads that came the same way. ``entry[b]``: those, as bits, when block b starts.
+
+    ``in_step``: threads at one block run it together whatever iteration they are in, as the lanes of a warp do. They go round a loop in
+    step when they wait for each other at its last block, the only one that leads back, and not inside of a further loop; other loops are
+    *ragged*.
+    """
+
+    def __init__(self, kernel: Kernel, flow: Flow, sources: _ThreadSources | _LaneSources, in_step: bool) -> None:
+        self.kernel, self.flow, self.sources = kernel, flow, sources
+        self.entry = [0] * len(kernel.blocks)
+        self.divergent: set[int] = set()
+        self.split: set[int] = set()
+        self.code = [[(op, BY_CODE[op.op].sig) for op in block.code] for block in kernel.blocks]
+        self.writes = [mask_of([r for op in block.code for r in op.outs]) for block in kernel.blocks]
+        self.number = {b: i for i, b in enumerate(flow.order)}
+        depth = {b: loop.depth for loop in flow.loops for b in loop.blocks}  # of the innermost loop: it comes last
+        self.ragged = {
+            loop.head
+            for loop in flow.loops
+            if in_step and [(b, depth[b]) for b in loop.blocks if loop.head in flow.succ[b]] != [(max(loop.blocks), loop.depth)]
+        }
+
+    def run(self) -> Uniformity:
+        changed = True
+        while changed:
+            changed = False
+            for b in self.flow.order:
+                state = self.entry[b]
+                for op, sig in self.code[b]:
+                    state = state & ~mask_of(op.outs) | self.sources.outs(op, sig, state)
+                if b not in self.split and _decides(self.kernel, b, state):
+                    self._part(b)
+                    changed = True
+                for c in self.flow.succ[b]:
+                    changed |= self._vary(c, state)
+        return Uniformity(tuple(Registers(mask) for mask in self.entry), frozenset(self.divergent), frozenset(self.split))
+
+    def _vary(self, b: int, registers: int) -> bool:
+        new = registers & ~self.entry[b]
+        self.entry[b] |= new
+        return bool(new)
+
+    def _written(self, blocks: Iterable[int]) -> int:
+        written = 0
+        for b in blocks:
+            written |= self.writes[b]
+        return written
+
+    def _part(self, b: int) -> None:
+        """Threads part at the end of block b: what they carry to where they meet again may differ."""
+        self.split.add(b)
+        stop = self.flow.ipdom[b]
+        region = _region(self.flow.succ, b, stop)
+        self.divergent |= region
+        written = self._written(region)
+        reach = region if stop is None else region | {stop}
+        self._meet(set(self.flow.succ[b]), reach, written)
+        for loop in self.flow.loops:
+            if b not in loop.blocks:
+                continue
+            if loop.head in self.ragged:
+                self._vary(loop.head, self._written(loop.blocks))
+            if stop not in loop.blocks:  # threads leave the loop at different times, by any of its exits
+                exits = {c for a in loop.blocks for c in self.flow.succ[a] if c not in loop.blocks}
+                for c in exits:
+                    self._vary(c, self._written(loop.blocks))
+                self._meet(exits, reach, written)
+
+    def _meet(self, sources: set[int], reach: set[int], written: int) -> None:
+        """Let ``written`` vary at every block of ``reach`` that paths from different sources lead to.
+
+        Every source gives its name to what it leads to; where two names come together is a meeting point, with a name of its own. Edges
+        back to the head of a loop bring nothing new: who comes over them entered the loop there, or is a matter of its exits.
+        """
+        names: dict[int, int] = {}
+        for b in sorted(reach, key=self.number.__getitem__):
+            come = {names[a] for a in self.flow.pred[b] if a in names and self.number[a] < self.number[b]}
+            if b in sources:
+                come.add(b)
+            if len(come) > 1:
+                self._vary(b, written)
+                names[b] = b
+            elif come:
+                names[b] = come.pop()

@@ -31,12 +31,13 @@ from wis.dtypes import DType
 from wis.encoding import digest
 from wis.kernel.certificate import Certificate, certify
 from wis.kernel.encoding import encode_kernel
+from wis.kernel.expand import expand, expanded_ops
 from wis.kernel.flow import Flow, analyse, is_ordered
 from wis.kernel.inline import inline
 from wis.kernel.limits import KERNEL_LIMITS, KernelLimits
 from wis.kernel.model import Bar, Kernel, Space, Sync
 from wis.kernel.ops import BY_CODE, Sig
-from wis.kernel.uniformity import Uniformity, uniformity
+from wis.kernel.uniformity import Uniformity, apart, block_uniformity, uniformity
 from wis.kernel.verify.memory import MEMORY_TYPES
 from wis.kernel.verify.paths import check_paths
 from wis.kernel.verify.report import Report
@@ -56,7 +57,8 @@ class Barriers(IntEnum):
 
     NONE = 0  # there are no barriers
     UNIFORM = 1  # proven: all threads of the block arrive together at every barrier, and none ended before
-    DIVERGENT = 2  # not proven, or barriers with a count
+    LIVE = 2  # proven: all threads arrive together but those that ended, or will end without waiting at a barrier again
+    DIVERGENT = 3  # not proven, or barriers with a count
 
 
 class Site(NamedTuple):
@@ -121,7 +123,10 @@ def verify_kernel(kernel: Kernel, limits: KernelLimits = KERNEL_LIMITS) -> Verif
     if len(sites) > limits.sites_max:
         report("limit", "kernel", f"{len(sites)} ops that may trap, at most {limits.sites_max} are accepted")
         report.stop()
-    core = flat
+    if (ops := expanded_ops(flat)) > limits.expanded_ops_max:
+        report("limit", "kernel", f"{ops} ops once all are core ops, at most {limits.expanded_ops_max} are accepted")
+        report.stop()
+    core = expand(flat)
     same = uniformity(core, flow)
     return VerifiedKernel(
         kernel=kernel,
@@ -134,7 +139,7 @@ def verify_kernel(kernel: Kernel, limits: KernelLimits = KERNEL_LIMITS) -> Verif
         costs=tuple(len(block.code) + 1 for block in flat.blocks),
         sites=sites,
         aligns=_aligns(flat),
-        barriers=_barriers(flat, same),
+        barriers=_barriers(flat, flow),
         ordered=is_ordered(flow),
         uses=_uses(flat),
     )
@@ -161,13 +166,16 @@ def _aligns(flat: Kernel) -> tuple[int, ...]:
     return tuple(aligns)
 
 
-def _barriers(flat: Kernel, same: Uniformity) -> Barriers:
-    result = Barriers.NONE
-    for b, block in enumerate(flat.blocks):
-        if isinstance(block.end, Sync | Bar):
-            plain = isinstance(block.end, Bar) or (block.end.count < 0 and not block.end.arrive)
-            result = max(result, Barriers.UNIFORM if plain and b not in same.divergent else Barriers.DIVERGENT)
-    return result
+def _barriers(flat: Kernel, flow: Flow) -> Barriers:
+    ends = {b: block.end for b, block in enumerate(flat.blocks) if isinstance(block.end, Sync | Bar)}
+    if not ends:
+        return Barriers.NONE
+    if any(isinstance(end, Sync) and (end.count >= 0 or end.arrive) for end in ends.values()):
+        return Barriers.DIVERGENT
+    same = block_uniformity(flat, flow)
+    if same.divergent.isdisjoint(ends):
+        return Barriers.UNIFORM
+    return Barriers.LIVE if apart(flow, same.split, ends.keys()).isdisjoint(ends) else Barriers.DIVERGENT
 
 
 def _uses(flat: Kernel) -> Uses:
