@@ -1,4 +1,4 @@
-"""What uniformity says, against threads that run: random kernels with loops, breaks, early returns, barriers; a register machine of a page."""
+"""What uniformity says, against threads that run: random kernels with loops, breaks, early returns and barriers."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def execute(block: Block, regs: list[int], tid: int) -> int | None:
     end = block.end
     if isinstance(end, Cbr):
         return end.yes if regs[end.pred] else end.no
-    return None if isinstance(end, Ret) else end.target
+    return end.target if isinstance(end, Br | Bar) else None
 
 
 def made(seed: int, barriers: bool) -> VerifiedKernel:
@@ -202,10 +202,10 @@ def visits(kernel: Kernel, tid: int) -> tuple[list[int], bool]:
     for _ in range(STEPS):
         if isinstance(kernel.blocks[at].end, Bar):
             seen.append(at)
-        target = execute(kernel.blocks[at], regs, tid)
-        if target is None:
+        there = execute(kernel.blocks[at], regs, tid)
+        if there is None:
             return seen, True
-        at = target
+        at = there
     return seen, False
 
 
