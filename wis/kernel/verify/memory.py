@@ -65,8 +65,8 @@ def _elements(kernel: Kernel, op: Op, outs: Types, ins: Types, loads: bool) -> s
     return _place(kernel, space, which, Access.READ if loads else Access.WRITE)
 
 
-def _place(kernel: Kernel, space: int, which: int, need: Access) -> str:
-    """Whether memory ``which`` of ``space`` exists and may be accessed so."""
+def _place(kernel: Kernel, space: int, which: int, need: int) -> str:
+    """Whether memory ``which`` of ``space`` exists and may be accessed so (bits of Access)."""
     if space == Space.GLOBAL and 0 <= which < len(kernel.params):
         param = kernel.params[which]
         if isinstance(param, BufferParam):
@@ -131,7 +131,7 @@ def _address(kernel: Kernel, op: Op, outs: Types, ins: Types) -> str:
         return f"an address is i64, not {outs[0].text}"
     if space not in (Space.GLOBAL, Space.SHARED, Space.LOCAL):
         return f"memory {which} of space {space} has no address"
-    return _place(kernel, space, which, Access(0))
+    return _place(kernel, space, which, 0)
 
 
 RULES: Final = {
