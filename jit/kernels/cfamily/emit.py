@@ -5,7 +5,10 @@ May live here: the choice of a form. May not: text.
 
 from __future__ import annotations
 
+from typing import Final
+
 from jit.kernels.cfamily.abi import Form, Source
+from jit.kernels.cfamily.block_form import BlockForm
 from jit.kernels.cfamily.language import Language
 from jit.kernels.cfamily.thread_form import ThreadForm
 from jit.kernels.device import Dim3, KernelOptions
@@ -26,4 +29,12 @@ def emit(
 
     Raises Unspelled for what the language cannot say.
     """
-    return ThreadForm(verified, language, block, dynamic_bytes, options).source()
+    chosen = form or _suitable(verified, language, block)
+    return _FORMS[chosen](verified, language, block, dynamic_bytes, options).source()
+
+
+_FORMS: Final = {Form.THREAD: ThreadForm, Form.BLOCK: BlockForm}
+
+
+def _suitable(verified: VerifiedKernel, language: Language, block: Dim3) -> Form:
+    return Form.THREAD

@@ -60,8 +60,10 @@ HELPERS: Final[dict[str, str]] = {
   if (f != f) return (u16)(bits >> 16 | 0x40);
   return (u16)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }""",
-    "wis_spent": """FN u32 wis_spent(GLOBAL u64 *state, u64 fuel) {
-  return ((u64)COUNT_ADD(state + 3, 1) + 1) << 16 > fuel;
+    "wis_spent": """FN u32 wis_spent(GLOBAL u64 *state, u64 fuel, u64 n, PRIVATE u64 *next) {
+  u64 units = ((n - *next) >> 16) + 1;
+  *next += units << 16;
+  return ((u64)COUNT_ADD(state + 3, units) + units) << 16 > fuel;
 }""",
     "wis_over": """FN u32 wis_over(GLOBAL u64 *state, u64 fuel) { return (u64)COUNT_ADD(state + 3, 0) << 16 > fuel; }""",
     "wis_digamma": """FN f64 wis_digamma(f64 x) {

@@ -106,9 +106,9 @@ typedef long s64; typedef float f32;
 #define ATOM_ADD64(p, v) atom_add(p, v)
 #define ATOM_MIN64(p, v) atom_min(p, v)
 #ifdef cl_khr_int64_base_atomics
-#define COUNT_ADD(p, v) atom_add((volatile __global ulong *)(p), (ulong)v)
+#define COUNT_ADD(p, v) atom_add((volatile __global ulong *)(p), (ulong)(v))
 #else
-#define COUNT_ADD(p, v) atomic_add((volatile __global uint *)(p), (uint)v)
+#define COUNT_ADD(p, v) atomic_add((volatile __global uint *)(p), (uint)(v))
 #endif
 #define ATOM_CAS32(p, a, b) atomic_cmpxchg(p, a, b)
 #define ATOM_CAS64(p, a, b) atom_cmpxchg(p, a, b)
@@ -151,7 +151,7 @@ typedef signed char s8; typedef short s16; typedef int s32; typedef long long s6
 #define ATOM_ADD32(p, v) atomicAdd((u32 *)(p), v)
 #define ATOM_ADD64(p, v) atomicAdd((u64 *)(p), v)
 #define ATOM_MIN64(p, v) atomicMin((u64 *)(p), v)
-#define COUNT_ADD(p, v) atomicAdd((u64 *)(p), (u64)v)
+#define COUNT_ADD(p, v) atomicAdd((u64 *)(p), (u64)(v))
 #define ATOM_CAS32(p, a, b) atomicCAS((u32 *)(p), a, b)
 #define ATOM_CAS64(p, a, b) atomicCAS((u64 *)(p), a, b)
 #define ATOM_XCHG32(p, v) atomicExch((u32 *)(p), v)

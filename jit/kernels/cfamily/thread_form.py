@@ -72,7 +72,7 @@ class ThreadForm(Frame):
         if self.options.meter:
             lines.append(f"{kind} n = 0;")
         if self.polls:
-            lines.append(f"const u64 fuel = state[2]; u64 next = {1 << POLL_BITS}u;" + (" u32 it = 0;" if self.together else ""))
+            lines.append(f"const u64 fuel = state[2]; u64 next = {1 << POLL_BITS}u;" + (" u32 it = 0, dead = 0;" if self.together else ""))
         if self.traps:
             lines.append("u32 tr = ~0u;")
         if self.verified.uses.warp:
@@ -212,17 +212,17 @@ class ThreadForm(Frame):
         return (self._poll(b) if back else "") + f"goto B{target};"
 
     def _poll(self, b: int) -> str:
-        step = 1 << POLL_BITS
         self._note("wis_spent")
+        asked = "wis_spent(state, fuel, n, &next)"
         if self.refuges is None:
-            return f"if (n >= next) {{ if (wis_spent(state, fuel)) goto END; next = n + {step}u; }} "
+            return f"if (n >= next && {asked}) goto END; "
         self._note("wis_over")
         place, target = self.refuges.of(b)
-        ask = f"if (n >= next) next = wis_spent(state, fuel) ? 0 : n + {step}u; "
+        ask = f"if (n >= next && {asked}) dead = 1; "
         leave = "goto END;" if target is None else f"goto B{target};"
         if place is Place.ALONE:
-            return ask + f"if (!next) {leave} "
+            return ask + f"if (dead) {leave} "
         if place is Place.WARP:
-            return ask + f"if (WARP_BALLOT(wm, !next)) {{ next = 0; {leave} }} "
+            return ask + f"if (WARP_BALLOT(wm, dead)) {{ dead = 1; {leave} }} "
         together = "BARRIER; if (t == 0) stop[0] = wis_over(state, fuel); BARRIER; if (stop[0]) goto END;"
         return ask + f"if (++it == {_POLL_EVERY}u) {{ it = 0; {together} }} "

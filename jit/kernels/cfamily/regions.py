@@ -1,0 +1,134 @@
+"""How a block of threads goes through the code when one work-item runs all of them.
+
+As long as all threads are at one block of code, a loop over threads runs it and a branch is a goto: the *common* way. From a branch that
+threads take differently to the block where all meet again, each has a place of its own: these blocks are *parted*. There a *unit* is run at
+a time, for the threads that are at its first block; a unit is as many blocks as a thread can go through without waiting for another.
+
+Which threads execute a warp op together is prescribed (those at the least block of code go first), so in kernels with warp ops units end
+before a thread could come by a block with a lesser number than others stand at; and all meet only behind every parted block.
+
+May live here: which blocks are parted, where threads meet, units. May not: registers, text.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from jit.kernels.cfamily.stopping import region
+from jit.kernels.cfamily.warp import WARP_SIGS
+from wis.kernel.flow import Flow
+from wis.kernel.model import Bar, Cbr, Kernel, Op, Space, Special, Switch, Sync
+from wis.kernel.ops import BY_CODE, Sig
+
+__all__ = ["Regions", "VARYING_SPECIALS", "branch_register"]
+
+VARYING_SPECIALS: Final = frozenset({Special.TID_X, Special.TID_Y, Special.TID_Z, Special.LANE, Special.WARP})
+_SPREADING: Final = frozenset({Sig.LOAD, Sig.BYTES_LOAD, Sig.ATOM}) | WARP_SIGS
+
+
+class Regions:
+    """``varying``: registers that may differ between threads; ``parted``: blocks of code that only some threads may be in; ``fair``:
+    threads may wait for what others store, so all warps must get on."""
+
+    def __init__(self, kernel: Kernel, flow: Flow) -> None:
+        self.kernel, self.flow = kernel, flow
+        sigs = [{BY_CODE[op.op].sig for op in block.code} for block in kernel.blocks]
+        self.asking = frozenset(b for b, found in enumerate(sigs) if found & WARP_SIGS)
+        self.waiting = frozenset(b for b, block in enumerate(kernel.blocks) if isinstance(block.end, Bar | Sync))
+        self.fair = any(_communicates(op) for block in kernel.blocks for op in block.code)
+        self._loops = {loop.head: loop.blocks for loop in flow.loops}
+        self._meets: dict[int, int | None] = {}
+        self.varying: set[int] = set()
+        self.parted: set[int] = set()
+        self.split: set[int] = set()
+        while self._spread():
+            pass
+
+    def meeting(self, b: int) -> int | None:
+        """Where threads that are all at the parted block ``b`` are all together again; None: at the end."""
+        m = self.flow.ipdom[b]
+        while m is not None and m in self.parted:
+            m = self.flow.ipdom[m]
+        return m
+
+    def unit(self, start: int) -> frozenset[int]:
+        """The blocks of the unit that starts at ``start``, with it; threads enter it there only."""
+        banned: set[int] = set()
+        while True:
+            found = self._grown(start, banned)
+            bad = self._ahead(found) if self.asking else set()
+            if not bad - {start}:
+                return found if not bad else frozenset({start})
+            banned |= bad
+
+    def stops(self, b: int) -> bool:
+        """Whether threads wait for others in or behind block ``b``."""
+        return b in self.asking or b in self.waiting
+
+    # --- parting
+    def _spread(self) -> bool:
+        before = len(self.varying), len(self.split)
+        for b in self.flow.order:
+            block = self.kernel.blocks[b]
+            for op in block.code:
+                if b in self.parted or _spreads(op) or not self.varying.isdisjoint(op.ins):
+                    self.varying.update(op.outs)
+            decides = branch_register(block.end)
+            if b not in self.split and (decides in self.varying or (isinstance(block.end, Sync) and block.end.count >= 0)):
+                self.split.add(b)
+                self.parted |= region(self.flow, b, self._meet(b))
+        return (len(self.varying), len(self.split)) != before
+
+    def _meet(self, b: int) -> int | None:
+        """The first block behind the branch of ``b`` where threads can be gathered."""
+        m = self.flow.ipdom[b] if b not in self.waiting else None
+        while m is not None:
+            between = region(self.flow, b, m)
+            if not between & self.waiting and (not self.asking or max(between, default=-1) < m):
+                break
+            m = self.flow.ipdom[m]
+        return m
+
+    # --- units
+    def _grown(self, start: int, banned: set[int]) -> frozenset[int]:
+        found = {start}
+        if self.fair or start in self.waiting:
+            return frozenset(found)
+        todo = [start]
+        while todo:
+            for c in self.flow.succ[todo.pop()]:
+                if c not in found and c not in banned and self._follows(c, found):
+                    found.add(c)
+                    todo.append(c)
+        return frozenset(found)
+
+    def _follows(self, b: int, found: set[int]) -> bool:
+        """Whether threads come to ``b`` out of ``found`` only, and go through it (and round its loop) without waiting."""
+        loop = self._loops.get(b, frozenset({b}))
+        if not loop <= self.parted or any(self.stops(x) for x in loop):
+            return False
+        return all(p in found or (p in loop and b in self._loops) for p in self.flow.pred[b])
+
+    def _ahead(self, found: frozenset[int]) -> set[int]:
+        """Blocks that lead out to a lesser number than another block has."""
+        most = max(found)
+        return {b for b in found if any(c not in found and c < most for c in self.flow.succ[b])}
+
+
+def branch_register(end: object) -> int | None:
+    """The register that decides where threads go on."""
+    return end.pred if isinstance(end, Cbr) else end.index if isinstance(end, Switch) else None
+
+
+def _spreads(op: Op) -> bool:
+    """Whether an op gives different threads different values out of equal operands. Constants alone are loaded alike: what else memory
+    holds, another thread may change."""
+    sig = BY_CODE[op.op].sig
+    if sig is Sig.SPECIAL:
+        return op.attrs[0] in VARYING_SPECIALS
+    return sig in _SPREADING and not (sig is Sig.BYTES_LOAD and op.attrs[0] == Space.CONST)
+
+
+def _communicates(op: Op) -> bool:
+    sig = BY_CODE[op.op].sig
+    return sig is Sig.ATOM or (sig is Sig.BYTES_LOAD and bool(op.attrs[5] & 1))
