@@ -1,8 +1,9 @@
-"""How far the strict functions are from the truth: ``python -m tests.property.strict_ulp [names] [--step N] [--type f32|f64]``.
+"""How far the strict functions are from the truth: ``python -m tests.property.strict_ulp [names] [--type T] [--step N] [--samples N]``.
 
-f32, one argument: all 2**32 patterns (every ``--step``-th), against f64 functions rounded nowhere. Two arguments: ``--pairs`` random
-pairs of patterns and of ordinary numbers. The unit is the distance between f32 neighbours at the true value, at least 2**-149; an
-infinite result counts as 2**128. A NaN that should not be one, or the other way round, counts as infinitely far.
+f32, one argument: every ``--step``-th of all 2**32 patterns, beside functions in f64. Two arguments, and f64: random values, ``--samples``
+of them; f64 beside functions in the platform's longer type (on x86 11 bits more; elsewhere there may be none). The unit is the distance
+between neighbours at the true value; an infinite result counts as the power of 2 behind the largest number. A NaN that should not be one, or
+the other way round, counts as infinitely far.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy.typing as npt
 import torch
 
 from tests.support.strict_forms import native
-from wis.kernel.model import RegType
+from wis.kernel.model import Function, RegType
 from wis.kernel.ops import BY_NAME
 from wis.kernel.strict import STRICT_FORMS, strict_form
 
@@ -42,26 +43,29 @@ TRUTH: dict[str, Callable[..., Array]] = {
     "erfinv": _torch(torch.erfinv), "lgamma": _torch(torch.lgamma), "digamma": _torch(torch.digamma), "pow": np.power,
     "atan2": np.arctan2, "hypot": np.hypot,
 }  # fmt: skip
-"""The true values, as f64 functions of f64 arrays."""
+"""The true values, as functions of arrays of a wider type."""
 
 
 BOUNDS: dict[str, float] = {
     "exp": 0.9, "exp2": 0.9, "exp10": 0.9, "expm1": 1.5, "log": 1.0, "log2": 1.5, "log10": 1.1, "log1p": 1.6, "sin": 1.6, "cos": 1.6,
     "tan": 1.8, "asin": 1.8, "acos": 1.4, "atan": 1.4, "sinh": 1.7, "cosh": 1.4, "tanh": 1.4, "asinh": 1.2, "acosh": 1.9, "atanh": 1.2,
-    "sigmoid": 1.6, "rsqrt": 1.5, "erf": 1.2, "pow": 1.5, "atan2": 1.6, "hypot": 1.1,
+    "sigmoid": 1.6, "rsqrt": 1.5, "erf": 1.2, "erfc": 0.6, "pow": 1.5, "atan2": 1.6, "hypot": 1.1,
 }  # fmt: skip
-"""What each may be off at most, in units of the last place of f32."""
+"""What each may be off at most in f32, in units of the last place. In f64 it is 2."""
+
+_WIDER = {np.dtype(np.float32): np.float64, np.dtype(np.float64): np.longdouble}
 
 
 def distance(got: Array, truth: Array) -> Array:
-    """|got - truth| in units of the last place of f32 at the truth; ``got`` f32, ``truth`` f64."""
-    top = 2.0**128
-    y = np.clip(got.astype(np.float64), -top, top)
-    t = np.clip(truth, -top, top)
-    exponent = np.frexp(np.minimum(np.abs(t), top / 2))[1] - 24
+    """|got - truth| in units of the last place of ``got``'s type at the truth, which is of a wider type."""
+    about, wide = np.finfo(got.dtype), truth.dtype.type
+    top = wide(2) ** about.maxexp
+    y, t = np.clip(got.astype(wide), -top, top), np.clip(truth, -top, top)
+    exponent = np.frexp(np.minimum(np.abs(t), top / 2))[1] - about.nmant - 1
     with np.errstate(invalid="ignore"):
-        far = np.abs(y - t) / np.exp2(np.maximum(exponent, -149))
-    return np.where(np.isnan(got) | np.isnan(truth), np.where(np.isnan(got) & np.isnan(truth), 0.0, np.inf), far)
+        far = np.abs(y - t) / np.exp2(np.maximum(exponent, about.minexp - about.nmant).astype(wide))
+    both = np.isnan(got) & np.isnan(truth)
+    return np.where(np.isnan(got) | np.isnan(truth), np.where(both, 0.0, np.inf), far)
 
 
 def patterns(step: int) -> Iterator[tuple[Array, ...]]:
@@ -71,7 +75,7 @@ def patterns(step: int) -> Iterator[tuple[Array, ...]]:
 
 
 def pairs(count: int, seed: int = 1) -> Iterator[tuple[Array, ...]]:
-    """Random pairs: patterns, and numbers whose exponents make most results finite."""
+    """Random pairs of f32: patterns, and numbers whose exponents make most results finite."""
     rng = np.random.default_rng(seed)
     for number in range(max(1, count // _CHUNK)):
         if number % 2:
@@ -83,15 +87,24 @@ def pairs(count: int, seed: int = 1) -> Iterator[tuple[Array, ...]]:
             yield a, b.astype(np.float32)
 
 
-def measure(name: str, chunks: Iterator[tuple[Array, ...]]) -> tuple[float, tuple[float, ...], int]:
+def doubles(count: int, seed: int = 1) -> Iterator[tuple[Array, ...]]:
+    """Random f64 values: patterns, ordinary numbers, numbers of all sizes, numbers beside 1."""
+    rng = np.random.default_rng(seed)
+    size = min(count, _CHUNK) // 4
+    for _ in range(max(1, count // (4 * size))):
+        yield (rng.integers(0, 1 << 64, size, np.uint64).view(np.float64),)
+        yield (rng.uniform(-750, 720, size),)
+        yield (np.exp(rng.uniform(-700, 700, size)) * rng.choice([-1, 1], size),)
+        yield (np.exp(rng.normal(0, 0.5, size)) * rng.choice([-1, 1], size),)
+
+
+def measure(form: Function, chunks: Iterator[tuple[Array, ...]]) -> tuple[float, tuple[float, ...], int]:
     """The largest distance, where it is, and how many values were tried."""
-    form = strict_form(name, RegType.F32)
-    assert form is not None, name
     f = native(form)
     worst, where, count = 0.0, (0.0,) * len(form.ins), 0
     with np.errstate(all="ignore"):
         for arguments in chunks:
-            far = distance(f(*arguments), TRUTH[name](*(a.astype(np.float64) for a in arguments)))
+            far = distance(f(*arguments), TRUTH[form.name](*(a.astype(_WIDER[a.dtype]) for a in arguments)))
             i = int(np.argmax(far))
             count += len(far)
             if far[i] > worst:
@@ -102,21 +115,22 @@ def measure(name: str, chunks: Iterator[tuple[Array, ...]]) -> tuple[float, tupl
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("names", nargs="*")
+    arguments.add_argument("--type", choices=("f32", "f64"), default="f32")
     arguments.add_argument("--step", type=int, default=1)
-    arguments.add_argument("--pairs", type=int, default=1 << 28)
+    arguments.add_argument("--samples", type=int, default=1 << 28)
     options = arguments.parse_args()
-    names = options.names or [name for name, type_ in STRICT_FORMS if type_ is RegType.F32]
-    for name in names:
-        form = strict_form(name, RegType.F32)
+    type_ = RegType.F32 if options.type == "f32" else RegType.F64
+    for name in options.names or [name for name, other in STRICT_FORMS if other is type_]:
+        form = strict_form(name, type_)
         assert form is not None, name
-        start = time.monotonic()
-        worst, where, count = measure(name, patterns(options.step) if BY_NAME[name].n_ins == 1 else pairs(options.pairs))
-        ops = sum(1 for op in form.blocks[0].code if op.op != BY_NAME["const"].code)
-        at = ", ".join(f"{x!r} ({x.hex()})" for x in where)
-        print(
-            f"{name}: {ops} ops, {len(form.regs)} registers, {worst:.3f} ulp at {at}, {count} values, {time.monotonic() - start:.0f} s",
-            flush=True,
+        chunks = (
+            doubles(options.samples) if type_ is RegType.F64 else pairs(options.samples) if len(form.ins) > 1 else patterns(options.step)
         )
+        start = time.monotonic()
+        worst, where, count = measure(form, chunks)
+        ops = sum(1 for op in form.blocks[0].code if op.op != BY_NAME["const"].code)
+        at, took = ", ".join(f"{x!r} ({x.hex()})" for x in where), time.monotonic() - start
+        print(f"{name}: {ops} ops, {len(form.regs)} registers, {worst:.3f} ulp at {at}, {count} values, {took:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

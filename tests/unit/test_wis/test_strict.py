@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.property.strict_ulp import BOUNDS, distance, measure, pairs, patterns
+from tests.property.strict_ulp import BOUNDS, distance, doubles, measure, pairs, patterns
 from tests.support.strict_forms import evaluate, native
 from wis.dtypes import DType
 from wis.kernel.model import Block, BufferParam, Function, Kernel, Op, RegType, Ret
@@ -96,8 +96,15 @@ def test_form_passes_the_verifier_as_a_kernel(name: str, type_: RegType) -> None
 def test_distance_from_the_truth(name: str) -> None:
     """Sampled; docs/strict-math.md has the exhaustive figures and the command."""
     chunks = patterns(1021) if BY_NAME[name].n_ins == 1 else pairs(1 << 22, seed=7)
-    worst, where, _ = measure(name, chunks)
+    worst, where, _ = measure(form_of(name), chunks)
     assert worst <= BOUNDS[name] <= 2.0, f"{worst} ulp at {where}"
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).nmant < 63, reason="the platform has no float longer than f64")
+@pytest.mark.parametrize("name", sorted(name for name, type_ in STRICT_FORMS if type_ is RegType.F64))
+def test_distance_from_the_truth_in_f64(name: str) -> None:
+    worst, where, _ = measure(form_of(name, RegType.F64), doubles(1 << 18, seed=7))
+    assert worst <= 2.0, f"{worst} ulp at {where}"
 
 
 @pytest.mark.parametrize(("name", "type_"), _ALL)

@@ -8,22 +8,27 @@ from typing import Final
 
 from wis.kernel.model import Function, RegType
 from wis.kernel.ops import BY_NAME
-from wis.kernel.strict import circular, error, exponential, inverse, logarithm, power
+from wis.kernel.strict import circular, double, error, exponential, inverse, logarithm, power
 from wis.kernel.strict.trace import Value, trace
 
 __all__ = ["STRICT_FORMS", "strict_form"]
 
+_F32: Final[tuple[Callable[..., Value], ...]] = (
+    *(exponential.exp, exponential.exp2, exponential.exp10, exponential.expm1, exponential.sigmoid),
+    *(exponential.sinh, exponential.cosh, exponential.tanh),
+    *(logarithm.log, logarithm.log2, logarithm.log10, logarithm.log1p),
+    *(circular.sin, circular.cos, circular.tan),
+    *(power.pow, power.rsqrt, power.hypot),
+    *(inverse.asin, inverse.acos, inverse.atan, inverse.atan2, inverse.asinh, inverse.acosh, inverse.atanh),
+    *(error.erf, error.erfc),
+)
+_F64: Final[tuple[Callable[..., Value], ...]] = (
+    *(double.exp, double.exp2, double.sigmoid, double.tanh, double.log, double.log2),
+    power.rsqrt,
+)
 STRICT_FORMS: Final[dict[tuple[str, RegType], Callable[..., Value]]] = {
-    (f.__name__, RegType.F32): f
-    for f in (
-        *(exponential.exp, exponential.exp2, exponential.exp10, exponential.expm1, exponential.sigmoid),
-        *(exponential.sinh, exponential.cosh, exponential.tanh),
-        *(logarithm.log, logarithm.log2, logarithm.log10, logarithm.log1p),
-        *(circular.sin, circular.cos, circular.tan),
-        *(power.pow, power.rsqrt, power.hypot),
-        *(inverse.asin, inverse.acos, inverse.atan, inverse.atan2, inverse.asinh, inverse.acosh, inverse.atanh),
-        error.erf,
-    )
+    **{(f.__name__, RegType.F32): f for f in _F32},
+    **{(f.__name__, RegType.F64): f for f in _F64},
 }
 """How each is written, by name and type."""
 
