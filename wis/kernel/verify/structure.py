@@ -36,7 +36,7 @@ def check_sizes(kernel: Kernel, limits: KernelLimits, report: Report) -> None:
         ("characters of file", len(kernel.file), 0, limits.file_max),
         ("parameters", len(kernel.params), 0, limits.params_max),
         ("registers", sum(len(body.regs) for body in code), 0, limits.regs_max),
-        ("blocks", sum(len(body.blocks) for body in code), 1, limits.blocks_max),
+        ("blocks", sum(len(body.blocks) for body in code) if kernel.blocks else 0, 1, limits.blocks_max),
         ("ops", ops, 0, limits.ops_max),
         ("threads", kernel.threads_max, 1, limits.threads_max),
         ("shared arrays", len(kernel.shared), 0, limits.params_max),
