@@ -1,0 +1,126 @@
+"""Single kernels on a device of this family, behind the protocol that all kernel devices have.
+
+May live here: the adaptation. May not: any device's insides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Final
+
+import numpy as np
+
+from jit.accel.device import Device, Request
+from jit.errors import KernelRefused
+from jit.kernels.cfamily import Region, fresh_state, launch_words
+from jit.kernels.device import Bytes, Dim3, KernelLaunch, KernelOptions, KernelOutcome, PreparedKernel
+from wis.kernel.limits import KERNEL_LIMITS
+from wis.kernel.model import Access, BufferParam
+from wis.kernel.traps import trap_of
+from wis.kernel.verify import VerifiedKernel
+
+__all__ = ["AccelKernels"]
+
+_DEFAULT: Final = KernelOptions()
+_SCRATCH_BYTES_MAX: Final = 256 << 20
+_ADDRESS_SHIFT: Final = 40
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    verified: VerifiedKernel
+    block: Dim3
+    dynamic_bytes: int
+    compiled: Any
+
+
+class AccelKernels:
+    """A KernelDevice on ``device``, which it closes."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._prepared: dict[tuple[bytes, Dim3, int, KernelOptions], _Prepared] = {}
+
+    def prepare(self, verified: VerifiedKernel, block: Dim3, dynamic_bytes: int = 0, options: KernelOptions = _DEFAULT) -> PreparedKernel:
+        key = verified.digest, block, dynamic_bytes, options
+        if key not in self._prepared:
+            _check(verified, block, dynamic_bytes)
+            (compiled,) = self._device.compile([Request(verified, block, dynamic_bytes, options, foreign=True)])
+            self._prepared[key] = _Prepared(verified, block, dynamic_bytes, compiled)
+        return self._prepared[key]
+
+    def run(
+        self, prepared: PreparedKernel, launch: KernelLaunch, params: Sequence[Bytes | int | float], addresses: Sequence[int] | None = None
+    ) -> KernelOutcome:
+        assert isinstance(prepared, _Prepared)
+        _check_launch(prepared, launch, params)
+        device, kernel = self._device, prepared.verified.kernel
+        buffers: list[Any] = []
+        given: list[Region | int | float] = []
+        for i, x in enumerate(params):
+            if isinstance(x, np.ndarray):
+                buffers.append(device.allocate(x.nbytes))
+                device.write(buffers[-1], 0, x)
+                given.append(Region(0, x.nbytes, addresses[i] if addresses is not None else (i + 1) << _ADDRESS_SHIFT))
+            else:
+                given.append(x)
+        begin = fresh_state(launch.fuel).view(np.uint8)
+        state = device.allocate(begin.nbytes)
+        device.write(state, 0, begin)
+        self._blocks(prepared, launch, given, buffers, state)
+        arrays = ((p, x) for p, x in zip(kernel.params, params, strict=True) if isinstance(x, np.ndarray))
+        for (param, x), buffer in zip(arrays, buffers, strict=True):
+            if isinstance(param, BufferParam) and param.access & Access.WRITE:
+                x[:] = device.read(buffer, 0, x.nbytes)
+        key, instructions, fuel = (int(word) for word in device.read(state, 0, 24).view(np.uint64))
+        return KernelOutcome(instructions, instructions > fuel, trap_of(key))
+
+    def _blocks(
+        self, prepared: _Prepared, launch: KernelLaunch, given: Sequence[Region | int | float], buffers: list[Any], state: Any
+    ) -> None:
+        """Launch them, as many at a time as have room in scratch memory, until the fuel is spent."""
+        device, scratch_bytes = self._device, prepared.compiled.scratch_bytes
+        end = launch.first + (prod(launch.grid) - launch.first if launch.count is None else launch.count)
+        most = max(1, _SCRATCH_BYTES_MAX // scratch_bytes) if scratch_bytes else end - launch.first
+        scratch = device.allocate(scratch_bytes * min(most, end - launch.first)) if scratch_bytes else None
+        first = launch.first
+        while first < end:
+            count = min(most, end - first)
+            words = launch_words(prepared.verified.kernel, given, launch.grid, first, count)
+            table = device.allocate(words.nbytes)
+            device.write(table, 0, words.view(np.uint8))
+            device.launch(prepared.compiled, count, buffers, table, 0, state, scratch)
+            device.finish()
+            _, spent, fuel = (int(word) for word in device.read(state, 0, 24).view(np.uint64))
+            first = end if spent > fuel else first + count
+
+    def close(self) -> None:
+        self._prepared.clear()
+        self._device.close()
+
+
+def _check(verified: VerifiedKernel, block: Dim3, dynamic_bytes: int) -> None:
+    kernel = verified.kernel
+    if min(block) < 1 or prod(block) > kernel.threads_max:
+        raise KernelRefused(f"blocks of {block[0]} x {block[1]} x {block[2]} threads, accepted are 1 to {kernel.threads_max}")
+    if dynamic_bytes and not kernel.dynamic:
+        raise KernelRefused(f"{dynamic_bytes} dynamic bytes of shared memory for a kernel that takes none")
+    if not 0 <= dynamic_bytes <= KERNEL_LIMITS.dynamic_shared_bytes_max:
+        raise KernelRefused(f"{dynamic_bytes} dynamic bytes, accepted are 0 to {KERNEL_LIMITS.dynamic_shared_bytes_max}")
+
+
+def _check_launch(prepared: _Prepared, launch: KernelLaunch, params: Sequence[Bytes | int | float]) -> None:
+    kernel, total = prepared.verified.kernel, prod(launch.grid)
+    if (launch.block, launch.dynamic_bytes) != (prepared.block, prepared.dynamic_bytes):
+        raise KernelRefused(f"prepared for blocks of {prepared.block} and {prepared.dynamic_bytes} dynamic bytes")
+    if min(launch.grid) < 1 or total > KERNEL_LIMITS.grid_blocks_max:
+        raise KernelRefused(f"a grid of {total} blocks, accepted are 1 to {KERNEL_LIMITS.grid_blocks_max}")
+    if launch.first < 0 or launch.first + (launch.count or 0) > total or (launch.count is not None and launch.count < 0):
+        raise KernelRefused(f"blocks {launch.first} and {launch.count} more of {total}")
+    if len(params) != len(kernel.params):
+        raise KernelRefused(f"the kernel has {len(kernel.params)} parameters, {len(params)} were given")
+    for i, (param, x) in enumerate(zip(kernel.params, params, strict=True)):
+        if isinstance(param, BufferParam) != isinstance(x, np.ndarray):
+            raise KernelRefused(f"parameter {i} is {'a buffer' if isinstance(param, BufferParam) else 'a number'}")
