@@ -156,7 +156,7 @@ def _trap(text: str) -> tuple[str, str]:
 
 
 class _ReferenceMemory(_Memory):
-    fuel = 1 << 26  # thread-instructions of one launch
+    fuel = 1 << 22  # thread-instructions of one launch
 
     def __init__(self) -> None:
         self._buffers: dict[int, np.ndarray[Any, np.dtype[np.uint8]]] = {}

@@ -25,7 +25,8 @@ def run_call(call: KernelCall, buffers: Buffers, fuel: int | None = None, addres
             whole = buffers[x.buffer]
             assert whole is not None, "buffers of operands exist"
             params.append(whole[x.offset : x.offset + x.shape[0]] if x.shape[0] else whole[:0])
-            places.append((x.buffer + 1 << 40 if addresses is None else addresses[x.buffer]) + x.offset)
+            start = x.buffer + 1 << 40 if addresses is None else addresses[x.buffer]
+            places.append(start + x.offset if x.shape[0] else 0)  # an empty region is a null pointer
         else:
             params.append(x)
             places.append(0)

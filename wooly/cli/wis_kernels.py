@@ -106,6 +106,8 @@ def run(
     for i, (argument, text) in enumerate(zip(wanted, args, strict=True)):
         if argument.kind == ArgKind.STRUCT:
             raise CommandError(f"{entry.name}: argument {argument.name} is a struct, which --arg cannot give; use wooly.RawKernel")
+        if argument.param < 0:
+            continue  # the kernel never looks at it
         params[argument.param] = arrays[i].reshape(-1).view(np.uint8) if i in arrays else _number(argument, text)
     for argument in entry.arguments:
         if argument.kind == ArgKind.VARIABLE:

@@ -55,6 +55,8 @@ def bind_arguments(entry: Entry, args: Sequence[Any], variables: Sequence[Region
     params: list[Region | Number] = [0] * len(entry.kernel.params)
     for place, (argument, value) in enumerate(zip(wanted, args, strict=True)):
         who = f"{entry.name}: argument {place} ({argument.name})"
+        if argument.param < 0 and argument.kind != ArgKind.STRUCT:
+            continue  # the kernel never looks at it
         if argument.kind == ArgKind.BUFFER:
             params[argument.param] = _region(who, value)
         elif argument.kind == ArgKind.SCALAR:
@@ -99,6 +101,11 @@ def _scalar(who: str, value: Any, dtype: DType) -> Number:
     """``value`` as the declared type holds it; signed and unsigned readings of an integer type are both accepted."""
     if isinstance(value, torch.Tensor) and value.numel() == 1 and not is_ours(value):
         value = value.item()
+    if dtype.itemsize == 8 and dtype.is_integer and isinstance(value, torch.Tensor) and is_ours(value):
+        region = region_of(value)  # a pointer that is only computed with
+        return (region.handle << HANDLE_SHIFT) + region.offset
+    if value is None and dtype.itemsize == 8 and dtype.is_integer:
+        return 0
     if isinstance(value, torch.Tensor) or (isinstance(value, np.ndarray) and value.ndim):
         raise KernelArgumentError(f"{who} takes a number ({dtype.text}), not {type(value).__name__}")
     if isinstance(value, np.generic | np.ndarray):

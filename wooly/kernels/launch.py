@@ -34,7 +34,7 @@ _STENCILS_MAX: Final = 1024
 
 def dim3(what: str, sizes: int | Sequence[int]) -> Dim3:
     """One to three sizes as three. Raises KernelLaunchError."""
-    given = (sizes,) if isinstance(sizes, int) else tuple(int(n) for n in sizes)
+    given = tuple(int(n) for n in sizes) if isinstance(sizes, Sequence) else (int(sizes),)
     if not 1 <= len(given) <= 3 or min(given) < 1:
         raise KernelLaunchError(f"{what} {given}: one to three sizes, each at least 1")
     x, y, z = (*given, 1, 1)[:3]
