@@ -1,0 +1,237 @@
+"""Control flow of lowered code: reachable blocks, blocks merged, loops made reducible, and the order blocks are numbered in.
+
+The order is *loop-compact reverse postorder*: forward edges lead to greater numbers and the blocks of a loop are side by side. Threads of a
+warp that parted meet again as early as they can, because those at the least number run first. May live here: the graph. May not: ops.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import Final
+
+from wis.frontends.ptx.code import Code, End, Node, Part
+from wis.frontends.ptx.errors import PtxError
+
+__all__ = ["reachable", "merge", "reducible", "compact_order"]
+
+_COPIES_MAX: Final = 2_000  # ops that making a graph reducible may add
+
+
+def reachable(code: Code) -> list[int]:
+    """Reachable blocks in reverse postorder."""
+    seen = {code.entry}
+    post: list[int] = []
+    stack = [(code.entry, iter(_targets(code, code.entry)))]
+    while stack:
+        number, targets = stack[-1]
+        for target in targets:
+            if target not in seen:
+                seen.add(target)
+                stack.append((target, iter(_targets(code, target))))
+                break
+        else:
+            post.append(number)
+            stack.pop()
+    return post[::-1]
+
+
+def _targets(code: Code, number: int) -> list[int]:
+    end = code.parts[number].end
+    assert end is not None, "blocks end"
+    return end.targets
+
+
+def merge(code: Code) -> None:
+    """Drop blocks that cannot be reached or only lead on; put together what always follows each other."""
+    for _ in range(2):
+        forward = {number: _skipped(code, number) for number in code.parts}
+        for part in code.parts.values():
+            if part.end is not None:
+                part.end.targets = [forward[target] for target in part.end.targets]
+                if part.end.kind == "cbr" and part.end.targets[0] == part.end.targets[1]:
+                    part.end = End("br", part.end.targets[:1], ptx=part.end.ptx)
+        order = reachable(code)
+        code.parts = {number: code.parts[number] for number in order}
+        _join(code, order)
+
+
+def _skipped(code: Code, number: int) -> int:
+    """Where a block that only leads on leads to."""
+    seen = {number}
+    while True:
+        part = code.parts[number]
+        if part.nodes or part.end is None or part.end.kind != "br" or part.end.targets[0] in seen:
+            return number
+        number = part.end.targets[0]
+        seen.add(number)
+
+
+def _join(code: Code, order: list[int]) -> None:
+    sources = dict.fromkeys(order, 0)
+    sources[code.entry] = 1
+    for number in order:
+        for target in _targets(code, number):
+            sources[target] += 1
+    for number in order:
+        part = code.parts.get(number)
+        if part is None:
+            continue
+        while part.end is not None and part.end.kind == "br":
+            target = part.end.targets[0]
+            if sources[target] != 1 or target == code.entry or target == number:
+                break
+            following = code.parts.pop(target)
+            part.nodes += following.nodes
+            part.end = following.end
+
+
+# -- reducibility ----------------------------------------------------------------------------------------------------------------------
+
+
+def reducible(code: Code) -> None:
+    """Split blocks until every loop has one head. Raises PtxError when that takes too much."""
+    budget = _COPIES_MAX
+    while True:
+        order = reachable(code)
+        offender = _second_entry(code, order)
+        if offender is None:
+            return
+        part = code.parts[offender]
+        into = [number for number in order if offender in _targets(code, number)]
+        budget -= (len(part.nodes) + 1) * (len(into) - 1)
+        if budget < 0:
+            line = part.nodes[0].ptx if part.nodes else part.end.ptx if part.end else 0
+            raise PtxError(line, "a loop with more than one entry, too large to be untangled", hint="avoid goto into loops")
+        for source in into[1:]:
+            number = _copied(code, part)
+            end = code.parts[source].end
+            assert end is not None, "blocks end"
+            end.targets = [number if target == offender else target for target in end.targets]
+
+
+def _copied(code: Code, part: Part) -> int:
+    number = code.part()
+    copied = code.parts[number]
+    copied.nodes = [Node(n.name, list(n.outs), list(n.ins), n.attrs, n.line, n.ptx) for n in part.nodes]
+    if part.end is not None:
+        copied.end = copy(part.end)
+        copied.end.targets, copied.end.ins, copied.end.outs = list(part.end.targets), list(part.end.ins), list(part.end.outs)
+    return number
+
+
+def _second_entry(code: Code, order: list[int]) -> int | None:
+    """A block that enters a loop beside its head, the smallest such; None when the graph is reducible.
+
+    By T1/T2: take self-loops away and put blocks with one predecessor into it; what is left over of more than one block is irreducible.
+    """
+    targets = {number: set(_targets(code, number)) - {number} for number in order}
+    sources: dict[int, set[int]] = {number: set() for number in order}
+    for number, following in targets.items():
+        for target in following:
+            sources[target].add(number)
+    todo = [number for number in order if len(sources[number]) == 1 and number != code.entry]
+    alive = set(order)
+    while todo:
+        number = todo.pop()
+        if number not in alive or len(sources[number]) != 1 or number == code.entry:
+            continue
+        (into,) = sources[number]
+        alive.discard(number)
+        targets[into].discard(number)
+        for target in targets[number]:
+            sources[target].discard(number)
+            if target != into:
+                targets[into].add(target)
+                sources[target].add(into)
+            if len(sources[target]) == 1:
+                todo.append(target)
+    left = [number for number in order if number in alive and number != code.entry]
+    return min(left, key=lambda number: len(code.parts[number].nodes)) if left else None
+
+
+# -- order -----------------------------------------------------------------------------------------------------------------------------
+
+
+def compact_order(code: Code) -> list[int]:
+    """The blocks of reducible code in loop-compact reverse postorder."""
+    order = reachable(code)
+    rank = {number: i for i, number in enumerate(order)}
+    loops = _loops(code, order, rank)
+    inner: dict[int, int] = {}  # block to the head of its innermost loop
+    for head in sorted(loops, key=lambda h: -len(loops[h])):
+        for number in loops[head]:
+            inner[number] = head
+    parent: dict[int, int | None] = {}
+    for head in loops:
+        around = [h for h in loops if h != head and head in loops[h]]
+        parent[head] = min(around, key=lambda h: len(loops[h])) if around else None
+    return _laid_out(code, None, set(order), code.entry, loops, inner, parent, rank)
+
+
+def _loops(code: Code, order: list[int], rank: dict[int, int]) -> dict[int, set[int]]:
+    """The blocks of each natural loop, by head: what reaches a back edge without passing the head."""
+    sources: dict[int, list[int]] = {number: [] for number in order}
+    for number in order:
+        for target in _targets(code, number):
+            sources[target].append(number)
+    loops: dict[int, set[int]] = {}
+    for number in order:
+        for head in _targets(code, number):
+            if rank[head] <= rank[number]:
+                body = loops.setdefault(head, {head})
+                todo = [number]
+                while todo:
+                    block = todo.pop()
+                    if block not in body:
+                        body.add(block)
+                        todo += sources[block]
+    return loops
+
+
+def _laid_out(
+    code: Code,
+    head: int | None,
+    blocks: set[int],
+    first: int,
+    loops: dict[int, set[int]],
+    inner: dict[int, int],
+    parent: dict[int, int | None],
+    rank: dict[int, int],
+) -> list[int]:
+    """``blocks`` (of the loop at ``head``, or all) with each loop inside taken as one, in topological order, then each loop laid out."""
+
+    def unit(number: int) -> int:
+        """The head of the outermost loop inside of this one that a block is in, or the block."""
+        at = inner.get(number)
+        found = number
+        while at is not None and at != head:
+            found = at
+            at = parent[at]
+        return found
+
+    waiting: dict[int, set[int]] = {}
+    leads: dict[int, set[int]] = {}
+    for number in blocks:
+        source = unit(number)
+        leads.setdefault(source, set())
+        waiting.setdefault(source, set())
+        for target in _targets(code, number):
+            if target in blocks and target != head:
+                to = unit(target)
+                if to != source:
+                    leads.setdefault(source, set()).add(to)
+                    waiting.setdefault(to, set()).add(source)
+    result: list[int] = []
+    ready = [first]
+    while ready:
+        ready.sort(key=lambda number: -rank[number])
+        at = ready.pop()
+        if at in loops and at != head:
+            result += _laid_out(code, at, loops[at], at, loops, inner, parent, rank)
+        else:
+            result.append(at)
+        for to in leads[at]:
+            waiting[to].discard(at)
+            if not waiting[to]:
+                ready.append(to)
+    return result

@@ -1,0 +1,325 @@
+"""Loads, stores, atomics, moves and addresses. May live here: the lowering of these. May not: where an address leads (provenance)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from wis.dtypes import DType
+from wis.frontends.ptx.calls import argument_store, result_load
+from wis.frontends.ptx.classes import BITS, INTEGER
+from wis.frontends.ptx.code import GENERIC
+from wis.frontends.ptx.lowering import FLOATS, Lowering, form
+from wis.frontends.ptx.syntax import Address, Instruction, Name, Number, Operand, Register, Vector
+from wis.kernel.model import Atomic, RegType, Scope, Space
+
+__all__ = ["address", "access", "space_of"]
+
+_SPACES: Final = {"global": Space.GLOBAL, "shared": Space.SHARED, "local": Space.LOCAL, "const": Space.CONST}
+_WIDTHS: Final = {"v2": 2, "v4": 4, "v8": 8}
+_ORDER: Final = "weak volatile relaxed acquire release acq_rel mmio cta cluster gpu sys gl"
+_CACHE: Final = "ca cg cs lu cv nc wb wt unified v2 v4 v8 global shared local const param noftz"
+_UNSIGNED: Final = {8: DType.U8, 16: DType.U16, 32: DType.U32, 64: DType.U64}
+_SIGNED: Final = {8: DType.I8, 16: DType.I16, 32: DType.I32, 64: DType.I64}
+_EXACT: Final = {
+    RegType.F16: DType.F16, RegType.BF16: DType.BF16, RegType.F32: DType.F32, RegType.F64: DType.F64,
+}  # fmt: skip
+_BYTES_MAX: Final = 16
+VOLATILE: Final = 1
+
+
+def space_of(mods: tuple[str, ...]) -> Space:
+    """The space that modifiers name; GENERIC when none does."""
+    for modifier in mods:
+        space = _SPACES.get(modifier.partition("::")[0])
+        if space is not None:
+            return space
+    return GENERIC
+
+
+def address(low: Lowering, arg: Operand) -> tuple[int, int]:
+    """The register with an address (i32 or i64), and what is added to it."""
+    if not isinstance(arg, Address):
+        raise low.fail("expected an address in brackets")
+    base = arg.base
+    if isinstance(base, Register):
+        bits = BITS[base.type]
+        if bits not in (32, 64):
+            raise low.fail(f"{base.name} cannot hold an address")
+        return low.read(base, INTEGER[bits]), arg.offset
+    if base is None:
+        return low.const(RegType.I64, 0), arg.offset
+    return low.read(Name(base.text), RegType.I64), arg.offset + base.offset
+
+
+def element(low: Lowering, type_: str, arg: Operand) -> tuple[RegType, DType]:
+    """How a loaded or stored operand is held, and the element in memory."""
+    bits = BITS[type_]
+    natural = FLOATS.get(type_, INTEGER[bits])
+    if type_ == "pred" or type_ not in BITS:
+        raise low.fail(f".{type_} cannot be loaded or stored")
+    if isinstance(arg, Register):
+        have = low.type_of(arg)
+        if have is RegType.PRED or have.bits < bits:
+            raise low.fail(f"{arg.name} of type .{arg.type} cannot hold .{type_}")
+        if have.bits == bits:
+            return (have, _EXACT[have]) if have in _EXACT else (have, (_SIGNED if type_[0] == "s" else _UNSIGNED)[bits])
+        integer = INTEGER[have.bits]
+        return integer, (_SIGNED if type_[0] == "s" else _UNSIGNED)[bits]
+    if natural in _EXACT:
+        return natural, _EXACT[natural]
+    return natural, (_SIGNED if type_[0] == "s" else _UNSIGNED)[bits]
+
+
+def access(low: Lowering, name: str, space: Space, where: tuple[int, int], items: list[int], dtype: DType, flags: int = 0) -> None:
+    """Loads or stores of elements side by side, in pieces of at most 16 bytes."""
+    base, offset = where
+    step = max(1, _BYTES_MAX // dtype.itemsize)
+    for first in range(0, len(items), step):
+        some = items[first : first + step]
+        attrs = (int(space), 0, int(dtype), len(some), offset + first * dtype.itemsize, flags)
+        if name == "load":
+            low.emit("load", some, [base], attrs)
+        else:
+            low.emit("store", [], [base, *some], attrs)
+
+
+def _flags(mods: tuple[str, ...]) -> int:
+    return VOLATILE if {"volatile", "relaxed", "acquire", "release", "mmio"} & set(mods) else 0
+
+
+def _fence(low: Lowering, mods: tuple[str, ...]) -> None:
+    scope = Scope.BLOCK if "cta" in mods else Scope.SYSTEM if "sys" in mods else Scope.DEVICE
+    low.emit("fence", [], [], (int(scope),))
+
+
+def _items(low: Lowering, arg: Operand, mods: tuple[str, ...]) -> list[Operand]:
+    width = next((_WIDTHS[m] for m in mods if m in _WIDTHS), 1)
+    items: list[Operand] = list(arg.items) if isinstance(arg, Vector) else [arg]
+    if len(items) != width:
+        raise low.fail(f"{width} registers expected, {len(items)} given")
+    return items
+
+
+@form("ld ldu", f"{_ORDER} {_CACHE}", (2, 3), effect=True)
+def _load(low: Lowering, ins: Instruction) -> None:
+    mods = ins.mods
+    if any(m.partition("::")[0] == "param" for m in mods) and _load_param(low, ins):
+        return
+    type_ = mods[-1]
+    held: list[int] = []
+    dtype = DType.U8
+    for item in _items(low, ins.args[0], mods):
+        register, dtype_ = element(low, type_, item)
+        if held and dtype_ is not dtype:  # registers of one vector that ended up with different types
+            register, dtype_ = INTEGER[BITS[type_]], dtype if dtype not in _EXACT.values() else _UNSIGNED[BITS[type_]]
+            if dtype_ is not dtype:
+                raise low.fail("registers of one vector have different types")
+        dtype = dtype_
+        held.append(low.write(item, register))
+    space = Space.LOCAL if "param" in mods else space_of(mods)
+    access(low, "load", space, address(low, ins.args[1]), held, dtype, _flags(mods))
+    if "acquire" in mods:
+        low.settle()
+        _fence(low, mods)
+
+
+def _load_param(low: Lowering, ins: Instruction) -> bool:
+    """A load of a parameter by its name; False when the address is computed."""
+    arg = ins.args[1]
+    if not isinstance(arg, Address) or not isinstance(arg.base, Name):
+        return False
+    name, offset = arg.base.text, arg.base.offset + arg.offset
+    type_ = ins.mods[-1]
+    size = BITS[type_] // 8
+    if any(param.name == name for param in low.routine.params) and low.routine.kernel:
+        number = next(i for i, param in enumerate(low.routine.params) if param.name == name)
+        for k, item in enumerate(_items(low, ins.args[0], ins.mods)):
+            register, dtype = element(low, type_, item)
+            value = low.op("argument", _held(dtype), attrs=(number, offset + k * size, int(dtype)))
+            if _held(dtype).bits < register.bits:
+                value = low.extend(value, register, signed=type_[0] == "s")
+            low.put(item, value)
+        return True
+    return result_load(low, ins, name, offset, _items(low, ins.args[0], ins.mods))
+
+
+def _held(dtype: DType) -> RegType:
+    """The register of a scalar parameter with this element type."""
+    for register, exact in _EXACT.items():
+        if dtype is exact:
+            return register
+    return INTEGER[dtype.itemsize * 8]
+
+
+@form("st", f"{_ORDER} {_CACHE}", (2, 3), effect=True)
+def _store(low: Lowering, ins: Instruction) -> None:
+    mods = ins.mods
+    items = _items(low, ins.args[1], mods)
+    if any(m.partition("::")[0] == "param" for m in mods) and argument_store(low, ins, items):
+        return
+    if "release" in mods:
+        _fence(low, mods)
+    type_ = mods[-1]
+    kinds = [element(low, type_, item) for item in items]
+    exact = {dtype for item, (_, dtype) in zip(items, kinds, strict=True) if isinstance(item, Register)}
+    if len(exact) > 1:  # a vector of floats and integers: store the bits
+        kinds = [(INTEGER[BITS[type_]], _UNSIGNED[BITS[type_]])] * len(kinds)
+    elif exact:
+        one = next(iter(exact))
+        kinds = [kind if isinstance(item, Register) else (_register_for(one, type_), one) for item, kind in zip(items, kinds, strict=True)]
+    values = [low.read(item, register) for item, (register, _) in zip(items, kinds, strict=True)]
+    access(low, "store", space_of(mods), address(low, ins.args[0]), values, kinds[0][1], _flags(mods))
+
+
+def _register_for(dtype: DType, type_: str) -> RegType:
+    return next((register for register, exact in _EXACT.items() if exact is dtype), INTEGER[BITS[type_]])
+
+
+# -- moves and addresses ---------------------------------------------------------------------------------------------------------------
+
+
+@form("mov", "", 2)
+def _mov(low: Lowering, ins: Instruction) -> None:
+    target, source = ins.args
+    if isinstance(target, Vector):
+        _unpack(low, target, source, ins.mods[-1])
+    elif isinstance(source, Vector):
+        low.put(target, _pack(low, source, ins.mods[-1]))
+    else:
+        if not isinstance(target, Register):
+            raise low.fail("a result needs a register")
+        low.put(target, low.read(source, low.type_of(target)))
+
+
+def _pack(low: Lowering, source: Vector, type_: str) -> int:
+    whole = INTEGER[BITS[type_]]
+    each = BITS[type_] // max(1, len(source.items))
+    if each not in (8, 16, 32):
+        raise low.fail(f"{len(source.items)} parts do not make a .{type_}")
+    result = -1
+    for k, item in enumerate(source.items):
+        part = low.read_int(item, each) if not isinstance(item, Number) else low.literal(item, INTEGER[each])
+        if each == 8:
+            part = low.op("and", RegType.I16, part, low.const(RegType.I16, 255))
+        part = low.extend(part, whole, signed=False)
+        if k:
+            part = low.op("shl", whole, part, low.const(whole, k * each))
+            part = low.op("or", whole, result, part)
+        result = part
+    return result
+
+
+def _unpack(low: Lowering, target: Vector, source: Operand, type_: str) -> None:
+    whole = INTEGER[BITS[type_]]
+    each = BITS[type_] // max(1, len(target.items))
+    if each not in (8, 16, 32):
+        raise low.fail(f"a .{type_} does not make {len(target.items)} parts")
+    value = low.read(source, whole)
+    for k, item in enumerate(target.items):
+        if isinstance(item, Name) and item.text == "_":
+            continue
+        part = low.op("shr_u", whole, value, low.const(whole, k * each)) if k else value
+        narrow = INTEGER[each]
+        if narrow is not whole:
+            part = low.op("narrow", narrow, part)
+        if each == 8:
+            part = low.op("and", narrow, part, low.const(narrow, 255))
+        low.put(item, part)
+
+
+@form("cvta", "to global shared local const param", 2)
+def _cvta(low: Lowering, ins: Instruction) -> None:
+    target, source = ins.args
+    type_ = INTEGER[BITS[ins.mods[-1]]]
+    if isinstance(source, Name):
+        value = low.read(source, type_)
+    else:
+        value = low.read(source, type_)
+    space = Space.LOCAL if any(m.startswith("param") for m in ins.mods) else space_of(ins.mods)
+    name = "from_generic" if "to" in ins.mods else "to_generic"
+    low.emit(name, [low.write(target, type_)], [value], (int(space),))
+
+
+@form("isspacep", "global shared local const param", 2)
+def _isspacep(low: Lowering, ins: Instruction) -> None:
+    """By the ranges of addresses; params and constants are no space that an address can be found in."""
+    from wis.kernel.model import LOCAL_BASE, SHARED_BASE
+
+    i64, pred = RegType.I64, RegType.PRED
+    space = space_of(ins.mods)
+    value = low.read(ins.args[1], i64)
+    if space is Space.GLOBAL:
+        result = low.op("lt_u", pred, value, low.const(i64, SHARED_BASE))
+    elif space is Space.SHARED:
+        shared = low.op("le_u", pred, low.const(i64, SHARED_BASE), value)
+        result = low.op("and", pred, shared, low.op("lt_u", pred, value, low.const(i64, LOCAL_BASE)))
+    elif space is Space.LOCAL:
+        result = low.op("le_u", pred, low.const(i64, LOCAL_BASE), value)
+    else:
+        result = low.const(pred, 0)
+    low.put(ins.args[0], result)
+
+
+# -- atomics ---------------------------------------------------------------------------------------------------------------------------
+
+_ATOMICS: Final = {
+    "add": Atomic.ADD, "min": Atomic.MIN, "max": Atomic.MAX, "and": Atomic.AND, "or": Atomic.OR, "xor": Atomic.XOR, "exch": Atomic.EXCH,
+    "cas": Atomic.CAS, "inc": Atomic.INC, "dec": Atomic.DEC,
+}  # fmt: skip
+_ATOMIC_TYPES: Final = {
+    **{f"{kind}{bits}": table[bits] for kind, table in (("b", _UNSIGNED), ("u", _UNSIGNED), ("s", _SIGNED)) for bits in (32, 64)},
+    "f32": DType.F32,
+    "f64": DType.F64,
+}
+_ATOMIC_MODS: Final = f"{' '.join(_ATOMICS)} {_ORDER} {_CACHE}"
+
+
+@form("atom", _ATOMIC_MODS, (3, 5), effect=True)
+def _atom(low: Lowering, ins: Instruction) -> None:
+    _atomic(low, ins, ins.args[0], ins.args[1], ins.args[2:])
+
+
+@form("red", _ATOMIC_MODS + " async", (2, 3), effect=True)
+def _red(low: Lowering, ins: Instruction) -> None:
+    _atomic(low, ins, None, ins.args[0], ins.args[1:])
+
+
+def _atomic(low: Lowering, ins: Instruction, target: Operand | None, where: Operand, given: list[Operand]) -> None:
+    mods = ins.mods
+    function = next((_ATOMICS[m] for m in mods if m in _ATOMICS), None)
+    if function is None or "async" in mods:
+        raise low.fail(f"{ins.text} is not supported")
+    ordered = bool({"acquire", "release", "acq_rel"} & set(mods))
+    if ordered and "acquire" not in mods:
+        _fence(low, mods)
+    base, offset = address(low, where)
+    targets = _items(low, target, mods) if target is not None else None
+    values = [_items(low, arg, mods) for arg in given[: 2 if function is Atomic.CAS else 1]]
+    type_ = mods[-1]
+    for k in range(len(values[0])):
+        operands = [value[k] for value in values]
+        one = None if targets is None else targets[k]
+        _one_atomic(low, function, type_, one, (base, offset + k * BITS[type_] // 8), operands, space_of(mods))
+    low.settle()
+    if ordered and "release" not in mods:
+        _fence(low, mods)
+
+
+def _one_atomic(
+    low: Lowering, function: Atomic, type_: str, target: Operand | None, where: tuple[int, int], given: list[Operand], space: Space
+) -> None:
+    dtype = _ATOMIC_TYPES.get(type_)
+    if dtype is None:
+        from wis.frontends.ptx.small_atomics import small_atomic
+
+        small_atomic(low, function, type_, target, where, given, space)
+        return
+    if dtype in (DType.F32, DType.F64) and function is not Atomic.ADD:
+        raise low.fail(f"atomic {function.name.lower()} of .{type_} is not supported")
+    register = _register_for(dtype, type_)
+    values = [low.read(value, register) for value in given]
+    attrs = (int(space), 0, int(dtype), int(function), where[1])
+    if target is None:
+        low.emit("red", [], [where[0], *values], attrs)
+    else:
+        low.emit("atom", [low.write(target, register)], [where[0], *values], attrs)

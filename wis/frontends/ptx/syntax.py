@@ -1,0 +1,142 @@
+"""PTX as data: what the parser makes of the text and the lowering reads. May live here: data. May not: meaning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+__all__ = [
+    "Register", "Number", "Name", "Address", "Vector", "Not", "Pair", "Operand", "Instruction", "Param", "Variable", "Routine", "Source",
+]  # fmt: skip
+
+
+class Register:
+    """A register as declared; compared by identity. ``type`` as written: ``b32``, ``pred``, ``f16x2``, ..."""
+
+    __slots__ = ("name", "number", "type")
+
+    def __init__(self, name: str, type_: str, number: int) -> None:
+        self.name, self.type, self.number = name, type_, number
+
+
+class Number(NamedTuple):
+    """A literal. ``kind``: ``i`` an integer, ``f`` the bits of an f32, ``d`` the bits of an f64."""
+
+    value: int
+    kind: str
+
+
+class Name(NamedTuple):
+    """A variable, function, label, special register or ``_``; with a distance for ``name+4``. ``scope``: the braces it stands in."""
+
+    text: str
+    offset: int = 0
+    scope: int = 0
+
+
+class Address(NamedTuple):
+    """``[base + offset]``; base None: an absolute address."""
+
+    base: Register | Name | None
+    offset: int
+
+
+class Vector(NamedTuple):
+    items: tuple[Operand, ...]
+
+
+class Not(NamedTuple):
+    """``!%p``"""
+
+    register: Register
+
+
+class Pair(NamedTuple):
+    """``d|p``"""
+
+    first: Operand
+    second: Operand
+
+
+Operand = Register | Number | Name | Address | Vector | Not | Pair
+
+
+class Instruction:
+    """``op`` without its modifiers; ``source``: line in the CUDA source (0: unknown); ``lists``: the operands in parentheses of a call."""
+
+    __slots__ = ("args", "guard", "line", "lists", "mods", "negated", "op", "source")
+
+    def __init__(
+        self,
+        line: int,
+        source: int,
+        guard: Register | None,
+        negated: bool,
+        op: str,
+        mods: tuple[str, ...],
+        args: list[Operand],
+        lists: tuple[list[Operand], list[Operand]] | None = None,
+    ) -> None:
+        self.line, self.source, self.guard, self.negated = line, source, guard, negated
+        self.op, self.mods, self.args, self.lists = op, mods, args, lists
+
+    @property
+    def text(self) -> str:
+        return ".".join((self.op, *self.mods))
+
+
+class Param(NamedTuple):
+    """A parameter of a kernel or function. ``nbytes``: size of an array (a struct by value), else -1; ``register``: ``.reg`` parameters."""
+
+    name: str
+    type: str
+    nbytes: int
+    align: int
+    pointer: bool
+    register: Register | None
+    line: int
+
+
+class Variable(NamedTuple):
+    """A module, shared or local variable. ``nbytes`` -1: an array without a size; ``data``: its initialiser's bytes or None."""
+
+    name: str
+    space: str
+    nbytes: int
+    align: int
+    data: bytes | None
+    addresses: bool  # the initialiser holds addresses
+    visible: bool
+    extern: bool
+    line: int
+
+
+@dataclass(slots=True)
+class Routine:
+    """A ``.entry`` or ``.func``. ``labels``: (scope, name) to the instruction that follows; ``scopes``: the parent of each."""
+
+    name: str
+    kernel: bool
+    line: int
+    params: list[Param] = field(default_factory=list)
+    results: list[Param] = field(default_factory=list)
+    defined: bool = False
+    code: list[Instruction] = field(default_factory=list)
+    labels: dict[tuple[int, str], int] = field(default_factory=dict)
+    tables: dict[tuple[int, str], list[Operand]] = field(default_factory=dict)
+    scopes: list[int] = field(default_factory=lambda: [-1])
+    variables: dict[str, Variable] = field(default_factory=dict)
+    locals: dict[str, Param] = field(default_factory=dict)
+    threads: int = 0  # .maxntid or .reqntid, 0: not said
+
+
+@dataclass(slots=True)
+class Source:
+    """One PTX file."""
+
+    version: tuple[int, int] = (0, 0)
+    target: str = ""
+    variables: dict[str, Variable] = field(default_factory=dict)
+    routines: dict[str, Routine] = field(default_factory=dict)
+    files: dict[int, str] = field(default_factory=dict)
+    located: bool = False  # there are .loc lines
