@@ -2,40 +2,126 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from wis.kernel.model import Kernel, Space
+from wis.dtypes import DType
+from wis.kernel.affine import Place, places
+from wis.kernel.flow import Flow
+from wis.kernel.model import Atomic, Call, Cbr, Kernel, Op, Space, Special, Switch, Sync
 from wis.kernel.ops import BY_CODE, Sig
+from wis.kernel.values import Facts
 
-__all__ = ["Certificate", "certify"]
+__all__ = ["Certificate", "certify", "ROW_THREADS_MAX"]
+
+ROW_THREADS_MAX: Final = 1 << 31
+"""Threads of a grid of one row for which a proof about places speaks: their numbers do not wrap in an i32."""
+
+_LOADS: Final = frozenset({Sig.LOAD, Sig.BYTES_LOAD})
+_STORES: Final = frozenset({Sig.STORE, Sig.BYTES_STORE})
+_ATOMICS: Final = frozenset({Sig.ATOM, Sig.RED})
+_COMMUTES: Final = frozenset({Atomic.ADD, Atomic.MIN, Atomic.MAX, Atomic.AND, Atomic.OR, Atomic.XOR})
+_FLOATS: Final = frozenset({DType.F32, DType.F64})
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """Whether the blocks of a grid may run in pieces, in any order, with one result.
+    """Whether the blocks of a grid may run in pieces, in any order, with one result. ``reason``: why not, in a sentence; "" when they may.
 
-    They may when no buffer is both stored to and loaded from: then no block can see what another did. ``in_out``: the buffers that are
-    both; a launch may still be cut when those are updated element by element, which only the maker of the kernel knows. The certificate is
-    about one launch whose buffer arguments do not overlap.
+    They may when no block can see what another did. So every buffer is one of these: only loaded; only stored to (which of several stores
+    to one place stays is not defined); changed only by one atomic function of integers that commutes, at one element type, whose result
+    nobody reads; or loaded and stored only at places that belong to the thread, a window of c bytes at c times its number in a grid of one
+    row. With the last kind ``one_row`` is set: the certificate then speaks only of grids (x, 1, 1) of at most ROW_THREADS_MAX threads;
+    ``allows`` asks for a launch. Stores and atomics by address, and loads by address beside any store, rule a certificate out.
+
+    ``in_out``: buffers that are both loaded from and stored to. A certificate is about a launch whose buffer arguments do not overlap.
     """
 
     sliceable: bool
     in_out: tuple[int, ...]
+    reason: str = ""
+    one_row: bool = False
+
+    def allows(self, grid: tuple[int, int, int], block: tuple[int, int, int]) -> bool:
+        """Whether a launch of this shape may run in pieces."""
+        if not self.sliceable or not self.one_row:
+            return self.sliceable
+        return grid[1] == grid[2] == 1 and grid[0] * block[0] <= ROW_THREADS_MAX
 
 
-def certify(flat: Kernel) -> Certificate:
+def certify(flat: Kernel, flow: Flow) -> Certificate:
     """The certificate of a kernel that keeps the rules and has no calls."""
-    loaded: set[int] = set()
-    stored: set[int] = set()
-    mixed = False
+    touched: dict[int, list[tuple[Op, Sig]]] = defaultdict(list)  # by buffer
+    by_address: set[Sig] = set()
     for block in flat.blocks:
         for op in block.code:
             sig = BY_CODE[op.op].sig
-            if sig in (Sig.LOAD, Sig.BYTES_LOAD) and op.attrs[0] == Space.GLOBAL:
-                loaded.add(op.attrs[1])
-            elif sig in (Sig.STORE, Sig.BYTES_STORE, Sig.ATOM, Sig.RED):
-                mixed |= op.attrs[0] == Space.ARENA or (sig in (Sig.ATOM, Sig.RED) and op.attrs[0] == Space.GLOBAL)
+            if sig in _LOADS or sig in _STORES or sig in _ATOMICS:
                 if op.attrs[0] == Space.GLOBAL:
-                    stored.add(op.attrs[1])
-    both = tuple(sorted(loaded & stored))
-    return Certificate(not both and not mixed, both)
+                    touched[op.attrs[1]].append((op, sig))
+                elif op.attrs[0] == Space.ARENA:
+                    by_address.add(sig)
+    sigs = {buffer: {sig for _, sig in ops} for buffer, ops in touched.items()}
+    in_out = tuple(sorted(b for b, kinds in sigs.items() if kinds & _LOADS and kinds & _STORES))
+    changed = any(kinds & (_STORES | _ATOMICS) for kinds in sigs.values())
+    if by_address & (_STORES | _ATOMICS):
+        return Certificate(False, in_out, "it stores by address, to whatever memory that is")
+    if by_address and changed:
+        return Certificate(False, in_out, "it loads by address, perhaps from a buffer that it stores to")
+    read = _read_registers(flat)
+    for buffer, ops in sorted(touched.items()):
+        if sigs[buffer] & _ATOMICS and (reason := _not_commuting(buffer, ops, read)):
+            return Certificate(False, in_out, reason)
+    if not in_out:
+        return Certificate(True, ())
+    found = places(flat, flow, Facts(row_threads_max=ROW_THREADS_MAX)) or []
+    for buffer in in_out:
+        own = [p for p in found if p.space == Space.GLOBAL and p.which == buffer]
+        if not _thread_owns(own):
+            return Certificate(False, in_out, f"buffer parameter {buffer} is loaded from and stored to, not provably by one thread a place")
+    return Certificate(True, in_out, one_row=True)
+
+
+def _read_registers(flat: Kernel) -> set[int]:
+    read: set[int] = set()
+    for block in flat.blocks:
+        for op in block.code:
+            read.update(op.ins)
+        match block.end:
+            case Cbr(register, _, _) | Switch(register, _, _) | Sync(_, _, register, _):
+                read.add(register)
+            case Call(_, ins, _, _):
+                read.update(ins)
+    return read
+
+
+def _not_commuting(buffer: int, ops: Sequence[tuple[Op, Sig]], read: set[int]) -> str:
+    """Why the order of the atomics on a buffer can be seen, "" when it cannot."""
+    if any(sig not in _ATOMICS for _, sig in ops):
+        return f"buffer parameter {buffer} is changed by atomics and loaded from or stored to"
+    if any(not read.isdisjoint(op.outs) for op, _ in ops):
+        return f"what atomics on buffer parameter {buffer} find there is used"
+    kinds = {(op.attrs[3], op.attrs[2]) for op, _ in ops}
+    if any(dtype in _FLOATS for _, dtype in kinds):
+        return f"sums of floats in buffer parameter {buffer} depend on their order"
+    if len(kinds) > 1 or any(function not in _COMMUTES for function, _ in kinds):
+        return f"atomics on buffer parameter {buffer} do not commute"
+    return ""
+
+
+def _thread_owns(own: Sequence[Place]) -> bool:
+    """Whether all accesses to a buffer are in windows that the threads of a grid of one row have for themselves."""
+    number = (("special", int(Special.TID_X)), ("start", 0))
+    windows = set()
+    for place in own:
+        terms = dict(place.form.terms) if place.form is not None else {}
+        if set(terms) != set(number) or len(set(terms.values())) > 1:
+            return False
+        windows.add(next(iter(terms.values())))
+    if not own or len(windows) > 1:
+        return False
+    starts = [p.form.constant for p in own if p.form is not None]
+    ends = [p.form.constant + p.size for p in own if p.form is not None]
+    return max(ends) - min(starts) <= abs(windows.pop())

@@ -181,13 +181,13 @@ def check_warp(verified: VerifiedKernel) -> int:
             if r not in same.varying[b]:
                 looked += 1
                 assert len({regs[t][r] for t in here}) == 1, f"register {r} at block {b}"
-        targets = [execute(kernel.blocks[b], regs[t], t) for t in here]
+        goals = [execute(kernel.blocks[b], regs[t], t) for t in here]
         if b not in same.split:
-            assert len(set(targets)) == 1, f"the branch of block {b}"
-        for t, target in zip(here, targets, strict=True):
-            at[t] = target
-            if isinstance(kernel.blocks[b].end, Bar) and target is not None:
-                waiting[t] = target
+            assert len(set(goals)) == 1, f"the branch of block {b}"
+        for t, goal in zip(here, goals, strict=True):
+            at[t] = goal
+            if isinstance(kernel.blocks[b].end, Bar) and goal is not None:
+                waiting[t] = goal
     return looked
 
 
@@ -198,7 +198,9 @@ def test_lanes_that_run_together_agree(first: int) -> None:
 
 def visits(kernel: Kernel, tid: int) -> tuple[list[int], bool]:
     """The barriers that a thread comes to, in order, and whether it ended in time."""
-    regs, at, seen = [0] * (N + 2), 0, []
+    regs = [0] * (N + 2)
+    at = 0
+    seen: list[int] = []
     for _ in range(STEPS):
         if isinstance(kernel.blocks[at].end, Bar):
             seen.append(at)

@@ -14,6 +14,7 @@ Rules (the names in findings are in brackets):
  6. the graph is reducible: every loop is entered at its head only; loops stand not too deep inside of each other [flow, limit]
  7. a register is written on every path before it is read; results of a function before it returns [undefined]
  8. no function calls itself, over any number of calls [call]
+ 9. under strict math, named functions have a strict form in their type [math]
 
 Not checked, because it cannot do harm: places in memory (outside or misaligned: a load gives 0, a store is dropped, the thread traps),
 barriers that some threads never reach (a trap ends the block), time (fuel ends a run). What the verifier finds out besides: how threads
@@ -135,7 +136,7 @@ def verify_kernel(kernel: Kernel, limits: KernelLimits = KERNEL_LIMITS) -> Verif
         digest=digest(encode_kernel(kernel)),
         flow=flow,
         uniformity=same,
-        certificate=certify(flat),
+        certificate=certify(flat, flow),
         costs=tuple(len(block.code) + 1 for block in flat.blocks),
         sites=sites,
         aligns=_aligns(flat),

@@ -1,4 +1,4 @@
-"""Rule 3: ops and terminators have the registers and attributes that the op table names, of the types its rules say.
+"""Rules 3 and 9: ops and terminators have the registers and attributes that the op table names; strict functions have a form.
 
 May live here: that. May not: access to memory (memory), order of execution (paths).
 """
@@ -13,6 +13,7 @@ from wis.kernel.model import (
     Call,
     Cbr,
     Kernel,
+    Math,
     Op,
     RegType,
     Rounding,
@@ -26,6 +27,7 @@ from wis.kernel.model import (
     Vote,
 )
 from wis.kernel.ops import BY_CODE, KernelOp, Sig
+from wis.kernel.strict import STRICT_FORMS
 from wis.kernel.verify import memory
 from wis.kernel.verify.memory import Types
 from wis.kernel.verify.report import Report, bodies
@@ -43,7 +45,7 @@ _PRED, _I32 = RegType.PRED, RegType.I32
 
 
 def check_types(kernel: Kernel, report: Report) -> None:
-    """Rules 3 and 4, for code whose references exist."""
+    """Rules 3, 4 and 9, for code whose references exist."""
     for body in bodies(kernel):
         regs = [_TYPES[t] for t in body.regs]
         for b, block in enumerate(body.blocks):
@@ -66,6 +68,8 @@ def _op(kernel: Kernel, op: Op, regs: Types) -> tuple[str, str] | None:
         return "arity", f"{row.name} has {outs_text} outputs, {ins_text} inputs and {len(row.attrs)} attributes"
     complaint = _RULES[row.sig](kernel, op, [regs[r] for r in op.outs], [regs[r] for r in op.ins])
     if not complaint:
+        if row.named and kernel.math == Math.STRICT and (row.name, regs[op.outs[0]]) not in STRICT_FORMS:
+            return "math", f"no strict {regs[op.outs[0]].text} form of {row.name}; use native"
         return None
     return "access" if complaint.startswith("buffer") else "type", f"{row.name}: {complaint}"
 

@@ -1,0 +1,93 @@
+"""Where accesses go: places as affine forms in the thread's numbers, and accesses that can never be outside of their memory.
+
+May live here: what is known of integer registers, read at memory ops. May not: the analysis of registers (values), slices (certificate).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from wis.dtypes import DType
+from wis.kernel.flow import Flow
+from wis.kernel.model import Kernel, Op, RegType, Space
+from wis.kernel.ops import BY_CODE, Sig
+from wis.kernel.values import Facts, Form, Value, Values, known_values
+
+if TYPE_CHECKING:
+    from wis.kernel.verify import VerifiedKernel
+
+__all__ = ["Place", "places", "statically_safe"]
+
+_ELEMENTS: Final = frozenset({Sig.LOAD, Sig.STORE})
+_MEMORY: Final = _ELEMENTS | {Sig.BYTES_LOAD, Sig.BYTES_STORE, Sig.ATOM, Sig.RED}
+
+
+class Place(NamedTuple):
+    """What a memory op accesses: ``size`` bytes of memory ``which`` of ``space`` at a byte offset between ``low`` and ``high``.
+
+    ``site``: its number among the ops that may trap; 2**zeros divides the offset; ``form``: the offset, or None.
+    """
+
+    site: int
+    op: Op
+    space: int
+    which: int
+    size: int
+    low: int
+    high: int
+    zeros: int
+    form: Form | None
+
+
+def places(kernel: Kernel, flow: Flow, facts: Facts) -> list[Place] | None:
+    """Every memory op of a kernel without calls, in order of code; None when the kernel is too large to say."""
+    values = known_values(kernel, flow, facts)
+    return None if values is None else list(_places(kernel, values))
+
+
+def _places(kernel: Kernel, values: Values) -> Iterator[Place]:
+    site = 0
+    for b, block in enumerate(kernel.blocks):
+        state = dict(values.before[b])
+        for i, op in enumerate(block.code):
+            sig = BY_CODE[op.op].sig
+            if sig in _MEMORY:
+                offset = values.get(state, op.ins[0], ((b, i), op.ins[0]))
+                yield _place(kernel, site, op, sig, offset)
+            site += sig in _MEMORY or sig is Sig.RAISE
+            values.step(state, op, (b, i))
+
+
+def _place(kernel: Kernel, site: int, op: Op, sig: Sig, offset: Value) -> Place:
+    space, which, dtype = op.attrs[:3]
+    itemsize = DType(dtype).itemsize
+    low, high, zeros, form = offset.low, offset.high, offset.zeros, offset.form
+    if sig in _ELEMENTS:
+        shift = itemsize.bit_length() - 1
+        return Place(site, op, space, which, itemsize, low << shift, high << shift, zeros + shift, form and form.times(itemsize))
+    if kernel.regs[op.ins[0]] == RegType.I32 and low < 0:  # an offset in 32 bits is zero-extended
+        low, high, form = 0, (1 << 32) - 1, None
+    count, displacement = (op.attrs[3], op.attrs[4]) if sig in (Sig.BYTES_LOAD, Sig.BYTES_STORE) else (1, op.attrs[4])
+    low, high = low + displacement, high + displacement
+    if displacement:
+        zeros = min(zeros, (displacement & -displacement).bit_length() - 1)
+    if not -(1 << 63) <= low <= high < 1 << 63:
+        low, high, form = -(1 << 63), (1 << 63) - 1, None
+    return Place(site, op, space, which, itemsize * count, low, high, zeros, form and form.plus(Form(displacement, ())))
+
+
+def statically_safe(verified: VerifiedKernel, block: tuple[int, int, int]) -> frozenset[int]:
+    """Sites (indices into ``verified.sites``) that can never trap when blocks of threads have the shape ``block``.
+
+    Those are accesses to memory whose size the kernel says: shared arrays, local memory and constants.
+    """
+    kernel = verified.flat
+    sizes = {(Space.LOCAL, 0): kernel.local_bytes, (Space.CONST, 0): len(kernel.constants)}
+    sizes |= {(Space.SHARED, n): array.n * DType(array.dtype).itemsize for n, array in enumerate(kernel.shared)}
+    found = places(kernel, verified.flow, Facts(block)) or []
+    return frozenset(p.site for p in found if _inside(p, sizes.get((Space(p.space), p.which), 0)))
+
+
+def _inside(place: Place, nbytes: int) -> bool:
+    return place.low >= 0 and place.high + place.size <= nbytes and 1 << place.zeros >= place.size
