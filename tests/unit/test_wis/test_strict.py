@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.property.strict_ulp import BOUNDS, distance, doubles, measure, pairs, patterns
+from tests.property.strict_ulp import BOUNDS, TRUTH, distance, doubles, measure, pairs, patterns
 from tests.support.strict_forms import evaluate, native
 from wis.dtypes import DType
 from wis.kernel.model import Block, BufferParam, Function, Kernel, Op, RegType, Ret
@@ -132,6 +132,23 @@ def test_symmetry(name: str) -> None:
     x = np.abs(arguments(form, 50_000, seed=5)[0])
     up, down = native(form)(x), native(form)(-x)
     assert same_bits(up, down if name in ("cos", "cosh") else -down)
+
+
+@pytest.mark.parametrize("name", ["sin", "cos", "tan"])
+def test_angles_that_are_hard_to_reduce(name: str) -> None:
+    """The f32 nearest to a multiple of pi / 2, and those nearest to the middle between two."""
+    hard = [
+        "0x1.f37acp+18",
+        "0x1.abb4b0p+88",
+        "0x1.628d4cp+39",
+        "0x1.5d13f4p+54",
+        "0x1.921fb6p+0",
+        "0x1.921fb6p-1",
+        "0x1.921fb4p-1",
+        "0x1.fffffep+127",
+    ]
+    x = np.array([float.fromhex(word) for word in hard], np.float32)
+    assert distance(native(form_of(name))(x), TRUTH[name](x.astype(np.float64))).max() <= BOUNDS[name]
 
 
 VALUES: list[tuple[str, tuple[float, ...], float]] = [

@@ -55,7 +55,7 @@ def _reduced(x: Value) -> tuple[Value, Value, Value]:
     fraction = (
         turns << 2
     )  # of a quarter turn, signed; it becomes 25 bits and the next 32, both signed, which loses none when the first are 0
-    high = ((fraction + (1 << 38)) >> 39).to("narrow", RegType.I32).to("s2f", RegType.F32)
+    high = (((fraction >> 38).to("narrow", RegType.I32) + 1) >> 1).to("s2f", RegType.F32)  # rounded up where the others are negative
     low = fraction.shr(7).to("narrow", RegType.I32).to("s2f", RegType.F32)
     tail = fma(high, _QUARTER[1], fma(low, _QUARTER[2], x - x))
     r = fma(high, _QUARTER[0], tail)
