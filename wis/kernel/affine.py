@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from wis.dtypes import DType
 from wis.kernel.flow import Flow
 from wis.kernel.model import Kernel, Op, RegType, Space
-from wis.kernel.ops import BY_CODE, Sig
-from wis.kernel.values import Facts, Form, Value, Values, known_values
+from wis.kernel.ops import BY_NAME, Sig, codes_of
+from wis.kernel.values import THOROUGH, Effort, Facts, Form, Value, Values, known_values
 
 if TYPE_CHECKING:
     from wis.kernel.verify import VerifiedKernel
 
 __all__ = ["Place", "places", "statically_safe"]
 
-_ELEMENTS: Final = frozenset({Sig.LOAD, Sig.STORE})
-_MEMORY: Final = _ELEMENTS | {Sig.BYTES_LOAD, Sig.BYTES_STORE, Sig.ATOM, Sig.RED}
+_ELEMENTS: Final = codes_of(Sig.LOAD, Sig.STORE)
+_COUNTED: Final = codes_of(Sig.BYTES_LOAD, Sig.BYTES_STORE)
+_MEMORY: Final = _ELEMENTS | _COUNTED | codes_of(Sig.ATOM, Sig.RED)
+_RAISE: Final = BY_NAME["raise"].code
 
 
 class Place(NamedTuple):
@@ -40,9 +42,9 @@ class Place(NamedTuple):
     form: Form | None
 
 
-def places(kernel: Kernel, flow: Flow, facts: Facts) -> list[Place] | None:
-    """Every memory op of a kernel without calls, in order of code; None when the kernel is too large to say."""
-    values = known_values(kernel, flow, facts)
+def places(kernel: Kernel, flow: Flow, facts: Facts, effort: Effort = THOROUGH) -> list[Place] | None:
+    """Every memory op of a kernel without calls, in order of code; None when it takes more than ``effort`` to say."""
+    values = known_values(kernel, flow, facts, effort)
     return None if values is None else list(_places(kernel, values))
 
 
@@ -51,24 +53,23 @@ def _places(kernel: Kernel, values: Values) -> Iterator[Place]:
     for b, block in enumerate(kernel.blocks):
         state = dict(values.before[b])
         for i, op in enumerate(block.code):
-            sig = BY_CODE[op.op].sig
-            if sig in _MEMORY:
+            if op.op in _MEMORY:
                 offset = values.get(state, op.ins[0], ((b, i), op.ins[0]))
-                yield _place(kernel, site, op, sig, offset)
-            site += sig in _MEMORY or sig is Sig.RAISE
+                yield _place(kernel, site, op, offset)
+            site += op.op in _MEMORY or op.op == _RAISE
             values.step(state, op, (b, i))
 
 
-def _place(kernel: Kernel, site: int, op: Op, sig: Sig, offset: Value) -> Place:
+def _place(kernel: Kernel, site: int, op: Op, offset: Value) -> Place:
     space, which, dtype = op.attrs[:3]
     itemsize = DType(dtype).itemsize
     low, high, zeros, form = offset.low, offset.high, offset.zeros, offset.form
-    if sig in _ELEMENTS:
+    if op.op in _ELEMENTS:
         shift = itemsize.bit_length() - 1
         return Place(site, op, space, which, itemsize, low << shift, high << shift, zeros + shift, form and form.times(itemsize))
     if kernel.regs[op.ins[0]] == RegType.I32 and low < 0:  # an offset in 32 bits is zero-extended
         low, high, form = 0, (1 << 32) - 1, None
-    count, displacement = (op.attrs[3], op.attrs[4]) if sig in (Sig.BYTES_LOAD, Sig.BYTES_STORE) else (1, op.attrs[4])
+    count, displacement = (op.attrs[3], op.attrs[4]) if op.op in _COUNTED else (1, op.attrs[4])
     low, high = low + displacement, high + displacement
     if displacement:
         zeros = min(zeros, (displacement & -displacement).bit_length() - 1)

@@ -11,17 +11,18 @@ from wis.dtypes import DType
 from wis.kernel.affine import Place, places
 from wis.kernel.flow import Flow
 from wis.kernel.model import Atomic, Call, Cbr, Kernel, Op, Space, Special, Switch, Sync
-from wis.kernel.ops import BY_CODE, Sig
-from wis.kernel.values import Facts
+from wis.kernel.ops import Sig, codes_of
+from wis.kernel.values import QUICK, Facts
 
 __all__ = ["Certificate", "certify", "ROW_THREADS_MAX"]
 
 ROW_THREADS_MAX: Final = 1 << 31
 """Threads of a grid of one row for which a proof about places speaks: their numbers do not wrap in an i32."""
 
-_LOADS: Final = frozenset({Sig.LOAD, Sig.BYTES_LOAD})
-_STORES: Final = frozenset({Sig.STORE, Sig.BYTES_STORE})
-_ATOMICS: Final = frozenset({Sig.ATOM, Sig.RED})
+_LOADS: Final = codes_of(Sig.LOAD, Sig.BYTES_LOAD)
+_STORES: Final = codes_of(Sig.STORE, Sig.BYTES_STORE)
+_ATOMICS: Final = codes_of(Sig.ATOM, Sig.RED)
+_ACCESSES: Final = _LOADS | _STORES | _ATOMICS
 _COMMUTES: Final = frozenset({Atomic.ADD, Atomic.MIN, Atomic.MAX, Atomic.AND, Atomic.OR, Atomic.XOR})
 _FLOATS: Final = frozenset({DType.F32, DType.F64})
 
@@ -53,30 +54,29 @@ class Certificate:
 
 def certify(flat: Kernel, flow: Flow) -> Certificate:
     """The certificate of a kernel that keeps the rules and has no calls."""
-    touched: dict[int, list[tuple[Op, Sig]]] = defaultdict(list)  # by buffer
-    by_address: set[Sig] = set()
+    touched: dict[int, list[Op]] = defaultdict(list)  # by buffer
+    by_address: set[int] = set()
     for block in flat.blocks:
         for op in block.code:
-            sig = BY_CODE[op.op].sig
-            if sig in _LOADS or sig in _STORES or sig in _ATOMICS:
+            if op.op in _ACCESSES:
                 if op.attrs[0] == Space.GLOBAL:
-                    touched[op.attrs[1]].append((op, sig))
+                    touched[op.attrs[1]].append(op)
                 elif op.attrs[0] == Space.ARENA:
-                    by_address.add(sig)
-    sigs = {buffer: {sig for _, sig in ops} for buffer, ops in touched.items()}
-    in_out = tuple(sorted(b for b, kinds in sigs.items() if kinds & _LOADS and kinds & _STORES))
-    changed = any(kinds & (_STORES | _ATOMICS) for kinds in sigs.values())
+                    by_address.add(op.op)
+    codes = {buffer: {op.op for op in ops} for buffer, ops in touched.items()}
+    in_out = tuple(sorted(b for b, used in codes.items() if used & _LOADS and used & _STORES))
+    changed = any(used & (_STORES | _ATOMICS) for used in codes.values())
     if by_address & (_STORES | _ATOMICS):
         return Certificate(False, in_out, "it stores by address, to whatever memory that is")
     if by_address and changed:
         return Certificate(False, in_out, "it loads by address, perhaps from a buffer that it stores to")
     read = _read_registers(flat)
     for buffer, ops in sorted(touched.items()):
-        if sigs[buffer] & _ATOMICS and (reason := _not_commuting(buffer, ops, read)):
+        if codes[buffer] & _ATOMICS and (reason := _not_commuting(buffer, ops, read)):
             return Certificate(False, in_out, reason)
     if not in_out:
         return Certificate(True, ())
-    found = places(flat, flow, Facts(row_threads_max=ROW_THREADS_MAX)) or []
+    found = places(flat, flow, Facts(row_threads_max=ROW_THREADS_MAX), QUICK) or []
     for buffer in in_out:
         own = [p for p in found if p.space == Space.GLOBAL and p.which == buffer]
         if not _thread_owns(own):
@@ -97,13 +97,13 @@ def _read_registers(flat: Kernel) -> set[int]:
     return read
 
 
-def _not_commuting(buffer: int, ops: Sequence[tuple[Op, Sig]], read: set[int]) -> str:
+def _not_commuting(buffer: int, ops: Sequence[Op], read: set[int]) -> str:
     """Why the order of the atomics on a buffer can be seen, "" when it cannot."""
-    if any(sig not in _ATOMICS for _, sig in ops):
+    if any(op.op not in _ATOMICS for op in ops):
         return f"buffer parameter {buffer} is changed by atomics and loaded from or stored to"
-    if any(not read.isdisjoint(op.outs) for op, _ in ops):
+    if any(not read.isdisjoint(op.outs) for op in ops):
         return f"what atomics on buffer parameter {buffer} find there is used"
-    kinds = {(op.attrs[3], op.attrs[2]) for op, _ in ops}
+    kinds = {(op.attrs[3], op.attrs[2]) for op in ops}
     if any(dtype in _FLOATS for _, dtype in kinds):
         return f"sums of floats in buffer parameter {buffer} depend on their order"
     if len(kinds) > 1 or any(function not in _COMMUTES for function, _ in kinds):

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wis.kernel.model import Block, Ret, successors
+from wis.kernel.model import Block, Cbr, Ret, Switch, Sync, successors
 
-__all__ = ["Flow", "Loop", "analyse", "definitely_assigned", "is_ordered", "mask_of", "post_dominators"]
+__all__ = ["Flow", "Loop", "analyse", "definitely_assigned", "live_before", "is_ordered", "mask_of", "post_dominators"]
 
 Graph = Sequence[Sequence[int]]
 
@@ -204,6 +204,33 @@ def definitely_assigned(blocks: Sequence[Block], flow: Flow, n_regs: int, given:
             for p in flow.pred[b]:
                 if p in reached:
                     value &= before[p] | writes[p]
+            if value != before[b]:
+                before[b] = value
+                changed = True
+    return before
+
+
+def live_before(blocks: Sequence[Block], flow: Flow) -> list[int]:
+    """For every block without a call, the registers (as bits) whose values some path from its start reads."""
+    reads, writes = [], []
+    for block in blocks:
+        read = written = 0
+        for op in block.code:
+            read |= mask_of(op.ins) & ~written
+            written |= mask_of(op.outs)
+        end = block.end
+        last = end.pred if isinstance(end, Cbr) else end.index if isinstance(end, Switch) else end.count if isinstance(end, Sync) else -1
+        reads.append(read | (1 << last & ~written if last >= 0 else 0))
+        writes.append(written)
+    before = reads.copy()
+    changed = True
+    while changed:
+        changed = False
+        for b in reversed(flow.order):
+            after = 0
+            for c in flow.succ[b]:
+                after |= before[c]
+            value = reads[b] | after & ~writes[b]
             if value != before[b]:
                 before[b] = value
                 changed = True

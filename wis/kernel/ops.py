@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-__all__ = ["Sig", "KernelOp", "KERNEL_OPS", "BY_CODE", "BY_NAME", "NAMED"]
+__all__ = ["Sig", "KernelOp", "KERNEL_OPS", "BY_CODE", "BY_NAME", "NAMED", "codes_of"]
 
 
 class Sig(Enum):
@@ -255,3 +255,8 @@ for _c, _n, _a in (
     _op(_c, _n, Sig.FLOAT, _a, "as the tensor op of this name", named=True)
 
 NAMED: Final = frozenset(op.name for op in KERNEL_OPS if op.named)
+
+
+def codes_of(*sigs: Sig) -> frozenset[int]:
+    """The codes of all ops of these rules."""
+    return frozenset(op.code for op in KERNEL_OPS if op.sig in sigs)

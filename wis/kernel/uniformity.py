@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from wis.kernel.flow import Flow, is_ordered, mask_of, post_dominators
 from wis.kernel.model import WARP, Access, Bar, BufferParam, Cbr, Kernel, Op, Space, Special, Switch, Sync
-from wis.kernel.ops import BY_CODE, Sig
+from wis.kernel.ops import BY_NAME, Sig, codes_of
 
 __all__ = ["Registers", "Uniformity", "uniformity", "warp_uniformity", "block_uniformity", "apart"]
 
@@ -65,8 +65,10 @@ class Uniformity:
 
 
 _VARYING_SPECIALS: Final = frozenset({Special.TID_X, Special.TID_Y, Special.TID_Z, Special.LANE, Special.WARP})
-_ANSWERS: Final = frozenset({Sig.VOTE, Sig.BALLOT, Sig.MATCH_ALL, Sig.ACTIVEMASK, Sig.REDUX})  # the same for the lanes that ask together
-_ALWAYS: Final = _ANSWERS | {Sig.ATOM, Sig.SHFL, Sig.MATCH_ANY}
+_ANSWERS: Final = codes_of(Sig.VOTE, Sig.BALLOT, Sig.MATCH_ALL, Sig.ACTIVEMASK, Sig.REDUX)  # the same for the lanes that ask together
+_ALWAYS: Final = _ANSWERS | codes_of(Sig.ATOM, Sig.SHFL, Sig.MATCH_ANY)
+_LOADS: Final = codes_of(Sig.LOAD, Sig.BYTES_LOAD)
+_SPECIAL, _ATOM, _SHFL = BY_NAME["special"].code, BY_NAME["atom"].code, BY_NAME["shfl"].code
 
 
 def uniformity(kernel: Kernel, flow: Flow) -> Uniformity:
@@ -107,15 +109,14 @@ def _decides(kernel: Kernel, b: int, varying: int) -> bool:
 
 def _spreads(kernel: Kernel, op: Op) -> bool:
     """Whether an op gives different threads different values out of equal operands."""
-    sig = BY_CODE[op.op].sig
-    if sig is Sig.SPECIAL:
+    if op.op == _SPECIAL:
         return op.attrs[0] in _VARYING_SPECIALS
-    if sig in (Sig.LOAD, Sig.BYTES_LOAD):
+    if op.op in _LOADS:
         if op.attrs[0] == Space.GLOBAL:
             param = kernel.params[op.attrs[1]]
             return not (isinstance(param, BufferParam) and param.access == Access.READ)
         return op.attrs[0] != Space.CONST
-    return sig in _ALWAYS
+    return op.op in _ALWAYS
 
 
 def _region(succ: Sequence[Sequence[int]], branch: int, stop: int | None) -> set[int]:
@@ -179,15 +180,27 @@ def apart(flow: Flow, split: Set[int], waits: Set[int]) -> frozenset[int]:
     return frozenset(result)
 
 
+class _Step(NamedTuple):
+    """An op, its registers as bits, and whether it gives different values out of equal operands."""
+
+    op: Op
+    ins: int
+    outs: int
+    spreads: bool
+
+
 class _ThreadSources:
     """Ops that give threads of a block different values out of equal operands."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
 
-    def outs(self, op: Op, sig: Sig, varying: int) -> int:
+    def spreads(self, op: Op) -> bool:
+        return _spreads(self._kernel, op)
+
+    def outs(self, step: _Step, varying: int) -> int:
         """The results that vary when the registers ``varying`` do."""
-        return mask_of(op.outs) if varying & mask_of(op.ins) or _spreads(self._kernel, op) else 0
+        return step.outs if step.spreads or varying & step.ins else 0
 
 
 class _LaneSources:
@@ -196,20 +209,21 @@ class _LaneSources:
     def __init__(self, specials: Set[Special]) -> None:
         self._specials = specials
 
-    def outs(self, op: Op, sig: Sig, varying: int) -> int:
-        if sig in _ANSWERS:  # lanes that ask with one mask get one answer
-            return mask_of(op.outs) if op.ins and varying >> op.ins[-1] & 1 else 0
-        if sig is Sig.SHFL:
-            return mask_of(op.outs) if varying >> op.ins[0] & 1 else 1 << op.outs[1]
-        return mask_of(op.outs) if varying & mask_of(op.ins) or self._spreads(op, sig) else 0
-
-    def _spreads(self, op: Op, sig: Sig) -> bool:
+    def spreads(self, op: Op) -> bool:
         """Lanes that load from one place together see one value; but local memory is each thread's own."""
-        if sig is Sig.SPECIAL:
+        if op.op == _SPECIAL:
             return op.attrs[0] in self._specials
-        if sig in (Sig.LOAD, Sig.BYTES_LOAD):
+        if op.op in _LOADS:
             return op.attrs[0] in (Space.LOCAL, Space.ARENA)
-        return sig is Sig.ATOM
+        return op.op == _ATOM
+
+    def outs(self, step: _Step, varying: int) -> int:
+        op = step.op
+        if op.op in _ANSWERS:  # lanes that ask with one mask get one answer
+            return step.outs if op.ins and varying >> op.ins[-1] & 1 else 0
+        if op.op == _SHFL:
+            return step.outs if varying >> op.ins[0] & 1 else 1 << op.outs[1]
+        return step.outs if step.spreads or varying & step.ins else 0
 
 
 class _Together:
@@ -225,7 +239,7 @@ class _Together:
         self.entry = [0] * len(kernel.blocks)
         self.divergent: set[int] = set()
         self.split: set[int] = set()
-        self.code = [[(op, BY_CODE[op.op].sig) for op in block.code] for block in kernel.blocks]
+        self.code = [[_Step(op, mask_of(op.ins), mask_of(op.outs), sources.spreads(op)) for op in block.code] for block in kernel.blocks]
         self.writes = [mask_of([r for op in block.code for r in op.outs]) for block in kernel.blocks]
         self.number = {b: i for i, b in enumerate(flow.order)}
         depth = {b: loop.depth for loop in flow.loops for b in loop.blocks}  # of the innermost loop: it comes last
@@ -241,8 +255,8 @@ class _Together:
             changed = False
             for b in self.flow.order:
                 state = self.entry[b]
-                for op, sig in self.code[b]:
-                    state = state & ~mask_of(op.outs) | self.sources.outs(op, sig, state)
+                for step in self.code[b]:
+                    state = state & ~step.outs | self.sources.outs(step, state)
                 if b not in self.split and _decides(self.kernel, b, state):
                     self._part(b)
                     changed = True

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from wis.kernel.flow import Flow
+from wis.kernel.flow import Flow, live_before
 from wis.kernel.limits import KERNEL_LIMITS
 from wis.kernel.model import WARP, Cbr, Kernel, Op, RegType, ScalarParam, Special
 from wis.kernel.ops import BY_CODE
 
-__all__ = ["Facts", "Form", "Value", "Values", "known_values"]
+__all__ = ["Effort", "QUICK", "THOROUGH", "Facts", "Form", "Value", "Values", "known_values"]
 
 Symbol = tuple[str, int]
 """("special", a Special), ("start", d): ctaid * ntid in dimension d, or ("param", number)."""
@@ -61,8 +61,18 @@ class Facts:
 
 
 _BITS: Final = {RegType.I16: 16, RegType.I32: 32, RegType.I64: 64}
-_STEPS_MAX: Final = 200_000
-_PATIENCE: Final = 24  # rounds in which bounds grow by thresholds, not to the limits of the type
+
+
+class Effort(NamedTuple):
+    """``rounds`` in which the bounds of what loops change grow from constant to constant of the code, then to the type's limits; ``steps``
+    (ops and registers looked at) after which the analysis is given up."""
+
+    rounds: int
+    steps: int
+
+
+QUICK: Final = Effort(2, 10_000)
+THOROUGH: Final = Effort(24, 500_000)
 _COMPARED: Final = frozenset({"eq", "ne", "lt_s", "le_s", "lt_u", "le_u"})
 
 
@@ -84,8 +94,9 @@ def _zeros(n: int) -> int:
 class Values:
     """The state before every block; None when the analysis was given up because the kernel is too large for it."""
 
-    def __init__(self, kernel: Kernel, flow: Flow, facts: Facts) -> None:
-        self.kernel, self.flow, self.facts = kernel, flow, facts
+    def __init__(self, kernel: Kernel, flow: Flow, facts: Facts, effort: Effort) -> None:
+        self.kernel, self.flow, self.facts, self._effort = kernel, flow, facts, effort
+        self.live = live_before(kernel.blocks, flow)
         self.bits = [_BITS.get(RegType(t), 0) for t in kernel.regs]
         self.heads = {loop.head for loop in flow.loops}
         self.thresholds = _thresholds(kernel)
@@ -100,7 +111,7 @@ class Values:
         while changed:
             changed = False
             rounds += 1
-            if rounds == _PATIENCE:
+            if rounds == self._effort.rounds:
                 self.thresholds = []
             for b in self.flow.order:
                 if not self._flow_through(b):
@@ -117,8 +128,8 @@ class Values:
 
     def _flow_through(self, b: int) -> bool:
         """Bring the states on the edges out of ``b`` up to date; False when too much was done already."""
-        self._steps += len(self.kernel.blocks[b].code) + 1 + len(self.before[b]) // 8
-        if self._steps > _STEPS_MAX:
+        self._steps += len(self.kernel.blocks[b].code) + 1 + len(self.before[b])
+        if self._steps > self._effort.steps:
             return False
         state = dict(self.before[b])
         for i, op in enumerate(self.kernel.blocks[b].code):
@@ -141,14 +152,16 @@ class Values:
             states.append({})
         first, *rest = states
         result: State = {}
+        live, renumber = self.live[c], bool(rest) or c in self.heads
         for r, value in first.items():
+            if not live >> r & 1:
+                continue
             joined: Value | Test | None = value
             for other in rest:
-                if joined is not None:
-                    joined = _join(joined, other.get(r))
+                joined = _join(joined, other.get(r))
             if isinstance(joined, Value):
                 # A number of its own: elsewhere the old one may by now stand for another time round a loop.
-                result[r] = joined._replace(number=("at", c, r)) if rest or c in self.heads else joined
+                result[r] = Value(joined[0], joined[1], joined[2], joined[3], ("at", c, r)) if renumber else joined
             elif joined is not None and c not in self.heads:
                 result[r] = joined
         return result
@@ -293,7 +306,9 @@ def _thresholds(kernel: Kernel) -> list[int]:
     return sorted({c + d for c in constants for d in (-1, 0, 1)})[:4_000]
 
 
-def _join(a: Value | Test, b: Value | Test | None) -> Value | Test | None:
+def _join(a: Value | Test | None, b: Value | Test | None) -> Value | Test | None:
+    if a is b:
+        return a
     if isinstance(a, Value) and isinstance(b, Value):
         return Value(min(a.low, b.low), max(a.high, b.high), min(a.zeros, b.zeros), a.form if a.form == b.form else None, None)
     return a if a == b else None
@@ -502,7 +517,7 @@ def _narrow(state: State, value: Value, low: int, high: int) -> None:
             state[r] = v._replace(low=max(v.low, low), high=min(v.high, high))
 
 
-def known_values(kernel: Kernel, flow: Flow, facts: Facts) -> Values | None:
-    """The analysis of a kernel without calls; None when it would take too long."""
-    values = Values(kernel, flow, facts)
+def known_values(kernel: Kernel, flow: Flow, facts: Facts, effort: Effort = THOROUGH) -> Values | None:
+    """The analysis of a kernel without calls; None when it would take more than ``effort``."""
+    values = Values(kernel, flow, facts, effort)
     return values if values.solve() else None

@@ -37,7 +37,7 @@ from wis.kernel.flow import Flow, analyse, is_ordered
 from wis.kernel.inline import inline
 from wis.kernel.limits import KERNEL_LIMITS, KernelLimits
 from wis.kernel.model import Bar, Kernel, Space, Sync
-from wis.kernel.ops import BY_CODE, Sig
+from wis.kernel.ops import Sig, codes_of
 from wis.kernel.uniformity import Uniformity, apart, block_uniformity, uniformity
 from wis.kernel.verify.memory import MEMORY_TYPES
 from wis.kernel.verify.paths import check_paths
@@ -50,7 +50,12 @@ __all__ = ["Barriers", "Certificate", "Site", "Uses", "VerifiedKernel", "verify_
 TRAPPING: Final = frozenset({Sig.LOAD, Sig.STORE, Sig.BYTES_LOAD, Sig.BYTES_STORE, Sig.ATOM, Sig.RED, Sig.RAISE})
 """Ops of these rules may trap."""
 
-_WARP: Final = frozenset({Sig.SHFL, Sig.VOTE, Sig.BALLOT, Sig.MATCH_ANY, Sig.MATCH_ALL, Sig.ACTIVEMASK, Sig.REDUX})
+_TRAPPING: Final = codes_of(*TRAPPING)
+_PLACED: Final = _TRAPPING - codes_of(Sig.RAISE)  # those that access memory
+_COUNTED: Final = codes_of(Sig.BYTES_LOAD, Sig.BYTES_STORE)
+_SPACED: Final = _PLACED | codes_of(Sig.ADDRESS)
+_ATOMICS: Final = codes_of(Sig.ATOM, Sig.RED)
+_WARP: Final = codes_of(Sig.SHFL, Sig.VOTE, Sig.BALLOT, Sig.MATCH_ANY, Sig.MATCH_ALL, Sig.ACTIVEMASK, Sig.REDUX)
 
 
 class Barriers(IntEnum):
@@ -150,7 +155,7 @@ def _sites(flat: Kernel) -> tuple[Site, ...]:
     sites, before = [], 0
     for b, block in enumerate(flat.blocks):
         for i, op in enumerate(block.code):
-            if BY_CODE[op.op].sig in TRAPPING:
+            if op.op in _TRAPPING:
                 sites.append(Site(b, i, flat.lines[before + i] if flat.lines else 0))
         before += len(block.code)
     return tuple(sites)
@@ -160,9 +165,8 @@ def _aligns(flat: Kernel) -> tuple[int, ...]:
     aligns = [1] * len(flat.params)
     for block in flat.blocks:
         for op in block.code:
-            sig = BY_CODE[op.op].sig
-            if sig in TRAPPING and sig is not Sig.RAISE and op.attrs[0] == Space.GLOBAL:
-                count = op.attrs[3] if sig in (Sig.BYTES_LOAD, Sig.BYTES_STORE) else 1
+            if op.op in _PLACED and op.attrs[0] == Space.GLOBAL:
+                count = op.attrs[3] if op.op in _COUNTED else 1
                 aligns[op.attrs[1]] = max(aligns[op.attrs[1]], count * DType(op.attrs[2]).itemsize)
     return tuple(aligns)
 
@@ -180,16 +184,11 @@ def _barriers(flat: Kernel, flow: Flow) -> Barriers:
 
 
 def _uses(flat: Kernel) -> Uses:
-    sigs, spaces = set(), set()
-    for block in flat.blocks:
-        for op in block.code:
-            sig = BY_CODE[op.op].sig
-            sigs.add(sig)
-            if sig is Sig.ADDRESS or (sig in TRAPPING and sig is not Sig.RAISE):
-                spaces.add(op.attrs[0])
+    codes = {op.op for block in flat.blocks for op in block.code}
+    spaces = {op.attrs[0] for block in flat.blocks for op in block.code if op.op in _SPACED}
     return Uses(
-        warp=not _WARP.isdisjoint(sigs),
-        atomics=Sig.ATOM in sigs or Sig.RED in sigs,
+        warp=not codes.isdisjoint(_WARP),
+        atomics=not codes.isdisjoint(_ATOMICS),
         shared=Space.SHARED in spaces,
         local=Space.LOCAL in spaces,
         constants=Space.CONST in spaces,

@@ -26,7 +26,7 @@ from wis.kernel.model import (
     Terminator,
     Vote,
 )
-from wis.kernel.ops import BY_CODE, KernelOp, Sig
+from wis.kernel.ops import BY_CODE, KERNEL_OPS, KernelOp, Sig
 from wis.kernel.strict import STRICT_FORMS
 from wis.kernel.verify import memory
 from wis.kernel.verify.memory import Types
@@ -61,12 +61,12 @@ def check_types(kernel: Kernel, report: Report) -> None:
 def _op(kernel: Kernel, op: Op, regs: Types) -> tuple[str, str] | None:
     row = BY_CODE[op.op]
     n_ins, n_outs = row.n_ins, row.n_outs
-    if len(op.attrs) == len(row.attrs) and (n_ins < 0 or n_outs < 0):
+    if (n_ins < 0 or n_outs < 0) and len(op.attrs) == len(row.attrs):
         n_ins, n_outs = _counts(row, op)
     if (len(op.ins), len(op.outs), len(op.attrs)) != (n_ins, n_outs, len(row.attrs)):
         outs_text, ins_text = ("some" if n < 0 else str(n) for n in (n_outs, n_ins))
         return "arity", f"{row.name} has {outs_text} outputs, {ins_text} inputs and {len(row.attrs)} attributes"
-    complaint = _RULES[row.sig](kernel, op, [regs[r] for r in op.outs], [regs[r] for r in op.ins])
+    complaint = _BY_CODE[op.op](kernel, op, [regs[r] for r in op.outs], [regs[r] for r in op.ins])
     if not complaint:
         if row.named and kernel.math == Math.STRICT and (row.name, regs[op.outs[0]]) not in STRICT_FORMS:
             return "math", f"no strict {regs[op.outs[0]].text} form of {row.name}; use native"
@@ -237,3 +237,4 @@ _RULES: Final[dict[Sig, Rule]] = {
     Sig.REDUX: _shape("I32", "I32 I32", frozenset(), *_MEMBERS),
     **memory.RULES,
 }
+_BY_CODE: Final = {row.code: _RULES[row.sig] for row in KERNEL_OPS}
