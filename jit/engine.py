@@ -148,12 +148,14 @@ class EngineConfig:
     """How an engine is set up.
 
     ``cache_dir`` None: compiled kernels are kept in memory only. ``fuel``: thread-instructions that one launch of a kernel may execute.
+    ``device``: which one, where a backend finds several.
     """
 
     cache_dir: Path | None
     threads: int
     vram_bytes: int
     fuel: int
+    device: int = 0
 
 
 def _reference(config: EngineConfig) -> Engine:
@@ -168,11 +170,27 @@ def _host(config: EngineConfig) -> Engine:
     return HostEngine(config)
 
 
-BACKENDS: Final[dict[str, Callable[[EngineConfig], Engine]]] = {"reference": _reference, "host": _host}
+def _opencl(config: EngineConfig) -> Engine:
+    from jit.opencl.engine import opencl_engine
+
+    return opencl_engine(config)
+
+
+def _cuda(config: EngineConfig) -> Engine:
+    from jit.cuda.engine import cuda_engine
+
+    return cuda_engine(config)
+
+
+BACKENDS: Final[dict[str, Callable[[EngineConfig], Engine]]] = {
+    "reference": _reference, "host": _host, "opencl": _opencl, "cuda": _cuda,
+}  # fmt: skip
 """Every backend there is. To add one: write its engine, add a line here and to the conformance matrix."""
 
 
-def create_engine(backend: str = "host", *, cache_dir: Path | None, threads: int, vram_bytes: int, fuel: int | None = None) -> Engine:
+def create_engine(
+    backend: str = "host", *, cache_dir: Path | None, threads: int, vram_bytes: int, fuel: int | None = None, device: int = 0
+) -> Engine:
     """An engine of this backend (``fuel`` None: as ``FUEL`` says).
 
     Raises UnknownBackend, or ToolchainError when the machine lacks what it needs.
@@ -181,4 +199,4 @@ def create_engine(backend: str = "host", *, cache_dir: Path | None, threads: int
         raise UnknownBackend(f"there is no backend {backend!r}; choose one of {', '.join(sorted(BACKENDS))}")
     if threads < 1 or vram_bytes < 0:
         raise ValueError(f"threads ({threads}) must be at least 1 and vram_bytes ({vram_bytes}) not negative")
-    return BACKENDS[backend](EngineConfig(cache_dir, threads, vram_bytes, FUEL[backend] if fuel is None else fuel))
+    return BACKENDS[backend](EngineConfig(cache_dir, threads, vram_bytes, FUEL[backend] if fuel is None else fuel, device))

@@ -1,4 +1,4 @@
-"""Buffers in host memory: blocks, a space's free list, and the capacity all spaces of an engine share.
+"""Buffers: blocks, a space's free list, and the capacity all spaces of an engine share.
 
 Memory of one space never reaches another unzeroed: what a freed buffer leaves is put aside for its own space only, and what is dropped goes
 back to the operating system's allocator, from which only zeroed blocks are taken.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import threading
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,10 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """Aligned memory: ``data`` has ``nbytes`` visible bytes, the memory behind it ``room`` of them, starting at ``address``."""
+    """Aligned memory: ``data`` has ``nbytes`` visible bytes, the memory behind it ``room`` of them, starting at ``address``.
+
+    Memory that the host cannot reach has empty ``data``; ``store`` is then what its device knows it by.
+    """
 
     room: int
     store: Any
@@ -36,14 +39,37 @@ class Block:
     data: Bytes
 
 
+class Blocks(Protocol):
+    """Where blocks come from."""
+
+    def fresh(self, nbytes: int, room: int) -> Block:
+        """Zeroed memory. Raises MemoryError."""
+        ...
+
+    def renewed(self, block: Block, nbytes: int, zero: bool) -> Block:
+        """A block put aside, as a new one of the same room; zeroed if asked."""
+        ...
+
+
+class HostBlocks:
+    """Blocks of the process's own memory."""
+
+    def fresh(self, nbytes: int, room: int) -> Block:
+        return new_block(nbytes, room)
+
+    def renewed(self, block: Block, nbytes: int, zero: bool) -> Block:
+        return _renewed(block, nbytes, zero)
+
+
 class Capacity:
     """The configured device memory, shared by the spaces of one engine.
 
     ``used_bytes`` is what spaces hold. What they keep for their own later requests comes on top while there is room, and goes first.
     """
 
-    def __init__(self, vram_bytes: int) -> None:
+    def __init__(self, vram_bytes: int, blocks: Blocks | None = None) -> None:
         self.vram_bytes = vram_bytes
+        self._blocks = HostBlocks() if blocks is None else blocks
         self.used_bytes = 0
         self.idle_bytes = 0
         self._shelves: dict[int, dict[int, list[Block]]] = {}
@@ -71,10 +97,14 @@ class Capacity:
         """A zeroed block for the ``nbytes`` just taken; raises OutOfMemory, and they are given back, when the machine has less than was
         configured."""
         try:
-            return new_block(nbytes, room)
+            return self._blocks.fresh(nbytes, room)
         except MemoryError:
             self.give(nbytes)
             raise OutOfMemory(nbytes, self.used_bytes, self.vram_bytes) from None
+
+    def renewed(self, block: Block, nbytes: int, zero: bool) -> Block:
+        """A block that was put aside, for the ``nbytes`` just taken."""
+        return self._blocks.renewed(block, nbytes, zero)
 
     def give(self, nbytes: int) -> None:
         """Account for ``nbytes`` less."""
@@ -127,7 +157,7 @@ class SpaceMemory:
             raise BadBuffer(f"a buffer cannot have {nbytes} bytes")
         room = room_for(nbytes)
         old = self._capacity.take(nbytes, self._owner, room)
-        block = self._blocks[key] = self._capacity.fresh(nbytes, room) if old is None else _renewed(old, nbytes, zero)
+        block = self._blocks[key] = self._capacity.fresh(nbytes, room) if old is None else self._capacity.renewed(old, nbytes, zero)
         self.resident_bytes += nbytes
         return block
 
@@ -139,12 +169,16 @@ class SpaceMemory:
         self.resident_bytes -= block.nbytes
         self._capacity.keep(self._owner, block)
 
-    def window(self, key: int, offset: int, nbytes: int) -> Bytes:
-        """A view of part of a buffer; raises BadBuffer when it reaches outside."""
+    def at(self, key: int, offset: int, nbytes: int) -> Block:
+        """The block of a buffer that has these bytes; raises BadBuffer when they reach outside."""
         block = self[key]
         if offset < 0 or nbytes < 0 or offset + nbytes > block.nbytes:
             raise BadBuffer(f"bytes {offset}..{offset + nbytes} reach outside buffer {key} of {block.nbytes} bytes")
-        return block.data[offset : offset + nbytes]
+        return block
+
+    def window(self, key: int, offset: int, nbytes: int) -> Bytes:
+        """A view of part of a buffer; raises BadBuffer when it reaches outside."""
+        return self.at(key, offset, nbytes).data[offset : offset + nbytes]
 
     def clear(self) -> None:
         """Drop everything."""

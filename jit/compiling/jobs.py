@@ -9,5 +9,9 @@ from typing import Final
 
 __all__ = ["JOBS"]
 
-JOBS: Final[dict[str, str]] = {"llvm": "jit.host.toolchain:compile_job"}
+JOBS: Final[dict[str, str]] = {
+    "llvm": "jit.host.toolchain:compile_job",
+    "opencl": "jit.opencl.device:compile_job",
+    "nvrtc": "jit.cuda.device:compile_job",
+}
 """Name to ``module:function``; the module is imported when the job is first asked for."""

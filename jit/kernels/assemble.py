@@ -60,6 +60,10 @@ class Assembler:
         self._code[self._open].append(Op(BY_NAME[name].code, (out,), ins, attrs))
         return out
 
+    def do(self, op: Op) -> None:
+        """An op put together elsewhere."""
+        self._code[self._open].append(op)
+
     def same(self, name: str, *ins: int) -> int:
         """An op whose result is of the type of its last operand."""
         return self.op(name, self.kind(ins[-1]), *ins)

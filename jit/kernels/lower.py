@@ -14,10 +14,11 @@ May live here: loops, addresses, lanes. May not: what an operation is (scalar_op
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import prod
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from jit.errors import Inexpressible
@@ -68,12 +69,15 @@ class Lowered:
         return (-(-n // ELEMENT_THREADS), ELEMENT_THREADS) if self.by_element else (n, LANES)
 
 
-def lower(loop: LoopKernel, name: str, math: Math = Math.NATIVE) -> Lowered:
-    """The kernel. Raises Inexpressible when it needs what the kernel tier does not have."""
+def lower(loop: LoopKernel, name: str, math: Math = Math.NATIVE, fixed: Mapping[int, int] = MappingProxyType({})) -> Lowered:
+    """The kernel. ``fixed``: numbers by slot that become part of it instead of parameters.
+
+    Raises Inexpressible when it needs what the kernel tier does not have.
+    """
     by_element = loop.form is Form.FLAT or not (
         any(node.op in REDUCTIONS for node in loop.nodes) or any(loop.place_uniform(place) for place, _ in loop.stores)
     )
-    writer = _Writer(loop, by_element)
+    writer = _Writer(loop, by_element, fixed)
     writer.write()
     kernel = writer.a.kernel(name, math, ELEMENT_THREADS if by_element else LANES)
     if len(kernel.params) > KERNEL_LIMITS.params_max:
@@ -84,8 +88,8 @@ def lower(loop: LoopKernel, name: str, math: Math = Math.NATIVE) -> Lowered:
 class _Writer:
     """Loops are numbered as in the layout: outer, then mid, then inner."""
 
-    def __init__(self, loop: LoopKernel, by_element: bool) -> None:
-        self.a, self.loop, self.by_element = Assembler(), loop, by_element
+    def __init__(self, loop: LoopKernel, by_element: bool, fixed: Mapping[int, int]) -> None:
+        self.a, self.loop, self.by_element, self.fixed = Assembler(), loop, by_element, fixed
         self.arguments: list[Argument] = []
         at, n, m = loop.layout, loop.n_outer, loop.n_mid
         inner = at.total if loop.form is Form.FLAT else at.inner_size
@@ -121,6 +125,8 @@ class _Writer:
         return self.loop.layout.places + place * self.loop.layout.place_slots
 
     def _scalar(self, kind: RegType, what: What, slot: int) -> int:
+        if what is What.VALUE and slot in self.fixed:
+            return self.a.const(kind, self.fixed[slot])
         self.arguments.append(Argument(what, slot))
         return self.a.scalar(kind)
 

@@ -69,9 +69,10 @@ class Candidate(NamedTuple):
 
 def candidate(place: int, instr: BoundInstr, supported: Supported) -> Candidate | None:
     """The instruction for fusion, or None when it has to stand alone."""
-    op, out = instr.op, instr.outs[0]
+    op = instr.op
     if op.kind not in (Kind.MAP, Kind.IOTA, Kind.REDUCE) or op.name in ("argmax", "argmin"):
         return None
+    out = instr.outs[0]
     kinds = [x.dtype for x in instr.ins]
     if op.kind is Kind.IOTA:
         if out.dtype.is_complex or out.dtype is DType.BOOL or not out.numel:

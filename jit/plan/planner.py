@@ -82,11 +82,12 @@ class Lowering(Protocol[C_co]):
 @dataclass(frozen=True, slots=True)
 class Planned(Generic[C]):
     """What was decided about one program. ``keyed``: the EXTERNAL and CREATED buffers in order; ``zeroed``: temporaries whose zeros can be
-    seen; ``temp_nbytes``: by temporary; ``constants`` follow the program's scalars."""
+    seen; ``nbytes``: by buffer; ``temp_nbytes``: of temporaries that calls touch; ``constants`` follow the program's scalars."""
 
     calls: list[C | Fallback]
     levels: list[int]
     arena: Arena
+    nbytes: list[int]
     temp_nbytes: dict[int, int]
     keyed: list[int]
     zeroed: list[int]
@@ -276,8 +277,8 @@ class _State(Generic[C, P]):
         sizes = {b: self._nbytes[b] for b in self._classes}
         return self._target.tables(
             Planned(
-                list(self._calls()), self._levels, self._arena, sizes, self._keyed, self._zeroed, len(self._kinds), tuple(self._constants),
-                self.instructions,
+                list(self._calls()), self._levels, self._arena, list(self._nbytes), sizes, self._keyed, self._zeroed, len(self._kinds),
+                tuple(self._constants), self.instructions,
             )
         )  # fmt: skip
 

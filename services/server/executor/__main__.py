@@ -39,6 +39,7 @@ def main() -> int:
             threads=settings.threads,
             vram_bytes=settings.vram_bytes,
             fuel=settings.fuel,
+            device=settings.gpu,
         )
     except (UnknownBackend, ToolchainError) as error:
         log.error("no engine", backend=settings.backend, problem=str(error))

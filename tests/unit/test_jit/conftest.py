@@ -84,10 +84,15 @@ Check = Callable[..., Launch]
 @pytest.fixture(scope="session")
 def check(host: Engine, defining: Engine) -> Check:
     """``check(b, inputs, {operand: ulps allowed})``: operands not named must agree bit by bit (but for the payload of a NaN)."""
+    return checker(host, defining)
+
+
+def checker(engine: Engine, defining: Engine) -> Check:
+    """That function, for any engine."""
 
     def f(b: Builder, inputs: dict[int, Array], tolerant: Sequence[tuple[Operand, float]] = ()) -> Launch:
         want, expected = run(defining, b, inputs)
-        got, launch = run(host, b, inputs)
+        got, launch = run(engine, b, inputs)
         assert launch.instructions == expected.instructions
         assert (launch.trap is None) == (expected.trap is None)
         allowed = {operand.buffer: (operand.dtype, most) for operand, most in tolerant}

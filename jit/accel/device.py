@@ -1,0 +1,126 @@
+"""A device as the engine sees it: memory, compiled kernels, launches in order. What a back end of this family has to write.
+
+Everything that is asked of a device is done in the order asked. ``launch`` and ``zero`` may return before it is done; ``read``, ``view``
+and ``finish`` wait. Calls come from one thread at a time.
+
+The argument table and the state of launches are those of ``jit.kernels.cfamily.abi``.
+
+May live here: the protocol, its value types and their packing. May not: any device's insides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from jit.kernels.device import Dim3, KernelOptions
+from wis.dtypes import DType
+from wis.kernel.verify import VerifiedKernel
+
+__all__ = ["Buffer", "Bytes", "Compiled", "Device", "Facts", "Matrix", "Request", "BUFFER_WORDS", "GRID_WORDS", "CHECKED", "OWN"]
+
+Bytes = npt.NDArray[np.uint8]
+Buffer = Any
+"""Memory of a device; what it is, only the device knows."""
+
+BUFFER_WORDS: Final = 3
+GRID_WORDS: Final = 5
+CHECKED: Final = KernelOptions()
+OWN: Final = KernelOptions(check=False, meter=False, fuel=False)
+"""For kernels that the engine made itself from verified programs: their indices are inside by construction, and the program was counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """``units``: compute units, what a launch can occupy at most. ``unified``: the host reads and writes the device's memory in place.
+
+    ``products``: element types for which the device brings a matrix product of its own.
+    """
+
+    name: str
+    units: int
+    unified: bool
+    products: frozenset[DType]
+
+
+class Matrix(NamedTuple):
+    """An operand of a product [.., m, k] x [.., k, n]: ``offset`` in bytes, strides in elements."""
+
+    buffer: Buffer
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A kernel to compile for one block shape. ``foreign``: a stranger wrote it, so it is compiled where an abort costs nothing."""
+
+    verified: VerifiedKernel
+    block: Dim3
+    dynamic_bytes: int = 0
+    options: KernelOptions = CHECKED
+    foreign: bool = False
+
+
+class Compiled(Protocol):
+    """A kernel that a device can launch. ``scratch_bytes``: memory it needs beside its buffers, for each block of a launch."""
+
+    @property
+    def scratch_bytes(self) -> int: ...
+
+
+class Device(Protocol):
+    """One device. Methods raise ToolchainError when it fails."""
+
+    @property
+    def facts(self) -> Facts: ...
+
+    def allocate(self, nbytes: int) -> Buffer:
+        """New memory, all zeros; it is freed when nobody holds it any more. Raises MemoryError."""
+        ...
+
+    def write(self, buffer: Buffer, offset: int, data: Bytes) -> None:
+        """Copy from the host."""
+        ...
+
+    def read(self, buffer: Buffer, offset: int, nbytes: int) -> Bytes:
+        """A copy, or a view that later work may change."""
+        ...
+
+    def zero(self, buffer: Buffer, offset: int, nbytes: int) -> None: ...
+
+    def view(self, buffer: Buffer) -> Bytes | None:
+        """The memory in place, to be used until the next launch; None when the device's memory is its own (``Facts.unified``)."""
+        ...
+
+    def compile(self, requests: Sequence[Request]) -> list[Any]:
+        """A ``Compiled`` for each. Raises KernelRefused for what this device cannot do."""
+        ...
+
+    def launch(self, kernel: Any, count: int, buffers: Sequence[Buffer], table: Buffer, at: int, state: Buffer, scratch: Buffer) -> Any:
+        """Run ``count`` blocks of a grid with the row at word ``at`` of ``table``; returns a mark for ``elapsed_ns``.
+
+        ``scratch`` has room for ``count`` blocks, or is None when the kernel needs none.
+        """
+        ...
+
+    def elapsed_ns(self, marks: Sequence[Any]) -> list[int]:
+        """How long the device worked on each of these launches, which are done."""
+        ...
+
+    def product(self, dtype: DType, out: Matrix, a: Matrix, b: Matrix) -> Any:
+        """out = a b, for an element type of ``Facts.products``; returns a mark, or None when the host did it and it is done."""
+        ...
+
+    def finish(self) -> None:
+        """Wait until all is done."""
+        ...
+
+    def close(self) -> None:
+        """Safe to call twice."""
+        ...

@@ -1,0 +1,163 @@
+"""Launches of kernels that a program brings: their regions, their fuel, and running a grid in slices.
+
+A grid whose kernel has a slice certificate is cut so that a slice takes some milliseconds, by the measured time of those before; between
+slices the run can be stopped. Other grids run whole, unless the memory that blocks need beside their buffers would be too large for that.
+
+May live here: that, and what of a launch is told afterwards. May not: compiling (device), the meaning of kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from jit.accel.device import BUFFER_WORDS, GRID_WORDS, Device, Request
+from jit.accel.tables import Plan
+from jit.errors import Interrupted
+from jit.kernels.cfamily import Region, fresh_state, launch_words
+from wis.kernel.model import Access, BufferParam
+from wis.kernel.report import describe_trap
+from wis.kernel.traps import trap_of
+from wis.launches import KernelCall, kernel_call
+from wis.program import BoundInstr, Operand
+from wis.reference.access import Number
+from wis.verify import Verified
+
+__all__ = ["Foreign", "Ran", "Runs"]
+
+SLICE_NS: Final = 4_000_000
+"""What a slice should take: each costs some tens of microseconds to start."""
+SCRATCH_BYTES_MAX: Final = 256 << 20
+
+
+class Runs(Protocol):
+    """What a run tells its launches."""
+
+    @property
+    def stopped(self) -> bool: ...
+
+    def region(self, buffer: int) -> tuple[Any, int, int]: ...
+
+    def mark(self, mark: Any, blocks: int) -> None: ...
+
+
+@dataclass(slots=True)
+class Ran:
+    """What launches of one run left behind. ``out_of_fuel``: said of the launch that was stopped; nothing after it may run."""
+
+    fuel: int
+    addresses: Sequence[int]
+    values: Sequence[Number]
+    instructions: int = 0
+    texts: list[str] = field(default_factory=list)
+    out_of_fuel: str | None = None
+
+
+@dataclass(slots=True)
+class _Kernel:
+    """A compiled kernel; ``block_ns``: what a block took when measured last, 0 when it never was."""
+
+    compiled: Any
+    block_ns: float = 0.0
+
+
+class Foreign:
+    """The launches of one program."""
+
+    def __init__(self, device: Device, verified: Verified, plan: Plan) -> None:
+        self._device = device
+        self._verified = verified
+        self._kernels: dict[tuple[int, ...], _Kernel] = {}
+        self._wanted = list(dict.fromkeys(step.attrs for step in plan.steps if isinstance(step, BoundInstr) and step.op.name == "launch"))
+        self._table: Any = None
+        self._state: Any = None
+        self._scratch: Any = None
+        self._scratch_bytes = 0
+
+    def compile(self) -> None:
+        """Raises KernelRefused."""
+        if not self._wanted:
+            return
+        requests = [Request(self._verified.kernels[k], (x, y, z), dynamic, foreign=True) for k, x, y, z, dynamic in self._wanted]
+        for attrs, compiled in zip(self._wanted, self._device.compile(requests), strict=True):
+            self._kernels[attrs] = _Kernel(compiled)
+        words = max(BUFFER_WORDS * len(request.verified.kernel.params) + GRID_WORDS for request in requests)
+        self._table, self._state = self._device.allocate(8 * words), self._device.allocate(fresh_state(None).nbytes)
+
+    def begin(self, fuel: int, addresses: Sequence[int], values: Sequence[Number]) -> Ran:
+        return Ran(fuel, addresses, values)
+
+    def run(self, instr: BoundInstr, ran: Ran, run: Runs) -> None:
+        """One launch, to its end. Raises LaunchError for a grid beyond the limits, Interrupted when stopped between two slices."""
+        call = kernel_call(instr, self._verified.kernels, ran.values)
+        kernel, device = self._kernels[instr.attrs], self._device
+        buffers, params = self._params(call, ran, run)
+        device.finish()  # what is in the table and the state now was used
+        device.write(self._state, 0, fresh_state(ran.fuel).view(np.uint8))
+        total, first = prod(call.grid), 0
+        spent = 0
+        while first < total:
+            if run.stopped:
+                raise Interrupted("the run was stopped between two slices of a kernel")
+            count = min(total - first, self._slice(call, kernel))
+            words = launch_words(call.kernel.kernel, params, call.grid, first, count)
+            device.write(self._table, 0, words.view(np.uint8))
+            mark = device.launch(kernel.compiled, count, buffers, self._table, 0, self._state, self._room(kernel, count))
+            device.finish()
+            kernel.block_ns = device.elapsed_ns([mark])[0] / count
+            run.mark(mark, count)
+            first += count
+            spent = int(device.read(self._state, 8, 8).view(np.uint64)[0])
+            if spent > ran.fuel:
+                ran.out_of_fuel = f"kernel {call.kernel.kernel.name}: the launch executed more thread-instructions than it may"
+                break
+        ran.instructions += spent
+        trap = trap_of(int(device.read(self._state, 0, 8).view(np.uint64)[0]))
+        if trap is not None and ran.out_of_fuel is None:
+            ran.texts.append(describe_trap(call.kernel, call.grid, call.block, trap))
+
+    def _params(self, call: KernelCall, ran: Ran, run: Runs) -> tuple[list[Any], list[Region | int | float]]:
+        """Memory of the buffer parameters, and what stands in the table for every parameter."""
+        buffers: list[Any] = []
+        params: list[Region | int | float] = []
+        for x in call.params:
+            if isinstance(x, Operand):
+                store, offset, _ = run.region(x.buffer)
+                buffers.append(store)
+                params.append(Region(offset + x.offset, x.shape[0], ran.addresses[x.buffer] + x.offset))
+            else:
+                params.append(x)
+        return buffers, params
+
+    def _slice(self, call: KernelCall, kernel: _Kernel) -> int:
+        """How many blocks to run next."""
+        most = prod(call.grid)
+        if kernel.compiled.scratch_bytes:
+            most = min(most, max(1, SCRATCH_BYTES_MAX // kernel.compiled.scratch_bytes))
+        if not call.kernel.certificate.allows(call.grid, call.block) or _overlapping(call):
+            return most
+        units = self._device.facts.units
+        wanted = SLICE_NS / kernel.block_ns if kernel.block_ns else 8 * units
+        return max(1, min(most, int(wanted)))
+
+    def _room(self, kernel: _Kernel, count: int) -> Any:
+        wanted = kernel.compiled.scratch_bytes * count
+        if wanted > self._scratch_bytes:
+            self._scratch = None  # free the old one first
+            self._scratch, self._scratch_bytes = self._device.allocate(wanted), wanted
+        return self._scratch if wanted else None
+
+
+def _overlapping(call: KernelCall) -> bool:
+    """Whether a region that the kernel may write shares bytes with another: a certificate does not speak of that."""
+    regions = [(x, p.access & Access.WRITE) for p, x in zip(call.kernel.kernel.params, call.params, strict=True)
+               if isinstance(p, BufferParam) and isinstance(x, Operand)]  # fmt: skip
+    return any(
+        (written or other_written) and x.buffer == y.buffer and x.offset < y.offset + y.shape[0] and y.offset < x.offset + x.shape[0]
+        for at, (x, written) in enumerate(regions)
+        for y, other_written in regions[:at]
+    )

@@ -1,0 +1,292 @@
+"""gather, scatter, index, index_put.
+
+A thread reads one element, or writes one line of elements in the order that the definition says, so that positions named twice come out
+as defined. Positions outside of a dimension read 0, store nothing, and the thread traps.
+
+May live here: kernels that move elements by computed positions, and which threads they get. May not: sorting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+
+from jit.accel.library.build import Args, Build, Unsupported, merged, operand, overlaps, parts, places, raw
+from jit.accel.library.copy import copy
+from jit.accel.library.writer import Made, Val, Writer
+from wis.dtypes import ACCUMULATE, DType
+from wis.kernel.model import Access
+from wis.ops import ScatterMode
+from wis.program import BoundInstr, Operand, Scalar
+
+__all__ = ["gather", "scatter", "index", "index_put"]
+
+_RMW = Access.READ_WRITE
+_COMBINE = {ScatterMode.ADD: "add", ScatterMode.MUL: "mul", ScatterMode.MAX: "max", ScatterMode.MIN: "min"}
+
+
+def _resolved(w: Writer, position: Val, size: Val) -> tuple[Val, Val]:
+    """A position counted from the start, and whether it is inside."""
+    position = (position < 0).pick(position + size, position)
+    return position, (position >= 0) & (position < size)
+
+
+# --- reading
+@cache
+def _gather(dtype: DType, rank: int) -> Made:
+    w = Writer()
+    w.buffer("x", dtype)
+    w.buffer("i", DType.I64)
+    w.buffer("y", dtype, Access.WRITE)
+    n, x_s, i_s, y_s = (w.numbers(name, rank) for name in ("n", "x_s", "i_s", "y_s"))
+    x_at, i_at, y_at, size, step = (w.number(name) for name in ("x_at", "i_at", "y_at", "size", "step"))
+    thread = w.index()
+    w.leave_unless(thread < w.product(n))
+    at = w.coordinates(thread, n)
+    position, inside = _resolved(w, w.load("i", w.place(i_at, at, i_s)), size)
+    value = w.variable(dtype, 0)
+    with w.when(inside):
+        value.set(w.load("x", w.place(x_at, at, x_s) + position * step))
+    with w.when(~inside):
+        w.trap()
+    w.store("y", w.place(y_at, at, y_s), value)
+    return w.made(f"gather_{dtype.text}_{rank}")
+
+
+def gather(build: Build, instr: BoundInstr) -> None:
+    """out[i] = x[i with i[dim] replaced by idx[i]]."""
+    if overlaps(instr):
+        raise Unsupported
+    x, i, y, (dim,) = operand(instr.ins[0]), operand(instr.ins[1]), instr.outs[0], instr.attrs
+    if x.dtype is DType.C128:
+        x, y = parts(x), parts(y)
+        i = replace(i, shape=(*i.shape, 2), strides=(*i.strides, 0))
+    x, y = raw(x), raw(y)
+    strides = {"x": _cleared(x.strides, dim), "i": i.strides, "y": y.strides}
+    over = merged(i.shape, strides)
+    step = x.strides[dim] if x.shape else 0
+    build.walk(_gather(x.dtype, over.rank), over, reads={"x": x, "i": i}, writes={"y": y}, size=x.shape[dim] if x.shape else 1, step=step)
+
+
+def _cleared(strides: Sequence[int], dim: int) -> tuple[int, ...]:
+    return tuple(0 if d == dim else s for d, s in enumerate(strides))
+
+
+@cache
+def _index(dtype: DType, k: int, rank: int, inner: int) -> Made:
+    """A thread an element: index space S (n) x rest (r)."""
+    w = Writer()
+    w.buffer("x", dtype)
+    w.buffer("y", dtype, Access.WRITE)
+    for d in range(k):
+        w.buffer(f"i{d}", DType.I64)
+    n, r, x_r, y_s, y_r = (
+        w.numbers("n", rank),
+        w.numbers("r", inner),
+        w.numbers("x_r", inner),
+        w.numbers("y_s", rank),
+        w.numbers("y_r", inner),
+    )
+    i_at, i_s = w.numbers("i_at", k), [w.numbers(f"i{d}_s", rank) for d in range(k)]
+    sizes, steps, x_at, y_at = w.numbers("size", k), w.numbers("step", k), w.number("x_at"), w.number("y_at")
+    thread, rest = w.index(), w.product(r)
+    w.leave_unless(thread < w.product(n) * rest)
+    outer, within = w.coordinates(thread // rest, n), w.coordinates(thread % rest, r)
+    place, inside = w.place(x_at, within, x_r), None
+    for d in range(k):
+        position, ok = _resolved(w, w.load(f"i{d}", w.place(i_at[d], outer, i_s[d])), sizes[d])
+        place, inside = place + position * steps[d], ok if inside is None else inside & ok
+    assert inside is not None
+    value = w.variable(dtype, 0)
+    with w.when(inside):
+        value.set(w.load("x", place))
+    with w.when(~inside):
+        w.trap()
+    w.store("y", w.place(w.place(y_at, outer, y_s), within, y_r), value)
+    return w.made(f"index_{dtype.text}_{k}_{rank}_{inner}")
+
+
+def index(build: Build, instr: BoundInstr) -> None:
+    """out[S, rest] = x[idx_1[S], .., idx_k[S], rest]."""
+    x, y, indices = operand(instr.ins[0]), instr.outs[0], [operand(i) for i in instr.ins[1:]]
+    if overlaps(instr) or (y.numel == 0 and indices[0].numel):
+        raise Unsupported  # nothing to read, but a position outside must still trap
+    if x.dtype is DType.C128:
+        x, y = parts(x), parts(y)
+    x, y = raw(x), raw(y)
+    k, lead = len(indices), len(indices[0].shape)
+    over = merged(y.shape[:lead], {"y": y.strides[:lead]} | {f"i{d}": i.strides for d, i in enumerate(indices)})
+    rest = merged(y.shape[lead:], {"x": x.strides[k:], "y": y.strides[lead:]})
+    args = {**over.args(), **places({"x": x, "y": y}), **_indices(indices), **_lines(x, k)}
+    for d, size in enumerate(rest.sizes):
+        args |= {f"r{d}": size, f"x_r{d}": rest.strides["x"][d], f"y_r{d}": rest.strides["y"][d]}
+    made = _index(x.dtype, k, over.rank, rest.rank)
+    build.call(made, -(-over.numel * rest.numel // made.threads), reads=(x, *indices), writes=(y,), args=args)
+
+
+def _indices(indices: Sequence[Operand]) -> Args:
+    found = places({f"i{d}": i for d, i in enumerate(indices)})
+    return {name if not name.endswith("_at") else f"i_at{name[1:-3]}": value for name, value in found.items()}
+
+
+def _lines(x: Operand, k: int) -> Args:
+    """Sizes and strides of the dimensions that positions choose in."""
+    found: Args = {f"size{d}": x.shape[d] for d in range(k)}
+    return found | {f"step{d}": x.strides[d] for d in range(k)}
+
+
+# --- writing
+def _put(w: Writer, mode: ScatterMode, dtype: DType, name: str, place: Val, value: Val) -> None:
+    if mode is not ScatterMode.SET:
+        value = w.operation(_COMBINE[mode], dtype, (dtype, dtype), w.load(name, place), value)
+    w.store(name, place, value)
+
+
+@cache
+def _scatter(mode: ScatterMode, dtype: DType, rank: int, constant: bool) -> Made:
+    """A thread a line along the dimension; ``constant``: every element is the same number."""
+    w = Writer()
+    w.buffer("i", DType.I64)
+    w.buffer("y", dtype, Access.WRITE if mode is ScatterMode.SET else _RMW)
+    n, i_s, y_s = (w.numbers(name, rank) for name in ("n", "i_s", "y_s"))
+    i_at, y_at, size, step, i_step, length = (w.number(name) for name in ("i_at", "y_at", "size", "step", "i_step", "length"))
+    if constant:
+        given = w.value("value", dtype)
+    else:
+        w.buffer("x", dtype)
+        x_s, x_at, x_step = w.numbers("x_s", rank), w.number("x_at"), w.number("x_step")
+    thread = w.index()
+    w.leave_unless(thread < w.product(n))
+    at = w.coordinates(thread, n)
+    i_line, y_line = w.place(i_at, at, i_s), w.place(y_at, at, y_s)
+    x_line = None if constant else w.place(x_at, at, x_s)
+    with w.loop(length) as j:
+        position, inside = _resolved(w, w.load("i", i_line + j * i_step), size)
+        with w.when(inside):
+            value = given if x_line is None else w.load("x", x_line + j * x_step)
+            _put(w, mode, dtype, "y", y_line + position * step, value)
+        with w.when(~inside):
+            w.trap()
+    return w.made(f"scatter_{mode.name.lower()}_{dtype.text}_{rank}" + ("_value" if constant else ""))
+
+
+def _in_form(build: Build, mode: ScatterMode, y: Operand, x: Operand | Scalar) -> tuple[Operand, Operand | Scalar, Operand | None]:
+    """Operands in a form in which elements can be combined, and what the first has to be copied back to.
+
+    f16 and bf16 sums and products run in f32 and round once.
+    """
+    if mode is ScatterMode.SET:
+        if isinstance(x, Operand):
+            return raw(y), raw(x), None
+        if y.dtype.is_complex:
+            raise Unsupported("a complex immediate")
+        return y, x, None
+    if mode in (ScatterMode.ADD, ScatterMode.MUL) and y.dtype in ACCUMULATE:
+        wide = build.temp(ACCUMULATE[y.dtype], y.shape)
+        copy(build, y, wide)
+        return wide, replace(x, dtype=wide.dtype) if isinstance(x, Scalar) else _widened(build, x, wide.dtype), y
+    if y.dtype is DType.BOOL or y.dtype.is_complex:
+        raise Unsupported(f"{mode.name} of {y.dtype.text}")
+    return y, x, None
+
+
+def _widened(build: Build, x: Operand, dtype: DType) -> Operand:
+    wide = build.temp(dtype, x.shape)
+    copy(build, x, wide)
+    return wide
+
+
+def scatter(build: Build, instr: BoundInstr) -> None:
+    """out[i with i[dim] replaced by idx[i]] = or op= src[i], in row-major order of i: lines are independent of each other."""
+    if overlaps(instr):
+        raise Unsupported
+    dim, mode = instr.attrs[0], ScatterMode(instr.attrs[1])
+    x, i, y = instr.ins[0], operand(instr.ins[1]), instr.outs[0]
+    if not i.shape:
+        raise Unsupported("no dimension")
+    if isinstance(x, Operand) and _by_parts(y.dtype, mode):
+        x, y = parts(x), parts(y)
+        i = replace(i, shape=(*i.shape, 2), strides=(*i.strides, 0))
+    if isinstance(x, Scalar) and y.dtype in ACCUMULATE and mode in (ScatterMode.ADD, ScatterMode.MUL):
+        raise Unsupported("an immediate that is rounded before it is widened")
+    y, x, back = _in_form(build, mode, y, x)
+    constant = isinstance(x, Scalar)
+    reads = {"i": i} if isinstance(x, Scalar) else {"i": i, "x": x}
+    strides = {name: _without(v.strides, dim) for name, v in {**reads, "y": y}.items()}
+    over = merged(_without(i.shape, dim), strides)
+    extra: Args = {f"{name}_step": v.strides[dim] for name, v in reads.items()}
+    extra |= {"step": y.strides[dim], "size": y.shape[dim], "length": i.shape[dim]}
+    if isinstance(x, Scalar):
+        extra["value"] = x
+    made = _scatter(mode, y.dtype, over.rank, constant)
+    build.walk(made, over, reads=reads, writes={"y": y}, **extra)
+    if back is not None:
+        copy(build, y, back)
+
+
+def _by_parts(dtype: DType, mode: ScatterMode) -> bool:
+    """Complex elements whose parts are summed, or are moved and too wide for one register."""
+    return (mode is ScatterMode.SET and dtype is DType.C128) or (mode is ScatterMode.ADD and dtype.is_complex)
+
+
+def _without(values: Sequence[int], dim: int) -> tuple[int, ...]:
+    return (*values[:dim], *values[dim + 1 :])
+
+
+@cache
+def _index_put(mode: ScatterMode, dtype: DType, k: int, rank: int, inner: int) -> Made:
+    """A thread an element of rest (n); it walks S (o) in order."""
+    w = Writer()
+    w.buffer("x", dtype)
+    w.buffer("y", dtype, Access.WRITE if mode is ScatterMode.SET else _RMW)
+    for d in range(k):
+        w.buffer(f"i{d}", DType.I64)
+    n, x_s, y_s, o, x_o = (
+        w.numbers("n", inner),
+        w.numbers("x_s", inner),
+        w.numbers("y_s", inner),
+        w.numbers("o", rank),
+        w.numbers("x_o", rank),
+    )
+    i_at, i_s = w.numbers("i_at", k), [w.numbers(f"i{d}_s", rank) for d in range(k)]
+    sizes, steps, x_at, y_at = w.numbers("size", k), w.numbers("step", k), w.number("x_at"), w.number("y_at")
+    thread = w.index()
+    w.leave_unless(thread < w.product(n))
+    within = w.coordinates(thread, n)
+    x_line, y_line = w.place(x_at, within, x_s), w.place(y_at, within, y_s)
+    with w.loop(w.product(o)) as j:
+        outer = w.coordinates(j, o)
+        place, inside = y_line, None
+        for d in range(k):
+            position, ok = _resolved(w, w.load(f"i{d}", w.place(i_at[d], outer, i_s[d])), sizes[d])
+            place, inside = place + position * steps[d], ok if inside is None else inside & ok
+        assert inside is not None
+        with w.when(inside):
+            _put(w, mode, dtype, "y", place, w.load("x", w.place(x_line, outer, x_o)))
+        with w.when(~inside):
+            w.trap()
+    return w.made(f"index_put_{mode.name.lower()}_{dtype.text}_{k}_{rank}_{inner}")
+
+
+def index_put(build: Build, instr: BoundInstr) -> None:
+    """out[idx_1, .., idx_k, rest] = or op= src[S, rest], in row-major order: elements of rest are independent of each other."""
+    mode = ScatterMode(instr.attrs[0])
+    source, y, indices = operand(instr.ins[0]), instr.outs[0], [operand(i) for i in instr.ins[1:]]
+    k, lead = len(indices), len(indices[0].shape)
+    if overlaps(instr) or (source.numel == 0 and indices[0].numel):
+        raise Unsupported  # nothing to write, but a position outside must still trap
+    if _by_parts(y.dtype, mode):
+        source, y = parts(source), parts(y)
+    y, x, back = _in_form(build, mode, y, source)
+    assert isinstance(x, Operand)
+    rest = merged(x.shape[lead:], {"x": x.strides[lead:], "y": y.strides[k:]})
+    outer = merged(x.shape[:lead], {"x": x.strides[:lead]} | {f"i{d}": i.strides for d, i in enumerate(indices)})
+    args = {**rest.args(), **places({"x": x, "y": y}), **_indices(indices), **_lines(y, k)}
+    for e, size in enumerate(outer.sizes):
+        args |= {f"o{e}": size, f"x_o{e}": outer.strides["x"][e]}
+        args |= {f"i{d}_s{e}": outer.strides[f"i{d}"][e] for d in range(k)}
+    made = _index_put(mode, y.dtype, k, outer.rank, rest.rank)
+    build.call(made, -(-rest.numel // made.threads), reads=(x, y, *indices), writes=(y,), args=args)
+    if back is not None:
+        copy(build, y, back)

@@ -1,0 +1,116 @@
+"""matmul: the device's own product where it has one for the type, else a tiled kernel.
+
+Half precision is widened, multiplied in f32 and rounded once. May live here: products. May not: what uses them (conv).
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from math import prod
+
+from jit.accel.library.build import Build, Unsupported, merged, operand, overlaps, places
+from jit.accel.library.copy import copy
+from jit.accel.library.writer import Made, Val, Writer
+from jit.kernels.scalar_ops import held
+from wis.dtypes import ACCUMULATE, DType
+from wis.kernel.model import Access, Special
+from wis.program import BoundInstr, Operand
+
+__all__ = ["matmul", "product"]
+
+TILE = 64  # rows and columns of the result that a block makes
+DEPTH = 8  # how much of the inner dimension it holds at a time
+EACH = 4  # rows and columns that a thread makes
+_SIDE = TILE // EACH
+_THREADS = _SIDE * _SIDE
+
+
+@cache
+def _tiled(dtype: DType, rank: int) -> Made:
+    """out[batch, m, n] = a[batch, m, k] b[batch, k, n]; a block makes 64 x 64 elements, a thread 4 x 4 of them."""
+    w = Writer(_THREADS)
+    w.buffer("out", dtype, Access.WRITE)
+    w.buffer("a", dtype)
+    w.buffer("b", dtype)
+    n = w.numbers("n", rank)
+    batch = {name: w.numbers(f"{name}_s", rank) for name in ("out", "a", "b")}
+    start = {name: w.number(f"{name}_at") for name in ("out", "a", "b")}
+    rows, columns, inner = w.number("rows"), w.number("columns"), w.number("inner")
+    step = {name: (w.number(f"{name}_row"), w.number(f"{name}_column")) for name in ("out", "a", "b")}
+    tiles_down, tiles_across = w.number("tiles_down"), w.number("tiles_across")
+    tid, cta = w.special(Special.TID_X), w.special(Special.CTAID_X)
+    left, top = (cta % tiles_across) * TILE, ((cta // tiles_across) % tiles_down) * TILE
+    at = w.coordinates(cta // (tiles_across * tiles_down), n)
+    place = {name: w.place(start[name], at, batch[name]) for name in start}
+    tile_a, tile_b = w.shared(dtype, TILE * DEPTH), w.shared(dtype, TILE * DEPTH)
+    x, y = tid % _SIDE, tid // _SIDE
+    total = [[w.variable(dtype, 0) for _ in range(EACH)] for _ in range(EACH)]
+    with w.loop(inner, step=DEPTH) as k0:
+        for part in range(TILE * DEPTH // _THREADS):
+            e = tid + part * _THREADS
+            line, k = e % TILE, e // TILE
+            for name, tile, first, most in (("a", tile_a, top, rows), ("b", tile_b, left, columns)):
+                inside = (first + line < most) & (k0 + k < inner)
+                along, across = (step["a"][1], step["a"][0]) if name == "a" else step["b"]
+                index = place[name] + (k0 + k) * along + (first + line) * across
+                value = w.variable(dtype, 0)
+                with w.when(inside):
+                    value.set(w.load(name, index))
+                w.put(tile, dtype, e, value)
+        w.barrier()
+        with w.loop(DEPTH) as k:
+            a = [w.get(tile_a, dtype, k * TILE + y * EACH + i) for i in range(EACH)]
+            b = [w.get(tile_b, dtype, k * TILE + x + j * _SIDE) for j in range(EACH)]
+            for i in range(EACH):
+                for j in range(EACH):
+                    total[i][j].set(_added(total[i][j], a[i], b[j], dtype))
+        w.barrier()
+    for i in range(EACH):
+        for j in range(EACH):
+            row, column = top + y * EACH + i, left + x + j * _SIDE
+            with w.when((row < rows) & (column < columns)):
+                w.store("out", place["out"] + row * step["out"][0] + column * step["out"][1], w.rounded(dtype, total[i][j]))
+    return w.made(f"matmul_{dtype.text}_{rank}")
+
+
+def _added(total: Val, a: Val, b: Val, dtype: DType) -> Val:
+    return a.op("fma", b, total) if dtype.is_float else total + a * b
+
+
+def product(build: Build, out: Operand, a: Operand, b: Operand) -> None:
+    """out = a b, all of one element type, for [.., m, k] x [.., k, n]; ``out`` overlaps neither."""
+    if out.numel == 0:
+        return
+    if out.dtype in build.facts.products:
+        build.product(out, a, b)
+        return
+    if out.dtype is DType.BOOL or out.dtype in ACCUMULATE:
+        raise Unsupported(f"a product of {out.dtype.text}")
+    held(out.dtype)
+    m, n = out.shape[-2:]
+    operands = {"out": out, "a": a, "b": b}
+    over = merged(out.shape[:-2], {name: x.strides[:-2] for name, x in operands.items()})
+    down, across = -(-m // TILE), -(-n // TILE)
+    args = {**over.args(), **places(operands), "rows": m, "columns": n, "inner": a.shape[-1], "tiles_down": down, "tiles_across": across}
+    for name, x in operands.items():
+        args |= {f"{name}_row": x.strides[-2], f"{name}_column": x.strides[-1]}
+    made = _tiled(out.dtype, over.rank)
+    build.call(made, prod(out.shape[:-2]) * down * across, reads=(a, b), writes=(out,), args=args)
+
+
+def matmul(build: Build, instr: BoundInstr) -> None:
+    """[.., m, k] x [.., k, n]."""
+    out, a, b = instr.outs[0], operand(instr.ins[0]), operand(instr.ins[1])
+    if overlaps(instr):
+        raise Unsupported
+    wide = ACCUMULATE.get(out.dtype)
+    if wide is None:
+        product(build, out, a, b)
+        return
+    if out.numel == 0:
+        return
+    widened = [build.temp(wide, x.shape) for x in (out, a, b)]
+    for x, y in zip((a, b), widened[1:], strict=True):
+        copy(build, x, y)
+    product(build, *widened)
+    copy(build, widened[0], out)

@@ -1,0 +1,132 @@
+"""A plan of this family: the argument table and the steps that use it. A run only fills in scalars.
+
+May live here: putting calls and arena into tables. May not: choosing groups, compiling, running.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from jit.accel.calls import Call, KernelCall, ProductCall, bits_of
+from jit.accel.device import GRID_WORDS
+from jit.kernels.scalar_ops import memory_kind
+from jit.plan.calls import Fallback
+from jit.plan.planner import Planned
+from wis.dtypes import DType
+from wis.program import BoundInstr
+from wis.reference.access import Number, immediate
+
+__all__ = ["KernelStep", "ProductStep", "Plan", "make_plan", "fill"]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelStep:
+    """A launch: ``kernel`` names it, ``bases`` says which memory each buffer parameter is in, ``at`` where its row starts."""
+
+    kernel: str
+    blocks: int
+    bases: tuple[int, ...]
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProductStep:
+    """A matrix product: (base, offset in bytes, shape, strides in elements) of out, a and b."""
+
+    dtype: DType
+    operands: tuple[tuple[int, int, tuple[int, ...], tuple[int, ...]], ...]
+
+
+Step = KernelStep | ProductStep | BoundInstr
+
+
+@dataclass(slots=True)
+class Plan:
+    """``words``: the argument table but for ``scalars``: (word, element type, scalar number).
+
+    A base is the number of an EXTERNAL or CREATED buffer among those, or (the last) the arena. Instructions among ``steps`` are launches,
+    or run through the reference.
+    """
+
+    words: npt.NDArray[np.uint64]
+    scalars: list[tuple[int, DType, int]]
+    steps: list[Step]
+    constants: tuple[float, ...]
+    arena: Any
+    temp_nbytes: dict[int, int]
+    cleared: list[tuple[int, int]]  # arena ranges (offset, size) that start as zeros
+    n_buffers: int
+    calls: list[Call | Fallback]
+    instructions: int
+
+    @property
+    def kernels(self) -> list[str]:
+        """The kernels that it needs, each once."""
+        return list(dict.fromkeys(step.kernel for step in self.steps if isinstance(step, KernelStep)))
+
+    @property
+    def fallbacks(self) -> list[BoundInstr]:
+        """The instructions that have no kernel (and are no launches)."""
+        return [step for step in self.steps if isinstance(step, BoundInstr) and step.op.name != "launch"]
+
+
+def make_plan(planned: Planned[Call]) -> Plan:
+    """The tables of what was planned."""
+    base_of = {b: at for at, b in enumerate(planned.keyed)}
+    offsets = planned.arena.offsets
+    arena = len(planned.keyed)
+    words: list[int] = []
+    scalars: list[tuple[int, DType, int]] = []
+    steps: list[Step] = []
+    for call in planned.calls:
+        if isinstance(call, Fallback):
+            steps.append(call.instr)
+        elif isinstance(call, ProductCall):
+            steps.append(_product(call, base_of, offsets, arena))
+        else:
+            assert isinstance(call, KernelCall)
+            at = len(words)
+            row = call.block.words.tolist()
+            bases = []
+            for slot, buffer, _ in call.block.pointers.tolist():
+                bases.append(base_of.get(buffer, arena))
+                row[slot], row[slot + 1] = offsets.get(buffer, 0), planned.nbytes[buffer]
+            scalars += [(at + slot, dtype, number) for dtype, slot, number in call.block.scalars]
+            words += [*row, call.blocks, 1, 1, 0, call.blocks]
+            steps.append(KernelStep(call.kernel, call.blocks, tuple(bases), at))
+    cleared = [(offsets[b], planned.temp_nbytes[b]) for b in planned.zeroed if b in offsets]
+    table = np.array(words or [0], np.int64).view(np.uint64)
+    return Plan(
+        table, scalars, steps, planned.constants, planned.arena, planned.temp_nbytes, cleared, planned.n_buffers, planned.calls,
+        planned.instructions,
+    )  # fmt: skip
+
+
+assert GRID_WORDS == 5  # as written above
+
+
+def _product(call: ProductCall, base_of: Mapping[int, int], offsets: Mapping[int, int], arena: int) -> ProductStep:
+    found = []
+    for (_, buffer, _), shape, strides, offset in zip(call.block.pointers.tolist(), call.shapes, call.strides, call.offsets, strict=True):
+        place = offsets.get(buffer, 0) + offset * call.dtype.itemsize
+        found.append((base_of.get(buffer, arena), place, shape, strides))
+    return ProductStep(call.dtype, tuple(found))
+
+
+def fill(plan: Plan, values: Sequence[Number]) -> npt.NDArray[np.uint64]:
+    """The argument table with the scalars of one run."""
+    table = plan.words.copy()
+    known: dict[tuple[DType, int], int] = {}
+    for word, dtype, number in plan.scalars:
+        bits = known.get((dtype, number))
+        if bits is None:
+            value = immediate(values[number], dtype)
+            plain = float(value) if dtype.is_float else int(value)
+            bits = known[dtype, number] = bits_of(memory_kind(dtype), plain) & (1 << 64) - 1
+        table[word] = bits
+    return table

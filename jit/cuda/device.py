@@ -1,0 +1,250 @@
+"""An NVIDIA device through CuPy (or an AMD one through CuPy's ROCm build): one stream, memory, modules, cuBLAS.
+
+Kernels of one ``compile`` become one module, compiled by NVRTC for exactly this device's architecture, and kept in the object cache. CuPy's
+memory pools are not used: what is freed goes back to the driver, and what is allocated is set to zero before anybody sees it.
+
+The only module that touches CuPy. May live here: that. May not: what kernels look like (jit.kernels.cfamily), plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from blake3 import blake3
+
+from jit.accel.device import Bytes, Facts, Matrix, Request
+from jit.cache import ObjectCache
+from jit.compiling.process import CompileProcess
+from jit.errors import KernelRefused, ToolchainError
+from jit.kernels.cfamily import CUDA, Source, emit, program
+from wis.dtypes import DType
+
+__all__ = ["CudaDevice", "CompiledKernel", "compile_job", "OPTIONS"]
+
+OPTIONS: Final = ("--fmad=false", "--prec-div=true", "--prec-sqrt=true", "--ftz=false", "-default-device")
+"""Nothing that trades exactness for speed."""
+_TO_DEVICE: Final = 1
+_TO_HOST: Final = 2
+_MOST_SHARED: Final = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_SHARED_BYTES: Final = 48 << 10  # what a launch may ask for without that attribute
+
+
+def _cupy() -> Any:
+    try:
+        import cupy
+    except ImportError as error:
+        raise ToolchainError(f"the cuda backend needs CuPy: pip install cupy-cuda13x (or cupy-cuda12x, cupy-rocm) ({error})") from None
+    return cupy
+
+
+class CompiledKernel:
+    """A kernel of a module."""
+
+    __slots__ = ("function", "module", "source")
+
+    def __init__(self, source: Source, module: Any, function: Any) -> None:
+        self.source, self.module, self.function = source, module, function
+
+    @property
+    def scratch_bytes(self) -> int:
+        return self.source.scratch_bytes
+
+
+class _Buffer:
+    """Memory of the device; ``memory`` frees it when nobody holds it any more."""
+
+    __slots__ = ("memory", "nbytes")
+
+    def __init__(self, memory: Any, nbytes: int) -> None:
+        self.memory, self.nbytes = memory, nbytes
+
+    @property
+    def address(self) -> int:
+        return int(self.memory.ptr)
+
+
+class _Mark(NamedTuple):
+    """Events before and after a launch."""
+
+    start: Any
+    end: Any
+
+
+class CudaDevice:
+    """Device ``number`` of those that the driver lists. ``guard``: where foreign kernels are compiled."""
+
+    def __init__(self, cache: ObjectCache, number: int = 0, guard: CompileProcess | None = None) -> None:
+        self._cupy = cupy = _cupy()
+        self._runtime = cupy.cuda.runtime
+        self._cache = cache
+        self._guard = guard
+        with self._told("the device does not start"):
+            count = self._runtime.getDeviceCount()
+            if not count:
+                raise ToolchainError("the driver lists no device")
+            self._device = cupy.cuda.Device(number % count)
+            self._device.use()
+            about = self._runtime.getDeviceProperties(self._device.id)
+            self._stream = cupy.cuda.Stream(non_blocking=True)
+        self._hip = bool(self._runtime.is_hip)
+        products = frozenset((DType.F32, DType.F64))
+        self.facts = Facts(about["name"].decode(), int(about["multiProcessorCount"]), False, products)
+        self._arch = about["gcnArchName"].decode() if self._hip else f"sm_{about['major']}{about['minor']}"
+        self._seal = "\n".join((cupy.__version__, str(self._runtime.runtimeGetVersion()), self._arch, *OPTIONS))
+        self._modules: dict[str, Any] = {}
+        self._nothing = self.allocate(16)
+        self.compiled = 0
+
+    @contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        """Errors of the driver are the machine's."""
+        cuda = self._cupy.cuda
+        try:
+            yield
+        except (cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError) as error:
+            raise ToolchainError(f"{what}: {error}") from None
+
+    # --- memory
+    def allocate(self, nbytes: int) -> _Buffer:
+        size = max(nbytes, 1)
+        self._device.use()  # which device a call means is a matter of the thread that makes it
+        try:
+            memory = self._cupy.cuda.Memory(size)
+        except self._cupy.cuda.runtime.CUDARuntimeError as error:
+            raise MemoryError(str(error)) from None
+        buffer = _Buffer(memory, size)
+        self.zero(buffer, 0, size)
+        return buffer
+
+    def write(self, buffer: _Buffer, offset: int, data: Bytes) -> None:
+        if data.size:
+            source = np.ascontiguousarray(data)
+            self.finish()
+            with self._told("a copy to the device failed"):
+                self._runtime.memcpy(buffer.address + offset, source.ctypes.data, source.size, _TO_DEVICE)
+
+    def read(self, buffer: _Buffer, offset: int, nbytes: int) -> Bytes:
+        found = np.empty(nbytes, np.uint8)
+        if nbytes:
+            self.finish()
+            with self._told("a copy from the device failed"):
+                self._runtime.memcpy(found.ctypes.data, buffer.address + offset, nbytes, _TO_HOST)
+        return found
+
+    def zero(self, buffer: _Buffer, offset: int, nbytes: int) -> None:
+        if nbytes:
+            with self._told("memory could not be set to zero"):
+                self._runtime.memsetAsync(buffer.address + offset, 0, nbytes, self._stream.ptr)
+
+    def view(self, buffer: _Buffer) -> Bytes | None:
+        return None
+
+    # --- kernels
+    def compile(self, requests: Sequence[Request]) -> list[CompiledKernel]:
+        self._device.use()
+        sources = [emit(r.verified, CUDA, r.block, r.options, dynamic_bytes=r.dynamic_bytes) for r in requests]
+        kernels: dict[str, CompiledKernel] = {}
+        self._load([s for s, r in zip(sources, requests, strict=True) if not r.foreign], kernels, foreign=False)
+        for source, request in zip(sources, requests, strict=True):
+            if request.foreign:
+                self._load([source], kernels, foreign=True)
+        return [kernels[source.entry] for source in sources]
+
+    def _load(self, sources: Sequence[Source], kernels: dict[str, CompiledKernel], *, foreign: bool) -> None:
+        """Add the kernels of these sources, from the cache or compiled together."""
+        missing: list[Source] = []
+        for source in {s.entry: s for s in sources}.values():
+            found = self._cache.get(self._key(source))
+            binary = self._cache.get(found.decode()) if found is not None else None
+            if binary is None:
+                missing.append(source)
+            else:
+                kernels[source.entry] = self._kernel(binary, source)
+        if not missing:
+            return
+        payload = "\n".join((self._arch, program(missing))).encode()
+        binary = self._guard.compile("nvrtc", payload) if foreign and self._guard is not None else compile_job(payload)
+        self.compiled += len(missing)
+        digest = blake3(binary).hexdigest()
+        self._cache.put(digest, binary)
+        for source in missing:
+            self._cache.put(self._key(source), digest.encode())
+            kernels[source.entry] = self._kernel(binary, source)
+
+    def _key(self, source: Source) -> str:
+        return blake3(f"{self._seal}\n{source.entry}\n{source.text}".encode()).hexdigest()
+
+    def _kernel(self, binary: bytes, source: Source) -> CompiledKernel:
+        digest = blake3(binary).hexdigest()
+        with self._told(f"{source.entry} does not load"):
+            if digest not in self._modules:
+                module = self._cupy.cuda.function.Module()
+                module.load(binary)
+                self._modules[digest] = module
+            function = self._modules[digest].get_function(source.entry)
+        if source.shared_bytes > _SHARED_BYTES:
+            try:
+                self._cupy.cuda.driver.funcSetAttribute(function.ptr, _MOST_SHARED, source.shared_bytes)
+            except self._cupy.cuda.driver.CUDADriverError:
+                raise KernelRefused(f"{source.shared_bytes} bytes of shared memory are more than this device has") from None
+        return CompiledKernel(source, self._modules[digest], function)
+
+    def launch(
+        self, kernel: CompiledKernel, count: int, buffers: Sequence[_Buffer], table: _Buffer, at: int, state: _Buffer,
+        scratch: _Buffer | None,
+    ) -> Any:  # fmt: skip
+        self._device.use()
+        arguments = [b.address for b in buffers]
+        arguments += [table.address, at, state.address, (scratch or self._nothing).address]
+        start, end = self._cupy.cuda.Event(), self._cupy.cuda.Event()
+        with self._told(f"{kernel.source.entry} does not start"):
+            start.record(self._stream)
+            kernel.function((count, 1, 1), kernel.source.local_size, tuple(arguments), kernel.source.shared_bytes, self._stream)
+            end.record(self._stream)
+        return _Mark(start, end)
+
+    def elapsed_ns(self, marks: Sequence[Any]) -> list[int]:
+        return [int(self._cupy.cuda.get_elapsed_time(mark.start, mark.end) * 1e6) for mark in marks]
+
+    def product(self, dtype: DType, out: Matrix, a: Matrix, b: Matrix) -> Any:
+        self._device.use()
+        start, end = self._cupy.cuda.Event(), self._cupy.cuda.Event()
+        with self._told("a matrix product failed"), self._stream:
+            start.record(self._stream)
+            self._cupy.matmul(self._array(dtype, a), self._array(dtype, b), out=self._array(dtype, out))
+            end.record(self._stream)
+        return _Mark(start, end)
+
+    def _array(self, dtype: DType, x: Matrix) -> Any:
+        pointer = self._cupy.cuda.MemoryPointer(x.buffer.memory, x.offset)
+        return self._cupy.ndarray(x.shape, dtype.numpy, pointer, strides=tuple(s * dtype.itemsize for s in x.strides))
+
+    def finish(self) -> None:
+        with self._told("the device stopped"):
+            self._stream.synchronize()
+
+    def close(self) -> None:
+        self.finish()
+        self._modules.clear()
+        if self._guard is not None:
+            self._guard.close()
+
+
+def compile_job(payload: bytes) -> bytes:
+    """An architecture, a line feed, CUDA C: to machine code for it. Needs no driver, so it can run in the compile process.
+
+    Raises ToolchainError.
+    """
+    arch, _, text = payload.decode().partition("\n")
+    nvrtc = _cupy().cuda.nvrtc
+    made = nvrtc.createProgram(text, "wis.cu", (), ())
+    try:
+        nvrtc.compileProgram(made, (f"-arch={arch}", *OPTIONS) if arch.startswith("sm_") else (f"--offload-arch={arch}",))
+        return bytes(nvrtc.getCUBIN(made) if arch.startswith("sm_") else nvrtc.getPTX(made))
+    except nvrtc.NVRTCError as error:
+        raise ToolchainError(f"the compiler refused a kernel: {error}: {nvrtc.getProgramLog(made)}") from None
+    finally:
+        nvrtc.destroyProgram(made)

@@ -1,0 +1,1 @@
+"""The opencl back end: the shared engine on any OpenCL device, through pyopencl."""

@@ -1,0 +1,108 @@
+"""A device of the shared engine whose kernels run in the definition of the kernel tier: no driver is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jit.accel.device import BUFFER_WORDS, GRID_WORDS, Bytes, Facts, Matrix, Request
+from wis.dtypes import DType
+from wis.kernel.interpret import Launch, launch
+from wis.kernel.model import BufferParam, RegType
+from wis.kernel.traps import trap_key
+
+__all__ = ["InterpretedDevice"]
+
+_FLOATS = {RegType.F16: np.uint16, RegType.BF16: np.uint16, RegType.F32: np.uint32, RegType.F64: np.uint64}
+
+
+class _Compiled:
+    scratch_bytes = 0
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+
+
+class InterpretedDevice:
+    """``unified`` False: memory that the engine must copy from and to."""
+
+    def __init__(self, *, unified: bool = True, products: frozenset[DType] = frozenset()) -> None:
+        self.facts = Facts("interpreter", 1, unified, products)
+        self.launches = 0
+        self.freed = False
+
+    def allocate(self, nbytes: int) -> Bytes:
+        return np.zeros(max(nbytes, 1), np.uint8)
+
+    def write(self, buffer: Bytes, offset: int, data: Bytes) -> None:
+        buffer[offset : offset + data.size] = data
+
+    def read(self, buffer: Bytes, offset: int, nbytes: int) -> Bytes:
+        found = buffer[offset : offset + nbytes]
+        return found if self.facts.unified else found.copy()
+
+    def zero(self, buffer: Bytes, offset: int, nbytes: int) -> None:
+        buffer[offset : offset + nbytes] = 0
+
+    def view(self, buffer: Bytes) -> Bytes | None:
+        return buffer if self.facts.unified else None
+
+    def compile(self, requests: Sequence[Request]) -> list[_Compiled]:
+        return [_Compiled(request) for request in requests]
+
+    def launch(
+        self, kernel: _Compiled, count: int, buffers: Sequence[Bytes], table: Bytes, at: int, state: Bytes, scratch: Bytes | None
+    ) -> int:
+        self.launches += 1
+        verified, words = kernel.request.verified, table.view(np.uint64)[at:] if table.size % 8 == 0 else table[8 * at :].view(np.uint64)
+        params: list[Any] = []
+        addresses: list[int] = []
+        rest = iter(buffers)
+        place = 0
+        for param in verified.kernel.params:
+            if isinstance(param, BufferParam):
+                offset, nbytes, address = (int(word) for word in words[place : place + BUFFER_WORDS])
+                params.append(next(rest)[offset : offset + nbytes])
+                addresses.append(address)
+                place += BUFFER_WORDS
+            else:
+                params.append(_number(RegType(param.reg_type), int(words[place])))
+                addresses.append(0)
+                place += 1
+        x, y, z, first, blocks = (int(word) for word in words[place : place + GRID_WORDS])
+        assert blocks == count
+        known = state[:32].view(np.uint64)
+        fuel = None if int(known[2]) == (1 << 64) - 1 else max(0, int(known[2]) - int(known[1]))
+        grid = Launch((x, y, z), kernel.request.block, first, count, kernel.request.dynamic_bytes)
+        outcome = launch(verified, grid, params, fuel, addresses)
+        known[1] += np.uint64(outcome.instructions)
+        if outcome.trap is not None:
+            known[0] = min(known[0], np.uint64(trap_key(outcome.trap)))
+        return count
+
+    def elapsed_ns(self, marks: Sequence[int]) -> list[int]:
+        """As if a block took a microsecond."""
+        return [1000 * count for count in marks]
+
+    def product(self, dtype: DType, out: Matrix, a: Matrix, b: Matrix) -> None:
+        size = dtype.itemsize
+        result, left, right = (
+            np.ndarray(x.shape, dtype.numpy, x.buffer, x.offset, tuple(s * size for s in x.strides)) for x in (out, a, b)
+        )
+        np.matmul(left, right, out=result)
+
+    def finish(self) -> None:
+        """Everything is done when it is asked."""
+
+    def close(self) -> None:
+        self.freed = True
+
+
+def _number(kind: RegType, word: int) -> Any:
+    if kind in _FLOATS:
+        bits = np.asarray(word, np.uint64).astype(_FLOATS[kind])
+        name = {RegType.F16: DType.F16, RegType.BF16: DType.BF16, RegType.F32: DType.F32, RegType.F64: DType.F64}[kind]
+        return float(bits.view(name.numpy))
+    return word - (word >> 63 << 64) if kind is RegType.I64 else word

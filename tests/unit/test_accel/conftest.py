@@ -1,0 +1,27 @@
+"""The shared engine on a device that runs kernels by their definition, beside the reference."""
+
+from __future__ import annotations
+
+import pytest
+
+from jit.accel.engine import AccelEngine
+from jit.engine import FUEL, Engine, EngineConfig, create_engine
+from tests.support.interpreted_device import InterpretedDevice
+from tests.unit.test_jit.conftest import VRAM, Check, checker
+
+
+@pytest.fixture(scope="session")
+def defining() -> Engine:
+    return create_engine("reference", cache_dir=None, threads=1, vram_bytes=VRAM)
+
+
+@pytest.fixture(scope="session", params=[True, False], ids=["unified", "apart"])
+def interpreted(request: pytest.FixtureRequest) -> AccelEngine:
+    """An engine over the interpreter, its memory reached in place or by copies."""
+    return AccelEngine(InterpretedDevice(unified=request.param), "interpreted", EngineConfig(None, 1, VRAM, FUEL["reference"]))
+
+
+@pytest.fixture(scope="session")
+def check(interpreted: AccelEngine, defining: Engine) -> Check:
+    """As in test_jit, on that engine."""
+    return checker(interpreted, defining)
