@@ -1,0 +1,222 @@
+"""What code generation needs to know about a kernel and a shape of block: where lanes may wait while others run, and what each register is.
+
+The lanes of a gang that are at the block of code with the least number run first. So for every block it is known which later blocks lanes
+may be *pending* at while it runs; a register that is written while pending lanes still need its old value has to be a vector, and so has
+whatever differs between lanes by itself. Both depend on each other, so they are worked out together, from the optimistic side.
+
+May live here: these analyses. May not: code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from jit.host.simt.gang import Gang
+from jit.host.simt.shape import SAME, VECTOR, Fact, Same, Vector, join, lane_zeros, shape_of
+from wis.kernel.model import Bar, Cbr, Kernel, Ret, Switch, Sync, Terminator, successors
+
+__all__ = ["Analysis", "analyse", "bits_of", "splits", "terminator_reads", "waits"]
+
+_STEPS_MAX: Final = 400_000
+"""Work on where lanes wait after which the simplest answer is taken."""
+
+
+def bits_of(mask: int) -> Iterator[int]:
+    """The numbers of the bits that are set, least first."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+def waits(end: Terminator) -> bool:
+    """Whether threads stop at this terminator until others have come."""
+    return isinstance(end, Bar) or (isinstance(end, Sync) and not end.arrive)
+
+
+def terminator_reads(end: Terminator) -> tuple[int, ...]:
+    if isinstance(end, Cbr):
+        return (end.pred,)
+    if isinstance(end, Switch):
+        return (end.index,)
+    return (end.count,) if isinstance(end, Sync) and end.count >= 0 else ()
+
+
+@dataclass(slots=True)
+class Analysis:
+    """``facts[r]`` is about register r wherever it is read. Sets are the bits of integers: ``live[b]`` registers whose value block b or a
+    later one reads; ``pending[b]`` where other lanes may be while block b runs (bit ``n_blocks + s``: waiting at the barrier that ends
+    block s); ``mixed`` blocks whose barrier lanes reach while others of the gang are elsewhere; ``entry[b]`` whether all lanes that started
+    are in block b whenever it runs."""
+
+    facts: list[Fact]
+    live: list[int]
+    pending: list[int]
+    mixed: int
+    entry: list[bool]
+    n_blocks: int
+
+    def blocks_pending(self, b: int) -> int:
+        return self.pending[b] & (1 << self.n_blocks) - 1
+
+    def needed_elsewhere(self, b: int, kernel: Kernel) -> int:
+        """Registers whose values lanes that are not in block b still need."""
+        return _needed(self.live, self.pending[b], kernel)
+
+
+def analyse(kernel: Kernel, gang: Gang) -> Analysis:
+    """To a fixed point. Cost grows with blocks times pending blocks, in operations on sets."""
+    live = _liveness(kernel)
+    facts: list[Fact | None] = [None] * len(kernel.regs)
+    while True:
+        pending, mixed = _pending(kernel, facts)
+        elsewhere = [_needed(live, p, kernel) for p in pending]
+        if not _classify(kernel, gang, facts, elsewhere):
+            break
+    known = [fact or Fact(SAME, 0) for fact in facts]
+    return Analysis(known, live, pending, mixed, _entry(kernel, facts, pending, mixed), len(kernel.blocks))
+
+
+def _liveness(kernel: Kernel) -> list[int]:
+    reads, writes = [], []
+    for block in kernel.blocks:
+        read = written = 0
+        for op in block.code:
+            for r in op.ins:
+                read |= (1 << r) & ~written
+            for r in op.outs:
+                written |= 1 << r
+        for r in terminator_reads(block.end):
+            read |= (1 << r) & ~written
+        reads.append(read)
+        writes.append(written)
+    live = list(reads)
+    succ = [successors(block.end) for block in kernel.blocks]
+    changed = True
+    while changed:
+        changed = False
+        for b in range(len(live) - 1, -1, -1):
+            after = 0
+            for s in succ[b]:
+                after |= live[s]
+            value = reads[b] | after & ~writes[b]
+            if value != live[b]:
+                live[b] = value
+                changed = True
+    return live
+
+
+def _needed(live: Sequence[int], pending: int, kernel: Kernel) -> int:
+    n, result = len(kernel.blocks), 0
+    for b in bits_of(pending):
+        end = kernel.blocks[b - n].end if b >= n else None
+        result |= live[b] if end is None else live[successors(end)[0]]
+    return result
+
+
+def splits(end: Terminator, facts: Sequence[Fact | None]) -> bool:
+    """Whether lanes may go different ways from here."""
+    if isinstance(end, (Cbr, Switch)):
+        fact = facts[end.pred if isinstance(end, Cbr) else end.index]
+        return fact is not None and not isinstance(fact.shape, Same) and len(successors(end)) > 1
+    return False
+
+
+def _pending(kernel: Kernel, facts: Sequence[Fact | None]) -> tuple[list[int], int]:
+    """For each block where other lanes may be; and the blocks that end at barriers which lanes reach while others are elsewhere."""
+    n = len(kernel.blocks)
+    pending = [0] * n
+    succ = [successors(block.end) for block in kernel.blocks]
+    ends = [block.end for block in kernel.blocks]
+    inside = (1 << n) - 1
+    mixed = 0
+    steps_left = _STEPS_MAX
+    changed = True
+    while changed:
+        changed = False
+
+        def arrive(where: int, others: int) -> None:
+            nonlocal changed
+            if others & ~pending[where]:
+                pending[where] |= others
+                changed = True
+
+        for b in range(n):
+            there = pending[b]
+            steps_left -= 1 + there.bit_count()
+            if steps_left < 0:
+                return _anywhere(kernel)
+            if waits(ends[b]):
+                if there and not mixed >> b & 1:
+                    mixed |= 1 << b
+                    changed = True
+                _arrive_any(there | 1 << n + b, there & inside, arrive)
+            elif isinstance(ends[b], Ret):
+                _arrive_any(there, there & inside, arrive)
+            elif splits(ends[b], facts):
+                targets = sum(1 << s for s in succ[b])
+                _arrive_any(there | targets, (there & inside) | targets, arrive)
+            else:
+                for s in succ[b]:
+                    _arrive_any(there | 1 << s, there & (1 << s) - 1 | 1 << s, arrive)
+        released = sum({1 << successors(ends[b])[0] for b in bits_of(mixed)})
+        parked = sum(1 << n + b for b in bits_of(mixed)) if _partial(kernel) else 0
+        _arrive_any(released | parked, released, arrive)
+    return pending, mixed
+
+
+def _anywhere(kernel: Kernel) -> tuple[list[int], int]:
+    """The answer for kernels that would take too long: lanes may be pending at all blocks behind this one, and at all barriers."""
+    n = len(kernel.blocks)
+    mixed = sum(1 << b for b, block in enumerate(kernel.blocks) if waits(block.end))
+    everywhere = (1 << n) - 1 | mixed << n
+    return [everywhere & ~((2 << b) - 1) for b in range(n)], mixed
+
+
+def _partial(kernel: Kernel) -> bool:
+    """Whether some threads of a block may be let go on while others wait at another barrier: not while there is one barrier for all."""
+    return any(isinstance(block.end, Sync) and (block.end.count >= 0 or block.end.barrier) for block in kernel.blocks)
+
+
+def _arrive_any(everywhere: int, candidates: int, arrive: object) -> None:
+    """Any of the candidates may be the next block: what is there and has a greater number stays pending."""
+    assert callable(arrive)
+    for c in bits_of(candidates):
+        arrive(c, everywhere & ~((2 << c) - 1))
+
+
+def _classify(kernel: Kernel, gang: Gang, facts: list[Fact | None], elsewhere: Sequence[int]) -> bool:
+    """Shapes of all registers with these waiting lanes; whether anything changed."""
+    changed, again = False, True
+    while again:
+        again = False
+        for b, block in enumerate(kernel.blocks):
+            for op in block.code:
+                if not op.outs or any(facts[r] is None for r in op.ins):
+                    continue
+                found = shape_of(op, gang, kernel.regs, facts)  # type: ignore[arg-type]  # checked above
+                for r in op.outs:
+                    merged = join(facts[r], found)
+                    if elsewhere[b] >> r & 1 and merged.value is None and not isinstance(merged.shape, Vector):
+                        merged = Fact(VECTOR, lane_zeros(merged))
+                    if merged != facts[r]:
+                        facts[r] = merged
+                        again = changed = True
+    return changed
+
+
+def _entry(kernel: Kernel, facts: Sequence[Fact | None], pending: Sequence[int], mixed: int) -> list[bool]:
+    """Blocks that all lanes which started run together."""
+    result = [True] * len(kernel.blocks)
+    changed = True
+    while changed:
+        changed = False
+        for b, block in enumerate(kernel.blocks):
+            whole = result[b] and not pending[b] and not splits(block.end, facts)
+            for s in successors(block.end):
+                if result[s] and (not whole or pending[s]):
+                    result[s] = False
+                    changed = True
+    return result

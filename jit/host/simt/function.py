@@ -1,0 +1,634 @@
+"""From a verified kernel to the text of one LLVM module: ``void name(i64 *args, i64 first, i64 end, char *scratch)``, which runs blocks
+``first <= b < end`` of a grid, and ``i64 name_scratch()``, the bytes of scratch that a thread needs for it.
+
+``args``: the launch's state (see runtime), the grid's x, y and z, then four words a parameter: of a buffer its first byte, bytes, address
+and rights, of a scalar its bits. A record for every gang holds what threads need behind a barrier; a block runs all its gangs from barrier
+to barrier.
+
+May live here: the loops around blocks of code, arguments, records. May not: ops, branches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from jit.errors import KernelRefused
+from jit.host.emit.code import Code
+from jit.host.simt.analysis import Analysis, analyse, bits_of, waits
+from jit.host.simt.atomics import atomic, helper_text
+from jit.host.simt.control import Control
+from jit.host.simt.gang import Gang, gang_of
+from jit.host.simt.memory import Memory, Region, access_of
+from jit.host.simt.ops import value_of
+from jit.host.simt.registers import LLVM, Registers, literal_bits, vector_constant
+from jit.host.simt.runtime import DECLARATIONS, ENVIRONMENT_WORDS, LIMIT, SPENT
+from jit.host.simt.shape import Vector, Wide
+from jit.host.simt.warp import WARP_OPS, Warp
+from jit.kernels.device import Dim3, KernelOptions
+from wis.dtypes import DType
+from wis.kernel.layout import shared_bytes, shared_offsets
+from wis.kernel.model import (
+    LOCAL_BASE,
+    SHARED_BASE,
+    BufferParam,
+    Kernel,
+    Op,
+    RegType,
+    ScalarParam,
+    Space,
+    Special,
+    Sync,
+    TrapKind,
+    successors,
+)
+from wis.kernel.ops import BY_CODE, Sig
+from wis.kernel.verify import TRAPPING, VerifiedKernel
+
+__all__ = ["ARGS_FIXED", "ARGS_PARAM", "kernel_text"]
+
+ARGS_FIXED: Final = 4
+ARGS_PARAM: Final = 4
+_STARTING: Final = 1
+_FIRST_SITE: Final = 2
+"""What a gang's record says it does next: 0 nothing, 1 start, 2 go on behind several barriers, 3 + s: behind the barrier of block s."""
+_HEADER: Final = 64
+
+
+def kernel_text(verified: VerifiedKernel, name: str, block: Dim3, dynamic_bytes: int, options: KernelOptions) -> str:
+    """Raises KernelRefused for what this back end cannot run."""
+    return _Function(verified, name, block, dynamic_bytes, options).write()
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """A variable in a gang's record: the LLVM type it has, the one it is stored as, byte offset."""
+
+    name: str
+    kind: str
+    stored: str
+    offset: int
+
+
+class _Function:
+    def __init__(self, verified: VerifiedKernel, name: str, block: Dim3, dynamic_bytes: int, options: KernelOptions) -> None:
+        self.verified, self.name, self.options = verified, name, options
+        self.kernel: Kernel = verified.core
+        kernel = self.kernel
+        self.gang: Gang = gang_of(block, verified.uses.warp)
+        self.analysis: Analysis = analyse(kernel, self.gang)
+        self.code = Code()
+        self.regs = Registers(self.code, kernel, self.gang, self.analysis)
+        self.control = Control(self.code, kernel, self.regs, self.analysis, options.meter and options.fuel)
+        self.has_barriers = any(waits(b.end) for b in kernel.blocks)
+        if any(isinstance(b.end, Sync) and (b.end.count >= 0 or b.end.barrier) for b in kernel.blocks):
+            raise KernelRefused("barriers with a number or a count")
+        self.shared_bytes = shared_bytes(kernel, dynamic_bytes if kernel.dynamic else 0)
+        self.dynamic_bytes = dynamic_bytes if kernel.dynamic else 0
+        self.local_gangs = self.gang.n_gangs if self.has_barriers else 1
+        self.local_bytes = self.local_gangs * self.gang.lanes * kernel.local_bytes
+        self.local_at = -(-self.shared_bytes // 64) * 64
+        self.records_at = self.local_at + -(-self.local_bytes // 64) * 64
+        self.saved: dict[tuple[int, int], _Saved] = {}
+        self.record_bytes = _HEADER
+        self.memory = Memory(self.code, self.regs, self._regions(), options.check)
+        self.warp = Warp(self.code, self.regs)
+        self.helpers: dict[str, None] = {}
+        self.site = 0
+        self._actives: dict[int, str] = {}
+        self._site_places: dict[int, int] = {}
+
+    # --- what stands at the start
+    def _regions(self) -> dict[tuple[Space, int], Region]:
+        kernel, result = self.kernel, {}
+        for number, param in enumerate(kernel.params):
+            if isinstance(param, BufferParam):
+                result[Space.GLOBAL, number] = Region(f"%base{number}", f"%nbytes{number}")
+        sizes = [array.n * DType(array.dtype).itemsize for array in kernel.shared]
+        if kernel.dynamic:
+            sizes[-1] += self.dynamic_bytes
+        for number, size in enumerate(sizes):
+            result[Space.SHARED, number] = Region(f"%shared{number}", str(size), size)
+        result[Space.LOCAL, 0] = Region("%local", str(kernel.local_bytes), kernel.local_bytes, kernel.local_bytes)
+        if not kernel.local_bytes:
+            result[Space.LOCAL, 0] = Region("%local", "0", 0, 0)
+        result[Space.CONST, 0] = Region(f"@{self.name}.constants", str(len(kernel.constants)), len(kernel.constants))
+        return result
+
+    def _arguments(self) -> list[str]:
+        kernel = self.kernel
+        lines = ["  %state = load ptr, ptr %args"]
+        for d, axis in enumerate("xyz"):
+            lines += [f"  %grid.{axis}p = getelementptr i64, ptr %args, i64 {1 + d}", f"  %grid.{axis} = load i64, ptr %grid.{axis}p"]
+        for number, param in enumerate(kernel.params):
+            at = ARGS_FIXED + ARGS_PARAM * number
+            kind = "ptr" if isinstance(param, BufferParam) else LLVM[RegType(param.reg_type)]
+            kind = "i8" if kind == "i1" else kind
+            lines += [f"  %base{number}p = getelementptr i64, ptr %args, i64 {at}", f"  %base{number} = load {kind}, ptr %base{number}p"]
+            for word, more in enumerate(("nbytes", "address"), start=1):
+                lines.append(f"  %{more}{number}p = getelementptr i64, ptr %args, i64 {at + word}")
+                lines.append(f"  %{more}{number} = load i64, ptr %{more}{number}p")
+            if kind == "i8":
+                lines.append(f"  %flag{number} = icmp ne i8 %base{number}, 0")
+        for number, offset in enumerate(shared_offsets(kernel)):
+            lines.append(f"  %shared{number} = getelementptr i8, ptr %scratch, i64 {offset}")
+        lines.append(f"  %locals = getelementptr i8, ptr %scratch, i64 {self.local_at}")
+        lines.append(f"  %records = getelementptr i8, ptr %scratch, i64 {self.records_at}")
+        lines += ["  %count = alloca i64", "  store i64 0, ptr %count"]
+        if self.verified.uses.arena:
+            lines += self._environment()
+        return lines
+
+    def _environment(self) -> list[str]:
+        lines = [f"  %environment = alloca [{ENVIRONMENT_WORDS} x i64]"]
+        lines += [f"  %table = getelementptr i64, ptr %args, i64 {ARGS_FIXED}"]
+        values = [("ptr", "%table"), ("i64", str(len(self.kernel.params))), ("ptr", "%scratch"), ("i64", str(self.shared_bytes))]
+        values += [("ptr", "%locals"), ("i64", str(self.kernel.local_bytes))]
+        for at, (kind, value) in enumerate(values):
+            lines.append(f"  %environment{at} = getelementptr i64, ptr %environment, i64 {at}")
+            lines.append(f"  store {kind} {value}, ptr %environment{at}")
+        return lines
+
+    # --- the whole
+    def write(self) -> str:
+        code = self.code
+        self._find_given()
+        self._blocks_loop()
+        body = code.lines
+        code.declared |= DECLARATIONS
+        helpers = [helper_text(name) for name in self.helpers]
+        if helpers:
+            code.declared["llvm.memset.p0.i64"] = "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)"
+            code.declared["llvm.cttz.i64"] = "declare i64 @llvm.cttz.i64(i64, i1)"
+            code.declared["llvm.usub.sat.i64"] = "declare i64 @llvm.usub.sat.i64(i64, i64)"
+        constants = self.kernel.constants
+        data = "".join(f"\\{byte:02X}" for byte in constants)
+        need = self.records_at + (self.gang.n_gangs * self.record_bytes if self.has_barriers else 0)
+        return "\n".join(
+            [
+                *code.declared.values(),
+                f'@{self.name}.constants = private constant [{len(constants)} x i8] c"{data}", align 16',
+                f"define i64 @{self.name}_scratch() {{ ret i64 {need} }}",
+                f"define void @{self.name}(ptr noalias %args, i64 %first, i64 %end, ptr noalias %scratch) nounwind {{",
+                "entry:",
+                *self._arguments(),
+                *self.regs.entry,
+                *body,
+                "}",
+                *helpers,
+                '!0 = !{!"branch_weights", i32 2000, i32 1}',
+                '!1 = !{!"branch_weights", i32 1, i32 2000}',
+                "",
+            ]
+        )
+
+    def _find_given(self) -> None:
+        """Parameters and numbers of the thread are values, not variables, where that is all a register ever holds."""
+        sources: dict[int, set[tuple[int, tuple[int, ...]]]] = {}
+        for block in self.kernel.blocks:
+            for op in block.code:
+                for r in op.outs:
+                    sources.setdefault(r, set()).add((op.op, op.attrs))
+        for r, found in sources.items():
+            code, attrs = next(iter(found))
+            sig = BY_CODE[code].sig
+            if len(found) > 1 or isinstance(self.regs.fact(r).shape, Vector) or sig not in (Sig.PARAM, Sig.SPECIAL):
+                continue
+            if sig is Sig.PARAM:
+                pred = self.regs.kind(r) is RegType.PRED
+                self.regs.given[r] = f"%flag{attrs[0]}" if pred else f"%base{attrs[0]}"
+            else:
+                self.regs.given[r] = self._special_name(Special(attrs[0]))
+
+    def _special_name(self, which: Special) -> str:
+        if Special.NTID_X <= which <= Special.NTID_Z:
+            return str(self.gang.block[which - Special.NTID_X])
+        if which is Special.DYNAMIC:
+            return str(self.dynamic_bytes)
+        return f"%{which.name.lower()}"
+
+    # --- loops
+    def _blocks_loop(self) -> None:
+        """Over blocks of the grid."""
+        code = self.code
+        if self.options.meter and self.options.fuel:
+            limit = code.value(f"load volatile i64, ptr {code.gep('i64', '%state', str(LIMIT))}")
+            code.fork(code.value(f"icmp slt i64 {limit}, 0"), "exit", "begin")
+            code.label("begin")
+        code.do("br label %block.head")
+        before = code.block
+        code.label("block.head")
+        code.do(f"%block = phi i64 [ %first, %{before} ], [ %block.next, %block.done ]")
+        code.do("%block.more = icmp slt i64 %block, %end")
+        code.fork("%block.more", "block.body", "done")
+        code.label("block.body")
+        self._block_numbers()
+        if self.shared_bytes:
+            self._clear("%scratch", self.shared_bytes)
+        if self.has_barriers:
+            self._phases()
+        else:
+            self._gangs("block.done", None)
+        code.label("block.done")
+        code.do("%block.next = add i64 %block, 1")
+        if self.options.meter and self.options.fuel:
+            self.control.check_limit()
+        code.branch("block.head")
+        # the phi above names this label: give the latch its own
+        self._rename_latch()
+        code.label("done")
+        self._account()
+        code.branch("exit")
+        code.label("exit")
+        code.do("ret void")
+        code.label("stopped")
+        code.do(f"store volatile i64 -1, ptr {code.gep('i64', '%state', str(LIMIT))}")
+        code.branch("done")
+
+    def _rename_latch(self) -> None:
+        at = next(i for i, line in enumerate(self.code.lines) if line.startswith("  %block = phi"))
+        self.code.lines[at] = self.code.lines[at].replace("%block.done ]", f"%{self.code.block} ]")
+
+    def _account(self) -> None:
+        """Add this call's instructions to the launch's; stop everything when they are too many."""
+        if not self.options.meter:
+            return
+        code = self.code
+        spent = code.value("load i64, ptr %count")
+        before = code.value(f"atomicrmw add ptr {code.gep('i64', '%state', str(SPENT))}, i64 {spent} monotonic")
+        if self.options.fuel:
+            total = code.add(before, spent)
+            limit = code.value(f"load volatile i64, ptr {code.gep('i64', '%state', str(LIMIT))}")
+            over, stop, fine = code.value(f"icmp sgt i64 {total}, {limit}"), code.fresh("stop"), code.fresh("fine")
+            code.fork(over, stop, fine)
+            code.label(stop)
+            code.do(f"store volatile i64 -1, ptr {code.gep('i64', '%state', str(LIMIT))}")
+            code.branch(fine)
+            code.label(fine)
+
+    def _block_numbers(self) -> None:
+        code = self.code
+        code.do("%block.x = urem i64 %block, %grid.x")
+        code.do("%block.row = udiv i64 %block, %grid.x")
+        code.do("%block.y = urem i64 %block.row, %grid.y")
+        code.do("%block.z = udiv i64 %block.row, %grid.y")
+        for axis in "xyz":
+            code.do(f"%ctaid_{axis} = trunc i64 %block.{axis} to i32")
+            code.do(f"%nctaid_{axis} = trunc i64 %grid.{axis} to i32")
+        code.do("%block.key = shl i64 %block, 10")
+
+    def _clear(self, where: str, nbytes: int) -> None:
+        self.code.call("void", "llvm.memset.p0.i64", ("ptr", where), ("i8", "0"), ("i64", str(nbytes)), ("i1", "false"))
+
+    def _phases(self) -> None:
+        """From barrier to barrier, until no gang waits."""
+        code = self.code
+        if self.local_bytes:
+            self._clear("%locals", self.local_bytes)
+        self._records_loop()
+        code.branch("phase")
+        code.label("phase")
+        waiting = self.regs.variable("%waiting", "i1", "false")
+        code.do(f"store i1 false, ptr {waiting}")
+        self._gangs("phase.end", "resume")
+        code.label("phase.end")
+        if self.options.meter and self.options.fuel:
+            self.control.check_limit()
+        code.fork(code.value(f"load i1, ptr {waiting}"), "phase", "block.done")
+
+    def _records_loop(self) -> None:
+        code = self.code
+        before = code.block
+        code.branch("records.head")
+        code.label("records.head")
+        code.do(f"%records.g = phi i64 [ 0, %{before} ], [ %records.next, %records.head ]")
+        at = code.gep("i8", "%records", code.mul("%records.g", "RECORD_BYTES"))
+        code.do(f"store i64 {_STARTING}, ptr {at}")
+        code.do("%records.next = add i64 %records.g, 1")
+        code.do(f"%records.more = icmp ult i64 %records.next, {self.gang.n_gangs}")
+        code.fork("%records.more", "records.head", "records.done")
+        code.label("records.done")
+
+    def _gangs(self, behind: str, resume: str | None) -> None:
+        """All gangs of a block, one after the other."""
+        code, gang = self.code, self.gang
+        before = code.block
+        code.branch("gang.head")
+        code.label("gang.head")
+        code.do(f"%gang = phi i64 [ 0, %{before} ], [ %gang.next, %gang.done ]")
+        code.do(f"%thread = mul i64 %gang, {gang.lanes}")
+        self.memory.key = "%gang.key"
+        code.do("%gang.key = or i64 %block.key, %thread")
+        self._thread_numbers()
+        self._entry_lanes()
+        self._local()
+        self.control.reset()
+        if resume is None:
+            code.branch("b0")
+        else:
+            code.do(f"%record = getelementptr i8, ptr %records, i64 {code.mul('%gang', 'RECORD_BYTES')}")
+            self._resume()
+        for b in range(len(self.kernel.blocks)):
+            self._block(b)
+        self._waiting_exits()
+        code.label("ended")
+        if resume is not None:
+            code.do("store i64 0, ptr %record")
+        code.branch("gang.done")
+        code.label("gang.done")
+        code.do("%gang.next = add i64 %gang, 1")
+        code.do(f"%gang.more = icmp ult i64 %gang.next, {gang.n_gangs}")
+        code.fork("%gang.more", "gang.head", behind)
+        code.lines = [line.replace("RECORD_BYTES", str(self.record_bytes)) if "RECORD_BYTES" in line else line for line in code.lines]
+
+    def _thread_numbers(self) -> None:
+        """Lane 0's numbers, and in vectors those that differ in no simple way."""
+        code, (x, y, z) = self.code, self.gang.block
+        code.do("%thread32 = trunc i64 %thread to i32")
+        code.do(f"%tid_x = urem i32 %thread32, {x}")
+        code.do(f"%tid.row = udiv i32 %thread32, {x}")
+        code.do(f"%tid_y = urem i32 %tid.row, {y}")
+        code.do(f"%tid.plane = udiv i32 %thread32, {x * y}")
+        code.do(f"%tid_z = urem i32 %tid.plane, {z}")
+        code.do("%lane = urem i32 %thread32, 32")
+        code.do("%warp = udiv i32 %thread32, 32")
+
+    def _entry_lanes(self) -> None:
+        """The lanes that have a thread."""
+        gang, code, control = self.gang, self.code, self.control
+        if not gang.ragged:
+            return
+        alive = gang.threads - (gang.n_gangs - 1) * gang.lanes
+        word = f"i{gang.lanes}"
+        last = code.value(f"icmp eq i64 %gang, {gang.n_gangs - 1}")
+        control.entry_bits = code.value(f"select i1 {last}, {word} {(1 << alive) - 1}, {word} -1")
+        control.entry_mask = code.value(f"bitcast {word} {control.entry_bits} to <{gang.lanes} x i1>")
+
+    def _local(self) -> None:
+        code, each = self.code, self.gang.lanes * self.kernel.local_bytes
+        if self.has_barriers and each:
+            code.do(f"%local = getelementptr i8, ptr %locals, i64 {code.mul('%gang', str(each))}")
+        else:
+            code.do("%local = getelementptr i8, ptr %locals, i64 0")
+            if each:
+                self._clear("%local", each)
+        if self.verified.uses.arena:
+            code.do("store ptr %local, ptr %environment4")
+
+    # --- records
+    def _saves(self, live: int) -> list[_Saved]:
+        """Where the variables of these registers are kept."""
+        result = []
+        for r in bits_of(live):
+            for part, (name, kind) in enumerate(self.regs.parts(r)):
+                if (r, part) not in self.saved:
+                    vector = isinstance(self.regs.fact(r).shape, Vector)
+                    stored = kind
+                    if kind == "i1":
+                        stored = "i8"
+                    elif kind.endswith("x i1>"):
+                        stored = f"i{self.gang.lanes}"
+                    size = 8 if not vector or "x i1>" in kind else self.gang.lanes * (self.regs.kind(r).bits // 8)
+                    self.record_bytes = -(-self.record_bytes // min(64, size)) * min(64, size)
+                    self.saved[r, part] = _Saved(name, kind, stored, self.record_bytes)
+                    self.record_bytes += size
+                result.append(self.saved[r, part])
+        self.record_bytes = -(-self.record_bytes // 64) * 64
+        return result
+
+    def _save(self, live: int) -> None:
+        code = self.code
+        for item in self._saves(live):
+            value = code.value(f"load {item.kind}, ptr {item.name}")
+            if item.kind == "i1":
+                value = code.value(f"zext i1 {value} to i8")
+            elif item.stored != item.kind:
+                value = code.value(f"bitcast {item.kind} {value} to {item.stored}")
+            code.do(f"store {item.stored} {value}, ptr {code.gep('i8', '%record', str(item.offset))}, align 8")
+
+    def _restore(self, live: int) -> None:
+        code = self.code
+        for item in self._saves(live):
+            value = code.value(f"load {item.stored}, ptr {code.gep('i8', '%record', str(item.offset))}, align 8")
+            if item.kind == "i1":
+                value = code.value(f"icmp ne i8 {value}, 0")
+            elif item.stored != item.kind:
+                value = code.value(f"bitcast {item.stored} {value} to {item.kind}")
+            code.do(f"store {item.kind} {value}, ptr {item.name}")
+
+    def _barrier_blocks(self, mixed: bool) -> list[int]:
+        blocks = self.kernel.blocks
+        return [b for b in range(len(blocks)) if waits(blocks[b].end) and bool(self.analysis.mixed >> b & 1) is mixed]
+
+    def _target(self, b: int) -> int:
+        return successors(self.kernel.blocks[b].end)[0]
+
+    def _mixed_live(self) -> int:
+        live = 0
+        for b in self._barrier_blocks(True):
+            live |= self.analysis.live[self._target(b)]
+        return live
+
+    def _waiting_exits(self) -> None:
+        """What gangs do that reached a barrier: keep what is needed behind it, and say where they are."""
+        code, control = self.code, self.control
+        for b in self._barrier_blocks(False):
+            code.label(f"wait{b}")
+            if not self.analysis.entry[b] or not self.analysis.entry[self._target(b)]:
+                code.do(f"store {control.word} {self._actives[b]}, ptr {code.gep('i8', '%record', '8')}")
+            self._save(self.analysis.live[self._target(b)])
+            code.do(f"store i64 {_FIRST_SITE + 1 + b}, ptr %record")
+            code.do("store i1 true, ptr %waiting")
+            code.branch("gang.done")
+        sites = self._barrier_blocks(True)
+        if not sites:
+            return
+        code.label("stuck")
+        waiting = [code.value(f"load {control.word}, ptr {control.variable(control.n + b)}") for b in sites]
+        some = waiting[0]
+        for more in waiting[1:]:
+            some = code.value(f"or {control.word} {some}, {more}")
+        code.fork(code.value(f"icmp ne {control.word} {some}, 0"), "waits", "ended")
+        code.label("waits")
+        for at, bits in enumerate(waiting):
+            code.do(f"store {control.word} {bits}, ptr {code.gep('i8', '%record', str(self._site_at(at)))}")
+        self._save(self._mixed_live())
+        code.do(f"store i64 {_FIRST_SITE}, ptr %record")
+        code.do("store i1 true, ptr %waiting")
+        code.branch("gang.done")
+
+    def _site_at(self, at: int) -> int:
+        """Where the lanes that wait at the mixed barrier number ``at`` are kept."""
+        if at not in self._site_places:
+            self._site_places[at] = self.record_bytes
+            self.record_bytes += 8
+        return self._site_places[at]
+
+    def _resume(self) -> None:
+        """Start, or go on behind the barrier."""
+        code, control = self.code, self.control
+        pure, mixed = self._barrier_blocks(False), self._barrier_blocks(True)
+        ways = [f"i64 {_STARTING}, label %b0"] + [f"i64 {_FIRST_SITE + 1 + b}, label %resume{b}" for b in pure]
+        if mixed:
+            ways.append(f"i64 {_FIRST_SITE}, label %resume")
+        doing = code.value("load i64, ptr %record")
+        code.do(f"switch i64 {doing}, label %gang.done [ {' '.join(ways)} ]")
+        for b in pure:
+            target = self._target(b)
+            code.label(f"resume{b}")
+            self._restore(self.analysis.live[target])
+            if not self.analysis.entry[target]:
+                bits = code.value(f"load {control.word}, ptr {code.gep('i8', '%record', '8')}")
+                code.do(f"store {control.word} {bits}, ptr {control.variable(target)}")
+            code.branch(f"b{target}")
+        if not mixed:
+            return
+        code.label("resume")
+        self._restore(self._mixed_live())
+        lanes: dict[int, str] = {}
+        for at, b in enumerate(mixed):
+            bits = code.value(f"load {control.word}, ptr {code.gep('i8', '%record', str(self._site_at(at)))}")
+            target = self._target(b)
+            lanes[target] = code.value(f"or {control.word} {lanes[target]}, {bits}") if target in lanes else bits
+        for target, bits in lanes.items():
+            code.do(f"store {control.word} {bits}, ptr {control.variable(target)}")
+        control.chain_released(sorted(lanes), lanes)
+
+    # --- blocks of code
+    def _block(self, b: int) -> None:
+        code, control, memory = self.code, self.control, self.memory
+        control.enter(b)
+        self._actives[b] = control.active
+        memory.running = control.running()
+        self.warp.there = control.active
+        if self.options.meter:
+            cost = self.verified.costs[b]
+            lanes = control.how_many()
+            more = str(int(lanes) * cost) if lanes.isdigit() else code.mul(lanes, str(cost))
+            code.do(f"store i64 {code.add(code.value('load i64, ptr %count'), more)}, ptr %count")
+        for op in self.kernel.blocks[b].code:
+            self._op(op)
+        control.leave(b)
+
+    def _op(self, op: Op) -> None:
+        sig = BY_CODE[op.op].sig
+        site = self.site
+        if sig in TRAPPING:
+            self.site += 1
+        if sig in (Sig.LOAD, Sig.BYTES_LOAD) or sig in (Sig.STORE, Sig.BYTES_STORE):
+            loads = sig in (Sig.LOAD, Sig.BYTES_LOAD)
+            if op.attrs[0] == Space.ARENA:
+                self._arena(op, site, loads)
+            else:
+                (self.memory.load if loads else self.memory.store)(op, site)
+        elif sig in (Sig.ATOM, Sig.RED):
+            self.helpers[atomic(self.code, self.regs, self.memory, op, access_of(op), site)] = None
+        elif sig in WARP_OPS:
+            self.warp.emit(op)
+        elif sig is Sig.RAISE:
+            values = ("i64", self.memory.key), ("i64", self.memory.running), ("i64", str(site)), ("i64", str(int(TrapKind.RAISED)))
+            self.code.call("void", "simt_raise", ("ptr", "%state"), *values)
+        elif sig is Sig.FENCE:
+            self.code.do("fence seq_cst")
+        elif sig is Sig.ADDRESS:
+            self.regs.put_scalar(op.outs[0], self._address(Space(op.attrs[0]), op.attrs[1]))
+        elif sig is not Sig.WARPSYNC:
+            self._compute(op)
+
+    def _address(self, space: Space, which: int) -> str:
+        if space is Space.GLOBAL:
+            return f"%address{which}"
+        return str(LOCAL_BASE if space is Space.LOCAL else SHARED_BASE + shared_offsets(self.kernel)[which])
+
+    def _arena(self, op: Op, site: int, loads: bool) -> None:
+        memory, access = self.memory, access_of(op)
+        places = memory.spill("%lane.places", memory.places(op.ins[0], access), "i64", self.gang.lanes)
+        data = self.regs.variable("%lane.data", f"[{self.gang.lanes * 16} x i8]")
+        if not loads:
+            memory.put_data(op, access)
+        self.code.call(
+            "void", "simt_arena_load" if loads else "simt_arena_store", ("ptr", "%environment"), ("ptr", places), ("i64", memory.running),
+            ("i64", str(access.nbytes)), ("ptr", "%state"), ("i64", memory.key), ("i64", str(site)), ("ptr", data),
+            ("i64", str(self.gang.lanes)),
+        )  # fmt: skip
+        if loads:
+            memory.take_data(op, access)
+
+    def _compute(self, op: Op) -> None:
+        """In lane 0 where that says it all, else in all lanes."""
+        regs = self.regs
+        out = op.outs[0]
+        fact = regs.fact(out)
+        row = BY_CODE[op.op]
+        if fact.value is not None or out in regs.given:
+            return
+        if row.sig is Sig.CONST:
+            regs.put_scalar(out, self._constant(op, out))
+        elif row.sig is Sig.PARAM:
+            param = self.kernel.params[op.attrs[0]]
+            assert isinstance(param, ScalarParam)
+            regs.put_scalar(out, f"%flag{op.attrs[0]}" if param.reg_type == RegType.PRED else f"%base{op.attrs[0]}")
+        elif row.sig is Sig.SPECIAL:
+            self._special(out, Special(op.attrs[0]))
+        elif isinstance(fact.shape, Wide):
+            self._wide(op, out, fact.shape)
+        else:
+            kinds = [regs.kind(r) for r in op.ins]
+            if isinstance(fact.shape, Vector) and not all(regs.is_same(r) for r in op.ins):
+                args = [regs.vector(r) for r in op.ins]
+                regs.put_vector(out, value_of(regs.v, row, regs.kind(out), kinds, args))
+            else:
+                args = [regs.scalar(r) for r in op.ins]
+                regs.put_scalar(out, value_of(regs.one, row, regs.kind(out), kinds, args))
+
+    def _constant(self, op: Op, out: int) -> str:
+        return literal_bits(self.regs.kind(out), op.attrs[0])
+
+    def _special(self, out: int, which: Special) -> None:
+        """A number of the thread into a register that holds others too, or that differs in no simple way."""
+        regs, v = self.regs, self.regs.v
+        if not isinstance(regs.fact(out).shape, Vector):
+            regs.put_scalar(out, self._special_name(which))
+            return
+        if which not in (Special.TID_X, Special.TID_Y, Special.TID_Z, Special.LANE, Special.WARP):
+            regs.put_scalar(out, self._special_name(which))
+            return
+        x, y, z = self.gang.block
+        thread = v.op("add", "i32", v.splat("i32", "%thread32"), vector_constant("i32", range(self.gang.lanes)))
+        below, size = {
+            Special.TID_X: (1, x), Special.TID_Y: (x, y), Special.TID_Z: (x * y, z), Special.LANE: (1, 32), Special.WARP: (32, 1 << 20),
+        }[which]  # fmt: skip
+        if below > 1:
+            thread = v.op("udiv", "i32", thread, v.const("i32", below))
+        regs.put_vector(out, v.op("urem", "i32", thread, v.const("i32", size)))
+
+    def _wide(self, op: Op, out: int, shape: Wide) -> None:
+        """Root and rest of a widened number."""
+        regs, code = self.regs, self.code
+        name = BY_CODE[op.op].name
+        a = op.ins[0]
+        if name in ("sext", "zext"):
+            regs.put_wide(out, regs.scalar(a), "0")
+        elif name == "mov":
+            regs.put_wide(out, *regs.wide(a))
+        elif name in ("mul", "shl"):
+            if not isinstance(regs.fact(a).shape, Wide):
+                a, by = op.ins[1], regs.fact(op.ins[0]).value
+            else:
+                by = regs.fact(op.ins[1]).value
+            assert by is not None
+            root, rest = regs.wide(a)
+            regs.put_wide(out, root, code.mul(rest, str(1 << by if name == "shl" else by)))
+        elif name in ("add", "sub"):
+            b = op.ins[1]
+            if isinstance(regs.fact(a).shape, Wide):
+                root, rest = regs.wide(a)
+                regs.put_wide(out, root, code.value(f"{name} i64 {rest}, {regs.scalar(b)}"))
+            else:
+                root, rest = regs.wide(b)
+                regs.put_wide(out, root, code.value(f"{name} i64 {regs.scalar(a)}, {rest}"))
+        else:
+            assert name == "sel", name
+            p = regs.scalar(op.ins[0])
+            (r1, s1), (r2, s2) = regs.wide(op.ins[1]), regs.wide(op.ins[2])
+            regs.put_wide(out, regs.one.select("i32", p, r1, r2), regs.one.select("i64", p, s1, s2))

@@ -1,0 +1,526 @@
+"""Loads and stores: one range check for a whole gang where the lanes' places are a constant apart, one a lane elsewhere.
+
+What is inside is loaded wide and without masks; a check that fails leads to code beside the path that does it lane by lane (runtime).
+May live here: loads and stores of buffers, shared, local and constant memory. May not: atomics, addresses (arena).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from jit.host.emit.code import Code, Lanes
+from jit.host.simt.registers import LLVM, Registers, vector_constant
+from jit.host.simt.shape import Same, Steps, Vector, Wide, lane_zeros, trailing_zeros
+from wis.dtypes import DType
+from wis.kernel.model import Op, RegType, Space
+from wis.kernel.ops import BY_CODE, Sig
+
+__all__ = ["Access", "Memory", "Region", "access_of", "MEMORY_LLVM", "from_memory", "to_memory"]
+
+MEMORY_LLVM: Final = {
+    DType.BOOL: "i8", DType.U8: "i8", DType.I8: "i8", DType.I16: "i16", DType.U16: "i16", DType.I32: "i32", DType.U32: "i32",
+    DType.I64: "i64", DType.U64: "i64", DType.F16: "i16", DType.BF16: "i16", DType.F32: "float", DType.F64: "double",
+}  # fmt: skip
+_SIGNED: Final = frozenset({DType.I8, DType.I16, DType.I32, DType.I64})
+_WINDOW: Final = 4
+"""A gang's elements are loaded as one window and sorted out when it is at most this many times as large as what is wanted."""
+
+
+class Region(NamedTuple):
+    """A memory: its first byte, its size in bytes (an LLVM value; ``fixed`` when known), and bytes between the copies of two lanes."""
+
+    base: str
+    nbytes: str
+    fixed: int | None = None
+    lane_stride: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What an op accesses. The place in bytes is ``unit`` times the offset register plus ``displacement``."""
+
+    space: Space
+    which: int
+    dtype: DType
+    count: int
+    unit: int
+    displacement: int
+    volatile: bool
+
+    @property
+    def nbytes(self) -> int:
+        return self.count * self.dtype.itemsize
+
+
+def access_of(op: Op) -> Access:
+    sig = BY_CODE[op.op].sig
+    space, which, dtype = Space(op.attrs[0]), op.attrs[1], DType(op.attrs[2])
+    if sig in (Sig.LOAD, Sig.STORE):
+        return Access(space, which, dtype, 1, dtype.itemsize, 0, False)
+    if sig in (Sig.ATOM, Sig.RED):
+        return Access(space, which, dtype, 1, 1, op.attrs[4], False)
+    return Access(space, which, dtype, op.attrs[3], 1, op.attrs[4], bool(op.attrs[5] & 1))
+
+
+def from_memory(v: Lanes, dtype: DType, kind: RegType, raw: str) -> str:
+    """The register value of an element."""
+    source, target = MEMORY_LLVM[dtype], LLVM[kind]
+    if dtype is DType.BOOL:
+        return v.compare("icmp ne", "i8", raw, v.const("i8", 0))
+    if source == target:
+        return raw
+    return v.convert("sext" if dtype in _SIGNED else "zext", source, raw, target)
+
+
+def to_memory(v: Lanes, dtype: DType, kind: RegType, value: str) -> str:
+    """The element that a register value is stored as: its low bits."""
+    source, target = LLVM[kind], MEMORY_LLVM[dtype]
+    if dtype is DType.BOOL:
+        return v.convert("zext", "i1", value, "i8")
+    return value if source == target else v.convert("trunc", source, value, target)
+
+
+@dataclass(frozen=True, slots=True)
+class _Spot:
+    """Lane 0's place (i64) and by how many bytes the others' exceed it; ``whole``: an i1 that is false where they do not, because a 32-bit
+    number wraps (None: always true)."""
+
+    place: str
+    deltas: tuple[int, ...]
+    whole: str | None
+    zeros: int
+
+
+class Memory:
+    """Emits accesses. ``key`` names the value with the running block and gang that traps are made of; ``running`` the lanes' bits (i64)."""
+
+    def __init__(self, code: Code, registers: Registers, regions: dict[tuple[Space, int], Region], check: bool) -> None:
+        self.code, self.regs, self.regions, self.check = code, registers, regions, check
+        self.v, self.one = registers.v, registers.one
+        self.lanes = registers.gang.lanes
+        self.state, self.key, self.running = "%state", "0", "0"
+        self._limits: dict[tuple[str, int, int], str] = {}
+
+    # --- entry points
+    def load(self, op: Op, site: int) -> None:
+        access = access_of(op)
+        region = self.regions[access.space, access.which]
+        shape = self.regs.fact(op.ins[0]).shape
+        if isinstance(shape, Same) and not region.lane_stride:
+            self._load_one(op, access, region, site)
+            return
+        spot = None if region.lane_stride or access.volatile else self._spot(op.ins[0], access)
+        if spot is not None and self._window(spot, access):
+            values = self._load_window(spot, access, region, op.ins[0], site)
+        elif access.volatile:
+            values = self._split(self._load_lanes(access, region, self.places(op.ins[0], access), site), access)
+        else:
+            values = self._gather(op.ins[0], access, region, site)
+        for r, raw in zip(op.outs, values, strict=True):
+            self.regs.put_vector(r, from_memory(self.v, access.dtype, self.regs.kind(r), raw))
+
+    def store(self, op: Op, site: int) -> None:
+        access = access_of(op)
+        region = self.regions[access.space, access.which]
+        shape = self.regs.fact(op.ins[0]).shape
+        if isinstance(shape, Same) and not region.lane_stride and not access.volatile:
+            self._store_one(op, access, region, site)
+            return
+        raws = [to_memory(self.v, access.dtype, self.regs.kind(r), self.regs.vector(r)) for r in op.ins[1:]]
+        spot = None if region.lane_stride or access.volatile else self._spot(op.ins[0], access)
+        if spot is not None and spot.deltas == tuple(lane * access.nbytes for lane in range(self.lanes)):
+            self._store_row(spot, access, region, op.ins[0], raws, site)
+        elif access.volatile:
+            self._store_lanes(access, region, self.places(op.ins[0], access), self._joined(raws, access), site)
+        else:
+            self._scatter(op.ins[0], access, region, raws, site)
+
+    # --- places
+    def _spot(self, r: int, access: Access) -> _Spot | None:
+        """Where the lanes' places are a constant apart."""
+        fact, narrow = self.regs.fact(r), self.regs.kind(r) is RegType.I32
+        code = self.code
+        if isinstance(fact.shape, (Vector, Same)):
+            return None
+        offsets = fact.shape.offsets
+        if isinstance(fact.shape, Wide):
+            root, _ = self.regs.wide(r)
+            low, high = min(offsets), max(offsets)
+            start = -(1 << 31) - low if fact.shape.signed else -low
+            whole = self._unwrapped(root, start, high - low)
+            scale = fact.shape.scale * access.unit
+            place = self._displaced(self.regs.scalar(r), access)
+        elif narrow:
+            root = self.regs.scalar(r)
+            low, high = min(offsets), max(offsets)
+            whole = self._unwrapped(root, -low, high - low)
+            scale = access.unit
+            place = self._displaced(code.value(f"zext i32 {root} to i64"), access)
+        else:
+            assert isinstance(fact.shape, Steps)
+            whole, scale = None, access.unit
+            place = self._displaced(self.regs.scalar(r), access)
+        if any(abs(x * scale) >= 1 << 31 for x in offsets):
+            return None
+        zeros = fact.zeros + trailing_zeros(access.unit)
+        if access.displacement:
+            zeros = min(zeros, trailing_zeros(access.displacement))
+        return _Spot(place, tuple(x * scale for x in offsets), whole, zeros)
+
+    def _unwrapped(self, root: str, start: int, span: int) -> str:
+        """Whether no lane's 32-bit number wraps: root - start below 2**32 - span."""
+        moved = self.code.value(f"sub i32 {root}, {(start + (1 << 31)) % (1 << 32) - (1 << 31)}")
+        limit = (1 << 32) - span
+        return self.code.value(f"icmp ult i32 {moved}, {limit - (1 << 32) if limit >= 1 << 31 else limit}")
+
+    def _displaced(self, offset: str, access: Access) -> str:
+        if access.unit != 1:
+            offset = self.code.mul(offset, str(access.unit))
+        return self.code.add(offset, str(access.displacement)) if access.displacement else offset
+
+    def places(self, r: int, access: Access) -> str:
+        """Every lane's place, as a vector of i64."""
+        offsets = self.regs.vector(r)
+        if self.regs.kind(r) is RegType.I32:
+            offsets = self.v.convert("zext", "i32", offsets, "i64")
+        if access.unit != 1:
+            offsets = self.v.op("mul", "i64", offsets, self.v.const("i64", access.unit))
+        if access.displacement:
+            offsets = self.v.op("add", "i64", offsets, self.v.const("i64", access.displacement))
+        return offsets
+
+    # --- checks
+    def _limit(self, region: Region, span: int, align: int) -> str:
+        """Below this many ``align`` bytes from the start, ``span`` bytes are inside."""
+        if region.fixed is not None:
+            return str(-(-max(0, region.fixed + 1 - span) // align))
+        key = (region.nbytes, span, align)
+        if key not in self._limits:
+            entry, name = self.regs.entry, f"%limit{len(self._limits)}"
+            entry.append(f"  {name}.a = add i64 {region.nbytes}, 1")
+            entry.append(f"  {name}.b = call i64 @llvm.usub.sat.i64(i64 {name}.a, i64 {span})")
+            entry.append(f"  {name}.c = add i64 {name}.b, {align - 1}")
+            entry.append(f"  {name} = udiv i64 {name}.c, {align}")
+            self.code.declared["llvm.usub.sat.i64"] = "declare i64 @llvm.usub.sat.i64(i64, i64)"
+            self._limits[key] = name
+        return self._limits[key]
+
+    def inside(self, v: Lanes, place: str, region: Region, span: int, align: int, aligned: bool) -> str:
+        """Whether ``span`` bytes from ``place`` (i64) are inside and ``place`` is a multiple of ``align``: misaligned places, turned
+        around, are beyond everything."""
+        if aligned or align == 1:
+            return self._below(v, place, self._limit(region, span, 1))
+        turned = v.intrinsic("fshr", "i64", place, place, v.const("i64", trailing_zeros(align)))
+        return self._below(v, turned, self._limit(region, span, align))
+
+    def _below(self, v: Lanes, a: str, limit: str) -> str:
+        return v.compare("icmp ult", "i64", a, v.const("i64", int(limit)) if limit.isdigit() else v.splat("i64", limit))
+
+    def _fork(self, good: str) -> tuple[str, str, str]:
+        """Branch to (fast, slow), which meet at the third."""
+        code = self.code
+        fast, slow, meet = code.fresh("fast"), code.fresh("slow"), code.fresh("meet")
+        code.do(f"br i1 {good}, label %{fast}, label %{slow}, !prof !0")
+        return fast, slow, meet
+
+    # --- all lanes at one place
+    def _one_place(self, r: int, access: Access) -> tuple[str, bool]:
+        offset = self.regs.scalar(r)
+        if self.regs.kind(r) is RegType.I32:
+            offset = self.code.value(f"zext i32 {offset} to i64")
+        fact = self.regs.fact(r)
+        zeros = fact.zeros + trailing_zeros(access.unit)
+        if access.displacement:
+            zeros = min(zeros, trailing_zeros(access.displacement))
+        return self._displaced(offset, access), 1 << min(zeros, 8) >= access.nbytes
+
+    def _load_one(self, op: Op, access: Access, region: Region, site: int) -> None:
+        code = self.code
+        kind = MEMORY_LLVM[access.dtype]
+        wide = kind if access.count == 1 else f"<{access.count} x {kind}>"
+        place, aligned = self._one_place(op.ins[0], access)
+        how = "load volatile" if access.volatile else "load"
+        if self.check:
+            fast, slow, meet = self._fork(self.inside(self.one, place, region, access.nbytes, access.nbytes, aligned))
+            code.label(slow)
+            self._trap_all(place, region, access, site)
+            code.branch(meet)
+            code.label(fast)
+        raw = code.value(f"{how} {wide}, ptr {code.gep('i8', region.base, place)}, align {access.dtype.itemsize}")
+        if self.check:
+            code.branch(meet)
+            code.label(meet)
+            raw = code.value(f"phi {wide} [ {raw}, %{fast} ], [ zeroinitializer, %{slow} ]")
+        for at, r in enumerate(op.outs):
+            one = raw if access.count == 1 else code.value(f"extractelement {wide} {raw}, i32 {at}")
+            self.regs.put_scalar(r, from_memory(self.one, access.dtype, self.regs.kind(r), one))
+
+    def _store_one(self, op: Op, access: Access, region: Region, site: int) -> None:
+        """The last running lane's value stays."""
+        code = self.code
+        place, aligned = self._one_place(op.ins[0], access)
+        values = []
+        if not all(self.regs.is_same(r) for r in op.ins[1:]):
+            lead = code.call("i64", "llvm.ctlz.i64", ("i64", self.running), ("i1", "false"))
+            lane = code.value(f"trunc i64 {code.sub('63', lead)} to i32")
+        for r in op.ins[1:]:
+            one = self.regs.scalar(r) if self.regs.is_same(r) else ""
+            if not one:
+                one = code.value(f"extractelement {self.v.type(self.regs.llvm(r))} {self.regs.vector(r)}, i32 {lane}")
+            values.append(to_memory(self.one, access.dtype, self.regs.kind(r), one))
+        if self.check:
+            fast, slow, meet = self._fork(self.inside(self.one, place, region, access.nbytes, access.nbytes, aligned))
+            code.label(slow)
+            self._trap_all(place, region, access, site)
+            code.branch(meet)
+            code.label(fast)
+        kind, size = MEMORY_LLVM[access.dtype], access.dtype.itemsize
+        at = code.gep("i8", region.base, place)
+        for number, value in enumerate(values):
+            code.do(f"store {kind} {value}, ptr {code.gep('i8', at, str(number * size)) if number else at}, align {size}")
+        if self.check:
+            code.branch(meet)
+            code.label(meet)
+
+    def _trap_all(self, place: str, region: Region, access: Access, site: int) -> None:
+        """All running lanes trap; the first of them counts."""
+        outside = self.code.value(f"icmp uge i64 {place}, {self._limit(region, access.nbytes, 1)}")
+        masked = self.code.value(f"select i1 {outside}, i64 {self.running}, i64 0")
+        self.trap(masked, self.running, site)
+
+    def trap(self, outside: str, bad: str, site: int) -> None:
+        """Note the first of the lanes ``bad`` (bits, i64); it is outside when its bit is in ``outside``, else misaligned."""
+        self.code.call("void", "simt_trap", ("ptr", self.state), ("i64", self.key), ("i64", outside), ("i64", bad), ("i64", str(site)))
+
+    # --- lanes a constant apart
+    def _window(self, spot: _Spot, access: Access) -> bool:
+        """Whether one load reaches all lanes' elements."""
+        size = access.dtype.itemsize
+        span = max(spot.deltas) - min(spot.deltas) + access.nbytes
+        return span <= _WINDOW * self.lanes * access.nbytes and all((x - spot.deltas[0]) % size == 0 for x in spot.deltas)
+
+    def _load_window(self, spot: _Spot, access: Access, region: Region, r: int, site: int) -> list[str]:
+        code, size = self.code, access.dtype.itemsize
+        kind = MEMORY_LLVM[access.dtype]
+        low = min(spot.deltas)
+        span = max(spot.deltas) - low + access.nbytes
+        start = code.add(spot.place, str(low)) if low else spot.place
+        n = span // size
+        picked = [(x - low) // size + c for x in spot.deltas for c in range(access.count)]
+        if self.check:
+            fast, slow, meet = self._row_fork(spot, start, access, region, span)
+            code.label(slow)
+            saved = self.regs.saved()
+            lanes = self._load_lanes(access, region, self.places(r, access), site)
+            self.regs.back_to(saved)
+            slow = code.block
+            code.branch(meet)
+            code.label(fast)
+        raw = code.value(f"load <{n} x {kind}>, ptr {code.gep('i8', region.base, start)}, align {size}")
+        if picked != list(range(n)):
+            raw = self._pick(raw, n, kind, picked)
+        if self.check:
+            fast = code.block
+            code.branch(meet)
+            code.label(meet)
+            raw = code.value(f"phi <{self.lanes * access.count} x {kind}> [ {raw}, %{fast} ], [ {lanes}, %{slow} ]")
+        return self._split(raw, access)
+
+    def _row_fork(self, spot: _Spot, start: str, access: Access, region: Region, span: int) -> tuple[str, str, str]:
+        even = all(x % access.nbytes == 0 for x in spot.deltas)
+        aligned = even and 1 << min(spot.zeros, 8) >= access.nbytes
+        good = self.inside(self.one, start, region, span, access.nbytes, aligned) if even else "false"
+        if spot.whole is not None:
+            good = self.code.value(f"and i1 {good}, {spot.whole}")
+        return self._fork(good)
+
+    def _store_row(self, spot: _Spot, access: Access, region: Region, r: int, raws: Sequence[str], site: int) -> None:
+        code, size = self.code, access.dtype.itemsize
+        kind = MEMORY_LLVM[access.dtype]
+        n = self.lanes * access.count
+        wide = self._joined(raws, access)
+        if self.check:
+            fast, slow, meet = self._row_fork(spot, spot.place, access, region, self.lanes * access.nbytes)
+            code.label(slow)
+            saved = self.regs.saved()
+            self._store_lanes(access, region, self.places(r, access), wide, site)
+            self.regs.back_to(saved)
+            code.branch(meet)
+            code.label(fast)
+        at = code.gep("i8", region.base, spot.place)
+        if self.regs.mask is None:
+            code.do(f"store <{n} x {kind}> {wide}, ptr {at}, align {size}")
+        else:
+            mask = self.regs.mask
+            if access.count > 1:
+                lanes = [lane for lane in range(self.lanes) for _ in range(access.count)]
+                mask = self._pick(mask, self.lanes, "i1", lanes)
+            name = f"llvm.masked.store.v{n}{_short(kind)}.p0"
+            code.call("void", name, (f"<{n} x {kind}>", wide), ("ptr", at), ("i32", str(size)), (f"<{n} x i1>", mask))
+        if self.check:
+            code.branch(meet)
+            code.label(meet)
+
+    def _pick(self, raw: str, n: int, kind: str, picked: Sequence[int]) -> str:
+        wanted = vector_constant("i32", picked)
+        return self.code.value(f"shufflevector <{n} x {kind}> {raw}, <{n} x {kind}> poison, <{len(picked)} x i32> {wanted}")
+
+    def _split(self, raw: str, access: Access) -> list[str]:
+        """The elements of each lane, lane by lane, as one vector an element."""
+        if access.count == 1:
+            return [raw]
+        n, kind = self.lanes * access.count, MEMORY_LLVM[access.dtype]
+        return [self._pick(raw, n, kind, range(at, n, access.count)) for at in range(access.count)]
+
+    def _joined(self, raws: Sequence[str], access: Access) -> str:
+        """The other way round."""
+        code, kind = self.code, MEMORY_LLVM[access.dtype]
+        parts, width = list(raws), self.lanes
+        while len(parts) > 1:  # pairs of vectors side by side, then one shuffle
+            order = vector_constant("i32", range(2 * width))
+            parts = [
+                code.value(f"shufflevector <{width} x {kind}> {a}, <{width} x {kind}> {b}, <{2 * width} x i32> {order}")
+                for a, b in zip(parts[::2], parts[1::2], strict=True)
+            ]
+            width *= 2
+        if access.count == 1:
+            return parts[0]
+        return self._pick(parts[0], width, kind, [c * self.lanes + lane for lane in range(self.lanes) for c in range(access.count)])
+
+    # --- lane by lane, in the runtime
+    def spill(self, name: str, vector: str, kind: str, n: int) -> str:
+        """A vector in memory."""
+        at = self.regs.variable(name, f"[{n * 16} x i8]")
+        self.code.do(f"store <{n} x {kind}> {vector}, ptr {at}, align 8")
+        return at
+
+    def _load_lanes(self, access: Access, region: Region, places: str, site: int) -> str:
+        """Whatever is inside and aligned; traps for the rest. A raw vector, lane by lane."""
+        code = self.code
+        at = self.spill("%lane.places", places, "i64", self.lanes)
+        n = self.lanes * access.count
+        out = self.regs.variable("%lane.data", f"[{self.lanes * 16} x i8]")
+        code.call(
+            "void", "simt_load", ("ptr", region.base), ("i64", region.nbytes), ("i64", str(region.lane_stride)), ("ptr", at),
+            ("i64", self.running), ("i64", str(access.nbytes)), ("ptr", self.state), ("i64", self.key), ("i64", str(site)), ("ptr", out),
+            ("i64", str(self.lanes)),
+        )  # fmt: skip
+        return code.value(f"load <{n} x {MEMORY_LLVM[access.dtype]}>, ptr {out}, align 8")
+
+    def _store_lanes(self, access: Access, region: Region, places: str, wide: str, site: int) -> None:
+        at = self.spill("%lane.places", places, "i64", self.lanes)
+        data = self.regs.variable("%lane.data", f"[{self.lanes * 16} x i8]")
+        self.code.do(f"store <{self.lanes * access.count} x {MEMORY_LLVM[access.dtype]}> {wide}, ptr {data}, align 8")
+        self.code.call(
+            "void", "simt_store", ("ptr", region.base), ("i64", region.nbytes), ("i64", str(region.lane_stride)), ("ptr", at),
+            ("i64", self.running), ("i64", str(access.nbytes)), ("ptr", self.state), ("i64", self.key), ("i64", str(site)), ("ptr", data),
+            ("i64", str(self.lanes)),
+        )  # fmt: skip
+
+    def put_data(self, op: Op, access: Access) -> None:
+        """The values that ``op`` stores, where the runtime finds them."""
+        raws = [to_memory(self.v, access.dtype, self.regs.kind(r), self.regs.vector(r)) for r in op.ins[1:]]
+        data = self.regs.variable("%lane.data", f"[{self.lanes * 16} x i8]")
+        wide = self._joined(raws, access)
+        self.code.do(f"store <{self.lanes * access.count} x {MEMORY_LLVM[access.dtype]}> {wide}, ptr {data}, align 8")
+
+    def take_data(self, op: Op, access: Access) -> None:
+        """What the runtime loaded, into the results of ``op``."""
+        n = self.lanes * access.count
+        data = self.regs.variable("%lane.data", f"[{self.lanes * 16} x i8]")
+        raw = self.code.value(f"load <{n} x {MEMORY_LLVM[access.dtype]}>, ptr {data}, align 8")
+        for r, one in zip(op.outs, self._split(raw, access), strict=True):
+            self.regs.put_vector(r, from_memory(self.v, access.dtype, self.regs.kind(r), one))
+
+    # --- any places
+    def _checked(self, r: int, access: Access, region: Region, site: int) -> tuple[str, str | None]:
+        """Pointers of the lanes, and which of them may be used (None: all)."""
+        code, v = self.code, self.v
+        if region.fixed is not None and self.regs.kind(r) is RegType.I32 and access.unit == 1 and abs(access.displacement) < 1 << 30:
+            places, kind = self.regs.vector(r), "i32"
+            good = self._inside_narrow(places, access, region)
+            if access.displacement:
+                places = v.op("add", "i32", places, v.const("i32", access.displacement))
+        else:
+            places, kind = self.places(r, access), "i64"
+            fact = self.regs.fact(r)
+            zeros = lane_zeros(fact) + trailing_zeros(access.unit)
+            if access.displacement:
+                zeros = min(zeros, trailing_zeros(access.displacement))
+            aligned = 1 << min(zeros, 8) >= access.nbytes
+            good = self.inside(v, places, region, access.nbytes, access.nbytes, aligned)
+        mask = self.regs.mask
+        if self.check:
+            good_bits = self.bits(good)
+            usable = good_bits if mask is None else code.value(f"and i64 {good_bits}, {self.running}")
+            bad = code.value(f"xor i64 {usable}, {self.running}")
+            fine = code.value(f"icmp eq i64 {bad}, 0")
+            fast, slow, _ = self._fork(fine)
+            code.label(slow)
+            saved = self.regs.saved()
+            limit = self._limit(region, access.nbytes, 1)
+            wide = self.places(r, access)
+            inside = self.bits(self._below(v, wide, limit))
+            self.regs.back_to(saved)
+            self.trap(code.value(f"and i64 {code.value(f'xor i64 {inside}, -1')}, {self.running}"), bad, site)
+            code.branch(fast)
+            code.label(fast)
+            mask = good if mask is None else v.op("and", "i1", mask, good)
+        if region.lane_stride:
+            shift = vector_constant(kind, [lane * region.lane_stride for lane in range(self.lanes)])
+            places = v.op("add", kind, places, shift)
+        pointers = code.value(f"getelementptr i8, ptr {region.base}, {v.type(kind)} {places}")
+        return pointers, mask
+
+    def _inside_narrow(self, offsets: str, access: Access, region: Region) -> str:
+        """The check for a 32-bit (unsigned) offset into a memory of less than 2**30 bytes."""
+        assert region.fixed is not None
+        v, down = self.v, min(access.displacement, 0)
+        up = access.displacement - down
+        place = v.op("add", "i32", offsets, v.const("i32", down)) if down else offsets
+        last = region.fixed + 1 - access.nbytes - up
+        align = access.nbytes
+        if up % align or down % align:
+            return self.inside(v, self._wide_places(offsets, access), region, access.nbytes, align, False)
+        if align > 1:
+            place = v.intrinsic("fshr", "i32", place, place, v.const("i32", trailing_zeros(align)))
+        return v.compare("icmp ult", "i32", place, v.const("i32", -(-max(0, last) // align)))
+
+    def _wide_places(self, offsets: str, access: Access) -> str:
+        wide = self.v.convert("zext", "i32", offsets, "i64")
+        return self.v.op("add", "i64", wide, self.v.const("i64", access.displacement))
+
+    def bits(self, lanes: str) -> str:
+        """A vector of i1 as the bits of an i64."""
+        n = self.lanes
+        narrow = self.code.value(f"bitcast <{n} x i1> {lanes} to i{n}")
+        return narrow if n == 64 else self.code.value(f"zext i{n} {narrow} to i64")
+
+    def _gather(self, r: int, access: Access, region: Region, site: int) -> list[str]:
+        v, code = self.v, self.code
+        pointers, mask = self._checked(r, access, region, site)
+        kind, size = MEMORY_LLVM[access.dtype], access.dtype.itemsize
+        wide, name = v.type(kind), f"llvm.masked.gather.{v.suffix(kind)}.v{self.lanes}p0"
+        result = []
+        for at in range(access.count):
+            here = pointers if not at else code.value(f"getelementptr i8, {v.type('ptr')} {pointers}, i64 {at * size}")
+            lanes = mask or v.const("i1", 1)
+            args = (v.type("ptr"), here), ("i32", str(size)), (v.type("i1"), lanes), (wide, "zeroinitializer")
+            result.append(code.call(wide, name, *args))
+        return result
+
+    def _scatter(self, r: int, access: Access, region: Region, raws: Sequence[str], site: int) -> None:
+        v, code = self.v, self.code
+        pointers, mask = self._checked(r, access, region, site)
+        kind, size = MEMORY_LLVM[access.dtype], access.dtype.itemsize
+        name = f"llvm.masked.scatter.{v.suffix(kind)}.v{self.lanes}p0"
+        for at, raw in enumerate(raws):
+            here = pointers if not at else code.value(f"getelementptr i8, {v.type('ptr')} {pointers}, i64 {at * size}")
+            args = (v.type(kind), raw), (v.type("ptr"), here), ("i32", str(size)), (v.type("i1"), mask or v.const("i1", 1))
+            code.call("void", name, *args)
+
+
+def _short(kind: str) -> str:
+    return {"float": "f32", "double": "f64"}.get(kind, kind)

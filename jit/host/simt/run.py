@@ -1,0 +1,141 @@
+"""Running compiled kernels: a grid in slices of about a millisecond, each shared by the machine's threads.
+
+Between two slices a launch can be stopped; within one, the limit in its state ends it at the next way back of a loop.
+May live here: arguments, slices, outcomes. May not: code generation.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from math import prod
+from typing import Final
+
+import numpy as np
+
+from jit.errors import Interrupted, KernelRefused
+from jit.host.simt.compile import HostKernel
+from jit.host.simt.function import ARGS_FIXED, ARGS_PARAM
+from jit.host.simt.runtime import LIMIT, SPENT, STATE_WORDS, TRAP
+from jit.host.walker import Walker
+from jit.kernels.device import KernelLaunch, KernelOutcome
+from jit.plan.calls import Words
+from wis.kernel.limits import KERNEL_LIMITS
+from wis.kernel.model import BufferParam, RegType, ScalarParam
+from wis.kernel.traps import NO_TRAP, trap_of
+
+__all__ = ["GridRunner", "Region", "scalar_bits"]
+
+Region = tuple[int, int, int]
+"""Of a buffer: address in this process, bytes, address in the space ARENA."""
+
+_NO_LIMIT: Final = (1 << 63) - 1
+_SLICE_NS: Final = 1_000_000
+_CHUNKS: Final = 4  # a thread's share of a slice, so that uneven blocks even out
+_GROWTH: Final = 8
+
+
+class GridRunner:
+    """Runs kernels with the threads of one walker, one launch at a time. ``slice_ns`` 0: every launch is one slice."""
+
+    def __init__(self, walker: Walker, slice_ns: int = _SLICE_NS) -> None:
+        self._walker = walker
+        self.slice_ns = slice_ns
+        self._state = np.zeros(STATE_WORDS, np.int64)
+        self._stop = False
+
+    def run(self, kernel: HostKernel, launch: KernelLaunch, params: Sequence[Region | int | float]) -> KernelOutcome:
+        """Raises KernelRefused when the launch does not fit the kernel, Interrupted after ``interrupt``."""
+        first, end = _blocks(kernel, launch)
+        args = _arguments(kernel, launch, params, self._state)
+        state, walker = self._state, self._walker
+        state[TRAP], state[SPENT] = NO_TRAP, 0
+        state[LIMIT] = _NO_LIMIT if launch.fuel is None else min(launch.fuel, _NO_LIMIT)
+        self._stop = False
+        walker.clear_stop()
+        walker.reserve(kernel.scratch_bytes)
+        size = end - first if not self.slice_ns else min(end - first, walker.threads * _CHUNKS)
+        while first < end and state[LIMIT] >= 0:
+            start = time.monotonic_ns()
+            self._slice(kernel.address, args, first, min(end, first + size))
+            first += size
+            took = max(1, time.monotonic_ns() - start)
+            if self.slice_ns:
+                size = int(max(1, min(size * _GROWTH, size * self.slice_ns / took)))
+        if self._stop:
+            raise Interrupted("the launch was stopped between two slices of its grid")
+        spent = int(state[SPENT])
+        out_of_fuel = kernel.options.meter and kernel.options.fuel and launch.fuel is not None and spent > launch.fuel
+        return KernelOutcome(spent, out_of_fuel, trap_of(int(state[TRAP])))
+
+    def _slice(self, address: int, args: Words, first: int, end: int) -> None:
+        """Blocks ``first`` to ``end`` in one phase."""
+        pieces = min(end - first, self._walker.threads * _CHUNKS)
+        marks = first + (end - first) * np.arange(pieces + 1, dtype=np.int64) // pieces
+        chunks = np.empty((pieces, 4), np.int64)
+        chunks[:, 0], chunks[:, 1], chunks[:, 2], chunks[:, 3] = address, args.ctypes.data, marks[:-1], marks[1:]
+        claims, phases = np.arange(pieces + 1, dtype=np.int64), np.array([0, pieces], np.int64)
+        self._walker.begin(claims.ctypes.data, chunks.ctypes.data)
+        if not self._walker.walk(phases.ctypes.data, 1):
+            self._stop = True
+            self._state[LIMIT] = -1
+
+    def interrupt(self) -> None:
+        """End the launch in progress soon."""
+        self._stop = True
+        self._state[LIMIT] = -1
+        self._walker.stop()
+
+
+def _blocks(kernel: HostKernel, launch: KernelLaunch) -> tuple[int, int]:
+    total = prod(launch.grid)
+    if min(launch.grid) < 1 or total > KERNEL_LIMITS.grid_blocks_max:
+        raise KernelRefused(f"a grid of {total} blocks, accepted are 1 to {KERNEL_LIMITS.grid_blocks_max}")
+    if launch.block != kernel.block or launch.dynamic_bytes != kernel.dynamic_bytes:
+        raise KernelRefused("the launch's shape of block or dynamic shared memory is not what the kernel was prepared for")
+    count = total - launch.first if launch.count is None else launch.count
+    if launch.first < 0 or count < 0 or launch.first + count > total:
+        raise KernelRefused(f"blocks {launch.first} to {launch.first + count} of {total}")
+    return launch.first, launch.first + count
+
+
+def _arguments(kernel: HostKernel, launch: KernelLaunch, params: Sequence[Region | int | float], state: Words) -> Words:
+    given = kernel.verified.kernel.params
+    if len(params) != len(given):
+        raise KernelRefused(f"the kernel has {len(given)} parameters, {len(params)} were given")
+    args = np.zeros(ARGS_FIXED + ARGS_PARAM * len(given), np.int64)
+    args[0] = state.ctypes.data
+    args[1:4] = launch.grid
+    for number, (param, value) in enumerate(zip(given, params, strict=True)):
+        at = ARGS_FIXED + ARGS_PARAM * number
+        if isinstance(param, BufferParam):
+            if not isinstance(value, tuple):
+                raise KernelRefused(f"parameter {number} must be a buffer")
+            args[at : at + 3] = value
+            args[at + 3] = param.access
+        else:
+            if isinstance(value, tuple):
+                raise KernelRefused(f"parameter {number} must be a number")
+            args[at] = scalar_bits(param, value)
+    return args
+
+
+_KINDS: Final = {
+    RegType.PRED: np.bool_, RegType.I16: np.int16, RegType.I32: np.int32, RegType.I64: np.int64, RegType.F16: np.float16,
+    RegType.F32: np.float32, RegType.F64: np.float64,
+}  # fmt: skip
+
+
+def scalar_bits(param: ScalarParam, value: int | float) -> int:
+    """The parameter's bits as its register holds them, as an i64."""
+    kind = RegType(param.reg_type)
+    if kind is RegType.PRED:
+        return int(bool(value))
+    if kind in (RegType.I16, RegType.I32, RegType.I64):
+        bits = int(value) & (1 << kind.bits) - 1
+        return bits - (bits >> 63 << 64)
+    if kind is RegType.BF16:
+        import ml_dtypes
+
+        return int(np.asarray(value, ml_dtypes.bfloat16).view(np.uint16))
+    return int(np.asarray(value, _KINDS[kind]).view(f"i{kind.bits // 8}"))

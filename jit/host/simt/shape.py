@@ -1,0 +1,256 @@
+"""Shapes: what is known, before any code runs, about how a register's value differs between the lanes of a gang.
+
+A value that is the same in all lanes, or differs by amounts that are constants, needs no vector: its lane 0 is kept. The difficult case is
+an index computed in 32 bits and widened: where the 32-bit number wraps in some lane the wide one does not, so the wide value is kept as
+``scale * widen(root + offsets) + rest``, which is exact always.
+
+May live here: the lattice and what ops make of it. May not: control flow, code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from jit.host.simt.gang import Gang
+from wis.kernel.model import Op, RegType, Space, Special
+from wis.kernel.ops import BY_CODE, Sig
+
+__all__ = ["Shape", "Same", "Steps", "Wide", "Vector", "SAME", "VECTOR", "join", "shape_of", "trailing_zeros", "Fact"]
+
+_WORD: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Same:
+    """One value in all lanes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """An integer: lane l's value is lane 0's plus ``offsets[l]`` (offsets[0] is 0; not all are), wrapping."""
+
+    offsets: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wide:
+    """An i64: ``scale * widen(root + offsets[l]) + rest`` with an i32 ``root`` and an i64 ``rest``, all wrapping; ``signed``: how the
+    32-bit sum is widened."""
+
+    offsets: tuple[int, ...]
+    scale: int
+    signed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """Any values."""
+
+
+Shape = Same | Steps | Wide | Vector
+SAME: Final = Same()
+VECTOR: Final = Vector()
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """What is known of a register: its shape, how many low bits are zero in lane 0 (in all lanes, but for Steps), its value if constant."""
+
+    shape: Shape
+    zeros: int
+    value: int | None = None
+
+
+def trailing_zeros(x: int) -> int:
+    return (x & -x).bit_length() - 1 if x else _WORD
+
+
+def steps(offsets: Sequence[int], bits: int) -> Shape:
+    """The shape of these differences from lane 0 at a width of ``bits``."""
+    half = 1 << bits - 1
+    first = offsets[0]
+    wrapped = tuple((x - first + half) % (2 * half) - half for x in offsets)
+    return Steps(wrapped) if any(wrapped) else SAME
+
+
+def join(a: Fact | None, b: Fact) -> Fact:
+    """What holds of a register that was either."""
+    if a is None:
+        return b
+    shape = a.shape if a.shape == b.shape else VECTOR
+    zeros = min(a.zeros, b.zeros)
+    if shape is VECTOR:
+        zeros = min(lane_zeros(a), lane_zeros(b))
+    return Fact(shape, zeros, a.value if a.value == b.value else None)
+
+
+def lane_zeros(fact: Fact) -> int:
+    """How many low bits are zero in every lane."""
+    if isinstance(fact.shape, Steps):
+        return min(fact.zeros, *(trailing_zeros(x) for x in fact.shape.offsets))
+    return fact.zeros
+
+
+def shape_of(op: Op, gang: Gang, kinds: Sequence[int], facts: Sequence[Fact]) -> Fact:
+    """What is known of the results of ``op``, whose operands are in ``facts``; ``kinds``: register types."""
+    row = BY_CODE[op.op]
+    out = RegType(kinds[op.outs[0]])
+    ins = [facts[r] for r in op.ins]
+    if row.sig is Sig.CONST:
+        return Fact(SAME, trailing_zeros(op.attrs[0]), op.attrs[0])
+    if row.sig is Sig.SPECIAL:
+        return _special(Special(op.attrs[0]), gang)
+    if row.sig in _MIXING:
+        return Fact(VECTOR, 0)
+    if row.sig in (Sig.LOAD, Sig.BYTES_LOAD):
+        same = isinstance(ins[0].shape, Same) and op.attrs[0] not in (Space.LOCAL, Space.ARENA)
+        return Fact(SAME if same else VECTOR, 0)
+    if row.sig in _COLLECTIVE:
+        return Fact(SAME if isinstance(ins[-1].shape, Same) else VECTOR, 0)
+    rule = _RULES.get(row.name)
+    if rule is not None and out in (RegType.I32, RegType.I64):
+        return rule(out.bits, *ins)
+    if all(isinstance(x.shape, Same) for x in ins):
+        return Fact(SAME, 0)
+    return Fact(VECTOR, 0)
+
+
+_MIXING: Final = frozenset({Sig.SHFL, Sig.MATCH_ANY, Sig.ATOM})
+_COLLECTIVE: Final = frozenset({Sig.VOTE, Sig.BALLOT, Sig.MATCH_ALL, Sig.REDUX})
+"""Ops whose result is one for all lanes of a mask; the mask is the last operand. (What match_all compares may differ.)"""
+
+
+def _special(which: Special, gang: Gang) -> Fact:
+    if which not in (Special.TID_X, Special.TID_Y, Special.TID_Z, Special.LANE, Special.WARP):
+        return Fact(SAME, 0)
+    offsets = gang.pattern(which)
+    if offsets is None:
+        return Fact(VECTOR, 0)
+    bases = gang.numbers(which)[:: gang.lanes]
+    return Fact(steps(offsets, 32), min(trailing_zeros(b) for b in bases))
+
+
+# --- integer arithmetic, one rule an op: (width, operands) -> what is known
+def _add(bits: int, a: Fact, b: Fact, sign: int = 1) -> Fact:
+    zeros = min(a.zeros, b.zeros)
+    match a.shape, b.shape:
+        case Same(), Same():
+            return Fact(SAME, zeros)
+        case (Steps(k), Same()):
+            return Fact(Steps(k), zeros)
+        case (Same(), Steps(k)):
+            return Fact(steps([sign * x for x in k], bits), zeros)
+        case (Steps(j), Steps(k)):
+            return Fact(steps([x + sign * y for x, y in zip(j, k, strict=True)], bits), zeros)
+        case (Wide(), Same()):
+            return Fact(a.shape, zeros)
+        case (Same(), Wide(k, scale, signed)):
+            return Fact(Wide(k, sign * scale, signed), zeros)
+    return Fact(VECTOR, min(lane_zeros(a), lane_zeros(b)))
+
+
+def _sub(bits: int, a: Fact, b: Fact) -> Fact:
+    return _add(bits, a, b, -1)
+
+
+def _times(bits: int, a: Fact, by: int) -> Fact:
+    zeros = min(_WORD, a.zeros + trailing_zeros(by))
+    match a.shape:
+        case Steps(k):
+            return Fact(steps([x * by for x in k], bits), zeros)
+        case Wide(k, scale, signed):
+            return Fact(Wide(k, scale * by, signed), zeros) if by and abs(scale * by) < 1 << 31 else Fact(VECTOR, zeros)
+    return Fact(a.shape, zeros)
+
+
+def _mul(bits: int, a: Fact, b: Fact) -> Fact:
+    if b.value is not None:
+        return _times(bits, a, b.value)
+    if a.value is not None:
+        return _times(bits, b, a.value)
+    both = isinstance(a.shape, Same) and isinstance(b.shape, Same)
+    return Fact(SAME if both else VECTOR, min(_WORD, lane_zeros(a) + lane_zeros(b)))
+
+
+def _shl(bits: int, a: Fact, b: Fact) -> Fact:
+    if b.value is not None and 0 <= b.value < bits:
+        return _times(bits, a, 1 << b.value)
+    both = isinstance(a.shape, Same) and isinstance(b.shape, Same)
+    return Fact(SAME if both else VECTOR, lane_zeros(a))
+
+
+def _shr(bits: int, a: Fact, b: Fact) -> Fact:
+    """Lanes keep their distance when lane 0 has only zeros where it is shifted."""
+    by = b.value
+    if isinstance(a.shape, Same) and isinstance(b.shape, Same):
+        return Fact(SAME, max(0, a.zeros - by) if by is not None and by >= 0 else 0)
+    if isinstance(a.shape, Steps) and by is not None and 0 < by < bits and a.zeros >= by and _inside(a):
+        return Fact(steps([x >> by for x in a.shape.offsets], bits), min(a.zeros - by, _WORD))
+    return Fact(VECTOR, 0)
+
+
+def _inside(a: Fact) -> bool:
+    """Whether the lanes' offsets only fill bits that are zero in lane 0."""
+    return isinstance(a.shape, Steps) and all(0 <= x < 1 << a.zeros for x in a.shape.offsets)
+
+
+def _and(bits: int, a: Fact, b: Fact) -> Fact:
+    if a.value is not None:
+        a, b = b, a
+    if isinstance(a.shape, Same) and isinstance(b.shape, Same):
+        return Fact(SAME, max(a.zeros, b.zeros))
+    if isinstance(a.shape, Steps) and b.value is not None and _inside(a):
+        offsets = [x & b.value for x in a.shape.offsets]
+        base_zeros = max(a.zeros, trailing_zeros(b.value))
+        return Fact(steps(offsets, bits), _WORD if 0 <= b.value < 1 << a.zeros else base_zeros)
+    return Fact(VECTOR, max(lane_zeros(a), lane_zeros(b)))
+
+
+def _or(bits: int, a: Fact, b: Fact) -> Fact:
+    if a.value is not None:
+        a, b = b, a
+    zeros = min(lane_zeros(a), lane_zeros(b))
+    if isinstance(a.shape, Same) and isinstance(b.shape, Same):
+        return Fact(SAME, min(a.zeros, b.zeros))
+    if isinstance(a.shape, Steps) and b.value is not None and _inside(a):
+        disjoint = all(x & b.value == 0 for x in a.shape.offsets) and b.value >= 0
+        return Fact(a.shape, min(a.zeros, b.zeros)) if disjoint else Fact(VECTOR, zeros)
+    return Fact(VECTOR, zeros)
+
+
+def _widen(signed: bool) -> Callable[[int, Fact], Fact]:
+    def rule(bits: int, a: Fact) -> Fact:
+        if isinstance(a.shape, Steps) and bits == 64:
+            return Fact(Wide(a.shape.offsets, 1, signed), min(lane_zeros(a), 31))
+        return Fact(SAME if isinstance(a.shape, Same) else VECTOR, min(lane_zeros(a), 15))
+
+    return rule
+
+
+def _narrow(bits: int, a: Fact) -> Fact:
+    match a.shape:
+        case Steps(k):
+            return Fact(steps(k, bits), a.zeros)
+        case Wide(k, scale, _) if bits == 32:
+            return Fact(steps([scale * x for x in k], bits), a.zeros)
+        case Same():
+            return Fact(SAME, a.zeros)
+    return Fact(VECTOR, lane_zeros(a))
+
+
+def _mov(bits: int, a: Fact) -> Fact:
+    return a
+
+
+def _sel(bits: int, p: Fact, a: Fact, b: Fact) -> Fact:
+    if isinstance(p.shape, Same) and a.shape == b.shape:
+        return Fact(a.shape, min(a.zeros, b.zeros))
+    return Fact(VECTOR, min(lane_zeros(a), lane_zeros(b)))
+
+
+_RULES: Final[dict[str, Callable[..., Fact]]] = {
+    "add": _add, "sub": _sub, "mul": _mul, "shl": _shl, "shr_u": _shr, "shr_s": _shr, "and": _and, "or": _or, "sext": _widen(True),
+    "zext": _widen(False), "narrow": _narrow, "mov": _mov, "sel": _sel,
+}  # fmt: skip

@@ -1,0 +1,228 @@
+"""Ops in which the lanes of a warp see each other; a gang is a warp here.
+
+May live here: shuffles, votes, matches, folds. May not: who runs when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from jit.host.emit.code import Code
+from jit.host.simt.registers import Registers, vector_constant
+from wis.kernel.model import WARP, Atomic, Op, Shuffle, Vote
+from wis.kernel.ops import BY_CODE, Sig
+
+__all__ = ["WARP_OPS", "Warp"]
+
+_IOTA: Final = vector_constant("i32", range(WARP))
+
+
+class Warp:
+    """Emits warp ops; ``there``: the lanes that run, as an i32."""
+
+    def __init__(self, code: Code, registers: Registers) -> None:
+        self.code, self.regs, self.v, self.one = code, registers, registers.v, registers.one
+        self.there = "-1"
+
+    def emit(self, op: Op) -> None:
+        WARP_OPS[BY_CODE[op.op].sig](self, op)
+
+    def _bits(self, lanes: str) -> str:
+        return self.code.value(f"bitcast <{WARP} x i1> {lanes} to i32")
+
+    def _members(self, r: int) -> tuple[bool, str]:
+        """Whether all lanes have one mask, and members: a scalar, or a vector."""
+        if self.regs.is_same(r):
+            return True, self.one.op("and", "i32", self.regs.scalar(r), self.there)
+        return False, self.v.op("and", "i32", self.regs.vector(r), self.v.splat("i32", self.there))
+
+    def _holds(self, r: int) -> str:
+        """The running lanes whose predicate holds, as an i32."""
+        return self.one.op("and", "i32", self._bits(self.regs.vector(r)), self.there)
+
+    def shfl(self, op: Op) -> None:
+        """A constant permutation is one; any other goes through memory."""
+        regs, v, code = self.regs, self.v, self.code
+        value, kind = regs.vector(op.ins[0]), regs.llvm(op.ins[0])
+        b, c = regs.fact(op.ins[1]).value, regs.fact(op.ins[2]).value
+        if b is not None and c is not None:
+            source, inside = _sources(Shuffle(op.attrs[0]), b & 31, c)
+            order = vector_constant("i32", source)
+            moved = code.value(f"shufflevector {v.type(kind)} {value}, {v.type(kind)} poison, <{WARP} x i32> {order}")
+            fits = vector_constant("i1", inside)
+            if self.there != "-1":
+                sources = code.value(f"shufflevector <{WARP} x i1> {self._there()}, <{WARP} x i1> poison, <{WARP} x i32> {order}")
+                fits = v.op("and", "i1", fits, sources)
+        else:
+            index, fits = self._computed(op)
+            slot = regs.variable("%shuffle", f"[{WARP} x i64]")
+            code.do(f"store {v.type(kind)} {value}, ptr {slot}, align 8")
+            pointers = code.value(f"getelementptr {kind}, ptr {slot}, {v.type('i32')} {index}")
+            name = f"llvm.masked.gather.{v.suffix(kind)}.v{WARP}p0"
+            size = 8 if kind in ("i64", "double") else 4
+            args = (v.type("ptr"), pointers), ("i32", str(size)), (v.type("i1"), v.const("i1", 1)), (v.type(kind), "zeroinitializer")
+            moved = code.call(v.type(kind), name, *args)
+            if self.there != "-1":
+                there = self.v.splat("i32", self.there)
+                bit = v.op("and", "i32", v.op("lshr", "i32", there, index), v.const("i32", 1))
+                fits = v.op("and", "i1", fits, v.compare("icmp ne", "i32", bit, v.const("i32", 0)))
+        if self.there == "-1" and b is not None and c is not None and all(_sources(Shuffle(op.attrs[0]), b & 31, c)[1]):
+            regs.put_vector(op.outs[0], moved)
+        else:
+            regs.put_vector(op.outs[0], v.select(kind, fits, moved, value))
+        regs.put_vector(op.outs[1], fits)
+
+    def _there(self) -> str:
+        return self.code.value(f"bitcast i32 {self.there} to <{WARP} x i1>")
+
+    def _computed(self, op: Op) -> tuple[str, str]:
+        """Source lanes and whether they are in range, by the arithmetic of shfl.sync."""
+        v, regs = self.v, self.regs
+        by = v.op("and", "i32", regs.vector(op.ins[1]), v.const("i32", 31))
+        c = regs.vector(op.ins[2])
+        clamp = v.op("and", "i32", c, v.const("i32", 31))
+        segment = v.op("and", "i32", v.op("lshr", "i32", c, v.const("i32", 8)), v.const("i32", 31))
+        outside = v.op("xor", "i32", segment, v.const("i32", -1))
+        least = v.op("and", "i32", _IOTA, segment)
+        most = v.op("or", "i32", least, v.op("and", "i32", clamp, outside))
+        mode = Shuffle(op.attrs[0])
+        if mode is Shuffle.UP:
+            source = v.op("sub", "i32", _IOTA, by)
+            inside = v.compare("icmp sge", "i32", source, most)
+        else:
+            if mode is Shuffle.IDX:
+                source = v.op("or", "i32", least, v.op("and", "i32", by, outside))
+            else:
+                source = v.op("add" if mode is Shuffle.DOWN else "xor", "i32", _IOTA, by)
+            inside = v.compare("icmp sle", "i32", source, most)
+        index = v.op("and", "i32", v.select("i32", inside, source, _IOTA), v.const("i32", 31))
+        return index, inside
+
+    def vote(self, op: Op) -> None:
+        same, members = self._members(op.ins[1])
+        lanes = self.one if same else self.v
+        holds = lanes.op("and", "i32", lanes.splat("i32", self._holds(op.ins[0])), members)
+        none = lanes.compare("icmp eq", "i32", holds, lanes.const("i32", 0))
+        every = lanes.compare("icmp eq", "i32", holds, members)
+        mode = Vote(op.attrs[0])
+        if mode is Vote.ANY:
+            result = lanes.op("xor", "i1", none, lanes.const("i1", 1))
+        else:
+            result = every if mode is Vote.ALL else lanes.op("or", "i1", none, every)
+        self._put(op.outs[0], same, result)
+
+    def _put(self, r: int, same: bool, value: str) -> None:
+        if same:
+            self.regs.put_scalar(r, value)
+        else:
+            self.regs.put_vector(r, value)
+
+    def ballot(self, op: Op) -> None:
+        same, members = self._members(op.ins[1])
+        lanes = self.one if same else self.v
+        self._put(op.outs[0], same, lanes.op("and", "i32", lanes.splat("i32", self._holds(op.ins[0])), members))
+
+    def activemask(self, op: Op) -> None:
+        self.regs.put_scalar(op.outs[0], self.there)
+
+    def match_any(self, op: Op) -> None:
+        """For each lane the lanes that have its value."""
+        v, code, regs = self.v, self.code, self.regs
+        kind, value = regs.llvm(op.ins[0]), regs.vector(op.ins[0])
+        result = "zeroinitializer"
+        for lane in range(WARP):
+            one = code.value(f"extractelement {v.type(kind)} {value}, i32 {lane}")
+            bits = self._bits(v.compare("icmp eq", kind, value, v.splat(kind, one)))
+            result = code.value(f"insertelement {v.type('i32')} {result}, i32 {bits}, i32 {lane}")
+        same, members = self._members(op.ins[1])
+        regs.put_vector(op.outs[0], v.op("and", "i32", result, v.splat("i32", members) if same else members))
+
+    def match_all(self, op: Op) -> None:
+        """The lowest member's value is compared with all."""
+        v, code, regs, one = self.v, self.code, self.regs, self.one
+        kind, value = regs.llvm(op.ins[0]), regs.vector(op.ins[0])
+        same, members = self._members(op.ins[1])
+        if same:
+            equal = self._equal_to_first(kind, value, members)
+            alike = one.compare("icmp eq", "i32", one.op("and", "i32", equal, members), members)
+            regs.put_scalar(op.outs[0], one.select("i32", alike, members, "0"))
+            regs.put_scalar(op.outs[1], alike)
+            return
+        equals = "zeroinitializer"
+        for lane in range(WARP):
+            mine = code.value(f"extractelement {v.type('i32')} {members}, i32 {lane}")
+            equals = code.value(f"insertelement {v.type('i32')} {equals}, i32 {self._equal_to_first(kind, value, mine)}, i32 {lane}")
+        alikes = v.compare("icmp eq", "i32", v.op("and", "i32", equals, members), members)
+        regs.put_vector(op.outs[0], v.select("i32", alikes, members, v.const("i32", 0)))
+        regs.put_vector(op.outs[1], alikes)
+
+    def _equal_to_first(self, kind: str, value: str, members: str) -> str:
+        code, v = self.code, self.v
+        lane = code.value(f"and i32 {code.call('i32', 'llvm.cttz.i32', ('i32', members), ('i1', 'false'))}, 31")
+        first = code.value(f"extractelement {v.type(kind)} {value}, i32 {lane}")
+        return self._bits(v.compare("icmp eq", kind, value, v.splat(kind, first)))
+
+    def redux(self, op: Op) -> None:
+        """All members' values by one reduction where there is one mask; lane by lane elsewhere."""
+        v, code, regs = self.v, self.code, self.regs
+        function, signed = Atomic(op.attrs[0]), bool(op.attrs[1])
+        name, neutral = _FOLD[function]
+        if function in (Atomic.MIN, Atomic.MAX):
+            name, neutral = f"{'s' if signed else 'u'}{name}", _LIMITS[function, signed]
+        value = regs.vector(op.ins[0])
+        same, members = self._members(op.ins[1])
+
+        def fold(mask: str) -> str:
+            chosen = code.value(f"bitcast i32 {mask} to <{WARP} x i1>")
+            picked = v.select("i32", chosen, value, v.const("i32", neutral))
+            return code.call("i32", f"llvm.vector.reduce.{name}.v{WARP}i32", (v.type("i32"), picked))
+
+        if same:
+            regs.put_scalar(op.outs[0], fold(members))
+            return
+        result = "zeroinitializer"
+        for lane in range(WARP):
+            mine = code.value(f"extractelement {v.type('i32')} {members}, i32 {lane}")
+            result = code.value(f"insertelement {v.type('i32')} {result}, i32 {fold(mine)}, i32 {lane}")
+        regs.put_vector(op.outs[0], result)
+
+
+_FOLD: Final = {
+    Atomic.ADD: ("add", 0),
+    Atomic.AND: ("and", -1),
+    Atomic.OR: ("or", 0),
+    Atomic.XOR: ("xor", 0),
+    Atomic.MIN: ("min", 0),
+    Atomic.MAX: ("max", 0),
+}
+_LIMITS: Final = {(Atomic.MIN, True): (1 << 31) - 1, (Atomic.MIN, False): -1, (Atomic.MAX, True): -(1 << 31), (Atomic.MAX, False): 0}
+
+
+def _sources(mode: Shuffle, by: int, c: int) -> tuple[list[int], list[int]]:
+    """The source of each lane and whether it is in range (1 or 0), for constant operands."""
+    clamp, segment = c & 31, c >> 8 & 31
+    source, inside = [], []
+    for lane in range(WARP):
+        least = lane & segment
+        most = least | clamp & ~segment
+        if mode is Shuffle.UP:
+            j = lane - by
+            fits = j >= most
+        else:
+            j = {Shuffle.DOWN: lane + by, Shuffle.BFLY: lane ^ by, Shuffle.IDX: least | by & ~segment & 31}[mode]
+            fits = j <= most
+        source.append((j if fits else lane) & 31)
+        inside.append(int(fits))
+    return source, inside
+
+
+WARP_OPS: Final[dict[Sig, Callable[[Warp, Op], None]]] = {
+    Sig.SHFL: Warp.shfl,
+    Sig.VOTE: Warp.vote,
+    Sig.BALLOT: Warp.ballot,
+    Sig.MATCH_ANY: Warp.match_any,
+    Sig.MATCH_ALL: Warp.match_all,
+    Sig.ACTIVEMASK: Warp.activemask,
+    Sig.REDUX: Warp.redux,
+}
