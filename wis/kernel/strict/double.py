@@ -12,7 +12,7 @@ from wis.kernel.model import RegType
 from wis.kernel.strict.parts import INF, NAN, horner, numbers
 from wis.kernel.strict.trace import Value, bits, fma, real, sel
 
-__all__ = ["exp", "exp2", "log", "log2", "tanh", "sigmoid", "exp_near"]
+__all__ = ["exp", "exp2", "log", "log2", "tanh", "sigmoid", "exp_near", "log_near"]
 
 _ROUND: Final = 1.5 * 2**52
 _SQRT_HALF: Final = 0x3FE6A09E00000000
@@ -46,6 +46,8 @@ _LOG: Final = numbers(
     "0x1.0fbcf27285090p-3 0x1.0c14b930bef7fp-3"
 )
 """(log((1 + s) / (1 - s)) / s - 2) / s**2 in s**2 for |s| <= 0.1716, as a part of s: 2^-59.7."""
+_LOG_NEAR: Final = numbers("0x1.5555554b9b775p-1 0x1.9999ebf1ca4e6p-2 0x1.245c01e14555ep-2 0x1.dddcc6b8b87d7p-3")
+"""The same, as a part of s: 2^-34.8."""
 _TANH: Final = numbers(
     "-0x1.5555555555555p-2 0x1.1111111111032p-3 -0x1.ba1ba1b9fec84p-5 0x1.664f487713373p-6 -0x1.226e32f00cf0cp-7 0x1.d6d339333f329p-9 "
     "-0x1.7d97cfd138c28p-10 0x1.34c5a8a996cd4p-11 -0x1.ec1091436eb2ap-13 0x1.64fd88e9900a4p-14 -0x1.59a834187ce22p-16"
@@ -124,6 +126,17 @@ def _parts(x: Value) -> tuple[Value, Value, Value, Value]:
     z = s * s
     half = f * f * 0.5
     return i, f, half, s * (half + z * horner(z, _LOG))
+
+
+def log_near(x: Value) -> Value:
+    """log(x) within 2^-34 of the larger of 1 and it, and of it near 1, for x that is neither subnormal nor infinite."""
+    whole = bits(x)
+    e = (whole - _SQRT_HALF) & _EXPONENT
+    i = (e >> 52).to("narrow", RegType.I32).to("s2f", RegType.F64)
+    f = real(whole - e) - 1.0
+    s = f / (f + 2.0)
+    z = s * s
+    return fma(i, _LN2[0], fma(s * z, horner(z, _LOG_NEAR), s + s))
 
 
 def _edges(x: Value, y: Value) -> Value:
