@@ -69,6 +69,10 @@ def choose(routine: Routine) -> dict[Register, RegType]:
                 if register.type not in BITS:
                     raise PtxError(ins.line, f"registers of type .{register.type} are not supported")
                 seen[register] = BITS[register.type]
+        for arg in ins.args:
+            if isinstance(arg, Address) and isinstance(arg.base, Register):
+                registers.remove(arg.base)
+                votes.vote(arg.base, INTEGER[max(16, seen[arg.base])])
         _ballot(votes, seen, ins, registers)
     return {
         register: FIXED[register.type] if register.type in FIXED else _elected(votes, register, bits) for register, bits in seen.items()
@@ -93,7 +97,7 @@ def _ballot(votes: _Votes, seen: dict[Register, int], ins: Instruction, register
     if ins.op in _INDIFFERENT or not ins.mods:
         kind = _FLOATS.get(ins.mods[-1]) if ins.mods else None
         if kind is not None:
-            _vote_type(votes, seen, [r for arg in ins.args if not isinstance(arg, Address) for r in _registers(arg)], ins.mods[-1], 1)
+            _vote_type(votes, seen, registers, ins.mods[-1], 1)
         return
     if ins.op in _SAME and not any(isinstance(arg, Vector) for arg in ins.args):
         _same(votes, ins, [r for r in registers if r.type != "pred"][: 3 if ins.op == "selp" else 2])

@@ -106,21 +106,28 @@ def _load(low: Lowering, ins: Instruction) -> None:
     if any(m.partition("::")[0] == "param" for m in mods) and _load_param(low, ins):
         return
     type_ = mods[-1]
-    held: list[int] = []
-    dtype = DType.U8
-    for item in _items(low, ins.args[0], mods):
-        register, dtype_ = element(low, type_, item)
-        if held and dtype_ is not dtype:  # registers of one vector that ended up with different types
-            register, dtype_ = INTEGER[BITS[type_]], dtype if dtype not in _EXACT.values() else _UNSIGNED[BITS[type_]]
-            if dtype_ is not dtype:
-                raise low.fail("registers of one vector have different types")
-        dtype = dtype_
-        held.append(low.write(item, register))
+    items = _items(low, ins.args[0], mods)
+    where = address(low, ins.args[1])
+    kinds = _alike([element(low, type_, item) for item in items if not _dropped(item)], type_)
+    one = kinds[0] if kinds else element(low, type_, items[0])
+    held = [low.write(item, kinds.pop(0)[0] if not _dropped(item) else one[0]) for item in items]
     space = Space.LOCAL if "param" in mods else space_of(mods)
-    access(low, "load", space, address(low, ins.args[1]), held, dtype, _flags(mods))
+    access(low, "load", space, where, held, one[1], _flags(mods))
     if "acquire" in mods:
         low.settle()
         _fence(low, mods)
+
+
+def _dropped(item: Operand) -> bool:
+    return isinstance(item, Name) and item.text == "_"
+
+
+def _alike(kinds: list[tuple[RegType, DType]], type_: str) -> list[tuple[RegType, DType]]:
+    """One element type for all registers of a vector: bits where they differ."""
+    if len({dtype for _, dtype in kinds}) <= 1:
+        return kinds
+    whole = INTEGER[BITS[type_]], _UNSIGNED[BITS[type_]]
+    return [whole if register in _EXACT else (register, whole[1]) for register, _ in kinds]
 
 
 def _load_param(low: Lowering, ins: Instruction) -> bool:

@@ -67,6 +67,15 @@ def resolve(scene: Scene, codes: list[Code]) -> Places:
     return analysis.places
 
 
+def _makers(code: Code) -> dict[int, list[Node]]:
+    """By register, the ops that write it."""
+    found: dict[int, list[Node]] = {}
+    for node in code.nodes():
+        for register in node.outs:
+            found.setdefault(register, []).append(node)
+    return found
+
+
 class _Analysis:
     def __init__(self, scene: Scene, codes: list[Code]) -> None:
         self.scene, self.codes = scene, codes
@@ -102,13 +111,64 @@ class _Analysis:
                 found.add(held[node.ins[0]])
         return {number for number in found if params[number].nbytes < 0}
 
+    def _led_to_accesses(self) -> set[int]:
+        """Arguments that choices or memory stand between and an access: those that an address is copied, chosen or moved from, and, where
+        addresses are loaded out of memory, those that are stored whole."""
+        makers = [_makers(code) for code in self.codes]
+        callers: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        for k, number, ins, outs in self._calls():
+            callee = self.codes[number + 1]
+            for target, source in zip(callee.ins, ins, strict=True):
+                callers.setdefault((number + 1, target), []).append((k, source))
+            for target, source in zip(outs, callee.outs, strict=True):
+                callers.setdefault((k, target), []).append((number + 1, source))
+        todo = [
+            (k, node.ins[0])
+            for k, code in enumerate(self.codes)
+            for node in code.nodes()
+            if (node.name in _ACCESSES and self.states[k][node.ins[0]] < 0) or node.name in ("to_generic", "from_generic")
+        ]
+        found: set[int] = set()
+        seen: set[tuple[int, int]] = set()
+        loaded = False
+        while todo:
+            at = todo.pop()
+            if at in seen:
+                continue
+            seen.add(at)
+            todo += callers.get(at, ())
+            for node in makers[at[0]].get(at[1], ()):
+                loaded |= node.name == "load"
+                if node.name == "argument":
+                    found.add(node.attrs[0])
+                else:
+                    todo += [(at[0], register) for register in self._carriers(node, makers[at[0]])]
+        return found | self._stored_whole(makers[0]) if loaded else found
+
+    @staticmethod
+    def _carriers(node: Node, makers: dict[int, list[Node]]) -> list[int]:
+        """The operands that an address comes from."""
+        if node.name == "sel":
+            return node.ins[1:]
+        if node.name in ("mov", "to_generic", "from_generic"):
+            return node.ins
+        if node.name in ("add", "sub"):
+            first, second = node.ins
+            scaled = any(maker.name not in ("argument", "mov", "sel", "add", "load", "symbol", "addr") for maker in makers.get(first, ()))
+            return [second] if scaled and node.name == "add" else [first]
+        return []
+
+    def _stored_whole(self, makers: dict[int, list[Node]]) -> set[int]:
+        values = [register for node in self.codes[0].nodes() if node.name == "store" for register in node.ins[1:]]
+        return {node.attrs[0] for register in values for node in makers.get(register, ()) if node.name == "argument"}
+
     # -- the fixed point -------------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """To states under which every address has a place, giving up separateness where it is in the way."""
         self.pointers = set(self.candidates)
         self._solve()
-        used = {memory.argument for memory in self._accessed() if memory.argument >= 0}
+        used = {memory.argument for memory in self._accessed() if memory.argument >= 0} | self._led_to_accesses()
         pointers = self.certain | (used & self.candidates)
         if pointers != self.pointers:
             self.pointers = pointers
