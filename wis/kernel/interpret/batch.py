@@ -224,8 +224,9 @@ def _store_element(run: _Here, step: Step) -> None:
 
 
 def _load(run: _Here, step: Step) -> None:
-    space, which, dtype, count, displacement, _ = step.op.attrs
-    found = run.memory.load(run.access(step), (space, which, dtype), run.full(step.op.ins[0]), displacement, count, NUMPY[step.types[0]])
+    space, which, dtype, _, displacement, _ = step.op.attrs
+    targets = [NUMPY[t] for t in step.types]
+    found = run.memory.load(run.access(step), (space, which, dtype), run.full(step.op.ins[0]), displacement, targets)
     run.values.update(zip(step.op.outs, found, strict=True))
 
 

@@ -142,13 +142,13 @@ class Memory:
         if len(place):
             yield region, chosen, region.index(place, itemsize, threads)
 
-    def load(self, access: Access, typed: Typed, offset: Array, displacement: int, count: int, target: np.dtype[Any]) -> list[Array]:
-        """``count`` elements side by side at each offset, as registers of type ``target``."""
-        results = [np.zeros(len(offset), target) for _ in range(count)]
-        for region, chosen, index in self.parts(access, typed, offset, displacement, count, int(Rights.READ)):
+    def load(self, access: Access, typed: Typed, offset: Array, displacement: int, targets: Sequence[np.dtype[Any]]) -> list[Array]:
+        """Elements side by side at each offset, one for each of ``targets``, the registers' types."""
+        results = [np.zeros(len(offset), target) for target in targets]
+        for region, chosen, index in self.parts(access, typed, offset, displacement, len(targets), int(Rights.READ)):
             elements = region.elements(typed[2])
             for k, result in enumerate(results):
-                found = _read(elements[index + k], typed[2], target)
+                found = _read(elements[index + k], typed[2], result.dtype)
                 if chosen is None:
                     results[k] = found
                 else:
