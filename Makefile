@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test lint setup bench conformance fuzz test-torch clean
+.PHONY: help demo test lint setup bench strict-ulp conformance fuzz test-torch clean
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
@@ -37,6 +37,10 @@ lint: $(STAMP).dev ## ruff, mypy, layers
 bench: $(STAMP).dev ## ratios beside local torch, in one run; results go to docs/benchmarks.md
 	$(BIN)/pip install --quiet --no-deps rgpu==0.1.1
 	$(BIN)/python -m benchmarks
+
+strict-ulp: $(STAMP).dev ## how far strict functions are from the truth, all f32 values; about an hour (docs/strict-math.md)
+	$(BIN)/python -m tests.property.strict_ulp
+	$(BIN)/python -m tests.property.strict_ulp --type f64
 
 conformance: $(STAMP).dev ## torch's own operator database on our device; results go to docs/conformance.md
 	$(BIN)/python -m tests.conformance --backend host
