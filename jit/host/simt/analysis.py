@@ -17,7 +17,7 @@ from jit.host.simt.gang import Gang
 from jit.host.simt.shape import SAME, VECTOR, Fact, Same, Vector, join, lane_zeros, shape_of
 from wis.kernel.model import Bar, Cbr, Kernel, Ret, Switch, Sync, Terminator, successors
 
-__all__ = ["Analysis", "analyse", "bits_of", "splits", "terminator_reads", "waits"]
+__all__ = ["Analysis", "analyse", "bits_of", "judged", "splits", "terminator_reads", "waits"]
 
 _STEPS_MAX: Final = 400_000
 """Work on where lanes wait after which the simplest answer is taken."""
@@ -131,7 +131,7 @@ def _pending(kernel: Kernel, facts: Sequence[Fact | None]) -> tuple[list[int], i
     succ = [successors(block.end) for block in kernel.blocks]
     ends = [block.end for block in kernel.blocks]
     inside = (1 << n) - 1
-    mixed = 0
+    mixed = sum(1 << b for b in range(n) if waits(ends[b])) if judged(kernel) else 0
     steps_left = _STEPS_MAX
     changed = True
     while changed:
@@ -162,7 +162,7 @@ def _pending(kernel: Kernel, facts: Sequence[Fact | None]) -> tuple[list[int], i
                 for s in succ[b]:
                     _arrive_any(there | 1 << s, there & (1 << s) - 1 | 1 << s, arrive)
         released = sum({1 << successors(ends[b])[0] for b in bits_of(mixed)})
-        parked = sum(1 << n + b for b in bits_of(mixed)) if _partial(kernel) else 0
+        parked = sum(1 << n + b for b in bits_of(mixed)) if judged(kernel) else 0
         _arrive_any(released | parked, released, arrive)
     return pending, mixed
 
@@ -175,7 +175,7 @@ def _anywhere(kernel: Kernel) -> tuple[list[int], int]:
     return [everywhere & ~((2 << b) - 1) for b in range(n)], mixed
 
 
-def _partial(kernel: Kernel) -> bool:
+def judged(kernel: Kernel) -> bool:
     """Whether some threads of a block may be let go on while others wait at another barrier: not while there is one barrier for all."""
     return any(isinstance(block.end, Sync) and (block.end.count >= 0 or block.end.barrier) for block in kernel.blocks)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jit.host.emit.code import Code
-from jit.host.simt.analysis import Analysis, bits_of, splits, waits
+from jit.host.simt.analysis import Analysis, bits_of, judged, splits, waits
 from jit.host.simt.registers import Registers
 from jit.host.simt.runtime import LIMIT
 from wis.kernel.model import Bar, Cbr, Kernel, Ret, Switch, Sync, successors
@@ -31,6 +31,7 @@ class Control:
         self.entry_mask: str | None = None
         self.active = "-1"
         self._limited = limited
+        self._judged = judged(kernel)
         self._tracked = analysis.mixed << self.n
         for p in analysis.pending:
             self._tracked |= p
@@ -86,18 +87,45 @@ class Control:
         if isinstance(end, Ret):
             self._next(b, (), None)
         elif waits(end):
+            self._arrive(end)
             assert isinstance(end, (Bar, Sync))
             if self.analysis.mixed >> b & 1:
+                self._keep_counts(b, end)
                 self._pend(b, self.n + b, self.active)
                 self._next(b, (), None)
             else:
                 self._out(f"wait{b}")
+        elif isinstance(end, Sync):
+            self._arrive(end)
+            self._go(b, end.target)
         elif splits(end, self.analysis.facts):
             self._split(b, end)  # type: ignore[arg-type]  # only these split
         elif len(targets) == 1:
             self._go(b, targets[0])
         else:
             self._choose(b, end)  # type: ignore[arg-type]  # the others have one target
+
+    def _arrive(self, end: Bar | Sync) -> None:
+        """Count who arrives at a barrier, where that matters, and keep the count that they give."""
+        if not self._judged:
+            return
+        code, number = self.code, end.barrier if isinstance(end, Sync) else 0
+        at = code.gep("i64", "%arrivals", str(number))
+        code.do(f"store i64 {code.add(code.value(f'load i64, ptr {at}'), self.how_many())}, ptr {at}")
+
+    def counts(self, b: int) -> str:
+        """The variable with the counts that lanes gave which wait at the end of block b."""
+        return self.regs.variable(f"%counts{b}", f"<{self.lanes} x i32>")
+
+    def _keep_counts(self, b: int, end: Bar | Sync) -> None:
+        if not isinstance(end, Sync) or end.count < 0:
+            return
+        code, kind, name = self.code, f"<{self.lanes} x i32>", self.counts(b)
+        given = self.regs.vector(end.count)
+        if self.regs.mask is not None:
+            before = code.value(f"load {kind}, ptr {name}")
+            given = code.value(f"select <{self.lanes} x i1> {self.regs.mask}, {kind} {given}, {kind} {before}")
+        code.do(f"store {kind} {given}, ptr {name}")
 
     def _choose(self, b: int, end: Cbr | Switch) -> None:
         """All running lanes go one way."""
@@ -176,11 +204,11 @@ class Control:
     def chain_released(self, targets: Sequence[int], lanes: dict[int, str]) -> None:
         """Go on behind barriers, at the least of the blocks that have lanes (bits in ``lanes``)."""
         code = self.code
-        for target in targets[:-1]:
+        for target in targets:
             on = code.fresh("more")
             code.fork(code.value(f"icmp ne {self.word} {lanes[target]}, 0"), f"b{target}", on)
             code.label(on)
-        code.branch(f"b{targets[-1]}")
+        code.branch("stuck")
 
     def _enter_from(self, b: int, target: int) -> None:
         """Branch; on the way back, look at the limit."""

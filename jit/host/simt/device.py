@@ -52,6 +52,7 @@ class HostKernels:
             for number, value in enumerate(params)
         ]
         with self._lock:
+            self.runner.begin()
             return self.runner.run(prepared, launch, given)
 
     def close(self) -> None:

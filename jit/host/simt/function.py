@@ -13,16 +13,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from jit.errors import KernelRefused
 from jit.host.emit.code import Code
-from jit.host.simt.analysis import Analysis, analyse, bits_of, waits
+from jit.host.simt.analysis import Analysis, analyse, bits_of, judged, waits
 from jit.host.simt.atomics import atomic, helper_text
 from jit.host.simt.control import Control
 from jit.host.simt.gang import Gang, gang_of
 from jit.host.simt.memory import Memory, Region, access_of
 from jit.host.simt.ops import value_of
 from jit.host.simt.registers import LLVM, Registers, literal_bits, vector_constant
-from jit.host.simt.runtime import DECLARATIONS, ENVIRONMENT_WORDS, LIMIT, SPENT
+from jit.host.simt.runtime import DECLARATIONS, ENVIRONMENT_WORDS, JUDGE_WORDS, LIMIT, SPENT
 from jit.host.simt.shape import Vector, Wide
 from jit.host.simt.warp import WARP_OPS, Warp
 from jit.kernels.device import Dim3, KernelOptions
@@ -81,8 +80,7 @@ class _Function:
         self.regs = Registers(self.code, kernel, self.gang, self.analysis)
         self.control = Control(self.code, kernel, self.regs, self.analysis, options.meter and options.fuel)
         self.has_barriers = any(waits(b.end) for b in kernel.blocks)
-        if any(isinstance(b.end, Sync) and (b.end.count >= 0 or b.end.barrier) for b in kernel.blocks):
-            raise KernelRefused("barriers with a number or a count")
+        self.judged = judged(kernel)
         self.shared_bytes = shared_bytes(kernel, dynamic_bytes if kernel.dynamic else 0)
         self.dynamic_bytes = dynamic_bytes if kernel.dynamic else 0
         self.local_gangs = self.gang.n_gangs if self.has_barriers else 1
@@ -97,6 +95,7 @@ class _Function:
         self.site = 0
         self._actives: dict[int, str] = {}
         self._site_places: dict[int, int] = {}
+        self._count_places: dict[int, int] = {}
 
     # --- what stands at the start
     def _regions(self) -> dict[tuple[Space, int], Region]:
@@ -135,6 +134,8 @@ class _Function:
         lines.append(f"  %locals = getelementptr i8, ptr %scratch, i64 {self.local_at}")
         lines.append(f"  %records = getelementptr i8, ptr %scratch, i64 {self.records_at}")
         lines += ["  %count = alloca i64", "  store i64 0, ptr %count"]
+        if self.judged:
+            lines += ["  %arrivals = alloca [16 x i64]", "  %free = alloca i64", f"  %judge = alloca [{JUDGE_WORDS} x i64]"]
         if self.verified.uses.arena:
             lines += self._environment()
         return lines
@@ -154,7 +155,7 @@ class _Function:
         code = self.code
         self._find_given()
         self._blocks_loop()
-        body = code.lines
+        body = [line.replace("RECORD_BYTES", str(self.record_bytes)) for line in code.lines]
         code.declared |= DECLARATIONS
         helpers = [helper_text(name) for name in self.helpers]
         if helpers:
@@ -168,6 +169,7 @@ class _Function:
             [
                 *code.declared.values(),
                 f'@{self.name}.constants = private constant [{len(constants)} x i8] c"{data}", align 16',
+                *([self._site_table()] if self.judged else []),
                 f"define i64 @{self.name}_scratch() {{ ret i64 {need} }}",
                 f"define void @{self.name}(ptr noalias %args, i64 %first, i64 %end, ptr noalias %scratch) nounwind {{",
                 "entry:",
@@ -286,6 +288,9 @@ class _Function:
         if self.local_bytes:
             self._clear("%locals", self.local_bytes)
         self._records_loop()
+        if self.judged:
+            self._clear("%arrivals", 16 * 8)
+            code.do("store i64 0, ptr %free")
         code.branch("phase")
         code.label("phase")
         waiting = self.regs.variable("%waiting", "i1", "false")
@@ -294,7 +299,36 @@ class _Function:
         code.label("phase.end")
         if self.options.meter and self.options.fuel:
             self.control.check_limit()
-        code.fork(code.value(f"load i1, ptr {waiting}"), "phase", "block.done")
+        if self.judged:
+            self._judge()
+        else:
+            code.fork(code.value(f"load i1, ptr {waiting}"), "phase", "block.done")
+
+    def _judge(self) -> None:
+        """Which barriers are complete; threads that can never go on trap, and the block ends."""
+        code, sites = self.code, self._barrier_blocks(True)
+        args = ("ptr", "%records"), ("i64", "RECORD_BYTES"), ("i64", str(self.gang.n_gangs)), ("i64", str(self.gang.lanes))
+        table = (("ptr", f"@{self.name}.sites"), ("i64", str(len(sites))), ("ptr", "%arrivals"), ("ptr", "%judge"))
+        verdict = code.call("i64", "simt_judge", *args, *table)
+        code.do(f"store i64 {verdict}, ptr %free")
+        code.do(f"switch i64 {verdict}, label %judged [ i64 0, label %block.done ]")
+        code.label("judged")
+        code.fork(code.value(f"icmp sgt i64 {verdict}, 0"), "phase", "deadlock")
+        code.label("deadlock")
+        thread = code.value(f"xor i64 {verdict}, -1")
+        key = code.value(f"or i64 %block.key, {thread}")
+        site, kind = str(len(self.verified.sites)), str(int(TrapKind.BARRIER))
+        code.call("void", "simt_raise", ("ptr", "%state"), ("i64", key), ("i64", "1"), ("i64", site), ("i64", kind))
+        code.branch("block.done")
+
+    def _site_table(self) -> str:
+        """What the runtime is told about barriers, in order of blocks."""
+        words: list[int] = []
+        for at, b in enumerate(self._barrier_blocks(True)):
+            end = self.kernel.blocks[b].end
+            number, counted = (end.barrier, end.count >= 0) if isinstance(end, Sync) else (0, False)
+            words += [number, int(counted), self._site_at(at), self._counts_at(at) if counted else 0]
+        return f"@{self.name}.sites = private constant [{len(words)} x i64] [{', '.join(f'i64 {w}' for w in words)}]"
 
     def _records_loop(self) -> None:
         code = self.code
@@ -339,7 +373,6 @@ class _Function:
         code.do("%gang.next = add i64 %gang, 1")
         code.do(f"%gang.more = icmp ult i64 %gang.next, {gang.n_gangs}")
         code.fork("%gang.more", "gang.head", behind)
-        code.lines = [line.replace("RECORD_BYTES", str(self.record_bytes)) if "RECORD_BYTES" in line else line for line in code.lines]
 
     def _thread_numbers(self) -> None:
         """Lane 0's numbers, and in vectors those that differ in no simple way."""
@@ -450,8 +483,12 @@ class _Function:
             some = code.value(f"or {control.word} {some}, {more}")
         code.fork(code.value(f"icmp ne {control.word} {some}, 0"), "waits", "ended")
         code.label("waits")
-        for at, bits in enumerate(waiting):
-            code.do(f"store {control.word} {bits}, ptr {code.gep('i8', '%record', str(self._site_at(at)))}")
+        for at, (b, bits) in enumerate(zip(sites, waiting, strict=True)):
+            wide = bits if self.gang.lanes == 64 else code.value(f"zext {control.word} {bits} to i64")
+            code.do(f"store i64 {wide}, ptr {code.gep('i8', '%record', str(self._site_at(at)))}")
+            end = self.kernel.blocks[b].end
+            if isinstance(end, Sync) and end.count >= 0:
+                self._store_counts(at, b)
         self._save(self._mixed_live())
         code.do(f"store i64 {_FIRST_SITE}, ptr %record")
         code.do("store i1 true, ptr %waiting")
@@ -463,6 +500,18 @@ class _Function:
             self._site_places[at] = self.record_bytes
             self.record_bytes += 8
         return self._site_places[at]
+
+    def _counts_at(self, at: int) -> int:
+        """Where the counts are kept that lanes gave at the mixed barrier number ``at``."""
+        if at not in self._count_places:
+            self._count_places[at] = self.record_bytes
+            self.record_bytes += 4 * self.gang.lanes
+        return self._count_places[at]
+
+    def _store_counts(self, at: int, b: int) -> None:
+        code, kind = self.code, f"<{self.gang.lanes} x i32>"
+        counts = code.value(f"load {kind}, ptr {self.control.counts(b)}")
+        code.do(f"store {kind} {counts}, ptr {code.gep('i8', '%record', str(self._counts_at(at)))}, align 8")
 
     def _resume(self) -> None:
         """Start, or go on behind the barrier."""
@@ -486,13 +535,29 @@ class _Function:
         code.label("resume")
         self._restore(self._mixed_live())
         lanes: dict[int, str] = {}
+        free = code.value("load i64, ptr %free") if self.judged else ""
         for at, b in enumerate(mixed):
             bits = code.value(f"load {control.word}, ptr {code.gep('i8', '%record', str(self._site_at(at)))}")
+            if self.judged:
+                bits = self._released(b, at, bits, free)
             target = self._target(b)
             lanes[target] = code.value(f"or {control.word} {lanes[target]}, {bits}") if target in lanes else bits
         for target, bits in lanes.items():
             code.do(f"store {control.word} {bits}, ptr {control.variable(target)}")
         control.chain_released(sorted(lanes), lanes)
+
+    def _released(self, b: int, at: int, bits: str, free: str) -> str:
+        """The lanes of a barrier that go on; if it is not complete none do, and they wait on."""
+        code, control, end = self.code, self.control, self.kernel.blocks[b].end
+        number = end.barrier if isinstance(end, Sync) else 0
+        complete = code.value(f"icmp ne i64 {code.value(f'and i64 {free}, {1 << number}')}, 0")
+        kept = code.value(f"select i1 {complete}, {control.word} 0, {control.word} {bits}")
+        code.do(f"store {control.word} {kept}, ptr {control.variable(control.n + b)}")
+        if isinstance(end, Sync) and end.count >= 0:
+            kind = f"<{self.gang.lanes} x i32>"
+            counts = code.value(f"load {kind}, ptr {code.gep('i8', '%record', str(self._counts_at(at)))}, align 8")
+            code.do(f"store {kind} {counts}, ptr {control.counts(b)}")
+        return code.value(f"select i1 {complete}, {control.word} {bits}, {control.word} 0")
 
     # --- blocks of code
     def _block(self, b: int) -> None:

@@ -44,6 +44,11 @@ class GridRunner:
         self._state = np.zeros(STATE_WORDS, np.int64)
         self._stop = False
 
+    def begin(self) -> None:
+        """Forget an ``interrupt`` of earlier launches; before the first one of a run."""
+        self._stop = False
+        self._walker.clear_stop()
+
     def run(self, kernel: HostKernel, launch: KernelLaunch, params: Sequence[Region | int | float]) -> KernelOutcome:
         """Raises KernelRefused when the launch does not fit the kernel, Interrupted after ``interrupt``."""
         first, end = _blocks(kernel, launch)
@@ -51,11 +56,9 @@ class GridRunner:
         state, walker = self._state, self._walker
         state[TRAP], state[SPENT] = NO_TRAP, 0
         state[LIMIT] = _NO_LIMIT if launch.fuel is None else min(launch.fuel, _NO_LIMIT)
-        self._stop = False
-        walker.clear_stop()
         walker.reserve(kernel.scratch_bytes)
         size = end - first if not self.slice_ns else min(end - first, walker.threads * _CHUNKS)
-        while first < end and state[LIMIT] >= 0:
+        while first < end and state[LIMIT] >= 0 and not self._stop:
             start = time.monotonic_ns()
             self._slice(kernel.address, args, first, min(end, first + size))
             first += size
@@ -75,7 +78,7 @@ class GridRunner:
         chunks = np.empty((pieces, 4), np.int64)
         chunks[:, 0], chunks[:, 1], chunks[:, 2], chunks[:, 3] = address, args.ctypes.data, marks[:-1], marks[1:]
         claims, phases = np.arange(pieces + 1, dtype=np.int64), np.array([0, pieces], np.int64)
-        self._walker.begin(claims.ctypes.data, chunks.ctypes.data)
+        self._walker.tables(claims.ctypes.data, chunks.ctypes.data)
         if not self._walker.walk(phases.ctypes.data, 1):
             self._stop = True
             self._state[LIMIT] = -1

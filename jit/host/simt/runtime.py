@@ -18,7 +18,14 @@ ENVIRONMENT_WORDS: Final = 6
 """Where addresses lead, in i64: table of buffers, how many, shared memory, its bytes, local memory of lane 0, bytes a lane. A row of the
 table: first byte, bytes, address, rights."""
 
-NAMES: Final = ("simt_trap", "simt_raise", "simt_load", "simt_store", "simt_find", "simt_arena_load", "simt_arena_store")
+JUDGE_WORDS: Final = 48
+"""Room that ``simt_judge`` works in. It looks at all barriers of a block none of whose threads can run: 0, nobody waits; the bits of the
+barriers that are complete; or, below 0, none is: the complement of the lowest waiting thread. A row of ``sites``, in i64: the barrier's
+number, whether its count is given, where in a gang's record the waiting lanes are, where their counts."""
+_ALL: Final = -(1 << 40)
+"""Instead of a count: all threads that have not ended."""
+
+NAMES: Final = ("simt_trap", "simt_raise", "simt_load", "simt_store", "simt_find", "simt_arena_load", "simt_arena_store", "simt_judge")
 
 DECLARATIONS: Final = {
     "simt_trap": "declare void @simt_trap(ptr, i64, i64, i64, i64) cold",
@@ -27,6 +34,7 @@ DECLARATIONS: Final = {
     "simt_store": "declare void @simt_store(ptr, i64, i64, ptr, i64, i64, ptr, i64, i64, ptr, i64)",
     "simt_find": "declare i64 @simt_find(ptr, i64, i64, i64, i64)",
     "simt_arena_load": "declare void @simt_arena_load(ptr, ptr, i64, i64, ptr, i64, i64, ptr, i64)",
+    "simt_judge": "declare i64 @simt_judge(ptr, i64, i64, i64, ptr, i64, ptr, ptr)",
     "simt_arena_store": "declare void @simt_arena_store(ptr, ptr, i64, i64, ptr, i64, i64, ptr, i64)",
 }
 
@@ -112,6 +120,8 @@ declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 declare i64 @llvm.usub.sat.i64(i64, i64)
 declare i64 @llvm.cttz.i64(i64, i1)
+declare i64 @llvm.ctpop.i64(i64)
+declare i64 @llvm.umin.i64(i64, i64)
 
 define void @simt_raise(ptr %state, i64 %key, i64 %bad, i64 %site, i64 %kind) {{
   %lane = call i64 @llvm.cttz.i64(i64 %bad, i1 false)
@@ -203,5 +213,127 @@ not_s:
   %mine = add i64 %local, %move
   %rl = call i64 @simt_fit(i64 %mine, i64 %local_n, i64 %lo, i64 %size)
   ret i64 %rl
+}}
+
+define i64 @simt_judge(ptr %records, i64 %stride, i64 %gangs, i64 %lanes, ptr %sites, i64 %n, ptr %arrivals, ptr %work) {{
+entry:
+  call void @llvm.memset.p0.i64(ptr %work, i8 0, i64 {8 * JUDGE_WORDS}, i1 false)
+  br label %site.head
+site.head:
+  %s = phi i64 [ 0, %entry ], [ %s.next, %gang.done ]
+  %total = phi i64 [ 0, %entry ], [ %total.g, %gang.done ]
+  %first = phi i64 [ 9223372036854775807, %entry ], [ %first.g, %gang.done ]
+  %s.more = icmp ult i64 %s, %n
+  br i1 %s.more, label %site, label %judge
+site:
+  %row = mul i64 %s, 4
+  %rp = getelementptr i64, ptr %sites, i64 %row
+  %number = load i64, ptr %rp
+  %cp = getelementptr i64, ptr %rp, i64 1
+  %counted = load i64, ptr %cp
+  %mp = getelementptr i64, ptr %rp, i64 2
+  %mask.at = load i64, ptr %mp
+  %vp = getelementptr i64, ptr %rp, i64 3
+  %count.at = load i64, ptr %vp
+  %waiting.p = getelementptr i64, ptr %work, i64 %number
+  %lowest.n = add i64 %number, 16
+  %lowest.p = getelementptr i64, ptr %work, i64 %lowest.n
+  %need.n = add i64 %number, 32
+  %need.p = getelementptr i64, ptr %work, i64 %need.n
+  br label %gang.head
+gang.head:
+  %g = phi i64 [ 0, %site ], [ %g.next, %gang.latch ]
+  %total.g = phi i64 [ %total, %site ], [ %total.l, %gang.latch ]
+  %first.g = phi i64 [ %first, %site ], [ %first.l, %gang.latch ]
+  %g.more = icmp ult i64 %g, %gangs
+  br i1 %g.more, label %gang, label %gang.done
+gang.done:
+  %s.next = add i64 %s, 1
+  br label %site.head
+gang:
+  %r.at = mul i64 %g, %stride
+  %record = getelementptr i8, ptr %records, i64 %r.at
+  %doing = load i64, ptr %record
+  %waits = icmp ugt i64 %doing, 1
+  br i1 %waits, label %look, label %gang.latch
+look:
+  %m.p = getelementptr i8, ptr %record, i64 %mask.at
+  %mask = load i64, ptr %m.p
+  %none = icmp eq i64 %mask, 0
+  br i1 %none, label %gang.latch, label %some
+some:
+  %k = call i64 @llvm.ctpop.i64(i64 %mask)
+  %before = load i64, ptr %waiting.p
+  %now = add i64 %before, %k
+  store i64 %now, ptr %waiting.p
+  %total.s = add i64 %total.g, %k
+  %lane = call i64 @llvm.cttz.i64(i64 %mask, i1 false)
+  %t0 = mul i64 %g, %lanes
+  %thread = add i64 %t0, %lane
+  %first.s = call i64 @llvm.umin.i64(i64 %first.g, i64 %thread)
+  %old = load i64, ptr %lowest.p
+  %old0 = icmp eq i64 %before, 0
+  %lower = icmp ult i64 %thread, %old
+  %take = or i1 %old0, %lower
+  br i1 %take, label %lowest, label %gang.latch
+lowest:
+  store i64 %thread, ptr %lowest.p
+  %c.p = getelementptr i8, ptr %record, i64 %count.at
+  %c.lane = getelementptr i32, ptr %c.p, i64 %lane
+  %is.counted = icmp ne i64 %counted, 0
+  br i1 %is.counted, label %given, label %all
+given:
+  %c32 = load i32, ptr %c.lane
+  %c64 = sext i32 %c32 to i64
+  store i64 %c64, ptr %need.p
+  br label %gang.latch
+all:
+  store i64 {_ALL}, ptr %need.p
+  br label %gang.latch
+gang.latch:
+  %total.l = phi i64 [ %total.g, %gang ], [ %total.g, %look ], [ %total.s, %some ], [ %total.s, %given ], [ %total.s, %all ]
+  %first.l = phi i64 [ %first.g, %gang ], [ %first.g, %look ], [ %first.s, %some ], [ %first.s, %given ], [ %first.s, %all ]
+  %g.next = add i64 %g, 1
+  br label %gang.head
+judge:
+  %over = icmp eq i64 %total, 0
+  br i1 %over, label %nobody, label %number.head
+nobody:
+  ret i64 0
+number.head:
+  %b = phi i64 [ 0, %judge ], [ %b.next, %number.latch ]
+  %free = phi i64 [ 0, %judge ], [ %free.l, %number.latch ]
+  %b.more = icmp ult i64 %b, 16
+  br i1 %b.more, label %number.body, label %verdict
+number.body:
+  %w.p = getelementptr i64, ptr %work, i64 %b
+  %w = load i64, ptr %w.p
+  %w.none = icmp eq i64 %w, 0
+  br i1 %w.none, label %number.latch, label %number.some
+number.some:
+  %need.i = add i64 %b, 32
+  %need.b = getelementptr i64, ptr %work, i64 %need.i
+  %need = load i64, ptr %need.b
+  %a.p = getelementptr i64, ptr %arrivals, i64 %b
+  %arrived = load i64, ptr %a.p
+  %is.all = icmp eq i64 %need, {_ALL}
+  %all.there = icmp eq i64 %w, %total
+  %enough = icmp sge i64 %arrived, %need
+  %done = select i1 %is.all, i1 %all.there, i1 %enough
+  br i1 %done, label %complete, label %number.latch
+complete:
+  store i64 0, ptr %a.p
+  %bit = shl i64 1, %b
+  %free.c = or i64 %free, %bit
+  br label %number.latch
+number.latch:
+  %free.l = phi i64 [ %free, %number.body ], [ %free, %number.some ], [ %free.c, %complete ]
+  %b.next = add i64 %b, 1
+  br label %number.head
+verdict:
+  %stuck = icmp eq i64 %free, 0
+  %minus = xor i64 %first, -1
+  %answer = select i1 %stuck, i64 %minus, i64 %free
+  ret i64 %answer
 }}
 """
