@@ -29,7 +29,7 @@ _MISSING: Final = "the CUDA compiler is not installed; `pip install 'wooly[kerne
 SYMBOLIC: Final[dict[str, int]] = {
     **dict.fromkeys(
         ("expf", "exp2f", "exp10f", "expm1f", "logf", "log2f", "log10f", "log1pf", "sinf", "cosf", "tanf", "asinf", "acosf", "atanf",
-         "sinhf", "coshf", "tanhf", "asinhf", "acoshf", "atanhf", "erff", "erfcf", "erfinvf", "lgammaf"), 1),
+         "sinhf", "coshf", "tanhf", "asinhf", "acoshf", "atanhf", "erff", "erfcf", "erfinvf"), 1),
     **dict.fromkeys(("powf", "atan2f", "hypotf"), 2),
 }  # fmt: skip
 """Functions that stay symbolic, with the number of their arguments."""
@@ -118,15 +118,15 @@ def _prelude(symbolic_math: bool) -> str:
     lines = ["#pragma once"]
     for function, arity in SYMBOLIC.items() if symbolic_math else ():
         params = ", ".join(f"float {letter}" for letter in "xy"[:arity])
+        body = f"({params}) {{ return __wis_{function}({', '.join('xy'[:arity])}); }}"
+        # The overload for float (exp, std::exp) is the compiler's own as well, and would not go through the function with the f.
         lines += [
             f'extern "C" __device__ float __wis_{function}({params});',
-            f'extern "C" __device__ inline float {function}({params}) {{ return __wis_{function}({", ".join("xy"[:arity])}); }}',
+            f'extern "C" __device__ inline float {function}{body}',
+            f"__device__ inline float {function[:-1]}{body}",
         ]
-    if symbolic_math:
-        lines += [
-            'extern "C" __device__ inline void sincosf(float x, float *s, float *c) { *s = __wis_sinf(x); *c = __wis_cosf(x); }',
-            'extern "C" __device__ inline void __sincosf(float x, float *s, float *c) { *s = __wis_sinf(x); *c = __wis_cosf(x); }',
-        ]
+    for function in ('extern "C" __device__ inline void sincosf', "__device__ inline void sincos") if symbolic_math else ():
+        lines.append(f"{function}(float x, float *s, float *c) {{ *s = __wis_sinf(x); *c = __wis_cosf(x); }}")
     for macro, value in (
         ("INFINITY", "__int_as_float(0x7f800000)"),
         ("NAN", "__int_as_float(0x7fffffff)"),

@@ -156,15 +156,18 @@ class _Parameters:
 
     def _scalar(self, param: Param, loads: list[Node], replaced: dict[int, list[Node]]) -> None:
         size = param.nbytes if param.nbytes >= 0 else BITS[param.type] // 8
-        whole = param.nbytes < 0 and all(node.attrs[1] == 0 and DType(node.attrs[2]).itemsize == size for node in loads)
-        if not whole:
+        for node in loads:
+            if node.attrs[1] < 0 or node.attrs[1] + DType(node.attrs[2]).itemsize > size:
+                raise PtxError(node.ptx, f"{param.name} has {size} bytes, which a load exceeds")
+        if param.nbytes >= 0:
             self._struct(param, size, loads)
             return
         declared = _DECLARED[param.type]
         if not loads:
             self.arguments.append(Argument(int(ArgKind.SCALAR), param.name, -1, int(declared)))
             return
-        kind = _held(declared) if declared in _HELD else _held(loads[0].attrs[2])
+        wholes = [node for node in loads if DType(node.attrs[2]).itemsize == size]
+        kind = _held(declared) if declared in _HELD or not wholes else _held(wholes[0].attrs[2])
         number = len(self.params)
         self.params.append(ScalarParam(int(kind)))
         self.arguments.append(Argument(int(ArgKind.SCALAR), param.name, number, int(declared)))
@@ -172,8 +175,10 @@ class _Parameters:
             replaced[id(node)] = self._param(node, number, kind, declared)
 
     def _param(self, node: Node, number: int, kind: RegType, declared: DType) -> list[Node]:
-        out, dtype = node.outs[0], DType(node.attrs[2])
+        out, dtype, offset = node.outs[0], DType(node.attrs[2]), node.attrs[1]
         node.name, node.attrs = "param", (number,)
+        if dtype.itemsize != declared.itemsize:
+            return self._piece(node, out, kind, dtype, offset)
         if declared.itemsize == 1 and dtype is not declared:  # a byte read with the other sign
             raw = self.code.temp(kind)
             node.outs = [raw]
@@ -189,12 +194,36 @@ class _Parameters:
             return [node, Node("reinterpret", [out], [raw], (), node.line, node.ptx)]
         return [node]
 
+    def _piece(self, node: Node, out: int, kind: RegType, dtype: DType, offset: int) -> list[Node]:
+        """Some bytes of a number."""
+        code, whole = self.code, INTEGER[kind.bits]
+        made = [node]
+        at = node.outs[0] = code.temp(kind)
+
+        def step(name: str, type_: RegType, *ins: int) -> int:
+            result = code.temp(type_)
+            made.append(Node(name, [result], list(ins), (), node.line, node.ptx))
+            return result
+
+        if kind is not whole:
+            at = step("reinterpret", whole, at)
+        if offset:
+            at = step("shr_u", whole, at, code.const(whole, 8 * offset))
+        target = code.types[out]
+        part = INTEGER[target.bits]
+        if part is not whole:
+            at = step("narrow", part, at)
+        if dtype.itemsize == 1:
+            at = step("and", part, at, code.const(part, 255))
+            if dtype is DType.I8:
+                at = step("shr_s", part, step("shl", part, at, code.const(part, part.bits - 8)), code.const(part, part.bits - 8))
+        made.append(Node("mov" if target is part else "reinterpret", [out], [at], (), node.line, node.ptx))
+        return made
+
     def _struct(self, param: Param, size: int, loads: list[Node]) -> None:
         fields: dict[tuple[int, int], int] = {}
         for node in loads:
             _, offset, dtype = node.attrs
-            if offset < 0 or offset + DType(dtype).itemsize > size:
-                raise PtxError(node.ptx, f"{param.name} has {size} bytes, which a load exceeds")
             if (offset, dtype) not in fields:
                 fields[offset, dtype] = len(self.params)
                 self.params.append(ScalarParam(int(_held(dtype))))
