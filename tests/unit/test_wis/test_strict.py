@@ -182,6 +182,9 @@ VALUES: list[tuple[str, tuple[float, ...], float]] = [
     ("pow", (-2.0, 16777216.0), INF), ("pow", (-1.0, 16777215.0), -1.0), ("pow", (-1.0, 16777216.0), 1.0), ("pow", (2.0, -149.0), 1e-45),
     ("pow", (3.0, 2.0), 9.0), ("pow", (2.0, 0.5), 1.4142135), ("pow", (1.0000001, 1e30), INF), ("erfinv", (1.0,), INF),
     ("erfinv", (-1.0,), -INF), ("erfinv", (1.0000001,), NAN),
+    ("lgamma", (1.0,), 0.0), ("lgamma", (2.0,), 0.0), ("lgamma", (0.0,), INF), ("lgamma", (-0.0,), INF), ("lgamma", (-3.0,), INF),
+    ("lgamma", (-INF,), INF), ("lgamma", (INF,), INF), ("lgamma", (3.0,), 0.6931472), ("lgamma", (-0.5,), 1.2655121),
+    ("lgamma", (-1e20,), INF), ("lgamma", (3e38,), INF),
 ]  # fmt: skip
 
 

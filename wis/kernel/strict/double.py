@@ -12,7 +12,7 @@ from wis.kernel.model import RegType
 from wis.kernel.strict.parts import INF, NAN, horner, numbers
 from wis.kernel.strict.trace import Value, bits, fma, real, sel
 
-__all__ = ["exp", "exp2", "log", "log2", "tanh", "sigmoid", "exp_near", "log_near"]
+__all__ = ["exp", "exp2", "log", "log2", "tanh", "sigmoid", "exp_near", "log_finite", "log_near"]
 
 _ROUND: Final = 1.5 * 2**52
 _SQRT_HALF: Final = 0x3FE6A09E00000000
@@ -145,10 +145,15 @@ def _edges(x: Value, y: Value) -> Value:
     return sel(x.equals(0.0), -INF, y)
 
 
-def log(x: Value) -> Value:
-    """Natural logarithm; log(1) = +0. The order of the sum is that of falling size."""
+def log_finite(x: Value) -> Value:
+    """log(x) for positive finite x. The order of the sum is that of falling size."""
     i, f, half, rest = _parts(x)
-    return _edges(x, fma(i, _LN2[0], f - (half - fma(i, _LN2[1], rest))))
+    return fma(i, _LN2[0], f - (half - fma(i, _LN2[1], rest)))
+
+
+def log(x: Value) -> Value:
+    """Natural logarithm; log(1) = +0."""
+    return _edges(x, log_finite(x))
 
 
 def log2(x: Value) -> Value:
