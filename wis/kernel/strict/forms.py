@@ -20,7 +20,7 @@ _F32: Final[tuple[Callable[..., Value], ...]] = (
     *(circular.sin, circular.cos, circular.tan),
     *(power.pow, power.rsqrt, power.hypot),
     *(inverse.asin, inverse.acos, inverse.atan, inverse.atan2, inverse.asinh, inverse.acosh, inverse.atanh),
-    *(error.erf, error.erfc, error.erfinv, gamma.lgamma),
+    *(error.erf, error.erfc, error.erfinv, gamma.lgamma, gamma.digamma),
 )
 _F64: Final[tuple[Callable[..., Value], ...]] = (
     *(double.exp, double.exp2, double.sigmoid, double.tanh, double.log, double.log2),

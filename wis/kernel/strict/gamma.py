@@ -1,5 +1,5 @@
-"""lgamma in f32, by f64 arithmetic: its zeros would need two parts of everything. May live here: functions of the gamma family. May not:
-tables.
+"""lgamma and digamma in f32, by f64 arithmetic: their zeros would need two parts of everything. May live here: functions of the gamma
+family. May not: tables.
 
 Polynomials are those through the Chebyshev nodes, as in ``double``.
 """
@@ -10,10 +10,10 @@ from typing import Final
 
 from wis.kernel.model import RegType
 from wis.kernel.strict.double import log_finite
-from wis.kernel.strict.parts import INF, horner, numbers
+from wis.kernel.strict.parts import INF, NAN, horner, numbers
 from wis.kernel.strict.trace import Value, sel
 
-__all__ = ["lgamma"]
+__all__ = ["lgamma", "digamma"]
 
 _HALF_LOG_2_PI: Final = float.fromhex("0x1.d67f1c864beb5p-1")
 _NEAR: Final = numbers(
@@ -31,6 +31,17 @@ _SINE: Final = numbers(
     "0x1.e8f3675ee37ddp-12 -0x1.6f7acdb8f6580p-16 0x1.9d462020fcc78p-21"
 )
 """sin(pi r) / r in r**2 for |r| <= 1/2, relative: 2^-54.5."""
+
+_COSINE: Final = numbers(
+    "0x1.0p+0 -0x1.3bd3cc9be45dbp+2 0x1.03c1f081b5992p+2 -0x1.55d3c7e3bfbf5p+0 0x1.e1f506813a321p-3 -0x1.a6d1efc8c38bep-6 "
+    "0x1.f9d254582ac30p-10 -0x1.b6957b54dd389p-14 0x1.1678f9078a9b3p-18"
+)
+"""cos(pi r) in r**2 for |r| <= 1/2: 2^-53.2."""
+_SLOPE: Final = numbers(
+    "0x1.55555555554b8p-4 -0x1.1111110cd4044p-7 0x1.04102df343728p-8 -0x1.110143605cb9fp-8 0x1.ea7b4fa7c7783p-8 -0x1.14119d44c72a0p-6"
+)
+"""(log(y) - 1 / (2 y) - digamma(y)) y**2 in 1 / y**2 for y from 7 on, its effect on digamma: 2^-54.5."""
+_PRODUCT: Final = (720.0, 1764.0, 1624.0, 735.0, 175.0, 21.0, 1.0)  # z (z + 1) ... (z + 6) over z
 
 
 def lgamma(x: Value) -> Value:
@@ -60,3 +71,26 @@ def lgamma(x: Value) -> Value:
     result = sel(mirrored, more - base, base - more) + 0.0  # lgamma(1) = +0
     pole = (x <= 0.0) & x.rint().equals(x)
     return sel(pole | abs(x).equals(INF), INF, result.to("cvt", RegType.F32))
+
+
+def digamma(x: Value) -> Value:
+    """Slope of lgamma; NaN at -1, -2, ... and -inf; at 0 infinite with the sign opposite to the zero's.
+
+    z = x, or 1 - x below 1/2, where digamma(x) = digamma(z) - pi cot(pi x). The series at z + 7, from which 1 / z + ... + 1 / (z + 6) is
+    taken: the slope of z (z + 1) ... (z + 6) over the product itself.
+    """
+    v = x.to("cvt", RegType.F64)
+    mirrored = v < 0.5
+    z = sel(mirrored, 1.0 - v, v)
+    y = z + 7.0
+    back = 1.0 / y
+    square = back * back
+    steps = horner(z, [k * c for k, c in enumerate(_PRODUCT, 1)]) / (z * horner(z, _PRODUCT))
+    value = ((log_finite(y) - back * 0.5) - square * horner(square, _SLOPE)) - steps
+    whole = v.rint()
+    r = v - whole
+    turn = horner(r * r, _COSINE) * float.fromhex("0x1.921fb54442d18p+1") / (r * horner(r * r, _SINE))
+    value = sel(mirrored, value - turn, value)
+    value = sel((v < 0.0) & whole.equals(v), NAN, value)
+    value = sel(v.equals(0.0), value.like(INF).copysign(-v), value)
+    return sel(v.equals(INF), INF, value).to("cvt", RegType.F32)
