@@ -83,12 +83,13 @@ class OpenclDevice:
 
     ``number``: which device, when there are several.
 
-    ``unified`` False: treat the device's memory as its own even where it is not.
+    ``unified`` False: treat the device's memory as its own even where it is not. ``language``: the OpenCL C
+    of another kind of device, which this one takes too.
     """
 
     def __init__(
         self, cache: ObjectCache, threads: int | None = None, guard: CompileProcess | None = None, *, number: int = 0,
-        unified: bool | None = None,
+        unified: bool | None = None, language: Language | None = None,
     ) -> None:  # fmt: skip
         self._cl = cl = _pyopencl()
         self._cache = cache
@@ -111,7 +112,7 @@ class OpenclDevice:
         products = frozenset((DType.F32, DType.F64)) if self._unified else frozenset[DType]()
         self.facts = Facts(device.name.strip(), device.max_compute_units, self._unified, products)
         self._options = build_options(cl, device)
-        self._language = language_of(device, self._options)
+        self._language = language or language_of(device, self._options)
         self._seal = "\n".join((device.platform.version, device.name, device.driver_version, *self._options))
         self._nothing = self.allocate(_ALIGN_BYTES)
         self._programs: dict[str, Any] = {}

@@ -6,20 +6,5 @@
 from jit.kernels.cfamily.abi import Form, Region, Source, fresh_state, launch_words, program
 from jit.kernels.cfamily.emit import emit
 from jit.kernels.cfamily.language import C99, CUDA, OPENCL, Language, opencl
-from jit.kernels.cfamily.old import c_source
 
-__all__ = [
-    "emit",
-    "program",
-    "opencl",
-    "Form",
-    "Source",
-    "Region",
-    "Language",
-    "C99",
-    "CUDA",
-    "OPENCL",
-    "fresh_state",
-    "launch_words",
-    "c_source",
-]
+__all__ = ["emit", "program", "opencl", "Form", "Source", "Region", "Language", "C99", "CUDA", "OPENCL", "fresh_state", "launch_words"]

@@ -14,8 +14,7 @@ and how many are. The region of a buffer must start at a multiple of ``VerifiedK
 only as the kernel's certificate allows.
 
 State: [0] the least trap key (NO_TRAP at first), [1] thread-instructions, [2] the fuel (2**64 - 1: endless), [3] the launches' own (0 at
-first); with a language without 64-bit atomics then [4 + 2 * b], [5 + 2 * b] the trap key and the instructions of launched block b, which
-the host folds into the first two. The launch was out of fuel when [1] exceeds [2]; its memory is undefined then.
+first). The launch was out of fuel when [1] exceeds [2]; its memory is undefined then.
 
 Work-items: ``local_size[0] * blocks``, ``local_size[1]``, ``local_size[2]``, in groups of ``local_size``. In C99 there are
 none: the function runs all blocks.
@@ -120,8 +119,6 @@ def _bits(kind: RegType, given: float) -> int:
     return int(bool(given)) if kind is RegType.PRED else int(given) & (1 << kind.bits) - 1
 
 
-def fresh_state(fuel: int | None, blocks: int = 0) -> npt.NDArray[np.uint64]:
-    """The state before a launch; ``blocks``: how many report in words of their own (languages without 64-bit atomics)."""
-    state = np.zeros(STATE_WORDS + 2 * blocks, np.uint64)
-    state[:3] = NO_TRAP, 0, ENDLESS if fuel is None else fuel
-    return state
+def fresh_state(fuel: int | None) -> npt.NDArray[np.uint64]:
+    """The state before a launch. ``fuel`` None: endless."""
+    return np.array([NO_TRAP, 0, ENDLESS if fuel is None else fuel, 0], np.uint64)

@@ -167,7 +167,7 @@ class BlockForm(Frame):
 
     def _start(self) -> list[str]:
         """Variables that all threads share, and zeros where the definition promises them."""
-        shared = {}
+        shared: dict[str, list[str]] = {}
         for r, kind in enumerate(self.kernel.regs):
             if r not in self.homes.fixed and r not in self.regions.varying:
                 shared.setdefault(REGISTER[RegType(kind)], []).append(f"r{r}")
@@ -187,13 +187,8 @@ class BlockForm(Frame):
 
     def _finish(self) -> list[str]:
         lines = ["DONE:;"]
-        if self.language.atomics64:
-            lines += ["if (tr != ~0u) ATOM_MIN64((volatile GLOBAL u64 *)state, cta << 29 | tr);"] if self.traps else []
-            lines += ["ATOM_ADD64((volatile GLOBAL u64 *)(state + 1), n);"] if self.options.meter else []
-        else:
-            lines += [f"state[4 + 2 * GROUP] = {'tr != ~0u ? cta << 29 | tr : ~0ul >> 1' if self.traps else '~0ul >> 1'};"]
-            lines += ["state[5 + 2 * GROUP] = n;"] if self.options.meter else []
-        return lines
+        lines += ["if (tr != ~0u) ATOM_MIN64((volatile GLOBAL u64 *)state, cta << 29 | tr);"] if self.traps else []
+        return lines + (["ATOM_ADD64((volatile GLOBAL u64 *)(state + 1), n);"] if self.options.meter else [])
 
     # --- code
     def _block(self, b: int) -> list[str]:

@@ -36,9 +36,8 @@ class Language:
     """``prelude``: what every program starts with. ``entry``: how a kernel is declared, with {threads} and {name} ({block}: x, y, z).
 
     ``math``: suffix of f32 functions. ``long``: suffix of 64-bit constants. ``wide``: named functions of f32 are computed in f64.
-    ``cpu``: the device runs the threads of a block one after the other. ``atomics64``: it has 64-bit atomics; without them each block of
-    threads reports in words of its own. ``warps``: it has warps of 32 whose lanes can be asked. ``private_bytes``: what a work-item may
-    keep in arrays of its own, in the form that runs a block of threads as one work-item; more goes to scratch memory.
+    ``cpu``: the device runs the threads of a block one after the other. ``warps``: it has warps of 32 whose lanes can be asked.
+    ``private_bytes``: what a work-item that runs a block of threads may keep in arrays of its own; more goes to scratch memory.
     ``shared``, ``constant``: how arrays of a block of threads and of the program are declared.
     """
 
@@ -49,7 +48,6 @@ class Language:
     long: str
     wide: bool
     cpu: bool
-    atomics64: bool
     warps: bool
     private_bytes: int
     shared: str
@@ -105,11 +103,7 @@ typedef long s64; typedef float f32;
 #define ATOM_ADD32(p, v) atomic_add(p, v)
 #define ATOM_ADD64(p, v) atom_add(p, v)
 #define ATOM_MIN64(p, v) atom_min(p, v)
-#ifdef cl_khr_int64_base_atomics
 #define COUNT_ADD(p, v) atom_add((volatile __global ulong *)(p), (ulong)(v))
-#else
-#define COUNT_ADD(p, v) atomic_add((volatile __global uint *)(p), (uint)(v))
-#endif
 #define ATOM_CAS32(p, a, b) atomic_cmpxchg(p, a, b)
 #define ATOM_CAS64(p, a, b) atom_cmpxchg(p, a, b)
 #define ATOM_XCHG32(p, v) atomic_xchg(p, v)
@@ -216,30 +210,25 @@ FN void ATOM_MIN64(volatile u64 *p, u64 v) { for (u64 o = *p; v < o;) { u64 f = 
     + _TYPES
 )
 
-C99: Final = Language("c99", _C99, "void {name}", "f", "ull", True, True, True, False, 1 << 18, "", "static const")
+C99: Final = Language(
+    name="c99", prelude=_C99, entry="void {name}", math="f", long="ull", wide=True, cpu=True, warps=False, private_bytes=1 << 18, shared="",
+    constant="static const",
+)  # fmt: skip
 """For processors; runs a block of threads as a loop, and many blocks a call."""
 CUDA: Final = Language(
-    "cuda",
-    _CUDA,
-    'extern "C" __global__ void __launch_bounds__({threads}) {name}',
-    "f",
-    "ull",
-    False,
-    False,
-    True,
-    True,
-    1 << 13,
-    "__shared__",
-    "__constant__",
-)
+    name="cuda", prelude=_CUDA, entry='extern "C" __global__ void __launch_bounds__({threads}) {name}', math="f", long="ull", wide=False,
+    cpu=False, warps=True, private_bytes=1 << 13, shared="__shared__", constant="__constant__",
+)  # fmt: skip
 
 
-def opencl(*, cpu: bool, atomics64: bool = True, exact_division: bool = True) -> Language:
-    """For a device. ``cpu``: a processor (PoCL); ``atomics64``: it has cl_khr_int64_base_atomics and extended ones; ``exact_division``:
-    programs are built with -cl-fp32-correctly-rounded-divide-sqrt."""
-    entry = "__kernel __attribute__((reqd_work_group_size({block}))) void {name}"
-    prelude = ("#define EXACT_DIVISION\n" if exact_division else "") + _OPENCL
-    return Language("opencl", prelude, entry, "", "ul", False, cpu, atomics64, False, 1 << 18, "__local", "__constant")
+def opencl(*, cpu: bool, exact_division: bool = True) -> Language:
+    """For a device with 64-bit atomics. ``cpu``: it is a processor (PoCL); ``exact_division``: programs are built with
+    -cl-fp32-correctly-rounded-divide-sqrt."""
+    return Language(
+        name="opencl", prelude=("#define EXACT_DIVISION\n" if exact_division else "") + _OPENCL,
+        entry="__kernel __attribute__((reqd_work_group_size({block}))) void {name}", math="", long="ul", wide=False, cpu=cpu, warps=False,
+        private_bytes=1 << 18, shared="__local", constant="__constant",
+    )  # fmt: skip
 
 
 OPENCL: Final = opencl(cpu=True)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from jit.kernels.cfamily.stopping import region
 from jit.kernels.cfamily.warp import WARP_SIGS
 from wis.kernel.flow import Flow
 from wis.kernel.model import Bar, Cbr, Kernel, Op, Space, Special, Switch, Sync
@@ -24,6 +23,8 @@ __all__ = ["Regions", "VARYING_SPECIALS", "branch_register"]
 
 VARYING_SPECIALS: Final = frozenset({Special.TID_X, Special.TID_Y, Special.TID_Z, Special.LANE, Special.WARP})
 _SPREADING: Final = frozenset({Sig.LOAD, Sig.BYTES_LOAD, Sig.ATOM}) | WARP_SIGS
+
+_TRIES: Final = 8
 
 
 class Regions:
@@ -37,7 +38,7 @@ class Regions:
         self.waiting = frozenset(b for b, block in enumerate(kernel.blocks) if isinstance(block.end, Bar | Sync))
         self.fair = any(_communicates(op) for block in kernel.blocks for op in block.code)
         self._loops = {loop.head: loop.blocks for loop in flow.loops}
-        self._meets: dict[int, int | None] = {}
+        self._units: dict[int, frozenset[int]] = {}
         self.varying: set[int] = set()
         self.parted: set[int] = set()
         self.split: set[int] = set()
@@ -53,13 +54,21 @@ class Regions:
 
     def unit(self, start: int) -> frozenset[int]:
         """The blocks of the unit that starts at ``start``, with it; threads enter it there only."""
+        if start not in self._units:
+            self._units[start] = self._unit(start)
+        return self._units[start]
+
+    def _unit(self, start: int) -> frozenset[int]:
         banned: set[int] = set()
-        while True:
+        for _ in range(_TRIES):
             found = self._grown(start, banned)
             bad = self._ahead(found) if self.asking else set()
-            if not bad - {start}:
-                return found if not bad else frozenset({start})
+            if not bad:
+                return found
+            if bad == {start}:
+                break
             banned |= bad
+        return frozenset({start})
 
     def stops(self, b: int) -> bool:
         """Whether threads wait for others in or behind block ``b``."""
@@ -76,18 +85,26 @@ class Regions:
             decides = branch_register(block.end)
             if b not in self.split and (decides in self.varying or (isinstance(block.end, Sync) and block.end.count >= 0)):
                 self.split.add(b)
-                self.parted |= region(self.flow, b, self._meet(b))
+                self.parted |= self._meet(b)[1]
         return (len(self.varying), len(self.split)) != before
 
-    def _meet(self, b: int) -> int | None:
-        """The first block behind the branch of ``b`` where threads can be gathered."""
+    def _meet(self, b: int) -> tuple[int | None, set[int]]:
+        """The first block behind the branch of ``b`` where threads can be gathered (None: the end), and the blocks before it."""
+        between: set[int] = set()
+        todo = list(self.flow.succ[b])
         m = self.flow.ipdom[b] if b not in self.waiting else None
-        while m is not None:
-            between = region(self.flow, b, m)
-            if not between & self.waiting and (not self.asking or max(between, default=-1) < m):
-                break
-            m = self.flow.ipdom[m]
-        return m
+        while True:
+            kept = []
+            while todo:
+                c = todo.pop()
+                if c == m:
+                    kept.append(c)
+                elif c not in between:
+                    between.add(c)
+                    todo += self.flow.succ[c]
+            if m is None or (not between & self.waiting and (not self.asking or max(between, default=-1) < m)):
+                return m, between
+            m, todo = self.flow.ipdom[m], kept
 
     # --- units
     def _grown(self, start: int, banned: set[int]) -> frozenset[int]:

@@ -42,6 +42,7 @@ class Refuges:
     def __init__(self, verified: VerifiedKernel, block: Dim3) -> None:
         self._flow = verified.flow
         self._block = verified.uniformity
+        self._regions: dict[int, frozenset[int]] = {}
         self._warp = warp_uniformity(verified.core, verified.flow, block) if verified.uses.warp else None
 
     def of(self, b: int) -> tuple[Place, int | None]:
@@ -54,9 +55,14 @@ class Refuges:
             return Place.WARP, self._meeting(b, self._block)
         return Place.ALONE, self._meeting(b, self._warp)
 
+    def _region(self, branch: int) -> frozenset[int]:
+        if branch not in self._regions:
+            self._regions[branch] = region(self._flow, branch, self._flow.ipdom[branch])
+        return self._regions[branch]
+
     def _meeting(self, b: int, same: Uniformity) -> int | None:
         """Where all come together that were parted before ``b``."""
-        meets = {self._flow.ipdom[s] for s in same.split if b in region(self._flow, s, self._flow.ipdom[s])}
+        meets = {self._flow.ipdom[s] for s in same.split if b in self._region(s)}
         found = meets - same.divergent
         if len(found) != 1:
             raise Unspelled("threads that stop could meet the others in two places")

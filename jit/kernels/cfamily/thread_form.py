@@ -161,12 +161,8 @@ class ThreadForm(Frame):
             ]
         if self.options.meter:
             lines += ["u64 total = 0;", f"for (u32 i = 0; i < {self.threads}u; i++) total += fin_n[i];"]
-        if self.language.atomics64:
-            lines += ["if (least != ~0u) ATOM_MIN64((volatile GLOBAL u64 *)state, key);"] if self.traps else []
-            lines += ["ATOM_ADD64((volatile GLOBAL u64 *)(state + 1), total);"] if self.options.meter else []
-        else:
-            lines.append(f"state[4 + 2 * GROUP] = {'key' if self.traps else '~0ul >> 1'};")
-            lines += ["state[5 + 2 * GROUP] = total;"] if self.options.meter else []
+        lines += ["if (least != ~0u) ATOM_MIN64((volatile GLOBAL u64 *)state, key);"] if self.traps else []
+        lines += ["ATOM_ADD64((volatile GLOBAL u64 *)(state + 1), total);"] if self.options.meter else []
         return [*lines, "}"]
 
     def _finish_together(self) -> list[str]:

@@ -1,109 +1,149 @@
-#include <math.h>
-#include <stdint.h>
-#include <string.h>
-#pragma STDC FP_CONTRACT OFF
-
-static float wis_f16(uint16_t h) {
-  uint32_t sign = (uint32_t)(h & 0x8000) << 16, e = (h >> 10) & 31, m = h & 1023, bits;
-  float f;
-  if (e == 0) { f = (float)m * 5.9604644775390625e-08f; memcpy(&bits, &f, 4); bits |= sign; }
-  else bits = sign | (e == 31 ? 0x7f800000u : (e + 112) << 23) | m << 13;
-  memcpy(&f, &bits, 4);
-  return f;
+#undef TRAP
+#define TRAP(code) { const u32 code_ = t << 19 | code; tr = code_ < tr ? code_ : tr; }
+void k_column_sum_c5543ec920b0(GLOBAL u8 *b0, GLOBAL u8 *b1, GLOBAL const u64 *w, u64 at, GLOBAL u64 *state, GLOBAL u8 *scratch) {
+w += at;
+GLOBAL u8 *const p0 = b0 + w[0]; const u64 n0 = w[1], a0 = w[2];
+GLOBAL u8 *const p1 = b1 + w[3]; const u64 n1 = w[4], a1 = w[5];
+const u64 v2 = (u64)w[6];
+const u64 v3 = (u64)w[7];
+const u64 v4 = (u64)w[8];
+const u64 v5 = (u64)w[9];
+const u64 v6 = (u64)w[10];
+const u32 gx = (u32)w[11], gy = (u32)w[12], gz = (u32)w[13]; const u64 first = w[14];
+const u64 count = w[15];
+for (u64 cta = first; cta < first + count; cta++) {
+const u32 cx = (u32)cta % gx, cy = (u32)cta / gx % gy, cz = (u32)cta / gx / gy;
+const u32 t = 0, tx = 0, ty = 0, tz = 0;
+u64 n = 0;
+const u64 fuel = state[2]; u64 next = 65536u;
+u32 tr = ~0u;
+ ALIGN16 u8 sh[128];
+ALIGN16 f32 r14[32];
+ALIGN16 u64 r15[32];
+ALIGN16 f32 r36[32];
+u64 r24;
+u8 r26;
+const u64 r0 = v2;
+const u64 r1 = v3;
+const u64 r2 = v4;
+const u64 r3 = v5;
+const u64 r4 = v6;
+const u32 r7 = cx;
+const u64 r8 = (u64)(s64)(s32)r7;
+const u64 r9 = (u64)((u64)r2 + r8);
+const u64 r10 = (u64)((u64)r3 + r8);
+const u64 r11 = 1ull;
+const u64 r12 = (u64)((u64)r11 * r0);
+const f32 r13 = (0x0.0p+0f);
+const u64 r23 = 16ull;
+const u64 r25 = 0ull;
+const u64 r33 = 0ull;
+const u64 r37 = 0ull;
+const u64 r32 = 1ull;
+const u64 r22 = 32ull;
+for (u32 i = 0; i < 32u; i++) ((SHARED u32_m *)sh)[i] = 0;
+if (state[3] << 16 > fuel) goto DONE;
+B0:;
+n += 544u;
+for (u32 t = 0; t < 32u; t++) { const u32 tx = t, ty = 0, tz = 0; (void)tx; (void)ty; (void)tz;
+const u32 r5 = tx;
+const u64 r6 = (u64)(s64)(s32)r5;
+r14[t] = r13;
+r15[t] = r6;
 }
-static uint16_t wis_to_f16(float f) {
-  uint32_t bits, sign, m;
-  memcpy(&bits, &f, 4);
-  sign = (bits >> 16) & 0x8000; bits &= 0x7fffffff;
-  if (bits > 0x7f800000) return (uint16_t)(sign | 0x7e00);
-  if (bits >= 0x477ff000) return (uint16_t)(sign | 0x7c00);
-  if (bits < 0x38800000) { float g; memcpy(&g, &bits, 4); return (uint16_t)(sign | (uint32_t)rintf(g * 16777216.0f)); }
-  m = bits + 0xfff + ((bits >> 13) & 1);
-  return (uint16_t)(sign | ((m - 0x38000000) >> 13));
+goto E1;
+E1:;
+for (u32 t = 0; t < 32u; t++) { const u32 tx = t, ty = 0, tz = 0; (void)tx; (void)ty; (void)tz;
+u8 r16;
+u64 r17, r18;
+u16 r19;
+f32 r20, r21;
+T1_1:;
+n += 2u;
+r16 = (s64)r15[t] < (s64)r12;
+if (r16) { goto T1_2; } else { continue; }
+T1_2:;
+n += 9u;
+r17 = (u64)((u64)r15[t] * r4);
+r18 = (u64)((u64)r9 + r17);
+if (r18 < n0 / 2) { r19 = (u16)((GLOBAL const u16_m *)(p0))[r18]; } else { r19 = 0; TRAP(0u) }
+r20 = (f32)wis_f16(r19);
+r21 = r14[t] + r20;
+r14[t] = r21;
+r15[t] = (u64)((u64)r15[t] + r22);
+if (n >= next && wis_spent(state, fuel, n, &next)) goto DONE; goto T1_1;
 }
-int32_t column_sum(uint8_t *p0, uint64_t n0, uint8_t *p1, uint64_t n1, uint64_t p2, uint64_t p3, uint64_t p4, uint64_t p5, uint64_t p6, int64_t grid, int64_t threads, int64_t first, int64_t count) {
-int32_t trap = 0;
-for (int64_t cta = first; cta < first + count; cta++) {
-float s0[32]; memset(s0, 0, sizeof s0);
-struct { uint64_t r0; uint64_t r1; uint64_t r2; uint64_t r3; uint64_t r4; uint32_t r5; uint64_t r6; uint32_t r7; uint64_t r8; uint64_t r9; uint64_t r10; uint64_t r11; uint64_t r12; float r13; float r14; uint64_t r15; uint8_t r16; uint64_t r17; uint64_t r18; uint16_t r19; float r20; float r21; uint64_t r22; uint64_t r23; uint64_t r24; uint64_t r25; uint8_t r26; uint8_t r27; uint64_t r28; float r29; float r30; float r31; uint64_t r32; uint64_t r33; float r34; uint16_t r35; float r36; uint64_t r37; uint8_t r38; uint16_t r39; } all[32], *t;
-int32_t at[32] = {0};
-for (int live = 1; live;) {
-live = 0;
-for (int64_t tid = 0; tid < threads; tid++) {
-t = &all[tid];
-switch (at[tid]) { case 0: break; case 4: goto b4; case 9: goto b9; default: continue; }
-b0:;
-  t->r0 = p2;
-  t->r1 = p3;
-  t->r2 = p4;
-  t->r3 = p5;
-  t->r4 = p6;
-  t->r5 = (uint32_t)(tid);
-  t->r6 = (uint64_t)(int64_t)(int32_t)t->r5;
-  t->r7 = (uint32_t)(cta);
-  t->r8 = (uint64_t)(int64_t)(int32_t)t->r7;
-  t->r9 = (uint64_t)((uint64_t)t->r2 + t->r8);
-  t->r10 = (uint64_t)((uint64_t)t->r3 + t->r8);
-  t->r11 = 1u;
-  t->r12 = (uint64_t)((uint64_t)t->r11 * t->r0);
-  t->r13 = 0x0.0p+0f;
-  t->r14 = t->r13;
-  t->r15 = t->r6;
-  goto b1;
-b1:;
-  t->r16 = (int64_t)t->r15 < (int64_t)t->r12;
-  if (t->r16) goto b2; else goto b3;
-b2:;
-  t->r17 = (uint64_t)((uint64_t)t->r15 * t->r4);
-  t->r18 = (uint64_t)((uint64_t)t->r9 + t->r17);
-  { uint16_t e = 0; if (t->r18 < n0 / 2) memcpy(&e, p0 + 2 * t->r18, sizeof e); else trap = 1; t->r19 = (uint16_t)e; }
-  t->r20 = (float)wis_f16(t->r19);
-  t->r21 = t->r14 + t->r20;
-  t->r14 = t->r21;
-  t->r22 = 32u;
-  t->r15 = (uint64_t)((uint64_t)t->r15 + t->r22);
-  goto b1;
-b3:;
-  { float e = (float)t->r14; if (t->r6 < sizeof s0 / 4) memcpy((uint8_t *)s0 + 4 * t->r6, &e, sizeof e); else trap = 1; }
-  t->r23 = 16u;
-  t->r24 = t->r23;
-  at[tid] = 4; live = 1; continue;
-b4:;
-  t->r25 = 0u;
-  t->r26 = (int64_t)t->r25 < (int64_t)t->r24;
-  if (t->r26) goto b5; else goto b6;
-b5:;
-  t->r27 = (int64_t)t->r6 < (int64_t)t->r24;
-  if (t->r27) goto b7; else goto b8;
-b6:;
-  t->r33 = 0u;
-  { float e = 0; if (t->r33 < sizeof s0 / 4) memcpy(&e, (uint8_t *)s0 + 4 * t->r33, sizeof e); else trap = 1; t->r34 = (float)e; }
-  t->r35 = wis_to_f16((float)t->r34);
-  t->r36 = (float)wis_f16(t->r35);
-  at[tid] = 9; live = 1; continue;
-b7:;
-  t->r28 = (uint64_t)((uint64_t)t->r6 + t->r24);
-  { float e = 0; if (t->r6 < sizeof s0 / 4) memcpy(&e, (uint8_t *)s0 + 4 * t->r6, sizeof e); else trap = 1; t->r29 = (float)e; }
-  { float e = 0; if (t->r28 < sizeof s0 / 4) memcpy(&e, (uint8_t *)s0 + 4 * t->r28, sizeof e); else trap = 1; t->r30 = (float)e; }
-  t->r31 = t->r29 + t->r30;
-  { float e = (float)t->r31; if (t->r6 < sizeof s0 / 4) memcpy((uint8_t *)s0 + 4 * t->r6, &e, sizeof e); else trap = 1; }
-  goto b8;
-b8:;
-  t->r32 = 1u;
-  t->r24 = t->r32 < 64 ? (uint64_t)(t->r24 >> t->r32) : 0;
-  at[tid] = 4; live = 1; continue;
-b9:;
-  t->r37 = 0u;
-  t->r38 = t->r6 == t->r37;
-  if (t->r38) goto b10; else goto b11;
-b10:;
-  t->r39 = wis_to_f16((float)t->r36);
-  { uint16_t e = (uint16_t)t->r39; if (t->r10 < n1 / 2) memcpy(p1 + 2 * t->r10, &e, sizeof e); else trap = 1; }
-  goto b11;
-b11:;
-  at[tid] = -1; continue;
+goto B3;
+B3:;
+n += 128u;
+r24 = r23;
+for (u32 t = 0; t < 32u; t++) { const u32 tx = t, ty = 0, tz = 0; (void)tx; (void)ty; (void)tz;
+const u32 r5 = tx;
+const u64 r6 = (u64)(s64)(s32)r5;
+if (r6 < 32u) { ((SHARED f32_m *)(sh))[r6] = (f32)r14[t]; } else {  TRAP(4u) }
 }
+goto B4;
+B4:;
+n += 96u;
+r26 = (s64)r25 < (s64)r24;
+if (r26) { goto B5; } else { goto B6; }
+B5:;
+n += 64u;
+for (u32 t = 0; t < 32u; t++) { const u32 tx = t, ty = 0, tz = 0; (void)tx; (void)ty; (void)tz;
+const u32 r5 = tx;
+const u64 r6 = (u64)(s64)(s32)r5;
+u8 r27;
+u64 r28;
+f32 r29, r30, r31;
+T3_5:;
+r27 = (s64)r6 < (s64)r24;
+if (r27) { goto T3_7; } else { continue; }
+T3_7:;
+n += 6u;
+r28 = (u64)((u64)r6 + r24);
+if (r6 < 32u) { r29 = (f32)((SHARED const f32_m *)(sh))[r6]; } else { r29 = 0; TRAP(12u) }
+if (r28 < 32u) { r30 = (f32)((SHARED const f32_m *)(sh))[r28]; } else { r30 = 0; TRAP(16u) }
+r31 = r29 + r30;
+if (r6 < 32u) { ((SHARED f32_m *)(sh))[r6] = (f32)r31; } else {  TRAP(20u) }
+continue;
 }
+goto B8;
+B6:;
+n += 160u;
+for (u32 t = 0; t < 32u; t++) { const u32 tx = t, ty = 0, tz = 0; (void)tx; (void)ty; (void)tz;
+f32 r34;
+u16 r35;
+if (r33 < 32u) { r34 = (f32)((SHARED const f32_m *)(sh))[r33]; } else { r34 = 0; TRAP(8u) }
+r35 = wis_to_f16((f32)r34);
+r36[t] = (f32)wis_f16(r35);
 }
-return trap;
+goto B9;
+B8:;
+n += 96u;
+r24 = r32 < 64 ? (u64)(r24 >> r32) : 0;
+if (n >= next && wis_spent(state, fuel, n, &next)) goto DONE; goto B4;
+B9:;
+n += 96u;
+for (u32 t = 0; t < 32u; t++) { const u32 tx = t, ty = 0, tz = 0; (void)tx; (void)ty; (void)tz;
+const u32 r5 = tx;
+const u64 r6 = (u64)(s64)(s32)r5;
+u8 r38;
+u16 r39;
+T5_9:;
+r38 = r6 == r37;
+if (r38) { goto T5_10; } else { continue; }
+T5_10:;
+n += 3u;
+r39 = wis_to_f16((f32)r36[t]);
+if (r10 < n1 / 2) { ((GLOBAL u16_m *)(p1))[r10] = (u16)r39; } else {  TRAP(24u) }
+continue;
+}
+goto B11;
+B11:;
+n += 32u;
+goto DONE;
+DONE:;
+if (tr != ~0u) ATOM_MIN64((volatile GLOBAL u64 *)state, cta << 29 | tr);
+ATOM_ADD64((volatile GLOBAL u64 *)(state + 1), n);
+}
 }

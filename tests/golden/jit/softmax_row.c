@@ -1,141 +1,233 @@
-#include <math.h>
-#include <stdint.h>
-#include <string.h>
-#pragma STDC FP_CONTRACT OFF
-
-int32_t softmax_row(uint8_t *p0, uint64_t n0, uint8_t *p1, uint64_t n1, uint64_t p2, uint64_t p3, uint64_t p4, uint64_t p5, uint64_t p6, uint64_t p7, int64_t grid, int64_t threads, int64_t first, int64_t count) {
-int32_t trap = 0;
-for (int64_t cta = first; cta < first + count; cta++) {
-float s0[32]; memset(s0, 0, sizeof s0);
-float s1[32]; memset(s1, 0, sizeof s1);
-struct { uint64_t r0; uint64_t r1; uint64_t r2; uint64_t r3; uint64_t r4; uint64_t r5; uint32_t r6; uint64_t r7; uint32_t r8; uint64_t r9; uint64_t r10; uint64_t r11; uint64_t r12; uint64_t r13; uint64_t r14; uint64_t r15; float r16; float r17; uint64_t r18; uint8_t r19; uint64_t r20; float r21; float r22; uint64_t r23; uint64_t r24; uint64_t r25; uint64_t r26; uint8_t r27; uint8_t r28; uint64_t r29; float r30; float r31; float r32; uint64_t r33; uint64_t r34; float r35; float r36; float r37; uint64_t r38; uint8_t r39; uint64_t r40; float r41; float r42; float r43; float r44; uint64_t r45; uint64_t r46; uint64_t r47; uint64_t r48; uint8_t r49; uint8_t r50; uint64_t r51; float r52; float r53; float r54; uint64_t r55; uint64_t r56; float r57; uint64_t r58; uint8_t r59; uint64_t r60; float r61; float r62; float r63; float r64; uint64_t r65; uint64_t r66; } all[32], *t;
-int32_t at[32] = {0};
-for (int live = 1; live;) {
-live = 0;
-for (int64_t tid = 0; tid < threads; tid++) {
-t = &all[tid];
-switch (at[tid]) { case 0: break; case 4: goto b4; case 12: goto b12; default: continue; }
-b0:;
-  t->r0 = p2;
-  t->r1 = p3;
-  t->r2 = p4;
-  t->r3 = p5;
-  t->r4 = p6;
-  t->r5 = p7;
-  t->r6 = (uint32_t)(tid);
-  t->r7 = (uint64_t)(int64_t)(int32_t)t->r6;
-  t->r8 = (uint32_t)(cta);
-  t->r9 = (uint64_t)(int64_t)(int32_t)t->r8;
-  t->r10 = (uint64_t)((uint64_t)t->r9 * t->r4);
-  t->r11 = (uint64_t)((uint64_t)t->r2 + t->r10);
-  t->r12 = (uint64_t)((uint64_t)t->r9 * t->r5);
-  t->r13 = (uint64_t)((uint64_t)t->r3 + t->r12);
-  t->r14 = 1u;
-  t->r15 = (uint64_t)((uint64_t)t->r14 * t->r1);
-  t->r16 = -INFINITY;
-  t->r17 = t->r16;
-  t->r18 = t->r7;
-  goto b1;
-b1:;
-  t->r19 = (int64_t)t->r18 < (int64_t)t->r15;
-  if (t->r19) goto b2; else goto b3;
-b2:;
-  t->r20 = (uint64_t)((uint64_t)t->r11 + t->r18);
-  { float e = 0; if (t->r20 < n0 / 4) memcpy(&e, p0 + 4 * t->r20, sizeof e); else trap = 1; t->r21 = (float)e; }
-  t->r22 = t->r17 != t->r17 || t->r17 > t->r21 ? t->r17 : t->r21;
-  t->r17 = t->r22;
-  t->r23 = 32u;
-  t->r18 = (uint64_t)((uint64_t)t->r18 + t->r23);
-  goto b1;
-b3:;
-  { float e = (float)t->r17; if (t->r7 < sizeof s0 / 4) memcpy((uint8_t *)s0 + 4 * t->r7, &e, sizeof e); else trap = 1; }
-  t->r24 = 16u;
-  t->r25 = t->r24;
-  at[tid] = 4; live = 1; continue;
-b4:;
-  t->r26 = 0u;
-  t->r27 = (int64_t)t->r26 < (int64_t)t->r25;
-  if (t->r27) goto b5; else goto b6;
-b5:;
-  t->r28 = (int64_t)t->r7 < (int64_t)t->r25;
-  if (t->r28) goto b7; else goto b8;
-b6:;
-  t->r34 = 0u;
-  { float e = 0; if (t->r34 < sizeof s0 / 4) memcpy(&e, (uint8_t *)s0 + 4 * t->r34, sizeof e); else trap = 1; t->r35 = (float)e; }
-  t->r36 = 0x0.0p+0f;
-  t->r37 = t->r36;
-  t->r38 = t->r7;
-  goto b9;
-b7:;
-  t->r29 = (uint64_t)((uint64_t)t->r7 + t->r25);
-  { float e = 0; if (t->r7 < sizeof s0 / 4) memcpy(&e, (uint8_t *)s0 + 4 * t->r7, sizeof e); else trap = 1; t->r30 = (float)e; }
-  { float e = 0; if (t->r29 < sizeof s0 / 4) memcpy(&e, (uint8_t *)s0 + 4 * t->r29, sizeof e); else trap = 1; t->r31 = (float)e; }
-  t->r32 = t->r30 != t->r30 || t->r30 > t->r31 ? t->r30 : t->r31;
-  { float e = (float)t->r32; if (t->r7 < sizeof s0 / 4) memcpy((uint8_t *)s0 + 4 * t->r7, &e, sizeof e); else trap = 1; }
-  goto b8;
-b8:;
-  t->r33 = 1u;
-  t->r25 = t->r33 < 64 ? (uint64_t)(t->r25 >> t->r33) : 0;
-  at[tid] = 4; live = 1; continue;
-b9:;
-  t->r39 = (int64_t)t->r38 < (int64_t)t->r15;
-  if (t->r39) goto b10; else goto b11;
-b10:;
-  t->r40 = (uint64_t)((uint64_t)t->r11 + t->r38);
-  { float e = 0; if (t->r40 < n0 / 4) memcpy(&e, p0 + 4 * t->r40, sizeof e); else trap = 1; t->r41 = (float)e; }
-  t->r42 = t->r41 - t->r35;
-  t->r43 = (float)(exp((double)t->r42));
-  t->r44 = t->r37 + t->r43;
-  t->r37 = t->r44;
-  t->r45 = 32u;
-  t->r38 = (uint64_t)((uint64_t)t->r38 + t->r45);
-  goto b9;
-b11:;
-  { float e = (float)t->r37; if (t->r7 < sizeof s1 / 4) memcpy((uint8_t *)s1 + 4 * t->r7, &e, sizeof e); else trap = 1; }
-  t->r46 = 16u;
-  t->r47 = t->r46;
-  at[tid] = 12; live = 1; continue;
-b12:;
-  t->r48 = 0u;
-  t->r49 = (int64_t)t->r48 < (int64_t)t->r47;
-  if (t->r49) goto b13; else goto b14;
-b13:;
-  t->r50 = (int64_t)t->r7 < (int64_t)t->r47;
-  if (t->r50) goto b15; else goto b16;
-b14:;
-  t->r56 = 0u;
-  { float e = 0; if (t->r56 < sizeof s1 / 4) memcpy(&e, (uint8_t *)s1 + 4 * t->r56, sizeof e); else trap = 1; t->r57 = (float)e; }
-  t->r58 = t->r7;
-  goto b17;
-b15:;
-  t->r51 = (uint64_t)((uint64_t)t->r7 + t->r47);
-  { float e = 0; if (t->r7 < sizeof s1 / 4) memcpy(&e, (uint8_t *)s1 + 4 * t->r7, sizeof e); else trap = 1; t->r52 = (float)e; }
-  { float e = 0; if (t->r51 < sizeof s1 / 4) memcpy(&e, (uint8_t *)s1 + 4 * t->r51, sizeof e); else trap = 1; t->r53 = (float)e; }
-  t->r54 = t->r52 + t->r53;
-  { float e = (float)t->r54; if (t->r7 < sizeof s1 / 4) memcpy((uint8_t *)s1 + 4 * t->r7, &e, sizeof e); else trap = 1; }
-  goto b16;
-b16:;
-  t->r55 = 1u;
-  t->r47 = t->r55 < 64 ? (uint64_t)(t->r47 >> t->r55) : 0;
-  at[tid] = 12; live = 1; continue;
-b17:;
-  t->r59 = (int64_t)t->r58 < (int64_t)t->r15;
-  if (t->r59) goto b18; else goto b19;
-b18:;
-  t->r60 = (uint64_t)((uint64_t)t->r11 + t->r58);
-  { float e = 0; if (t->r60 < n0 / 4) memcpy(&e, p0 + 4 * t->r60, sizeof e); else trap = 1; t->r61 = (float)e; }
-  t->r62 = t->r61 - t->r35;
-  t->r63 = (float)(exp((double)t->r62));
-  t->r64 = t->r63 / t->r57;
-  t->r65 = (uint64_t)((uint64_t)t->r13 + t->r58);
-  { float e = (float)t->r64; if (t->r65 < n1 / 4) memcpy(p1 + 4 * t->r65, &e, sizeof e); else trap = 1; }
-  t->r66 = 32u;
-  t->r58 = (uint64_t)((uint64_t)t->r58 + t->r66);
-  goto b17;
-b19:;
-  at[tid] = -1; continue;
+#undef TRAP
+#define TRAP(code) { const u32 code_ = t << 19 | code; tr = code_ < tr ? code_ : tr; }
+void k_softmax_row_f45584a90ab1(GLOBAL u8 *b0, GLOBAL u8 *b1, GLOBAL const u64 *w, u64 at, GLOBAL u64 *state, GLOBAL u8 *scratch) {
+w += at;
+GLOBAL u8 *const p0 = b0 + w[0]; const u64 n0 = w[1], a0 = w[2];
+GLOBAL u8 *const p1 = b1 + w[3]; const u64 n1 = w[4], a1 = w[5];
+const u64 v2 = (u64)w[6];
+const u64 v3 = (u64)w[7];
+const u64 v4 = (u64)w[8];
+const u64 v5 = (u64)w[9];
+const u64 v6 = (u64)w[10];
+const u64 v7 = (u64)w[11];
+const u32 gx = (u32)w[12], gy = (u32)w[13], gz = (u32)w[14]; const u64 first = w[15];
+const u64 count = w[16];
+for (u64 cta = first; cta < first + count; cta++) {
+const u32 cx = (u32)cta % gx, cy = (u32)cta / gx % gy, cz = (u32)cta / gx / gy;
+const u32 t = 0, tx = 0, ty = 0, tz = 0;
+u64 n = 0;
+const u64 fuel = state[2]; u64 next = 65536u;
+u32 tr = ~0u;
+ ALIGN16 u8 sh[256];
+ALIGN16 f32 r17[32];
+ALIGN16 u64 r18[32];
+ALIGN16 f32 r35[32];
+ALIGN16 f32 r37[32];
+ALIGN16 u64 r38[32];
+ALIGN16 f32 r57[32];
+ALIGN16 u64 r58[32];
+u64 r25, r47;
+u8 r27, r49;
+const u64 r0 = v2;
+const u64 r1 = v3;
+const u64 r2 = v4;
+const u64 r3 = v5;
+const u64 r4 = v6;
+const u64 r5 = v7;
+const u32 r8 = cx;
+const u64 r9 = (u64)(s64)(s32)r8;
+const u64 r10 = (u64)((u64)r9 * r4);
+const u64 r11 = (u64)((u64)r2 + r10);
+const u64 r12 = (u64)((u64)r9 * r5);
+const u64 r13 = (u64)((u64)r3 + r12);
+const u64 r14 = 1ull;
+const u64 r15 = (u64)((u64)r14 * r1);
+const f32 r16 = AS_F32(0xff800000u);
+const u64 r24 = 16ull;
+const u64 r26 = 0ull;
+const u64 r34 = 0ull;
+const f32 r36 = (0x0.0p+0f);
+const u64 r46 = 16ull;
+const u64 r48 = 0ull;
+const u64 r56 = 0ull;
+const u64 r66 = 32ull;
+const u64 r55 = 1ull;
+const u64 r45 = 32ull;
+const u64 r33 = 1ull;
+const u64 r23 = 32ull;
+for (u32 i = 0; i < 64u; i++) ((SHARED u32_m *)sh)[i] = 0;
+if (state[3] << 16 > fuel) goto DONE;
+B0:;
+n += 640u;
+for (u32 t = 0; t < 32u; t++) { const u32 tx = t, ty = 0, tz = 0; (void)tx; (void)ty; (void)tz;
+const u32 r6 = tx;
+const u64 r7 = (u64)(s64)(s32)r6;
+r17[t] = r16;
+r18[t] = r7;
 }
+goto E1;
+E1:;
+for (u32 t = 0; t < 32u; t++) { const u32 tx = t, ty = 0, tz = 0; (void)tx; (void)ty; (void)tz;
+u8 r19;
+u64 r20;
+f32 r21, r22;
+T1_1:;
+n += 2u;
+r19 = (s64)r18[t] < (s64)r15;
+if (r19) { goto T1_2; } else { continue; }
+T1_2:;
+n += 7u;
+r20 = (u64)((u64)r11 + r18[t]);
+if (r20 < n0 / 4) { r21 = (f32)((GLOBAL const f32_m *)(p0))[r20]; } else { r21 = 0; TRAP(0u) }
+r22 = wis_max_f32(r17[t], r21);
+r17[t] = r22;
+r18[t] = (u64)((u64)r18[t] + r23);
+if (n >= next && wis_spent(state, fuel, n, &next)) goto DONE; goto T1_1;
 }
+goto B3;
+B3:;
+n += 128u;
+r25 = r24;
+for (u32 t = 0; t < 32u; t++) { const u32 tx = t, ty = 0, tz = 0; (void)tx; (void)ty; (void)tz;
+const u32 r6 = tx;
+const u64 r7 = (u64)(s64)(s32)r6;
+if (r7 < 32u) { ((SHARED f32_m *)(sh))[r7] = (f32)r17[t]; } else {  TRAP(4u) }
 }
-return trap;
+goto B4;
+B4:;
+n += 96u;
+r27 = (s64)r26 < (s64)r25;
+if (r27) { goto B5; } else { goto B6; }
+B5:;
+n += 64u;
+for (u32 t = 0; t < 32u; t++) { const u32 tx = t, ty = 0, tz = 0; (void)tx; (void)ty; (void)tz;
+const u32 r6 = tx;
+const u64 r7 = (u64)(s64)(s32)r6;
+u8 r28;
+u64 r29;
+f32 r30, r31, r32;
+T3_5:;
+r28 = (s64)r7 < (s64)r25;
+if (r28) { goto T3_7; } else { continue; }
+T3_7:;
+n += 6u;
+r29 = (u64)((u64)r7 + r25);
+if (r7 < 32u) { r30 = (f32)((SHARED const f32_m *)(sh))[r7]; } else { r30 = 0; TRAP(12u) }
+if (r29 < 32u) { r31 = (f32)((SHARED const f32_m *)(sh))[r29]; } else { r31 = 0; TRAP(16u) }
+r32 = wis_max_f32(r30, r31);
+if (r7 < 32u) { ((SHARED f32_m *)(sh))[r7] = (f32)r32; } else {  TRAP(20u) }
+continue;
+}
+goto B8;
+B6:;
+n += 192u;
+for (u32 t = 0; t < 32u; t++) { const u32 tx = t, ty = 0, tz = 0; (void)tx; (void)ty; (void)tz;
+const u32 r6 = tx;
+const u64 r7 = (u64)(s64)(s32)r6;
+if (r34 < 32u) { r35[t] = (f32)((SHARED const f32_m *)(sh))[r34]; } else { r35[t] = 0; TRAP(8u) }
+r37[t] = r36;
+r38[t] = r7;
+}
+goto E9;
+B8:;
+n += 96u;
+r25 = r33 < 64 ? (u64)(r25 >> r33) : 0;
+if (n >= next && wis_spent(state, fuel, n, &next)) goto DONE; goto B4;
+E9:;
+for (u32 t = 0; t < 32u; t++) { const u32 tx = t, ty = 0, tz = 0; (void)tx; (void)ty; (void)tz;
+u8 r39;
+u64 r40;
+f32 r41, r42, r43, r44;
+T5_9:;
+n += 2u;
+r39 = (s64)r38[t] < (s64)r15;
+if (r39) { goto T5_10; } else { continue; }
+T5_10:;
+n += 9u;
+r40 = (u64)((u64)r11 + r38[t]);
+if (r40 < n0 / 4) { r41 = (f32)((GLOBAL const f32_m *)(p0))[r40]; } else { r41 = 0; TRAP(24u) }
+r42 = r41 - r35[t];
+r43 = (f32)(exp((f64)r42));
+r44 = r37[t] + r43;
+r37[t] = r44;
+r38[t] = (u64)((u64)r38[t] + r45);
+if (n >= next && wis_spent(state, fuel, n, &next)) goto DONE; goto T5_9;
+}
+goto B11;
+B11:;
+n += 128u;
+r47 = r46;
+for (u32 t = 0; t < 32u; t++) { const u32 tx = t, ty = 0, tz = 0; (void)tx; (void)ty; (void)tz;
+const u32 r6 = tx;
+const u64 r7 = (u64)(s64)(s32)r6;
+if (r7 < 32u) { ((SHARED f32_m *)(sh + 128))[r7] = (f32)r37[t]; } else {  TRAP(28u) }
+}
+goto B12;
+B12:;
+n += 96u;
+r49 = (s64)r48 < (s64)r47;
+if (r49) { goto B13; } else { goto B14; }
+B13:;
+n += 64u;
+for (u32 t = 0; t < 32u; t++) { const u32 tx = t, ty = 0, tz = 0; (void)tx; (void)ty; (void)tz;
+const u32 r6 = tx;
+const u64 r7 = (u64)(s64)(s32)r6;
+u8 r50;
+u64 r51;
+f32 r52, r53, r54;
+T7_13:;
+r50 = (s64)r7 < (s64)r47;
+if (r50) { goto T7_15; } else { continue; }
+T7_15:;
+n += 6u;
+r51 = (u64)((u64)r7 + r47);
+if (r7 < 32u) { r52 = (f32)((SHARED const f32_m *)(sh + 128))[r7]; } else { r52 = 0; TRAP(36u) }
+if (r51 < 32u) { r53 = (f32)((SHARED const f32_m *)(sh + 128))[r51]; } else { r53 = 0; TRAP(40u) }
+r54 = r52 + r53;
+if (r7 < 32u) { ((SHARED f32_m *)(sh + 128))[r7] = (f32)r54; } else {  TRAP(44u) }
+continue;
+}
+goto B16;
+B14:;
+n += 128u;
+for (u32 t = 0; t < 32u; t++) { const u32 tx = t, ty = 0, tz = 0; (void)tx; (void)ty; (void)tz;
+const u32 r6 = tx;
+const u64 r7 = (u64)(s64)(s32)r6;
+if (r56 < 32u) { r57[t] = (f32)((SHARED const f32_m *)(sh + 128))[r56]; } else { r57[t] = 0; TRAP(32u) }
+r58[t] = r7;
+}
+goto E17;
+B16:;
+n += 96u;
+r47 = r55 < 64 ? (u64)(r47 >> r55) : 0;
+if (n >= next && wis_spent(state, fuel, n, &next)) goto DONE; goto B12;
+E17:;
+for (u32 t = 0; t < 32u; t++) { const u32 tx = t, ty = 0, tz = 0; (void)tx; (void)ty; (void)tz;
+u8 r59;
+u64 r60, r65;
+f32 r61, r62, r63, r64;
+T9_17:;
+n += 2u;
+r59 = (s64)r58[t] < (s64)r15;
+if (r59) { goto T9_18; } else { continue; }
+T9_18:;
+n += 10u;
+r60 = (u64)((u64)r11 + r58[t]);
+if (r60 < n0 / 4) { r61 = (f32)((GLOBAL const f32_m *)(p0))[r60]; } else { r61 = 0; TRAP(48u) }
+r62 = r61 - r35[t];
+r63 = (f32)(exp((f64)r62));
+r64 = DIV32(r63, r57[t]);
+r65 = (u64)((u64)r13 + r58[t]);
+if (r65 < n1 / 4) { ((GLOBAL f32_m *)(p1))[r65] = (f32)r64; } else {  TRAP(52u) }
+r58[t] = (u64)((u64)r58[t] + r66);
+if (n >= next && wis_spent(state, fuel, n, &next)) goto DONE; goto T9_17;
+}
+goto B19;
+B19:;
+n += 32u;
+goto DONE;
+DONE:;
+if (tr != ~0u) ATOM_MIN64((volatile GLOBAL u64 *)state, cta << 29 | tr);
+ATOM_ADD64((volatile GLOBAL u64 *)(state + 1), n);
+}
 }

@@ -1,90 +1,136 @@
-"""C source of kernels: pinned word by word, since an innocent change may change results elsewhere; and run where there is a compiler."""
+"""Generated C: pinned word by word, since an innocent change may change results elsewhere; and run, in both forms.
+
+The C99 form runs where there is a compiler; OpenCL runs on PoCL, also in the form for graphics processors.
+"""
 
 from __future__ import annotations
 
-import ctypes
-import shutil
-import subprocess
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pytest
 
-from jit.errors import Unspelled
-from jit.kernels.cfamily import c_source
+from jit.accel.kernels import AccelKernels
+from jit.cache import ObjectCache
+from jit.kernels.cfamily import C99, CUDA, OPENCL, Form, emit, opencl, program
+from jit.kernels.device import KernelDevice, KernelLaunch
 from jit.kernels.lower import Lowered, lower
+from jit.kernels.reference import ReferenceKernels
+from jit.opencl.device import OpenclDevice
+from tests.support.compiled_c import COMPILER, CompiledC
+from tests.support.kernel_runs import differences, run_case
+from tests.support.wis_kernels import seeded_case
 from tests.unit.test_jit.lowered import Runner, formed_loops
-from tests.unit.test_jit.lowered_programs import FOLDER, PROGRAMS, pinned, program
+from tests.unit.test_jit.lowered_programs import FOLDER, PROGRAMS, pinned
+from tests.unit.test_jit.lowered_programs import program as named_program
 from tests.unit.test_jit.programs import random_program
 from tests.unit.test_jit.test_lower import agree
-from wis.builder import Builder
-from wis.dtypes import DType
-from wis.kernel.model import RegType, ScalarParam
-from wis.kernel.verify import verify_kernel
+from wis.kernel.verify import VerifiedKernel, verify_kernel
 
-COMPILER = shutil.which("cc")
-_TYPES: Final[dict[RegType, Any]] = {
-    RegType.PRED: ctypes.c_uint8, RegType.I16: ctypes.c_int16, RegType.I32: ctypes.c_int32, RegType.I64: ctypes.c_int64,
-    RegType.F32: ctypes.c_float, RegType.F64: ctypes.c_double,
-}  # fmt: skip
+_REFERENCE = ReferenceKernels()
 
 
-def compiled(folder: Path) -> Runner:
-    """Runs a kernel through its C source."""
+def _lowered(name: str) -> VerifiedKernel:
+    (loop,) = formed_loops(PROGRAMS[name]())
+    return verify_kernel(lower(loop.kernel, name).kernel)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(("suffix", "language"), [("c", C99), ("cl", opencl(cpu=False)), ("cu", CUDA)])
+def test_golden_source(name: str, suffix: str, language: Any) -> None:
+    """To accept a change on purpose: delete the file, run the test once (it fails and writes the new one), read the difference."""
+    verified = _lowered(name)
+    pinned(FOLDER / f"{name}.{suffix}", emit(verified, language, (verified.kernel.threads_max, 1, 1)).function + "\n")
+
+
+def test_emission_is_a_function_of_its_arguments() -> None:
+    verified = _lowered("softmax_row")
+    assert emit(verified, OPENCL, (32, 1, 1)) == emit(verified, OPENCL, (32, 1, 1))
+    assert emit(verified, OPENCL, (32, 1, 1)).entry != emit(verified, OPENCL, (16, 1, 1)).entry
+
+
+def test_a_program_of_many_kernels_holds_every_helper_once() -> None:
+    sources = [emit(_lowered("column_sum"), OPENCL, (threads, 1, 1)) for threads in (16, 32)]
+    text = program(sources)
+    assert text.count("u16 wis_to_f16(") == 1 and all(f"void {s.entry}(" in text for s in sources)
+
+
+def device_runner(device: KernelDevice) -> Runner:
+    """Runs lowered kernels, and compares counts and traps with the definition's."""
 
     def run(lowered: Lowered, grid: tuple[int, int], params: list[Any]) -> None:
-        stem = folder / f"k{len(list(folder.iterdir()))}"
-        source, library = stem.with_suffix(".c"), stem.with_suffix(".so")
-        source.write_text(c_source(verify_kernel(lowered.kernel)))
-        assert COMPILER is not None
-        flags = ["-std=c99", "-O1", "-ffp-contract=off", "-shared", "-fPIC"]
-        subprocess.run([COMPILER, *flags, "-o", str(library), str(source), "-lm"], check=True)
-        function = getattr(ctypes.CDLL(str(library)), lowered.kernel.name)
-        assert function(*c_arguments(lowered, params), *(ctypes.c_int64(n) for n in (*grid, 0, grid[0]))) == 0
+        verified = verify_kernel(lowered.kernel)
+        block, launch = (grid[1], 1, 1), KernelLaunch((grid[0], 1, 1), (grid[1], 1, 1))
+        same = [p.copy() if isinstance(p, np.ndarray) else p for p in params]
+        want = _REFERENCE.run(_REFERENCE.prepare(verified, block), launch, same)
+        assert device.run(device.prepare(verified, block), launch, params) == want
 
     return run
 
 
-def c_arguments(lowered: Lowered, params: list[Any]) -> list[Any]:
-    found: list[Any] = []
-    for param, given in zip(lowered.kernel.params, params, strict=True):
-        if isinstance(given, np.ndarray):
-            found += [ctypes.c_void_p(given.ctypes.data), ctypes.c_uint64(given.nbytes)]
-            continue
-        assert isinstance(param, ScalarParam)
-        kind = RegType(param.reg_type)
-        if kind in _TYPES:
-            found.append(_TYPES[kind](given))
-        else:
-            dtype = DType.F16 if kind is RegType.F16 else DType.BF16
-            found.append(ctypes.c_uint16(int(np.asarray(given, np.float32).astype(dtype.numpy).view(np.uint16))))
-    return found
+def _pocl(language: Any = None) -> KernelDevice:
+    return AccelKernels(OpenclDevice(ObjectCache(None), language=language))
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_golden_source(name: str) -> None:
-    """To accept a change on purpose: delete the file, run the test once (it fails and writes the new one), read the difference."""
-    (loop,) = formed_loops(PROGRAMS[name]())
-    pinned(FOLDER / f"{name}.c", c_source(verify_kernel(lower(loop.kernel, name).kernel)))
+@pytest.fixture(scope="module")
+def pocl() -> Iterator[KernelDevice]:
+    device = _pocl()
+    yield device
+    device.close()
 
 
-def test_functions_that_the_c_library_lacks_are_refused_by_name() -> None:
-    b = Builder()
-    b.emit("digamma", b.created(DType.F32, (40,)), [b.external(DType.F32, (40,))])
-    (loop,) = formed_loops(b, lambda name, out, ins: True)
-    with pytest.raises(Unspelled, match="digamma"):
-        c_source(verify_kernel(lower(loop.kernel, "gamma").kernel))
+@pytest.fixture(scope="module")
+def pocl_as_gpu() -> Iterator[KernelDevice]:
+    """PoCL, given what a graphics processor is given: a work-item a thread wherever threads arrive at barriers together."""
+    device = _pocl(opencl(cpu=False))
+    yield device
+    device.close()
+
+
+def same_as_defined(device: KernelDevice, seed: int, size: int = 12) -> None:
+    """A random kernel, whole, in pieces where that is allowed, and with half of the fuel that it needs."""
+    case = seeded_case(seed, size)
+    verified = verify_kernel(case.kernel)
+    want = run_case(_REFERENCE, verified, case)
+    assert differences(want, run_case(device, verified, case)) == []
+    blocks = case.grid[0] * case.grid[1] * case.grid[2]
+    if blocks > 1 and verified.certificate.allows(case.grid, case.block):
+        assert differences(want, run_case(device, verified, case, cuts=[0, 1, blocks])) == []
+    short = run_case(device, verified, case, fuel=want.outcome.instructions // 2)
+    assert short.outcome.out_of_fuel and short.outcome.instructions > want.outcome.instructions // 2
 
 
 @pytest.mark.skipif(COMPILER is None, reason="there is no C compiler (cc) on the path to run the source with")
-class TestCompiled:
+class TestC99:
     @pytest.mark.parametrize("name", PROGRAMS)
     def test_named_functions_and_half_sums(self, name: str, tmp_path: Path) -> None:
-        b, inputs = program(name)
-        assert agree(b, inputs, compiled(tmp_path), 4.0 if name != "column_sum" else 0.0) == 1
+        b, inputs = named_program(name)
+        assert agree(b, inputs, device_runner(CompiledC(tmp_path)), 4.0 if name != "column_sum" else 0.0) == 1
 
-    @pytest.mark.parametrize("seed", range(4))
+    @pytest.mark.parametrize("seed", range(3))
     def test_random_programs_agree_bit_by_bit(self, seed: int, tmp_path: Path) -> None:
         b, inputs = random_program(seed, 12)
-        agree(b, inputs, compiled(tmp_path))
+        agree(b, inputs, device_runner(CompiledC(tmp_path)))
+
+    @pytest.mark.parametrize("seed", range(100, 112))
+    def test_random_kernels_are_as_defined(self, seed: int, tmp_path: Path) -> None:
+        same_as_defined(CompiledC(tmp_path), seed)
+
+
+class TestPocl:
+    @pytest.mark.parametrize("name", PROGRAMS)
+    def test_named_functions_and_half_sums(self, name: str, pocl: KernelDevice) -> None:
+        b, inputs = named_program(name)
+        assert agree(b, inputs, device_runner(pocl), 4.0 if name != "column_sum" else 0.0) == 1
+
+    @pytest.mark.parametrize("name", PROGRAMS)
+    def test_lowered_kernels_in_the_form_for_graphics_processors(self, name: str, pocl_as_gpu: KernelDevice) -> None:
+        b, inputs = named_program(name)
+        assert emit(_lowered("softmax_row"), opencl(cpu=False), (32, 1, 1)).form is Form.THREAD
+        assert agree(b, inputs, device_runner(pocl_as_gpu), 4.0 if name != "column_sum" else 0.0) == 1
+
+    @pytest.mark.parametrize("seed", range(200, 206))
+    def test_random_kernels_are_as_defined(self, seed: int, pocl: KernelDevice) -> None:
+        same_as_defined(pocl, seed)
