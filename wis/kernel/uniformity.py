@@ -68,6 +68,7 @@ _VARYING_SPECIALS: Final = frozenset({Special.TID_X, Special.TID_Y, Special.TID_
 _ANSWERS: Final = codes_of(Sig.VOTE, Sig.BALLOT, Sig.MATCH_ALL, Sig.ACTIVEMASK, Sig.REDUX)  # the same for the lanes that ask together
 _ALWAYS: Final = _ANSWERS | codes_of(Sig.ATOM, Sig.SHFL, Sig.MATCH_ANY)
 _LOADS: Final = codes_of(Sig.LOAD, Sig.BYTES_LOAD)
+_REGIONS_MAX: Final = 300_000  # blocks between branches and their meeting points, looked at until an analysis is given up
 _SPECIAL, _ATOM, _SHFL = BY_NAME["special"].code, BY_NAME["atom"].code, BY_NAME["shfl"].code
 
 
@@ -82,22 +83,34 @@ def uniformity(kernel: Kernel, flow: Flow) -> Uniformity:
     divergent: set[int] = set()
     split: set[int] = set()
     steps = [[(_spreads(kernel, op), mask_of(op.ins), mask_of(op.outs)) for op in block.code] for block in kernel.blocks]
+    work = 0
     changed = True
     while changed:
         changed = False
         for b in flow.order:
-            state, apart = entry[b], b in divergent
+            state, only_some = entry[b], b in divergent
             for spreads, ins, outs in steps[b]:
-                state = state | outs if apart or spreads or state & ins else state & ~outs
+                state = state | outs if only_some or spreads or state & ins else state & ~outs
             if b not in split and _decides(kernel, b, state):
+                region = _region(flow.succ, b, flow.ipdom[b])
+                work += len(region)
+                if work > _REGIONS_MAX:
+                    return _anything(kernel, flow)
                 split.add(b)
-                divergent |= _region(flow.succ, b, flow.ipdom[b])
+                divergent |= region
                 changed = True
             for c in flow.succ[b]:
                 if state & ~entry[c]:
                     entry[c] |= state
                     changed = True
     return Uniformity(tuple(Registers(mask) for mask in entry), frozenset(divergent), frozenset(split))
+
+
+def _anything(kernel: Kernel, flow: Flow) -> Uniformity:
+    """Nothing is known: every register may differ, every branch part threads."""
+    all_registers = Registers((1 << len(kernel.regs)) - 1)
+    forks = frozenset(b for b in flow.order if len(flow.succ[b]) > 1)
+    return Uniformity((all_registers,) * len(kernel.blocks), frozenset(flow.order), forks)
 
 
 def _decides(kernel: Kernel, b: int, varying: int) -> bool:
@@ -174,9 +187,14 @@ def apart(flow: Flow, split: Set[int], waits: Set[int]) -> frozenset[int]:
     # Round a loop that is left only towards the end of the thread, every way out counts as an end: more ends, later meeting points.
     stops = post_dominators(succ, ends or [b for b in staying if len(succ[b]) < len(flow.succ[b])])
     result: set[int] = set()
+    work = 0
     for b in split & staying:
         if len(succ[b]) > 1:
-            result |= _region(succ, b, stops[b])
+            region = _region(succ, b, stops[b])
+            work += len(region)
+            if work > _REGIONS_MAX:
+                return frozenset(staying)
+            result |= region
     return frozenset(result)
 
 
@@ -239,6 +257,7 @@ class _Together:
         self.entry = [0] * len(kernel.blocks)
         self.divergent: set[int] = set()
         self.split: set[int] = set()
+        self.work = 0  # blocks of regions looked at
         self.code = [[_Step(op, mask_of(op.ins), mask_of(op.outs), sources.spreads(op)) for op in block.code] for block in kernel.blocks]
         self.writes = [mask_of([r for op in block.code for r in op.outs]) for block in kernel.blocks]
         self.number = {b: i for i, b in enumerate(flow.order)}
@@ -259,6 +278,8 @@ class _Together:
                     state = state & ~step.outs | self.sources.outs(step, state)
                 if b not in self.split and _decides(self.kernel, b, state):
                     self._part(b)
+                    if self.work > _REGIONS_MAX:
+                        return _anything(self.kernel, self.flow)
                     changed = True
                 for c in self.flow.succ[b]:
                     changed |= self._vary(c, state)
@@ -280,6 +301,7 @@ class _Together:
         self.split.add(b)
         stop = self.flow.ipdom[b]
         region = _region(self.flow.succ, b, stop)
+        self.work += len(region)
         self.divergent |= region
         written = self._written(region)
         reach = region if stop is None else region | {stop}

@@ -36,6 +36,7 @@ _OP: Final = re.compile(
     r"(?:(?P<outs>r[^=]*?) = )?(?P<op>[a-z0-9_]+|op#-?[0-9]{1,20})(?:\((?P<attrs>[^)]*)\))?"
     r"(?: (?P<ins>r[^@]*?))?(?: @(?P<line>-?[0-9]{1,20}))?"
 )
+_BEFORE_COMMENT: Final = re.compile(r'(?:"(?:[^"\\]|\\.)*"|[^;])*')
 _HEADS: Final = ("kernel", "math", "threads", "dynamic", "local", "file", "lines")  # at most once, before blocks
 _LIST: Final = r"\(([^()]*)\)"
 
@@ -203,8 +204,8 @@ class _Parser(Reader):
 
 def meaningful(text: str) -> list[tuple[int, str]]:
     """Lines with something in them, comments cut off, and their numbers (from 1)."""
-    lines = ((number, raw.partition(";")[0].strip()) for number, raw in enumerate(text.splitlines(), start=1))
-    return [(number, line) for number, line in lines if line]
+    lines = ((number, _BEFORE_COMMENT.match(raw)) for number, raw in enumerate(text.splitlines(), start=1))
+    return [(number, found[0].strip()) for number, found in lines if found is not None and found[0].strip()]
 
 
 def read_kernel(lines: Iterable[tuple[int, str]], last: int) -> Kernel:

@@ -31,7 +31,7 @@ def reg_type_text(code: int) -> str:
 
 def name_text(name: str) -> str:
     """``name`` as it is, or in quotes when it is no identifier."""
-    return name if _IDENTIFIER.fullmatch(name) else json.dumps(name).replace(";", "\\u003b")
+    return name if _IDENTIFIER.fullmatch(name) else json.dumps(name)
 
 
 def registers_text(numbers: Sequence[int]) -> str:

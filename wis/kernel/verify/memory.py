@@ -61,7 +61,7 @@ def _elements(kernel: Kernel, op: Op, outs: Types, ins: Types, loads: bool) -> s
             return f"there is no shared array {which}"
         return "" if kernel.shared[which].dtype == dtype else "a shared array is accessed as its own element type"
     if space != Space.GLOBAL:
-        return f"there is no memory {which} in space {space}"
+        return f"there is no memory {which} in space {_space(space)}"
     return _place(kernel, space, which, Access.READ if loads else Access.WRITE)
 
 
@@ -77,7 +77,11 @@ def _place(kernel: Kernel, space: int, which: int, need: int) -> str:
         return ""
     elif which == 0 and space == Space.CONST:
         return "buffer of constants: it is only read" if need & Access.WRITE else ""
-    return f"there is no memory {which} in space {space}"
+    return f"there is no memory {which} in space {_space(space)}"
+
+
+def _space(space: int) -> str:
+    return Space(space).name.lower() if space in Space._value2member_map_ else str(space)
 
 
 def _offset(offset: RegType, displacement: int) -> str:
@@ -91,9 +95,9 @@ def _bytes(kernel: Kernel, op: Op, outs: Types, ins: Types, loads: bool) -> str:
     space, which, dtype, count, displacement, flags = op.attrs
     values = outs if loads else ins[1:]
     if dtype not in MEMORY_TYPES or not MEMORY_TYPES[DType(dtype)].issuperset(values):
-        return f"{', '.join(v.text for v in values)} do not hold elements of type {_dtype(dtype)}"
+        return f"registers {', '.join(v.text for v in values)} do not hold elements of type {_dtype(dtype)}"
     if count not in (1, 2, 4, 8) or count * DType(dtype).itemsize > BYTES_MAX:
-        return f"{count} elements of type {_dtype(dtype)}; 1, 2, 4 or 8 of together at most {BYTES_MAX} bytes are accepted"
+        return f"{count} elements of type {_dtype(dtype)}; accepted are 1, 2, 4 or 8, of at most {BYTES_MAX} bytes together"
     if loads and len(set(op.outs)) < len(op.outs):
         return "two elements go into one register"
     if flags not in (0, 1):
@@ -121,7 +125,7 @@ def _atomic(kernel: Kernel, op: Op, outs: Types, ins: Types) -> str:
     if any(t is not register for t in (*outs, *ins[1:])):
         return f"operands and result are {register.text}"
     if space not in (Space.GLOBAL, Space.SHARED, Space.ARENA):
-        return f"there are no atomics in space {space}"
+        return f"there are no atomics in space {_space(space)}"
     return _offset(ins[0], displacement) or _place(kernel, space, which, Access.READ_WRITE)
 
 
@@ -130,7 +134,7 @@ def _address(kernel: Kernel, op: Op, outs: Types, ins: Types) -> str:
     if outs[0] is not RegType.I64:
         return f"an address is i64, not {outs[0].text}"
     if space not in (Space.GLOBAL, Space.SHARED, Space.LOCAL):
-        return f"memory {which} of space {space} has no address"
+        return f"memory {which} of space {_space(space)} has no address"
     return _place(kernel, space, which, 0)
 
 

@@ -109,6 +109,14 @@ def _names(types: Types) -> str:
     return ", ".join(t.text for t in types) or "nothing"
 
 
+def _wanted(types: tuple[RegType | None, ...]) -> str:
+    return ", ".join("T" if t is None else t.text for t in types) or "nothing"
+
+
+def _no_such(op: Op, i: int) -> str:
+    return f"there is no {BY_CODE[op.op].attrs[i]} {op.attrs[i]}"
+
+
 def _same(allowed: frozenset[RegType], attribute: Callable[[int], bool] | None = None) -> Rule:
     """All operands and results have one type."""
 
@@ -119,7 +127,7 @@ def _same(allowed: frozenset[RegType], attribute: Callable[[int], bool] | None =
                 return f"{_names(outs)} from {_names(ins)}, expected one type"
         if out not in allowed:
             return f"not for {out.text}"
-        return "" if attribute is None or attribute(op.attrs[0]) else f"{op.attrs[0]} is not such an attribute"
+        return "" if attribute is None or attribute(op.attrs[0]) else _no_such(op, 0)
 
     return check
 
@@ -137,7 +145,7 @@ def _convert(source: frozenset[RegType], target: frozenset[RegType], fits: Calla
     def check(kernel: Kernel, op: Op, outs: Types, ins: Types) -> str:
         if ins[0] not in source or outs[0] not in target or not fits(ins[0], outs[0]):
             return f"{outs[0].text} from {ins[0].text} is no such conversion"
-        return "" if not op.attrs or _is(Rounding)(op.attrs[0]) else f"{op.attrs[0]} is not a rounding"
+        return "" if not op.attrs or _is(Rounding)(op.attrs[0]) else _no_such(op, 0)
 
     return check
 
@@ -150,11 +158,11 @@ def _shape(outs: str, ins: str, t: frozenset[RegType] = frozenset(), *attributes
         have, want = (*outs_, *ins_), (*want_outs, *want_ins)
         variable = {h for h, w in zip(have, want, strict=True) if w is None}
         if len(variable) > 1 or any(w is not None and h is not w for h, w in zip(have, want, strict=True)):
-            return f"{_names(outs_)} from {_names(ins_)}, expected {outs.lower() or 'nothing'} from {ins.lower() or 'nothing'}"
+            return f"{_names(outs_)} from {_names(ins_)}, expected {_wanted(want_outs)} from {_wanted(want_ins)}"
         if not variable <= t:
             return f"not for {_names(list(variable))}"
-        wrong = [a for a, good in zip(op.attrs, attributes, strict=True) if not good(a)]
-        return f"{wrong[0]} is not such an attribute" if wrong else ""
+        wrong = (i for i, good in enumerate(attributes) if not good(op.attrs[i]))
+        return next((_no_such(op, i) for i in wrong), "")
 
     return check
 
