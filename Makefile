@@ -45,11 +45,13 @@ strict-ulp: $(STAMP).dev ## how far strict functions are from the truth, all f32
 conformance: $(STAMP).dev ## torch's own operator database on our device; results go to docs/conformance.md
 	$(BIN)/python -m tests.conformance --backend host
 
-fuzz: $(STAMP).dev ## hostile bytes against decoder and verifier, back ends against the definition; 25 minutes (docs/fuzzing.md)
+fuzz: $(STAMP).dev ## hostile bytes against decoder and verifier, back ends against the definition; 55 minutes (docs/fuzzing.md)
 	$(BIN)/python -m tests.property.fuzz_wis --seconds 600
 	$(BIN)/python -m tests.property.fuzz_backends --seconds 300
 	$(BIN)/python -m tests.property.fuzz_backends --chains --seconds 300
 	$(BIN)/python -m tests.property.fuzz_torch --seconds 300
+	$(BIN)/python -m tests.property.fuzz_kernels --seconds 1500 --inputs 1000000
+	$(BIN)/python -m tests.property.fuzz_kernels --seconds 300 --backends host
 
 test-torch: ## the model tests on another torch: make test-torch VERSION=2.15.0
 	test -n "$(VERSION)"

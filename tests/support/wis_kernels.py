@@ -515,7 +515,7 @@ class _Body:
             self._access(Space.ARENA, 0, w.value("add", T.I64, w.value("addr", T.I64, attrs=(Space.GLOBAL, 0)), place), 16, True, False)
 
     def _rare(self) -> None:
-        if self.traits.wild and self.yes(10):
+        if self.traits.wild and self.yes(40):
             with self.w.when(self.any(T.PRED)):
                 self.w.emit("raise")
         elif self.traits.wild and self.yes(20):

@@ -113,7 +113,7 @@ def _read(reader: Reader, row: KernelOp, attribute: str, words: list[str], value
         case "space":
             values["space"], values["which"] = _read_place(reader, word)
         case "dtype":
-            found = reader.match(r"([a-z]+[0-9]*?)(?:x([0-9]{1,20}))?", word, "is not an element type")
+            found = reader.match(r"([a-z]+?[0-9]*?)(?:x([0-9]{1,20}))?", word, "is not an element type")
             values["dtype"] = reader.dtype(found[1])
             if found[2] is not None and "count" not in row.attrs:
                 raise reader.fail(f"{row.name} takes one element")
