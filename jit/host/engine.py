@@ -8,19 +8,23 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from jit.cache import ObjectCache
+from jit.compiling.process import CompileProcess
 from jit.engine import EngineConfig, EngineInfo, Launch, Number, Prepared
 from jit.errors import Interrupted
 from jit.host.calls import Call, Lowering
 from jit.host.emit.ops import supported
+from jit.host.foreign import Foreign, Launches, Ran
 from jit.host.scalars import scalar_words
 from jit.host.schedule import levels_of
+from jit.host.simt.compile import KernelCompiler
+from jit.host.simt.run import GridRunner, Region
 from jit.host.tables import Native, Plan, make_plan
 from jit.host.toolchain import Toolchain
 from jit.host.walker import Walker
@@ -29,7 +33,9 @@ from jit.plan.memo import Memo
 from jit.plan.planner import Planner, PlanOptions, Target
 from jit.space import ByteSpace, KeySpec
 from wis import reference
-from wis.program import BufferKind
+from wis.launches import addresses
+from wis.ops import Kind
+from wis.program import BoundInstr, BufferKind
 from wis.verify import Verified
 
 __all__ = ["HostEngine"]
@@ -43,9 +49,10 @@ PLANNERS_MAX = 256
 class HostPrepared:
     """A planned program."""
 
-    def __init__(self, verified: Verified, plan: Plan) -> None:
+    def __init__(self, verified: Verified, plan: Plan, launches: Launches) -> None:
         bound = verified.bound
         self.plan = plan
+        self.launches = launches
         self.instructions = plan.instructions
         self.n_scalars = bound.program.n_scalars
         self.specs = [
@@ -81,7 +88,7 @@ class HostSpace(ByteSpace):
         ready = cast(HostPrepared, prepared)
         arena = self._reserve(ready.workspace_bytes)
         blocks = self._blocks(ready.specs, keys)
-        return self._engine.launch(ready, scalars, blocks, arena)
+        return self._engine.launch(ready, scalars, blocks, arena, keys)
 
     def trim(self) -> None:
         self._capacity.give(self.workspace_bytes)
@@ -104,11 +111,15 @@ class HostEngine:
     """One CPU as a device."""
 
     def __init__(self, config: EngineConfig) -> None:
-        self.toolchain = Toolchain(ObjectCache(config.cache_dir))
+        self._guard = CompileProcess()
+        self.toolchain = Toolchain(ObjectCache(config.cache_dir), self._guard)
         self._lowering = Lowering(self.toolchain)
         self._target = Target(self._lowering, supported, levels_of, make_plan)
         self._memo: Memo[Call] = Memo()
         self._walker = Walker(self.toolchain, config.threads)
+        self._runner = GridRunner(self._walker)
+        self._fuel = config.fuel
+        self._foreign_made: Foreign | None = None
         self.info = EngineInfo(self.toolchain.cpu, "host", self._walker.threads, config.vram_bytes)
         self.options = PlanOptions()
         self._capacity = Capacity(config.vram_bytes)
@@ -127,12 +138,25 @@ class HostEngine:
         with self._preparing:
             ready = self._prepared.get(key)
             if ready is None:
-                ready = self._prepared[key] = HostPrepared(verified, self.planner(verified.digest).plan(verified))
+                plan = self.planner(verified.digest).plan(verified)
+                ready = self._prepared[key] = HostPrepared(verified, plan, self._launches(verified, plan))
                 if len(self._prepared) > PREPARED_MAX:
                     self._prepared.popitem(last=False)
             else:
                 self._prepared.move_to_end(key)
             return ready
+
+    def _launches(self, verified: Verified, plan: Plan) -> Launches:
+        """The kernels that the program brings, compiled. What they need besides is compiled when the first one comes."""
+        if not verified.kernels:
+            return Launches(verified, {})
+        return self._foreign.prepare(verified, plan)
+
+    @property
+    def _foreign(self) -> Foreign:
+        if self._foreign_made is None:
+            self._foreign_made = Foreign(KernelCompiler(self.toolchain), self._runner, self._fuel)
+        return self._foreign_made
 
     def planner(self, digest: bytes) -> Planner[Call, Plan]:
         """What is known about one program structure."""
@@ -154,30 +178,37 @@ class HostEngine:
             self._planners.clear()
 
     def interrupt(self) -> None:
-        self._walker.stop()
+        self._runner.interrupt()
 
     def close(self) -> None:
         if not self._closed:
             self._closed = True
+            self._guard.close()
             self._walker.close()
             self._prepared.clear()
 
-    def launch(self, ready: HostPrepared, scalars: Sequence[Number], blocks: Sequence[Block], arena: Block) -> Launch:
+    def launch(self, ready: HostPrepared, scalars: Sequence[Number], blocks: Sequence[Block], arena: Block, keys: Sequence[int]) -> Launch:
         """Fill in addresses and scalars and run every segment."""
         if len(scalars) != ready.n_scalars:
             raise ValueError(f"the program has {ready.n_scalars} scalars, {len(scalars)} were given")
         plan, walker = ready.plan, self._walker
         with self._running:
             start_ns = time.monotonic_ns()
-            walker.clear_stop()
+            self._runner.begin()
             walker.reserve(plan.scratch_bytes)
             values = [*scalars, *plan.constants]
             self._fill(ready, values, blocks, arena)
             walker.begin(plan.claims.ctypes.data, plan.chunks.ctypes.data)
             alone_ns, trapped = 0, False
             arrays: list[Any] | None = None
+            ran = Ran()
             for part in plan.parts:
-                if not isinstance(part, Native):
+                if isinstance(part, BoundInstr) and part.op.kind is Kind.LAUNCH:
+                    self._foreign.run(part, ready.launches, values, self._regions(ready, blocks, arena, keys), ran)
+                    walker.tables(plan.claims.ctypes.data, plan.chunks.ctypes.data)
+                    if ran.out_of_fuel is not None:
+                        break
+                elif not isinstance(part, Native):
                     before = time.monotonic_ns()
                     if arrays is None:
                         arrays = self._arrays(ready, blocks, arena)
@@ -191,8 +222,9 @@ class HostEngine:
         wall_ns = end_ns - start_ns
         native_ns = wall_ns - alone_ns
         core_ns = alone_ns + (native_ns * account.core_cycles // account.cycles if account.cycles > 0 else native_ns)
-        trap = "an index was out of range" if trapped else None
-        return Launch(start_ns, end_ns, core_ns, max(1, account.cores), ready.instructions, trap)
+        trap = "; ".join([*ran.texts, *(["an index was out of range"] if trapped else [])]) or None
+        instructions = ready.instructions + ran.instructions
+        return Launch(start_ns, end_ns, core_ns, max(1, account.cores), instructions, trap, ran.out_of_fuel)
 
     def _fill(self, ready: HostPrepared, values: Sequence[Number], blocks: Sequence[Block], arena: Block) -> None:
         plan = ready.plan
@@ -206,6 +238,19 @@ class HostEngine:
             args[plan.trap_slots] = self._trap.ctypes.data
         for offset, nbytes in plan.cleared:
             arena.data[offset : offset + nbytes] = 0
+
+    def _regions(self, ready: HostPrepared, blocks: Sequence[Block], arena: Block, keys: Sequence[int]) -> Callable[[int], Region]:
+        """Where a buffer of the program is: here, how long, and for pointers that lost their buffer."""
+        plan, bound = ready.plan, ready.launches.verified.bound
+        places = addresses(bound, keys)
+        block_of = dict(zip(ready.keyed, blocks, strict=True))
+
+        def region(buffer: int) -> Region:
+            block = block_of.get(buffer)
+            address = block.address if block is not None else arena.address + plan.arena.offsets.get(buffer, 0)
+            return address, bound.nbytes[buffer], places[buffer]
+
+        return region
 
     def _arrays(self, ready: HostPrepared, blocks: Sequence[Block], arena: Block) -> list[npt.NDArray[np.uint8] | None]:
         """Every buffer as bytes, for reference steps."""

@@ -292,11 +292,14 @@ class Walker:
         self._scratch_bytes = nbytes
 
     def begin(self, claims: int, chunks: int) -> None:
-        """Set the tables (addresses) and clear account; before the first ``walk`` of a run."""
-        words = self._words
-        words[_TABLES] = claims
-        words[_TABLES + 1] = chunks
-        words[_ACCOUNT : _ACCOUNT + 3] = 0
+        """Set the tables and clear the account; before the first ``walk`` of a run."""
+        self.tables(claims, chunks)
+        self._words[_ACCOUNT : _ACCOUNT + 3] = 0
+
+    def tables(self, claims: int, chunks: int) -> None:
+        """Set the tables (addresses) that ``walk`` reads; between two of its calls."""
+        self._words[_TABLES] = claims
+        self._words[_TABLES + 1] = chunks
 
     def clear_stop(self) -> None:
         self._words[_STOP] = 0

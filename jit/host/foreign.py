@@ -1,0 +1,78 @@
+"""Launches of kernels that a program brings, on the host: compiled when the program is prepared, run by the walker's threads.
+
+May live here: from an instruction to regions and numbers, and what is told afterwards. May not: code generation, running a grid (simt).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from jit.engine import Number
+from jit.host.simt.compile import HostKernel, KernelCompiler
+from jit.host.simt.run import GridRunner, Region
+from jit.host.tables import Plan
+from jit.kernels.device import KernelLaunch, KernelOptions
+from wis.kernel.report import describe_trap
+from wis.launches import kernel_call
+from wis.ops import Kind
+from wis.program import BoundInstr, Operand
+from wis.verify import Verified
+
+__all__ = ["Foreign", "Launches", "Ran"]
+
+_OPTIONS = KernelOptions()
+
+
+@dataclass(slots=True)
+class Ran:
+    """What the launches of one run left behind. ``out_of_fuel``: said of the launch that was stopped; nothing after it may run."""
+
+    instructions: int = 0
+    texts: list[str] = field(default_factory=list)
+    out_of_fuel: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """The compiled kernels of one program, by the attributes of its launches."""
+
+    verified: Verified
+    kernels: dict[tuple[int, ...], HostKernel]
+
+
+class Foreign:
+    """Compiles and runs the launches of all programs of an engine."""
+
+    def __init__(self, compiler: KernelCompiler, runner: GridRunner, fuel: int) -> None:
+        self._compiler, self._runner, self._fuel = compiler, runner, fuel
+
+    def prepare(self, verified: Verified, plan: Plan) -> Launches:
+        """Raises KernelRefused."""
+        wanted = {part.attrs for part in plan.parts if isinstance(part, BoundInstr) and part.op.kind is Kind.LAUNCH}
+        kernels = {
+            (number, x, y, z, dynamic): self._compiler.prepare(verified.kernels[number], (x, y, z), dynamic, _OPTIONS, foreign=True)
+            for number, x, y, z, dynamic in wanted
+        }
+        return Launches(verified, kernels)
+
+    def run(self, instr: BoundInstr, launches: Launches, values: Sequence[Number], region: Callable[[int], Region], ran: Ran) -> None:
+        """One launch, to its end. ``region``: a whole buffer of the program.
+
+        Raises LaunchError for a grid beyond the limits, Interrupted when the run was stopped.
+        """
+        call = kernel_call(instr, launches.verified.kernels, values)
+        params = [_part(region(x.buffer), x) if isinstance(x, Operand) else x for x in call.params]
+        where = KernelLaunch(call.grid, call.block, call.dynamic_bytes, fuel=self._fuel)
+        outcome = self._runner.run(launches.kernels[instr.attrs], where, params)
+        ran.instructions += outcome.instructions
+        if outcome.out_of_fuel:
+            ran.out_of_fuel = f"kernel {call.kernel.kernel.name}: the launch executed more thread-instructions than it may"
+        elif outcome.trap is not None:
+            ran.texts.append(describe_trap(call.kernel, call.grid, call.block, outcome.trap))
+
+
+def _part(whole: Region, x: Operand) -> Region:
+    """A region of a buffer; an empty one is a null pointer."""
+    address, _, place = whole
+    return (address + x.offset, x.shape[0], place + x.offset) if x.shape[0] else (address, 0, 0)
