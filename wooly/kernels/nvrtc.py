@@ -29,7 +29,7 @@ _MISSING: Final = "the CUDA compiler is not installed; `pip install 'wooly[kerne
 SYMBOLIC: Final[dict[str, int]] = {
     **dict.fromkeys(
         ("expf", "exp2f", "exp10f", "expm1f", "logf", "log2f", "log10f", "log1pf", "sinf", "cosf", "tanf", "asinf", "acosf", "atanf",
-         "sinhf", "coshf", "tanhf", "asinhf", "acoshf", "atanhf", "erff", "erfcf", "erfinvf"), 1),
+         "sinhf", "coshf", "tanhf", "asinhf", "acoshf", "atanhf", "erff", "erfcf", "erfinvf", "lgammaf"), 1),
     **dict.fromkeys(("powf", "atan2f", "hypotf"), 2),
 }  # fmt: skip
 """Functions that stay symbolic, with the number of their arguments."""

@@ -96,14 +96,13 @@ class _Anything(frozenset[str]):
 
 FORMS.update({name: Form(_refuse, _Anything(), True, (0, 99)) for name in _HINTS})
 
-_ASYNC: Final = "async ca cg shared global commit_group wait_group wait_all"
+_ASYNC: Final = frozenset({"async", "ca", "cg", "shared", "global", "commit_group", "wait_group", "wait_all"})
 
 
-@form("cp", f"{_ASYNC} bulk mbarrier arrive reduce noinc tensor prefetch", (0, 9), effect=True)
 def _cp(low: Lowering, ins: Instruction) -> None:
     """An asynchronous copy is a load and a store; what waits for it has nothing to wait for."""
     mods = ins.mods
-    if not mods or mods[0] != "async" or {"bulk", "mbarrier", "reduce", "tensor"} & set(mods):
+    if not mods or mods[0] != "async" or any(m not in _ASYNC and "::" not in m for m in mods):
         raise low.fail(f"{ins.text} is not portable", "copy with loads and stores")
     if {"commit_group", "wait_group", "wait_all"} & set(mods):
         return
@@ -119,6 +118,9 @@ def _cp(low: Lowering, ins: Instruction) -> None:
     else:
         _partial(low, space, source, values, low.read(limit, _I32))
     access(low, "store", Space.SHARED, where, values, DType.U32)
+
+
+FORMS["cp"] = Form(_cp, _Anything(), True, (0, 9))
 
 
 def _partial(low: Lowering, space: Space, source: tuple[int, int], values: list[int], limit: int) -> None:

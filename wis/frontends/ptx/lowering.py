@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from difflib import get_close_matches
 from typing import Final, NamedTuple
 
 from wis.frontends.ptx.classes import BITS, INTEGER, choose
@@ -320,12 +321,14 @@ class Lowering:
     def instruction(self, ins: Instruction) -> None:
         known = FORMS.get(ins.op)
         if known is None:
-            raise self.fail(f"instruction {ins.text} is not known", "see docs/kernels.md for what is supported")
+            near = get_close_matches(ins.op, FORMS, 1)
+            raise self.fail(f"instruction {ins.text} is not known", f"there is {near[0]}" if near else "")
         for modifier in ins.mods:
             if modifier not in BITS and modifier not in known.modifiers and "::" not in modifier:
                 raise self.fail(f"{ins.text}: .{modifier} is not supported")
         if not known.args[0] <= len(ins.args) <= known.args[1]:
-            raise self.fail(f"{ins.text} takes {known.args[0]} to {known.args[1]} operands, not {len(ins.args)}")
+            least, most = known.args
+            raise self.fail(f"{ins.text} takes {least if least == most else f'{least} to {most}'} operands, not {len(ins.args)}")
         if ins.guard is None or ins.op == "bra":
             known.lower(self, ins)
         elif known.effect:

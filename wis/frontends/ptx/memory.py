@@ -139,7 +139,10 @@ def _load_param(low: Lowering, ins: Instruction) -> bool:
     type_ = ins.mods[-1]
     size = BITS[type_] // 8
     if any(param.name == name for param in low.routine.params) and low.routine.kernel:
-        number = next(i for i, param in enumerate(low.routine.params) if param.name == name)
+        number, param = next((i, param) for i, param in enumerate(low.routine.params) if param.name == name)
+        whole = param.nbytes if param.nbytes >= 0 else BITS[param.type] // 8
+        if offset < 0 or offset + size * len(_items(low, ins.args[0], ins.mods)) > whole:
+            raise low.fail(f"{name} has {whole} bytes, which a load exceeds")
         for k, item in enumerate(_items(low, ins.args[0], ins.mods)):
             register, dtype = element(low, type_, item)
             value = low.op("argument", _held(dtype), attrs=(number, offset + k * size, int(dtype)))

@@ -472,11 +472,11 @@ class _Parser:
         self.expect(";")
 
     def label(self, routine: Routine) -> None:
-        name = self.identifier()
+        line, name = self.lines[self.at], self.identifier()
         self.expect(":")
         key = (self.open[-1], name)
         if key in routine.labels or key in routine.tables:
-            raise self.fail(f"label {name} stands twice")
+            raise PtxError(line, f"label {name} stands twice")
         word = self.words[self.at]
         if word in (".branchtargets", ".calltargets"):
             self.at += 1

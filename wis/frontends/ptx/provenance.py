@@ -18,6 +18,7 @@ from wis.frontends.ptx.classes import BITS
 from wis.frontends.ptx.code import GENERIC, Code, Node
 from wis.frontends.ptx.errors import PtxError
 from wis.frontends.ptx.scene import Scene, Symbol
+from wis.frontends.ptx.webs import split
 from wis.kernel.model import LOCAL_BASE, SHARED_BASE, RegType, Space
 
 __all__ = ["Memory", "Places", "resolve"]
@@ -63,6 +64,9 @@ def resolve(scene: Scene, codes: list[Code]) -> Places:
     """Rewrite the addresses in ``codes`` (the kernel's, then its functions' by number). Raises PtxError for what has no place."""
     analysis = _Analysis(scene, codes)
     analysis.run()
+    if analysis.by_address() and sum(split(code) for code in codes):
+        analysis = _Analysis(scene, codes)
+        analysis.run()
     _Rewriting(analysis).run()
     return analysis.places
 
@@ -333,6 +337,10 @@ class _Analysis:
             places.dynamic |= dynamic
         if self.one_array and shared:
             places.arrays = [at]
+
+    def by_address(self) -> bool:
+        """Whether there are accesses without a root."""
+        return any(node.name in _ACCESSES and self.states[k][node.ins[0]] < 0 for k, code in enumerate(self.codes) for node in code.nodes())
 
     # -- what does not work out ------------------------------------------------------------------------------------------------------
 

@@ -186,6 +186,9 @@ class _Tidy:
                 break
             register, moved = a, moved + step
             node = self.by.get(register)
+        whole = self.constant(register)
+        if whole:
+            return self.code.const(self.code.types[register], 0), moved + whole
         return register, moved
 
     def widen(self) -> None:
