@@ -7,18 +7,21 @@ from __future__ import annotations
 
 from typing import Final
 
+from jit.errors import KernelRefused, Unspelled
 from jit.kernels.cfamily.abi import Form, Source
 from jit.kernels.cfamily.block_form import BlockForm
 from jit.kernels.cfamily.language import Language
 from jit.kernels.cfamily.regions import Regions
+from jit.kernels.cfamily.stopping import Refuges
 from jit.kernels.cfamily.thread_form import ThreadForm
-from jit.kernels.cfamily.warp import WARP_SIGS
+from jit.kernels.cfamily.warp import asks_lanes
 from jit.kernels.device import Dim3, KernelOptions
-from wis.kernel.ops import BY_CODE
 from wis.kernel.uniformity import warp_uniformity
 from wis.kernel.verify import Barriers, VerifiedKernel
 
 __all__ = ["emit"]
+
+_SCRATCH_BYTES_MAX: Final = 256 << 20
 
 
 def emit(
@@ -31,35 +34,38 @@ def emit(
 ) -> Source:
     """The kernel for blocks of ``block`` threads; see ``abi`` for how it is called. ``form`` None: the one that suits the language.
 
-    Raises Unspelled for what the language cannot say.
+    Raises Unspelled for a form that would not do what the kernel says, KernelRefused for a kernel that needs too much memory.
     """
-    chosen = form or _suitable(verified, language, block)
-    return _FORMS[chosen](verified, language, block, dynamic_bytes, options).source()
+    thread = _threads_alone(verified, language, block)
+    if form is Form.THREAD and not thread:
+        raise Unspelled("threads of this kernel cannot be work-items of their own: they wait for each other, or ask, where not all are")
+    if thread and (form is Form.THREAD or (form is None and not _slow(verified, language))):
+        return ThreadForm(verified, language, block, dynamic_bytes, options).source()
+    source = BlockForm(verified, language, block, dynamic_bytes, options).source()
+    if source.scratch_bytes > _SCRATCH_BYTES_MAX:
+        raise KernelRefused(f"a block of threads needs {source.scratch_bytes} bytes of memory here, at most {_SCRATCH_BYTES_MAX} are given")
+    return source
 
 
-_FORMS: Final = {Form.THREAD: ThreadForm, Form.BLOCK: BlockForm}
+def _threads_alone(verified: VerifiedKernel, language: Language, block: Dim3) -> bool:
+    """Whether each thread can be a work-item: all arrive at barriers together, and at what they ask each other in warps.
 
-
-def _suitable(verified: VerifiedKernel, language: Language, block: Dim3) -> Form:
-    """The thread form where it is right and not slower.
-
-    On processors a work-item that runs all threads is right for everything, and faster where threads wait for each other.
+    CUDA's barriers do not wait for threads that ended, so there some may have; but not where lanes ask each other.
     """
-    barriers = verified.barriers
-    if language.cpu:
-        plain = barriers is Barriers.NONE and not _asks(verified) and not _spins(verified)
-        return Form.THREAD if plain and language.name != "c99" else Form.BLOCK
-    if barriers not in (Barriers.NONE, Barriers.UNIFORM) or (_asks(verified) and not language.warps):
-        return Form.BLOCK
-    if not _asks(verified):
-        return Form.THREAD
-    apart = warp_uniformity(verified.core, verified.flow, block).divergent
-    return Form.BLOCK if apart & Regions(verified.core, verified.flow).asking else Form.THREAD
+    asks, barriers = asks_lanes(verified.core), verified.barriers
+    if barriers is Barriers.DIVERGENT or (barriers is Barriers.LIVE and (asks or not language.warps)):
+        return False
+    if not asks:
+        return Refuges.known(verified, block) if barriers is not Barriers.NONE and not language.warps else True
+    apart = warp_uniformity(verified.core, verified.flow, block).divergent if language.warps else frozenset(verified.flow.order)
+    return not apart & Regions(verified.core, verified.flow).asking and Refuges.known(verified, block)
 
 
-def _asks(verified: VerifiedKernel) -> bool:
-    """Whether lanes of a warp see, or wait for, each other."""
-    return any(BY_CODE[op.op].sig in WARP_SIGS for code in verified.core.blocks for op in code.code)
+def _slow(verified: VerifiedKernel, language: Language) -> bool:
+    """Whether work-items that run one thread are slower, or never end: where threads of one block wait for each other on a processor."""
+    if not language.cpu:
+        return False
+    return language.name == "c99" or verified.barriers is not Barriers.NONE or _spins(verified)
 
 
 def _spins(verified: VerifiedKernel) -> bool:

@@ -45,6 +45,18 @@ class Refuges:
         self._regions: dict[int, frozenset[int]] = {}
         self._warp = warp_uniformity(verified.core, verified.flow, block) if verified.uses.warp else None
 
+    @classmethod
+    def known(cls, verified: VerifiedKernel, block: Dim3) -> bool:
+        """Whether there is a refuge for every block that leads back."""
+        refuges, place = cls(verified, block), {b: i for i, b in enumerate(verified.flow.order)}
+        try:
+            for b in verified.flow.order:
+                if any(place[c] <= place[b] for c in verified.flow.succ[b]):
+                    refuges.of(b)
+        except Unspelled:
+            return False
+        return True
+
     def of(self, b: int) -> tuple[Place, int | None]:
         """Raises Unspelled when threads that leave could meet others in two places."""
         if b not in self._block.divergent:

@@ -1,8 +1,9 @@
 """The thread form: a work-item runs one thread; blocks of code are labels and branches gotos.
 
 A thread counts its instructions and remembers its least trap; at the end the threads of a block add up. In loops it asks from time to time
-whether the launch is out of fuel. A thread that must stop goes to the end; where barriers are, threads may only do so together, so one that
-is alone leaves the code that only some threads run, and goes on to a place where all ask (its results do not matter any more).
+whether the launch is out of fuel. A thread that must stop goes to the end. Where threads wait for each other they may only do so together,
+so one that is alone leaves the code that only some threads run, and goes on to a place where all ask (its results do not matter any more);
+but where threads that ended do not count at barriers (CUDA), it just ends.
 
 May live here: this form. May not: what forms share, the choice between them.
 """
@@ -15,7 +16,7 @@ from jit.kernels.cfamily.abi import Form, Source
 from jit.kernels.cfamily.frame import POLL_BITS, Frame
 from jit.kernels.cfamily.language import REGISTER
 from jit.kernels.cfamily.stopping import Place, Refuges
-from jit.kernels.cfamily.warp import WARP_SIGS
+from jit.kernels.cfamily.warp import WARP_SIGS, asks_lanes
 from jit.kernels.cfamily.warp_lanes import lane_statement
 from wis.kernel.model import WARP, Bar, Br, Cbr, RegType, Ret, Switch, Sync, Terminator
 from wis.kernel.ops import BY_CODE
@@ -24,6 +25,7 @@ from wis.kernel.verify import Barriers
 __all__ = ["ThreadForm"]
 
 _POLL_EVERY = 256  # times round a loop with barriers in it, after which the threads of a block ask together
+_ADD_ALONE = "ATOM_ADD64((volatile GLOBAL u64 *)(state + 1), (u64)n);"
 _STATIC_SHARED_BYTES_MAX = 47 << 10  # of CUDA's 48 KiB; more is asked for at launch
 
 
@@ -52,7 +54,9 @@ class ThreadForm(Frame):
         return -(-self.kernel.local_bytes // 16) * 16
 
     def source(self) -> Source:
-        self.together = self.verified.barriers is not Barriers.NONE or self.verified.uses.warp
+        barriers = self.verified.barriers
+        self.leaves = barriers is Barriers.LIVE  # threads end while others wait, so nobody waits for them at the end
+        self.together = asks_lanes(self.kernel) or (barriers is not Barriers.NONE and not self.language.warps)
         self.polls = self.options.meter and self.options.fuel and self.loops
         self.refuges = Refuges(self.verified, self.block) if self.polls and self.together else None
         body = [line for b in range(len(self.kernel.blocks)) for line in self._block(b)]
@@ -96,7 +100,7 @@ class ThreadForm(Frame):
         if self.language.cpu:
             lines += [self._shared("u32", "fin_t", self.threads)] if self.traps else []
             lines += [self._shared("u64" if self.loops else "u32", "fin_n", self.threads)] if self.options.meter else []
-        elif self.options.meter:
+        elif self.options.meter and not self.leaves:
             lines.append(self._shared("u32", "fin", 3))
         if self.kernel.local_bytes:
             if self._local_in_scratch():
@@ -125,7 +129,7 @@ class ThreadForm(Frame):
         lines = []
         if total := self.memory.shared_total:
             lines.append(f"for (u32 i = t; i < {-(-total // 4)}u; i += {self.threads}u) ((SHARED u32_m *)sh)[i] = 0;")
-        if not self.language.cpu and self.options.meter:
+        if not self.language.cpu and self.options.meter and not self.leaves:
             lines.append("if (t < 3) fin[t] = 0;" if self.threads >= 3 else "if (t == 0) fin[0] = fin[1] = fin[2] = 0;")
         if lines:
             lines.append("BARRIER;")
@@ -143,7 +147,9 @@ class ThreadForm(Frame):
         else:
             if self.traps:
                 lines.append("if (tr != ~0u) ATOM_MIN64((volatile GLOBAL u64 *)state, cta << 29 | (u64)t << 19 | tr);")
-            if self.options.meter:
+            if self.options.meter and self.leaves:
+                lines.append(_ADD_ALONE)
+            elif self.options.meter:
                 lines += self._finish_together()
         return lines
 
@@ -211,7 +217,9 @@ class ThreadForm(Frame):
         self._note("wis_spent")
         asked = "wis_spent(state, fuel, n, &next)"
         if self.refuges is None:
-            return f"if (n >= next && {asked}) goto END; "
+            # Where threads end, those that wait at a barrier wait for the rest: a thread that stops counts for itself and ends.
+            alone = self.language.warps and self.verified.barriers is not Barriers.NONE
+            return f"if (n >= next && {asked}) {{ {_ADD_ALONE + ' return;' if alone else 'goto END;'} }} "
         self._note("wis_over")
         place, target = self.refuges.of(b)
         ask = f"if (n >= next && {asked}) dead = 1; "

@@ -12,11 +12,16 @@ from typing import Final
 
 from jit.kernels.cfamily.language import REGISTER
 from wis.kernel.model import Atomic, Kernel, Op, RegType, Shuffle, Vote
-from wis.kernel.ops import Sig
+from wis.kernel.ops import BY_CODE, Sig
 
-__all__ = ["WARP_SIGS", "source_lane", "vote", "folding", "kind_of"]
+__all__ = ["WARP_SIGS", "asks_lanes", "source_lane", "vote", "folding", "kind_of"]
 
 WARP_SIGS: Final = frozenset({Sig.SHFL, Sig.VOTE, Sig.BALLOT, Sig.MATCH_ANY, Sig.MATCH_ALL, Sig.ACTIVEMASK, Sig.REDUX, Sig.WARPSYNC})
+
+
+def asks_lanes(kernel: Kernel) -> bool:
+    """Whether lanes of a warp see, or wait for, each other."""
+    return any(BY_CODE[op.op].sig in WARP_SIGS for block in kernel.blocks for op in block.code)
 
 
 def source_lane(op: Op, lane: str, b: str, c: str) -> str:
