@@ -151,6 +151,16 @@ def test_angles_that_are_hard_to_reduce(name: str) -> None:
     assert distance(native(form_of(name))(x), TRUTH[name](x.astype(np.float64))).max() <= BOUNDS[name]
 
 
+def test_pow_where_its_logarithm_is_least_accurate() -> None:
+    """The f32 beside the limits of the reduction, to powers whose results are nearly the largest and least."""
+    rng = np.random.default_rng(9)
+    x = np.concatenate([rng.uniform(a, b, 200_000) for a, b in ((0.875, 0.9), (1.11, 1.125), (1.38, 1.39))]).astype(np.float32)
+    exponents = rng.uniform(118, 128, len(x)) * rng.choice([-1, 1], len(x))
+    y = (np.clip(exponents, -126, 128) / np.log2(x.astype(np.float64))).astype(np.float32)
+    far = distance(native(form_of("pow"))(x, y), np.power(x.astype(np.float64), y.astype(np.float64)))
+    assert far.max() <= BOUNDS["pow"]
+
+
 VALUES: list[tuple[str, tuple[float, ...], float]] = [
     ("exp", (0.0,), 1.0), ("exp", (-0.0,), 1.0), ("exp", (INF,), INF), ("exp", (-INF,), 0.0), ("exp", (89.0,), INF),
     ("exp", (-104.0,), 0.0), ("exp2", (10.0,), 1024.0), ("exp2", (-149.0,), 1e-45), ("exp2", (-126.0,), 2.0**-126),

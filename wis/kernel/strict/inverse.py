@@ -92,10 +92,14 @@ def asinh(x: Value) -> Value:
 
 
 def acosh(x: Value) -> Value:
-    """log1p(t + sqrt(t (t + 2))) of t = x - 1; for large x log(2 x)."""
+    """log1p(t + sqrt(t (t + 2))) of t = x - 1, with what root and sum lose to rounding; for large x log(2 x)."""
     t = x - 1.0
-    huge = x > 4096.0
-    y = sel(huge, log_finite(x, 1.0), log1p_finite(t + fma(t, t, t + t).sqrt()))
+    twice = t + t
+    square = fma(t, t, twice)
+    root = square.sqrt()
+    total = root + t
+    lost = t - (total - root) + (fma(-root, root, square) + fma(t, t, twice - square)) * 0.5 / root
+    y = sel(x > 4096.0, log_finite(x, 1.0), log1p_finite(total, sel(t > 0.0, lost, 0.0)))
     return sel(x < INF, sel(x < 1.0, NAN, y), x)
 
 

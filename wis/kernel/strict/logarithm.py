@@ -74,13 +74,20 @@ def log10(x: Value) -> Value:
     return edges(x, fma(i, _LOG10_2[0], fma(i, _LOG10_2[1], fma(f, horner(f, _LOG10), f * 0.5))))
 
 
-def log1p_finite(x: Value) -> Value:
-    """log(1 + x) for finite x > -1. The exponent is that of 1 + x rounded; f = 2**-e x + (2**-e - 1) is rounded once."""
+def log1p_finite(x: Value, more: Value | None = None) -> Value:
+    """log(1 + x + more) for finite x > -1 and a ``more`` of the size of x's rounding error.
+
+    The exponent is that of 1 + x rounded; f + rest = 2**-e x + (2**-e - 1).
+    """
     e = (bits(x + 1.0) - _TWO_THIRDS) & _EXPONENT
-    quarter = real(-e + 0x40800000)  # 4 * 2**-e, which is not subnormal
-    f = fma(quarter, 0.25, -1.0) + real(bits(x) - e)
+    less = fma(real(-e + 0x40800000), 0.25, -1.0)  # by 4 * 2**-e, which is not subnormal
+    scaled = real(bits(x) - e)
+    f = less + scaled
+    rest = scaled - (f - less)
+    if more is not None:
+        rest = fma(more, real(-e + 0x3F800000), rest)
     i = e.to("s2f", RegType.F32) * 2.0**-23
-    return fma(i, _LN2, fma(f * f, horner(f, _LOG), f))
+    return fma(i, _LN2, fma(f * f, horner(f, _LOG), rest) + f)
 
 
 def log1p(x: Value) -> Value:

@@ -29,7 +29,7 @@ def rsqrt(x: Value) -> Value:
 
 
 def _log2(x: Value) -> tuple[Value, Value]:
-    """log2(x) as a sum of two f32, within 2^-31 of it, for positive finite x.
+    """log2(x) as a sum of two f32, within 2^-30.1 of it, for positive finite x.
 
     x = 2**i m with m in [7/8, 7/4); m times one of three numbers of four bits is 1 + f exactly, |f| <= 0.138. Of log(1 + f) = f - f**2 / 2
     + f**3 (...) the first two terms are kept in two parts each.
@@ -47,13 +47,13 @@ def _log2(x: Value) -> tuple[Value, Value]:
     rest = fma(square, -0.5, f - main)
     rest = fma(fma(f, f, -square), -0.5, rest)
     rest = fma(f * square, horner(f, _LOG), rest)
-    y = main * _LOG2_E[0]
-    y_rest = fma(rest, _LOG2_E[0], fma(main, _LOG2_E[1], fma(main, _LOG2_E[0], -y)))
+    sum_ = main + rest
+    rest = rest - (sum_ - main)
+    y = sum_ * _LOG2_E[0]
+    y_rest = fma(rest, _LOG2_E[0], fma(sum_, _LOG2_E[1], fma(sum_, _LOG2_E[0], -y)))
     base = i + high
     total = base + y
-    rest = (y - (total - base)) + (y_rest + low)
-    result = total + rest
-    return result, rest - (result - total)
+    return total, (y - (total - base)) + (y_rest + low)
 
 
 def pow(x: Value, y: Value) -> Value:
