@@ -80,6 +80,11 @@ class Device(Protocol):
     @property
     def facts(self) -> Facts: ...
 
+    @property
+    def compiled(self) -> int:
+        """How many kernels it compiled (and did not find in the cache) so far."""
+        ...
+
     def allocate(self, nbytes: int) -> Buffer:
         """New memory, all zeros; it is freed when nobody holds it any more. Raises MemoryError."""
         ...

@@ -183,6 +183,11 @@ class AccelEngine:
         """How many different kernels were compiled so far."""
         return len(self._kernels)
 
+    def plans(self) -> list[Plan]:
+        """The plans that are ready."""
+        with self._preparing:
+            return [ready.plan for ready in self._prepared.values()]
+
     def interrupt(self) -> None:
         self._stop.set()
 

@@ -128,7 +128,8 @@ class Foreign:
             if isinstance(x, Operand):
                 store, offset, _ = run.region(x.buffer)
                 buffers.append(store)
-                params.append(Region(offset + x.offset, x.shape[0], ran.addresses[x.buffer] + x.offset))
+                whole = Region(offset + x.offset, x.shape[0], ran.addresses[x.buffer] + x.offset)
+                params.append(whole if x.shape[0] else Region(0, 0, 0))  # an empty region is a null pointer
             else:
                 params.append(x)
         return buffers, params

@@ -31,6 +31,7 @@ class InterpretedDevice:
     def __init__(self, *, unified: bool = True, products: frozenset[DType] = frozenset()) -> None:
         self.facts = Facts("interpreter", 1, unified, products)
         self.launches = 0
+        self.compiled = 0
         self.freed = False
 
     def allocate(self, nbytes: int) -> Bytes:
@@ -50,6 +51,7 @@ class InterpretedDevice:
         return buffer if self.facts.unified else None
 
     def compile(self, requests: Sequence[Request]) -> list[_Compiled]:
+        self.compiled += len(requests)
         return [_Compiled(request) for request in requests]
 
     def launch(

@@ -1,6 +1,9 @@
-"""The shared engine on a device that runs kernels by their definition, beside the reference."""
+"""The shared engine on a device that runs kernels by their definition, and on PoCL, beside the reference."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -25,3 +28,16 @@ def interpreted(request: pytest.FixtureRequest) -> AccelEngine:
 def check(interpreted: AccelEngine, defining: Engine) -> Check:
     """As in test_jit, on that engine."""
     return checker(interpreted, defining)
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("programs")
+
+
+@pytest.fixture(scope="session")
+def opencl(folder: Path) -> Iterator[Engine]:
+    """The real thing, on whatever OpenCL device there is."""
+    engine = create_engine("opencl", cache_dir=folder, threads=2, vram_bytes=VRAM)
+    yield engine
+    engine.close()
