@@ -63,7 +63,12 @@ REFUSED = [
     ("mov.u32 a, 99999999999999999999999;", "64 bits", ""),
     ("mov.u32 a, 0xZZ;", "", ""),
     ("mov.u32 a, `;", "cannot stand here", ""),
-    ("fns.b32 a, b, c, d;", "not supported", "popc"),
+    ("mov a, b;", "does not say the type", ""),
+    ("sqrt.rn.u32 a, b;", "not a form that is known", ""),
+    ("mul.wide.u64 x, x, x;", "128 bits", ""),
+    ("shfl.sync.b32 a, b, c, d, a;", "from where", ""),
+    ("add.u33 a, b, c;", ".u33 is not supported", ""),
+    ("addd.u32 a, b, c;", "there is add", ""),
 ]
 
 
@@ -74,7 +79,7 @@ def test_refused_in_place(code: str, text: str, hint: str) -> None:
     error = caught.value
     assert error.line == 7, str(error)
     assert code.startswith(error.ptx[:40])
-    assert text in error.reason
+    assert text in f"{error.reason} {error.hint}"
     assert hint in f"{error.reason} {error.hint}"
 
 

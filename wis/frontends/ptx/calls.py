@@ -139,7 +139,7 @@ def _store_local(low: Lowering, symbol: int, offset: int, value: int, size: int)
     low.emit("store", [], [base, value], (int(Space.LOCAL), 0, int(dtype), 1, offset, 0))
 
 
-@form("call", "uni", (1, 2), effect=True)
+@form("call", "uni", (1, 2), effect=True, typed=False)
 def _call(low: Lowering, ins: Instruction) -> None:
     target = ins.args[0]
     assert ins.lists is not None, "a call has lists"

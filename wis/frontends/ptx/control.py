@@ -15,7 +15,7 @@ __all__: list[str] = []
 _I32, _PRED = RegType.I32, RegType.PRED
 
 
-@form("bra", "uni", (1, 2), effect=True)
+@form("bra", "uni", (1, 2), effect=True, typed=False)
 def _bra(low: Lowering, ins: Instruction) -> None:
     target = low.target(ins.args[-1])
     if ins.guard is None:
@@ -27,7 +27,7 @@ def _bra(low: Lowering, ins: Instruction) -> None:
     low.current = low.code.parts[following]
 
 
-@form("brx", "idx uni", 2, effect=True)
+@form("brx", "idx uni", 2, effect=True, typed=False)
 def _brx(low: Lowering, ins: Instruction) -> None:
     """An index past the list means nothing in PTX; here the last label is taken."""
     targets = [low.target(label) for label in table_of(low, ins.args[1])]
@@ -36,19 +36,19 @@ def _brx(low: Lowering, ins: Instruction) -> None:
     low.end("switch", targets, ins=[low.read(ins.args[0], _I32)])
 
 
-@form("ret", "uni", 0, effect=True)
+@form("ret", "uni", 0, effect=True, typed=False)
 def _ret(low: Lowering, ins: Instruction) -> None:
     low.end("ret", [])
 
 
-@form("exit", "", 0, effect=True)
+@form("exit", "", 0, effect=True, typed=False)
 def _exit(low: Lowering, ins: Instruction) -> None:
     if not low.routine.kernel:
         raise low.fail("exit inside of a function is not supported", "return to the kernel, and leave it there")
     low.end("ret", [])
 
 
-@form("trap brkpt", "", 0, effect=True)
+@form("trap brkpt", "", 0, effect=True, typed=False)
 def _trap(low: Lowering, ins: Instruction) -> None:
     low.emit("raise", [], [])
     low.end("ret", [])
@@ -59,6 +59,7 @@ def _trap(low: Lowering, ins: Instruction) -> None:
     "mask global local shared L1 L2 param tensormap wait launch_dependents inc dec sync aligned",
     (0, 9),
     effect=True,
+    typed=False,
 )
 def _nothing(low: Lowering, ins: Instruction) -> None:
     """Hints. A launch starts when those before it have ended, so there is nothing to wait for either."""
@@ -94,7 +95,7 @@ class _Anything(frozenset[str]):
         return True
 
 
-FORMS.update({name: Form(_refuse, _Anything(), True, (0, 99)) for name in _HINTS})
+FORMS.update({name: Form(_refuse, _Anything(), True, (0, 99), False) for name in _HINTS})
 
 _ASYNC: Final = frozenset({"async", "ca", "cg", "shared", "global", "commit_group", "wait_group", "wait_all"})
 
@@ -120,7 +121,7 @@ def _cp(low: Lowering, ins: Instruction) -> None:
     access(low, "store", Space.SHARED, where, values, DType.U32)
 
 
-FORMS["cp"] = Form(_cp, _Anything(), True, (0, 9))
+FORMS["cp"] = Form(_cp, _Anything(), True, (0, 9), False)
 
 
 def _partial(low: Lowering, space: Space, source: tuple[int, int], values: list[int], limit: int) -> None:

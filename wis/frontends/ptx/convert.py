@@ -20,13 +20,15 @@ def _is_signed(type_: str) -> bool:
     return type_[0] == "s"
 
 
-@form("cvt", "rn rz rm rp rni rzi rmi rpi rna rs ftz sat satfinite relu", (2, 4))
+@form("cvt", "rn rz rm rp rni rzi rmi rpi rna rs ftz sat satfinite relu pack", (2, 4))
 def _cvt(low: Lowering, ins: Instruction) -> None:
     if len(ins.mods) < 2 or ins.mods[-1] not in BITS or ins.mods[-2] not in BITS or "rna" in ins.mods or "rs" in ins.mods:
         raise low.fail(f"{ins.text} is not supported", "formats of less than 16 bits and tf32 are not portable")
     to, source = ins.mods[-2:]
     target, arg = ins.args[:2]
-    if to.endswith("x2"):
+    if "pack" in ins.mods:
+        _packed(low, ins)
+    elif to.endswith("x2"):
         _two(low, ins, to[:-2])
     elif source in FLOATS and to in FLOATS:
         low.put(target, _float_float(low, ins, arg, source, to))
@@ -176,6 +178,18 @@ def _rounded(low: Lowering, value: int, to: str, how: Rounding, finite: bool) ->
     if kind is _F64 or how is Rounding.NEAREST:
         return narrowed(low, value, to)
     return low.op("cvt_r", kind, value, attrs=(int(how),))
+
+
+def _packed(low: Lowering, ins: Instruction) -> None:
+    """Two s32 saturated and put side by side, the first above; with a third operand its low bits come above both."""
+    types = [m for m in ins.mods if m in BITS]
+    to, bits = types[0], BITS[types[0]]
+    if types[1] != "s32" or bits not in (8, 16) or (bits == 8) != (len(ins.args) == 4):
+        raise low.fail(f"{ins.text} is not supported")
+    upper, lower = (_clamped(low, low.read(arg, _I32), "s32", to) for arg in ins.args[1:3])
+    rest = low.op("shl", _I32, low.read(ins.args[3], _I32), low.const(_I32, 16)) if bits == 8 else low.const(_I32, 0)
+    word = low.op("bfi", _I32, lower, rest, low.const(_I32, 0), low.const(_I32, bits))
+    low.put(ins.args[0], low.op("bfi", _I32, upper, word, low.const(_I32, bits), low.const(_I32, bits)))
 
 
 def _two(low: Lowering, ins: Instruction, to: str) -> None:

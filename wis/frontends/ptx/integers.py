@@ -344,6 +344,61 @@ def _field(low: Lowering, word: int, position: int, length: int, signed: bool) -
     return low.op("bfe_s" if signed else "bfe_u", _I32, word, low.const(_I32, position), low.const(_I32, length))
 
 
-@form("fns", "", 4)
+@form("fns", "", 4, effect=True)
 def _fns(low: Lowering, ins: Instruction) -> None:
-    raise low.fail("fns is not supported", "count bits with popc and lane masks")
+    """The place of the n-th set bit at or beyond ``base``: upwards for n > 0, downwards for n < 0, ``base`` itself for 0; -1: none."""
+    mask, base, n = (low.read(arg, _I32) for arg in ins.args[1:])
+    zero, one, none = low.const(_I32, 0), low.const(_I32, 1), low.const(_I32, -1)
+    at, left, found = (low.code.temp(_I32) for _ in range(3))
+    down = low.op("lt_s", _PRED, n, zero)
+    step = low.op("sel", _I32, down, none, one)
+    low.emit("mov", [at], [base])
+    low.emit("max_s", [left], [low.op("abs", _I32, n), one])
+    low.emit("mov", [found], [none])
+    head, inside, hit, on, after = (low.new_block() for _ in range(5))
+    low.start(head)
+    low.end("cbr", [inside, after], ins=[low.op("lt_u", _PRED, at, low.const(_I32, 32))])
+    low.current = low.code.parts[inside]
+    bit = low.op("and", _I32, low.op("shr_u", _I32, mask, at), one)
+    low.emit("sub", [left], [left, bit])
+    low.end("cbr", [hit, on], ins=[low.op("eq", _PRED, left, zero)])
+    low.current = low.code.parts[hit]
+    low.emit("mov", [found], [at])
+    low.end("br", [after])
+    low.current = low.code.parts[on]
+    low.emit("add", [at], [at, step])
+    low.end("cbr", [after, head], ins=[low.op("eq", _PRED, n, zero)])
+    low.current = low.code.parts[after]
+    low.put(ins.args[0], found)
+
+
+@form("vadd2 vadd4 vsub2 vsub4 vavrg2 vavrg4 vabsdiff2 vabsdiff4 vmin2 vmin4 vmax2 vmax4", "sat add", 4)
+def _video(low: Lowering, ins: Instruction) -> None:
+    """The operation on two or four parts of words, saturated to the type of the result when asked; with .add their sum and c."""
+    types = [m for m in ins.mods if m in BITS]
+    if len(types) != 3:
+        raise low.fail(f"{ins.text} needs three types")
+    to, types = types[0], types[1:]
+    lanes = int(ins.op[-1])
+    width = 32 // lanes
+    a, b, c = (low.read(arg, _I32) for arg in ins.args[1:])
+    result = c if "add" in ins.mods else low.const(_I32, 0)
+    for k in range(lanes):
+        x, y = (_field(low, word, k * width, width, type_[0] == "s") for word, type_ in zip((a, b), types, strict=True))
+        part = _part(low, ins.op[1:-1], x, y)
+        if "sat" in ins.mods:
+            least, most = (-(1 << width - 1), (1 << width - 1) - 1) if to[0] == "s" else (0, (1 << width) - 1)
+            part = low.op("min_s", _I32, low.op("max_s", _I32, part, low.const(_I32, least)), low.const(_I32, most))
+        if "add" in ins.mods:
+            result = low.op("add", _I32, result, part)
+        else:
+            result = low.op("bfi", _I32, part, result, low.const(_I32, k * width), low.const(_I32, width))
+    low.put(ins.args[0], result)
+
+
+def _part(low: Lowering, name: str, x: int, y: int) -> int:
+    if name == "absdiff":
+        return low.op("abs", _I32, low.op("sub", _I32, x, y))
+    if name == "avrg":
+        return low.op("shr_s", _I32, low.op("add", _I32, low.op("add", _I32, x, y), low.const(_I32, 1)), low.const(_I32, 1))
+    return low.op({"add": "add", "sub": "sub", "min": "min_s", "max": "max_s"}[name], _I32, x, y)

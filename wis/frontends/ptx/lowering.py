@@ -24,26 +24,28 @@ _ONES: Final = {RegType.PRED: 1, RegType.I16: -1, RegType.I32: -1, RegType.I64: 
 
 
 class Form(NamedTuple):
-    """How an instruction is lowered. ``effect``: a guard must skip it (not: compute and drop)."""
+    """How an instruction is lowered. ``effect``: a guard must skip it (not: compute and drop); ``typed``: a modifier must be a type, and
+    the lowering finds the types after all other modifiers."""
 
     lower: Callable[[Lowering, Instruction], None]
     modifiers: frozenset[str]
     effect: bool
     args: tuple[int, int]
+    typed: bool = True
 
 
 FORMS: Final[dict[str, Form]] = {}
 
 
 def form(
-    names: str, modifiers: str = "", args: tuple[int, int] | int = (0, 99), *, effect: bool = False
+    names: str, modifiers: str = "", args: tuple[int, int] | int = (0, 99), *, effect: bool = False, typed: bool = True
 ) -> Callable[[Callable[[Lowering, Instruction], None]], Callable[[Lowering, Instruction], None]]:
     """Register a function as the lowering of some instructions. ``modifiers``: those accepted beside types; ``args``: how many operands."""
     bounds = (args, args) if isinstance(args, int) else args
 
     def register(lower: Callable[[Lowering, Instruction], None]) -> Callable[[Lowering, Instruction], None]:
         for name in names.split():
-            FORMS[name] = Form(lower, frozenset(modifiers.split()), effect, bounds)
+            FORMS[name] = Form(lower, frozenset(modifiers.split()), effect, bounds, typed)
         return lower
 
     return register
@@ -329,16 +331,30 @@ class Lowering:
         if not known.args[0] <= len(ins.args) <= known.args[1]:
             least, most = known.args
             raise self.fail(f"{ins.text} takes {least if least == most else f'{least} to {most}'} operands, not {len(ins.args)}")
-        if ins.guard is None or ins.op == "bra":
-            known.lower(self, ins)
-        elif known.effect:
-            self._skipping(ins, known)
-        else:
-            self.guard = (self.read(ins.guard, RegType.PRED), ins.negated)
-            known.lower(self, ins)
+        if known.typed:
+            self._types_last(ins)
+        try:
+            if ins.guard is None or ins.op == "bra":
+                known.lower(self, ins)
+            elif known.effect:
+                self._skipping(ins, known)
+            else:
+                self.guard = (self.read(ins.guard, RegType.PRED), ins.negated)
+                known.lower(self, ins)
+        except (LookupError, StopIteration):  # a table has no entry for this type, or there are too few operands
+            raise self.fail(f"{ins.text} is not a form that is known") from None
         if self.pending:
             self.settle()
         self.guard = None
+
+    def _types_last(self, ins: Instruction) -> None:
+        mods = ins.mods
+        if mods and mods[-1] in BITS and (len(mods) == 1 or mods[-2] in BITS or not any(m in BITS for m in mods[:-1])):
+            return
+        types = [m for m in mods if m in BITS]
+        if not types:
+            raise self.fail(f"{ins.text} does not say the type")
+        ins.mods = (*(m for m in mods if m not in BITS), *types)
 
     def _skipping(self, ins: Instruction, known: Form) -> None:
         assert ins.guard is not None, "only guarded instructions are skipped"

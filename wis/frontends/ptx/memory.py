@@ -250,7 +250,7 @@ def _cvta(low: Lowering, ins: Instruction) -> None:
     low.emit(name, [low.write(target, type_)], [value], (int(space),))
 
 
-@form("isspacep", "global shared local const param", 2)
+@form("isspacep", "global shared local const param", 2, typed=False)
 def _isspacep(low: Lowering, ins: Instruction) -> None:
     """By the ranges of addresses; params and constants are no space that an address can be found in."""
     from wis.kernel.model import LOCAL_BASE, SHARED_BASE

@@ -77,7 +77,7 @@ def _redux(low: Lowering, ins: Instruction) -> None:
     low.emit("redux", [low.write(ins.args[0], _I32)], [value, mask], (int(function), int(ins.mods[-1] == "s32")))
 
 
-@form("elect", "sync", 2, effect=True)
+@form("elect", "sync", 2, effect=True, typed=False)
 def _elect(low: Lowering, ins: Instruction) -> None:
     """The lowest lane of the mask is the leader."""
     from wis.kernel.model import Special
@@ -94,7 +94,7 @@ def _elect(low: Lowering, ins: Instruction) -> None:
 # -- barriers and fences ---------------------------------------------------------------------------------------------------------------
 
 
-@form("bar barrier", "sync arrive red cta warp aligned and or popc cluster wait relaxed release acquire", (0, 4), effect=True)
+@form("bar barrier", "sync arrive red cta warp aligned and or popc cluster wait relaxed release acquire", (0, 4), effect=True, typed=False)
 def _bar(low: Lowering, ins: Instruction) -> None:
     mods, args = ins.mods, ins.args
     if "cluster" in mods or (ins.op == "barrier" and "wait" in mods):
@@ -152,7 +152,7 @@ def _bar_red(low: Lowering, ins: Instruction) -> None:
         low.put(args[0], low.op("eq" if "and" in ins.mods else "ne", _PRED, total, zero))
 
 
-@form("membar fence", "cta gl sys sc acq_rel acquire release cluster gpu proxy alias async sync_restrict", (0, 2), effect=True)
+@form("membar fence", "cta gl sys sc acq_rel acquire release cluster gpu proxy alias async sync_restrict", (0, 2), effect=True, typed=False)
 def _fence(low: Lowering, ins: Instruction) -> None:
     if "proxy" in ins.mods and "alias" not in ins.mods:
         raise low.fail(f"{ins.text} is not portable", "asynchronous copies have no portable form")
