@@ -113,7 +113,7 @@ class BlockForm(Frame):
         return self._local_space, f"(lo + t * {self.stride}u)"
 
     def trap(self) -> str:
-        return "const u32 code_ = t << 19 | code; tr = code_ < tr ? code_ : tr;"
+        return "const u32 code_ = code; mine = code_ < mine ? code_ : mine;"
 
     # --- the program
     def source(self) -> Source:
@@ -135,7 +135,7 @@ class BlockForm(Frame):
         if self.polls:
             lines.append(f"const u64 fuel = state[2]; u64 next = {1 << POLL_BITS}u;")
         if self.traps:
-            lines.append("u32 tr = ~0u;")
+            lines.append("u32 tr = ~0u, mine = ~0u;")
         return lines
 
     def _arrays(self) -> tuple[list[str], int]:
@@ -186,7 +186,7 @@ class BlockForm(Frame):
         return lines
 
     def _finish(self) -> list[str]:
-        lines = ["DONE:;"]
+        lines = ["DONE:;", *(["if (mine < tr) tr = mine;"] if self.traps else [])]
         lines += ["if (tr != ~0u) ATOM_MIN64((volatile GLOBAL u64 *)state, cta << 29 | tr);"] if self.traps else []
         return lines + (["ATOM_ADD64((volatile GLOBAL u64 *)(state + 1), n);"] if self.options.meter else [])
 
@@ -243,10 +243,11 @@ class BlockForm(Frame):
             return ""
         return self.ask() + " "
 
-    def ask(self) -> str:
-        """Ends the block of threads when the launch is out of fuel."""
+    def ask(self, count: str = "n") -> str:
+        """Ends the block of threads when the launch is out of fuel. ``count``: what it executed so far."""
         self._note("wis_spent")
-        return "if (n >= next && wis_spent(state, fuel, n, &next)) goto DONE;"
+        stop = "goto DONE;" if count == "n" else f"{{ n = {count}; goto DONE; }}"
+        return f"if ({count} >= next && wis_spent(state, fuel, {count}, &next)) {stop}"
 
     # --- steps
     def _step(self, step: Run | Once | Ask, *, masked: bool, parts: bool) -> list[str]:
@@ -295,24 +296,38 @@ class BlockForm(Frame):
 
     def _run(self, run: Run, *, masked: bool, parts: bool) -> list[str]:
         used = self.homes.used(run)
-        lines = self._each_thread()
-        if masked:
-            lines.append(f"if (!({self.here(run.start)})) continue;")
-        lines += [self._declared(place) for place in self.homes.worked_out(used)]
-        lines += self._variables(used)
+        counts = self.options.meter and (run.start in self.regions.parted or len(run.unit) > 1)
+        body = [f"if (!({self.here(run.start)})) goto N{run.number};"] if masked else []
+        body += [self._declared(place) for place in self.homes.worked_out(used)]
+        body += self._variables(used)
         if run.ends and run.first:
-            lines.append(f"T{run.number}_{run.start}:;")
-        counts = self.options.meter and run.first and run.start in self.regions.parted
-        if counts:
-            lines.append(f"n += {self.verified.costs[run.start]}u;")
-        lines += [self.statement(run.start, i) for i in run.ops]
+            body.append(f"T{run.number}_{run.start}:;")
+        if counts and run.first and run.start in self.regions.parted:
+            body.append(f"spent += {self.verified.costs[run.start]}u;")
+        body += [self.statement(run.start, i) for i in run.ops]
         if run.ends:
-            lines += self._end(run, run.start, parts)
+            body += self._end(run, run.start, parts)
             for b in sorted(run.unit - {run.start}):
-                lines += [f"T{run.number}_{b}:;", *([f"n += {self.verified.costs[b]}u;"] if self.options.meter else [])]
-                lines += [self.statement(b, i) for i in self.homes.kept(b)]
-                lines += self._end(run, b, parts)
-        return [*lines, "}" * (1 if self.block[1:] == (1, 1) else 3)]
+                body += [f"T{run.number}_{b}:;", *([f"spent += {self.verified.costs[b]}u;"] if counts else [])]
+                body += [self.statement(b, i) for i in self.homes.kept(b)]
+                body += self._end(run, b, parts)
+        return self._loop(run, body, counts)
+
+    def _loop(self, run: Run, body: list[str], counts: bool) -> list[str]:
+        """The loop over threads. What they add up they do once a thread: compilers know how to make vectors of that."""
+        begin, end, before, after = [], [f"N{run.number}:;"], [], []
+        if any("TRAP(" in line for line in body):
+            begin.append("u32 mine = ~0u;")
+            end.append("{ const u32 x = mine != ~0u ? t << 19 | mine : ~0u; tr = x < tr ? x : tr; }")
+        if counts and any("wis_spent" in line for line in body):
+            begin.append("u64 spent = 0;")
+            end.append("n += spent;")
+        elif counts:  # no loop inside: 32 bits hold what all threads add up
+            before, after = ["{ u32 all = 0;"], ["n += all; }"]
+            begin.append("u32 spent = 0;")
+            end.append("all += spent;")
+        depth = 1 if self.block[1:] == (1, 1) else 3
+        return [*before, *self._each_thread(), *begin, "{", *body, "}", *end, "}" * depth, *after]
 
     def _each_thread(self) -> list[str]:
         x, y, z = self.block
@@ -343,18 +358,21 @@ class BlockForm(Frame):
                 cases = [f"case {i}u: {self._thread_goes(run, b, target, parts)}" for i, target in enumerate(targets)]
                 return [f"switch ({self.register(index)}) {{", *cases, f"default: {self._thread_goes(run, b, default, parts)}", "}"]
             case Ret():
-                return [self._thread_at(self.ended, parts)]
+                return [self._thread_at(run, self.ended, parts)]
             case Bar(target):
-                return [park(self, 0, target, "", arrive=False)]
+                return [park(self, 0, target, "", arrive=False) + f" goto N{run.number};"]
             case Sync(target, barrier, count, arrive):
-                return [park(self, barrier, target, self.register(count) if count >= 0 else "", arrive=bool(arrive))]
+                given = self.register(count) if count >= 0 else ""
+                return [park(self, barrier, target, given, arrive=bool(arrive)) + f" goto N{run.number};"]
         raise AssertionError("calls are inlined")
 
-    def _thread_at(self, target: int, parts: bool) -> str:
-        return f"pc[t] = {target}u; continue;" if parts else "continue;"
+    def _thread_at(self, run: Run, target: int, parts: bool) -> str:
+        leave = f"goto N{run.number};"
+        return f"pc[t] = {target}u; {leave}" if parts else leave
 
     def _thread_goes(self, run: Run, b: int, target: int, parts: bool) -> str:
         inside = target in run.unit and (target != run.start or run.first)
         if not inside:
-            return self._thread_at(target, parts)
-        return self._poll(b, target) + f"goto T{run.number}_{target};"
+            return self._thread_at(run, target, parts)
+        back = self.polls and self.place[target] <= self.place[b]
+        return (self.ask("n + spent") + " " if back else "") + f"goto T{run.number}_{target};"

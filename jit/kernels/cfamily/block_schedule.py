@@ -39,11 +39,11 @@ def barrier_arrays(form: BlockForm) -> list[tuple[str, str, int]]:
 def park(form: BlockForm, barrier: int, target: int, count: str, *, arrive: bool) -> str:
     """Thread ``t`` comes to a barrier. ``count``: how many complete it, "" for all."""
     if arrive:
-        return f"arrived[{barrier}]++; pc[t] = {target}u; continue;"
+        return f"arrived[{barrier}]++; pc[t] = {target}u;"
     text = f"pc[t] = {form.ended + 1 + barrier}u; to[t] = {target}u;"
     if counts(form):
         text += f" arrived[{barrier}]++; counted[t] = {int(bool(count))}; many[t] = {count or '0'};"
-    return text + " continue;"
+    return text
 
 
 def schedule(form: BlockForm) -> list[str]:

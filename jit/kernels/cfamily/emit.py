@@ -32,14 +32,15 @@ def emit(
     form: Form | None = None,
     dynamic_bytes: int = 0,
 ) -> Source:
-    """The kernel for blocks of ``block`` threads; see ``abi`` for how it is called. ``form`` None: the one that suits the language.
+    """The kernel for blocks of ``block`` threads; see ``abi`` for how it is called. ``form`` None: the one that suits the language: on a
+    processor a loop over threads is faster than threads as work-items, with barriers and without.
 
     Raises Unspelled for a form that would not do what the kernel says, KernelRefused for a kernel that needs too much memory.
     """
     thread = _threads_alone(verified, language, block)
     if form is Form.THREAD and not thread:
         raise Unspelled("threads of this kernel cannot be work-items of their own: they wait for each other, or ask, where not all are")
-    if thread and (form is Form.THREAD or (form is None and not _slow(verified, language))):
+    if thread and (form is Form.THREAD or (form is None and not language.cpu)):
         return ThreadForm(verified, language, block, dynamic_bytes, options).source()
     source = BlockForm(verified, language, block, dynamic_bytes, options).source()
     if source.scratch_bytes > _SCRATCH_BYTES_MAX:
@@ -53,21 +54,9 @@ def _threads_alone(verified: VerifiedKernel, language: Language, block: Dim3) ->
     CUDA's barriers do not wait for threads that ended, so there some may have; but not where lanes ask each other.
     """
     asks, barriers = asks_lanes(verified.core), verified.barriers
-    if barriers is Barriers.DIVERGENT or (barriers is Barriers.LIVE and (asks or not language.warps)):
+    if language.name == "c99" or barriers is Barriers.DIVERGENT or (barriers is Barriers.LIVE and (asks or not language.warps)):
         return False
     if not asks:
         return Refuges.known(verified, block) if barriers is not Barriers.NONE and not language.warps else True
     apart = warp_uniformity(verified.core, verified.flow, block).divergent if language.warps else frozenset(verified.flow.order)
     return not apart & Regions(verified.core, verified.flow).asking and Refuges.known(verified, block)
-
-
-def _slow(verified: VerifiedKernel, language: Language) -> bool:
-    """Whether work-items that run one thread are slower, or never end: where threads of one block wait for each other on a processor."""
-    if not language.cpu:
-        return False
-    return language.name == "c99" or verified.barriers is not Barriers.NONE or _spins(verified)
-
-
-def _spins(verified: VerifiedKernel) -> bool:
-    """Whether a thread may wait, in a loop, for what another one stores."""
-    return bool(verified.flow.loops) and Regions(verified.core, verified.flow).fair

@@ -38,20 +38,10 @@ class ThreadForm(Frame):
         return f"r{number}"
 
     def local(self) -> tuple[str, str]:
-        if self._local_in_scratch():
-            return "GLOBAL", "lo"
         return "PRIVATE", "lo"
 
     def trap(self) -> str:
         return "const u32 code_ = code; tr = code_ < tr ? code_ : tr;"
-
-    def _local_in_scratch(self) -> bool:
-        """Compilers for processors keep the local memory of a whole block of threads on one stack."""
-        per_item = self.kernel.local_bytes * (self.threads if self.language.cpu else 1)
-        return per_item > self.language.private_bytes
-
-    def _local_stride(self) -> int:
-        return -(-self.kernel.local_bytes // 16) * 16
 
     def source(self) -> Source:
         barriers = self.verified.barriers
@@ -61,8 +51,7 @@ class ThreadForm(Frame):
         self.refuges = Refuges(self.verified, self.block) if self.polls and self.together else None
         body = [line for b in range(len(self.kernel.blocks)) for line in self._block(b)]
         lines = [*self.opening(), *self._numbers(), *self._memory(), *self._registers(), *self._start(), *body, *self._finish()]
-        in_scratch = self._local_in_scratch()
-        return self.program(lines, self.block, self._local_stride() * self.threads if in_scratch else 0, self._asked_shared())
+        return self.program(lines, self.block, 0, self._asked_shared())
 
     # --- around the code
     def _numbers(self) -> list[str]:
@@ -97,17 +86,10 @@ class ThreadForm(Frame):
             lines.append("extern __shared__ ALIGN16 u8 sh[];" if asked else self._shared("u8", "sh", total))
         if self.polls and self.together:
             lines.append(self._shared("u32", "stop", 1))
-        if self.language.cpu:
-            lines += [self._shared("u32", "fin_t", self.threads)] if self.traps else []
-            lines += [self._shared("u64" if self.loops else "u32", "fin_n", self.threads)] if self.options.meter else []
-        elif self.options.meter and not self.leaves:
+        if self.options.meter and not self.leaves:
             lines.append(self._shared("u32", "fin", 3))
         if self.kernel.local_bytes:
-            if self._local_in_scratch():
-                stride = self._local_stride()
-                lines.append(f"GLOBAL u8 *const lo = scratch + (GROUP * {self.threads}u + t) * {stride}u;")
-            else:
-                lines.append(f"ALIGN16 u8 lo[{self.kernel.local_bytes}];")
+            lines.append(f"ALIGN16 u8 lo[{self.kernel.local_bytes}];")
         return lines
 
     def _asked_shared(self) -> int:
@@ -129,7 +111,7 @@ class ThreadForm(Frame):
         lines = []
         if total := self.memory.shared_total:
             lines.append(f"for (u32 i = t; i < {-(-total // 4)}u; i += {self.threads}u) ((SHARED u32_m *)sh)[i] = 0;")
-        if not self.language.cpu and self.options.meter and not self.leaves:
+        if self.options.meter and not self.leaves:
             lines.append("if (t < 3) fin[t] = 0;" if self.threads >= 3 else "if (t == 0) fin[0] = fin[1] = fin[2] = 0;")
         if lines:
             lines.append("BARRIER;")
@@ -142,34 +124,11 @@ class ThreadForm(Frame):
 
     def _finish(self) -> list[str]:
         lines = ["END:;"]
-        if self.language.cpu and (self.traps or self.options.meter):
-            lines += self._finish_one_after_the_other()
-        else:
-            if self.traps:
-                lines.append("if (tr != ~0u) ATOM_MIN64((volatile GLOBAL u64 *)state, cta << 29 | (u64)t << 19 | tr);")
-            if self.options.meter and self.leaves:
-                lines.append(_ADD_ALONE)
-            elif self.options.meter:
-                lines += self._finish_together()
-        return lines
-
-    def _finish_one_after_the_other(self) -> list[str]:
-        """The block's first thread adds up what the others left: no atomics on the way, so loops over threads stay vectors."""
-        lines = ["fin_n[t] = n;"] if self.options.meter else []
-        lines += ["fin_t[t] = tr;"] if self.traps else []
-        lines += ["BARRIER;", "if (t == 0) {"]
         if self.traps:
-            lines += [
-                "u32 least = ~0u; u64 key = ~0ul >> 1;",
-                f"for (u32 i = 0; i < {self.threads}u; i++) least = fin_t[i] < least ? fin_t[i] : least;",
-                "if (least != ~0u)",
-                f"for (u32 i = {self.threads}u; i-- > 0;) if (fin_t[i] != ~0u) key = cta << 29 | (u64)i << 19 | fin_t[i];",
-            ]
+            lines.append("if (tr != ~0u) ATOM_MIN64((volatile GLOBAL u64 *)state, cta << 29 | (u64)t << 19 | tr);")
         if self.options.meter:
-            lines += ["u64 total = 0;", f"for (u32 i = 0; i < {self.threads}u; i++) total += fin_n[i];"]
-        lines += ["if (least != ~0u) ATOM_MIN64((volatile GLOBAL u64 *)state, key);"] if self.traps else []
-        lines += ["ATOM_ADD64((volatile GLOBAL u64 *)(state + 1), total);"] if self.options.meter else []
-        return [*lines, "}"]
+            lines += [_ADD_ALONE] if self.leaves else self._finish_together()
+        return lines
 
     def _finish_together(self) -> list[str]:
         """Sums in shared memory, in three parts of which none overflows."""

@@ -1,5 +1,5 @@
 #undef TRAP
-#define TRAP(code) { const u32 code_ = t << 19 | code; tr = code_ < tr ? code_ : tr; }
+#define TRAP(code) { const u32 code_ = code; mine = code_ < mine ? code_ : mine; }
 void k_bias_gelu_633375d7baca(GLOBAL u8 *b0, GLOBAL u8 *b1, GLOBAL u8 *b2, GLOBAL const u64 *w, u64 at, GLOBAL u64 *state, GLOBAL u8 *scratch) {
 w += at;
 GLOBAL u8 *const p0 = b0 + w[0]; const u64 n0 = w[1], a0 = w[2];
@@ -22,7 +22,7 @@ for (u64 cta = first; cta < first + count; cta++) {
 const u32 cx = (u32)cta % gx, cy = (u32)cta / gx % gy, cz = (u32)cta / gx / gy;
 const u32 t = 0, tx = 0, ty = 0, tz = 0;
 u64 n = 0;
-u32 tr = ~0u;
+u32 tr = ~0u, mine = ~0u;
 const u64 r0 = v3;
 const u64 r1 = v4;
 const u64 r2 = v5;
@@ -44,7 +44,11 @@ const u64 r20 = (u64)((u64)r19 * r0);
 const u64 r21 = (u64)((u64)r20 * r1);
 B0:;
 n += 6144u;
+{ u32 all = 0;
 for (u32 t = 0; t < 256u; t++) { const u32 tx = t, ty = 0, tz = 0; (void)tx; (void)ty; (void)tz;
+u32 mine = ~0u;
+u32 spent = 0;
+{
 const u32 r16 = tx;
 const u64 r17 = (u64)(s64)(s32)r16;
 const u64 r18 = (u64)((u64)r15 + r17);
@@ -55,7 +59,7 @@ T0_0:;
 r22 = (s64)r18 < (s64)r21;
 if (r22) { goto T0_1; } else { goto T0_2; }
 T0_1:;
-n += 21u;
+spent += 21u;
 r23 = r1 == 0 ? 0 : (u64)(r18 % r1);
 r24 = r1 == 0 ? 0 : (u64)(r18 / r1);
 r25 = (u64)((u64)r2 + r23);
@@ -76,13 +80,19 @@ r39 = r38 + r9;
 r40 = r39 * r10;
 r41 = r36 * r40;
 if (r33 < n2 / 4) { ((GLOBAL f32_m *)(p2))[r33] = (f32)r41; } else {  TRAP(8u) }
-continue;
+goto N0;
 T0_2:;
-n += 1u;
-continue;
+spent += 1u;
+goto N0;
 }
+N0:;
+{ const u32 x = mine != ~0u ? t << 19 | mine : ~0u; tr = x < tr ? x : tr; }
+all += spent;
+}
+n += all; }
 goto DONE;
 DONE:;
+if (mine < tr) tr = mine;
 if (tr != ~0u) ATOM_MIN64((volatile GLOBAL u64 *)state, cta << 29 | tr);
 ATOM_ADD64((volatile GLOBAL u64 *)(state + 1), n);
 }
