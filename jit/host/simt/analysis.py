@@ -17,7 +17,7 @@ from jit.host.simt.gang import Gang
 from jit.host.simt.shape import SAME, VECTOR, Fact, Same, Vector, join, lane_zeros, shape_of
 from wis.kernel.model import Bar, Cbr, Kernel, Ret, Switch, Sync, Terminator, successors
 
-__all__ = ["Analysis", "analyse", "bits_of", "judged", "splits", "terminator_reads", "waits"]
+__all__ = ["Analysis", "analyse", "bits_of", "judged", "liveness", "splits", "terminator_reads", "waits"]
 
 _STEPS_MAX: Final = 400_000
 """Work on where lanes wait after which the simplest answer is taken."""
@@ -68,7 +68,7 @@ class Analysis:
 
 def analyse(kernel: Kernel, gang: Gang) -> Analysis:
     """To a fixed point. Cost grows with blocks times pending blocks, in operations on sets."""
-    live = _liveness(kernel)
+    live = liveness(kernel)
     facts: list[Fact | None] = [None] * len(kernel.regs)
     while True:
         pending, mixed = _pending(kernel, facts)
@@ -79,7 +79,7 @@ def analyse(kernel: Kernel, gang: Gang) -> Analysis:
     return Analysis(known, live, pending, mixed, _entry(kernel, facts, pending, mixed), len(kernel.blocks))
 
 
-def _liveness(kernel: Kernel) -> list[int]:
+def liveness(kernel: Kernel) -> list[int]:
     reads, writes = [], []
     for block in kernel.blocks:
         read = written = 0

@@ -10,6 +10,7 @@ May live here: the loops around blocks of code, arguments, records. May not: ops
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,12 +19,14 @@ from jit.host.simt.analysis import Analysis, analyse, bits_of, judged, waits
 from jit.host.simt.atomics import atomic, helper_text
 from jit.host.simt.control import Control
 from jit.host.simt.gang import Gang, gang_of
+from jit.host.simt.guard import Plan, plan_block
 from jit.host.simt.memory import Memory, Region, access_of
 from jit.host.simt.ops import value_of
 from jit.host.simt.registers import LLVM, Registers, literal_bits, vector_constant
 from jit.host.simt.runtime import DECLARATIONS, ENVIRONMENT_WORDS, JUDGE_WORDS, LIMIT, SPENT
 from jit.host.simt.shape import Vector, Wide
 from jit.host.simt.warp import WARP_OPS, Warp
+from jit.host.simt.webs import split_registers
 from jit.kernels.device import Dim3, KernelOptions
 from wis.dtypes import DType
 from wis.kernel.layout import shared_bytes, shared_offsets
@@ -72,7 +75,7 @@ class _Saved:
 class _Function:
     def __init__(self, verified: VerifiedKernel, name: str, block: Dim3, dynamic_bytes: int, options: KernelOptions) -> None:
         self.verified, self.name, self.options = verified, name, options
-        self.kernel: Kernel = verified.core
+        self.kernel: Kernel = split_registers(verified.core)
         kernel = self.kernel
         self.gang: Gang = gang_of(block, verified.uses.warp)
         self.analysis: Analysis = analyse(kernel, self.gang)
@@ -571,9 +574,44 @@ class _Function:
             lanes = control.how_many()
             more = str(int(lanes) * cost) if lanes.isdigit() else code.mul(lanes, str(cost))
             code.do(f"store i64 {code.add(code.value('load i64, ptr %count'), more)}, ptr %count")
-        for op in self.kernel.blocks[b].code:
-            self._op(op)
+        plan = plan_block(self.kernel.blocks[b].code, self.regs.facts, memory.guardable)
+        if not self.options.check or not plan.groups:
+            self._ops(self.kernel.blocks[b].code)
+        else:
+            self._twice(plan)
         control.leave(b)
+
+    def _ops(self, ops: Sequence[Op]) -> None:
+        for op in ops:
+            self._op(op)
+
+    def _twice(self, plan: Plan) -> None:
+        """Behind the guard without checks, beside it lane by lane."""
+        code, regs, memory = self.code, self.regs, self.memory
+        self._ops(plan.early)
+        self._ops(plan.rest[: plan.begin])
+        both, members = plan.rest[plan.begin : plan.end], {at - plan.begin for at in plan.members}
+        fast, slow, meet = code.fresh("fast"), code.fresh("slow"), code.fresh("meet")
+        code.do(f"br i1 {memory.guard(plan.groups)}, label %{fast}, label %{slow}, !prof !0")
+        known, site = regs.saved(), self.site
+        code.label(fast)
+        for at, op in enumerate(both):
+            memory.check = at not in members
+            self._op(op)
+        memory.check = True
+        code.branch(meet)
+        code.label(slow)
+        regs.back_to(dict(known))
+        self.site, memory.apart = site, True
+        self._ops(both)
+        memory.apart = False
+        code.branch(meet)
+        code.label(meet)
+        regs.back_to(known)
+        for op in both:
+            for r in op.outs:
+                regs.forget(r)
+        self._ops(plan.rest[plan.end :])
 
     def _op(self, op: Op) -> None:
         sig = BY_CODE[op.op].sig

@@ -7,8 +7,8 @@ May live here: loads and stores of buffers, shared, local and constant memory. M
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from jit.host.emit.code import Code, Lanes
 from jit.host.simt.registers import LLVM, Registers, vector_constant
@@ -16,6 +16,9 @@ from jit.host.simt.shape import Same, Steps, Vector, Wide, lane_zeros, trailing_
 from wis.dtypes import DType
 from wis.kernel.model import Op, RegType, Space
 from wis.kernel.ops import BY_CODE, Sig
+
+if TYPE_CHECKING:
+    from jit.host.simt.guard import Guarded
 
 __all__ = ["Access", "Memory", "Region", "access_of", "MEMORY_LLVM", "from_memory", "to_memory"]
 
@@ -94,10 +97,14 @@ class _Spot:
 
 
 class Memory:
-    """Emits accesses. ``key`` names the value with the running block and gang that traps are made of; ``running`` the lanes' bits (i64)."""
+    """Emits accesses. ``key`` names the value with the running block and gang that traps are made of; ``running`` the lanes' bits (i64).
+
+    ``check``: whether what follows is checked at all; ``apart``: whether it is done lane by lane, in the runtime.
+    """
 
     def __init__(self, code: Code, registers: Registers, regions: dict[tuple[Space, int], Region], check: bool) -> None:
         self.code, self.regs, self.regions, self.check = code, registers, regions, check
+        self.apart = False
         self.v, self.one = registers.v, registers.one
         self.lanes = registers.gang.lanes
         self.state, self.key, self.running = "%state", "0", "0"
@@ -108,11 +115,14 @@ class Memory:
         access = access_of(op)
         region = self.regions[access.space, access.which]
         shape = self.regs.fact(op.ins[0]).shape
+        if self.apart:
+            self._load_apart(op, access, region, site)
+            return
         if isinstance(shape, Same) and not region.lane_stride:
             self._load_one(op, access, region, site)
             return
         spot = None if region.lane_stride or access.volatile else self._spot(op.ins[0], access)
-        if spot is not None and self._window(spot, access):
+        if spot is not None and self._window(spot.deltas, access):
             values = self._load_window(spot, access, region, op.ins[0], site)
         elif access.volatile:
             values = self._split(self._load_lanes(access, region, self.places(op.ins[0], access), site), access)
@@ -125,6 +135,10 @@ class Memory:
         access = access_of(op)
         region = self.regions[access.space, access.which]
         shape = self.regs.fact(op.ins[0]).shape
+        if self.apart:
+            raws = [to_memory(self.v, access.dtype, self.regs.kind(r), self.regs.vector(r)) for r in op.ins[1:]]
+            self._store_lanes(access, region, self.places(op.ins[0], access), self._joined(raws, access), site)
+            return
         if isinstance(shape, Same) and not region.lane_stride and not access.volatile:
             self._store_one(op, access, region, site)
             return
@@ -137,37 +151,92 @@ class Memory:
         else:
             self._scatter(op.ins[0], access, region, raws, site)
 
+    def _load_apart(self, op: Op, access: Access, region: Region, site: int) -> None:
+        """Lane by lane. What all lanes share is taken from the first that runs."""
+        code = self.code
+        values = self._split(self._load_lanes(access, region, self.places(op.ins[0], access), site), access)
+        for r, raw in zip(op.outs, values, strict=True):
+            value, kind = from_memory(self.v, access.dtype, self.regs.kind(r), raw), self.regs.llvm(r)
+            if self.regs.is_vector(r):
+                self.regs.put_vector(r, value)
+            else:
+                lane = code.call("i64", "llvm.cttz.i64", ("i64", self.running), ("i1", "false"))
+                self.regs.put_scalar(r, code.value(f"extractelement {self.v.type(kind)} {value}, i64 {lane}"))
+
+    # --- guards
+    def guardable(self, op: Op, access: Access) -> bool:
+        """Whether one check of lane 0's place says that all lanes are inside and aligned."""
+        shape = self.regs.fact(op.ins[0]).shape
+        region = self.regions[access.space, access.which]
+        if isinstance(shape, Same):
+            return True
+        if isinstance(shape, Vector) or region.lane_stride:
+            return False
+        deltas = self._deltas(op.ins[0], access)
+        loads = bool(op.outs)
+        if deltas is None or any((x - min(deltas)) % access.nbytes for x in deltas):
+            return False
+        return self._window(deltas, access) if loads else deltas == tuple(lane * access.nbytes for lane in range(self.lanes))
+
+    def guard(self, groups: Sequence[Guarded]) -> str:
+        """Whether everything in all groups is inside and aligned."""
+        result = ""
+        for group in groups:
+            region = self.regions[group.access.space, group.access.which]
+            access = replace(group.access, displacement=0)
+            spot = self._spot(group.offset, access)
+            if spot is None:
+                place, zeros = self._one_place(group.offset, access)
+                deltas, whole = (0,), None
+            else:
+                place, zeros, deltas, whole = spot.place, spot.zeros, spot.deltas, spot.whole
+            low = group.low + min(deltas)
+            span = group.high - group.low + max(deltas) - min(deltas) + access.nbytes
+            start = self.code.add(place, str(low)) if low else place
+            aligned = 1 << min(zeros, 8) >= access.nbytes and low % access.nbytes == 0
+            for good in (whole, self.inside(self.one, start, region, span, access.nbytes, aligned)):
+                if good is not None:
+                    result = self.code.value(f"and i1 {result}, {good}") if result else good
+        return result
+
     # --- places
+    def _deltas(self, r: int, access: Access) -> tuple[int, ...] | None:
+        """By how many bytes the lanes' places exceed that of lane 0."""
+        shape = self.regs.fact(r).shape
+        if isinstance(shape, (Vector, Same)):
+            return None
+        scale = access.unit * (shape.scale if isinstance(shape, Wide) else 1)
+        deltas = tuple(x * scale for x in shape.offsets)
+        return None if any(abs(x) >= 1 << 31 for x in deltas) else deltas
+
     def _spot(self, r: int, access: Access) -> _Spot | None:
         """Where the lanes' places are a constant apart."""
         fact, narrow = self.regs.fact(r), self.regs.kind(r) is RegType.I32
         code = self.code
-        if isinstance(fact.shape, (Vector, Same)):
+        deltas = self._deltas(r, access)
+        if deltas is None:
             return None
+        assert isinstance(fact.shape, (Steps, Wide))
         offsets = fact.shape.offsets
         if isinstance(fact.shape, Wide):
             root, _ = self.regs.wide(r)
             low, high = min(offsets), max(offsets)
             start = -(1 << 31) - low if fact.shape.signed else -low
             whole = self._unwrapped(root, start, high - low)
-            scale = fact.shape.scale * access.unit
             place = self._displaced(self.regs.scalar(r), access)
         elif narrow:
             root = self.regs.scalar(r)
             low, high = min(offsets), max(offsets)
             whole = self._unwrapped(root, -low, high - low)
-            scale = access.unit
             place = self._displaced(code.value(f"zext i32 {root} to i64"), access)
         else:
             assert isinstance(fact.shape, Steps)
-            whole, scale = None, access.unit
+            whole = None
             place = self._displaced(self.regs.scalar(r), access)
-        if any(abs(x * scale) >= 1 << 31 for x in offsets):
-            return None
         zeros = fact.zeros + trailing_zeros(access.unit)
         if access.displacement:
             zeros = min(zeros, trailing_zeros(access.displacement))
-        return _Spot(place, tuple(x * scale for x in offsets), whole, zeros)
+        return _Spot(place, deltas, whole, zeros)
 
     def _unwrapped(self, root: str, start: int, span: int) -> str:
         """Whether no lane's 32-bit number wraps: root - start below 2**32 - span."""
@@ -226,7 +295,8 @@ class Memory:
         return fast, slow, meet
 
     # --- all lanes at one place
-    def _one_place(self, r: int, access: Access) -> tuple[str, bool]:
+    def _one_place(self, r: int, access: Access) -> tuple[str, int]:
+        """The place, and how many of its low bits are zero."""
         offset = self.regs.scalar(r)
         if self.regs.kind(r) is RegType.I32:
             offset = self.code.value(f"zext i32 {offset} to i64")
@@ -234,13 +304,14 @@ class Memory:
         zeros = fact.zeros + trailing_zeros(access.unit)
         if access.displacement:
             zeros = min(zeros, trailing_zeros(access.displacement))
-        return self._displaced(offset, access), 1 << min(zeros, 8) >= access.nbytes
+        return self._displaced(offset, access), zeros
 
     def _load_one(self, op: Op, access: Access, region: Region, site: int) -> None:
         code = self.code
         kind = MEMORY_LLVM[access.dtype]
         wide = kind if access.count == 1 else f"<{access.count} x {kind}>"
-        place, aligned = self._one_place(op.ins[0], access)
+        place, zeros = self._one_place(op.ins[0], access)
+        aligned = 1 << min(zeros, 8) >= access.nbytes
         how = "load volatile" if access.volatile else "load"
         if self.check:
             fast, slow, meet = self._fork(self.inside(self.one, place, region, access.nbytes, access.nbytes, aligned))
@@ -260,7 +331,8 @@ class Memory:
     def _store_one(self, op: Op, access: Access, region: Region, site: int) -> None:
         """The last running lane's value stays."""
         code = self.code
-        place, aligned = self._one_place(op.ins[0], access)
+        place, zeros = self._one_place(op.ins[0], access)
+        aligned = 1 << min(zeros, 8) >= access.nbytes
         values = []
         if not all(self.regs.is_same(r) for r in op.ins[1:]):
             lead = code.call("i64", "llvm.ctlz.i64", ("i64", self.running), ("i1", "false"))
@@ -295,11 +367,11 @@ class Memory:
         self.code.call("void", "simt_trap", ("ptr", self.state), ("i64", self.key), ("i64", outside), ("i64", bad), ("i64", str(site)))
 
     # --- lanes a constant apart
-    def _window(self, spot: _Spot, access: Access) -> bool:
+    def _window(self, deltas: Sequence[int], access: Access) -> bool:
         """Whether one load reaches all lanes' elements."""
         size = access.dtype.itemsize
-        span = max(spot.deltas) - min(spot.deltas) + access.nbytes
-        return span <= _WINDOW * self.lanes * access.nbytes and all((x - spot.deltas[0]) % size == 0 for x in spot.deltas)
+        span = max(deltas) - min(deltas) + access.nbytes
+        return span <= _WINDOW * self.lanes * access.nbytes and all((x - deltas[0]) % size == 0 for x in deltas)
 
     def _load_window(self, spot: _Spot, access: Access, region: Region, r: int, site: int) -> list[str]:
         code, size = self.code, access.dtype.itemsize

@@ -92,7 +92,8 @@ class Registers:
         if name not in self._declared:
             self._declared.add(name)
             self.entry.append(f"  {name} = alloca {kind}")
-            self.entry.append(f"  store {kind} {initial}, ptr {name}")
+            if not kind.startswith("["):  # room that is written before it is read
+                self.entry.append(f"  store {kind} {initial}, ptr {name}")
         return name
 
     def parts(self, r: int) -> list[tuple[str, str]]:
@@ -173,7 +174,7 @@ class Registers:
         self._put(r, 0, name, kind, value)
 
     def put_wide(self, r: int, root: str, rest: str) -> None:
-        self._drop(r)
+        self.forget(r)
         for (name, kind), value in zip(self.parts(r), (root, rest), strict=True):
             self.code.do(f"store {kind} {value}, ptr {name}")
 
@@ -190,11 +191,12 @@ class Registers:
         self._put(r, 0, name, kind, value)
 
     def _put(self, r: int, part: int, name: str, kind: str, value: str) -> None:
-        self._drop(r)
+        self.forget(r)
         self.code.do(f"store {kind} {value}, ptr {name}")
         self._cache[r, f"read{part}"] = value
 
-    def _drop(self, r: int) -> None:
+    def forget(self, r: int) -> None:
+        """The register was written: what was read from it before is not its value any more."""
         for what in ("read0", "read1", "lane0", "vector"):
             self._cache.pop((r, what), None)
 

@@ -43,6 +43,11 @@ class GridRunner:
         self.slice_ns = slice_ns
         self._state = np.zeros(STATE_WORDS, np.int64)
         self._stop = False
+        self._pieces = walker.threads * _CHUNKS
+        self._chunks = np.zeros((self._pieces, 4), np.int64)  # function, arguments, first and end of a range of blocks
+        self._claims = np.arange(self._pieces + 1, dtype=np.int64)
+        self._phases = np.zeros(2, np.int64)
+        self._block_ns: dict[int, float] = {}  # by function: what a block took lately
 
     def begin(self) -> None:
         """Forget an ``interrupt`` of earlier launches; before the first one of a run."""
@@ -57,29 +62,35 @@ class GridRunner:
         state[TRAP], state[SPENT] = NO_TRAP, 0
         state[LIMIT] = _NO_LIMIT if launch.fuel is None else min(launch.fuel, _NO_LIMIT)
         walker.reserve(kernel.scratch_bytes)
-        size = end - first if not self.slice_ns else min(end - first, walker.threads * _CHUNKS)
+        self._chunks[:, 0], self._chunks[:, 1] = kernel.address, args.ctypes.data
+        size = self._slice_blocks(kernel.address) if self.slice_ns else end - first
         while first < end and state[LIMIT] >= 0 and not self._stop:
             start = time.monotonic_ns()
-            self._slice(kernel.address, args, first, min(end, first + size))
-            first += size
-            took = max(1, time.monotonic_ns() - start)
+            count = min(size, end - first)
+            self._slice(first, count)
+            first += count
+            self._block_ns[kernel.address] = max(1, time.monotonic_ns() - start) / count
             if self.slice_ns:
-                size = int(max(1, min(size * _GROWTH, size * self.slice_ns / took)))
+                size = min(size * _GROWTH, self._slice_blocks(kernel.address))
         if self._stop:
             raise Interrupted("the launch was stopped between two slices of its grid")
         spent = int(state[SPENT])
         out_of_fuel = kernel.options.meter and kernel.options.fuel and launch.fuel is not None and spent > launch.fuel
         return KernelOutcome(spent, out_of_fuel, trap_of(int(state[TRAP])))
 
-    def _slice(self, address: int, args: Words, first: int, end: int) -> None:
-        """Blocks ``first`` to ``end`` in one phase."""
-        pieces = min(end - first, self._walker.threads * _CHUNKS)
-        marks = first + (end - first) * np.arange(pieces + 1, dtype=np.int64) // pieces
-        chunks = np.empty((pieces, 4), np.int64)
-        chunks[:, 0], chunks[:, 1], chunks[:, 2], chunks[:, 3] = address, args.ctypes.data, marks[:-1], marks[1:]
-        claims, phases = np.arange(pieces + 1, dtype=np.int64), np.array([0, pieces], np.int64)
-        self._walker.tables(claims.ctypes.data, chunks.ctypes.data)
-        if not self._walker.walk(phases.ctypes.data, 1):
+    def _slice_blocks(self, address: int) -> int:
+        """How many blocks fill a slice, by what one took last; a few of a kernel that never ran."""
+        block_ns = self._block_ns.get(address)
+        return self._pieces if block_ns is None else max(1, int(self.slice_ns / block_ns))
+
+    def _slice(self, first: int, count: int) -> None:
+        """``count`` blocks in one phase."""
+        n = min(count, self._pieces)
+        marks = first + count * self._claims[: n + 1] // n
+        self._chunks[:n, 2], self._chunks[:n, 3] = marks[:-1], marks[1:]
+        self._phases[1] = n
+        self._walker.tables(self._claims.ctypes.data, self._chunks.ctypes.data)
+        if not self._walker.walk(self._phases.ctypes.data, 1):
             self._stop = True
             self._state[LIMIT] = -1
 
