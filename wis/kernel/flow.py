@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from wis.kernel.limits import KERNEL_LIMITS
 from wis.kernel.model import Block, Cbr, Ret, Switch, Sync, successors
 
 __all__ = ["Flow", "Loop", "analyse", "definitely_assigned", "live_before", "is_ordered", "mask_of", "post_dominators"]
@@ -153,10 +154,12 @@ def _spans(idom: Sequence[int | None]) -> list[tuple[int, int]]:
 
 
 def _loops(pred: Graph, number: dict[int, int], retreating: Sequence[tuple[int, int]]) -> tuple[Loop, ...]:
+    """Outer loops first. The first one that stands too deep is the last: nobody asks about a kernel that has it."""
     tails: dict[int, list[int]] = {}
     for a, head in retreating:
         tails.setdefault(head, []).append(a)
     loops: list[Loop] = []
+    depth: dict[int, int] = {}  # of the innermost loop so far that a block is in
     for head in sorted(tails, key=number.__getitem__):
         inside = {head}
         todo = list(tails[head])
@@ -165,8 +168,10 @@ def _loops(pred: Graph, number: dict[int, int], retreating: Sequence[tuple[int, 
             if b not in inside:
                 inside.add(b)
                 todo.extend(p for p in pred[b] if p in number)
-        depth = 1 + max((loop.depth for loop in loops if head in loop.blocks), default=0)
-        loops.append(Loop(head, frozenset(inside), depth))
+        loops.append(Loop(head, frozenset(inside), 1 + depth.get(head, 0)))
+        if loops[-1].depth > KERNEL_LIMITS.loop_depth_max:
+            break
+        depth.update(dict.fromkeys(inside, loops[-1].depth))
     return tuple(loops)
 
 

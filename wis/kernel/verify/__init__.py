@@ -40,7 +40,7 @@ from wis.kernel.model import Bar, Kernel, Space, Sync
 from wis.kernel.ops import Sig, codes_of
 from wis.kernel.uniformity import Uniformity, apart, block_uniformity, uniformity
 from wis.kernel.verify.memory import MEMORY_TYPES
-from wis.kernel.verify.paths import check_paths
+from wis.kernel.verify.paths import check_depth, check_paths
 from wis.kernel.verify.report import Report
 from wis.kernel.verify.structure import check_calls, check_references, check_sizes
 from wis.kernel.verify.types import check_types
@@ -120,11 +120,13 @@ def verify_kernel(kernel: Kernel, limits: KernelLimits = KERNEL_LIMITS) -> Verif
     report.stop()
     check_types(kernel, report)
     check_calls(kernel, limits, report)
-    flow = check_paths(kernel, limits, report)
+    flow = check_paths(kernel, report)
     report.stop()
     flat = inline(kernel)
     if flat is not kernel:
         flow = analyse(flat.blocks)
+        check_depth("", flow, report)
+        report.stop()
     sites = _sites(flat)
     if len(sites) > limits.sites_max:
         report("limit", "kernel", f"{len(sites)} ops that may trap, at most {limits.sites_max} are accepted")

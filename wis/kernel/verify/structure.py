@@ -47,7 +47,7 @@ def check_sizes(kernel: Kernel, limits: KernelLimits, report: Report) -> None:
         if not least <= count <= most:
             report("limit", "kernel", f"{count} {what}, accepted is {least} to {most}")
     if not (kernel.name.isascii() and kernel.name.isidentifier()):
-        report("limit", "kernel", f"{kernel.name!r} is not a name: letters, digits and underscores")
+        report("limit", "kernel", f"{kernel.name[:60]!r} is not a name: letters, digits and underscores")
     if not kernel.file.isprintable():
         report("limit", "kernel", "the file's name has characters that cannot be printed")
     if kernel.lines and len(kernel.lines) != ops:
@@ -73,7 +73,7 @@ def check_references(kernel: Kernel, limits: KernelLimits, report: Report) -> No
     for number, function in enumerate(kernel.functions):
         place = f"function {number}"
         if not (function.name.isascii() and function.name.isidentifier() and len(function.name) <= limits.name_max):
-            report("limit", place, f"{function.name!r} is not a name: at most {limits.name_max} letters, digits and underscores")
+            report("limit", place, f"{function.name[:60]!r} is not a name: at most {limits.name_max} letters, digits and underscores")
         if not function.blocks:
             report("limit", place, "a function has at least one block")
         _check_registers(function.regs, (*function.ins, *function.outs), place, report)
