@@ -23,9 +23,9 @@ ROOT: Final = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Given:
-    """``args``: arrays are buffers, NumPy scalars are scalars of that type, bytes are structs. ``expect``: the array that the buffer argument
-    of this position, or the module variable of this name, must hold afterwards; what is not named must keep its contents. ``order_free``:
-    of a position or name, what of its contents does not depend on the order in which threads came by.
+    """``args``: arrays are buffers, NumPy scalars are scalars of that type, bytes are structs. ``expect``: the array that the buffer at a
+    position, or the module variable of a name, must hold afterwards; what is not named must keep its contents. ``order_free``: of a
+    position or name, what of its contents does not depend on the order in which threads came by.
     """
 
     args: Sequence[Any]

@@ -27,27 +27,9 @@ from tests.golden.cuda.cases import (
 __all__ = ["CASES", "ROOT", "CATEGORIES", "Case", "Given"]
 
 _MODULES = (
-    atomics,
-    bits,
-    crypto,
-    divergent,
-    gemm,
-    graphs,
-    half,
-    histograms,
-    language,
-    maths,
-    nbody,
-    prng,
-    reductions,
-    scans,
-    sorts,
-    stencils,
-    streaming,
-    strings,
-    warp,
-    wide,
-)
+    atomics, bits, crypto, divergent, gemm, graphs, half, histograms, language, maths, nbody, prng,
+    reductions, scans, sorts, stencils, streaming, strings, warp, wide,
+)  # fmt: skip
 
 CATEGORIES = tuple(module.__name__.rpartition(".")[2] for module in _MODULES)
 """Names of the categories: folders with sources, modules with answers."""

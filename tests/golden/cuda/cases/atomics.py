@@ -63,7 +63,7 @@ def _links(links: Array, stacks: int) -> Array:
     inner = links >= 0
     alone = np.bincount(links[inner], minlength=len(links))[links[inner]] == 1
     own = links[inner] % stacks == nodes[inner] % stacks
-    return np.concatenate([links[~inner], np.where(alone & own, stacks, 0)])
+    return np.concatenate([links[~inner], np.where(alone & own, stacks, 0)]).astype(np.int32)
 
 
 @case("atomics/lock_free_stack", grid=2, block=96, racy=True)
