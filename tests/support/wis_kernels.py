@@ -89,6 +89,8 @@ class _Traits:
     warp: bool
     dynamic: bool
     wild: bool  # a few accesses are outside or misaligned
+    local_bytes: int
+    constants: bytes
     reds: tuple[tuple[Atomic, DType], ...]  # the function and type of each buffer (p2, p3) and of the shared array s2
 
 
@@ -96,7 +98,10 @@ def random_case(pick: Pick, size: int = 40) -> Case:
     """A case of about ``size`` statements from a source of integers."""
     yes = _chance(pick)
     reds = tuple((_COMMUTING[pick(0, 5)], _ATOMIC_TYPES[pick(0, 3)]) for _ in range(3))
-    traits = _Traits(yes(50), yes(60), yes(25), yes(60), yes(30), yes(15), reds)
+    wild = yes(20)
+    local_bytes = (_LOCAL, _LOCAL, 0, 1000)[pick(0, 3)]
+    constants = bytes(pick(0, 255) for _ in range(pick(0 if wild else 1, 40)))
+    traits = _Traits(yes(50), yes(60), yes(25), yes(60), yes(30), wild, local_bytes, constants, reds)
     block = ((1, 1, 1), (32, 1, 1), (64, 1, 1), (33, 1, 1), (7, 5, 1), (8, 4, 2), (96, 1, 1), (5, 1, 3), (40, 1, 1))[pick(0, 8)]
     grid = ((1, 1, 1), (3, 1, 1), (2, 2, 1), (1, 2, 3), (5, 1, 1))[pick(0, 4)]
     functions: list[Function] = []
@@ -156,10 +161,10 @@ class _Body:
         )
         shared = [Shared(DType.U8, 96 * _OWN), Shared(DType.I32, 96), Shared(self.traits.reds[2][1], _PLACES)]
         shared += [Shared(DType.U8, self.pick(0, 9))] if self.traits.dynamic else []
-        constants = bytes(self.pick(0, 255) for _ in range(self.pick(1, 40)))
         regs, blocks = tuple(self.w.regs), self.w.finish()
         return Kernel(
-            KERNEL_VERSION, "k", Math.STRICT, threads_max, params, tuple(shared), regs, blocks, int(self.traits.dynamic), _LOCAL, constants,
+            KERNEL_VERSION, "k", Math.STRICT, threads_max, params, tuple(shared), regs, blocks, int(self.traits.dynamic),
+            self.traits.local_bytes, self.traits.constants,
             tuple(self.functions),
         )  # fmt: skip
 
@@ -454,11 +459,27 @@ class _Body:
             self.w.emit("store", (), (base, *values), (space, which, dtype, count, displacement, self.yes(10)))
 
     def _slot(self) -> None:
+        if self.yes(25):
+            self._slot_element()
+            return
         self._access(Space.GLOBAL, 1, self.choose((self.slot, self.slot32)), _SLOT, self.traits.reads_back, True)
+
+    def _slot_element(self) -> None:
+        """The same by number of element."""
+        dtype, t, _ = self._shape(8)
+        per_slot = _SLOT // dtype.itemsize
+        first = self.w.value("shr_s", T.I64, self.slot, self.w.const(T.I64, dtype.itemsize.bit_length() - 1))
+        beside = self.choose((1 << 62, -(1 << 63), 1 << 61, -1)) if self.traits.wild and self.yes(10) else self.pick(0, per_slot - 1)
+        index = self.w.value("add", T.I64, first, self.w.const(T.I64, beside)) if beside >= 0 else self.w.const(T.I64, beside)
+        if self.traits.reads_back and self.yes(50):
+            self.put("ld", [t], [index], (Space.GLOBAL, 1, dtype))
+        else:
+            self.w.emit("st", (), (index, self._known(self.any(t), t)), (Space.GLOBAL, 1, dtype))
 
     def _input(self) -> None:
         if self.yes(30):
-            index = self.w.value("zext", T.I64, self.small(127 if not self.traits.wild else 255))
+            wild = self.traits.wild and self.yes(30)
+            index = self.any(T.I64) if wild else self.w.value("zext", T.I64, self.small(127))
             self.put("ld", [T.F32], [index], (Space.GLOBAL, 0, DType.F32))
             return
         masked = self.w.value("and", T.I32, self.any(T.I32), self.w.const(T.I32, 0x1F0))
@@ -469,6 +490,8 @@ class _Body:
         self._access(Space.SHARED, 0, self.own, _OWN, True, True)
 
     def _local(self) -> None:
+        if not self.traits.local_bytes and not self.traits.wild:
+            return
         base = self.w.value("and", T.I32, self.any(T.I32), self.w.const(T.I32, 0x20))
         self._access(Space.LOCAL, 0, base, 16, True, True)
 
@@ -507,7 +530,7 @@ class _Body:
         elif kind == 0:
             base = w.value("add", T.I64, w.const(T.I64, SHARED_BASE), w.value("zext", T.I64, self.own))
             self._access(Space.ARENA, 0, base, _OWN, True, True)
-        elif kind == 1:
+        elif kind == 1 and (self.traits.local_bytes or self.traits.wild):
             base = w.const(T.I64, LOCAL_BASE) if self.yes(50) else w.value("addr", T.I64, attrs=(Space.LOCAL, 0))
             self._access(Space.ARENA, 0, base, _LOCAL, True, True)
         else:
