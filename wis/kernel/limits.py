@@ -29,6 +29,7 @@ class KernelLimits:
     loop_depth_max: int = 64
     file_max: int = 1_000
     inlined_blocks_max: int = 8_192
+    register_blocks_max: int = 1 << 27  # registers times blocks: what analyses keep a bit of
     inlined_ops_max: int = 200_000  # after calls became code; a trap site has 17 bits, counting only memory ops
     expanded_ops_max: int = 400_000  # after ops that are not core became others
     sites_max: int = 131_071

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
+from tests.support.wis_kernels import seeded_case
 from wis.errors import DecodeError, VerifyError
+from wis.kernel.affine import statically_safe
 from wis.kernel.encoding import decode_kernel, encode_kernel
 from wis.kernel.inline import Size, inline, recursion, sizes
 from wis.kernel.interpret import Launch, launch
 from wis.kernel.layout import shared_bytes, shared_offsets
 from wis.kernel.limits import KERNEL_LIMITS
-from wis.kernel.model import Block, Call, Function, Kernel, Op, RegType, Ret, Sync
+from wis.kernel.model import Block, Br, Call, Function, Kernel, Op, RegType, Ret, Sync, TrapKind
 from wis.kernel.ops import BY_NAME
 from wis.kernel.text import parse_kernel, print_kernel
 from wis.kernel.verify import Barriers, Site, VerifiedKernel, verify_kernel
@@ -235,3 +238,30 @@ def test_registers_of_numbers_a_kernel_cannot_have_are_found() -> None:
     assert decode_kernel(encode_kernel(kernel)) == kernel
     with pytest.raises(VerifyError, match="register 18446744073709551615 of 1"):
         verify_kernel(kernel)
+
+
+@pytest.mark.parametrize("first", range(0, 80, 20))
+def test_what_is_said_of_random_kernels_holds_when_they_run(first: int) -> None:
+    """Accesses called safe never trap, barriers that threads were proven to meet at complete, flat kernels are kernels."""
+    seen = {"safe": 0, "met": 0, "trapped": 0}
+    for seed in range(first, first + 20):
+        case = seeded_case(seed)
+        kernel = verify_kernel(case.kernel)
+        assert verify_kernel(kernel.flat).costs == kernel.costs
+        safe = statically_safe(kernel, case.block)
+        params = [p.copy() if isinstance(p, np.ndarray) else p for p in case.params]
+        for block in range(prod(case.grid)):
+            outcome = launch(kernel, Launch(case.grid, case.block, block, 1, case.dynamic_bytes), params, fuel=3_000_000)
+            seen["trapped"] += outcome.trapped
+            if outcome.trap is not None:
+                assert outcome.trap.site not in safe
+                assert outcome.trap.kind is not TrapKind.BARRIER or kernel.barriers is Barriers.DIVERGENT
+        seen["safe"] += len(safe)
+        seen["met"] += kernel.barriers in (Barriers.UNIFORM, Barriers.LIVE)
+    assert all(seen.values()), seen
+
+
+def test_registers_times_blocks_are_bounded() -> None:
+    blocks = (Block((), Br(1)), *(Block((), Br(b + 1)) for b in range(1, 4095)), Block((), Ret()))
+    with pytest.raises(VerifyError, match="registers times blocks"):
+        verify_kernel(Kernel(2, "k", 0, 1, (), (), (RegType.I32,) * 40_000, blocks))

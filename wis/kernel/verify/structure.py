@@ -153,10 +153,13 @@ def check_calls(kernel: Kernel, limits: KernelLimits, report: Report) -> None:
     circle = recursion(kernel.functions)
     for f in circle:
         report("call", f"function {f}", "calls itself, or a function that does: recursion is not supported")
-    if circle or not kernel.functions:
+    if circle:
         return
-    size = sizes(kernel)
-    if size.ops + size.blocks > limits.inlined_ops_max:
-        report("limit", "kernel", f"{size.ops + size.blocks} ops after calls became code, at most {limits.inlined_ops_max} are accepted")
-    if size.blocks > limits.inlined_blocks_max:
-        report("limit", "kernel", f"{size.blocks} blocks after calls became code, at most {limits.inlined_blocks_max} are accepted")
+    size, regs = sizes(kernel), sum(len(body.regs) for body in bodies(kernel))
+    for what, count, most in (
+        ("ops", size.ops + size.blocks, limits.inlined_ops_max),
+        ("blocks", size.blocks, limits.inlined_blocks_max),
+        ("registers times blocks", regs * size.blocks, limits.register_blocks_max),
+    ):
+        if count > most:
+            report("limit", "kernel", f"{count} {what} after calls became code, at most {most} are accepted")
