@@ -43,7 +43,11 @@ strict-ulp: $(STAMP).dev ## how far strict functions are from the truth, all f32
 	$(BIN)/python -m tests.property.strict_ulp --type f64
 
 conformance: $(STAMP).dev ## torch's own operator database on our device; results go to docs/conformance.md
-	$(BIN)/python -m tests.conformance --backend host
+	$(BIN)/python -m tests.conformance --backend host --publish
+
+conformance-opencl: $(STAMP).dev ## the same on OpenCL (PoCL), two samples an operator, then the model scripts; results go to docs/conformance-opencl.md
+	$(BIN)/python -m tests.conformance --backend opencl --publish
+	$(BIN)/python -m tests.conformance.models --backend opencl --publish
 
 fuzz: $(STAMP).dev ## hostile bytes against decoder and verifier, back ends against the definition; 55 minutes (docs/fuzzing.md)
 	$(BIN)/python -m tests.property.fuzz_wis --seconds 600

@@ -10,6 +10,7 @@ The only module that touches pyopencl. May live here: that. May not: what kernel
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from jit.cache import ObjectCache
 from jit.compiling.process import CompileProcess
 from jit.errors import KernelRefused, ToolchainError
 from jit.kernels.cfamily import Language, Source, emit, opencl, program
+from jit.opencl.product import Products
 from wis.dtypes import DType
 
 __all__ = ["OpenclDevice", "CompiledKernel", "compile_job"]
@@ -114,6 +116,7 @@ class OpenclDevice:
         self._options = build_options(cl, device)
         self._language = language or language_of(device, self._options)
         self._seal = "\n".join((device.platform.version, device.name, device.driver_version, *self._options))
+        self._products = Products(self.facts.units)
         self._nothing = self.allocate(_ALIGN_BYTES)
         self._programs: dict[str, Any] = {}
         self.compiled = 0
@@ -270,7 +273,7 @@ class OpenclDevice:
 
     def product(self, dtype: DType, out: Matrix, a: Matrix, b: Matrix) -> None:
         self.finish()
-        np.matmul(_array(dtype, a), _array(dtype, b), out=_array(dtype, out))
+        self._products.run(_array(dtype, out), _array(dtype, a), _array(dtype, b))
 
     def finish(self) -> None:
         self._queue.finish()
@@ -278,6 +281,7 @@ class OpenclDevice:
     def close(self) -> None:
         self._queue.finish()
         self._programs.clear()
+        self._products.close()
         if self._guard is not None:
             self._guard.close()
 
@@ -312,7 +316,9 @@ def _atomics64(device: Any) -> bool:
 
 def _built(cl: Any, program: Any, options: Sequence[str], *, foreign: bool) -> Any:
     try:
-        return program.build(options=list(options), cache_dir=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", cl.CompilerWarning)  # of generated code
+            return program.build(options=list(options), cache_dir=False)
     except cl.RuntimeError as error:
         raise (KernelRefused if foreign else ToolchainError)(f"the OpenCL compiler refused a kernel: {error}") from None
 

@@ -1,6 +1,6 @@
 """``make conformance``: the operator database on the device, and docs/conformance.md.
 
-usage: python -m tests.conformance [--ops NAME,NAME] [--forward N] [--backward N] [--backend reference|host] [--report FILE]
+usage: python -m tests.conformance [--publish] [--ops NAME,NAME] [--forward N] [--backward N] [--backend NAME] [--report FILE]
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from tests.support.loopback import LoopbackLink
 from wooly.activation import activate
 from wooly.config import Config
 
-_DOC = Path(__file__).parents[2] / "docs" / "conformance.md"
+_DOCS = Path(__file__).parents[2] / "docs"
+_PUBLISHED = {"host": ("conformance.md", None, 4), "opencl": ("conformance-opencl.md", 2, 1)}
+"""By backend: the file, and how many samples an operator (forward, backward) are run for it."""
 
 
 def _link(backend: str) -> LoopbackLink:
@@ -34,7 +36,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--ops", default="", help="only these operators")
     parser.add_argument("--forward", type=int, default=None, help="samples an operator, forward (default: all)")
     parser.add_argument("--backward", type=int, default=4, help="samples an operator, backward (0: none)")
-    parser.add_argument("--backend", default="reference", choices=["reference", "host"])
+    parser.add_argument("--publish", action="store_true", help="the samples that are published, and the file in docs/")
+    parser.add_argument("--backend", default="reference", choices=["reference", "host", "opencl"])
     parser.add_argument("--report", default="", help="write every operator that is not native to this file")
     return parser.parse_args()
 
@@ -78,13 +81,13 @@ def _document(ahead: list[Outcome], back: list[Outcome], backend: str) -> str:
         "# Conformance",
         "",
         f"torch {torch.__version__.partition('+')[0]}'s operator database on the device, compared with the CPU (float32).",
-        f"Made by `make conformance`; executed in process by the {backend} backend.",
+        f"Made by `make conformance{'' if backend == 'host' else '-' + backend}`; executed in process by the {backend} backend.",
         "",
         "*native*: computed on the device. *fallback*: some operation of it was computed on the client's machine, visibly.",
         "*refused*: a clear error. *wrong*: another result than the CPU's.",
         "",
-        f"- {_line('forward, all samples', _totals(ahead))}",
-        f"- {_line('backward, 4 samples an operator', _totals(back))}",
+        f"- {_line('forward, ' + _samples(_PUBLISHED[backend][1]), _totals(ahead))}",
+        f"- {_line('backward, ' + _samples(_PUBLISHED[backend][2]), _totals(back))}",
         "",
         "| operator | forward | backward | what falls back or is refused |",
         "|---|---|---|---|",
@@ -100,8 +103,14 @@ def _document(ahead: list[Outcome], back: list[Outcome], backend: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _samples(n: int | None) -> str:
+    return "all samples" if n is None else f"{n} sample{'s' if n > 1 else ''} an operator"
+
+
 def main() -> int:
     arguments = _arguments()
+    if arguments.publish:
+        _, arguments.forward, arguments.backward = _PUBLISHED[arguments.backend]
     torch.set_num_threads(1)
     link = _link(arguments.backend)
     activate(Config(), lambda: link)
@@ -112,8 +121,8 @@ def main() -> int:
     print(_line("backward", _totals(back)))
     if arguments.report:
         _report(arguments.report, ahead, back)
-    if not wanted and arguments.forward is None and arguments.backward == 4:  # a run of everything is the one that is published
-        _DOC.write_text(_document(ahead, back, arguments.backend))
+    if arguments.publish and not wanted:
+        (_DOCS / _PUBLISHED[arguments.backend][0]).write_text(_document(ahead, back, arguments.backend))
     return 1 if _totals(ahead)["wrong"] + _totals(back)["wrong"] else 0
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 SCRIPTS = Path(__file__).parents[1] / "integration" / "scripts"
 NAMES = ["mlp", "cnn", "gpt2", "llama", "lora", "t5", "amp", "rnn", "vision", "attention", "indexing", "loader", "saving"]
-DOC = Path(__file__).parents[2] / "docs" / "conformance.md"
+HEADING = "\n## Model scripts\n"
 
 
 def on_backend(backend: str, script: str, out: str, report: str) -> None:
@@ -76,13 +76,34 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--backend", default="opencl")
     parser.add_argument("--scripts", default=",".join(NAMES))
+    parser.add_argument("--publish", action="store_true", help="put the table at the end of the backend's file in docs/")
     options = parser.parse_args()
-    wrong = 0
+    results = []
     for script in options.scripts.split(","):
         figures, complaint = compare(script, options.backend)
-        wrong += bool(complaint)
+        results.append((script, figures, complaint))
         print(f"{script:10} {'differs: ' + complaint if complaint else 'as on the CPU'}  {json.dumps(figures)}", flush=True)
-    return 1 if wrong else 0
+    if options.publish:
+        path = Path(__file__).parents[2] / "docs" / f"conformance-{options.backend}.md"
+        text = path.read_text().partition(HEADING)[0] if path.exists() else ""
+        path.write_text(text + _section(results))
+    return 1 if any(complaint for _, _, complaint in results) else 0
+
+
+def _section(results: list[tuple[str, dict[str, Any], str]]) -> str:
+    lines = [
+        HEADING,
+        "The scripts of tests/integration/scripts, in process, beside the CPU. *steps by the reference*: instructions of their plans for",
+        "which there is no kernel; each runs through the definition, on the device's memory or a copy.",
+        "",
+        "| script | result | kernels | steps by the reference |",
+        "|---|---|---|---|",
+    ]
+    for script, figures, complaint in results:
+        steps = ", ".join(f"{name} {n}" for name, n in sorted(figures.get("reference", {}).items())) or "none"
+        result = complaint.splitlines()[0][:100].replace("|", "\\|") if complaint else "as on the CPU"
+        lines.append(f"| {script} | {result} | {figures.get('kernels', '')} | {steps} |")
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
