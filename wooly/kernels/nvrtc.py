@@ -145,7 +145,10 @@ def _roots() -> list[Path]:
 
 
 def _cuda_headers() -> list[Path]:
-    return [folder / "include" for folder in _roots() if (folder / "include" / "cuda_fp16.h").is_file()][:1]
+    """Of the CUDA runtime, and those of the C++ library for it where they are installed (cuda/std, cub, cooperative groups need them)."""
+    folders = [folder / "include" for folder in _roots()]
+    runtime = [folder for folder in folders if (folder / "cuda_fp16.h").is_file()][:1]
+    return [*runtime, *[folder / "cccl" for folder in folders if (folder / "cccl" / "nv" / "target").is_file()][:1]]
 
 
 @cache

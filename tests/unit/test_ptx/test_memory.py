@@ -217,3 +217,12 @@ def test_parts_of_a_scalar_argument() -> None:
         cvt.s32.s16 %r3, %rs1; st.global.u32 [%rd1], %r1; st.global.u32 [%rd1+4], %r2; st.global.u32 [%rd1+8], %r3; ret; }"""
     after, _ = run(kernel_of(text), [(3 << 32) + 7, np.zeros(3, np.int32), 255])
     assert list(after[1]) == [7, 3, -1]
+
+
+def test_a_function_may_return_a_constant_or_its_argument() -> None:
+    text = """.func (.param .b32 r) one(.param .b32 a) { st.param.b32 [r], 7; ret; }
+    .func (.param .b32 r) same(.param .b32 a) { .reg .b32 x; ld.param.b32 x, [a]; st.param.b32 [r], x; ret; }
+    .visible .entry k(.param .u64 o) { .reg .b64 a; .reg .b32 x, y; ld.param.u64 a, [o]; cvta.to.global.u64 a, a;
+    call (x), one, (5); call (y), same, (9); st.global.v2.u32 [a], {x, y}; ret; }"""
+    (out,), trap = run(kernel_of(text), [np.zeros(2, np.int32)])
+    assert (list(out), trap) == ([7, 9], None)

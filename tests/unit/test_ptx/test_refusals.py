@@ -63,6 +63,8 @@ REFUSED = [
     ("mov.u32 a, 99999999999999999999999;", "64 bits", ""),
     ("mov.u32 a, 0xZZ;", "", ""),
     ("mov.u32 a, `;", "cannot stand here", ""),
+    ("st.const.u32 [x], a;", "constants cannot be written", "__device__"),
+    ("atom.const.add.u32 a, [x], b;", "not supported", ""),
     ("mov a, b;", "does not say the type", ""),
     ("sqrt.rn.u32 a, b;", "not a form that is known", ""),
     ("mul.wide.u64 x, x, x;", "128 bits", ""),
@@ -101,6 +103,12 @@ def test_refused_in_place(code: str, text: str, hint: str) -> None:
         (HEADER + ".extern .global .u32 x;\n.visible .entry k() { .reg .u32 a; ld.global.u32 a, [x]; ret; }", 4, "not defined"),
         (HEADER + ".global .u32 y; .global .u64 x = y;\n.visible .entry k() { .reg .u64 a; ld.global.u64 a, [x]; ret; }", 4, "addresses"),
         (HEADER + ".global .u32 x = {1, 2};\n.visible .entry k() { ret; }", 4, "8 bytes for a variable of 4"),
+        (
+            HEADER
+            + ".visible .const .u32 c = 1;\n.visible .entry k() { .reg .u64 a; mov.u64 a, c; cvta.const.u64 a, a; st.u32 [a], 1; ret; }",
+            5,
+            "constants cannot be written",
+        ),
         (HEADER + ".func f() { call f; ret; }\n.visible .entry k() { call f; ret; }", 4, "calls itself"),
         (HEADER + ".func f() { exit; }\n.visible .entry k() { call f; ret; }", 4, "exit inside of a function"),
         (HEADER + ".visible .entry k() .reqnctapercluster 2, 1, 1 { ret; }", 4, "clusters"),

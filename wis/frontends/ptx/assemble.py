@@ -142,7 +142,9 @@ class _Parameters:
 
     def _buffer(self, index: int) -> None:
         memory, places = self.places.memories[index], self.places
-        access = (Access.READ if memory.read or places.arena_reads else 0) | (Access.WRITE if memory.written or places.arena_writes else 0)
+        constant = memory.symbol >= 0 and self.scene.symbols[memory.symbol].space == "const"
+        written = memory.written or (places.arena_writes and not constant)
+        access = (Access.READ if memory.read or places.arena_reads else 0) | (Access.WRITE if written else 0)
         common = max(memory.elements, key=lambda dtype: memory.elements[dtype], default=int(DType.U8))
         self.memory_params[index] = len(self.params)
         self.params.append(BufferParam(common, int(access or Access.READ)))

@@ -57,7 +57,7 @@ def argument_store(low: Lowering, ins: Instruction, items: list[Operand]) -> boo
                 _store_local(low, slot.symbol, offset + k * size, value, size)
         else:
             assert register is not None, number
-            low.emit("mov", [register], [low.convert(values[0], slot.type)])
+            low.emit("mov", [register], [_as(low, values[0], slot.type)])
         return True
     raise low.fail(f"{name} is not declared")
 

@@ -167,6 +167,8 @@ def _store(low: Lowering, ins: Instruction) -> None:
     items = _items(low, ins.args[1], mods)
     if any(m.partition("::")[0] == "param" for m in mods) and argument_store(low, ins, items):
         return
+    if space_of(mods) is Space.CONST:
+        raise low.fail("constants cannot be written", "declare the variable __device__")
     if "release" in mods:
         _fence(low, mods)
     type_ = mods[-1]
@@ -297,7 +299,7 @@ def _red(low: Lowering, ins: Instruction) -> None:
 def _atomic(low: Lowering, ins: Instruction, target: Operand | None, where: Operand, given: list[Operand]) -> None:
     mods = ins.mods
     function = next((_ATOMICS[m] for m in mods if m in _ATOMICS), None)
-    if function is None or "async" in mods:
+    if function is None or "async" in mods or space_of(mods) is Space.CONST:
         raise low.fail(f"{ins.text} is not supported")
     ordered = bool({"acquire", "release", "acq_rel"} & set(mods))
     if ordered and "acquire" not in mods:

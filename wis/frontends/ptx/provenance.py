@@ -478,6 +478,9 @@ class _Rewriting:
         space, places = Space(node.attrs[0]), self.places
         if state >= 0:
             memory = places.memories[state]
+            constant = memory.symbol >= 0 and self.a.scene.symbols[memory.symbol].space == "const"
+            if constant and node.name != "load":
+                raise PtxError(node.ptx, "constants cannot be written", hint="declare the variable __device__")
             which = state if memory.space is Space.GLOBAL else memory.which
             node.attrs = (int(memory.space), which, *node.attrs[2:])
             memory.read |= node.name in ("load", "atom", "red")
