@@ -50,7 +50,7 @@ class Foreign:
     def prepare(self, verified: Verified, plan: Plan) -> Launches:
         """Raises KernelRefused."""
         wanted = {part.attrs for part in plan.parts if isinstance(part, BoundInstr) and part.op.kind is Kind.LAUNCH}
-        kernels = {
+        kernels: dict[tuple[int, ...], HostKernel] = {
             (number, x, y, z, dynamic): self._compiler.prepare(verified.kernels[number], (x, y, z), dynamic, _OPTIONS, foreign=True)
             for number, x, y, z, dynamic in wanted
         }
