@@ -186,7 +186,7 @@ def compare(reference: KernelDevice, device: KernelDevice, case: Case, seed: int
             found = differences(want, run_case(device, verified, case, [0, cut, blocks]))
             return "agreed, in slices too", [f"in slices at {cut}: {f}" for f in found]
     except KernelRefused as error:
-        return f"refused ({error})", []
+        return "refused", [f"refused: {error}"]
     return "agreed", found
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jit.errors import KernelRefused, ToolchainError
+from jit.errors import ToolchainError
 from jit.kernels.device import KERNEL_DEVICES, KernelDevice
 from jit.kernels.reference import ReferenceKernels
 from tests.property.fuzz_kernels import Seeds, hostile_input, judge
@@ -83,17 +83,13 @@ def device(request: pytest.FixtureRequest) -> KernelDevice:
     return made
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_every_back_end_agrees_with_the_definition(device: KernelDevice, seed: int) -> None:
     """Bytes, instructions, trap: also when the grid is run in pieces, where the certificate allows it."""
     case = seeded_case(7000 + seed, 20)
     verified = verify_kernel(case.kernel)
     want = run_case(REFERENCE, verified, case)
-    try:
-        assert differences(want, run_case(device, verified, case)) == []
-    except KernelRefused:
-        assert verified.barriers is Barriers.DIVERGENT, "only how threads meet may be too much for a device"
-        return
+    assert differences(want, run_case(device, verified, case)) == []
     if verified.certificate.sliceable:
         blocks = int(np.prod(case.grid))
         assert differences(want, run_case(device, verified, case, [0, blocks // 2, blocks])) == []
@@ -104,11 +100,7 @@ def test_fuel_ends_a_launch_on_every_back_end_exactly_when_it_is_too_little(devi
     case = seeded_case(9000 + seed, 15)
     verified = verify_kernel(case.kernel)
     spent = run_case(REFERENCE, verified, case).outcome.instructions
-    try:
-        enough, short = (run_case(device, verified, case, fuel=fuel).outcome for fuel in (spent, spent - 1))
-    except KernelRefused:
-        assert verified.barriers is Barriers.DIVERGENT
-        return
+    enough, short = (run_case(device, verified, case, fuel=fuel).outcome for fuel in (spent, spent - 1))
     assert not enough.out_of_fuel and enough.instructions == spent
     assert short.out_of_fuel and short.instructions > spent - 1
 
