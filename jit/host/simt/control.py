@@ -87,8 +87,8 @@ class Control:
         if isinstance(end, Ret):
             self._next(b, (), None)
         elif waits(end):
-            self._arrive(end)
             assert isinstance(end, (Bar, Sync))
+            self._arrive(end)
             if self.analysis.mixed >> b & 1:
                 self._keep_counts(b, end)
                 self._pend(b, self.n + b, self.active)

@@ -87,13 +87,14 @@ def to_memory(v: Lanes, dtype: DType, kind: RegType, value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Spot:
-    """Lane 0's place (i64) and by how many bytes the others' exceed it; ``whole``: an i1 that is false where they do not, because a 32-bit
-    number wraps (None: always true)."""
+    """Lane 0's place (i64) and by how many bytes the others' exceed it. They do not where a 32-bit number wraps: then ``whole`` (an i1) is
+    false (None: always true), or lane 0's place is at least ``cap`` (-1: there is none)."""
 
     place: str
     deltas: tuple[int, ...]
     whole: str | None
     zeros: int
+    cap: int = -1
 
 
 class Memory:
@@ -108,7 +109,7 @@ class Memory:
         self.v, self.one = registers.v, registers.one
         self.lanes = registers.gang.lanes
         self.state, self.key, self.running = "%state", "0", "0"
-        self._limits: dict[tuple[str, int, int], str] = {}
+        self._limits: dict[tuple[str, int, int, int], str] = {}
 
     # --- entry points
     def load(self, op: Op, site: int) -> None:
@@ -187,14 +188,13 @@ class Memory:
             spot = self._spot(group.offset, access)
             if spot is None:
                 place, zeros = self._one_place(group.offset, access)
-                deltas, whole = (0,), None
-            else:
-                place, zeros, deltas, whole = spot.place, spot.zeros, spot.deltas, spot.whole
-            low = group.low + min(deltas)
-            span = group.high - group.low + max(deltas) - min(deltas) + access.nbytes
-            start = self.code.add(place, str(low)) if low else place
-            aligned = 1 << min(zeros, 8) >= access.nbytes and low % access.nbytes == 0
-            for good in (whole, self.inside(self.one, start, region, span, access.nbytes, aligned)):
+                spot = _Spot(place, (0,), None, zeros)
+            low = group.low + min(spot.deltas)
+            span = group.high - group.low + max(spot.deltas) - min(spot.deltas) + access.nbytes
+            start = self.code.add(spot.place, str(low)) if low else spot.place
+            aligned = 1 << min(spot.zeros, 8) >= access.nbytes and low % access.nbytes == 0
+            cap = max(0, spot.cap + low) if spot.cap >= 0 else -1
+            for good in (spot.whole, self.inside(self.one, start, region, span, access.nbytes, aligned, cap)):
                 if good is not None:
                     result = self.code.value(f"and i1 {result}, {good}") if result else good
         return result
@@ -217,17 +217,23 @@ class Memory:
         if deltas is None:
             return None
         assert isinstance(fact.shape, (Steps, Wide))
-        offsets = fact.shape.offsets
+        offsets, cap = fact.shape.offsets, -1
         if isinstance(fact.shape, Wide):
             root, _ = self.regs.wide(r)
             low, high = min(offsets), max(offsets)
             start = -(1 << 31) - low if fact.shape.signed else -low
-            whole = self._unwrapped(root, start, high - low)
+            if fact.shape.plain and fact.shape.scale > 0 and low == 0:
+                whole, cap = None, fact.shape.scale * access.unit * ((1 << (31 if fact.shape.signed else 32)) - high)
+            else:
+                whole = self._unwrapped(root, start, high - low)
             place = self._displaced(self.regs.scalar(r), access)
         elif narrow:
             root = self.regs.scalar(r)
             low, high = min(offsets), max(offsets)
-            whole = self._unwrapped(root, -low, high - low)
+            if low == 0:
+                whole, cap = None, access.unit * ((1 << 32) - high)
+            else:
+                whole = self._unwrapped(root, -low, high - low)
             place = self._displaced(code.value(f"zext i32 {root} to i64"), access)
         else:
             assert isinstance(fact.shape, Steps)
@@ -236,7 +242,7 @@ class Memory:
         zeros = fact.zeros + trailing_zeros(access.unit)
         if access.displacement:
             zeros = min(zeros, trailing_zeros(access.displacement))
-        return _Spot(place, deltas, whole, zeros)
+        return _Spot(place, deltas, whole, zeros, cap + access.displacement if cap >= 0 else -1)
 
     def _unwrapped(self, root: str, start: int, span: int) -> str:
         """Whether no lane's 32-bit number wraps: root - start below 2**32 - span."""
@@ -261,28 +267,31 @@ class Memory:
         return offsets
 
     # --- checks
-    def _limit(self, region: Region, span: int, align: int) -> str:
-        """Below this many ``align`` bytes from the start, ``span`` bytes are inside."""
+    def _limit(self, region: Region, span: int, align: int, cap: int = -1) -> str:
+        """Below this many ``align`` bytes from the start, and below ``cap`` bytes (-1: no cap), ``span`` bytes are inside."""
+        cap = cap if 0 <= cap < 1 << 62 else 1 << 62
         if region.fixed is not None:
-            return str(-(-max(0, region.fixed + 1 - span) // align))
-        key = (region.nbytes, span, align)
+            return str(-(-min(cap, max(0, region.fixed + 1 - span)) // align))
+        key = (region.nbytes, span, align, cap)
         if key not in self._limits:
             entry, name = self.regs.entry, f"%limit{len(self._limits)}"
             entry.append(f"  {name}.a = add i64 {region.nbytes}, 1")
             entry.append(f"  {name}.b = call i64 @llvm.usub.sat.i64(i64 {name}.a, i64 {span})")
-            entry.append(f"  {name}.c = add i64 {name}.b, {align - 1}")
+            entry.append(f"  {name}.d = call i64 @llvm.umin.i64(i64 {name}.b, i64 {cap})")
+            entry.append(f"  {name}.c = add i64 {name}.d, {align - 1}")
             entry.append(f"  {name} = udiv i64 {name}.c, {align}")
+            self.code.declared["llvm.umin.i64"] = "declare i64 @llvm.umin.i64(i64, i64)"
             self.code.declared["llvm.usub.sat.i64"] = "declare i64 @llvm.usub.sat.i64(i64, i64)"
             self._limits[key] = name
         return self._limits[key]
 
-    def inside(self, v: Lanes, place: str, region: Region, span: int, align: int, aligned: bool) -> str:
+    def inside(self, v: Lanes, place: str, region: Region, span: int, align: int, aligned: bool, cap: int = -1) -> str:
         """Whether ``span`` bytes from ``place`` (i64) are inside and ``place`` is a multiple of ``align``: misaligned places, turned
         around, are beyond everything."""
         if aligned or align == 1:
-            return self._below(v, place, self._limit(region, span, 1))
+            return self._below(v, place, self._limit(region, span, 1, cap))
         turned = v.intrinsic("fshr", "i64", place, place, v.const("i64", trailing_zeros(align)))
-        return self._below(v, turned, self._limit(region, span, align))
+        return self._below(v, turned, self._limit(region, span, align, cap))
 
     def _below(self, v: Lanes, a: str, limit: str) -> str:
         return v.compare("icmp ult", "i64", a, v.const("i64", int(limit)) if limit.isdigit() else v.splat("i64", limit))
@@ -403,7 +412,8 @@ class Memory:
     def _row_fork(self, spot: _Spot, start: str, access: Access, region: Region, span: int) -> tuple[str, str, str]:
         even = all(x % access.nbytes == 0 for x in spot.deltas)
         aligned = even and 1 << min(spot.zeros, 8) >= access.nbytes
-        good = self.inside(self.one, start, region, span, access.nbytes, aligned) if even else "false"
+        cap = max(0, spot.cap + min(spot.deltas)) if spot.cap >= 0 else -1
+        good = self.inside(self.one, start, region, span, access.nbytes, aligned, cap) if even else "false"
         if spot.whole is not None:
             good = self.code.value(f"and i1 {good}, {spot.whole}")
         return self._fork(good)

@@ -10,7 +10,7 @@ May live here: the lattice and what ops make of it. May not: control flow, code.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from jit.host.simt.gang import Gang
@@ -37,11 +37,12 @@ class Steps:
 @dataclass(frozen=True, slots=True)
 class Wide:
     """An i64: ``scale * widen(root + offsets[l]) + rest`` with an i32 ``root`` and an i64 ``rest``, all wrapping; ``signed``: how the
-    32-bit sum is widened."""
+    32-bit sum is widened; ``plain``: the rest is 0."""
 
     offsets: tuple[int, ...]
     scale: int
     signed: bool
+    plain: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +81,17 @@ def join(a: Fact | None, b: Fact) -> Fact:
     if a is None:
         return b
     shape = a.shape if a.shape == b.shape else VECTOR
+    if isinstance(a.shape, Wide) and _shifted(a.shape) == _shifted(b.shape):
+        shape = _shifted(a.shape) if a.shape != b.shape else a.shape
     zeros = min(a.zeros, b.zeros)
     if shape is VECTOR:
         zeros = min(lane_zeros(a), lane_zeros(b))
     return Fact(shape, zeros, a.value if a.value == b.value else None)
+
+
+def _shifted(shape: Shape) -> Shape:
+    """The shape with any rest."""
+    return replace(shape, plain=False) if isinstance(shape, Wide) else shape
 
 
 def lane_zeros(fact: Fact) -> int:
@@ -145,9 +153,9 @@ def _add(bits: int, a: Fact, b: Fact, sign: int = 1) -> Fact:
         case (Steps(j), Steps(k)):
             return Fact(steps([x + sign * y for x, y in zip(j, k, strict=True)], bits), zeros)
         case (Wide(), Same()):
-            return Fact(a.shape, zeros)
+            return Fact(_shifted(a.shape), zeros)
         case (Same(), Wide(k, scale, signed)):
-            return Fact(Wide(k, sign * scale, signed), zeros)
+            return Fact(Wide(k, sign * scale, signed, False), zeros)
     return Fact(VECTOR, min(lane_zeros(a), lane_zeros(b)))
 
 
@@ -160,8 +168,8 @@ def _times(bits: int, a: Fact, by: int) -> Fact:
     match a.shape:
         case Steps(k):
             return Fact(steps([x * by for x in k], bits), zeros)
-        case Wide(k, scale, signed):
-            return Fact(Wide(k, scale * by, signed), zeros) if by and abs(scale * by) < 1 << 31 else Fact(VECTOR, zeros)
+        case Wide(k, scale, signed, plain):
+            return Fact(Wide(k, scale * by, signed, plain), zeros) if by and abs(scale * by) < 1 << 31 else Fact(VECTOR, zeros)
     return Fact(a.shape, zeros)
 
 
@@ -223,7 +231,7 @@ def _or(bits: int, a: Fact, b: Fact) -> Fact:
 def _widen(signed: bool) -> Callable[[int, Fact], Fact]:
     def rule(bits: int, a: Fact) -> Fact:
         if isinstance(a.shape, Steps) and bits == 64:
-            return Fact(Wide(a.shape.offsets, 1, signed), min(lane_zeros(a), 31))
+            return Fact(Wide(a.shape.offsets, 1, signed, True), min(lane_zeros(a), 31))
         return Fact(SAME if isinstance(a.shape, Same) else VECTOR, min(lane_zeros(a), 15))
 
     return rule
@@ -233,7 +241,7 @@ def _narrow(bits: int, a: Fact) -> Fact:
     match a.shape:
         case Steps(k):
             return Fact(steps(k, bits), a.zeros)
-        case Wide(k, scale, _) if bits == 32:
+        case Wide(k, scale) if bits == 32:
             return Fact(steps([scale * x for x in k], bits), a.zeros)
         case Same():
             return Fact(SAME, a.zeros)
@@ -245,8 +253,9 @@ def _mov(bits: int, a: Fact) -> Fact:
 
 
 def _sel(bits: int, p: Fact, a: Fact, b: Fact) -> Fact:
-    if isinstance(p.shape, Same) and a.shape == b.shape:
-        return Fact(a.shape, min(a.zeros, b.zeros))
+    either = join(a, b)
+    if isinstance(p.shape, Same) and not isinstance(either.shape, Vector):
+        return Fact(either.shape, either.zeros)
     return Fact(VECTOR, min(lane_zeros(a), lane_zeros(b)))
 
 

@@ -106,7 +106,7 @@ def _renamed(
             Op(op.op, tuple(map(name, outs)), tuple(map(name, ins)), op.attrs)
             for op, ins, outs in zip(block.code, read[b], written[b], strict=True)
         ]
-        blocks.append(Block(tuple(code), _renamed_end(block.end, lambda r, b=b: name(ends[b][r]))))  # type: ignore[misc]
+        blocks.append(Block(tuple(code), _renamed_end(block.end, lambda r, b=b: name(ends[b][r]))))
     return msgspec.structs.replace(kernel, regs=tuple(regs), blocks=tuple(blocks))
 
 
