@@ -21,6 +21,7 @@ from jit.accel.device import Bytes, Device, Matrix
 from jit.accel.foreign import Foreign, Ran
 from jit.accel.lowering import Lowering, supported
 from jit.accel.memory import DeviceBlocks
+from jit.accel.scratch import SCRATCH_BYTES_MAX, Scratch
 from jit.accel.tables import KernelStep, Plan, ProductStep, fill, make_plan
 from jit.engine import EngineConfig, EngineInfo, Launch, Number, Prepared
 from jit.errors import Interrupted
@@ -142,6 +143,7 @@ class AccelEngine:
         self._preparing = threading.Lock()
         self._stop = threading.Event()
         self._state = device.allocate(fresh_state(None).nbytes)
+        self._scratch = Scratch(device)
         self._closed = False
 
     def open_space(self) -> AccelSpace:
@@ -161,7 +163,7 @@ class AccelEngine:
 
     def _plan(self, verified: Verified) -> AccelPrepared:
         plan = self.planner(verified.digest).plan(verified)
-        foreign = Foreign(self.device, verified, plan)
+        foreign = Foreign(self.device, verified, plan, self._scratch)
         missing = [name for name in plan.kernels if name not in self._kernels]
         with self.lock:
             made = self.device.compile([self._lowering.requests[name] for name in missing])
@@ -208,7 +210,7 @@ class AccelEngine:
         start_ns = time.monotonic_ns()
         self._stop.clear()
         values = [*scalars, *ready.plan.constants]
-        run = _Run(self.device, ready, values, blocks, arena, self._stop, self._state)
+        run = _Run(self.device, ready, values, blocks, arena, self._stop, self._state, self._scratch)
         run.prepare(fill(ready.plan, values))
         outcome = ready.foreign.begin(self._fuel, addresses(ready.verified.bound, keys), values)
         try:
@@ -231,9 +233,9 @@ class _Run:
 
     def __init__(
         self, device: Device, ready: AccelPrepared, values: Sequence[Number], blocks: Sequence[Block], arena: Block | None,
-        stop: threading.Event, state: Any,
+        stop: threading.Event, state: Any, scratch: Scratch,
     ) -> None:  # fmt: skip
-        self.device, self.ready, self.values, self._stop, self._state = device, ready, values, stop, state
+        self.device, self.ready, self.values, self._stop, self._state, self._scratch = device, ready, values, stop, state, scratch
         self.blocks, self.arena = blocks, arena
         self.bases = [block.store for block in blocks] + ([arena.store] if arena is not None else [])
         self._marks: list[Any] = []
@@ -255,9 +257,7 @@ class _Run:
         if self._stop.is_set():
             raise Interrupted("the run was stopped between two steps")
         if isinstance(step, KernelStep):
-            kernel = self.ready.kernels[step.kernel]
-            buffers = [self.bases[base] for base in step.bases]
-            self.mark(self.device.launch(kernel, step.blocks, buffers, self.ready.table, step.at, self._state, None), step.blocks)
+            self._launch(step)
         elif isinstance(step, ProductStep):
             operands = [Matrix(self.bases[base], offset, shape, strides) for base, offset, shape, strides in step.operands]
             mark = self.device.product(step.dtype, *operands)
@@ -267,6 +267,20 @@ class _Run:
             self.ready.foreign.run(step, outcome, self)
         else:
             self._trapped |= self._by_reference(step)
+
+    def _launch(self, step: KernelStep) -> None:
+        """One launch; more where blocks need so much memory beside their buffers that only some can run at a time."""
+        kernel, device, table = self.ready.kernels[step.kernel], self.device, self.ready.table
+        buffers = [self.bases[base] for base in step.bases]
+        most = step.blocks
+        if kernel.scratch_bytes:
+            most = min(most, max(1, SCRATCH_BYTES_MAX // kernel.scratch_bytes))
+        for first in range(0, step.blocks, most):
+            count = min(most, step.blocks - first)
+            if most < step.blocks:
+                device.finish()
+                device.write(table, 8 * step.slice_at, np.array([first, count], np.uint64).view(np.uint8))
+            self.mark(device.launch(kernel, count, buffers, table, step.at, self._state, self._scratch(kernel, count)), count)
 
     def mark(self, mark: Any, blocks: int) -> None:
         """Take note of a launch for the account; wait when many are under way."""

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from jit.accel.device import BUFFER_WORDS, GRID_WORDS, Device, Request
+from jit.accel.scratch import SCRATCH_BYTES_MAX, Scratch
 from jit.accel.tables import Plan
 from jit.errors import Interrupted
 from jit.kernels.cfamily import Region, fresh_state, launch_words
@@ -31,7 +32,6 @@ __all__ = ["Foreign", "Ran", "Runs"]
 
 SLICE_NS: Final = 4_000_000
 """What a slice should take: each costs some tens of microseconds to start."""
-SCRATCH_BYTES_MAX: Final = 256 << 20
 
 
 class Runs(Protocol):
@@ -68,15 +68,14 @@ class _Kernel:
 class Foreign:
     """The launches of one program."""
 
-    def __init__(self, device: Device, verified: Verified, plan: Plan) -> None:
+    def __init__(self, device: Device, verified: Verified, plan: Plan, scratch: Scratch) -> None:
         self._device = device
+        self._scratch = scratch
         self._verified = verified
         self._kernels: dict[tuple[int, ...], _Kernel] = {}
         self._wanted = list(dict.fromkeys(step.attrs for step in plan.steps if isinstance(step, BoundInstr) and step.op.name == "launch"))
         self._table: Any = None
         self._state: Any = None
-        self._scratch: Any = None
-        self._scratch_bytes = 0
 
     def compile(self) -> None:
         """Raises KernelRefused."""
@@ -106,7 +105,7 @@ class Foreign:
             count = min(total - first, self._slice(call, kernel))
             words = launch_words(call.kernel.kernel, params, call.grid, first, count)
             device.write(self._table, 0, words.view(np.uint8))
-            mark = device.launch(kernel.compiled, count, buffers, self._table, 0, self._state, self._room(kernel, count))
+            mark = device.launch(kernel.compiled, count, buffers, self._table, 0, self._state, self._scratch(kernel.compiled, count))
             device.finish()
             kernel.block_ns = device.elapsed_ns([mark])[0] / count
             run.mark(mark, count)
@@ -144,13 +143,6 @@ class Foreign:
         units = self._device.facts.units
         wanted = SLICE_NS / kernel.block_ns if kernel.block_ns else 8 * units
         return max(1, min(most, int(wanted)))
-
-    def _room(self, kernel: _Kernel, count: int) -> Any:
-        wanted = kernel.compiled.scratch_bytes * count
-        if wanted > self._scratch_bytes:
-            self._scratch = None  # free the old one first
-            self._scratch, self._scratch_bytes = self._device.allocate(wanted), wanted
-        return self._scratch if wanted else None
 
 
 def _overlapping(call: KernelCall) -> bool:

@@ -26,12 +26,16 @@ __all__ = ["KernelStep", "ProductStep", "Plan", "make_plan", "fill"]
 
 @dataclass(frozen=True, slots=True)
 class KernelStep:
-    """A launch: ``kernel`` names it, ``bases`` says which memory each buffer parameter is in, ``at`` where its row starts."""
+    """A launch: ``kernel`` names it, ``bases`` says which memory each buffer parameter is in, ``at`` where its row starts.
+
+    ``slice_at``: where the words stand that say which blocks to run.
+    """
 
     kernel: str
     blocks: int
     bases: tuple[int, ...]
     at: int
+    slice_at: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +102,7 @@ def make_plan(planned: Planned[Call]) -> Plan:
                 row[slot], row[slot + 1] = offsets.get(buffer, 0), planned.nbytes[buffer]
             scalars += [(at + slot, dtype, number) for dtype, slot, number in call.block.scalars]
             words += [*row, call.blocks, 1, 1, 0, call.blocks]
-            steps.append(KernelStep(call.kernel, call.blocks, tuple(bases), at))
+            steps.append(KernelStep(call.kernel, call.blocks, tuple(bases), at, len(words) - 2))
     cleared = [(offsets[b], planned.temp_nbytes[b]) for b in planned.zeroed if b in offsets]
     table = np.array(words or [0], np.int64).view(np.uint64)
     return Plan(

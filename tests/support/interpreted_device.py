@@ -19,16 +19,15 @@ _FLOATS = {RegType.F16: np.uint16, RegType.BF16: np.uint16, RegType.F32: np.uint
 
 
 class _Compiled:
-    scratch_bytes = 0
-
-    def __init__(self, request: Request) -> None:
-        self.request = request
+    def __init__(self, request: Request, scratch_bytes: int) -> None:
+        self.request, self.scratch_bytes = request, scratch_bytes
 
 
 class InterpretedDevice:
-    """``unified`` False: memory that the engine must copy from and to."""
+    """``unified`` False: memory that the engine must copy from and to. ``scratch_bytes``: what blocks are said to need."""
 
-    def __init__(self, *, unified: bool = True, products: frozenset[DType] = frozenset()) -> None:
+    def __init__(self, *, unified: bool = True, products: frozenset[DType] = frozenset(), scratch_bytes: int = 0) -> None:
+        self._scratch_bytes = scratch_bytes
         self.facts = Facts("interpreter", 1, unified, products)
         self.launches = 0
         self.compiled = 0
@@ -52,7 +51,7 @@ class InterpretedDevice:
 
     def compile(self, requests: Sequence[Request]) -> list[_Compiled]:
         self.compiled += len(requests)
-        return [_Compiled(request) for request in requests]
+        return [_Compiled(request, self._scratch_bytes) for request in requests]
 
     def launch(
         self, kernel: _Compiled, count: int, buffers: Sequence[Bytes], table: Bytes, at: int, state: Bytes, scratch: Bytes | None
@@ -75,6 +74,7 @@ class InterpretedDevice:
                 place += 1
         x, y, z, first, blocks = (int(word) for word in words[place : place + GRID_WORDS])
         assert blocks == count
+        assert not kernel.scratch_bytes or (scratch is not None and scratch.size >= count * kernel.scratch_bytes)
         known = state[:32].view(np.uint64)
         fuel = None if int(known[2]) == (1 << 64) - 1 else max(0, int(known[2]) - int(known[1]))
         grid = Launch((x, y, z), kernel.request.block, first, count, kernel.request.dynamic_bytes)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import jit.accel.engine
 import jit.accel.foreign as foreign
 from jit.accel.engine import AccelEngine
 from jit.accel.library.writer import Made, Writer
@@ -162,6 +163,18 @@ def test_an_uncertified_grid_runs_whole() -> None:
     device = InterpretedDevice()
     run(AccelEngine(device, "interpreted", EngineConfig(None, 1, 1 << 20, FUEL["reference"])), b, [kernel], {})
     assert device.launches == 1
+
+
+def test_blocks_that_need_much_memory_run_some_at_a_time(monkeypatch: pytest.MonkeyPatch, defining: Engine) -> None:
+    monkeypatch.setattr(foreign, "SCRATCH_BYTES_MAX", 3_000)
+    monkeypatch.setattr(jit.accel.engine, "SCRATCH_BYTES_MAX", 3_000)
+    device = InterpretedDevice(scratch_bytes=1_000)
+    engine = AccelEngine(device, "interpreted", EngineConfig(None, 1, 1 << 20, FUEL["reference"]))
+    b, kernels, inputs = between_tensor_steps(blocks=32, elements=1024)
+    got, launch = run(engine, b, kernels, inputs)
+    assert device.launches == 2 * 2 + 11  # 4 blocks of 256 elements, 4 again, 32 of the kernel
+    want, expected = run(defining, b, kernels, inputs)
+    assert got == want and launch.instructions == expected.instructions
 
 
 def test_a_run_can_be_stopped_between_slices(opencl: Engine) -> None:
