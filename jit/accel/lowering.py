@@ -20,7 +20,7 @@ from jit.accel.library.build import Build, Unsupported
 from jit.accel.library.writer import Made
 from jit.errors import Inexpressible
 from jit.kernels.assemble import Assembler
-from jit.kernels.loop import LoopKernel
+from jit.kernels.loop import Form, LoopKernel
 from jit.kernels.lower import Lowered, What, lower
 from jit.kernels.scalar_ops import held, operation
 from jit.plan.access import Access
@@ -36,6 +36,9 @@ from wis.ops import Kind
 from wis.program import BoundInstr, Scalar
 
 __all__ = ["Lowering", "supported"]
+
+COLUMNS_MIN: Final = 128
+"""With fewer kept elements than this, a block of threads for each keeps more of a device busy than a thread for each."""
 
 _NO_NATIVE_FORM: Final = frozenset({"erfinv", "digamma"})  # device languages have no such function
 
@@ -69,7 +72,7 @@ class Lowering:
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
-        self._fused: dict[tuple[LoopKernel, tuple[tuple[int, int], ...]], _Fused] = {}
+        self._fused: dict[tuple[LoopKernel, tuple[tuple[int, int], ...], bool], _Fused] = {}
         self.requests: dict[str, Request] = {}
 
     def group(self, group: Group) -> KernelCall:
@@ -88,11 +91,12 @@ class Lowering:
         if 2 + len(loop.places) * (1 + loop.layout.place_slots) + loop.layout.places + loop.n_scalars > KERNEL_LIMITS.params_max:
             sizes_and_strides = {slot for slot in range(loop.layout.scalars) if (slot - loop.layout.places) % loop.layout.place_slots}
             fixed = {slot: x for slot in sorted(sizes_and_strides) if isinstance(x := formed.args[slot], int)}
-        key = (loop, tuple(fixed.items()))
+        columns = loop.form is Form.COLS and _kept(formed) >= COLUMNS_MIN
+        key = (loop, tuple(fixed.items()), columns)
         known = self._fused.get(key)
         if known is None:
             name = f"fused_{hashlib.sha256(repr(key).encode()).hexdigest()[:24]}"
-            lowered = lower(loop, name, _policy(loop), fixed)
+            lowered = lower(loop, name, _policy(loop), fixed, columns=columns)
             self.requests[name] = Request(verify_kernel(lowered.kernel), (lowered.kernel.threads_max, 1, 1), options=OWN)
             known = self._fused[key] = _Fused(name, lowered, _kinds(lowered))
         return known
@@ -120,6 +124,17 @@ class Lowering:
         except (Unsupported, Inexpressible):
             return [Fallback.of(instr)]
         return list(build.calls)
+
+
+def _kept(formed: FormedLoop) -> int:
+    """How many elements a kernel in columns keeps."""
+    at, loop = formed.kernel.layout, formed.kernel
+    total = 1
+    for slot in (at.inner_size, *range(at.outer_sizes, at.outer_sizes + loop.n_outer)):
+        size = formed.args[slot]
+        assert isinstance(size, int)
+        total *= size
+    return total
 
 
 def _argument(what: What, given: int | Access | Scalar) -> Arg:

@@ -1,10 +1,12 @@
 """From a ``LoopKernel`` to a kernel of the kernel tier, for back ends that run threads.
 
-Two shapes of launch:
+Three shapes of launch:
 
     element by element   one thread an element, 256 a block
     with reductions      one block of 32 threads for each kept element; thread l takes elements l, l + 32, ... of the reduced loops,
                          which is lane l of the order of sums; lanes meet in shared memory by halves
+    by columns           the same with one thread for each kept element, 64 a block, which takes the lanes one after the other: where
+                         neighbours among the kept elements are neighbours in memory and there are many of them
 
 Sizes, strides, offsets and scalars are parameters, so launches of other dims share the kernel. A place is a buffer parameter of its own
 (the whole buffer) and an offset in elements; several may be one buffer.
@@ -32,7 +34,9 @@ from wis.kernel.model import Access, Bar, Br, Kernel, Math, RegType, Space, Spec
 __all__ = ["What", "Argument", "Lowered", "lower", "ELEMENT_THREADS", "LANES"]
 
 ELEMENT_THREADS: Final = 256
+COLUMN_THREADS: Final = 64
 LANES: Final = 32
+LEVELS: Final = 5
 _SHARED_TYPE: Final = {
     RegType.PRED: DType.BOOL, RegType.I16: DType.I16, RegType.I32: DType.I32, RegType.I64: DType.I64, RegType.F32: DType.F32,
     RegType.F64: DType.F64,
@@ -62,34 +66,40 @@ class Lowered:
     arguments: tuple[Argument, ...]
     kept: tuple[int, ...]
     by_element: bool
+    by_column: bool = False
 
     def grid(self, sizes: Sequence[int]) -> tuple[int, int]:
         """(blocks, threads a block), when the slots ``kept`` hold ``sizes``."""
         n = prod(sizes)
-        return (-(-n // ELEMENT_THREADS), ELEMENT_THREADS) if self.by_element else (n, LANES)
+        threads = COLUMN_THREADS if self.by_column else ELEMENT_THREADS
+        return (-(-n // threads), threads) if self.by_element or self.by_column else (n, LANES)
 
 
-def lower(loop: LoopKernel, name: str, math: Math = Math.NATIVE, fixed: Mapping[int, int] = MappingProxyType({})) -> Lowered:
-    """The kernel. ``fixed``: numbers by slot that become part of it instead of parameters.
+def lower(
+    loop: LoopKernel, name: str, math: Math = Math.NATIVE, fixed: Mapping[int, int] = MappingProxyType({}), *, columns: bool = False
+) -> Lowered:
+    """The kernel. ``fixed``: numbers by slot that become part of it instead of parameters; ``columns``: a kernel with reductions gets one
+    thread for each kept element.
 
     Raises Inexpressible when it needs what the kernel tier does not have.
     """
     by_element = loop.form is Form.FLAT or not (
         any(node.op in REDUCTIONS for node in loop.nodes) or any(loop.place_uniform(place) for place, _ in loop.stores)
     )
-    writer = _Writer(loop, by_element, fixed)
+    by_column = columns and not by_element
+    writer = _Writer(loop, by_element, by_column, fixed)
     writer.write()
-    kernel = writer.a.kernel(name, math, ELEMENT_THREADS if by_element else LANES)
+    kernel = writer.a.kernel(name, math, ELEMENT_THREADS if by_element else COLUMN_THREADS if by_column else LANES)
     if len(kernel.params) > KERNEL_LIMITS.params_max:
         raise Inexpressible(f"{len(kernel.params)} parameters, a kernel has at most {KERNEL_LIMITS.params_max}")
-    return Lowered(kernel, tuple(writer.arguments), tuple(writer.sizes_at[d] for d in writer.kept), by_element)
+    return Lowered(kernel, tuple(writer.arguments), tuple(writer.sizes_at[d] for d in writer.kept), by_element, by_column)
 
 
 class _Writer:
     """Loops are numbered as in the layout: outer, then mid, then inner."""
 
-    def __init__(self, loop: LoopKernel, by_element: bool, fixed: Mapping[int, int]) -> None:
-        self.a, self.loop, self.by_element, self.fixed = Assembler(), loop, by_element, fixed
+    def __init__(self, loop: LoopKernel, by_element: bool, by_column: bool, fixed: Mapping[int, int]) -> None:
+        self.a, self.loop, self.by_element, self.by_column, self.fixed = Assembler(), loop, by_element, by_column, fixed
         self.arguments: list[Argument] = []
         at, n, m = loop.layout, loop.n_outer, loop.n_mid
         inner = at.total if loop.form is Form.FLAT else at.inner_size
@@ -118,6 +128,8 @@ class _Writer:
                 self.values[i] = from_memory(a, node.dtype, given)
         if self.by_element:
             self._element()
+        elif self.by_column:
+            self._column()
         else:
             self._lanes()
 
@@ -165,9 +177,9 @@ class _Writer:
             total = self.a.same("mul", total, self.sizes[d])
         return total
 
-    # --- one thread an element
-    def _element(self) -> None:
-        a, loop = self.a, self.loop
+    def _thread_of_its_own(self) -> None:
+        """A thread for each kept element; threads beyond the last one end."""
+        a = self.a
         block = a.same("mul", a.special(Special.CTAID_X), a.special(Special.NTID_X))
         index = a.same("add", block, a.special(Special.TID_X))
         inside, outside = a.fork(a.test("lt_s", index, self._product(self.kept)))
@@ -175,11 +187,100 @@ class _Writer:
         a.start(inside)
         coordinates = self._coordinates(index, self.kept)
         self.base = [self._moved(i, start, coordinates) for i, start in enumerate(self.offsets)]
+
+    # --- one thread an element
+    def _element(self) -> None:
+        loop = self.loop
+        self._thread_of_its_own()
         values = dict(self.values)
         for i in range(len(loop.nodes)):
             self._value(i, values, {})
         for place, i in loop.stores:
             self._store(place, values[i], {})
+
+    # --- one thread a kept element, lane after lane
+    def _column(self) -> None:
+        loop = self.loop
+        self._thread_of_its_own()
+        self.length = self._product(self.reduced)
+        self._uniform(0)
+        for level in range(loop.passes):
+            self._column_pass(level)
+            self._uniform(level + 1)
+        for place, i in loop.stores:
+            if self._standing(place, i):
+                self._store(place, self.values[i], {})
+
+    def _column_pass(self, level: int) -> None:
+        """One walk over the reduced loops. Lanes come in the order 0, 16, 8, 24, ... (their bits reversed), so that those that meet come
+        one after the other, and what waits for its partner is one value for each of five levels."""
+        a, loop = self.a, self.loop
+        folds, stores = self._at(level)
+        if not folds:
+            if stores:
+                self._walk(a.const(RegType.I64, 0), 1, (), (), stores)
+            return
+        waiting = [[self._start_of(i) for i in folds] for _ in range(LEVELS)]
+        totals, results = [self._start_of(i) for i in folds], [self._start_of(i) for i in folds]
+        turn = a.op("mov", RegType.I64, a.const(RegType.I64, 0))
+        head = a.block()
+        a.jump(head)
+        a.start(head)
+        body, after = a.fork(a.test("lt_s", turn, a.const(RegType.I64, LANES)))
+        a.start(body)
+        for i, total in zip(folds, totals, strict=True):
+            self._start_of(i, total)
+        word = a.op("brev", RegType.I32, a.op("narrow", RegType.I32, turn))
+        lane = a.op("zext", RegType.I64, a.op("shr_u", RegType.I32, word, a.const(RegType.I32, 32 - LEVELS)))
+        self._walk(lane, LANES, folds, totals, stores)
+        following = a.block()
+        for at in range(LEVELS):
+            bit = a.same("and", turn, a.const(RegType.I64, 1 << at))
+            met, waits = a.fork(a.test("ne", bit, a.const(RegType.I64, 0)))
+            a.start(waits)
+            for total, place in zip(totals, waiting[at], strict=True):
+                a.op("mov", a.kind(total), total, into=place)
+            a.jump(following)
+            a.start(met)
+            for i, total, place in zip(folds, totals, waiting[at], strict=True):
+                joined = fold(a, loop.nodes[i].op, loop.nodes[loop.nodes[i].args[0]].dtype, place, total)
+                a.op("mov", a.kind(total), joined, into=total)
+        for total, result in zip(totals, results, strict=True):
+            a.op("mov", a.kind(total), total, into=result)
+        a.jump(following)
+        a.start(following)
+        a.op("add", RegType.I64, turn, a.const(RegType.I64, 1), into=turn)
+        a.jump(head)
+        a.start(after)
+        for i, result in zip(folds, results, strict=True):
+            self.values[i] = round_to(a, loop.nodes[i].dtype, result)
+
+    def _at(self, level: int) -> tuple[list[int], list[tuple[int, int]]]:
+        """What is reduced and what is stored on the walk of this level."""
+        loop = self.loop
+        folds = [i for i, node in enumerate(loop.nodes) if node.op in REDUCTIONS and loop.level[i] == level + 1]
+        return folds, [(place, i) for place, i in loop.stores if loop.level[i] == level and not self._standing(place, i)]
+
+    def _walk(self, start: int, step: int, folds: Sequence[int], totals: Sequence[int], stores: Sequence[tuple[int, int]]) -> None:
+        """Elements ``start``, ``start + step``, ... of the reduced loops: folded into ``totals``, and stored."""
+        a, loop = self.a, self.loop
+        index = a.op("mov", RegType.I64, start)
+        head = a.block()
+        a.jump(head)
+        a.start(head)
+        body, after = a.fork(a.test("lt_s", index, self.length))
+        a.start(body)
+        coordinates = self._coordinates(index, self.reduced)
+        values = dict(self.values)
+        for i, total in zip(folds, totals, strict=True):
+            (arg,) = loop.nodes[i].args
+            joined = fold(a, loop.nodes[i].op, loop.nodes[arg].dtype, total, self._value(arg, values, coordinates))
+            a.op("mov", a.kind(total), joined, into=total)
+        for place, i in stores:
+            self._store(place, self._value(i, values, coordinates), coordinates)
+        a.op("add", RegType.I64, index, a.const(RegType.I64, step), into=index)
+        a.jump(head)
+        a.start(after)
 
     # --- a block of 32 threads a kept element
     def _lanes(self) -> None:
@@ -216,36 +317,19 @@ class _Writer:
 
     def _pass(self, level: int) -> None:
         """One walk over the reduced loops: what is reduced and what is stored at this level."""
-        a, loop = self.a, self.loop
-        folds = [i for i, node in enumerate(loop.nodes) if node.op in REDUCTIONS and loop.level[i] == level + 1]
-        stores = [(place, i) for place, i in loop.stores if loop.level[i] == level and not self._standing(place, i)]
+        folds, stores = self._at(level)
         if not folds and not stores:
             return
         totals = [self._start_of(i) for i in folds]
-        index = a.op("mov", RegType.I64, self.lane)
-        head = a.block()
-        a.jump(head)
-        a.start(head)
-        body, after = a.fork(a.test("lt_s", index, self.length))
-        a.start(body)
-        coordinates = self._coordinates(index, self.reduced)
-        values = dict(self.values)
-        for i, total in zip(folds, totals, strict=True):
-            (arg,) = loop.nodes[i].args
-            joined = fold(a, loop.nodes[i].op, loop.nodes[arg].dtype, total, self._value(arg, values, coordinates))
-            a.op("mov", a.kind(total), joined, into=total)
-        for place, i in stores:
-            self._store(place, self._value(i, values, coordinates), coordinates)
-        a.op("add", RegType.I64, index, a.const(RegType.I64, LANES), into=index)
-        a.jump(head)
-        a.start(after)
+        self._walk(self.lane, LANES, folds, totals, stores)
         if folds:
             self._meet(folds, totals)
 
-    def _start_of(self, i: int) -> int:
+    def _start_of(self, i: int, into: int | None = None) -> int:
+        """What a fold starts from, in a new register or in ``into``."""
         node = self.loop.nodes[i]
         source = self.loop.nodes[node.args[0]].dtype
-        return self.a.op("mov", held(source), self.a.const(held(source), identity(node.op, source)))
+        return self.a.op("mov", held(source), self.a.const(held(source), identity(node.op, source)), into=into)
 
     def _meet(self, folds: Sequence[int], totals: Sequence[int]) -> None:
         """Lane l takes up l + 16, then l + 8, ..., in shared memory; then all threads have the result."""

@@ -70,7 +70,7 @@ def test_a_group_with_more_operands_than_parameters_fit_has_its_strides_in_the_k
         b.emit("max", out, [total, x])
         total = out
     check(b, {x.buffer: rng.standard_normal(3000).astype(np.float32) for x in sources})
-    assert any(fixed for _, fixed in interpreted._lowering._fused)
+    assert any(fixed for _, fixed, _ in interpreted._lowering._fused)
 
 
 def test_what_writes_nothing_is_no_step(interpreted: AccelEngine) -> None:
