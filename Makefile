@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test lint setup bench strict-ulp conformance fuzz test-torch clean
+.PHONY: help demo test lint setup bench strict-ulp conformance fuzz test-torch kernels attacks conformance-opencl clean
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
@@ -37,6 +37,12 @@ lint: $(STAMP).dev ## ruff, mypy, layers
 bench: $(STAMP).dev ## ratios beside local torch, in one run; results go to docs/benchmarks.md
 	$(BIN)/pip install --quiet --no-deps rgpu==0.1.1
 	$(BIN)/python -m benchmarks
+
+kernels: $(STAMP).dev ## the corpus of CUDA kernels on every back end, and for NVIDIA's targets; results go to docs/kernels.md
+	$(BIN)/python -m tests.conformance.kernels --report default
+
+attacks: $(STAMP).dev ## hostile kernels beside a canary on every back end; results go to docs/attacks.md
+	$(BIN)/python -m tests.adversarial --report default
 
 strict-ulp: $(STAMP).dev ## how far strict functions are from the truth, all f32 values; about an hour (docs/strict-math.md)
 	$(BIN)/python -m tests.property.strict_ulp
