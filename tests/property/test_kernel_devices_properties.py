@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -75,12 +76,13 @@ def test_the_generator_uses_everything() -> None:
 
 
 @pytest.fixture(scope="module", params=[name for name in KERNEL_DEVICES if name != "reference"])
-def device(request: pytest.FixtureRequest) -> KernelDevice:
+def device(request: pytest.FixtureRequest) -> Iterator[KernelDevice]:
     try:
         made: KernelDevice = KERNEL_DEVICES[request.param]()
     except ToolchainError as error:
         pytest.skip(str(error))
-    return made
+    yield made
+    made.close()
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -58,6 +58,9 @@ _OWN: Final = 16  # bytes of shared memory that do
 _INPUT: Final = 512
 _PLACES: Final = 16  # elements that threads add up in
 _LOCAL: Final = 48
+_BLOCKS: Final = (
+    (1, 1, 1), (32, 1, 1), (64, 1, 1), (33, 1, 1), (7, 5, 1), (8, 4, 2), (96, 1, 1), (5, 1, 3), (40, 1, 1), (16, 16, 1), (300, 1, 1),
+)  # fmt: skip
 _COMMUTING: Final = (Atomic.ADD, Atomic.MIN, Atomic.MAX, Atomic.AND, Atomic.OR, Atomic.XOR)
 _ATOMIC_TYPES: Final = (DType.I32, DType.U32, DType.I64, DType.U64)
 _SIMPLE: Final = (
@@ -89,6 +92,7 @@ class _Traits:
     warp: bool
     dynamic: bool
     wild: bool  # a few accesses are outside or misaligned
+    threads: int  # for how many there are places in shared memory
     local_bytes: int
     constants: bytes
     reds: tuple[tuple[Atomic, DType], ...]  # the function and type of each buffer (p2, p3) and of the shared array s2
@@ -98,11 +102,11 @@ def random_case(pick: Pick, size: int = 40) -> Case:
     """A case of about ``size`` statements from a source of integers."""
     yes = _chance(pick)
     reds = tuple((_COMMUTING[pick(0, 5)], _ATOMIC_TYPES[pick(0, 3)]) for _ in range(3))
+    block = _BLOCKS[pick(0, len(_BLOCKS) - 1)]
     wild = yes(20)
     local_bytes = (_LOCAL, _LOCAL, 0, 1000)[pick(0, 3)]
     constants = bytes(pick(0, 255) for _ in range(pick(0 if wild else 1, 40)))
-    traits = _Traits(yes(50), yes(60), yes(25), yes(60), yes(30), wild, local_bytes, constants, reds)
-    block = ((1, 1, 1), (32, 1, 1), (64, 1, 1), (33, 1, 1), (7, 5, 1), (8, 4, 2), (96, 1, 1), (5, 1, 3), (40, 1, 1))[pick(0, 8)]
+    traits = _Traits(yes(50), yes(60), yes(25), yes(60), yes(30), wild, max(96, prod(block)), local_bytes, constants, reds)
     grid = ((1, 1, 1), (3, 1, 1), (2, 2, 1), (1, 2, 3), (5, 1, 1))[pick(0, 4)]
     functions: list[Function] = []
     uniform: list[bool] = []  # whether a function has barriers, so that all threads must call it together
@@ -116,7 +120,7 @@ def random_case(pick: Pick, size: int = 40) -> Case:
 
 
 def _most_threads(pick: Pick, threads: int) -> int:
-    return (threads, 96, 256)[pick(0, 2)] if threads <= 96 else threads
+    return (threads, 96, 256)[pick(0, 2)] if threads <= 96 else threads  # never more than traits say there are places for
 
 
 def _chance(pick: Pick) -> Callable[[int], bool]:
@@ -159,7 +163,11 @@ class _Body:
             *(BufferParam(dtype, Access.READ_WRITE) for _, dtype in self.traits.reds[:2]),
             *(ScalarParam(t) for t in (T.I32, T.I64, T.F32, T.F64, T.I16)),
         )
-        shared = [Shared(DType.U8, 96 * _OWN), Shared(DType.I32, 96), Shared(self.traits.reds[2][1], _PLACES)]
+        shared = [
+            Shared(DType.U8, self.traits.threads * _OWN),
+            Shared(DType.I32, self.traits.threads),
+            Shared(self.traits.reds[2][1], _PLACES),
+        ]
         shared += [Shared(DType.U8, self.pick(0, 9))] if self.traits.dynamic else []
         regs, blocks = tuple(self.w.regs), self.w.finish()
         return Kernel(
@@ -568,7 +576,7 @@ class _Body:
             self._hand_over()
         else:
             self._meet()
-        other = w.value("rem_u", T.I32, self.any(T.I32), w.const(T.I32, 96))
+        other = w.value("rem_u", T.I32, self.any(T.I32), w.const(T.I32, self.traits.threads))
         if self.yes(50):
             self.put("ld", [T.I32], [w.value("zext", T.I64, other)], (Space.SHARED, 1, DType.I32))
         else:
