@@ -209,7 +209,7 @@ def _classify(kernel: Kernel, gang: Gang, facts: list[Fact | None], elsewhere: S
 
 def _entry(kernel: Kernel, facts: Sequence[Fact | None], pending: Sequence[int], mixed: int) -> list[bool]:
     """Blocks that all lanes which started run together."""
-    result = [True] * len(kernel.blocks)
+    result = [not others for others in pending]
     changed = True
     while changed:
         changed = False

@@ -361,7 +361,7 @@ class _Function:
         self._local()
         self.control.reset()
         if resume is None:
-            code.branch("b0")
+            self._start()
         else:
             code.do(f"%record = getelementptr i8, ptr %records, i64 {code.mul('%gang', 'RECORD_BYTES')}")
             self._resume()
@@ -376,6 +376,13 @@ class _Function:
         code.do("%gang.next = add i64 %gang, 1")
         code.do(f"%gang.more = icmp ult i64 %gang.next, {gang.n_gangs}")
         code.fork("%gang.more", "gang.head", behind)
+
+    def _start(self) -> None:
+        """All lanes begin at block 0."""
+        control = self.control
+        if not self.analysis.entry[0]:
+            self.code.do(f"store {control.word} {control.entry_bits}, ptr {control.variable(0)}")
+        self.code.branch("b0")
 
     def _thread_numbers(self) -> None:
         """Lane 0's numbers, and in vectors those that differ in no simple way."""
@@ -520,11 +527,13 @@ class _Function:
         """Start, or go on behind the barrier."""
         code, control = self.code, self.control
         pure, mixed = self._barrier_blocks(False), self._barrier_blocks(True)
-        ways = [f"i64 {_STARTING}, label %b0"] + [f"i64 {_FIRST_SITE + 1 + b}, label %resume{b}" for b in pure]
+        ways = [f"i64 {_STARTING}, label %start"] + [f"i64 {_FIRST_SITE + 1 + b}, label %resume{b}" for b in pure]
         if mixed:
             ways.append(f"i64 {_FIRST_SITE}, label %resume")
         doing = code.value("load i64, ptr %record")
         code.do(f"switch i64 {doing}, label %gang.done [ {' '.join(ways)} ]")
+        code.label("start")
+        self._start()
         for b in pure:
             target = self._target(b)
             code.label(f"resume{b}")

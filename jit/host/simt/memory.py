@@ -27,6 +27,8 @@ MEMORY_LLVM: Final = {
     DType.I64: "i64", DType.U64: "i64", DType.F16: "i16", DType.BF16: "i16", DType.F32: "float", DType.F64: "double",
 }  # fmt: skip
 _SIGNED: Final = frozenset({DType.I8, DType.I16, DType.I32, DType.I64})
+_FAR: Final = 1 << 59
+"""Indices of elements from here on are taken for this one, which is outside of every memory and does not wrap when it becomes bytes."""
 _WINDOW: Final = 4
 """A gang's elements are loaded as one window and sorted out when it is at most this many times as large as what is wanted."""
 
@@ -252,7 +254,7 @@ class Memory:
 
     def _displaced(self, offset: str, access: Access) -> str:
         if access.unit != 1:
-            offset = self.code.mul(offset, str(access.unit))
+            offset = self.code.mul(self.one.intrinsic("umin", "i64", offset, str(_FAR)), str(access.unit))
         return self.code.add(offset, str(access.displacement)) if access.displacement else offset
 
     def places(self, r: int, access: Access) -> str:
@@ -261,6 +263,7 @@ class Memory:
         if self.regs.kind(r) is RegType.I32:
             offsets = self.v.convert("zext", "i32", offsets, "i64")
         if access.unit != 1:
+            offsets = self.v.intrinsic("umin", "i64", offsets, self.v.const("i64", _FAR))
             offsets = self.v.op("mul", "i64", offsets, self.v.const("i64", access.unit))
         if access.displacement:
             offsets = self.v.op("add", "i64", offsets, self.v.const("i64", access.displacement))
