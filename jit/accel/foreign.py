@@ -34,6 +34,10 @@ SLICE_NS: Final = 4_000_000
 """What a slice should take: each costs some tens of microseconds to start."""
 
 
+BLOCKS_MAX: Final = 1 << 16
+"""Blocks of a launch, so that a grid of very many ends soon after its fuel; more than run at the same time anywhere."""
+
+
 class Runs(Protocol):
     """What a run tells its launches."""
 
@@ -135,7 +139,7 @@ class Foreign:
 
     def _slice(self, call: KernelCall, kernel: _Kernel) -> int:
         """How many blocks to run next."""
-        most = prod(call.grid)
+        most = min(prod(call.grid), BLOCKS_MAX)
         if kernel.compiled.scratch_bytes:
             most = min(most, max(1, SCRATCH_BYTES_MAX // kernel.compiled.scratch_bytes))
         if not call.kernel.certificate.allows(call.grid, call.block) or _overlapping(call):

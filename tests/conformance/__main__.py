@@ -36,6 +36,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--ops", default="", help="only these operators")
     parser.add_argument("--forward", type=int, default=None, help="samples an operator, forward (default: all)")
     parser.add_argument("--backward", type=int, default=4, help="samples an operator, backward (0: none)")
+    parser.add_argument("--every", type=int, default=1, help="only every Nth operator")
     parser.add_argument("--publish", action="store_true", help="the samples that are published, and the file in docs/")
     parser.add_argument("--backend", default="reference", choices=["reference", "host", "opencl"])
     parser.add_argument("--report", default="", help="write every operator that is not native to this file")
@@ -75,13 +76,14 @@ def _report(path: str, ahead: list[Outcome], back: list[Outcome]) -> None:
                         print(f"{name:8} {result:8} {o.name:45} {o.counts[result]}/{o.samples} {o.note or used}", file=file)
 
 
-def _document(ahead: list[Outcome], back: list[Outcome], backend: str) -> str:
+def _document(ahead: list[Outcome], back: list[Outcome], backend: str, every: int) -> str:
     gradients = {o.name: o for o in back}
     lines = [
         "# Conformance",
         "",
         f"torch {torch.__version__.partition('+')[0]}'s operator database on the device, compared with the CPU (float32).",
         f"Made by `make conformance{'' if backend == 'host' else '-' + backend}`; executed in process by the {backend} backend.",
+        *([f"Every {every}th operator."] if every > 1 else []),
         "",
         "*native*: computed on the device. *fallback*: some operation of it was computed on the client's machine, visibly.",
         "*refused*: a clear error. *wrong*: another result than the CPU's.",
@@ -116,13 +118,14 @@ def main() -> int:
     activate(Config(), lambda: link)
     wanted = set(filter(None, arguments.ops.split(",")))
     ops = [op for op in op_db if torch.float32 in op.dtypes and (not wanted or op.name in wanted or op_name(op) in wanted)]
+    ops = ops[:: arguments.every]
     ahead, back = _run(ops, arguments)
     print(_line("forward", _totals(ahead)))
     print(_line("backward", _totals(back)))
     if arguments.report:
         _report(arguments.report, ahead, back)
     if arguments.publish and not wanted:
-        (_DOCS / _PUBLISHED[arguments.backend][0]).write_text(_document(ahead, back, arguments.backend))
+        (_DOCS / _PUBLISHED[arguments.backend][0]).write_text(_document(ahead, back, arguments.backend, arguments.every))
     return 1 if _totals(ahead)["wrong"] + _totals(back)["wrong"] else 0
 
 
