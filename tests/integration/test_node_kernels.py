@@ -81,7 +81,7 @@ class Launched(Program):
         return session.wait(session.submit(self.flush([1], kernels=[(digest(self.kernel), self.kernel)], **more)))
 
 
-@pytest.fixture(scope="module", params=["reference", "host"])
+@pytest.fixture(scope="module", params=["reference", "host", "opencl"])
 def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     with Node(tmp_path_factory.mktemp("node"), WOOLY_BACKEND=request.param, WOOLY_KERNEL_FUEL="2000000") as running:
         yield running
