@@ -13,9 +13,12 @@ from typing import Any, Final
 import numpy as np
 
 from jit.accel.device import Device, Request
+from jit.accel.foreign import BLOCKS_MAX
+from jit.accel.scratch import SCRATCH_BYTES_MAX
 from jit.errors import KernelRefused
 from jit.kernels.cfamily import Region, fresh_state, launch_words
 from jit.kernels.device import Bytes, Dim3, KernelLaunch, KernelOptions, KernelOutcome, PreparedKernel
+from wis.kernel.layout import shared_bytes
 from wis.kernel.limits import KERNEL_LIMITS
 from wis.kernel.model import Access, BufferParam
 from wis.kernel.traps import trap_of
@@ -24,7 +27,6 @@ from wis.kernel.verify import VerifiedKernel
 __all__ = ["AccelKernels"]
 
 _DEFAULT: Final = KernelOptions()
-_SCRATCH_BYTES_MAX: Final = 256 << 20
 _ADDRESS_SHIFT: Final = 40
 
 
@@ -83,7 +85,7 @@ class AccelKernels:
         """Launch them, as many at a time as have room in scratch memory, until the fuel is spent."""
         device, scratch_bytes = self._device, prepared.compiled.scratch_bytes
         end = launch.first + (prod(launch.grid) - launch.first if launch.count is None else launch.count)
-        most = max(1, _SCRATCH_BYTES_MAX // scratch_bytes) if scratch_bytes else end - launch.first
+        most = max(1, min(BLOCKS_MAX, SCRATCH_BYTES_MAX // max(1, scratch_bytes)))
         scratch = device.allocate(scratch_bytes * min(most, end - launch.first)) if scratch_bytes else None
         first = launch.first
         while first < end:
@@ -107,8 +109,9 @@ def _check(verified: VerifiedKernel, block: Dim3, dynamic_bytes: int) -> None:
         raise KernelRefused(f"blocks of {block[0]} x {block[1]} x {block[2]} threads, accepted are 1 to {kernel.threads_max}")
     if dynamic_bytes and not kernel.dynamic:
         raise KernelRefused(f"{dynamic_bytes} dynamic bytes of shared memory for a kernel that takes none")
-    if not 0 <= dynamic_bytes <= KERNEL_LIMITS.dynamic_shared_bytes_max:
-        raise KernelRefused(f"{dynamic_bytes} dynamic bytes, accepted are 0 to {KERNEL_LIMITS.dynamic_shared_bytes_max}")
+    total, most = shared_bytes(kernel, dynamic_bytes), KERNEL_LIMITS.dynamic_shared_bytes_max
+    if dynamic_bytes < 0 or (dynamic_bytes and total > most):
+        raise KernelRefused(f"{dynamic_bytes} dynamic bytes, {total} bytes of shared memory together; accepted are 0 to {most}")
 
 
 def _check_launch(prepared: _Prepared, launch: KernelLaunch, params: Sequence[Bytes | int | float]) -> None:

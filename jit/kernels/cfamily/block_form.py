@@ -146,16 +146,16 @@ class BlockForm(Frame):
         if self.waits:
             wanted += barrier_arrays(self)
         lines = []
-        if total := self.memory.shared_total:
-            lines.append(f"{self.language.shared} ALIGN16 u8 sh[{-(-total // 4) * 4}];")
+        if self.kernel.shared:
+            lines.append(f"{self.language.shared} ALIGN16 u8 sh[{max(4, -(-self.memory.shared_total // 4) * 4)}];")
         if self.scheduled and self.regions.fair:
             lines.append(f"u32 lw[{self.warps}], last = 0;")
         at = 0
         if self._local_space == "GLOBAL":
             lines.append("GLOBAL u8 *const lo = scratch + GROUP * SCRATCH_BYTES;")
             at = self.stride * self.threads
-        elif self.stride:
-            lines.append(f"ALIGN16 u8 lo[{self.stride * self.threads}];")
+        elif self.memory.uses_local:
+            lines.append(f"ALIGN16 u8 lo[{max(16, self.stride * self.threads)}];")
         small = sum(_SIZE[kind] * n for kind, _, n in wanted) <= self.language.private_bytes
         for kind, name, n in wanted:
             if small:
@@ -181,8 +181,8 @@ class BlockForm(Frame):
             lines.append(f"for (u32 i = 0; i < {self.stride // 4 * self.threads}u; i++) (({self._local_space} u32_m *)lo)[i] = 0;")
         if self.waits and counts(self):
             lines.append("for (u32 i = 0; i < 16; i++) arrived[i] = 0;")
-        if self.polls:
-            lines.append(f"if (state[3] << {POLL_BITS} > fuel) goto DONE;")
+        if self.options.meter and self.options.fuel:
+            lines.append(f"if (state[1] > state[2] || state[3] << {POLL_BITS} > state[2]) goto DONE;")
         return lines
 
     def _finish(self) -> list[str]:

@@ -82,7 +82,7 @@ class Frame:
         """The source around the ``body`` of the function."""
         entry = self.language.entry.format(name=self.entry, threads=prod(local), block=", ".join(map(str, local)))
         scope = [f"#undef TRAP\n#define TRAP(code) {{ {self.trap() if self.traps else ''} }}"]
-        scope += [self.memory.constants()] if self.kernel.constants else []
+        scope += [self.memory.constants()] if self.memory.uses_const else []
         scope += [self.memory.find()] if self.memory.finds else []
         function = "\n".join([*scope, f"{entry}({self._parameters()}) {{", *body, "}"])
         helpers = {**with_needs(self.helpers, self.language.long), **self.memory.functions}

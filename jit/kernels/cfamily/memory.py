@@ -23,6 +23,7 @@ _KIND_BITS: Final = 2
 _NEED: Final = {
     Sig.BYTES_LOAD: Access.READ, Sig.BYTES_STORE: Access.WRITE, Sig.ATOM: Access.READ_WRITE, Sig.RED: Access.READ_WRITE,
 }  # fmt: skip
+_TOUCHING: Final = frozenset({Sig.LOAD, Sig.STORE, *_NEED})
 
 
 def trap_code(site: int, kind: TrapKind) -> int:
@@ -61,6 +62,9 @@ class Memory:
         ends[-1:] = [self.shared_total] if ends else []
         self._shared_ends = ends
         self._local = _Place(*local, f"{kernel.local_bytes}")
+        spaces = {op.attrs[0] for block in kernel.blocks for op in block.code if BY_CODE[op.op].sig in _TOUCHING}
+        self.uses_local = Space.LOCAL in spaces or kernel.local_bytes > 0
+        self.uses_const = Space.CONST in spaces
         self.functions: dict[str, str] = {}
         self.finds = False  # whether ``find`` is called
 
@@ -199,6 +203,6 @@ class Memory:
 
     def constants(self) -> str:
         """The kernel's constants as a program-scope array."""
-        data = self.kernel.constants
+        data = self.kernel.constants or b"\0"
         rows: Sequence[str] = [", ".join(map(str, data[i : i + 32])) for i in range(0, len(data), 32)]
         return f"{self._language.constant} ALIGN16 u8 cn_{self._suffix}[{len(data)}] = {{\n" + ",\n".join(rows) + "};"

@@ -81,20 +81,20 @@ class ThreadForm(Frame):
 
     def _memory(self) -> list[str]:
         lines = []
-        if total := self.memory.shared_total:
-            asked = self._asked_shared()
-            lines.append("extern __shared__ ALIGN16 u8 sh[];" if asked else self._shared("u8", "sh", total))
+        if self.kernel.shared:
+            total = max(4, -(-self.memory.shared_total // 4) * 4)
+            lines.append("extern __shared__ ALIGN16 u8 sh[];" if self._asked_shared() else self._shared("u8", "sh", total))
         if self.polls and self.together:
             lines.append(self._shared("u32", "stop", 1))
         if self.options.meter and not self.leaves:
             lines.append(self._shared("u32", "fin", 3))
-        if self.kernel.local_bytes:
-            lines.append(f"ALIGN16 u8 lo[{self.kernel.local_bytes}];")
+        if self.memory.uses_local:
+            lines.append(f"ALIGN16 u8 lo[{max(16, self.kernel.local_bytes)}];")
         return lines
 
     def _asked_shared(self) -> int:
         """Bytes of shared memory beyond what CUDA lets a program declare."""
-        total = self.memory.shared_total
+        total = -(-self.memory.shared_total // 4) * 4
         return total if self.language.warps and total > _STATIC_SHARED_BYTES_MAX else 0
 
     def _shared(self, kind: str, name: str, n: int) -> str:
@@ -118,8 +118,8 @@ class ThreadForm(Frame):
         if self.kernel.local_bytes:
             qualifier = self.local()[0]
             lines.append(f"for (u32 i = 0; i < {self.kernel.local_bytes}u; i++) (({qualifier} u8 *)lo)[i] = 0;")
-        if self.polls and not self.together:
-            lines.append(f"if (state[3] << {POLL_BITS} > fuel) goto END;")
+        if self.options.meter and self.options.fuel and not self.together and self.verified.barriers is Barriers.NONE:
+            lines.append(f"if (state[1] > state[2] || state[3] << {POLL_BITS} > state[2]) goto END;")
         return lines
 
     def _finish(self) -> list[str]:

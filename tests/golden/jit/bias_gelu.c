@@ -42,6 +42,7 @@ const u64 r15 = (u64)((u64)r12 * r14);
 const u64 r19 = 1ull;
 const u64 r20 = (u64)((u64)r19 * r0);
 const u64 r21 = (u64)((u64)r20 * r1);
+if (state[1] > state[2] || state[3] << 16 > state[2]) goto DONE;
 B0:;
 n += 6144u;
 { u32 all = 0;

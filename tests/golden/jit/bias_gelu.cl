@@ -30,6 +30,7 @@ u32 r11, r13, r16;
 u8 r22;
 if (t < 3) fin[t] = 0;
 BARRIER;
+if (state[1] > state[2] || state[3] << 16 > state[2]) goto END;
 B0:;
   n += 24u;
   r0 = v3;

@@ -42,7 +42,7 @@ const u64 r37 = 0ull;
 const u64 r32 = 1ull;
 const u64 r22 = 32ull;
 for (u32 i = 0; i < 32u; i++) ((SHARED u32_m *)sh)[i] = 0;
-if (state[3] << 16 > fuel) goto DONE;
+if (state[1] > state[2] || state[3] << 16 > state[2]) goto DONE;
 B0:;
 n += 544u;
 for (u32 t = 0; t < 32u; t++) { const u32 tx = t, ty = 0, tz = 0; (void)tx; (void)ty; (void)tz;

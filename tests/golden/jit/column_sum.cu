@@ -26,7 +26,6 @@ u16 r19, r35, r39;
 for (u32 i = t; i < 32u; i += 32u) ((SHARED u32_m *)sh)[i] = 0;
 if (t < 3) fin[t] = 0;
 BARRIER;
-if (state[3] << 16 > fuel) goto END;
 B0:;
   n += 17u;
   r0 = v2;

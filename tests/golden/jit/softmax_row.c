@@ -56,7 +56,7 @@ const u64 r45 = 32ull;
 const u64 r33 = 1ull;
 const u64 r23 = 32ull;
 for (u32 i = 0; i < 64u; i++) ((SHARED u32_m *)sh)[i] = 0;
-if (state[3] << 16 > fuel) goto DONE;
+if (state[1] > state[2] || state[3] << 16 > state[2]) goto DONE;
 B0:;
 n += 640u;
 for (u32 t = 0; t < 32u; t++) { const u32 tx = t, ty = 0, tz = 0; (void)tx; (void)ty; (void)tz;

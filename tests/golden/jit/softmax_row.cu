@@ -27,7 +27,6 @@ u8 r19, r27, r28, r39, r49, r50, r59;
 for (u32 i = t; i < 64u; i += 32u) ((SHARED u32_m *)sh)[i] = 0;
 if (t < 3) fin[t] = 0;
 BARRIER;
-if (state[3] << 16 > fuel) goto END;
 B0:;
   n += 20u;
   r0 = v2;
