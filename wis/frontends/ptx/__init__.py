@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
+from wis.dtypes import DType
 from wis.frontends.ptx import calls, compare, control, convert, floats, integers, memory, warp  # noqa: F401  they register themselves
 from wis.frontends.ptx.assemble import Variables, assemble
 from wis.frontends.ptx.code import Code, Node
@@ -96,8 +97,6 @@ def _refuse_recursion(scene: Scene, codes: list[Code]) -> None:
 
 def _copy_arguments(scene: Scene, code: Code) -> None:
     """Arguments whose address is taken are copied to local memory when a thread starts."""
-    from wis.dtypes import DType
-
     nodes: list[Node] = []
     for number, symbol in enumerate(scene.symbols):
         if symbol.argument < 0:

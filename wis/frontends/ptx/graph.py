@@ -89,24 +89,26 @@ def _join(code: Code, order: list[int]) -> None:
 
 
 def reducible(code: Code) -> None:
-    """Split blocks until every loop has one head. Raises PtxError when that takes too much."""
+    """Split regions until every loop has one head. Raises PtxError when that takes too much."""
     budget = _COPIES_MAX
     while True:
         order = reachable(code)
-        offender = _second_entry(code, order)
-        if offender is None:
+        left = _limit(code, order)
+        if left is None:
             return
-        part = code.parts[offender]
-        into = [number for number in order if offender in _targets(code, number)]
-        budget -= (len(part.nodes) + 1) * (len(into) - 1)
+        region, sources = left
+        size = sum(len(code.parts[number].nodes) + 1 for number in region)
+        budget -= size * (len(sources) - 1)
         if budget < 0:
+            part = code.parts[region[0]]
             line = part.nodes[0].ptx if part.nodes else part.end.ptx if part.end else 0
             raise PtxError(line, "a loop with more than one entry, too large to be untangled", hint="avoid goto into loops")
-        for source in into[1:]:
-            number = _copied(code, part)
-            end = code.parts[source].end
-            assert end is not None, "blocks end"
-            end.targets = [number if target == offender else target for target in end.targets]
+        for source in sources[1:]:
+            copies = {number: _copied(code, code.parts[number]) for number in region}
+            for copied in copies.values():
+                _retarget(code, copied, copies)
+            for number in source:
+                _retarget(code, number, {region[0]: copies[region[0]]})
 
 
 def _copied(code: Code, part: Part) -> int:
@@ -119,34 +121,49 @@ def _copied(code: Code, part: Part) -> int:
     return number
 
 
-def _second_entry(code: Code, order: list[int]) -> int | None:
-    """A block that enters a loop beside its head, the smallest such; None when the graph is reducible.
+def _retarget(code: Code, number: int, moved: dict[int, int]) -> None:
+    end = code.parts[number].end
+    assert end is not None, "blocks end"
+    end.targets = [moved.get(target, target) for target in end.targets]
 
-    By T1/T2: take self-loops away and put blocks with one predecessor into it; what is left over of more than one block is irreducible.
+
+def _limit(code: Code, order: list[int]) -> tuple[list[int], list[list[int]]] | None:
+    """The region that is cheapest to split, its head first, and the regions that lead to it; None when the graph is reducible.
+
+    By T1/T2: loops of a region to itself are taken away, and regions with one predecessor put into it, as long as there are any. What is
+    left over of more than one region is irreducible, and a region is entered at its head only, so that copying it for each predecessor
+    makes one region less.
     """
     targets = {number: set(_targets(code, number)) - {number} for number in order}
     sources: dict[int, set[int]] = {number: set() for number in order}
+    members = {number: [number] for number in order}
     for number, following in targets.items():
         for target in following:
             sources[target].add(number)
-    todo = [number for number in order if len(sources[number]) == 1 and number != code.entry]
-    alive = set(order)
+    todo = [number for number in order if len(sources[number]) == 1]
     while todo:
         number = todo.pop()
-        if number not in alive or len(sources[number]) != 1 or number == code.entry:
+        if number not in members or len(sources[number]) != 1 or number == code.entry:
             continue
         (into,) = sources[number]
-        alive.discard(number)
+        members[into] += members.pop(number)
         targets[into].discard(number)
-        for target in targets[number]:
+        for target in targets.pop(number):
             sources[target].discard(number)
             if target != into:
                 targets[into].add(target)
                 sources[target].add(into)
             if len(sources[target]) == 1:
                 todo.append(target)
-    left = [number for number in order if number in alive and number != code.entry]
-    return min(left, key=lambda number: len(code.parts[number].nodes)) if left else None
+    left = [number for number in members if number != code.entry]
+    if not left:
+        return None
+
+    def cost(number: int) -> int:
+        return (len(sources[number]) - 1) * sum(len(code.parts[block].nodes) + 1 for block in members[number])
+
+    best = min(left, key=cost)
+    return members[best], [members[source] for source in sorted(sources[best])]
 
 
 # -- order -----------------------------------------------------------------------------------------------------------------------------

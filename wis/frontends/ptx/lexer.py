@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from typing import Final
 
 from wis.frontends.ptx.errors import PtxError
@@ -71,6 +72,4 @@ def number(word: str) -> tuple[int, str] | None:
 
 
 def _double(value: float) -> int:
-    import struct
-
     return int.from_bytes(struct.pack("<d", value), "little")

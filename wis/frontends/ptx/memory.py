@@ -9,8 +9,9 @@ from wis.frontends.ptx.calls import argument_store, result_load
 from wis.frontends.ptx.classes import BITS, INTEGER
 from wis.frontends.ptx.code import GENERIC
 from wis.frontends.ptx.lowering import FLOATS, Lowering, form
+from wis.frontends.ptx.small_atomics import small_atomic
 from wis.frontends.ptx.syntax import Address, Instruction, Name, Number, Operand, Register, Vector
-from wis.kernel.model import Atomic, RegType, Scope, Space
+from wis.kernel.model import LOCAL_BASE, SHARED_BASE, Atomic, RegType, Scope, Space
 
 __all__ = ["address", "access", "space_of"]
 
@@ -255,8 +256,6 @@ def _cvta(low: Lowering, ins: Instruction) -> None:
 @form("isspacep", "global shared local const param", 2, typed=False)
 def _isspacep(low: Lowering, ins: Instruction) -> None:
     """By the ranges of addresses; params and constants are no space that an address can be found in."""
-    from wis.kernel.model import LOCAL_BASE, SHARED_BASE
-
     i64, pred = RegType.I64, RegType.PRED
     space = space_of(ins.mods)
     value = low.read(ins.args[1], i64)
@@ -322,8 +321,6 @@ def _one_atomic(
 ) -> None:
     dtype = _ATOMIC_TYPES.get(type_)
     if dtype is None:
-        from wis.frontends.ptx.small_atomics import small_atomic
-
         small_atomic(low, function, type_, target, where, given, space)
         return
     if dtype in (DType.F32, DType.F64) and function is not Atomic.ADD:

@@ -7,8 +7,9 @@ from typing import Final
 from wis.dtypes import DType
 from wis.frontends.ptx.classes import BITS, INTEGER
 from wis.frontends.ptx.lowering import Lowering, form, pair
-from wis.frontends.ptx.syntax import Instruction, Number, Operand, Register
-from wis.kernel.model import Atomic, RegType, Scope, Shuffle, Space, Vote
+from wis.frontends.ptx.memory import address
+from wis.frontends.ptx.syntax import Instruction, Number, Operand, Register, Vector
+from wis.kernel.model import Atomic, RegType, Scope, Shuffle, Space, Special, Vote
 
 __all__: list[str] = []
 
@@ -80,8 +81,6 @@ def _redux(low: Lowering, ins: Instruction) -> None:
 @form("elect", "sync", 2, effect=True, typed=False)
 def _elect(low: Lowering, ins: Instruction) -> None:
     """The lowest lane of the mask is the leader."""
-    from wis.kernel.model import Special
-
     target, chosen = pair(ins.args[0])
     mask = low.read(ins.args[1], _I32)
     one = low.const(_I32, 1)
@@ -163,10 +162,6 @@ def _fence(low: Lowering, ins: Instruction) -> None:
 @form("ldmatrix", "sync aligned m8n8 x1 x2 x4 trans shared", 2, effect=True)
 def _ldmatrix(low: Lowering, ins: Instruction) -> None:
     """Matrix j's row r starts where lane 8 j + r says; lane l takes two elements of row l / 4 (of column l / 4 when transposed)."""
-    from wis.frontends.ptx.memory import address
-    from wis.frontends.ptx.syntax import Vector
-    from wis.kernel.model import Special
-
     if ins.mods[-1] != "b16":
         raise low.fail(f"{ins.text} is not supported")
     targets = list(ins.args[0].items) if isinstance(ins.args[0], Vector) else [ins.args[0]]
