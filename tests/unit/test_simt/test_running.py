@@ -1,0 +1,219 @@
+"""Kernels on the host back end give what the definition gives: shapes of blocks, masks, barriers, edges of memory, fuel, traps."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jit.errors import Interrupted, KernelRefused
+from jit.host.simt.device import HostKernels
+from jit.kernels.device import KernelLaunch, KernelOptions
+from jit.kernels.reference import ReferenceKernels
+from tests.support.kernel_runs import differences, run_case
+from tests.support.wis_kernels import seeded_case
+from tests.unit.test_simt.running import agree, host, kernel
+from wis.kernel.model import TrapKind
+from wis.kernel.verify import verify_kernel
+
+VADD = kernel((Path(__file__).parents[2] / "golden" / "wis" / "kernels" / "vadd.wisk").read_text())
+
+ENDLESS = kernel(
+    """
+kernel 2 endless
+math native
+threads 64
+param i32
+regs i32 pred
+block 0
+  r0 = param(p0)
+  br 1
+block 1
+  r1 = eq r0, r0
+  cbr r1, 1, 2
+block 2
+  ret
+"""
+)
+
+
+def _floats(n: int) -> np.ndarray:
+    return np.random.default_rng(n).standard_normal(n).astype(np.float32).view(np.uint8)
+
+
+@pytest.mark.parametrize("block", [(256, 1, 1), (100, 1, 1), (16, 1, 1), (8, 2, 1), (33, 1, 1), (1, 1, 1)])
+@pytest.mark.parametrize("n", [1, 777, 1024])
+def test_every_shape_of_block(block: tuple[int, int, int], n: int) -> None:
+    agree(VADD, (-(-n // block[0]), 1, 1), block, [_floats(n), _floats(n), _floats(n), n])
+
+
+def test_the_first_trap_is_reported() -> None:
+    outcome = agree(VADD, (4, 1, 1), (256, 1, 1), [_floats(1000), _floats(900), _floats(800), 1000])
+    assert outcome.trap is not None
+    assert (outcome.trap.kind, outcome.trap.cta, outcome.trap.thread, outcome.trap.site) == (TrapKind.OUTSIDE, 3, 32, 2)
+
+
+def test_an_index_whose_bytes_wrap_is_outside() -> None:
+    verified = kernel(
+        """
+kernel 2 far
+math native
+threads 64
+param buf i32 rw
+param i64
+regs i64 i32
+block 0
+  r0 = param(p1)
+  r1 = ld(p0 i32) r0
+  st(p0 i32) r0, r1
+  ret
+"""
+    )
+    for index in (1 << 62, -(1 << 62), -1, 1 << 61, 4):
+        outcome = agree(verified, (1, 1, 1), (33, 1, 1), [np.ones(16, np.uint8), index])
+        assert outcome.trap is not None and outcome.trap.kind is TrapKind.OUTSIDE
+
+
+@pytest.mark.parametrize("back", ["br 0", "bar 0"])
+@pytest.mark.parametrize("threads", [40, 64])
+def test_a_loop_whose_head_is_the_first_block(back: str, threads: int) -> None:
+    verified = kernel(
+        f"""
+kernel 2 head
+math native
+threads 64
+param buf i32 rw
+regs i32 i32 i32 pred i64 i32
+block 0
+  r0 = special(tid.x)
+  r4 = sext r0
+  r1 = ld(p0 i32) r4
+  r5 = const(1)
+  r2 = add r1, r5
+  st(p0 i32) r4, r2
+  r3 = lt_s r2, r0
+  cbr r3, 1, 2
+block 1
+  {back}
+block 2
+  ret
+"""
+    )
+    agree(verified, (1, 1, 1), (threads, 1, 1), [np.zeros(4 * threads, np.uint8)])
+
+
+def test_threads_that_wait_apart_trap() -> None:
+    """Half of a warp waits at one barrier, half at another: neither completes."""
+    verified = kernel(
+        """
+kernel 2 apart
+math native
+threads 32
+regs i32 i32 pred
+block 0
+  r0 = special(tid.x)
+  r1 = const(7)
+  r2 = lt_s r0, r1
+  cbr r2, 1, 2
+block 1
+  sync 3, 1
+block 2
+  sync 3, 2
+block 3
+  ret
+"""
+    )
+    outcome = agree(verified, (2, 1, 1), (32, 1, 1), [])
+    assert outcome.trap is not None
+    assert (outcome.trap.kind, outcome.trap.cta, outcome.trap.thread) == (TrapKind.BARRIER, 0, 0)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_kernels(seed: int) -> None:
+    case = seeded_case(seed, 30)
+    verified = verify_kernel(case.kernel)
+    assert not differences(run_case(ReferenceKernels(), verified, case), run_case(host(), verified, case))
+
+
+def test_fuel_ends_an_endless_kernel() -> None:
+    outcome = agree(ENDLESS, (4, 1, 1), (64, 1, 1), [1], fuel=100_000)
+    assert outcome.out_of_fuel and outcome.instructions > 100_000
+
+
+def test_fuel_that_is_just_enough() -> None:
+    params = [_floats(512), _floats(512), _floats(512), 512]
+    spent = agree(VADD, (2, 1, 1), (256, 1, 1), params).instructions
+    assert not agree(VADD, (2, 1, 1), (256, 1, 1), params, fuel=spent).out_of_fuel
+    assert agree(VADD, (2, 1, 1), (256, 1, 1), params, fuel=spent - 1).out_of_fuel
+
+
+def test_an_endless_kernel_can_be_interrupted() -> None:
+    device = HostKernels(None, 2)
+    prepared = device.prepare(ENDLESS, (64, 1, 1))
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            device.run(prepared, KernelLaunch((4, 1, 1), (64, 1, 1)), [1])
+        except Interrupted as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    while thread.is_alive():
+        device.runner.interrupt()  # the first ones may come before the launch
+        thread.join(0.01)
+    device.close()
+    assert len(errors) == 1
+
+
+def test_slices_give_what_the_whole_gives() -> None:
+    n = 5000
+    a, b, whole, parts = _floats(n), _floats(n), np.zeros(4 * n, np.uint8), np.zeros(4 * n, np.uint8)
+    device, grid, block = host(), (-(-n // 64), 1, 1), (64, 1, 1)
+    prepared = device.prepare(VADD, block)
+    total = device.run(prepared, KernelLaunch(grid, block), [a, b, whole, n]).instructions
+    spent = 0
+    for first in range(0, grid[0], 7):
+        count = min(7, grid[0] - first)
+        spent += device.run(prepared, KernelLaunch(grid, block, first=first, count=count), [a, b, parts, n]).instructions
+    assert spent == total
+    np.testing.assert_array_equal(parts, whole)
+
+
+def test_a_compiled_kernel_is_found_again(tmp_path: Path) -> None:
+    for compiled in (True, False):
+        device = HostKernels(tmp_path, 1)
+        before = len(list(tmp_path.iterdir()))
+        device.prepare(VADD, (64, 1, 1))
+        assert (len(list(tmp_path.iterdir())) > before) is compiled
+        device.close()
+
+
+@pytest.mark.parametrize("options", [KernelOptions(check=False), KernelOptions(fuel=False), KernelOptions(meter=False, fuel=False)])
+def test_options_change_no_result(options: KernelOptions) -> None:
+    n, device = 1000, host()
+    a, b, c = _floats(n), _floats(n), np.zeros(4 * n, np.uint8)
+    outcome = device.run(device.prepare(VADD, (256, 1, 1), options=options), KernelLaunch((4, 1, 1), (256, 1, 1)), [a, b, c, n])
+    np.testing.assert_array_equal(c.view(np.float32), a.view(np.float32) + b.view(np.float32))
+    assert bool(outcome.instructions) is options.meter
+
+
+@pytest.mark.parametrize(("block", "dynamic"), [((0, 1, 1), 0), ((257, 1, 1), 0), ((32, 1, 1), 16)])
+def test_what_is_refused(block: tuple[int, int, int], dynamic: int) -> None:
+    with pytest.raises(KernelRefused):
+        host().prepare(VADD, block, dynamic)
+
+
+def test_a_launch_that_does_not_fit() -> None:
+    prepared = host().prepare(VADD, (32, 1, 1))
+    for launch, params in (
+        (KernelLaunch((1, 1, 1), (64, 1, 1)), [_floats(1), _floats(1), _floats(1), 1]),
+        (KernelLaunch((1, 1, 1), (32, 1, 1), first=1, count=1), [_floats(1), _floats(1), _floats(1), 1]),
+        (KernelLaunch((1, 1, 1), (32, 1, 1)), [_floats(1), _floats(1)]),
+        (KernelLaunch((1, 1, 1), (32, 1, 1)), [_floats(1), 1, _floats(1), 1]),
+    ):
+        with pytest.raises(KernelRefused):
+            host().run(prepared, launch, params)
