@@ -14,6 +14,7 @@ import pytest
 
 from jit.accel.kernels import AccelKernels
 from jit.cache import ObjectCache
+from jit.errors import Unspelled
 from jit.kernels.cfamily import C99, CUDA, OPENCL, Form, emit, opencl, program
 from jit.kernels.device import KernelDevice, KernelLaunch
 from jit.kernels.lower import Lowered, lower
@@ -22,12 +23,16 @@ from jit.opencl.device import OpenclDevice
 from tests.support.compiled_c import COMPILER, CompiledC
 from tests.support.kernel_runs import differences, run_case
 from tests.support.wis_kernels import seeded_case
+from tests.unit.test_jit.conftest import ulps
 from tests.unit.test_jit.lowered import Runner, formed_loops
 from tests.unit.test_jit.lowered_programs import FOLDER, PROGRAMS, pinned
 from tests.unit.test_jit.lowered_programs import program as named_program
 from tests.unit.test_jit.programs import random_program
 from tests.unit.test_jit.test_lower import agree
+from wis.kernel.ops import BY_NAME, NAMED
+from wis.kernel.text import parse_kernel
 from wis.kernel.verify import VerifiedKernel, verify_kernel
+from wooly.kernels.nvrtc import compile_to_ptx
 
 _REFERENCE = ReferenceKernels()
 
@@ -134,3 +139,95 @@ class TestPocl:
     @pytest.mark.parametrize("seed", range(200, 206))
     def test_random_kernels_are_as_defined(self, seed: int, pocl: KernelDevice) -> None:
         same_as_defined(pocl, seed)
+
+
+_ENDLESS = """kernel 2 endless
+math strict
+threads 64
+param i32
+regs i32 i32 pred i32
+block 0
+  r0 = param(p0)
+  r3 = special(tid.x)
+  br 1
+block 1
+  r1 = const(0)
+  r2 = eq r0, r1
+  {first}
+block 2
+  {second}
+block 3
+  bar 4
+block 4
+  r1 = const(7)
+  r2 = eq r0, r1
+  cbr r2, 5, 1
+block 5
+  ret
+"""
+_TOGETHER = _ENDLESS.format(first="br 2", second="br 3")
+_APART = _ENDLESS.format(first="r2 = eq r3, r0\n  cbr r2, 3, 2", second="br 1")  # all threads but one go round alone
+
+
+class TestFuel:
+    """Kernels that do not end, with barriers, stop soon; all threads of a block leave, however far they are apart."""
+
+    @pytest.mark.parametrize("text", [_TOGETHER, _APART], ids=["together", "apart"])
+    @pytest.mark.parametrize("fuel", [0, 1_000, 3_000_000])
+    def test_work_items_that_run_one_thread(self, text: str, fuel: int, pocl_as_gpu: KernelDevice) -> None:
+        verified = verify_kernel(parse_kernel(text))
+        assert emit(verified, opencl(cpu=False), (64, 1, 1)).form is Form.THREAD
+        self._stops(pocl_as_gpu, verified, fuel)
+
+    @pytest.mark.parametrize("text", [_TOGETHER, _APART], ids=["together", "apart"])
+    @pytest.mark.parametrize("fuel", [0, 1_000, 3_000_000])
+    def test_work_items_that_run_a_block(self, text: str, fuel: int, pocl: KernelDevice) -> None:
+        self._stops(pocl, verify_kernel(parse_kernel(text)), fuel)
+
+    @staticmethod
+    def _stops(device: KernelDevice, verified: VerifiedKernel, fuel: int) -> None:
+        launch = KernelLaunch((5, 1, 1), (64, 1, 1), fuel=fuel)
+        outcome = device.run(device.prepare(verified, (64, 1, 1)), launch, [3])
+        assert outcome.out_of_fuel and fuel < outcome.instructions < fuel + 80_000_000
+
+
+def test_threads_that_wait_apart_are_not_work_items() -> None:
+    text = _ENDLESS.format(first="r2 = eq r3, r0\n  cbr r2, 3, 2", second="ret")
+    verified = verify_kernel(parse_kernel(text))
+    assert emit(verified, opencl(cpu=False), (64, 1, 1)).form is Form.BLOCK
+    with pytest.raises(Unspelled, match="work-items of their own"):
+        emit(verified, opencl(cpu=False), (64, 1, 1), form=Form.THREAD)
+
+
+@pytest.mark.parametrize("target", ["sm_75", "sm_120"])
+@pytest.mark.parametrize("seed", range(300, 303))
+def test_cuda_compiles(seed: int, target: str) -> None:
+    """No graphics processor is needed for that; running is for machines that have one."""
+    case = seeded_case(seed, 8)
+    verified = verify_kernel(case.kernel)
+    for form in (None, Form.BLOCK):
+        source = emit(verified, CUDA, case.block, form=form, dynamic_bytes=case.dynamic_bytes)
+        assert compile_to_ptx(source.text, ("--fmad=false", f"-arch={target}"), symbolic_math=False).text
+
+
+def test_native_functions_are_within_four_units_in_the_last_place(pocl: KernelDevice) -> None:
+    """Every named function of the first input (and the second), one row of the output each."""
+    n, names = 1024, sorted(NAMED)
+    calls = "".join(
+        f"  r6 = {name} r3{', r4' if BY_NAME[name].n_ins == 2 else ''}\n  r5 = const({row * n})\n  r5 = add r5, r2\n  st(p2 f32) r5, r6\n"
+        for row, name in enumerate(names)
+    )
+    head = "kernel 2 rows\nmath native\nthreads 1024\nparam buf f32 r\nparam buf f32 r\nparam buf f32 w\nregs i32 i32 i64 f32 f32 i64 f32\n"
+    code = "block 0\n  r0 = special(tid.x)\n  r2 = zext r0\n  r3 = ld(p0 f32) r2\n  r4 = ld(p1 f32) r2\n"
+    verified = verify_kernel(parse_kernel(head + code + calls + "  ret\n"))
+    rng = np.random.default_rng(1)
+    a = np.concatenate([[0, -0.0, np.inf, -np.inf, np.nan, 1, -1, 2], rng.standard_normal(504), rng.standard_normal(512) * 10])
+    a, b = a.astype(np.float32), np.abs(rng.standard_normal(n)).astype(np.float32)
+    found = []
+    for device in (_REFERENCE, pocl):
+        out = np.zeros(n * len(names), np.float32)
+        launch = KernelLaunch((1, 1, 1), (n, 1, 1))
+        device.run(device.prepare(verified, launch.block), launch, [a.view(np.uint8), b.view(np.uint8), out.view(np.uint8)])
+        found.append(out.reshape(len(names), n))
+    worst = {name: float(ulps(got, want).max()) for name, want, got in zip(names, *found, strict=True)}
+    assert {name: most for name, most in worst.items() if most > 4} == {}
