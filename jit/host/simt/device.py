@@ -6,6 +6,7 @@ May live here: the protocol of jit.kernels.device on host arrays. May not: compi
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,6 +58,11 @@ class HostKernels:
 
     def close(self) -> None:
         self._walker.close()
+
+    def __del__(self) -> None:
+        """The helper threads watch memory of the walker's: they end before it goes (at the end of the process nothing goes)."""
+        if not sys.is_finalizing() and hasattr(self, "_walker"):
+            self.close()
 
 
 def _region(number: int, array: Bytes, address: int) -> Region:
