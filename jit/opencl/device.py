@@ -9,19 +9,21 @@ The only module that touches pyopencl. May live here: that. May not: what kernel
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
 from collections.abc import Sequence
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 from blake3 import blake3
 
-from jit.accel.device import Bytes, Facts, Matrix, Request
+from jit.accel.device import BUFFER_WORDS, Bytes, Facts, Matrix, Request
 from jit.cache import ObjectCache
 from jit.compiling.process import CompileProcess
 from jit.errors import KernelRefused, ToolchainError
-from jit.kernels.cfamily import Language, Source, emit, opencl, program
+from jit.kernels.cfamily import Language, Source, emit, fresh_state, opencl, program
 from jit.opencl.product import Products
 from wis.dtypes import DType
 
@@ -193,7 +195,9 @@ class OpenclDevice:
             return
         text = program(missing)
         if foreign and self._guard is not None:
-            made = self._program(self._guard.compile("opencl", f"{self._number}\n{text}".encode()))
+            (source,) = missing
+            job = (self._number, text, source.entry, source.local_size, source.scratch_bytes)
+            made = self._program(self._guard.compile("opencl", msgspec.msgpack.encode(job)))
         else:
             made = _built(self._cl, self._cl.Program(self._context, text), self._options, foreign=foreign)
         self.compiled += len(missing)
@@ -324,10 +328,24 @@ def _built(cl: Any, program: Any, options: Sequence[str], *, foreign: bool) -> A
 
 
 def compile_job(payload: bytes) -> bytes:
-    """A device's number, a line feed, OpenCL C: to the binary for it. Runs in the compile process."""
+    """One kernel (a device's number, OpenCL C, entry, local size, scratch bytes) to the binary for that device.
+
+    Runs in the compile process. A driver may leave most of the work to the first launch (PoCL does); so one is made here, of one block that
+    finds its fuel spent, and the binary has what came of it.
+    """
     cl = _pyopencl()
-    number, _, text = payload.decode().partition("\n")
-    device = _choose(cl, int(number))
-    program = _built(cl, cl.Program(cl.Context([device]), text), build_options(cl, device), foreign=False)
+    number, text, entry, local_size, scratch_bytes = msgspec.msgpack.decode(payload, type=tuple[int, str, str, tuple[int, int, int], int])
+    device = _choose(cl, number)
+    context = cl.Context([device])
+    program = _built(cl, cl.Program(context, text), build_options(cl, device), foreign=False)
+    kernel = cl.Kernel(program, entry)
+    copied = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
+    state = fresh_state(0)
+    state[1] = 1
+    words = np.zeros(BUFFER_WORDS * kernel.num_args + 1024, np.uint64)
+    nothing, table, spent = (cl.Buffer(context, copied, hostbuf=x) for x in (np.zeros(max(scratch_bytes, 64), np.uint8), words, state))
+    kernel.set_args(*[nothing] * (kernel.num_args - 4), table, np.uint64(0), spent, nothing)
+    with contextlib.suppress(cl.Error):  # what this device cannot launch is refused where it is launched
+        cl.enqueue_nd_range_kernel(cl.CommandQueue(context), kernel, local_size, local_size).wait()
     (binary,) = program.get_info(cl.program_info.BINARIES)
     return bytes(binary)

@@ -7,15 +7,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from jit.accel.device import Request
 from jit.accel.engine import AccelEngine
+from jit.accel.library.writer import Writer
 from jit.cache import ObjectCache
+from jit.compiling.process import CompileLimits, CompileProcess
 from jit.engine import FUEL, Engine, EngineConfig, create_engine
+from jit.errors import KernelRefused
 from jit.opencl.device import OpenclDevice
 from jit.opencl.product import Products
 from tests.unit.test_jit.conftest import VRAM, checker, run
 from tests.unit.test_jit.programs import random_program
 from wis.builder import Builder
 from wis.dtypes import DType
+from wis.kernel.model import Access, RegType
+from wis.kernel.verify import verify_kernel
 from wis.ops import Dist, ScatterMode
 
 F = DType.F32
@@ -78,6 +84,26 @@ def test_programs_are_found_on_disk_and_damaged_ones_are_made_again(tmp_path: Pa
     for path in (tmp_path / "opencl").iterdir():
         path.write_bytes(path.read_bytes()[:-1])
     assert compiled() == 1 and compiled() == 0
+
+
+def test_a_kernel_that_takes_the_compiler_too_long_is_refused_and_the_next_one_is_not() -> None:
+    """A thousand barriers with memory between them cost PoCL minutes, most of them when the kernel would first run."""
+    device = OpenclDevice(ObjectCache(None), 2, CompileProcess(CompileLimits(wall_ms=6_000)))
+    w = Writer(32)
+    w.buffer("y", F, Access.WRITE)
+    place, words = w.index(), w.shared(DType.I64, 64)
+    for _ in range(1000):
+        w.put(words, DType.I64, place, w.get(words, DType.I64, place) + place)
+        w.barrier()
+    w.store("y", w.index(), w.const(1.0, RegType.F32))
+    bomb = verify_kernel(w.made("barriers").kernel)
+    with pytest.raises(KernelRefused, match="more than 6000 ms"):
+        device.compile([Request(bomb, (32, 1, 1), foreign=True)])
+    w = Writer(32)
+    w.buffer("y", F, Access.WRITE)
+    w.store("y", w.index(), w.const(1.0, RegType.F32))
+    assert device.compile([Request(verify_kernel(w.made("plain").kernel), (32, 1, 1), foreign=True)])
+    device.close()
 
 
 def test_a_launch_is_billed_for_the_units_that_its_blocks_can_occupy(opencl: Engine) -> None:
