@@ -71,7 +71,7 @@ class Effort(NamedTuple):
     steps: int
 
 
-QUICK: Final = Effort(2, 10_000)
+QUICK: Final = Effort(2, 3_000)
 THOROUGH: Final = Effort(24, 500_000)
 _COMPARED: Final = frozenset({"eq", "ne", "lt_s", "le_s", "lt_u", "le_u"})
 
