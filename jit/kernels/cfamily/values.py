@@ -24,6 +24,7 @@ _COMPARE: Final = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "lt_u": "<", "
 _PLAIN: Final = {
     "abs": "fabs", "fma": "fma", "sqrt": "sqrt", "rint": "rint", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "copysign": "copysign",
 }  # fmt: skip
+_ROUNDED: Final = frozenset({"rint", "floor", "ceil", "trunc"})
 _SPELLED: Final = {"sigmoid": "{one} / ({one} + {exp}(-{0}))", "rsqrt": "{one} / {sqrt}({0})"}
 _OWN: Final = {"erfinv": "wis_erfinv", "digamma": "wis_digamma"}
 _IN_F64: Final = frozenset({"erf", "erfc", "lgamma", "tan", "pow", "sigmoid", "rsqrt"})
@@ -125,7 +126,9 @@ class Values:
             return f"DIV32({x[0]}, {x[1]})" if f32 else f"{x[0]} / {x[1]}"
         if name == "sqrt" and f32:
             return f"SQRT32({x[0]})"
-        return f"{_PLAIN[name]}{self._language.math if f32 else ''}({', '.join(x)})"
+        value = f"{_PLAIN[name]}{self._language.math if f32 else ''}({', '.join(x)})"
+        # PoCL rounds through integers, which of a NaN that its compiler can see makes anything.
+        return f"{x[0]} != {x[0]} ? {x[0]} : {value}" if name in _ROUNDED and self._language.name == "opencl" else value
 
     def _named(self, name: str, kind: RegType, x: Sequence[str]) -> str:
         f32 = kind is RegType.F32

@@ -231,3 +231,12 @@ def test_native_functions_are_within_four_units_in_the_last_place(pocl: KernelDe
         found.append(out.reshape(len(names), n))
     worst = {name: float(ulps(got, want).max()) for name, want, got in zip(names, *found, strict=True)}
     assert {name: most for name, most in worst.items() if most > 4} == {}
+
+
+@pytest.mark.parametrize("name", ["rint", "floor", "ceil", "trunc"])
+def test_a_nan_that_the_compiler_sees_stays_one(name: str, pocl: KernelDevice) -> None:
+    code = f"  r0 = const(0)\n  r1 = const(bits:0x7ff8000000000000)\n  r2 = {name} r1\n  r3 = ne r2, r2\n  st(p0 bool) r0, r3\n  ret\n"
+    verified = verify_kernel(parse_kernel("kernel 2 k\nmath strict\nthreads 1\nparam buf bool w\nregs i64 f64 f64 pred\nblock 0\n" + code))
+    out = np.zeros(1, np.uint8)
+    pocl.run(pocl.prepare(verified, (1, 1, 1)), KernelLaunch((1, 1, 1), (1, 1, 1)), [out])
+    assert out[0] == 1
