@@ -12,7 +12,8 @@ from typing import BinaryIO, Final
 import msgspec
 
 from wis.encoding import decode_program
-from wis.errors import DecodeError, ParseError
+from wis.errors import DecodeError, ParseError, VerifyError
+from wis.kernel.arguments import check_module
 from wis.kernel.module import MODULE_VERSION, Entry, Module, decode_module
 from wis.kernel.text import parse_kernel, parse_module
 from wis.program import Program
@@ -44,6 +45,8 @@ def read_module(source: BinaryIO) -> Module:
     """The module in ``source``. Raises CommandError."""
     found = read_file(source)
     if isinstance(found, Module):
+        if findings := check_module(found):
+            raise CommandError(f"{getattr(source, 'name', '-')}: {VerifyError(findings)}")
         return found
     raise CommandError(f"{getattr(source, 'name', '-')}: this is a program; kernels are wanted (wooly wis compile makes them)")
 

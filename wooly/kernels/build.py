@@ -19,6 +19,7 @@ from blake3 import blake3
 
 from wis.errors import DecodeError, VerifyError, WisError
 from wis.frontends.ptx import import_ptx
+from wis.kernel.arguments import check_module
 from wis.kernel.model import KERNEL_VERSION, Math
 from wis.kernel.module import MODULE_VERSION, Entry, Module, decode_module, encode_module
 from wis.kernel.verify import VerifiedKernel, verify_kernel
@@ -85,9 +86,12 @@ def build_ptx(text: str, *, file: str = "kernel.ptx") -> Built:
 def load_wis(data: bytes) -> Built:
     """A module file. Raises CompileError."""
     try:
-        return Built(decode_module(data), {})
+        module = decode_module(data)
     except DecodeError as error:
         raise CompileError(str(error)) from error
+    if findings := check_module(module):
+        raise CompileError(str(VerifyError(findings)))
+    return Built(module, {})
 
 
 def _imported(text: str, file: str, math: Math) -> Module:
