@@ -79,7 +79,7 @@ def _report(path: str, ahead: list[Outcome], back: list[Outcome]) -> None:
 def _document(ahead: list[Outcome], back: list[Outcome], backend: str, every: int) -> str:
     gradients = {o.name: o for o in back}
     lines = [
-        "# Conformance",
+        "# Conformance" + ("" if backend == "host" else f" of the {backend} backend"),
         "",
         f"torch {torch.__version__.partition('+')[0]}'s operator database on the device, compared with the CPU (float32).",
         f"Made by `make conformance{'' if backend == 'host' else '-' + backend}`; executed in process by the {backend} backend.",
