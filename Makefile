@@ -34,8 +34,9 @@ lint: $(STAMP).dev ## ruff, mypy, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(STAMP).dev ## ratios beside local torch, in one run; results go to docs/benchmarks.md
+bench: $(STAMP).dev ## ratios beside local torch, NumPy and PoCL; results go to docs/benchmarks.md and docs/kernel-benchmarks.md
 	$(BIN)/pip install --quiet --no-deps rgpu==0.1.1
+	$(BIN)/python -m benchmarks.kernels
 	$(BIN)/python -m benchmarks
 
 kernels: $(STAMP).dev ## the corpus of CUDA kernels on every back end, and for NVIDIA's targets; results go to docs/kernels.md

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -209,11 +210,12 @@ def test_what_is_refused(block: tuple[int, int, int], dynamic: int) -> None:
 
 def test_a_launch_that_does_not_fit() -> None:
     prepared = host().prepare(VADD, (32, 1, 1))
-    for launch, params in (
+    cases: tuple[tuple[KernelLaunch, list[Any]], ...] = (
         (KernelLaunch((1, 1, 1), (64, 1, 1)), [_floats(1), _floats(1), _floats(1), 1]),
         (KernelLaunch((1, 1, 1), (32, 1, 1), first=1, count=1), [_floats(1), _floats(1), _floats(1), 1]),
         (KernelLaunch((1, 1, 1), (32, 1, 1)), [_floats(1), _floats(1)]),
         (KernelLaunch((1, 1, 1), (32, 1, 1)), [_floats(1), 1, _floats(1), 1]),
-    ):
+    )
+    for launch, params in cases:
         with pytest.raises(KernelRefused):
             host().run(prepared, launch, params)
