@@ -196,6 +196,7 @@ FN u32 CLZ64(u64 x) { return x ? (u32)__builtin_clzll(x) : 64; }
 #define FENCE0 __sync_synchronize()
 #define FENCE1 __sync_synchronize()
 #define FENCE2 __sync_synchronize()
+#define GROUP (cta - first)
 #define DIV32(a, b) ((a) / (b))
 #define SQRT32(a) sqrtf(a)
 #define ATOM_ADD32(p, v) __sync_fetch_and_add(p, v)

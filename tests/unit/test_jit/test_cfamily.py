@@ -123,6 +123,11 @@ class TestC99:
     def test_random_kernels_are_as_defined(self, seed: int, tmp_path: Path) -> None:
         same_as_defined(CompiledC(tmp_path), seed)
 
+    def test_what_does_not_fit_on_a_stack_is_in_scratch_memory(self, tmp_path: Path) -> None:
+        case = seeded_case(9083, 31)
+        assert emit(verify_kernel(case.kernel), C99, case.block, dynamic_bytes=case.dynamic_bytes).scratch_bytes > 0
+        same_as_defined(CompiledC(tmp_path), 9083, 31)
+
 
 class TestPocl:
     @pytest.mark.parametrize("name", PROGRAMS)
