@@ -26,6 +26,8 @@ __all__ = ["CudaDevice", "CompiledKernel", "compile_job", "OPTIONS"]
 
 OPTIONS: Final = ("--fmad=false", "--prec-div=true", "--prec-sqrt=true", "--ftz=false", "-default-device")
 """Nothing that trades exactness for speed."""
+HIP_OPTIONS: Final = ("-ffp-contract=off",)
+"""The same for AMD's compiler, which divides and takes roots exactly unless told otherwise."""
 _TO_DEVICE: Final = 1
 _TO_HOST: Final = 2
 _MOST_SHARED: Final = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -93,7 +95,9 @@ class CudaDevice:
         products = frozenset((DType.F32, DType.F64))
         self.facts = Facts(about["name"].decode(), int(about["multiProcessorCount"]), False, products)
         self._arch = about["gcnArchName"].decode() if self._hip else f"sm_{about['major']}{about['minor']}"
-        self._seal = "\n".join((cupy.__version__, str(self._runtime.runtimeGetVersion()), self._arch, *OPTIONS))
+        self._seal = "\n".join(
+            (cupy.__version__, str(self._runtime.runtimeGetVersion()), self._arch, *(HIP_OPTIONS if self._hip else OPTIONS))
+        )
         self._modules: dict[str, Any] = {}
         self._nothing = self.allocate(16)
         self.compiled = 0
@@ -242,7 +246,8 @@ def compile_job(payload: bytes) -> bytes:
     nvrtc = _cupy().cuda.nvrtc
     made = nvrtc.createProgram(text, "wis.cu", (), ())
     try:
-        nvrtc.compileProgram(made, (f"-arch={arch}", *OPTIONS) if arch.startswith("sm_") else (f"--offload-arch={arch}",))
+        options = (f"-arch={arch}", *OPTIONS) if arch.startswith("sm_") else (f"--offload-arch={arch}", *HIP_OPTIONS)
+        nvrtc.compileProgram(made, options)
         return bytes(nvrtc.getCUBIN(made) if arch.startswith("sm_") else nvrtc.getPTX(made))
     except nvrtc.NVRTCError as error:
         raise ToolchainError(f"the compiler refused a kernel: {error}: {nvrtc.getProgramLog(made)}") from None
