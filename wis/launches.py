@@ -18,7 +18,7 @@ from wis.program import BoundInstr, BoundProgram, BufferKind, Operand, Scalar
 from wis.reference.access import Number, immediate
 from wis.verify.launches import SCALAR_TYPES
 
-__all__ = ["KernelCall", "addresses", "kernel_call"]
+__all__ = ["KernelCall", "addresses", "kernel_call", "launch_params"]
 
 Dim3 = tuple[int, int, int]
 
@@ -56,14 +56,18 @@ def addresses(bound: BoundProgram, keys: Sequence[int]) -> list[int]:
 def kernel_call(instr: BoundInstr, kernels: Sequence[VerifiedKernel], scalars: Sequence[Number]) -> KernelCall:
     """The launch that ``instr`` of a verified program means under ``scalars``. Raises LaunchError for a grid beyond the limits."""
     verified = kernels[instr.attrs[0]]
-    values = [_number(scalars, x) if isinstance(x, Scalar) else x for x in instr.ins]
-    grid = tuple(int(v) for v in values[:3] if isinstance(v, int | float))
+    grid = tuple(int(_number(scalars, x)) for x in instr.ins[:3] if isinstance(x, Scalar))
     if min(grid) < 1 or prod(grid) > KERNEL_LIMITS.grid_blocks_max:
         raise LaunchError(f"{verified.kernel.name}: a grid of {' x '.join(map(str, grid))} blocks, accepted is 1 to "
                           f"{KERNEL_LIMITS.grid_blocks_max} in all")  # fmt: skip
-    outs, rest = iter(instr.outs), iter(values[3:])
-    params = [next(outs) if isinstance(p, BufferParam) and p.access & Access.WRITE else next(rest) for p in verified.kernel.params]
+    params = [_number(scalars, x) if isinstance(x, Scalar) else x for x in launch_params(instr, verified)]
     return KernelCall(verified, (grid[0], grid[1], grid[2]), instr.attrs[1:4], instr.attrs[4], tuple(params))  # type: ignore[arg-type]  # three
+
+
+def launch_params(instr: BoundInstr, verified: VerifiedKernel) -> list[Operand | Scalar]:
+    """What a launch gives for every parameter of its kernel, in order."""
+    outs, rest = iter(instr.outs), iter(instr.ins[3:])
+    return [next(outs) if isinstance(p, BufferParam) and p.access & Access.WRITE else next(rest) for p in verified.kernel.params]
 
 
 def _number(scalars: Sequence[Number], x: Scalar) -> int | float:

@@ -17,11 +17,14 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from jit.kernels.cfamily import Form
 from jit.kernels.device import Dim3, KernelOptions
 from wis.dtypes import DType
-from wis.kernel.verify import VerifiedKernel
+from wis.kernel.verify import Barriers, VerifiedKernel
 
-__all__ = ["Buffer", "Bytes", "Compiled", "Device", "Facts", "Matrix", "Request", "BUFFER_WORDS", "GRID_WORDS", "CHECKED", "OWN"]
+__all__ = [
+    "Buffer", "Bytes", "Compiled", "Device", "Facts", "Matrix", "Request", "BUFFER_WORDS", "GRID_WORDS", "CHECKED", "OWN", "form_of",
+]  # fmt: skip
 
 Bytes = npt.NDArray[np.uint8]
 Buffer = Any
@@ -58,13 +61,23 @@ class Matrix(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A kernel to compile for one block shape. ``foreign``: a stranger wrote it, so it is compiled where an abort costs nothing."""
+    """A kernel to compile for one block shape.
+
+    ``foreign``: a stranger wrote it, so it is compiled where an abort costs nothing. ``aliased``: what it may only read is also what it
+    writes, so that nothing proved from loads of it holds: threads may come to a barrier apart.
+    """
 
     verified: VerifiedKernel
     block: Dim3
     dynamic_bytes: int = 0
     options: KernelOptions = CHECKED
     foreign: bool = False
+    aliased: bool = False
+
+
+def form_of(request: Request) -> Form | None:
+    """The form to emit; None: the one that suits. Waiting of the device's own is for kernels whose proofs hold."""
+    return Form.BLOCK if request.aliased and request.verified.barriers is not Barriers.NONE else None
 
 
 class Compiled(Protocol):

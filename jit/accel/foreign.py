@@ -23,13 +23,16 @@ from jit.kernels.cfamily import Region, fresh_state, launch_words
 from wis.kernel.model import Access, BufferParam
 from wis.kernel.report import describe_trap
 from wis.kernel.traps import trap_of
-from wis.launches import KernelCall, kernel_call
+from wis.kernel.verify import VerifiedKernel
+from wis.launches import KernelCall, kernel_call, launch_params
 from wis.program import BoundInstr, Operand
 from wis.reference.access import Number
 from wis.verify import Verified
 
 __all__ = ["Foreign", "Ran", "Runs"]
 
+_Key = tuple[tuple[int, ...], bool]
+"""Of a compiled launch: its attributes, and whether its regions overlap."""
 SLICE_NS: Final = 4_000_000
 """What a slice should take: each costs some tens of microseconds to start."""
 
@@ -76,8 +79,9 @@ class Foreign:
         self._device = device
         self._scratch = scratch
         self._verified = verified
-        self._kernels: dict[tuple[int, ...], _Kernel] = {}
-        self._wanted = list(dict.fromkeys(step.attrs for step in plan.steps if isinstance(step, BoundInstr) and step.op.name == "launch"))
+        self._kernels: dict[_Key, _Kernel] = {}
+        launches = (step for step in plan.steps if isinstance(step, BoundInstr) and step.op.name == "launch")
+        self._wanted = list(dict.fromkeys(self._key(step) for step in launches))
         self._table: Any = None
         self._state: Any = None
 
@@ -85,11 +89,18 @@ class Foreign:
         """Raises KernelRefused."""
         if not self._wanted:
             return
-        requests = [Request(self._verified.kernels[k], (x, y, z), dynamic, foreign=True) for k, x, y, z, dynamic in self._wanted]
-        for attrs, compiled in zip(self._wanted, self._device.compile(requests), strict=True):
-            self._kernels[attrs] = _Kernel(compiled)
+        requests = [
+            Request(self._verified.kernels[k], (x, y, z), dynamic, foreign=True, aliased=aliased)
+            for (k, x, y, z, dynamic), aliased in self._wanted
+        ]
+        for key, compiled in zip(self._wanted, self._device.compile(requests), strict=True):
+            self._kernels[key] = _Kernel(compiled)
         words = max(BUFFER_WORDS * len(request.verified.kernel.params) + GRID_WORDS for request in requests)
         self._table, self._state = self._device.allocate(8 * words), self._device.allocate(fresh_state(None).nbytes)
+
+    def _key(self, instr: BoundInstr) -> _Key:
+        kernel = self._verified.kernels[instr.attrs[0]]
+        return instr.attrs, _overlapping(kernel, launch_params(instr, kernel))
 
     def begin(self, fuel: int, addresses: Sequence[int], values: Sequence[Number]) -> Ran:
         return Ran(fuel, addresses, values)
@@ -97,7 +108,7 @@ class Foreign:
     def run(self, instr: BoundInstr, ran: Ran, run: Runs) -> None:
         """One launch, to its end. Raises LaunchError for a grid beyond the limits, Interrupted when stopped between two slices."""
         call = kernel_call(instr, self._verified.kernels, ran.values)
-        kernel, device = self._kernels[instr.attrs], self._device
+        kernel, device = self._kernels[self._key(instr)], self._device
         buffers, params = self._params(call, ran, run)
         device.finish()  # what is in the table and the state now was used
         device.write(self._state, 0, fresh_state(ran.fuel).view(np.uint8))
@@ -142,16 +153,16 @@ class Foreign:
         most = min(prod(call.grid), BLOCKS_MAX)
         if kernel.compiled.scratch_bytes:
             most = min(most, max(1, SCRATCH_BYTES_MAX // kernel.compiled.scratch_bytes))
-        if not call.kernel.certificate.allows(call.grid, call.block) or _overlapping(call):
+        if not call.kernel.certificate.allows(call.grid, call.block) or _overlapping(call.kernel, call.params):
             return most
         units = self._device.facts.units
         wanted = SLICE_NS / kernel.block_ns if kernel.block_ns else 8 * units
         return max(1, min(most, int(wanted)))
 
 
-def _overlapping(call: KernelCall) -> bool:
-    """Whether a region that the kernel may write shares bytes with another: a certificate does not speak of that."""
-    regions = [(x, p.access & Access.WRITE) for p, x in zip(call.kernel.kernel.params, call.params, strict=True)
+def _overlapping(kernel: VerifiedKernel, params: Sequence[object]) -> bool:
+    """Whether a region that the kernel may write shares bytes with another: a certificate and proofs do not speak of that."""
+    regions = [(x, p.access & Access.WRITE) for p, x in zip(kernel.kernel.params, params, strict=True)
                if isinstance(p, BufferParam) and isinstance(x, Operand)]  # fmt: skip
     return any(
         (written or other_written) and x.buffer == y.buffer and x.offset < y.offset + y.shape[0] and y.offset < x.offset + x.shape[0]

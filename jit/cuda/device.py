@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from blake3 import blake3
 
-from jit.accel.device import Bytes, Facts, Matrix, Request
+from jit.accel.device import Bytes, Facts, Matrix, Request, form_of
 from jit.cache import ObjectCache
 from jit.compiling.process import CompileProcess
 from jit.errors import KernelRefused, ToolchainError
@@ -149,7 +149,7 @@ class CudaDevice:
     # --- kernels
     def compile(self, requests: Sequence[Request]) -> list[CompiledKernel]:
         self._device.use()
-        sources = [emit(r.verified, CUDA, r.block, r.options, dynamic_bytes=r.dynamic_bytes) for r in requests]
+        sources = [emit(r.verified, CUDA, r.block, r.options, form_of(r), r.dynamic_bytes) for r in requests]
         kernels: dict[str, CompiledKernel] = {}
         self._load([s for s, r in zip(sources, requests, strict=True) if not r.foreign], kernels, foreign=False)
         for source, request in zip(sources, requests, strict=True):

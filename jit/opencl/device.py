@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 from blake3 import blake3
 
-from jit.accel.device import BUFFER_WORDS, Bytes, Facts, Matrix, Request
+from jit.accel.device import BUFFER_WORDS, Bytes, Facts, Matrix, Request, form_of
 from jit.cache import ObjectCache
 from jit.compiling.process import CompileProcess
 from jit.errors import KernelRefused, ToolchainError
@@ -172,7 +172,7 @@ class OpenclDevice:
 
     # --- kernels
     def compile(self, requests: Sequence[Request]) -> list[CompiledKernel]:
-        sources = [emit(r.verified, self._language, r.block, r.options, dynamic_bytes=r.dynamic_bytes) for r in requests]
+        sources = [emit(r.verified, self._language, r.block, r.options, form_of(r), r.dynamic_bytes) for r in requests]
         own = [s for s, r in zip(sources, requests, strict=True) if not r.foreign]
         kernels: dict[str, Any] = {}
         if own:

@@ -11,15 +11,18 @@ import pytest
 
 import jit.accel.engine
 import jit.accel.foreign as foreign
+from jit.accel.device import Request, form_of
 from jit.accel.engine import AccelEngine
 from jit.accel.library.writer import Made, Writer
 from jit.engine import FUEL, Engine, EngineConfig, Launch
 from jit.errors import Interrupted
+from jit.kernels.cfamily import Form
 from tests.support.interpreted_device import InterpretedDevice
 from wis.builder import Builder
 from wis.dtypes import DType
 from wis.kernel.model import Access, RegType
-from wis.kernel.verify import VerifiedKernel, verify_kernel
+from wis.kernel.text import parse_kernel
+from wis.kernel.verify import Barriers, VerifiedKernel, verify_kernel
 from wis.program import BufferKind, Operand
 from wis.verify import verify
 
@@ -213,3 +216,51 @@ def test_numbers_of_every_type_reach_the_kernel(engine: Engine, defining: Engine
     given += [b.const(-7, DType.I16), b.const(-70_000, DType.I32), b.const(-(1 << 40), DType.I64)]
     b.launch(kernel.digest, (1, 1, 1), (32, 1, 1), [whole(b, y)], given)
     assert run(engine, b, [kernel], {})[0] == run(defining, b, [kernel], {})[0]
+
+
+WAITING = """kernel 2 waiting
+math strict
+threads 32
+param buf i32 r
+param buf i32 rw
+regs i64 i32 pred i32
+block 0
+  r0 = const(0)
+  r1 = ld(p0 i32) r0
+  r3 = const(0)
+  r2 = ne r1, r3
+  cbr r2, 1, 2
+block 1
+  st(p1 i32) r0, r3
+  bar 2
+block 2
+  ret
+"""
+
+
+@pytest.mark.parametrize(("offset", "aliased"), [(0, True), (64, False)])
+def test_what_is_proved_from_loads_does_not_hold_when_regions_overlap(offset: int, aliased: bool) -> None:
+    """A barrier between threads that read the same word stands together only if nobody writes that word."""
+    kernel = verify_kernel(parse_kernel(WAITING))
+    assert kernel.barriers is Barriers.UNIFORM
+    device = Noting(unified=True)
+    engine = AccelEngine(device, "interpreted", EngineConfig(None, 1, 1 << 24, FUEL["reference"]))
+    b = Builder()
+    x = b.external(DType.I32, (32,))
+    written = Operand(x.buffer, DType.U8, (64,), (1,), offset)
+    b.launch(kernel.digest, (1, 1, 1), (32, 1, 1), (written,), (Operand(x.buffer, DType.U8, (64,), (1,), 0),))
+    run(engine, b, [kernel], {})
+    (request,) = device.requests
+    assert request.aliased is aliased and form_of(request) is (Form.BLOCK if aliased else None)
+
+
+class Noting(InterpretedDevice):
+    """Keeps what it was asked to compile."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.requests: list[Request] = []
+
+    def compile(self, requests: Sequence[Request]) -> list[Any]:
+        self.requests += [request for request in requests if request.foreign]
+        return super().compile(requests)
