@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from jit.errors import KernelRefused
 from jit.host.emit.code import Code
 from jit.host.simt.analysis import Analysis, analyse, bits_of, judged, waits
 from jit.host.simt.atomics import atomic, helper_text
@@ -55,6 +56,8 @@ _STARTING: Final = 1
 _FIRST_SITE: Final = 2
 """What a gang's record says it does next: 0 nothing, 1 start, 2 go on behind several barriers, 3 + s: behind the barrier of block s."""
 _HEADER: Final = 64
+LINES_MAX: Final = 400_000
+"""Of a kernel's text: what is beyond takes the compiler longer than it may, and writing it takes time of the process that launches."""
 
 
 def kernel_text(verified: VerifiedKernel, name: str, block: Dim3, dynamic_bytes: int, options: KernelOptions) -> str:
@@ -574,6 +577,8 @@ class _Function:
     # --- blocks of code
     def _block(self, b: int) -> None:
         code, control, memory = self.code, self.control, self.memory
+        if len(code.lines) > LINES_MAX:
+            raise KernelRefused(f"kernel {self.kernel.name} becomes too much code for this device; give it fewer ways to go, or less to do")
         control.enter(b)
         self._actives[b] = control.active
         memory.running = control.running()
