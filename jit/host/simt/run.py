@@ -31,7 +31,7 @@ Region = tuple[int, int, int]
 
 _NO_LIMIT: Final = (1 << 63) - 1
 _SLICE_NS: Final = 1_000_000
-_CHUNKS: Final = 4  # a thread's share of a slice, so that uneven blocks even out
+_CHUNKS: Final = 16  # a thread's share of a slice, so that uneven blocks even out
 _GROWTH: Final = 8
 
 
@@ -63,25 +63,31 @@ class GridRunner:
         state[LIMIT] = _NO_LIMIT if launch.fuel is None else min(launch.fuel, _NO_LIMIT)
         walker.reserve(kernel.scratch_bytes)
         self._chunks[:, 0], self._chunks[:, 1] = kernel.address, args.ctypes.data
-        size = self._slice_blocks(kernel.address) if self.slice_ns else end - first
+        size = self._slice_blocks(kernel.address, end - first) if self.slice_ns else end - first
         while first < end and state[LIMIT] >= 0 and not self._stop:
             start = time.monotonic_ns()
             count = min(size, end - first)
             self._slice(first, count)
             first += count
             self._block_ns[kernel.address] = max(1, time.monotonic_ns() - start) / count
-            if self.slice_ns:
-                size = min(size * _GROWTH, self._slice_blocks(kernel.address))
+            if self.slice_ns and first < end:
+                size = min(size * _GROWTH, self._slice_blocks(kernel.address, end - first))
         if self._stop:
             raise Interrupted("the launch was stopped between two slices of its grid")
         spent = int(state[SPENT])
         out_of_fuel = kernel.options.meter and kernel.options.fuel and launch.fuel is not None and spent > launch.fuel
         return KernelOutcome(spent, out_of_fuel, trap_of(int(state[TRAP])))
 
-    def _slice_blocks(self, address: int) -> int:
-        """How many blocks fill a slice, by what one took last; a few of a kernel that never ran."""
+    def _slice_blocks(self, address: int, left: int) -> int:
+        """How many of the blocks that are left fill a slice, by what one took last; a few of a kernel that never ran.
+
+        Slices are even, and none is shorter than it need be: each has an end at which threads wait for each other.
+        """
         block_ns = self._block_ns.get(address)
-        return self._pieces if block_ns is None else max(1, int(self.slice_ns / block_ns))
+        if block_ns is None:
+            return self._pieces
+        slices = max(1, int(left * block_ns / self.slice_ns))
+        return max(1, -(-left // slices))
 
     def _slice(self, first: int, count: int) -> None:
         """``count`` blocks in one phase."""
