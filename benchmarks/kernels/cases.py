@@ -72,8 +72,8 @@ CASES: Final = (
     Case("mandelbrot", (32, 32, 1), (16, 16, 1), lambda: (np.zeros((512, 512), np.int32), np.int32(512), np.int32(512), np.int32(256)), 0),
     Case(
         "stencil",
-        (64, 64, 1),
-        (16, 16, 1),
+        (32, 128, 1),
+        (32, 8, 1),
         lambda: (_floats(_SIDE, _SIDE), np.zeros((_SIDE, _SIDE), np.float32), np.int32(_SIDE), np.int32(_SIDE)),
         1,
     ),

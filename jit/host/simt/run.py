@@ -6,9 +6,10 @@ May live here: arguments, slices, outcomes. May not: code generation.
 
 from __future__ import annotations
 
+import math
+import struct
 import time
 from collections.abc import Sequence
-from math import prod
 from typing import Final
 
 import numpy as np
@@ -47,6 +48,9 @@ class GridRunner:
         self._chunks = np.zeros((self._pieces, 4), np.int64)  # function, arguments, first and end of a range of blocks
         self._claims = np.arange(self._pieces + 1, dtype=np.int64)
         self._phases = np.zeros(2, np.int64)
+        # Asking an array where it is takes as long as a small kernel.
+        self._state_at, self._phases_at = self._state.ctypes.data, self._phases.ctypes.data
+        self._claims_at, self._chunks_at = self._claims.ctypes.data, self._chunks.ctypes.data
         self._block_ns: dict[int, float] = {}  # by function: what a block took lately
 
     def begin(self) -> None:
@@ -57,7 +61,7 @@ class GridRunner:
     def run(self, kernel: HostKernel, launch: KernelLaunch, params: Sequence[Region | int | float]) -> KernelOutcome:
         """Raises KernelRefused when the launch does not fit the kernel, Interrupted after ``interrupt``."""
         first, end = _blocks(kernel, launch)
-        args = _arguments(kernel, launch, params, self._state)
+        args = _arguments(kernel, launch, params, self._state_at)
         state, walker = self._state, self._walker
         state[TRAP], state[SPENT] = NO_TRAP, 0
         state[LIMIT] = _NO_LIMIT if launch.fuel is None else min(launch.fuel, _NO_LIMIT)
@@ -95,8 +99,8 @@ class GridRunner:
         marks = first + count * self._claims[: n + 1] // n
         self._chunks[:n, 2], self._chunks[:n, 3] = marks[:-1], marks[1:]
         self._phases[1] = n
-        self._walker.tables(self._claims.ctypes.data, self._chunks.ctypes.data)
-        if not self._walker.walk(self._phases.ctypes.data, 1):
+        self._walker.tables(self._claims_at, self._chunks_at)
+        if not self._walker.walk(self._phases_at, 1):
             self._stop = True
             self._state[LIMIT] = -1
 
@@ -108,7 +112,7 @@ class GridRunner:
 
 
 def _blocks(kernel: HostKernel, launch: KernelLaunch) -> tuple[int, int]:
-    total = prod(launch.grid)
+    total = math.prod(launch.grid)
     if min(launch.grid) < 1 or total > KERNEL_LIMITS.grid_blocks_max:
         raise KernelRefused(f"a grid of {total} blocks, accepted are 1 to {KERNEL_LIMITS.grid_blocks_max}")
     if launch.block != kernel.block or launch.dynamic_bytes != kernel.dynamic_bytes:
@@ -119,27 +123,28 @@ def _blocks(kernel: HostKernel, launch: KernelLaunch) -> tuple[int, int]:
     return launch.first, launch.first + count
 
 
-def _arguments(kernel: HostKernel, launch: KernelLaunch, params: Sequence[Region | int | float], state: Words) -> Words:
+def _arguments(kernel: HostKernel, launch: KernelLaunch, params: Sequence[Region | int | float], state: int) -> Words:
+    """The argument block of a launch; ``state``: the address of its state."""
     given = kernel.verified.kernel.params
     if len(params) != len(given):
         raise KernelRefused(f"the kernel has {len(given)} parameters, {len(params)} were given")
-    args = np.zeros(ARGS_FIXED + ARGS_PARAM * len(given), np.int64)
-    args[0] = state.ctypes.data
-    args[1:4] = launch.grid
+    words = [state, *launch.grid]
+    words += [0] * (ARGS_FIXED - len(words))
     for number, (param, value) in enumerate(zip(given, params, strict=True)):
-        at = ARGS_FIXED + ARGS_PARAM * number
         if isinstance(param, BufferParam):
             if not isinstance(value, tuple):
                 raise KernelRefused(f"parameter {number} must be a buffer")
-            args[at : at + 3] = value
-            args[at + 3] = param.access
+            row: tuple[int, ...] = (*value, param.access)
         else:
             if isinstance(value, tuple):
                 raise KernelRefused(f"parameter {number} must be a number")
-            args[at] = scalar_bits(param, value)
-    return args
+            row = (scalar_bits(param, value),)
+        words += row
+        words += [0] * (ARGS_PARAM - len(row))
+    return np.array(words, np.int64)
 
 
+_F32, _F64 = struct.Struct("<f"), struct.Struct("<d")
 _KINDS: Final = {
     RegType.PRED: np.bool_, RegType.I16: np.int16, RegType.I32: np.int32, RegType.I64: np.int64, RegType.F16: np.float16,
     RegType.F32: np.float32, RegType.F64: np.float64,
@@ -154,6 +159,13 @@ def scalar_bits(param: ScalarParam, value: int | float) -> int:
     if kind in (RegType.I16, RegType.I32, RegType.I64):
         bits = int(value) & (1 << kind.bits) - 1
         return bits - (bits >> 63 << 64)
+    if kind is RegType.F32:
+        try:
+            return int.from_bytes(_F32.pack(value), "little")
+        except OverflowError:  # rounds to an infinity
+            return int.from_bytes(_F32.pack(math.copysign(math.inf, value)), "little")
+    if kind is RegType.F64:
+        return int.from_bytes(_F64.pack(value), "little", signed=True)
     if kind is RegType.BF16:
         import ml_dtypes
 
