@@ -61,7 +61,7 @@ class _OpenCL:
         flags = self.cl.mem_flags.READ_WRITE | self.cl.mem_flags.COPY_HOST_PTR
         given = [self.cl.Buffer(self.context, flags, hostbuf=x) if isinstance(x, np.ndarray) else x for x in args]
         kernel = self.cl.Kernel(self.program, case.name)
-        dims = 2 if case.block[1] > 1 else 1
+        dims = 2 if case.block[1] > 1 or case.grid[1] > 1 else 1
         shape = tuple(g * b for g, b in zip(case.grid, case.block, strict=True))[:dims]
 
         def run() -> None:
@@ -125,18 +125,20 @@ def measure() -> tuple[list[Row], list[str]]:
             theirs()
             _same(case, args[case.out], read())
             beside = compared(mine, theirs)
-            if case.numpy is None:
+            if case.numpy is None and not case.also:
                 rows.append(_row(f"{case.name} / PoCL", beside, _BARS["pocl"]))
-            else:
+            elif case.numpy is not None:
                 call = case.numpy
                 rows.append(_row(f"{case.name} / NumPy", compared(mine, lambda call=call, args=args: call(args)), _BARS["numpy"]))  # type: ignore[misc]
-            cells = [case.name, f"{beside.ours_ms:.3f}", f"{beside.other_ms:.3f}"]
+            cells = [case.title, f"{beside.ours_ms:.3f}", f"{beside.other_ms:.3f}"]
             for what, (on, off) in _PAIRS.items():
                 ratio = compared(host.prepared(case, args, on), host.prepared(case, args, off), 1.0).ratio
-                costs.setdefault(what, []).append(ratio)
+                if not case.also:
+                    costs.setdefault(what, []).append(ratio)
                 cells.append(f"{ratio:.3f}")
             ratio = compared(mine, host.prepared(case, args, sliced=False), 1.0).ratio
-            costs.setdefault("slices", []).append(ratio)
+            if not case.also:
+                costs.setdefault("slices", []).append(ratio)
             detail.append(f"| {' | '.join([*cells, f'{ratio:.3f}'])} |")
         for what, ratios in costs.items():
             mean = math.exp(sum(map(math.log, ratios)) / len(ratios))

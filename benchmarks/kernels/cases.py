@@ -25,7 +25,10 @@ OPENCL: Final = (_HERE / "kernels.cl").read_text()
 
 @dataclass(frozen=True)
 class Case:
-    """``args``: arrays and i32 numbers in order; the array at ``out`` is compared between back ends."""
+    """``args``: arrays and i32 numbers in order; the array at ``out`` is compared between back ends.
+
+    ``also``: another shape of the same kernel, shown beside the one that has a bar.
+    """
 
     name: str
     grid: Dim3
@@ -33,6 +36,11 @@ class Case:
     args: Callable[[], Sequence[Any]]
     out: int
     numpy: Callable[[Sequence[Any]], Any] | None = None
+    also: str = ""
+
+    @property
+    def title(self) -> str:
+        return f"{self.name} {self.also}".rstrip()
 
 
 def _floats(*shape: int) -> Array:
@@ -72,9 +80,17 @@ CASES: Final = (
     Case("mandelbrot", (32, 32, 1), (16, 16, 1), lambda: (np.zeros((512, 512), np.int32), np.int32(512), np.int32(512), np.int32(256)), 0),
     Case(
         "stencil",
-        (32, 128, 1),
+        (_SIDE // 256, _SIDE, 1),
+        (256, 1, 1),
+        lambda: (_floats(_SIDE, _SIDE), np.zeros((_SIDE, _SIDE), np.float32), np.int32(_SIDE), np.int32(_SIDE)),
+        1,
+    ),
+    Case(
+        "stencil",
+        (_SIDE // 32, _SIDE // 8, 1),
         (32, 8, 1),
         lambda: (_floats(_SIDE, _SIDE), np.zeros((_SIDE, _SIDE), np.float32), np.int32(_SIDE), np.int32(_SIDE)),
         1,
+        also="32 x 8",
     ),
 )

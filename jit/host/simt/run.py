@@ -20,7 +20,6 @@ from jit.host.simt.function import ARGS_FIXED, ARGS_PARAM
 from jit.host.simt.runtime import LIMIT, SPENT, STATE_WORDS, TRAP
 from jit.host.walker import Walker
 from jit.kernels.device import KernelLaunch, KernelOutcome
-from jit.plan.calls import Words
 from wis.kernel.limits import KERNEL_LIMITS
 from wis.kernel.model import BufferParam, RegType, ScalarParam
 from wis.kernel.traps import NO_TRAP, trap_of
@@ -34,6 +33,7 @@ _NO_LIMIT: Final = (1 << 63) - 1
 _SLICE_NS: Final = 1_000_000
 _CHUNKS: Final = 16  # a thread's share of a slice, so that uneven blocks even out
 _GROWTH: Final = 8
+ARGS_KEPT: Final = 256  # words of arguments that need no array of their own
 
 
 class GridRunner:
@@ -48,8 +48,10 @@ class GridRunner:
         self._chunks = np.zeros((self._pieces, 4), np.int64)  # function, arguments, first and end of a range of blocks
         self._claims = np.arange(self._pieces + 1, dtype=np.int64)
         self._phases = np.zeros(2, np.int64)
+        self._args = np.zeros(ARGS_KEPT, np.int64)
         # Asking an array where it is takes as long as a small kernel.
         self._state_at, self._phases_at = self._state.ctypes.data, self._phases.ctypes.data
+        self._args_at = self._args.ctypes.data
         self._claims_at, self._chunks_at = self._claims.ctypes.data, self._chunks.ctypes.data
         self._block_ns: dict[int, float] = {}  # by function: what a block took lately
 
@@ -61,12 +63,14 @@ class GridRunner:
     def run(self, kernel: HostKernel, launch: KernelLaunch, params: Sequence[Region | int | float]) -> KernelOutcome:
         """Raises KernelRefused when the launch does not fit the kernel, Interrupted after ``interrupt``."""
         first, end = _blocks(kernel, launch)
-        args = _arguments(kernel, launch, params, self._state_at)
+        words = _arguments(kernel, launch, params, self._state_at)
+        args = self._args if len(words) <= ARGS_KEPT else np.zeros(len(words), np.int64)
+        args[: len(words)] = words
         state, walker = self._state, self._walker
         state[TRAP], state[SPENT] = NO_TRAP, 0
         state[LIMIT] = _NO_LIMIT if launch.fuel is None else min(launch.fuel, _NO_LIMIT)
         walker.reserve(kernel.scratch_bytes)
-        self._chunks[:, 0], self._chunks[:, 1] = kernel.address, args.ctypes.data
+        self._chunks[:, 0], self._chunks[:, 1] = kernel.address, self._args_at if args is self._args else args.ctypes.data
         size = self._slice_blocks(kernel.address, end - first) if self.slice_ns else end - first
         while first < end and state[LIMIT] >= 0 and not self._stop:
             start = time.monotonic_ns()
@@ -123,27 +127,27 @@ def _blocks(kernel: HostKernel, launch: KernelLaunch) -> tuple[int, int]:
     return launch.first, launch.first + count
 
 
-def _arguments(kernel: HostKernel, launch: KernelLaunch, params: Sequence[Region | int | float], state: int) -> Words:
-    """The argument block of a launch; ``state``: the address of its state."""
+def _arguments(kernel: HostKernel, launch: KernelLaunch, params: Sequence[Region | int | float], state: int) -> list[int]:
+    """The words of a launch's argument block; ``state``: the address of its state."""
     given = kernel.verified.kernel.params
     if len(params) != len(given):
         raise KernelRefused(f"the kernel has {len(given)} parameters, {len(params)} were given")
-    words = [state, *launch.grid]
-    words += [0] * (ARGS_FIXED - len(words))
+    words = [state, *launch.grid, *_PADDING]
     for number, (param, value) in enumerate(zip(given, params, strict=True)):
         if isinstance(param, BufferParam):
             if not isinstance(value, tuple):
                 raise KernelRefused(f"parameter {number} must be a buffer")
-            row: tuple[int, ...] = (*value, param.access)
+            words += value
+            words.append(param.access)
         else:
             if isinstance(value, tuple):
                 raise KernelRefused(f"parameter {number} must be a number")
-            row = (scalar_bits(param, value),)
-        words += row
-        words += [0] * (ARGS_PARAM - len(row))
-    return np.array(words, np.int64)
+            words += (scalar_bits(param, value), 0, 0, 0)
+    return words
 
 
+_PADDING: Final = (0,) * (ARGS_FIXED - 4)
+assert ARGS_PARAM == 4
 _F32, _F64 = struct.Struct("<f"), struct.Struct("<d")
 _KINDS: Final = {
     RegType.PRED: np.bool_, RegType.I16: np.int16, RegType.I32: np.int32, RegType.I64: np.int64, RegType.F16: np.float16,
