@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +23,7 @@ import numpy as np
 from benchmarks.kernels.cases import CASES, CUDA, OPENCL, Case
 from benchmarks.kernels.measure import Compared, compared
 from jit.host.simt.device import HostKernels
-from jit.kernels.device import KernelLaunch, KernelOptions
+from jit.kernels.device import CHECKED, KernelLaunch, KernelOptions
 from wis.frontends.ptx import import_ptx
 from wooly.kernels.build import Built, build_cuda
 from wooly.kernels.nvrtc import compile_to_ptx
@@ -32,9 +33,9 @@ _THREADS: Final = 2
 _FUEL: Final = 1 << 50
 _OPTIONS: Final = ("--fmad=false",)
 _PAIRS: Final = {
-    "checks": (KernelOptions(), KernelOptions(check=False)),
+    "checks": (CHECKED, KernelOptions(check=False)),
     "metering": (KernelOptions(fuel=False), KernelOptions(meter=False, fuel=False)),
-    "fuel": (KernelOptions(), KernelOptions(fuel=False)),
+    "fuel": (CHECKED, KernelOptions(fuel=False)),
 }
 """Options with and without."""
 _BARS: Final = {"checks": 1.06, "metering": 1.03, "fuel": 1.05, "slices": 1.05, "numpy": 1.2, "pocl": 1.0, "warm": 1.0, "import": 20.0}
@@ -90,7 +91,7 @@ class _Host:
         params: list[Any] = [0] * len(verified.kernel.params)
         for argument, value in zip(entry.arguments, args, strict=True):
             params[argument.param] = value.reshape(-1).view(np.uint8) if isinstance(value, np.ndarray) else int(value)
-        kernel = self.device.prepare(verified, case.block, options=options or KernelOptions())
+        kernel = self.device.prepare(verified, case.block, options=options or CHECKED)
         launch = KernelLaunch(case.grid, case.block, fuel=_FUEL)
         runner = self.device.runner
 
@@ -128,8 +129,7 @@ def measure() -> tuple[list[Row], list[str]]:
             if case.numpy is None and not case.also:
                 rows.append(_row(f"{case.name} / PoCL", beside, _BARS["pocl"]))
             elif case.numpy is not None:
-                call = case.numpy
-                rows.append(_row(f"{case.name} / NumPy", compared(mine, lambda call=call, args=args: call(args)), _BARS["numpy"]))  # type: ignore[misc]
+                rows.append(_row(f"{case.name} / NumPy", compared(mine, partial(case.numpy, args)), _BARS["numpy"]))
             cells = [case.title, f"{beside.ours_ms:.3f}", f"{beside.other_ms:.3f}"]
             for what, (on, off) in _PAIRS.items():
                 ratio = compared(host.prepared(case, args, on), host.prepared(case, args, off), 1.0).ratio

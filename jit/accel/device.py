@@ -18,12 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from jit.kernels.cfamily import Form
-from jit.kernels.device import Dim3, KernelOptions
+from jit.kernels.device import CHECKED, Dim3, KernelOptions
 from wis.dtypes import DType
 from wis.kernel.verify import Barriers, VerifiedKernel
 
 __all__ = [
-    "Buffer", "Bytes", "Compiled", "Device", "Facts", "Matrix", "Request", "BUFFER_WORDS", "GRID_WORDS", "CHECKED", "OWN", "form_of",
+    "Buffer", "Bytes", "Compiled", "Device", "Facts", "Matrix", "Request", "BUFFER_WORDS", "GRID_WORDS", "OWN", "form_of",
 ]  # fmt: skip
 
 Bytes = npt.NDArray[np.uint8]
@@ -32,7 +32,6 @@ Buffer = Any
 
 BUFFER_WORDS: Final = 3
 GRID_WORDS: Final = 5
-CHECKED: Final = KernelOptions()
 OWN: Final = KernelOptions(check=False, meter=False, fuel=False)
 """For kernels that the engine made itself from verified programs: their indices are inside by construction, and the program was counted."""
 

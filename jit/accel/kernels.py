@@ -17,7 +17,7 @@ from jit.accel.foreign import BLOCKS_MAX
 from jit.accel.scratch import SCRATCH_BYTES_MAX
 from jit.errors import KernelRefused
 from jit.kernels.cfamily import Region, fresh_state, launch_words
-from jit.kernels.device import Bytes, Dim3, KernelLaunch, KernelOptions, KernelOutcome, PreparedKernel
+from jit.kernels.device import CHECKED, Bytes, Dim3, KernelLaunch, KernelOptions, KernelOutcome, PreparedKernel
 from wis.kernel.layout import shared_bytes
 from wis.kernel.limits import KERNEL_LIMITS
 from wis.kernel.model import Access, BufferParam
@@ -26,7 +26,6 @@ from wis.kernel.verify import VerifiedKernel
 
 __all__ = ["AccelKernels"]
 
-_DEFAULT: Final = KernelOptions()
 _ADDRESS_SHIFT: Final = 40
 
 
@@ -45,7 +44,7 @@ class AccelKernels:
         self._device = device
         self._prepared: dict[tuple[bytes, Dim3, int, KernelOptions], _Prepared] = {}
 
-    def prepare(self, verified: VerifiedKernel, block: Dim3, dynamic_bytes: int = 0, options: KernelOptions = _DEFAULT) -> PreparedKernel:
+    def prepare(self, verified: VerifiedKernel, block: Dim3, dynamic_bytes: int = 0, options: KernelOptions = CHECKED) -> PreparedKernel:
         key = verified.digest, block, dynamic_bytes, options
         if key not in self._prepared:
             _check(verified, block, dynamic_bytes)

@@ -12,7 +12,7 @@ from jit.engine import Number
 from jit.host.simt.compile import HostKernel, KernelCompiler
 from jit.host.simt.run import GridRunner, Region
 from jit.host.tables import Plan
-from jit.kernels.device import KernelLaunch, KernelOptions
+from jit.kernels.device import CHECKED, KernelLaunch
 from wis.kernel.report import describe_trap
 from wis.launches import kernel_call
 from wis.ops import Kind
@@ -20,8 +20,6 @@ from wis.program import BoundInstr, Operand
 from wis.verify import Verified
 
 __all__ = ["Foreign", "Launches", "Ran"]
-
-_OPTIONS = KernelOptions()
 
 
 @dataclass(slots=True)
@@ -51,7 +49,7 @@ class Foreign:
         """Raises KernelRefused."""
         wanted = {part.attrs for part in plan.parts if isinstance(part, BoundInstr) and part.op.kind is Kind.LAUNCH}
         kernels: dict[tuple[int, ...], HostKernel] = {
-            (number, x, y, z, dynamic): self._compiler.prepare(verified.kernels[number], (x, y, z), dynamic, _OPTIONS, foreign=True)
+            (number, x, y, z, dynamic): self._compiler.prepare(verified.kernels[number], (x, y, z), dynamic, CHECKED, foreign=True)
             for number, x, y, z, dynamic in wanted
         }
         return Launches(verified, kernels)

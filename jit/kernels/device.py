@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from wis.kernel.traps import Trap
 from wis.kernel.verify import VerifiedKernel
 
-__all__ = ["Dim3", "KernelOptions", "KernelLaunch", "KernelOutcome", "PreparedKernel", "KernelDevice", "KERNEL_DEVICES"]
+__all__ = ["Dim3", "CHECKED", "KernelOptions", "KernelLaunch", "KernelOutcome", "PreparedKernel", "KernelDevice", "KERNEL_DEVICES"]
 
 Dim3 = tuple[int, int, int]
 Bytes = npt.NDArray[np.uint8]
@@ -29,6 +29,10 @@ class KernelOptions:
     check: bool = True  # accesses outside of their memory load 0, store nothing, trap
     meter: bool = True  # count thread-instructions
     fuel: bool = True  # stop when they exceed the launch's fuel (needs meter)
+
+
+CHECKED: Final = KernelOptions()
+"""Everything on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,5 +113,5 @@ def _cuda() -> KernelDevice:
     return CudaKernels()
 
 
-KERNEL_DEVICES: Final[dict[str, Callable[[], Any]]] = {"reference": _reference, "host": _host, "opencl": _opencl, "cuda": _cuda}
+KERNEL_DEVICES: Final[dict[str, Callable[[], KernelDevice]]] = {"reference": _reference, "host": _host, "opencl": _opencl, "cuda": _cuda}
 """Makers of kernel devices by back end; raise jit.errors.ToolchainError when the machine lacks what they need."""

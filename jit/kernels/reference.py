@@ -8,17 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Final
 
 from jit.errors import KernelRefused
-from jit.kernels.device import Bytes, Dim3, KernelLaunch, KernelOptions, KernelOutcome, PreparedKernel
+from jit.kernels.device import CHECKED, Bytes, Dim3, KernelLaunch, KernelOptions, KernelOutcome, PreparedKernel
 from wis.kernel import interpret
 from wis.kernel.verify import VerifiedKernel
 
 __all__ = ["ReferenceKernels"]
-
-
-_DEFAULT: Final = KernelOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +25,7 @@ class _Prepared:
 class ReferenceKernels:
     """A KernelDevice that compiles nothing: every run checks, counts and takes fuel, whatever the options say."""
 
-    def prepare(self, verified: VerifiedKernel, block: Dim3, dynamic_bytes: int = 0, options: KernelOptions = _DEFAULT) -> PreparedKernel:
+    def prepare(self, verified: VerifiedKernel, block: Dim3, dynamic_bytes: int = 0, options: KernelOptions = CHECKED) -> PreparedKernel:
         if min(block) < 1 or prod(block) > verified.kernel.threads_max:
             raise KernelRefused(f"blocks of {block[0]} x {block[1]} x {block[2]} threads, accepted are 1 to {verified.kernel.threads_max}")
         if dynamic_bytes and not verified.kernel.dynamic:

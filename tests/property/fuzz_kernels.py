@@ -124,14 +124,15 @@ def judge(kind: str, data: bytes) -> str:
 
 def run_guarded(verified: VerifiedKernel) -> None:
     """Two blocks of an accepted kernel, under a little fuel."""
-    whole, params = [], []
+    whole: list[Any] = []
+    params: list[Any] = []
     for number, param in enumerate(verified.kernel.params):
         if isinstance(param, BufferParam):
             guarded = np.full(256 + 2 * _GUARD, 0xA5, np.uint8)
             whole.append(guarded)
             params.append(guarded[_GUARD:-_GUARD])
         else:
-            params.append(number)  # type: ignore[arg-type]
+            params.append(number)
     threads = min(verified.kernel.threads_max, 40)
     launch(verified, Launch((2, 1, 1), (threads, 1, 1), dynamic_bytes=8 * verified.kernel.dynamic), params, fuel=_FUEL)
     for guarded in whole:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from jit.kernels.cfamily import C99, Region, Source, emit, fresh_state, launch_words
-from jit.kernels.device import Bytes, Dim3, KernelLaunch, KernelOptions, KernelOutcome, PreparedKernel
+from jit.kernels.device import CHECKED, Bytes, Dim3, KernelLaunch, KernelOptions, KernelOutcome, PreparedKernel
 from wis.kernel.traps import trap_of
 from wis.kernel.verify import VerifiedKernel
 
@@ -40,13 +40,7 @@ class CompiledC:
     def __init__(self, folder: Path, flags: Sequence[str] = ("-O1",)) -> None:
         self._folder, self._flags = folder, flags
 
-    def prepare(
-        self,
-        verified: VerifiedKernel,
-        block: Dim3,
-        dynamic_bytes: int = 0,
-        options: KernelOptions = KernelOptions(),  # noqa: B008
-    ) -> PreparedKernel:
+    def prepare(self, verified: VerifiedKernel, block: Dim3, dynamic_bytes: int = 0, options: KernelOptions = CHECKED) -> PreparedKernel:
         source = emit(verified, C99, block, options, dynamic_bytes=dynamic_bytes)
         text, library = self._folder / f"{source.entry}.c", self._folder / f"{source.entry}.so"
         text.write_text(source.text)

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from jit.kernels.device import KernelDevice, KernelLaunch, KernelOptions, KernelOutcome
+from jit.kernels.device import CHECKED, KernelDevice, KernelLaunch, KernelOptions, KernelOutcome
 from tests.support.wis_kernels import Bytes, Case
 from wis.kernel.verify import VerifiedKernel
 
@@ -32,7 +32,7 @@ def run_case(
     case: Case,
     cuts: Sequence[int] | None = None,
     fuel: int | None = None,
-    options: KernelOptions = KernelOptions(),  # noqa: B008
+    options: KernelOptions = CHECKED,
 ) -> Run:
     """Run the whole grid, or the pieces between ``cuts`` (block numbers, the first 0, the last the grid's) one after the other."""
     params = [p.copy() if isinstance(p, np.ndarray) else p for p in case.params]

@@ -9,7 +9,7 @@ May live here: these analyses. May not: code.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -180,9 +180,8 @@ def judged(kernel: Kernel) -> bool:
     return any(isinstance(block.end, Sync) and (block.end.count >= 0 or block.end.barrier) for block in kernel.blocks)
 
 
-def _arrive_any(everywhere: int, candidates: int, arrive: object) -> None:
+def _arrive_any(everywhere: int, candidates: int, arrive: Callable[[int, int], None]) -> None:
     """Any of the candidates may be the next block: what is there and has a greater number stays pending."""
-    assert callable(arrive)
     for c in bits_of(candidates):
         arrive(c, everywhere & ~((2 << c) - 1))
 

@@ -98,12 +98,10 @@ class Control:
         elif isinstance(end, Sync):
             self._arrive(end)
             self._go(b, end.target)
-        elif splits(end, self.analysis.facts):
-            self._split(b, end)  # type: ignore[arg-type]  # only these split
-        elif len(targets) == 1:
-            self._go(b, targets[0])
+        elif isinstance(end, Cbr | Switch) and len(targets) > 1:
+            (self._split if splits(end, self.analysis.facts) else self._choose)(b, end)
         else:
-            self._choose(b, end)  # type: ignore[arg-type]  # the others have one target
+            self._go(b, targets[0])
 
     def _arrive(self, end: Bar | Sync) -> None:
         """Count who arrives at a barrier, where that matters, and keep the count that they give."""

@@ -20,12 +20,11 @@ from jit.host.simt.compile import HostKernel, KernelCompiler
 from jit.host.simt.run import GridRunner, Region
 from jit.host.toolchain import Toolchain
 from jit.host.walker import Walker
-from jit.kernels.device import Bytes, Dim3, KernelLaunch, KernelOptions, KernelOutcome, PreparedKernel
+from jit.kernels.device import CHECKED, Bytes, Dim3, KernelLaunch, KernelOptions, KernelOutcome, PreparedKernel
 from wis.kernel.verify import VerifiedKernel
 
 __all__ = ["HostKernels"]
 
-_DEFAULT: Final = KernelOptions()
 _ADDRESS_SHIFT: Final = 40
 
 
@@ -39,7 +38,7 @@ class HostKernels:
         self.runner = GridRunner(self._walker)
         self._lock = threading.Lock()
 
-    def prepare(self, verified: VerifiedKernel, block: Dim3, dynamic_bytes: int = 0, options: KernelOptions = _DEFAULT) -> HostKernel:
+    def prepare(self, verified: VerifiedKernel, block: Dim3, dynamic_bytes: int = 0, options: KernelOptions = CHECKED) -> HostKernel:
         return self._compiler.prepare(verified, block, dynamic_bytes, options, foreign=False)
 
     def run(

@@ -15,7 +15,7 @@ from jit.kernels.cfamily.regions import Regions
 from jit.kernels.cfamily.stopping import Refuges
 from jit.kernels.cfamily.thread_form import ThreadForm
 from jit.kernels.cfamily.warp import asks_lanes
-from jit.kernels.device import Dim3, KernelOptions
+from jit.kernels.device import CHECKED, Dim3, KernelOptions
 from wis.kernel.uniformity import warp_uniformity
 from wis.kernel.verify import Barriers, VerifiedKernel
 
@@ -28,7 +28,7 @@ def emit(
     verified: VerifiedKernel,
     language: Language,
     block: Dim3,
-    options: KernelOptions = KernelOptions(),  # noqa: B008  # a frozen value
+    options: KernelOptions = CHECKED,
     form: Form | None = None,
     dynamic_bytes: int = 0,
 ) -> Source:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from tests.adversarial.attack import CANARY_HANDLE, HANDLE, Completes, Refused, Shot, Traps, address, attack, cuda, launch, wisk
 from tests.adversarial.attacks.bounds import holds, words, zeros
+from tests.conformance.kernels.binding import Bound
 from wis.errors import VerifyError
 from wis.kernel.model import LOCAL_BASE, SHARED_BASE, TrapKind
 
@@ -38,15 +40,15 @@ block 2
 """
 
 
-def peek(forged: Sequence[int], access: str = "store(arena i32) r1, r5", more: str = "", new: int = 0x0BADF00D, **given: object) -> Shot:
+def peek(forged: Sequence[int], access: str = "store(arena i32) r1, r5", more: str = "", new: int = 0x0BADF00D, **given: Any) -> Shot:
     """Thread 0 takes its address from p0, pokes it, and shows what it reads there in p1[2]."""
     text = _PEEK.format(access=access, more=more, new=new)
-    return wisk(text, [np.array(forged, np.uint64).view(np.int64), words(8)], launch(block=1), **given)  # type: ignore[arg-type]
+    return wisk(text, [np.array(forged, np.uint64).view(np.int64), words(8)], launch(block=1), **given)
 
 
-def unread(bound: object) -> None:
+def unread(bound: Bound) -> None:
     """What was read was zero, and nothing else changed."""
-    holds(1, [1, 2, 0, 4, 5, 6, 7, 8])(bound)  # type: ignore[arg-type]
+    holds(1, [1, 2, 0, 4, 5, 6, 7, 8])(bound)
 
 
 def forged(*what: int) -> Shot:

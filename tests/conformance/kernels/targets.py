@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from jit.kernels.cfamily import CUDA, emit
-from jit.kernels.device import KernelOptions
+from jit.kernels.device import CHECKED
 from tests.conformance.kernels.binding import build
 from tests.golden.cuda.case import Case
 from wooly.errors import CompileError
@@ -24,7 +24,7 @@ def source_fault(case: Case, target: str) -> str:
 
 def emitted_fault(case: Case, target: str) -> str:
     """Why what we emit does not compile; empty when it does."""
-    source = emit(build(case).verified, CUDA, case.block, KernelOptions(), dynamic_bytes=case.shared)
+    source = emit(build(case).verified, CUDA, case.block, CHECKED, dynamic_bytes=case.shared)
     return _compiled(source.text, ("--fmad=false", f"-arch={target}"))
 
 

@@ -204,7 +204,9 @@ def test_a_struct_indexed_at_run_time_is_copied() -> None:
     given: list[Any] = [0] * len(entry.kernel.params)
     data = np.array([5, 6, 7], np.uint32).tobytes()
     for field in entry.arguments[0].fields:
-        size = 8 if entry.kernel.params[field.param].reg_type == RegType.I64 else 4  # type: ignore[union-attr]
+        param = entry.kernel.params[field.param]
+        assert isinstance(param, ScalarParam)
+        size = 8 if param.reg_type == RegType.I64 else 4
         given[field.param] = int.from_bytes(data[field.offset : field.offset + size], "little")
     given[entry.arguments[1].param] = np.zeros(3, np.uint32)
     after, trap = run(kernel_of(text), given, block=3)

@@ -6,7 +6,7 @@ import pytest
 
 from jit.errors import KernelRefused
 from jit.host.simt.function import kernel_text
-from jit.kernels.device import KernelOptions
+from jit.kernels.device import CHECKED
 from wis.kernel.text import parse_kernel
 from wis.kernel.verify import verify_kernel
 
@@ -21,4 +21,4 @@ def test_a_kernel_that_becomes_too_much_code_is_refused() -> None:
         "block 1001\n  ret\n",
     ]
     with pytest.raises(KernelRefused, match="too much code"):
-        kernel_text(verify_kernel(parse_kernel("\n".join(lines))), "f", (64, 1, 1), 0, KernelOptions())
+        kernel_text(verify_kernel(parse_kernel("\n".join(lines))), "f", (64, 1, 1), 0, CHECKED)

@@ -286,10 +286,12 @@ class Lowering:
 
     # -- blocks ----------------------------------------------------------------------------------------------------------------------
 
-    def end(self, kind: str, targets: list[int], **rest: list[int] | tuple[int, ...]) -> None:
+    def end(
+        self, kind: str, targets: list[int], ins: list[int] | None = None, outs: list[int] | None = None, extra: tuple[int, ...] = ()
+    ) -> None:
         """End the block; what follows without a label is not reached."""
         if self.current.end is None:
-            self.current.end = End(kind, targets, ptx=self.line, **rest)  # type: ignore[arg-type]
+            self.current.end = End(kind, targets, ins, outs, extra, self.line)
         self.current = self.code.parts[self.code.part()]
 
     def start(self, number: int) -> None:

@@ -15,7 +15,10 @@ def integer_all(rng: Rng) -> Given:
     u = x.view(np.uint32)
     start, ustart = np.array([5, 5, 2**31 - 1, -(2**31), -1, 0, 9], np.int32), np.array([2**32 - 1, 0, 2, 4, 1], np.uint32)
     total = int(x.astype(np.int64).sum())
-    wrap = lambda v: (v + 2**31) % 2**32 - 2**31  # noqa: E731
+
+    def wrap(v: int) -> int:
+        return (v + 2**31) % 2**32 - 2**31
+
     signed = [
         wrap(5 + total),
         wrap(5 - total),

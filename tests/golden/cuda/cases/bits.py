@@ -19,6 +19,20 @@ def u32(rows: list[list[int]]) -> Array:
     return np.array([[v & _M32 for v in row] for row in rows], np.uint32)
 
 
+def _lead(bits: str) -> int:
+    """Zeros before the first one."""
+    return len(bits) - len(bits.lstrip("0"))
+
+
+def _first(bits: str) -> int:
+    """Place of the lowest one, from 1; 0 when there is none."""
+    return bits[::-1].find("1") + 1
+
+
+def _clamp(w: int) -> int:
+    return max(-(2**31), min(2**31 - 1, w))
+
+
 @case("bits/counts", grid=2, block=64)
 def counts(rng: Rng) -> Given:
     v = integers(rng, np.uint64, 100) >> integers(rng, np.uint64, 100, low=0, high=64)
@@ -27,10 +41,9 @@ def counts(rng: Rng) -> Given:
     for x in v.tolist():
         lo = x & _M32
         text, low_text = f"{x:064b}", f"{lo:032b}"
-        lead = lambda t: len(t) - len(t.lstrip("0"))  # noqa: E731
-        first = lambda t: t[::-1].find("1") + 1  # noqa: E731
         brev, brevll = int(low_text[::-1], 2), int(text[::-1], 2)
-        rows.append([low_text.count("1"), text.count("1"), lead(low_text), lead(text), first(low_text), first(text), brev, brevll >> 32])
+        found = [low_text.count("1"), text.count("1"), _lead(low_text), _lead(text), _first(low_text), _first(text)]
+        rows.append([*found, brev, brevll >> 32])
         turned.append(brevll)
     answer = u32(rows).view(np.int32)
     return Given((v, np.zeros_like(answer), np.zeros(100, np.uint64), np.int32(100)), {1: answer, 2: np.array(turned, np.uint64)})
@@ -122,9 +135,8 @@ def saturating(rng: Rng) -> Given:
     rows = []
     for x, y in zip(a.tolist(), b.tolist(), strict=True):
         u, v = x & _M32, y & _M32
-        clamp = lambda w: max(-(2**31), min(2**31 - 1, w))  # noqa: E731
         averages = [(x + y) >> 1, (x + y + 1) >> 1]
         products = [signed(x, 24) * signed(y, 24), (u & 0xFFFFFF) * (v & 0xFFFFFF)]
-        rows.append([abs(x - y) + 5, abs(u - v) + 7, *averages, clamp(x + y), clamp(x - y), *products])
+        rows.append([abs(x - y) + 5, abs(u - v) + 7, *averages, _clamp(x + y), _clamp(x - y), *products])
     answer = u32(rows).view(np.int32)
     return Given((a, b, np.zeros_like(answer), np.int32(100)), {2: answer})

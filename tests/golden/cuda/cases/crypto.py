@@ -58,7 +58,10 @@ def _times(a: int, b: int) -> int:
 
 def _box() -> list[int]:
     inverse = [next((w for w in range(256) if _times(v, w) == 1), 0) for v in range(256)]
-    turned = lambda v, k: (v << k | v >> 8 - k) & 255  # noqa: E731
+
+    def turned(v: int, k: int) -> int:
+        return (v << k | v >> 8 - k) & 255
+
     return [v ^ turned(v, 1) ^ turned(v, 2) ^ turned(v, 3) ^ turned(v, 4) ^ 0x63 for v in inverse]
 
 
@@ -97,7 +100,9 @@ def byte_rounds(rng: Rng) -> Given:
 
 def _siphash(data: bytes, k0: int, k1: int) -> int:
     v = [k0 ^ 0x736F6D6570736575, k1 ^ 0x646F72616E646F6D, k0 ^ 0x6C7967656E657261, k1 ^ 0x7465646279746573]
-    left = lambda x, n: (x << n | x >> 64 - n) & _M64  # noqa: E731
+
+    def left(x: int, n: int) -> int:
+        return (x << n | x >> 64 - n) & _M64
 
     def rounds(count: int) -> None:
         for _ in range(count):

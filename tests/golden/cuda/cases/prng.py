@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from tests.golden.cuda.case import Given, case
@@ -57,12 +59,16 @@ def lcg_jump(rng: Rng) -> Given:
     return Given((np.uint64(42), np.zeros(n, np.uint32), np.int32(7), np.int32(n)), {1: np.array(answer, np.uint32)})
 
 
+def _congruential(increment: int, state: int) -> int:
+    return state * 6364136223846793005 + increment & _M64
+
+
 @case("prng/pcg32", grid=2, block=64)
 def pcg32(rng: Rng) -> Given:
     n, draws, seed = 90, 6, 0x853C49E6748FEA9B
     answer = np.zeros((n, draws), np.float32)
     for i in range(n):
-        step = lambda s, inc=2 * i + 1: s * 6364136223846793005 + inc & _M64  # noqa: E731
+        step = partial(_congruential, 2 * i + 1)
         state = step(step(0) + seed & _M64)
         for k in range(draws):
             word = (state >> 18 ^ state) >> 27 & _M32
