@@ -63,6 +63,7 @@ fuzz: $(STAMP).dev ## hostile bytes against decoder and verifier, back ends agai
 	$(BIN)/python -m tests.property.fuzz_torch --seconds 300
 	$(BIN)/python -m tests.property.fuzz_kernels --seconds 1500 --inputs 1000000
 	$(BIN)/python -m tests.property.fuzz_kernels --seconds 300 --backends host
+	$(BIN)/python -m pytest -q -n 2 --hypothesis-profile=search tests/property tests/unit
 
 test-torch: ## the model tests on another torch: make test-torch VERSION=2.15.0
 	test -n "$(VERSION)"

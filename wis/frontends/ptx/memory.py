@@ -290,8 +290,10 @@ def _atom(low: Lowering, ins: Instruction) -> None:
     _atomic(low, ins, ins.args[0], ins.args[1], ins.args[2:])
 
 
-@form("red", _ATOMIC_MODS + " async", (2, 3), effect=True)
+@form("red", _ATOMIC_MODS + " async", (2, 4), effect=True)
 def _red(low: Lowering, ins: Instruction) -> None:
+    if {"exch", "cas"} & set(ins.mods):
+        raise low.fail(f"{ins.text} is not supported: it is atom that has these")
     _atomic(low, ins, None, ins.args[0], ins.args[1:])
 
 
@@ -300,12 +302,15 @@ def _atomic(low: Lowering, ins: Instruction, target: Operand | None, where: Oper
     function = next((_ATOMICS[m] for m in mods if m in _ATOMICS), None)
     if function is None or "async" in mods or space_of(mods) is Space.CONST:
         raise low.fail(f"{ins.text} is not supported")
+    wanted = 2 if function is Atomic.CAS else 1
+    if not wanted <= len(given) <= wanted + 1:  # one more may be a cache policy, which changes no result
+        raise low.fail(f"{ins.text} takes {wanted} values, not {len(given)}")
     ordered = bool({"acquire", "release", "acq_rel"} & set(mods))
     if ordered and "acquire" not in mods:
         _fence(low, mods)
     base, offset = address(low, where)
     targets = _items(low, target, mods) if target is not None else None
-    values = [_items(low, arg, mods) for arg in given[: 2 if function is Atomic.CAS else 1]]
+    values = [_items(low, arg, mods) for arg in given[:wanted]]
     type_ = mods[-1]
     for k in range(len(values[0])):
         operands = [value[k] for value in values]

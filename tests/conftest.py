@@ -1,0 +1,13 @@
+"""What holds for every test.
+
+Property tests try the same examples on every machine, so that a change is judged by itself and not by the luck of a draw. The search for
+new examples is a run of its own: `make fuzz` runs them with `--hypothesis-profile=search`, and what it finds becomes a test.
+"""
+
+from __future__ import annotations
+
+from hypothesis import settings
+
+settings.register_profile("fixed", derandomize=True, database=None)
+settings.register_profile("search", derandomize=False, print_blob=True)
+settings.load_profile("fixed")
