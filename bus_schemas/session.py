@@ -45,7 +45,10 @@ class NodeInfo(msgspec.Struct, frozen=True):
 
 
 class OpenSession(msgspec.Struct, frozen=True):
-    """A client asks a node for a session. ``task``: the controller's task id, or empty. ``vram_bytes`` 0: no quota but the device."""
+    """A client asks a node for a session. ``task``: the controller's task id, or empty. ``vram_bytes`` 0: no quota but the device.
+    ``weight``: its part of core time beside others of its priority. ``sla_ms_p99``: the latency that 99 of 100 of its batches shall have
+    (P0 only), 0: none. ``pace_percent``: the most of the device's core time it may take, 0: no bound. ``vram_wait_ms``: how long a batch
+    may wait for memory that others hold before it fails, 0: not at all."""
 
     session: str
     tenant: str
@@ -58,6 +61,10 @@ class OpenSession(msgspec.Struct, frozen=True):
     swap: bool = True
     client_version: str = ""
     title: str = ""
+    weight: int = 100
+    sla_ms_p99: int = 0
+    pace_percent: int = 0
+    vram_wait_ms: int = 60_000
 
 
 class SessionOpened(msgspec.Struct, frozen=True):

@@ -10,13 +10,15 @@ from typing import Final
 
 __all__ = [
     "EVENTS_STREAM", "EVENTS_ALL", "TELEMETRY_STREAM", "TELEMETRY_ALL", "DISCOVER", "token", "batch_stream", "batch_subject", "batch_all",
-    "node_request", "session_done", "event_subject", "telemetry_subject",
+    "node_request", "session_done", "event_subject", "telemetry_subject", "JOURNAL_STREAM", "JOURNAL_ALL", "journal_subject",
 ]  # fmt: skip
 
 EVENTS_STREAM: Final = "WOOLY_EVENTS"
 EVENTS_ALL: Final = "wooly.evt.>"
 TELEMETRY_STREAM: Final = "WOOLY_TELEMETRY"
 TELEMETRY_ALL: Final = "wooly.telemetry.>"
+JOURNAL_STREAM: Final = "WOOLY_JOURNAL"
+JOURNAL_ALL: Final = "wooly.journal.>"
 DISCOVER: Final = "wooly.discover"
 """Core request; every node answers with a NodeInfo."""
 
@@ -56,6 +58,11 @@ def session_done(session: str) -> str:
 def event_subject(area: str, entity: str) -> str:
     """Subject of a fact: area is ``node``, ``session``, ``usage``, ``task``, ``placement`` or ``config``; entity its id."""
     return f"wooly.evt.{token(area)}.{token(entity)}"
+
+
+def journal_subject(node: str, gpu: int, lane: str) -> str:
+    """Subject of the journal of one core (bus_schemas.journal) of one device."""
+    return f"wooly.journal.{token(node)}.{gpu}.{token(lane)}"
 
 
 def telemetry_subject(node: str, gpu: int) -> str:

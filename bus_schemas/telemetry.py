@@ -14,12 +14,30 @@ __all__ = ["RunningSession", "Telemetry", "encode_telemetry", "decode_telemetry"
 
 
 class RunningSession(msgspec.Struct, array_like=True, frozen=True):
-    """A session open on the device. ``task``: the controller's task id, or empty."""
+    """A session open on the device. ``task``: the controller's task id, or empty. Of the window: ``core_ns`` used, ``waits`` (batches
+    launched), ``wait_ns`` (sum over them of arrival to first launch), ``wait_max_ns``, ``slices`` and ``slice_ns`` (their wall time),
+    ``behind_ns`` (time in which a batch of it was ready while another session's ran: interference). Of now: ``allocated_bytes`` (all it
+    allocated), of them ``swapped_bytes`` elsewhere and ``shared_bytes`` held together with others. ``state``: running, ready, idle, paced,
+    awaits memory, closing."""
 
     session: str
     task: str
     priority: int
     resident_bytes: int
+    tenant: str = ""
+    title: str = ""
+    weight: int = 100
+    core_ns: int = 0
+    waits: int = 0
+    wait_ns: int = 0
+    wait_max_ns: int = 0
+    slices: int = 0
+    slice_ns: int = 0
+    behind_ns: int = 0
+    allocated_bytes: int = 0
+    swapped_bytes: int = 0
+    shared_bytes: int = 0
+    state: str = ""
 
 
 class Telemetry(msgspec.Struct, array_like=True, frozen=True, tag="telemetry.v1"):
@@ -41,6 +59,10 @@ class Telemetry(msgspec.Struct, array_like=True, frozen=True, tag="telemetry.v1"
     vram_reserved_bytes: int = 0
     vram_swapped_bytes: int = 0
     running: tuple[RunningSession, ...] = ()
+    cores: int = 0
+    vram_shared_bytes: int = 0
+    vram_saved_bytes: int = 0
+    """What sharing saves: the sum over holders of shared memory, less that memory once."""
 
 
 _encoder: Final = msgspec.msgpack.Encoder()

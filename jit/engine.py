@@ -16,7 +16,22 @@ from typing import Final, Protocol
 from jit.errors import UnknownBackend
 from wis.verify import Verified
 
-__all__ = ["EngineInfo", "Launch", "Prepared", "Space", "Engine", "EngineConfig", "BACKENDS", "create_engine", "Number", "FUEL"]
+__all__ = [
+    "EngineInfo",
+    "Launch",
+    "Stop",
+    "MemoryUse",
+    "Prepared",
+    "Run",
+    "Shared",
+    "Space",
+    "Engine",
+    "EngineConfig",
+    "BACKENDS",
+    "create_engine",
+    "Number",
+    "FUEL",
+]
 
 Number = int | float | complex
 FUEL: Final[dict[str, int]] = {"reference": 1 << 33, "host": 1 << 38, "opencl": 1 << 40, "cuda": 1 << 46}
@@ -34,12 +49,32 @@ class EngineInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """Of one engine, in bytes. ``used``: asked for and not freed, a shared block once; ``footprint``: what the device's memory gives for
+    that (rounding and holes between blocks included); ``idle``: put aside for the sessions that freed it."""
+
+    capacity_bytes: int
+    used_bytes: int
+    footprint_bytes: int
+    idle_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A word (u64 at ``address``, which another process may write): a run stops soon once it is ``value`` or more."""
+
+    address: int
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
-    """The account of one run, times on the monotonic clock in ns.
+    """The account of one run, or of one piece of it, times on the monotonic clock in ns.
 
     ``core_ns`` is wall time x cores occupied, phase by phase; ``cores`` the most that took part at once. ``instructions`` is the exact
     element- and thread-instruction count, equal on every backend. ``trap`` says which index was out of range, or is None;
-    ``out_of_fuel`` which kernel executed more than a launch may (then nothing after it ran), or is None.
+    ``out_of_fuel`` which kernel executed more than a launch may (then nothing after it ran), or is None. ``stopped``: the run is not
+    over; instructions, trap and out_of_fuel are told by its last piece, for all of it.
     """
 
     start_ns: int
@@ -49,6 +84,7 @@ class Launch:
     instructions: int
     trap: str | None
     out_of_fuel: str | None = None
+    stopped: bool = False
 
 
 class Prepared(Protocol):
@@ -69,13 +105,54 @@ class Prepared(Protocol):
         """Memory that a run needs for TEMP buffers, beside the buffers it names."""
         ...
 
+    @property
+    def writes(self) -> frozenset[int]:
+        """Positions in ``keys`` of the EXTERNAL buffers that a run may write."""
+        ...
+
+
+class Run(Protocol):
+    """A program under way in a space. Between two calls of ``go`` other runs may use the device, and buffers may move or be parked (they
+    are back before the next call). What it computes, counts and traps does not depend on where it was stopped."""
+
+    @property
+    def over(self) -> bool:
+        """Nothing is left to do."""
+        ...
+
+    def go(self, limit_ns: int = 0, stop: Stop | None = None) -> Launch:
+        """Run on: to the end, or until about ``limit_ns`` have passed (0: no limit), or ``stop`` says so, or Engine.interrupt is called.
+        Every call makes some progress unless ``stop`` says so at its beginning."""
+        ...
+
+    def drop(self) -> None:
+        """Give up what is left. Safe to call twice, and when it is over."""
+        ...
+
+
+class Shared(Protocol):
+    """A read-only block that several buffers, also of several spaces, stand on; freed with the last of them."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    @property
+    def holders(self) -> int:
+        """How many buffers stand on it."""
+        ...
+
 
 class Space(Protocol):
     """One session's memory. Keys are the session's own handles. Every method raises BadBuffer for an unknown key or a range outside."""
 
     @property
     def resident_bytes(self) -> int:
-        """Sum of the sizes of the live buffers."""
+        """Sum of the sizes of the live buffers that are on the device, shared ones included in full."""
+        ...
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of these, the ones on shared blocks."""
         ...
 
     @property
@@ -107,12 +184,39 @@ class Space(Protocol):
         """Size of a buffer in bytes."""
         ...
 
-    def run(self, prepared: Prepared, scalars: Sequence[Number], keys: Sequence[int]) -> Launch:
-        """Run a program: ``keys`` names one buffer per EXTERNAL and CREATED buffer in program order.
+    def park(self, key: int) -> None:
+        """Give the device memory of a buffer back; read its bytes before. Until ``unpark`` only ``size`` and ``free`` take the key. Not
+        for shared buffers."""
+        ...
 
-        EXTERNAL ones must exist and be large enough (BadBuffer); CREATED ones must not, and are allocated (OutOfMemory: nothing ran,
-        no buffer was allocated). Raises Interrupted when ``Engine.interrupt`` was called meanwhile.
+    def unpark(self, key: int) -> None:
+        """Device memory for a parked buffer again (OutOfMemory: it stays parked); its bytes are undefined until they are written."""
+        ...
+
+    def share(self, key: int) -> Shared:
+        """Make the buffer's block a shared one (or find that it is)."""
+        ...
+
+    def attach(self, key: int, shared: Shared) -> None:
+        """A new buffer on a shared block: no bytes move, no memory is taken. Raises BadBuffer when the key exists."""
+        ...
+
+    def unshare(self, key: int) -> None:
+        """A block of its own for a shared buffer, with the same bytes (OutOfMemory: nothing changed). ``write`` and runs that write do so by
+        themselves."""
+        ...
+
+    def begin(self, prepared: Prepared, scalars: Sequence[Number], keys: Sequence[int]) -> Run:
+        """A run of a program: ``keys`` names one buffer per EXTERNAL and CREATED buffer in program order.
+
+        EXTERNAL ones must exist and be large enough (BadBuffer); CREATED ones must not, and are allocated; shared ones that the program
+        writes get blocks of their own (OutOfMemory: no buffer was allocated or changed). One run of a space at a time: the one before
+        must be over or dropped.
         """
+        ...
+
+    def run(self, prepared: Prepared, scalars: Sequence[Number], keys: Sequence[int]) -> Launch:
+        """``begin``, and ``go`` to the end. Raises Interrupted when ``Engine.interrupt`` was called meanwhile."""
         ...
 
     def close(self) -> None:
@@ -125,6 +229,9 @@ class Engine(Protocol):
 
     @property
     def info(self) -> EngineInfo: ...
+
+    @property
+    def memory(self) -> MemoryUse: ...
 
     def open_space(self) -> Space:
         """A new, empty space."""

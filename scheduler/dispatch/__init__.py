@@ -8,7 +8,7 @@
 """
 
 from scheduler.dispatch.core import Dispatch, chain
-from scheduler.dispatch.decisions import Decision, Drop, Launch, Park, Refuse, Release
+from scheduler.dispatch.decisions import Decision, Drop, Launch, Park, Preempt, Refuse, Release
 from scheduler.dispatch.journal import Journal, Record, decode_journal, replay, verify
 from scheduler.dispatch.occupancy import Occupancy, percent
 from scheduler.dispatch.state import DispatchState
@@ -16,11 +16,14 @@ from scheduler.dispatch.stimuli import (
     FAULT,
     OK,
     PRIORITIES,
+    WEIGHT_DEFAULT,
     BatchArrived,
     ConfigChanged,
     DispatchConfig,
     LaunchFinished,
     LaunchReturned,
+    LaunchStopped,
+    MemoryReady,
     SessionClosed,
     SessionOpened,
     Stimulus,
@@ -29,7 +32,8 @@ from scheduler.dispatch.stimuli import (
 
 __all__ = [
     "Dispatch", "DispatchState", "DispatchConfig", "chain", "Occupancy", "percent", "PRIORITIES", "OK", "FAULT",
-    "Stimulus", "SessionOpened", "SessionClosed", "BatchArrived", "LaunchFinished", "LaunchReturned", "ConfigChanged", "Tick",
-    "Decision", "Launch", "Park", "Drop", "Refuse", "Release",
+    "Stimulus", "SessionOpened", "SessionClosed", "BatchArrived", "LaunchFinished", "LaunchStopped", "LaunchReturned", "MemoryReady",
+    "ConfigChanged", "Tick", "WEIGHT_DEFAULT",
+    "Decision", "Launch", "Preempt", "Park", "Drop", "Refuse", "Release",
     "Journal", "Record", "decode_journal", "replay", "verify",
 ]  # fmt: skip

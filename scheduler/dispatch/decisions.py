@@ -10,7 +10,7 @@ __all__ = [
     "ALREADY_RUN", "ALREADY_WAITING", "AFTER_LAST", "SESSION_OVER", "EPOCH_STALE", "DROP_REASONS",
     "SESSION_UNKNOWN", "SESSION_EXISTS", "SESSION_CLOSING", "SESSION_FAULTED", "PRIORITY_INVALID", "SEQ_INVALID", "EPOCH_UNKNOWN",
     "PARKED_BATCHES_FULL", "PARKED_BYTES_FULL", "REFUSE_REASONS",
-    "Launch", "Park", "Drop", "Refuse", "Release", "Decision",
+    "Launch", "Preempt", "Park", "Drop", "Refuse", "Release", "Decision",
 ]  # fmt: skip
 
 # Why a batch is dropped: nothing is wrong with the session, nobody needs to hear of it.
@@ -46,7 +46,17 @@ REFUSE_REASONS: Final = frozenset(
 
 
 class Launch(msgspec.Struct, array_like=True, frozen=True, tag="launch.v1"):
-    """Hand this batch to the executor now."""
+    """Hand this batch, or what is left of it, to the executor now. ``limit_ns``: stop it after about that time, 0: let it run to its end.
+    ``slice``: counts the launches of this batch from 0."""
+
+    session: str
+    seq: int
+    limit_ns: int = 0
+    slice: int = 0
+
+
+class Preempt(msgspec.Struct, array_like=True, frozen=True, tag="preempt.v1"):
+    """Stop this launch as soon as it can be; it answers with LaunchStopped, or LaunchFinished when it was quicker."""
 
     session: str
     seq: int
@@ -81,4 +91,4 @@ class Release(msgspec.Struct, array_like=True, frozen=True, tag="release.v1"):
     session: str
 
 
-Decision = Launch | Park | Drop | Refuse | Release
+Decision = Launch | Preempt | Park | Drop | Refuse | Release

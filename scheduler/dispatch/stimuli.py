@@ -11,12 +11,14 @@ from typing import Final
 import msgspec
 
 __all__ = [
-    "PRIORITIES", "OK", "FAULT", "DispatchConfig", "SessionOpened", "SessionClosed", "BatchArrived", "LaunchFinished", "LaunchReturned",
-    "ConfigChanged", "Tick", "Stimulus",
+    "PRIORITIES", "OK", "FAULT", "WEIGHT_DEFAULT", "DispatchConfig", "SessionOpened", "SessionClosed", "BatchArrived", "LaunchFinished",
+    "LaunchStopped", "LaunchReturned", "MemoryReady", "ConfigChanged", "Tick", "Stimulus",
 ]  # fmt: skip
 
 PRIORITIES: Final = 5
 """P0 (highest) to P4."""
+
+WEIGHT_DEFAULT: Final = 100
 
 OK: Final = 0
 FAULT: Final = 1
@@ -45,7 +47,9 @@ class DispatchConfig(msgspec.Struct, array_like=True, frozen=True):
 
 class SessionOpened(msgspec.Struct, array_like=True, frozen=True, tag="session_opened.v1"):
     """A session may run here. ``next_seq``: the first batch it will execute (after a restart: the one after the last executed).
-    ``chain``: its launch digest so far (after a restart), else empty."""
+    ``chain``: its launch digest so far (after a restart), else empty. ``weight``: its part of the core time inside its level.
+    ``sla_ns``: the latency that 99 of 100 of its batches shall have, from arrival to the end of their launch; P0 only, 0: none.
+    ``pace_permille``: the most of the device's core time it may take, 0: no bound."""
 
     at_ns: int
     session: str
@@ -53,6 +57,9 @@ class SessionOpened(msgspec.Struct, array_like=True, frozen=True, tag="session_o
     priority: int
     next_seq: int = 0
     chain: bytes = b""
+    weight: int = WEIGHT_DEFAULT
+    sla_ns: int = 0
+    pace_permille: int = 0
 
 
 class SessionClosed(msgspec.Struct, array_like=True, frozen=True, tag="session_closed.v1"):
@@ -75,23 +82,45 @@ class BatchArrived(msgspec.Struct, array_like=True, frozen=True, tag="batch_arri
 
 
 class LaunchFinished(msgspec.Struct, array_like=True, frozen=True, tag="launch_finished.v1"):
-    """The executor is done with a launch. ``core_ns``: its measured cost. ``outcome``: OK or FAULT (the session is over)."""
+    """The executor is done with a launch. ``core_ns``: the measured cost of its last slice, which lasted ``wall_ns``. ``outcome``: OK or
+    FAULT (the session is over)."""
 
     at_ns: int
     session: str
     seq: int
     core_ns: int
     outcome: int = OK
+    wall_ns: int = 0
+
+
+class LaunchStopped(msgspec.Struct, array_like=True, frozen=True, tag="launch_stopped.v1"):
+    """A slice ended before its batch did: its limit was reached, or it was preempted. The batch waits to go on. ``wall_ns`` 0: it had not
+    begun."""
+
+    at_ns: int
+    session: str
+    seq: int
+    core_ns: int
+    wall_ns: int
 
 
 class LaunchReturned(msgspec.Struct, array_like=True, frozen=True, tag="launch_returned.v1"):
     """The executor gave a launch back unrun. ``resend``: it lacked a body, so the batch is forgotten and the session sends it again;
-    otherwise (it came behind such a one) the batch waits as before."""
+    otherwise (it came behind such a one) the batch waits as before. ``memory``: the memory it needs is not free; the session's batches
+    wait for a MemoryReady."""
 
     at_ns: int
     session: str
     seq: int
     resend: bool
+    memory: bool = False
+
+
+class MemoryReady(msgspec.Struct, array_like=True, frozen=True, tag="memory_ready.v1"):
+    """What the session's next batch needs may be had now: it may be launched again."""
+
+    at_ns: int
+    session: str
 
 
 class ConfigChanged(msgspec.Struct, array_like=True, frozen=True, tag="config_changed.v1"):
@@ -105,4 +134,6 @@ class Tick(msgspec.Struct, array_like=True, frozen=True, tag="tick.v1"):
     at_ns: int
 
 
-Stimulus = SessionOpened | SessionClosed | BatchArrived | LaunchFinished | LaunchReturned | ConfigChanged | Tick
+Stimulus = (
+    SessionOpened | SessionClosed | BatchArrived | LaunchFinished | LaunchStopped | LaunchReturned | MemoryReady | ConfigChanged | Tick
+)

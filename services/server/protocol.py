@@ -11,21 +11,28 @@ from typing import Final
 import msgspec
 
 __all__ = [
-    "PROTOCOL", "RAN", "FAULTED", "NEEDS", "BEHIND", "Attach", "OpenSpace", "CloseSpace", "Prepare", "Execute", "Recall", "Confirm",
-    "Shutdown",
-    "Command", "HeldSession", "Attached", "SpaceOpened", "SpaceClosed", "Prepared", "Executed", "Recalled", "Report", "frame", "Frames",
-    "decode_command", "decode_report",
+    "PROTOCOL", "RAN", "FAULTED", "NEEDS", "BEHIND", "STOPPED", "AWAITS", "Attach", "OpenSpace", "CloseSpace", "Prepare",
+    "Execute", "Expect",
+    "Recall", "Confirm", "Shutdown", "Command", "HeldSession", "Attached", "SpaceOpened", "SpaceClosed", "Prepared", "Executed", "MemoryFreed", "Journalled",
+    "Recalled", "Report", "STOP_WORDS", "frame", "Frames", "decode_command", "decode_report",
 ]  # fmt: skip
 
-PROTOCOL: Final = 1
+STOP_WORDS: Final = 8
+"""The stop page is a file of this many u64 (little-endian), mapped by both: the server writes into word p the serial up to which launches
+of priority p stop as soon as they can. Faster than any message: the code that runs a launch reads it."""
+
+PROTOCOL: Final = 2
 """Grows with every change of these messages: a server does not take over an executor of another version."""
 
 RAN: Final = 0
 FAULTED: Final = 1
 NEEDS: Final = 2
 BEHIND: Final = 3
+STOPPED: Final = 4
+AWAITS: Final = 5
 """Status of an Executed: it ran (or was refused without ending its session), it ended its session, it lacks bodies or chunks and had no
-effect, it came behind such a one and was not looked at."""
+effect, it came behind such a one and was not looked at, it was stopped before its end (or before its beginning) and goes on with the next
+Execute of its seq, the memory it needs is not free (a MemoryFreed will come) and it had no effect."""
 
 
 class Attach(msgspec.Struct, array_like=True, frozen=True, tag="attach"):
@@ -33,12 +40,17 @@ class Attach(msgspec.Struct, array_like=True, frozen=True, tag="attach"):
 
 
 class OpenSpace(msgspec.Struct, array_like=True, frozen=True, tag="open"):
-    """``record``: the server's own notes about the session, given back when a server attaches."""
+    """``record``: the server's own notes about the session, given back when a server attaches. ``domain``: whose content it may share
+    (empty: it did not opt in). ``wait_ms``: how long a batch may wait for memory before it is refused, 0: not at all."""
 
     session: str
     token: str
     quota_bytes: int
     record: bytes
+    priority: int = 0
+    swap: bool = True
+    domain: str = ""
+    wait_ms: int = 0
 
 
 class CloseSpace(msgspec.Struct, array_like=True, frozen=True, tag="close"):
@@ -54,12 +66,23 @@ class Prepare(msgspec.Struct, array_like=True, frozen=True, tag="prepare"):
 
 
 class Execute(msgspec.Struct, array_like=True, frozen=True, tag="execute"):
-    """``chain``: the session's launch digest after this launch."""
+    """``chain``: the session's launch digest after this launch. ``serial``: counts these commands from 1; the launch stops when the word of
+    its ``priority`` in the stop page reaches it. ``limit_ns``: it stops after about that time, 0: never. ``batch`` is empty when a launch that
+    was stopped goes on."""
 
     session: str
     seq: int
     chain: bytes
     batch: bytes
+    serial: int = 0
+    priority: int = 0
+    limit_ns: int = 0
+
+
+class Expect(msgspec.Struct, array_like=True, frozen=True, tag="expect"):
+    """A batch of this session will be executed soon: what was swapped out may be brought back while others run."""
+
+    session: str
 
 
 class Recall(msgspec.Struct, array_like=True, frozen=True, tag="recall"):
@@ -79,12 +102,15 @@ class Shutdown(msgspec.Struct, array_like=True, frozen=True, tag="shutdown"):
     pass
 
 
-Command = Attach | OpenSpace | CloseSpace | Prepare | Execute | Recall | Confirm | Shutdown
+Command = Attach | OpenSpace | CloseSpace | Prepare | Execute | Expect | Recall | Confirm | Shutdown
 
 
 class Executed(msgspec.Struct, array_like=True, frozen=True, tag="executed"):
-    """One Execute, accounted. Times are the monotonic clock: taken up at ``begin_ns``, launch [start_ns, end_ns), answered at
-    ``finish_ns``. ``index`` counts these reports from 1. ``done``: the encoded Done (empty for BEHIND)."""
+    """One Execute, accounted: one slice of a batch. Times are the monotonic clock: taken up at ``begin_ns``, launch [start_ns, end_ns),
+    answered at ``finish_ns``. ``index`` counts these reports from 1. ``done``: the encoded Done (empty for BEHIND, STOPPED and AWAITS).
+    ``launches`` and ``instructions`` count a batch once, in its last slice. ``resident_bytes``: what the session is charged for from
+    ``finish_ns`` on (its part of shared memory included, what is swapped out not); ``others``: the same of other sessions for which that
+    changed. ``memory``: (allocated, swapped, shared) bytes of the session."""
 
     index: int
     session: str
@@ -99,6 +125,22 @@ class Executed(msgspec.Struct, array_like=True, frozen=True, tag="executed"):
     launches: int
     resident_bytes: int
     done: bytes
+    others: tuple[tuple[str, int], ...] = ()
+    memory: tuple[int, int, int] = (0, 0, 0)
+
+
+class MemoryFreed(msgspec.Struct, array_like=True, frozen=True, tag="memory_freed"):
+    """The memory for which this session's batch waits may be had now (or its patience is over: the next Execute says so)."""
+
+    session: str
+
+
+class Journalled(msgspec.Struct, array_like=True, frozen=True, tag="journalled"):
+    """Frames of the memory core's journal, in order: see scheduler.vram.journal."""
+
+    frames: bytes
+    records: int
+    digest: bytes
 
 
 class HeldSession(msgspec.Struct, array_like=True, frozen=True):
@@ -124,6 +166,7 @@ class Attached(msgspec.Struct, array_like=True, frozen=True, tag="attached"):
     data_port: tuple[str, ...]
     held: tuple[HeldSession, ...] = ()
     results: tuple[Executed, ...] = ()
+    stop_page: str = ""
 
 
 class SpaceOpened(msgspec.Struct, array_like=True, frozen=True, tag="opened"):
@@ -148,7 +191,7 @@ class Recalled(msgspec.Struct, array_like=True, frozen=True, tag="recalled"):
     dones: tuple[bytes, ...]
 
 
-Report = Attached | SpaceOpened | SpaceClosed | Prepared | Executed | Recalled
+Report = Attached | SpaceOpened | SpaceClosed | Prepared | Executed | MemoryFreed | Journalled | Recalled
 
 _HEAD: Final = struct.Struct("<I")
 _encoder: Final = msgspec.msgpack.Encoder()
