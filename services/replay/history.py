@@ -1,0 +1,60 @@
+"""A stream of the bus from its first message to the last one there was when reading began."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Final
+
+from services.kit.bus import Bus
+from services.kit.errors import BusRefused
+
+__all__ = ["history"]
+
+_BUFFER_HIGH: Final = 512
+_BUFFER_LOW: Final = 128
+_NOT_FOUND: Final = frozenset({10037, 10059})
+"""JetStream err_codes: no message, no stream."""
+
+
+async def history(bus: Bus, stream: str, subject: str) -> AsyncIterator[bytes]:
+    """The data of every message on ``subject`` (wildcards allowed), in order. Nothing when there is no such stream. Raises BusUnavailable."""
+    end = await _last(bus, stream, subject)
+    if not end:
+        return
+    buffer: deque[tuple[int, bytes]] = deque()
+    arrived = asyncio.Event()
+
+    def on_message(position: int, _: str, data: bytes) -> None:
+        buffer.append((position, data))
+        arrived.set()
+        if len(buffer) >= _BUFFER_HIGH:
+            follower.pause()
+
+    follower = bus.follow(stream, 1, on_message, subject=subject)
+    await follower.start()
+    try:
+        position = 0
+        while position < end:
+            while not buffer:
+                arrived.clear()
+                await arrived.wait()
+            position, data = buffer.popleft()
+            if len(buffer) <= _BUFFER_LOW:
+                follower.resume()
+            if position <= end:
+                yield data
+    finally:
+        await follower.stop()
+
+
+async def _last(bus: Bus, stream: str, subject: str) -> int:
+    """Position of the last message on ``subject``, 0: none."""
+    try:
+        answer = await bus.js_api(f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject})
+    except BusRefused as error:
+        if error.code in _NOT_FOUND:
+            return 0
+        raise
+    return int(answer["message"]["seq"])

@@ -1,0 +1,79 @@
+"""What is asked: verb and bounds, from the command line.
+
+May live here: parsing. May not: answers.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+
+from services.replay.errors import ReplayError
+
+__all__ = ["Question", "parse"]
+
+CHECK, WHY, WHATIF = "check", "why", "whatif"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Times are Unix time in ns, ``to_ns`` exclusive; ``node`` empty: every node; ``files``: instead of the bus."""
+
+    verb: str
+    node: str = ""
+    from_ns: int = 0
+    to_ns: int | None = None
+    files: tuple[Path, ...] = ()
+    task: str = ""
+    top: int = 10
+    policy: str = ""
+    quantum_ms: int | None = None
+
+
+def parse(arguments: Sequence[str]) -> Question:
+    """Raises ReplayError for a time that is none; argparse's SystemExit for the rest."""
+    parser = argparse.ArgumentParser(prog="python -P -m services.replay", description="Run the journal of nodes again.")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    for verb in (CHECK, WHY, WHATIF):
+        one = verbs.add_parser(verb)
+        one.add_argument("--node", default="")
+        one.add_argument("--from", dest="from_", default="")
+        one.add_argument("--to", default="")
+        one.add_argument("--file", action="append", type=Path, default=[])
+        if verb == WHY:
+            one.add_argument("task")
+            one.add_argument("--top", type=int, default=10)
+        if verb == WHATIF:
+            one.add_argument("--policy", required=True)
+            one.add_argument("--quantum-ms", type=int)
+    given = parser.parse_args(arguments)
+    return Question(
+        verb=given.verb,
+        node=given.node,
+        from_ns=_moment(given.from_) if given.from_ else 0,
+        to_ns=_moment(given.to) if given.to else None,
+        files=tuple(given.file),
+        task=getattr(given, "task", ""),
+        top=getattr(given, "top", 10),
+        policy=getattr(given, "policy", ""),
+        quantum_ms=getattr(given, "quantum_ms", None),
+    )
+
+
+def _moment(text: str) -> int:
+    """Unix time in ns of ISO 8601 (UTC unless it says otherwise) or of Unix seconds."""
+    try:
+        return int(Decimal(text) * 10**9)
+    except (InvalidOperation, ValueError, OverflowError):
+        pass
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ReplayError(f"{text!r} is not a time: give ISO 8601, for example 2026-01-31T12:00:00Z, or Unix seconds") from None
+    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    since = moment - datetime.fromtimestamp(0, UTC)
+    return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000

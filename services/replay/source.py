@@ -1,0 +1,68 @@
+"""Where segments come from: the stream on the bus, or files of a node.
+
+May live here: reading. May not: running anything again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from bus_schemas import subjects
+from bus_schemas.events import NodeRegistered, decode_events
+from bus_schemas.journal import decode_part
+from services.kit.bus import Bus
+from services.replay.errors import NothingFound, ReplayError
+from services.replay.history import history
+from services.replay.question import Question
+from services.replay.segments import Segment, Segments, segment_of_file
+
+__all__ = ["node_names", "segments_of_bus", "segments_of_files"]
+
+
+async def segments_of_bus(bus: Bus, question: Question) -> AsyncIterator[Segment]:
+    """Every segment on the stream, each when the next of its lane begins, at last the ones still open. Raises ReplayError, BusUnavailable."""
+    subject = subjects.JOURNAL_ALL
+    if question.node:
+        subject = f"wooly.journal.{await _node_id(bus, question.node)}.>"
+    segments = Segments()
+    async for data in history(bus, subjects.JOURNAL_STREAM, subject):
+        try:
+            part = decode_part(data)
+        except msgspec.DecodeError as error:
+            raise ReplayError(f"the journal stream holds something that is not a part of a journal ({error})") from None
+        complete = segments.feed(part)
+        if complete is not None:
+            yield complete
+    for segment in segments.rest():
+        yield segment
+
+
+async def segments_of_files(question: Question) -> AsyncIterator[Segment]:
+    """A segment a file. Raises ReplayError."""
+    for path in question.files:
+        try:
+            yield segment_of_file(path)
+        except OSError as error:
+            raise ReplayError(f"{path} cannot be read: {error.strerror}") from None
+
+
+async def node_names(bus: Bus) -> dict[str, str]:
+    """Every node that ever registered: its id, its name."""
+    names: dict[str, str] = {}
+    async for data in history(bus, subjects.EVENTS_STREAM, "wooly.evt.node.>"):
+        names |= {event.node: event.name for event in decode_events(data) if isinstance(event, NodeRegistered)}
+    return names
+
+
+async def _node_id(bus: Bus, asked: str) -> str:
+    """The id of a node given by id or name."""
+    names = await node_names(bus)
+    if asked in names:
+        return asked
+    found = [node for node, name in names.items() if name == asked]
+    if not found:
+        known = ", ".join(sorted(names.values())) or "none"
+        raise NothingFound(f"no node {asked!r} is on record; there are: {known}")
+    return found[0]
