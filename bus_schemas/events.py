@@ -133,6 +133,9 @@ class TaskSubmitted(msgspec.Struct, array_like=True, frozen=True, tag="task.subm
     title: str = ""
     queue: bool = False
     """Wait for room instead of failing when nothing fits now."""
+    weight: int = 100
+    sla_ms_p99: int = 0
+    pace_percent: int = 0
 
 
 class Considered(msgspec.Struct, array_like=True, frozen=True):

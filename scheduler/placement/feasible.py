@@ -6,8 +6,9 @@ from bus_schemas.events import DeviceFact, TaskSubmitted
 from scheduler.placement import reasons as why
 from scheduler.placement.capacity import Capacity
 from scheduler.placement.view import ClusterView, NodeView
+from scheduler.vram.overcommit import schedulable_bytes
 
-__all__ = ["Refusal", "refuse_cluster", "refuse_node", "refuse_device"]
+__all__ = ["Refusal", "beyond_every_device", "refuse_cluster", "refuse_node", "refuse_device"]
 
 Refusal = tuple[str, int, str, str]
 """(node, gpu, reason, detail); gpu -1: the whole node; node empty: the whole cluster."""
@@ -27,6 +28,18 @@ def refuse_cluster(view: ClusterView, task: TaskSubmitted) -> Refusal | None:
             f"no node is in {_list('group', unknown)}; known groups: {', '.join(sorted(known)) or 'none'}",
         )
     return None
+
+
+def beyond_every_device(view: ClusterView, task: TaskSubmitted) -> str:
+    """Why no device that ever joined could hold the task, were it empty; else (or when none has joined yet) nothing."""
+    most = 0
+    for name, node in view.nodes.items():
+        percent = 0 if task.noswap else view.overcommit_percent(name)
+        most = max((most, *(schedulable_bytes(device.vram_bytes, percent) for device in node.registered.devices)))
+    if not most or task.vram_bytes <= most:
+        return ""
+    kind = "of physical memory, and a task that cannot be swapped out needs that" if task.noswap else "that may be promised"
+    return f"{_mib(task.vram_bytes)} MiB are more than any device could ever give: the largest has {_mib(most)} MiB {kind}"
 
 
 def refuse_node(view: ClusterView, task: TaskSubmitted, name: str, node: NodeView) -> Refusal | None:

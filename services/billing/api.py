@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
@@ -15,6 +16,7 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from billing.errors import BillingRequestError
 from billing.ledger import CORE, VRAM
 from billing.report import CreditLine, CreditReport, credit_report, credits_text, report_csv
+from billing.tariff import DEFAULT_TIER, TIERS
 from services.billing.keeper import Keeper
 
 __all__ = ["make_app", "parse_time_ns"]
@@ -109,6 +111,21 @@ async def verify(state: State) -> dict[str, Any]:
     }
 
 
+@get("/api/v1/billing/prices", summary="Prices in force, by tier, and the tier of each tenant that has one")
+async def prices(state: State) -> dict[str, Any]:
+    view = state.keeper.view
+    now_ns = time.time_ns()
+    items = [(tier, view.tariff.at(tier, now_ns)) for tier in sorted({*TIERS, *view.tariff.prices})]
+    return {
+        "items": [
+            {"tier": tier, "core_second_micro": price.core_second_micro, "gib_second_micro": price.gib_second_micro}
+            for tier, price in items
+        ],
+        "tenants": dict(sorted(view.tiers.items())),
+        "default_tier": DEFAULT_TIER,
+    }
+
+
 @get("/health", summary="Whether billing follows the log")
 async def health(state: State) -> Response[dict[str, Any]]:
     keeper: Keeper = state.keeper
@@ -150,7 +167,7 @@ def _http_error(_: Request[Any, Any, Any], error: HTTPException) -> Response[dic
 def make_app(keeper: Keeper) -> Litestar:
     """The application over a running keeper."""
     return Litestar(
-        [credits, ledger, verify, health, metrics],
+        [credits, ledger, verify, prices, health, metrics],
         state=State({"keeper": keeper}),
         exception_handlers={BillingRequestError: _bad_request, HTTPException: _http_error},
         openapi_config=OpenAPIConfig(title="Wooly billing", version="1"),

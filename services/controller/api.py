@@ -25,7 +25,7 @@ from services.controller.gauges import Gauges
 from services.controller.metrics import metrics_text
 from services.controller.mirror import Mirror
 from services.controller.placer import Placer
-from services.controller.problems import HANDLERS, NotThere, no_fit
+from services.controller.problems import HANDLERS, NotThere, field_problem, no_fit
 from services.controller.sentinel import Sentinel
 from services.controller.telemetry_answer import telemetry_answer
 
@@ -115,7 +115,10 @@ async def task(state: State, task: str) -> Json:
 
 @post("/api/v1/tasks", summary="Submit a task and place it")
 async def post_task(state: State, data: TaskBody) -> Response[Json]:
-    """201 placed, 200 when the same id and body came before, 202 waiting in the queue, 409 when nothing fits."""
+    """201 placed, 200 when the same id and body came before, 202 waiting, 409 when nothing fits now, 400 when nothing ever could."""
+    contradiction = data.contradiction()
+    if contradiction is not None:
+        return field_problem(*contradiction)
     placed, new = await state.parts.placer.submit(data.submitted(time.time_ns()))
     if isinstance(placed.decision, TaskRefused) and not placed.submitted.queue:
         return no_fit(placed.decision)

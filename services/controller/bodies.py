@@ -32,6 +32,17 @@ class TaskBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     noswap: Annotated[bool, Meta(description="may not be swapped out: must fit physical VRAM")] = False
     title: Annotated[str, Meta(max_length=200)] = ""
     queue: Annotated[bool, Meta(description="wait for room when nothing fits now")] = False
+    weight: Annotated[int, Meta(ge=1, le=10_000, description="part of the core time beside tasks of the same priority")] = 100
+    sla_ms_p99: Annotated[int, Meta(ge=0, le=3_600_000, description="latency wanted for 99 of 100 batches, priority 0 only; 0: none")] = 0
+    pace_percent: Annotated[int, Meta(ge=0, le=100, description="the most of a device's core time it may take; 0: no bound")] = 0
+
+    def contradiction(self) -> tuple[str, str] | None:
+        """(field, reason) of what cannot be meant together."""
+        if self.sla_ms_p99 and self.priority:
+            return "sla_ms_p99", f"a latency target needs priority 0: at priority {self.priority} others go first, whatever it says"
+        if self.sla_ms_p99 and self.pace_percent:
+            return "sla_ms_p99", "a latency target contradicts pace_percent: a paced task waits by its own wish"
+        return None
 
     def submitted(self, at_ns: int) -> TaskSubmitted:
         """The fact; an id is made when there is none."""
@@ -47,6 +58,9 @@ class TaskBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             noswap=self.noswap,
             title=self.title,
             queue=self.queue,
+            weight=self.weight,
+            sla_ms_p99=self.sla_ms_p99,
+            pace_percent=self.pace_percent,
         )
 
 

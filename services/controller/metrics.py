@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Final
+
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
+from bus_schemas.telemetry import RunningSession
 from scheduler.placement import capacity
 from scheduler.placement.view import STATES
 from services.controller.gauges import Gauges
@@ -44,8 +48,39 @@ def metrics_text(mirror: Mirror, gauges: Gauges) -> str:
     utilization = gauge("device_utilization_percent", "Share of the last window with a launch running", _DEVICE)
     starvation = gauge("device_starvation_percent", "Share of the last window with a further launch waiting while one ran", _DEVICE)
     used = gauge("device_vram_used_bytes", "VRAM in use", _DEVICE)
-    for seen in gauges.last():
-        utilization.labels(seen.node, seen.gpu).set(seen.utilization_percent)
-        starvation.labels(seen.node, seen.gpu).set(seen.starvation_percent)
-        used.labels(seen.node, seen.gpu).set(seen.vram_used_bytes)
+    swapped = gauge("device_vram_swapped_bytes", "VRAM of sessions that is held elsewhere", _DEVICE)
+    shared = gauge("device_vram_shared_bytes", "VRAM that several sessions share, counted once", _DEVICE)
+    saved = gauge("device_vram_saved_bytes", "VRAM that sharing saves", _DEVICE)
+    live = [seen for seen in gauges.last() if not _gone(mirror, seen.node)]
+    for seen in live:
+        for measure, value in (
+            (utilization, seen.utilization_percent), (starvation, seen.starvation_percent), (used, seen.vram_used_bytes),
+            (swapped, seen.vram_swapped_bytes), (shared, seen.vram_shared_bytes), (saved, seen.vram_saved_bytes),
+        ):  # fmt: skip
+            measure.labels(seen.node, seen.gpu).set(value)
+    for name, text, value_of in _SESSION:
+        of_session = gauge(f"session_{name}", text, (*_DEVICE, "session", "task", "tenant", "priority"))
+        for seen in live:
+            for run in seen.running:
+                of_session.labels(seen.node, seen.gpu, run.session, run.task, run.tenant, run.priority).set(value_of(run))
     return generate_latest(registry).decode()
+
+
+def _gone(mirror: Mirror, name: str) -> bool:
+    """The last measurement of a node held for lost says nothing of now."""
+    node = mirror.view.nodes.get(name)
+    return node is not None and node.lost is not None
+
+
+_SESSION: Final[tuple[tuple[str, str, Callable[[RunningSession], float]], ...]] = (
+    ("core_seconds", "Core time used in the last window", lambda run: run.core_ns / 1e9),
+    ("waits", "Batches launched in the last window", lambda run: run.waits),
+    ("wait_seconds", "Waits of the batches launched in the last window, together", lambda run: run.wait_ns / 1e9),
+    ("wait_max_seconds", "The longest of them", lambda run: run.wait_max_ns / 1e9),
+    ("slices", "Slices run in the last window", lambda run: run.slices),
+    ("slice_seconds", "Their time, together", lambda run: run.slice_ns / 1e9),
+    ("behind_seconds", "Time of the last window in which a batch was ready and another session's ran", lambda run: run.behind_ns / 1e9),
+    ("vram_resident_bytes", "VRAM it is charged for", lambda run: run.resident_bytes),
+    ("vram_swapped_bytes", "Of what it allocated, held elsewhere", lambda run: run.swapped_bytes),
+    ("vram_shared_bytes", "Of what it allocated, held together with others", lambda run: run.shared_bytes),
+)

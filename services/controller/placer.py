@@ -10,16 +10,25 @@ import time
 
 from bus_schemas.events import TaskPlaced, TaskRefused, TaskSubmitted
 from scheduler.placement import TaskView, decide
+from scheduler.placement.feasible import beyond_every_device
 from services.controller.gauges import Gauges
 from services.controller.mirror import Mirror
 from services.controller.writer import Writer
 from services.kit.errors import Conflict
 
-__all__ = ["Placer", "TaskExists"]
+__all__ = ["Placer", "TaskExists", "TaskImpossible"]
 
 
 class TaskExists(Exception):
     """The caller's fault: the id belongs to a task that was submitted with another body."""
+
+
+class TaskImpossible(Exception):
+    """The caller's fault: ``field`` asks for what no device could ever give."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(reason)
+        self.field = field
 
 
 class Placer:
@@ -33,10 +42,16 @@ class Placer:
         self._seen_changes = -1
 
     async def submit(self, task: TaskSubmitted) -> tuple[TaskView, bool]:
-        """Submit and place; the task as it is then, and whether it is new (the same again changes nothing). Raises TaskExists."""
+        """Submit and place; the task as it is then, and whether it is new (the same again changes nothing).
+
+        Raises TaskExists, and TaskImpossible with nothing written.
+        """
         async with self._one:
             known = await self._known(task)
             if known is None:
+                reason = beyond_every_device(self._mirror.view, task)
+                if reason:
+                    raise TaskImpossible("required_vram_mb", reason)
                 try:
                     await self._writer.append("task", task.task, task)
                 except Conflict:
@@ -88,4 +103,17 @@ class Placer:
 
 
 def _body(task: TaskSubmitted) -> tuple[object, ...]:
-    return (task.tenant, task.priority, task.vram_bytes, task.gpu_count, task.exclusive, task.groups, task.noswap, task.title, task.queue)
+    return (
+        task.tenant,
+        task.priority,
+        task.vram_bytes,
+        task.gpu_count,
+        task.exclusive,
+        task.groups,
+        task.noswap,
+        task.title,
+        task.queue,
+        task.weight,
+        task.sla_ms_p99,
+        task.pace_percent,
+    )

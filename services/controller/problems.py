@@ -11,11 +11,11 @@ from litestar.exceptions import HTTPException, ValidationException
 from bus_schemas.events import TaskRefused
 from services.controller.answers import refusal_sentence, refusals_answer
 from services.controller.mirror import LogUnreadable
-from services.controller.placer import TaskExists
+from services.controller.placer import TaskExists, TaskImpossible
 from services.controller.store import StoreUnavailable
 from services.kit.errors import BusUnavailable
 
-__all__ = ["HANDLERS", "NotThere", "problem", "no_fit"]
+__all__ = ["HANDLERS", "NotThere", "field_problem", "problem", "no_fit"]
 
 _QUOTED: Final = re.compile(r"`([^`]+)`")
 _MEDIA: Final = "application/problem+json"
@@ -28,6 +28,11 @@ class NotThere(Exception):
 def problem(status: int, kind: str, title: str, detail: str, **more: Any) -> Response[dict[str, Any]]:
     body = {"type": f"urn:wooly:problem:{kind}", "title": title, "status": status, "detail": detail, **more}
     return Response(body, status_code=status, media_type=_MEDIA)
+
+
+def field_problem(field: str, reason: str) -> Response[dict[str, Any]]:
+    """400: a field that is well-formed and cannot be granted."""
+    return problem(400, "invalid-body", "The body is not valid", f"{field}: {reason}", errors=[{"field": field, "message": reason}])
 
 
 def no_fit(decision: TaskRefused) -> Response[dict[str, Any]]:
@@ -79,6 +84,10 @@ def _exists(_: Request[Any, Any, Any], error: TaskExists) -> Response[dict[str, 
     return problem(409, "task-exists", "The task exists", str(error), errors=[{"field": "id", "message": str(error)}])
 
 
+def _impossible(_: Request[Any, Any, Any], error: TaskImpossible) -> Response[dict[str, Any]]:
+    return field_problem(error.field, str(error))
+
+
 def _unavailable(_: Request[Any, Any, Any], error: Exception) -> Response[dict[str, Any]]:
     return problem(503, "unavailable", "Not available now", str(error))
 
@@ -89,6 +98,7 @@ HANDLERS: Final[dict[int | type[Exception], Any]] = {
     RecursionError: _too_deep,
     NotThere: _not_there,
     TaskExists: _exists,
+    TaskImpossible: _impossible,
     BusUnavailable: _unavailable,
     StoreUnavailable: _unavailable,
     LogUnreadable: _unavailable,

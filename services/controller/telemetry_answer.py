@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from bus_schemas.telemetry import Telemetry
 from services.controller.answers import Json, rfc3339
 
@@ -21,8 +23,8 @@ def telemetry_answer(seen: Telemetry, now_ns: int) -> Json:
         "vram_used_bytes": seen.vram_used_bytes,
         "vram_reserved_bytes": seen.vram_reserved_bytes,
         "vram_swapped_bytes": seen.vram_swapped_bytes,
-        "running": [
-            {"session": run.session, "task": run.task, "priority": run.priority, "resident_bytes": run.resident_bytes}
-            for run in seen.running
-        ],
+        "vram_shared_bytes": seen.vram_shared_bytes,
+        "vram_saved_bytes": seen.vram_saved_bytes,
+        "cores": seen.cores,
+        "running": [msgspec.structs.asdict(run) for run in seen.running],
     }

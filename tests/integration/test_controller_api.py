@@ -62,6 +62,39 @@ def test_a_task_that_fits_nowhere_gets_every_reason(plane: Plane) -> None:
     assert plane.controller.get("/api/v1/placements/full-1")["state"] == "refused"
 
 
+@pytest.mark.parametrize(
+    ("body", "field", "text"),
+    [
+        ({"priority": 5}, "priority", "<= 4"),
+        ({"priority": -1}, "priority", ">= 0"),
+        ({"weight": 0}, "weight", ">= 1"),
+        ({"sla_ms_p99": -5}, "sla_ms_p99", ">= 0"),
+        ({"sla_ms_p99": 20, "priority": 1}, "sla_ms_p99", "needs priority 0"),
+        ({"sla_ms_p99": 20, "pace_percent": 50}, "sla_ms_p99", "contradicts pace_percent"),
+        ({"required_vram_mb": 1 << 29, "queue": True}, "required_vram_mb", "more than any device could ever give"),
+    ],
+)
+def test_what_can_never_be_granted_is_refused_by_field(plane: Plane, body: dict[str, Any], field: str, text: str) -> None:
+    plane.register("never-a", groups=("never",))
+    before = plane.controller.get("/health")["position"]
+    answer = plane.controller.ask("POST", "/api/v1/tasks", {"required_vram_mb": 1024, "groups": ["never"], "id": "never-1", **body})
+    assert (answer.status, answer.media_type) == (400, "application/problem+json")
+    (error,) = answer.json["errors"]
+    assert error["field"] == field and text in error["message"]
+    assert plane.controller.get("/health")["position"] == before
+
+
+def test_what_no_physical_memory_holds_may_still_be_swapped(plane: Plane) -> None:
+    """Overcommit makes a device larger for tasks that may be swapped out, and for no others."""
+    plane.register("ever-a", gib=(4096,), groups=("ever",))
+    plane.controller.ask("PUT", "/api/v1/nodes/ever-a/config", {"overcommit_vram_percent": 100})
+    body = {"required_vram_mb": 6 << 20, "groups": ["ever"]}
+    fixed = plane.controller.ask("POST", "/api/v1/tasks", {**body, "noswap": True})
+    assert (fixed.status, fixed.json["errors"][0]["field"]) == (400, "required_vram_mb") and "physical" in fixed.json["detail"]
+    assert submit(plane, **body)["node"] == "ever-a"
+    plane.controller.ask("PUT", "/api/v1/nodes/ever-a/config", {"drained": True})
+
+
 def test_submitting_again_is_the_same_task(plane: Plane) -> None:
     """A client that got no answer sends its request again."""
     plane.register("again-a", groups=("again",))
@@ -216,3 +249,4 @@ def test_metrics_are_prometheus_text(plane: Plane) -> None:
     assert 'wooly_device_utilization_percent{gpu="0",node="metric-a"} 37.0' in text
     assert 'wooly_device_vram_promised_bytes{gpu="0",node="metric-a"} 1.073741824e+09' in text
     assert 'wooly_node_up{node="metric-a"} 1.0' in text
+    assert 'wooly_device_vram_swapped_bytes{gpu="0",node="metric-a"}' in text

@@ -1,6 +1,6 @@
 """Questions to the bus: who is there.
 
-May live here: discovery for people. May not: sessions.
+May live here: connections and discovery for people. May not: sessions.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -17,7 +17,10 @@ from bus_schemas import subjects
 from bus_schemas.session import NodeInfo
 from wooly.errors import NoServerError
 
-__all__ = ["discover"]
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+
+__all__ = ["connect", "discover"]
 
 _CONNECT_S: Final = 5.0
 _node_info: Final = msgspec.msgpack.Decoder(NodeInfo)
@@ -28,7 +31,9 @@ def discover(urls: Sequence[str], wait_s: float) -> list[tuple[NodeInfo, float]]
     return asyncio.run(_discover(urls, wait_s))
 
 
-async def _discover(urls: Sequence[str], wait_s: float) -> list[tuple[NodeInfo, float]]:
+@contextlib.asynccontextmanager
+async def connect(urls: Sequence[str]) -> AsyncIterator[Client]:
+    """A connection that is closed at the end. Raises NoServerError when no bus answers."""
     import nats
     from nats.aio.client import Client
 
@@ -45,6 +50,15 @@ async def _discover(urls: Sequence[str], wait_s: float) -> list[tuple[NodeInfo, 
             f"no NATS server answers at {', '.join(urls)} ({error or 'timeout'}); check WOOLY_NATS_URL, and that the bus runs"
         ) from None
     try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def _discover(urls: Sequence[str], wait_s: float) -> list[tuple[NodeInfo, float]]:
+    import nats
+
+    async with connect(urls) as client:
         inbox = client.new_inbox()
         answers = await client.subscribe(inbox)
         start = time.perf_counter()
@@ -59,5 +73,3 @@ async def _discover(urls: Sequence[str], wait_s: float) -> list[tuple[NodeInfo, 
                     node = _node_info.decode(message.data)
                     found.setdefault(node.node, (node, time.perf_counter() - start))
         return sorted(found.values(), key=lambda pair: pair[0].name)
-    finally:
-        await client.close()
