@@ -19,7 +19,7 @@ _NOT_FOUND: Final = frozenset({10037, 10059})
 
 
 async def history(bus: Bus, stream: str, subject: str) -> AsyncIterator[bytes]:
-    """The data of every message on ``subject`` (wildcards allowed), in order. Nothing when there is no such stream. Raises BusUnavailable."""
+    """The data of every message on ``subject`` (wildcards allowed), in order; none without such a stream. Raises BusUnavailable."""
     end = await _last(bus, stream, subject)
     if not end:
         return

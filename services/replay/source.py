@@ -22,7 +22,7 @@ __all__ = ["node_names", "segments_of_bus", "segments_of_files"]
 
 
 async def segments_of_bus(bus: Bus, question: Question) -> AsyncIterator[Segment]:
-    """Every segment on the stream, each when the next of its lane begins, at last the ones still open. Raises ReplayError, BusUnavailable."""
+    """Every segment on the stream: each when the next of its lane begins, last the open ones. Raises ReplayError, BusUnavailable."""
     subject = subjects.JOURNAL_ALL
     if question.node:
         subject = f"wooly.journal.{await _node_id(bus, question.node)}.>"
