@@ -11,6 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from bus_schemas import faults
@@ -27,14 +28,19 @@ from services.server.executor_process import ExecutorProcess
 from services.server.intake import content_digest
 from services.server.meter import Account
 from services.server.protocol import (
+    AWAITS,
     FAULTED,
     NEEDS,
     RAN,
+    STOPPED,
     Attached,
     CloseSpace,
     Confirm,
     Execute,
     Executed,
+    Expect,
+    Journalled,
+    MemoryFreed,
     OpenSpace,
     Prepare,
     Prepared,
@@ -46,6 +52,7 @@ from services.server.protocol import (
 )
 from services.server.sessions import Pending, Session, SessionRecord, decode_record, encode_record
 from services.server.settings import ExecutorSettings
+from services.server.stop_page import StopPage
 
 __all__ = ["Counters", "Device"]
 
@@ -114,6 +121,10 @@ class Device:
         self._tracing = tracing
         self._executor = ExecutorProcess(settings, self._on_report, self._on_lost)
         self._warm = _Warm()
+        self._page: StopPage | None = None
+        self._serial = 0
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_ns: int | None = None
         self._opening: dict[str, tuple[SessionRecord, asyncio.Future[None]]] = {}
         self._restarting: asyncio.Task[None] | None = None
         self._stopping = False
@@ -125,6 +136,10 @@ class Device:
     async def start(self) -> None:
         """Find or start the executor and take over what it holds. Raises StartError."""
         attached = await self._executor.start()
+        try:
+            self._page = StopPage.open(Path(attached.stop_page))
+        except (OSError, ValueError) as error:
+            raise StartError(f"the stop page of device {self.gpu}'s executor cannot be mapped: {error}") from None
         self.attached = attached
         now_ns = time.monotonic_ns()
         records = {held.session: decode_record(held.record) for held in attached.held}
@@ -137,7 +152,8 @@ class Device:
                 record = session.record
                 self._on(core.SessionOpened(now_ns, record.session, record.epoch, record.priority, held.seq_done + 1, held.chain))
         for result in self._accounting.attach(attached, records):
-            self._send_done(result.session, result.done)
+            if result.done:
+                self._send_done(result.session, result.done)
 
     def announce(self) -> None:
         """Tell the log again of the sessions taken over: the node's new epoch has them."""
@@ -235,6 +251,9 @@ class Device:
             self.refuse(batch.session, batch.seq, _REFUSALS[why.PARKED_BATCHES_FULL])
             return
         pending = session.pending[batch.seq] = Pending(batch, data, position, now_ns)
+        if session.swapped and not session.expected:
+            session.expected = True
+            self._executor.send(Expect(batch.session))
         if batch in self._warm:
             self._arrived(pending)
         else:
@@ -254,9 +273,12 @@ class Device:
         for decision in self._dispatch.on(stimulus):
             session = self.sessions.get(decision.session)
             match decision:
-                case core.Launch(name, seq):
+                case core.Launch(name, seq, limit_ns):
                     assert session is not None, "only open sessions have batches to launch"
-                    self._executor.send(Execute(name, seq, self._dispatch.chain_after(name, seq), session.pending[seq].data))
+                    self._launch(session, seq, limit_ns)
+                case core.Preempt(_, seq):
+                    assert session is not None and self._page is not None, "what is in flight has a session and an executor"
+                    self._page.stop(session.record.priority, session.pending[seq].serial)
                 case core.Drop(_, seq):
                     self._counters.dropped += 1
                     if session is not None:
@@ -269,6 +291,32 @@ class Device:
                     self._executor.send(CloseSpace(name))
                 case core.Park():
                     continue  # it waits in the core; nothing to do
+        due_ns = self._dispatch.next_wakeup_ns
+        if due_ns != self._alarm_ns:
+            self._set_alarm(due_ns)
+
+    def _launch(self, session: Session, seq: int, limit_ns: int) -> None:
+        pending = session.pending[seq]
+        name = session.record.session
+        self._serial += 1
+        pending.serial = self._serial
+        data = b"" if pending.begun_ns else pending.data
+        chain = self._dispatch.chain_after(name, seq)
+        self._executor.send(Execute(name, seq, chain, data, self._serial, session.record.priority, limit_ns))
+
+    def _set_alarm(self, due_ns: int | None) -> None:
+        """Tell the core the time at ``due_ns``: something may run then that may not now."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm, self._alarm_ns = None, due_ns
+        if due_ns is not None:
+            delay_s = max(0, due_ns - time.monotonic_ns()) / 1e9
+            self._alarm = asyncio.get_running_loop().call_later(delay_s, self._rang)
+
+    def _rang(self) -> None:
+        self._alarm, self._alarm_ns = None, None
+        if self.attached is not None:
+            self._on(core.Tick(time.monotonic_ns()))
 
     # -- reports -------------------------------------------------------------------------------------------------------------------
 
@@ -295,44 +343,71 @@ class Device:
                 session = self.sessions.get(name)
                 if session is not None:
                     self._end(session, session.reason, failed=session.fault is not None)
+            case MemoryFreed(name):
+                if name in self._dispatch.state.sessions:
+                    self._on(core.MemoryReady(time.monotonic_ns(), name))
+            case Journalled():
+                pass
             case Attached():
                 raise AssertionError("taken by the executor process")
 
     def _executed(self, done: Executed) -> None:
-        self._accounting.work(done)
         session = self.sessions.get(done.session)
+        if session is not None and done.done:
+            # The answer leaves first: the session waits for it, the books and the next decision can wait for this line.
+            self._send_done(done.session, done.done)
+        self._accounting.work(done)
+        for name, nbytes in done.others:
+            self._charge_of(name, nbytes)
         if session is None:
             return
         now_ns = time.monotonic_ns()
         session.resident_bytes = done.resident_bytes
+        session.memory = done.memory
+        session.swapped, session.expected = done.memory[1] > 0, False
+        wall_ns = done.end_ns - done.start_ns
         if done.status in (RAN, FAULTED):
-            self._counters.executed += 1
-            # The answer leaves first: the session waits for it, the next decision can wait for this line.
-            self._send_done(done.session, done.done)
-            session.seq_done = done.seq
-            session.chain = self._dispatch.chain_after(done.session, done.seq)
-            pending = session.pending.pop(done.seq, None)
-            if pending is not None and pending.batch.trace:
-                self._trace(pending, done)
-            if done.status == FAULTED:
-                session.fault = _REFUSALS[why.SESSION_FAULTED]
+            self._over(session, done)
             outcome = core.FAULT if done.status == FAULTED else core.OK
-            self._on(core.LaunchFinished(now_ns, done.session, done.seq, done.core_ns, outcome))
+            self._on(core.LaunchFinished(now_ns, done.session, done.seq, done.core_ns, outcome, wall_ns))
+        elif done.status == STOPPED:
+            pending = session.pending.get(done.seq)
+            if pending is not None and wall_ns:
+                pending.slice(done)
+            self._on(core.LaunchStopped(now_ns, done.session, done.seq, done.core_ns, wall_ns))
         else:
             if done.status == NEEDS:
                 session.pending.pop(done.seq, None)
-                self._send_done(done.session, done.done)
-            self._on(core.LaunchReturned(now_ns, done.session, done.seq, done.status == NEEDS))
+            self._on(core.LaunchReturned(now_ns, done.session, done.seq, done.status == NEEDS, done.status == AWAITS))
+
+    def _over(self, session: Session, done: Executed) -> None:
+        """A batch ran to its end."""
+        self._counters.executed += 1
+        session.seq_done = done.seq
+        session.chain = self._dispatch.chain_after(done.session, done.seq)
+        pending = session.pending.pop(done.seq, None)
+        if pending is not None and pending.batch.trace:
+            pending.slice(done)
+            self._trace(pending, done)
+        if done.status == FAULTED:
+            session.fault = _REFUSALS[why.SESSION_FAULTED]
+
+    def _charge_of(self, name: str, nbytes: int) -> None:
+        """Another session's memory changed: swapped out to make room, or shared with one more."""
+        session = self.sessions.get(name)
+        if session is not None:
+            session.swapped |= nbytes < session.resident_bytes
+            session.resident_bytes = nbytes
 
     def _trace(self, pending: Pending, done: Executed) -> None:
-        """The batch's way through this node, below the client's span."""
+        """The batch's way through this node, below the client's span: once, over all its slices."""
         offset_ns = time.time_ns() - time.monotonic_ns()
         about = {"wooly.session": done.session, "wooly.seq": done.seq, "wooly.gpu": self.gpu}
-        cost = about | {"wooly.core_ns": done.core_ns, "wooly.instructions": done.instructions}
+        cost = about | {"wooly.core_ns": pending.core_ns, "wooly.instructions": done.instructions, "wooly.slices": pending.slices}
         for name, start_ns, end_ns, attributes in (
-            ("wooly.queue", pending.received_ns, done.begin_ns, about),
-            ("wooly.execute", done.begin_ns, done.finish_ns, about),
-            ("wooly.launch", done.start_ns, done.end_ns, cost),
+            ("wooly.queue", pending.received_ns, pending.begun_ns, about),
+            ("wooly.execute", pending.begun_ns, done.finish_ns, about),
+            ("wooly.launch", pending.start_ns, done.end_ns, cost),
         ):
             self._tracing.record(pending.batch.trace, name, start_ns + offset_ns, max(start_ns, end_ns) + offset_ns, attributes)
 
@@ -384,6 +459,9 @@ class Device:
         self._log.error("executor lost", gpu=self.gpu, sessions=len(self.sessions))
         self._counters.restarts += 1
         self.attached = None
+        if self._page is not None:
+            self._page.close()
+            self._page = None
         self._warm = _Warm()
         for _, future in self._opening.values():
             future.set_exception(StartError("the device's executor ended; try again"))

@@ -42,6 +42,12 @@ class DispatchLog:
         return self._core.state
 
     @property
+    def next_wakeup_ns(self) -> int | None:
+        """When the core wants to hear the time, None: not before the next stimulus."""
+        due_ns: int | None = getattr(self._core, "next_wakeup_ns", None)
+        return due_ns
+
+    @property
     def full(self) -> bool:
         return self._nbytes > _SEGMENT_BYTES
 

@@ -11,10 +11,10 @@ from typing import Final
 import msgspec
 
 __all__ = [
-    "PROTOCOL", "RAN", "FAULTED", "NEEDS", "BEHIND", "STOPPED", "AWAITS", "Attach", "OpenSpace", "CloseSpace", "Prepare",
-    "Execute", "Expect",
-    "Recall", "Confirm", "Shutdown", "Command", "HeldSession", "Attached", "SpaceOpened", "SpaceClosed", "Prepared", "Executed", "MemoryFreed", "Journalled",
-    "Recalled", "Report", "STOP_WORDS", "frame", "Frames", "decode_command", "decode_report",
+    "PROTOCOL", "RAN", "FAULTED", "NEEDS", "BEHIND", "STOPPED", "AWAITS", "STOP_WORDS", "Attach", "OpenSpace", "CloseSpace", "Prepare",
+    "Execute", "Expect", "JournalAnew", "Recall", "Confirm", "Shutdown", "Command", "HeldSession", "Attached", "SpaceOpened",
+    "SpaceClosed", "Prepared", "Executed", "MemoryFreed", "Journalled", "Recalled", "Report", "frame", "Frames", "decode_command",
+    "decode_report",
 ]  # fmt: skip
 
 STOP_WORDS: Final = 8
@@ -67,8 +67,8 @@ class Prepare(msgspec.Struct, array_like=True, frozen=True, tag="prepare"):
 
 class Execute(msgspec.Struct, array_like=True, frozen=True, tag="execute"):
     """``chain``: the session's launch digest after this launch. ``serial``: counts these commands from 1; the launch stops when the word of
-    its ``priority`` in the stop page reaches it. ``limit_ns``: it stops after about that time, 0: never. ``batch`` is empty when a launch that
-    was stopped goes on."""
+    its ``priority`` in the stop page reaches it. ``limit_ns``: it stops after about that time, 0: never. ``batch`` is empty when a launch
+    that was stopped goes on; when it is not (the server is a new one), the launch goes on all the same if the batch is the same."""
 
     session: str
     seq: int
@@ -83,6 +83,10 @@ class Expect(msgspec.Struct, array_like=True, frozen=True, tag="expect"):
     """A batch of this session will be executed soon: what was swapped out may be brought back while others run."""
 
     session: str
+
+
+class JournalAnew(msgspec.Struct, array_like=True, frozen=True, tag="journal_anew"):
+    """Begin a new segment of the memory core's journal: the record of the one before has a hole."""
 
 
 class Recall(msgspec.Struct, array_like=True, frozen=True, tag="recall"):
@@ -102,7 +106,7 @@ class Shutdown(msgspec.Struct, array_like=True, frozen=True, tag="shutdown"):
     pass
 
 
-Command = Attach | OpenSpace | CloseSpace | Prepare | Execute | Expect | Recall | Confirm | Shutdown
+Command = Attach | OpenSpace | CloseSpace | Prepare | Execute | Expect | JournalAnew | Recall | Confirm | Shutdown
 
 
 class Executed(msgspec.Struct, array_like=True, frozen=True, tag="executed"):
@@ -136,11 +140,13 @@ class MemoryFreed(msgspec.Struct, array_like=True, frozen=True, tag="memory_free
 
 
 class Journalled(msgspec.Struct, array_like=True, frozen=True, tag="journalled"):
-    """Frames of the memory core's journal, in order: see scheduler.vram.journal."""
+    """Frames of the memory core's journal, in order: see scheduler.vram.journal. ``digest``: the segment's after them. ``snapshot``: a
+    segment begins with these frames, and with this state (empty: a new core); None: they go on."""
 
     frames: bytes
     records: int
     digest: bytes
+    snapshot: bytes | None = None
 
 
 class HeldSession(msgspec.Struct, array_like=True, frozen=True):

@@ -9,6 +9,7 @@ import msgspec
 
 from bus_schemas.batch import Batch, Fault
 from bus_schemas.session import SessionClosed
+from services.server.protocol import Executed
 
 __all__ = ["Pending", "Session", "SessionRecord", "decode_record", "encode_record"]
 
@@ -32,19 +33,35 @@ class SessionRecord(msgspec.Struct, array_like=True, frozen=True):
 
 @dataclass(slots=True)
 class Pending:
-    """A batch that came and is not over. ``position``: its place in the batch stream. ``prepared``: dispatch has heard of it."""
+    """A batch that came and is not over. ``position``: its place in the batch stream. ``prepared``: dispatch has heard of it. ``serial``:
+    of its last Execute. Of its slices so far: ``begun_ns`` when the executor took up the first (0: it holds nothing of the batch),
+    ``start_ns`` when that was launched, ``core_ns`` and ``slices`` of all."""
 
     batch: Batch
     data: bytes
     position: int
     received_ns: int
     prepared: bool = False
+    serial: int = 0
+    begun_ns: int = 0
+    start_ns: int = 0
+    core_ns: int = 0
+    slices: int = 0
+
+    def slice(self, done: Executed) -> None:
+        """A slice of it ran."""
+        if not self.slices:
+            self.begun_ns, self.start_ns = done.begin_ns, done.start_ns
+        self.core_ns += done.core_ns
+        self.slices += 1
 
 
 @dataclass(slots=True)
 class Session:
     """``heard_ns``: last sign of life (monotonic). ``seq_done``: last batch executed; ``chain``: launch digest after it. ``fault``: why the
-    session is over although nobody closed it yet. ``closing``: set once it is being closed; resolves to its totals."""
+    session is over although nobody closed it yet. ``closing``: set once it is being closed; resolves to its totals. ``memory``: bytes
+    (allocated, swapped, shared) when its last slice ended. ``swapped``: some of it may be elsewhere than on the device; ``expected``: the
+    executor was told to bring it back."""
 
     record: SessionRecord
     heard_ns: int
@@ -55,6 +72,9 @@ class Session:
     fault: Fault | None = None
     closing: asyncio.Future[SessionClosed] | None = None
     reason: str = ""
+    memory: tuple[int, int, int] = (0, 0, 0)
+    swapped: bool = False
+    expected: bool = False
 
     @property
     def pending_bytes(self) -> int:

@@ -20,21 +20,23 @@ import msgspec
 
 from bus_schemas import faults
 from bus_schemas.batch import Batch, Done, Fault, decode_batch, encode_done
-from jit.engine import Engine, Launch
+from jit.engine import Engine, Launch, Stop
 from scheduler.vram import DeviceConfigured, SessionClosed, SessionOpened, Vram
 from services.kit.log import get_logger
 from services.server.executor.data_port import DataPort
-from services.server.executor.errors import Needs, Refused
+from services.server.executor.errors import Awaits, Needs, Refused
 from services.server.executor.programs import Programs
 from services.server.executor.runner import Outcome, Runner
 from services.server.executor.staging import Staging
 from services.server.executor.tenant import Tenant
 from services.server.protocol import (
+    AWAITS,
     BEHIND,
     FAULTED,
     NEEDS,
     PROTOCOL,
     RAN,
+    STOPPED,
     Attach,
     Attached,
     CloseSpace,
@@ -55,6 +57,7 @@ from services.server.protocol import (
     decode_command,
     frame,
 )
+from services.server.stop_page import StopPage
 
 __all__ = ["Executor"]
 
@@ -76,6 +79,8 @@ class Executor:
         self._vram.on(DeviceConfigured(time.monotonic_ns(), engine.info.vram_bytes))
         self._runner = Runner(self._programs, staging, self._vram)
         self._tenants: dict[str, Tenant] = {}
+        self._page_path = socket_path.with_name(socket_path.name + ".stop")
+        self._page = StopPage.create(self._page_path)
         self._results: deque[Executed] = deque()
         self._index = 0
         self._begin_ns = 0
@@ -102,6 +107,7 @@ class Executor:
                 with server:
                     self._serve_one(server)
         self._path.unlink(missing_ok=True)
+        self._page_path.unlink(missing_ok=True)
 
     def _serve_one(self, server: socket.socket) -> None:
         """Carry out commands until the connection ends."""
@@ -160,7 +166,12 @@ class Executor:
         held = tuple(tenant.held() for tenant in self._tenants.values()) if protocol == PROTOCOL else ()
         results = tuple(self._results) if protocol == PROTOCOL else ()
         addresses = self._data_port.addresses
-        self._report(Attached(PROTOCOL, os.getpid(), info.name, info.backend, info.cores, info.vram_bytes, addresses, held, results))
+        self._page.clear()  # what an earlier server sent is carried out by now, this one counts anew
+        self._report(
+            Attached(
+                PROTOCOL, os.getpid(), info.name, info.backend, info.cores, info.vram_bytes, addresses, held, results, str(self._page_path)
+            )
+        )
 
     def _open(self, command: OpenSpace) -> None:
         if command.session not in self._tenants:
@@ -173,6 +184,7 @@ class Executor:
     def _close(self, session: str) -> None:
         tenant = self._tenants.pop(session, None)
         if tenant is not None:
+            self._runner.drop(tenant)
             self._staging.close(session)
             tenant.space.close()
             self._vram.on(SessionClosed(time.monotonic_ns(), session))
@@ -185,24 +197,51 @@ class Executor:
         if tenant is None or command.seq != tenant.seq_done + 1:
             self._finish(command, tenant, BEHIND, begin_ns, None, b"")
             return
+        if 0 < command.serial <= self._page.word(command.priority):
+            self._finish(command, tenant, STOPPED, begin_ns, None, b"")
+            return
         try:
-            batch = decode_batch(command.batch)
-            outcome = self._runner.run(tenant, batch, command.chain)
+            batch, outcome = self._run(tenant, command)
         except Needs as needs:
             done = encode_done(Done(command.session, command.seq, needs=needs.digests))
             self._finish(command, tenant, NEEDS, begin_ns, None, done)
             return
-        except Exception as error:  # a failure of ours in one batch must not take the other sessions down
-            self._log.error("batch failed", session=command.session, seq=command.seq, trace=traceback.format_exc())
-            outcome = _node_fault(command, error)
+        except Awaits:
+            self._finish(command, tenant, AWAITS, begin_ns, None, b"")
+            return
+        if not outcome.over:
+            self._finish(command, tenant, STOPPED, begin_ns, outcome.launch, b"")
+            return
         tenant.faulted |= outcome.faulted
         for blob in tenant.finish(command.seq, command.chain, outcome.done, outcome.blobs):
             self._staging.drop_blob(command.session, blob)
         self._finish(command, tenant, FAULTED if outcome.faulted else RAN, begin_ns, outcome.launch, outcome.done)
-        if outcome.launch is not None:
+        if outcome.launch is not None and batch is not None:
             guess = self._programs.next(batch)
             if guess is not None:
                 self._to_prepare.put(guess)
+
+    def _run(self, tenant: Tenant, command: Execute) -> tuple[Batch | None, Outcome]:
+        """Begin the batch, or go on with it where it stopped. Raises Needs and Awaits."""
+        stop = Stop(self._page.address(command.priority), command.serial) if command.serial else None
+        batch = None
+        under_way = tenant.under_way
+        try:
+            if command.batch:
+                batch = decode_batch(command.batch)
+            if under_way is not None:
+                if batch is not None and not _same(batch, under_way.batch):
+                    raise ValueError("it came again with other content")
+                batch, begin = under_way.batch, None
+            else:
+                begin = batch
+            return batch, self._runner.run(tenant, begin, command.chain, command.limit_ns, stop)
+        except (Needs, Awaits):
+            raise
+        except Exception as error:  # a failure of ours in one batch must not take the other sessions down
+            self._log.error("batch failed", session=command.session, seq=command.seq, trace=traceback.format_exc())
+            self._runner.drop(tenant)
+            return batch, _node_fault(command, error)
 
     def _finish(self, command: Execute, tenant: Tenant | None, status: int, begin_ns: int, launch: Launch | None, done: bytes) -> None:
         """Account for the command and report it."""
@@ -248,6 +287,12 @@ class Executor:
         except Exception:  # a compiler failure is reported by the launching thread, with its trace
             return False
         return True
+
+
+def _same(again: Batch, batch: Batch) -> bool:
+    """Is it the batch that is under way? Bodies come or not, as the sender thinks they are known here."""
+    blank = {"program_body": b"", "dims_body": b"", "dims_delta": None, "kernels": (), "trace": ""}
+    return msgspec.structs.replace(again, **blank) == msgspec.structs.replace(batch, **blank)
 
 
 def _node_fault(command: Execute, error: Exception) -> Outcome:
