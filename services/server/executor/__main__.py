@@ -13,6 +13,7 @@ import msgspec
 from jit.engine import create_engine
 from jit.errors import ToolchainError, UnknownBackend
 from services.kit.log import get_logger, setup_logging
+from services.server.executor.content import Content
 from services.server.executor.data_port import DataPort
 from services.server.executor.loop import Executor
 from services.server.executor.staging import Staging
@@ -45,7 +46,10 @@ def main() -> int:
         log.error("no engine", backend=settings.backend, problem=str(error))
         return 2
     staging = Staging()
-    data_port = DataPort(staging, Path(settings.data_socket), settings.data_host, settings.data_port, settings.data_host_advertised)
+    content = Content(staging)
+    data_port = DataPort(
+        staging, content, Path(settings.data_socket), settings.data_host, settings.data_port, settings.data_host_advertised
+    )
     try:
         data_port.start()
     except OSError as error:

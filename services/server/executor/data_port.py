@@ -35,6 +35,7 @@ from bus_schemas.dataport import (
     decode_request,
     frame,
 )
+from services.server.executor.content import Content
 from services.server.executor.staging import Staging
 
 __all__ = ["DataPort"]
@@ -49,8 +50,9 @@ _CONNECTIONS_MAX: Final = 4096
 class _Connection(asyncio.BufferedProtocol):
     """One client connection. Receives a head, then a message, then for a Put its bytes; requests are answered in order."""
 
-    def __init__(self, staging: Staging, open_now: set[_Connection], hello_s: float) -> None:
+    def __init__(self, staging: Staging, content: Content, open_now: set[_Connection], hello_s: float) -> None:
         self._staging = staging
+        self._content = content
         self._open_now = open_now
         self._hello_s = hello_s
         self._session = ""
@@ -137,7 +139,7 @@ class _Connection(asyncio.BufferedProtocol):
                     self._patience.cancel()
                 self._answer(Welcome())
             case Have(digests):
-                self._answer(Had(self._staging.have(self._session, digests)))
+                self._answer(Had(self._content.have(self._session, digests)))
             case Put(_, nbytes):
                 if not 0 < nbytes <= LIMITS.chunk_bytes:
                     self._transport.abort()
@@ -191,9 +193,18 @@ class DataPort:
     """Listens on a Unix socket and on TCP. ``addresses`` is known once ``start`` has returned."""
 
     def __init__(
-        self, staging: Staging, socket_path: Path, host: str, port: int, advertised_host: str, *, hello_s: float = _HELLO_S
+        self,
+        staging: Staging,
+        content: Content,
+        socket_path: Path,
+        host: str,
+        port: int,
+        advertised_host: str,
+        *,
+        hello_s: float = _HELLO_S,
     ) -> None:
         self._staging = staging
+        self._content = content
         self._hello_s = hello_s
         self._open_now: set[_Connection] = set()
         self._path = socket_path
@@ -212,7 +223,7 @@ class DataPort:
             raise self._failure
 
     def _connection(self) -> _Connection:
-        return _Connection(self._staging, self._open_now, self._hello_s)
+        return _Connection(self._staging, self._content, self._open_now, self._hello_s)
 
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()

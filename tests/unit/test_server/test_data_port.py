@@ -10,6 +10,7 @@ import pytest
 from blake3 import blake3
 
 from bus_schemas.dataport import HEAD, Answer, Blob, Denied, Get, Had, Have, Hello, Put, Stored, Welcome, decode_answer, frame
+from services.server.executor.content import Content
 from services.server.executor.data_port import DataPort
 from services.server.executor.staging import Staging
 
@@ -27,7 +28,7 @@ def staging() -> Staging:
 
 @pytest.fixture
 def dial(staging: Staging, tmp_path: Path) -> Iterator[Dial]:
-    port = DataPort(staging, tmp_path / "d", "127.0.0.1", 0, "127.0.0.1", hello_s=0.3)
+    port = DataPort(staging, Content(staging), tmp_path / "d", "127.0.0.1", 0, "127.0.0.1", hello_s=0.3)
     port.start()
     open_now: list[socket.socket] = []
 
