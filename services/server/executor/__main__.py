@@ -56,7 +56,7 @@ def main() -> int:
         log.error("no data port", host=settings.data_host, port=settings.data_port, problem=str(error))
         return 2
     log.info("executor ready", gpu=settings.gpu, backend=engine.info.backend, cores=engine.info.cores)
-    Executor(engine, Path(settings.socket), data_port, staging, settings.orphan_s).serve()
+    Executor(engine, Path(settings.socket), data_port, staging, content, settings.orphan_s).serve()
     engine.close()
     return 0
 

@@ -23,6 +23,7 @@ from bus_schemas.batch import Batch, Done, Fault, decode_batch, encode_done
 from jit.engine import Engine, Launch, Stop
 from scheduler.vram import DeviceConfigured, SessionClosed, SessionOpened, Vram
 from services.kit.log import get_logger
+from services.server.executor.content import Content
 from services.server.executor.data_port import DataPort
 from services.server.executor.errors import Awaits, Needs, Refused
 from services.server.executor.programs import Programs
@@ -68,11 +69,12 @@ _STAGED_BYTES_MAX: Final = 8 << 30
 class Executor:
     """One device. ``serve`` runs until the server says Shutdown, or stays away for ``orphan_s``."""
 
-    def __init__(self, engine: Engine, socket_path: Path, data_port: DataPort, staging: Staging, orphan_s: float) -> None:
+    def __init__(self, engine: Engine, socket_path: Path, data_port: DataPort, staging: Staging, content: Content, orphan_s: float) -> None:
         self._engine = engine
         self._path = socket_path
         self._data_port = data_port
         self._staging = staging
+        self._content = content
         self._orphan_s = orphan_s
         self._programs = Programs(engine)
         self._vram = Vram()
@@ -175,7 +177,9 @@ class Executor:
 
     def _open(self, command: OpenSpace) -> None:
         if command.session not in self._tenants:
-            self._tenants[command.session] = Tenant(command.session, self._engine.open_space(), command.record)
+            space = self._engine.open_space()
+            self._tenants[command.session] = Tenant(command.session, space, command.record)
+            self._content.open(command.session, command.domain, space)
             self._vram.on(SessionOpened(time.monotonic_ns(), command.session, command.quota_bytes))
             memory_bytes = command.quota_bytes or self._engine.info.vram_bytes
             self._staging.open(command.session, command.token, min(memory_bytes, _STAGED_BYTES_MAX), memory_bytes)
@@ -186,6 +190,7 @@ class Executor:
         if tenant is not None:
             self._runner.drop(tenant)
             self._staging.close(session)
+            self._content.close(session)
             tenant.space.close()
             self._vram.on(SessionClosed(time.monotonic_ns(), session))
         self._report(SpaceClosed(session, time.monotonic_ns()))
