@@ -131,7 +131,8 @@ class Run(Protocol):
 
 
 class Shared(Protocol):
-    """A read-only block that several buffers, also of several spaces, stand on; freed with the last of them."""
+    """A read-only block that several buffers, also of several spaces, stand on; gone with the last of them (``holders`` 0: nothing can be
+    attached to it any more)."""
 
     @property
     def nbytes(self) -> int: ...
@@ -177,7 +178,7 @@ class Space(Protocol):
         ...
 
     def read(self, key: int, offset: int, nbytes: int) -> memoryview:
-        """Bytes of a buffer: a read-only view that later runs may change; copy it to keep it."""
+        """Bytes of a buffer: a read-only view, good until the next call of any space of the engine; copy it to keep it."""
         ...
 
     def size(self, key: int) -> int:
@@ -202,8 +203,8 @@ class Space(Protocol):
         ...
 
     def unshare(self, key: int) -> None:
-        """A block of its own for a shared buffer, with the same bytes (OutOfMemory: nothing changed). ``write`` and runs that write do so by
-        themselves."""
+        """A block of its own for a shared buffer, with the same bytes (OutOfMemory: nothing changed); no bytes move when nobody else
+        stands on it. ``write`` and runs that write do so by themselves."""
         ...
 
     def begin(self, prepared: Prepared, scalars: Sequence[Number], keys: Sequence[int]) -> Run:

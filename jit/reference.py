@@ -11,7 +11,7 @@ from typing import cast
 
 import numpy as np
 
-from jit.engine import EngineConfig, EngineInfo, Launch, Number, Prepared
+from jit.engine import EngineConfig, EngineInfo, Launch, MemoryUse, Number, Prepared
 from jit.memory import Capacity
 from jit.space import ByteSpace, KeySpec
 from wis import cost, reference
@@ -93,6 +93,10 @@ class ReferenceEngine:
         self.info = EngineInfo("NumPy reference", "reference", 1, config.vram_bytes)
         self._capacity = Capacity(config.vram_bytes)
         self._fuel = config.fuel
+
+    @property
+    def memory(self) -> MemoryUse:
+        return self._capacity.memory
 
     def open_space(self) -> ReferenceSpace:
         return ReferenceSpace(self._capacity, self._fuel)

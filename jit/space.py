@@ -5,12 +5,13 @@ May live here: allocation and transfer by key. May not: running programs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from jit.errors import BadBuffer, JitError
-from jit.memory import Block, Capacity, SpaceMemory
+from jit.engine import Run, Shared
+from jit.errors import BadBuffer
+from jit.memory import Block, Capacity, SharedBlock, SpaceMemory
 
 __all__ = ["ByteSpace", "KeySpec"]
 
@@ -27,14 +28,19 @@ class KeySpec:
 
 
 class ByteSpace:
-    """Byte access to one session's buffers (the non-running half of ``jit.engine.Space``)."""
+    """Byte access to one session's buffers (the non-running half of ``jit.engine.Space``). ``_run``: what ``begin`` made last."""
 
     def __init__(self, capacity: Capacity) -> None:
         self._memory = SpaceMemory(capacity)
+        self._run: Run | None = None
 
     @property
     def resident_bytes(self) -> int:
         return self._memory.resident_bytes
+
+    @property
+    def shared_bytes(self) -> int:
+        return self._memory.shared_bytes
 
     def alloc(self, key: int, nbytes: int) -> None:
         self._memory.alloc(key, nbytes)
@@ -44,38 +50,48 @@ class ByteSpace:
 
     def write(self, key: int, offset: int, data: bytes | bytearray | memoryview) -> None:
         source = np.frombuffer(data, np.uint8)
-        self._memory.window(key, offset, source.size)[:] = source
+        self._memory.writable(key, offset, source.size).data[offset : offset + source.size] = source
 
     def read(self, key: int, offset: int, nbytes: int) -> memoryview:
         return self._memory.window(key, offset, nbytes).data.toreadonly()
 
     def size(self, key: int) -> int:
-        return self._memory[key].nbytes
+        return self._memory.size(key)
+
+    def park(self, key: int) -> None:
+        self._memory.park(key)
+
+    def unpark(self, key: int) -> None:
+        self._memory.unpark(key)
+
+    def share(self, key: int) -> Shared:
+        return self._memory.share(key)
+
+    def attach(self, key: int, shared: Shared) -> None:
+        if not isinstance(shared, SharedBlock):
+            raise BadBuffer("what a buffer is attached to must come from `share`")
+        self._memory.attach(key, shared)
+
+    def unshare(self, key: int) -> None:
+        self._memory.unshare(key)
 
     def close(self) -> None:
+        if self._run is not None:
+            self._run.drop()
+            self._run = None
         self._memory.clear()
 
-    def _blocks(self, specs: Sequence[KeySpec], keys: Sequence[int]) -> list[Block]:
-        """The block of each key, CREATED ones freshly allocated; on any error nothing stays allocated."""
+    def _blocks(self, specs: Sequence[KeySpec], keys: Sequence[int], writes: Collection[int] = ()) -> list[Block]:
+        """The block of each key: CREATED ones freshly allocated, shared ones among the positions ``writes`` with a block of their own; on
+        any error nothing was allocated or changed."""
         if len(keys) != len(specs):
             raise BadBuffer(f"the program needs {len(specs)} keys, not {len(keys)}")
         if len(set(keys)) != len(keys):
             raise BadBuffer("a run names one buffer twice; views of one buffer are operands, not buffers")
-        memory = self._memory
-        blocks: list[Block] = []
-        made: list[int] = []
-        try:
-            for spec, key in zip(specs, keys, strict=True):
-                if spec.created:
-                    blocks.append(memory.alloc(key, spec.nbytes, zero=spec.zero))
-                    made.append(key)
-                else:
-                    block = memory[key]
-                    if block.nbytes < spec.nbytes:
-                        raise BadBuffer(f"buffer {key} has {block.nbytes} bytes, the program needs {spec.nbytes}")
-                    blocks.append(block)
-        except JitError:
-            for key in made:
-                memory.free(key)
-            raise
-        return blocks
+        made: list[tuple[int, int, bool]] = []
+        for spec, key in zip(specs, keys, strict=True):
+            if spec.created:
+                made.append((key, spec.nbytes, spec.zero))
+            elif self._memory[key].nbytes < spec.nbytes:
+                raise BadBuffer(f"buffer {key} has {self._memory[key].nbytes} bytes, the program needs {spec.nbytes}")
+        return self._memory.gather(keys, made, writes)

@@ -23,7 +23,7 @@ from jit.accel.lowering import Lowering, supported
 from jit.accel.memory import DeviceBlocks
 from jit.accel.scratch import SCRATCH_BYTES_MAX, Scratch
 from jit.accel.tables import KernelStep, Plan, ProductStep, fill, make_plan
-from jit.engine import EngineConfig, EngineInfo, Launch, Number, Prepared
+from jit.engine import EngineConfig, EngineInfo, Launch, MemoryUse, Number, Prepared
 from jit.errors import Interrupted
 from jit.kernels.cfamily import fresh_state
 from jit.memory import Block, Capacity, room_for
@@ -91,14 +91,22 @@ class AccelSpace(ByteSpace):
 
     def write(self, key: int, offset: int, data: bytes | bytearray | memoryview) -> None:
         source = np.frombuffer(data, np.uint8)
-        block = self._memory.at(key, offset, source.size)
         with self._engine.lock:
+            block = self._memory.writable(key, offset, source.size)
             self._engine.device.write(block.store, offset, source)
 
     def read(self, key: int, offset: int, nbytes: int) -> memoryview:
         block = self._memory.at(key, offset, nbytes)
         with self._engine.lock:
             return self._engine.device.read(block.store, offset, nbytes).data.toreadonly()
+
+    def unpark(self, key: int) -> None:
+        with self._engine.lock:
+            super().unpark(key)
+
+    def unshare(self, key: int) -> None:
+        with self._engine.lock:
+            super().unshare(key)
 
     def run(self, prepared: Prepared, scalars: Sequence[Number], keys: Sequence[int]) -> Launch:
         ready = cast(AccelPrepared, prepared)
@@ -145,6 +153,10 @@ class AccelEngine:
         self._state = device.allocate(fresh_state(None).nbytes)
         self._scratch = Scratch(device)
         self._closed = False
+
+    @property
+    def memory(self) -> MemoryUse:
+        return self._capacity.memory
 
     def open_space(self) -> AccelSpace:
         return AccelSpace(self, self._capacity)

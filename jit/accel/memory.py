@@ -28,6 +28,9 @@ class DeviceBlocks:
             self._device.zero(block.store, 0, nbytes)
         return Block(block.room, block.store, 0, nbytes, self._window(block.store, nbytes))
 
+    def copy(self, source: Block, target: Block) -> None:
+        self._device.write(target.store, 0, self._device.read(source.store, 0, source.nbytes))
+
     def _window(self, store: object, nbytes: int) -> Bytes:
         whole = self._device.view(store)
         return np.zeros(0, np.uint8) if whole is None else whole[:nbytes]
