@@ -1,10 +1,10 @@
-"""How executing a batch can end early. Carried as exceptions inside the executor only; outside they are Done messages."""
+"""How executing a batch can end early. Carried as exceptions inside the executor only; outside they are Done messages and statuses."""
 
 from __future__ import annotations
 
 from bus_schemas.batch import Fault
 
-__all__ = ["Refused", "Needs"]
+__all__ = ["Refused", "Needs", "Awaits"]
 
 
 class Refused(Exception):
@@ -21,3 +21,7 @@ class Needs(Exception):
     def __init__(self, digests: tuple[bytes, ...]) -> None:
         super().__init__(f"{len(digests)} missing")
         self.digests = digests
+
+
+class Awaits(Exception):
+    """Nobody's fault: the memory the batch needs is not there yet. It had no effect; its session is told of when it is."""

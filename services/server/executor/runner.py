@@ -1,23 +1,24 @@
-"""Executing one batch: everything is checked first, so that a refused batch leaves no trace; then it is applied.
+"""Executing one batch: everything is checked first, so that a refused batch leaves no trace; then it is begun, and runs in one or more
+pieces.
 
-Order inside a batch: allocs, uploads, program, reads, frees.
+Order inside a batch: allocs, uploads, program, reads, frees. What comes before the program is done with its first piece, what comes after
+it with its last.
 """
 
 from __future__ import annotations
 
 import time
-import zlib
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
 from bus_schemas import faults
 from bus_schemas.batch import LIMITS, Batch, Done, Fault, ReadResult, encode_done
-from jit.engine import Launch, Number
+from jit.engine import Launch, Run, Space, Stop
 from jit.errors import BadBuffer, Interrupted, OutOfMemory
 from scheduler.vram import AllocationRequested, Freed, Refuse, Vram
 from services.server.executor.errors import Needs, Refused
+from services.server.executor.handles import bad, check_handles, check_reads_and_frees, decode_handles, new_buffers
+from services.server.executor.plan import Plan, UnderWay
 from services.server.executor.programs import Programs, Ready
 from services.server.executor.staging import Staging
 from services.server.executor.tenant import Tenant
@@ -31,24 +32,14 @@ _DONE_INLINE_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """``launch`` None: no program ran. ``done``: encoded. ``blobs``: names of blobs made for it."""
+    """``launch``: the account of this piece, None when no program ran. ``over``: the batch is; otherwise it was stopped and there is no
+    ``done`` yet. ``done``: encoded. ``blobs``: names of blobs made for it."""
 
     launch: Launch | None
     done: bytes
     blobs: tuple[str, ...]
     faulted: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """A batch that may be applied. ``made``: handles that its allocs and uploads make, with sizes; ``created``: those its program makes."""
-
-    ready: Ready | None
-    handles: list[int]
-    scalars: tuple[Number, ...]
-    made: dict[int, int]
-    created: dict[int, int]
-    wanted_bytes: int
+    over: bool = True
 
 
 class Runner:
@@ -59,51 +50,67 @@ class Runner:
         self._staging = staging
         self._vram = vram
 
-    def run(self, tenant: Tenant, batch: Batch, chain: bytes) -> Outcome:
-        """Execute ``batch``, the next of its session; ``chain`` is the session's launch digest after it.
+    def run(self, tenant: Tenant, batch: Batch | None, chain: bytes, limit_ns: int = 0, stop: Stop | None = None) -> Outcome:
+        """Begin ``batch``, the next of its session, or go on with the one under way; ``chain`` is the session's launch digest after it.
 
-        Raises Needs, with nothing changed, when bodies or chunks are missing. Every other end is an Outcome.
+        Ends with the batch, after about ``limit_ns`` (0: no limit), or soon after ``stop`` says so. Raises Needs, with nothing changed,
+        when bodies or chunks are missing. Every other end is an Outcome.
         """
+        way = tenant.under_way
+        if way is None:
+            if batch is None:
+                raise ValueError(f"session {tenant.session} has no batch under way")
+            try:
+                plan = self._check(tenant, batch)
+                self._reserve(tenant, plan)
+            except Refused as refusal:
+                return self._refused(tenant, batch, chain, refusal.fault)
+            way = UnderWay(batch, plan, None)
         try:
-            plan = self._check(tenant, batch)
-            self._reserve(tenant, plan)
-        except Refused as refusal:
-            return self._refused(tenant, batch, chain, refusal.fault)
-        try:
-            launch = self._apply(tenant, batch, plan)
+            if tenant.under_way is None:
+                self._begin(tenant, way)
+                tenant.under_way = way
+            launch = None if way.run is None else way.run.go(limit_ns, stop)
         except (OutOfMemory, BadBuffer, Interrupted, LaunchError) as error:
             # Beyond what the plan could see: the device is fuller than its books say, the run was stopped, a grid is too large.
-            self._undo(tenant, plan)
-            fatal = not isinstance(error, OutOfMemory)
-            name = faults.QUOTA_EXCEEDED if isinstance(error, OutOfMemory) else faults.NODE_FAULT
-            if isinstance(error, LaunchError):
-                name = faults.KERNEL_REFUSED
-            return self._refused(tenant, batch, chain, Fault(name, str(error), fatal=fatal))
-        return self._answer(tenant, batch, plan, launch, chain)
+            self._undo(tenant, way)
+            return self._refused(tenant, way.batch, chain, _beyond(error))
+        if launch is not None:
+            way.core_ns += launch.core_ns
+            if launch.stopped:
+                return Outcome(launch, b"", (), False, over=False)
+        self._settle(tenant, way)
+        return self._answer(tenant, way, launch, chain)
+
+    def drop(self, tenant: Tenant) -> None:
+        """Give up what is left of the batch under way, if there is one. Its session is about to end."""
+        way, tenant.under_way = tenant.under_way, None
+        if way is not None and way.run is not None:
+            way.run.drop()
 
     # -- checking ------------------------------------------------------------------------------------------------------------------
 
-    def _check(self, tenant: Tenant, batch: Batch) -> _Plan:
+    def _check(self, tenant: Tenant, batch: Batch) -> Plan:
         """Every reason to refuse, before anything changes."""
         missing = tuple(d for upload in batch.uploads for d in upload.chunks if self._staging.chunk(tenant.session, d) is None)
         if missing:
             raise Needs(missing)
-        made = _new_buffers(tenant, batch, self._staging)
+        made = new_buffers(tenant, batch, self._staging)
         ready: Ready | None = None
         handles: list[int] = []
         created: dict[int, int] = {}
         if batch.program:
             ready = self._programs.ready(batch)
-            handles = _decode_handles(batch.handles, len(ready.buffers))
-            created = _check_handles(tenant, made, handles, ready)
+            handles = decode_handles(batch.handles, len(ready.buffers))
+            created = check_handles(tenant, made, handles, ready)
             if len(batch.scalars) != ready.scalars:
-                raise _bad(faults.MALFORMED, f"the program takes {ready.scalars} scalars, the batch brings {len(batch.scalars)}")
+                raise bad(faults.MALFORMED, f"the program takes {ready.scalars} scalars, the batch brings {len(batch.scalars)}")
         elif batch.handles or batch.scalars:
-            raise _bad(faults.MALFORMED, "handles or scalars without a program")
-        _check_reads_and_frees(tenant, batch, made, created)
+            raise bad(faults.MALFORMED, "handles or scalars without a program")
+        check_reads_and_frees(tenant, batch, made, created)
         self._check_answers(tenant, batch)
         scalars = tuple(complex(*value) if isinstance(value, tuple) else value for value in batch.scalars)
-        return _Plan(ready, handles, scalars, made, created, sum(made.values()) + sum(created.values()))
+        return Plan(ready, handles, scalars, made, created)
 
     def _check_answers(self, tenant: Tenant, batch: Batch) -> None:
         """What the reads ask for is held in the node's memory until it is fetched: that is bounded like the session's own."""
@@ -116,13 +123,13 @@ class Runner:
             )
             raise Refused(Fault(faults.QUOTA_EXCEEDED, text, fatal=False))
 
-    def _reserve(self, tenant: Tenant, plan: _Plan) -> None:
+    def _reserve(self, tenant: Tenant, plan: Plan) -> None:
         """Ask for all the memory at once, temporaries included; raises Refused, not fatal, when the quota or the device is full."""
-        workspace = plan.ready.prepared.workspace_bytes if plan.ready is not None else 0
-        verdict = self._ask(tenant, plan.wanted_bytes + max(0, workspace - tenant.workspace_bytes))
+        wanted, workspace = plan.wanted_bytes, plan.workspace_bytes
+        verdict = self._ask(tenant, wanted + max(0, workspace - tenant.workspace_bytes))
         if verdict and tenant.workspace_bytes:
             self._trim(tenant)  # what an earlier program worked in
-            verdict = self._ask(tenant, plan.wanted_bytes + workspace)
+            verdict = self._ask(tenant, wanted + workspace)
         if verdict:
             raise Refused(Fault(faults.QUOTA_EXCEEDED, verdict, fatal=False))
         tenant.workspace_bytes = max(tenant.workspace_bytes, workspace)
@@ -142,8 +149,9 @@ class Runner:
 
     # -- applying ------------------------------------------------------------------------------------------------------------------
 
-    def _apply(self, tenant: Tenant, batch: Batch, plan: _Plan) -> Launch | None:
-        space, sizes = tenant.space, tenant.sizes
+    def _begin(self, tenant: Tenant, way: UnderWay) -> None:
+        """Everything before the program's first step."""
+        space, sizes, batch, plan = tenant.space, tenant.sizes, way.batch, way.plan
         for handle, nbytes in batch.allocs:
             space.alloc(handle, nbytes)
             sizes[handle] = nbytes
@@ -158,31 +166,38 @@ class Runner:
                 assert chunk is not None, "checked; chunks waiting for an upload are kept"
                 space.write(upload.handle, at, chunk)
                 at += len(chunk)
-        launch = None
         if plan.ready is not None:
-            launch = space.run(plan.ready.prepared, plan.scalars, plan.handles)
+            way.run = _begun(space, plan)
             sizes.update(plan.created)
-            unused = tenant.workspace_bytes - space.workspace_bytes
-            if unused > 0:  # this back end drops its temporaries after a run
-                self._vram.on(Freed(time.monotonic_ns(), tenant.session, unused))
-                tenant.workspace_bytes -= unused
         for upload in batch.uploads:
             if upload.chunks:
                 self._staging.used(tenant.session, upload.chunks)
-        return launch
 
-    def _undo(self, tenant: Tenant, plan: _Plan) -> None:
-        """Take back what a failed _apply allocated."""
-        for handle in (*plan.made, *plan.created):
+    def _settle(self, tenant: Tenant, way: UnderWay) -> None:
+        """The program has run to its end."""
+        tenant.under_way = None
+        if way.run is not None:
+            unused = tenant.workspace_bytes - tenant.space.workspace_bytes
+            if unused > 0:  # this back end drops its temporaries after a run
+                self._vram.on(Freed(time.monotonic_ns(), tenant.session, unused))
+                tenant.workspace_bytes -= unused
+
+    def _undo(self, tenant: Tenant, way: UnderWay) -> None:
+        """Take back what a batch allocated that failed."""
+        tenant.under_way = None
+        if way.run is not None:
+            way.run.drop()
+        for handle in (*way.plan.made, *way.plan.created):
             tenant.sizes.pop(handle, None)
             try:
                 tenant.space.free(handle)
             except BadBuffer:
                 continue  # it had not come that far
-        if plan.wanted_bytes:
-            self._vram.on(Freed(time.monotonic_ns(), tenant.session, plan.wanted_bytes))
+        if way.plan.wanted_bytes:
+            self._vram.on(Freed(time.monotonic_ns(), tenant.session, way.plan.wanted_bytes))
 
-    def _answer(self, tenant: Tenant, batch: Batch, plan: _Plan, launch: Launch | None, chain: bytes) -> Outcome:
+    def _answer(self, tenant: Tenant, way: UnderWay, launch: Launch | None, chain: bytes) -> Outcome:
+        batch = way.batch
         fault = None
         if launch is not None and launch.out_of_fuel:
             fault = Fault(faults.OUT_OF_FUEL, launch.out_of_fuel)
@@ -198,7 +213,7 @@ class Runner:
         done = Done(
             tenant.session,
             batch.seq,
-            launch.core_ns if launch else 0,
+            way.core_ns,
             launch.instructions if launch else 0,
             tenant.space.resident_bytes,
             reads,
@@ -227,74 +242,32 @@ class Runner:
         return Outcome(None, encode_done(done), (), fault.fatal)
 
 
-# -- the rules of handles ----------------------------------------------------------------------------------------------------------------
+def _begun(space: Space, plan: Plan) -> Run:
+    assert plan.ready is not None
+    if hasattr(space, "begin"):
+        return space.begin(plan.ready.prepared, plan.scalars, plan.handles)
+    return _Whole(space, plan)
 
 
-def _new_buffers(tenant: Tenant, batch: Batch, staging: Staging) -> dict[int, int]:
-    """Handles that allocs and uploads make, with their sizes."""
-    made: dict[int, int] = {}
-    for handle, nbytes in (*batch.allocs, *((upload.handle, upload.nbytes) for upload in batch.uploads)):
-        if handle in made or handle in tenant.sizes:
-            raise _bad(faults.BAD_HANDLE, f"handle {handle} is in use already")
-        if not 0 <= nbytes <= LIMITS.buffer_bytes_max:
-            raise _bad(faults.OVERSIZED, f"handle {handle}: a buffer has 0 to {LIMITS.buffer_bytes_max} bytes, not {nbytes}")
-        made[handle] = nbytes
-    for upload in batch.uploads:
-        brought = len(upload.inline)
-        if upload.chunks:
-            brought += sum(len(staging.chunk(tenant.session, digest) or b"") for digest in upload.chunks)
-        if brought != upload.nbytes or (upload.inline and upload.chunks):
-            raise _bad(faults.MALFORMED, f"upload of handle {upload.handle}: {upload.nbytes} bytes announced, {brought} came")
-    return made
+class _Whole:
+    """A run of a back end whose runs do not stop."""
+
+    over = False
+
+    def __init__(self, space: Space, plan: Plan) -> None:
+        self._space = space
+        self._plan = plan
+
+    def go(self, limit_ns: int = 0, stop: Stop | None = None) -> Launch:
+        del limit_ns, stop
+        assert self._plan.ready is not None
+        return self._space.run(self._plan.ready.prepared, self._plan.scalars, self._plan.handles)
+
+    def drop(self) -> None:
+        pass
 
 
-def _decode_handles(packed: bytes, count: int) -> list[int]:
-    """First differences of ``count`` i64, deflated: never inflates more than they take."""
-    inflater = zlib.decompressobj()
-    try:
-        raw = inflater.decompress(packed, 8 * count + 1)
-    except zlib.error as error:
-        raise _bad(faults.MALFORMED, f"the handles cannot be inflated: {error}") from None
-    if len(raw) != 8 * count:
-        raise _bad(faults.MALFORMED, f"the program has {count} buffers to name, the handles name {len(raw) / 8:g}")
-    handles: list[int] = np.cumsum(np.frombuffer(raw, "<i8")).tolist()
-    return handles
-
-
-def _check_handles(tenant: Tenant, made: dict[int, int], handles: list[int], ready: Ready) -> dict[int, int]:
-    """EXTERNAL buffers exist and are large enough, CREATED ones are new; returns the latter with their sizes."""
-    created: dict[int, int] = {}
-    for handle, (nbytes, is_created) in zip(handles, ready.buffers, strict=True):
-        size = tenant.sizes.get(handle, made.get(handle))
-        if is_created:
-            if size is not None or handle in created:
-                raise _bad(faults.BAD_HANDLE, f"handle {handle} is in use already")
-            created[handle] = nbytes
-        elif size is None:
-            raise _bad(faults.BAD_HANDLE, f"there is no buffer {handle}: it was freed, or never made")
-        elif size < nbytes:
-            raise _bad(faults.BAD_HANDLE, f"buffer {handle} has {size} bytes, the program needs {nbytes}")
-    return created
-
-
-def _check_reads_and_frees(tenant: Tenant, batch: Batch, made: dict[int, int], created: dict[int, int]) -> None:
-    def size_of(handle: int) -> int:
-        for sizes in (tenant.sizes, made, created):
-            if handle in sizes:
-                return sizes[handle]
-        raise _bad(faults.BAD_HANDLE, f"there is no buffer {handle}: it was freed, or never made")
-
-    for read in batch.reads:
-        size = size_of(read.handle)
-        if read.offset < 0 or read.nbytes < 0 or read.offset + read.nbytes > size:
-            raise _bad(
-                faults.BAD_HANDLE, f"bytes {read.offset}..{read.offset + read.nbytes} reach outside buffer {read.handle} of {size} bytes"
-            )
-    if len(set(batch.frees)) != len(batch.frees):
-        raise _bad(faults.BAD_HANDLE, "a buffer is freed twice")
-    for handle in batch.frees:
-        size_of(handle)
-
-
-def _bad(name: str, message: str) -> Refused:
-    return Refused(Fault(name, message))
+def _beyond(error: Exception) -> Fault:
+    if isinstance(error, OutOfMemory):
+        return Fault(faults.QUOTA_EXCEEDED, str(error), fatal=False)
+    return Fault(faults.KERNEL_REFUSED if isinstance(error, LaunchError) else faults.NODE_FAULT, str(error))

@@ -11,6 +11,7 @@ from typing import Final
 
 from bus_schemas.batch import LIMITS
 from jit.engine import Space
+from services.server.executor.plan import UnderWay
 from services.server.protocol import HeldSession
 
 __all__ = ["Tenant"]
@@ -22,7 +23,8 @@ _DONES_KEPT: Final = LIMITS.outstanding_batches_max + 1
 @dataclass(slots=True)
 class Tenant:
     """``sizes``: the session's buffers, bytes by handle. ``seq_done``: the last batch executed or refused. ``dones``: encoded Done by seq,
-    with the blobs it names. ``chain``: launch digest after ``seq_done``. ``workspace_bytes``: what its temporaries hold of its quota."""
+    with the blobs it names. ``chain``: launch digest after ``seq_done``. ``workspace_bytes``: what its temporaries hold of its quota.
+    ``under_way``: the batch after ``seq_done``, when it has begun and was stopped."""
 
     session: str
     space: Space
@@ -31,6 +33,7 @@ class Tenant:
     chain: bytes = b""
     faulted: bool = False
     workspace_bytes: int = 0
+    under_way: UnderWay | None = None
     sizes: dict[int, int] = field(default_factory=dict)
     dones: OrderedDict[int, tuple[bytes, tuple[str, ...]]] = field(default_factory=OrderedDict)
 
