@@ -180,8 +180,11 @@ class SpaceOpened(msgspec.Struct, array_like=True, frozen=True, tag="opened"):
 
 
 class SpaceClosed(msgspec.Struct, array_like=True, frozen=True, tag="closed"):
+    """``others``: sessions whose charge changed with that, and what they are charged for from ``at_ns`` on."""
+
     session: str
     at_ns: int
+    others: tuple[tuple[str, int], ...] = ()
 
 
 class Prepared(msgspec.Struct, array_like=True, frozen=True, tag="prepared"):

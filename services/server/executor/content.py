@@ -264,8 +264,8 @@ class Content:
         return 0 if member is None else member.held_bytes
 
     def take_changed(self) -> tuple[str, ...]:
-        """Sessions whose charge changed since the last call."""
-        return self._charges.take_changed()
+        """Open sessions whose charge changed since the last call."""
+        return tuple(name for name in self._charges.take_changed() if name in self._spaces)
 
     @property
     def block_bytes(self) -> int:

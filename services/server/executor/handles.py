@@ -8,15 +8,15 @@ import numpy as np
 
 from bus_schemas import faults
 from bus_schemas.batch import LIMITS, Batch, Fault
+from services.server.executor.content import Content
 from services.server.executor.errors import Refused
 from services.server.executor.programs import Ready
-from services.server.executor.staging import Staging
 from services.server.executor.tenant import Tenant
 
 __all__ = ["bad", "check_handles", "check_reads_and_frees", "decode_handles", "new_buffers"]
 
 
-def new_buffers(tenant: Tenant, batch: Batch, staging: Staging) -> dict[int, int]:
+def new_buffers(tenant: Tenant, batch: Batch, content: Content) -> dict[int, int]:
     """Handles that allocs and uploads make, with their sizes."""
     made: dict[int, int] = {}
     for handle, nbytes in (*batch.allocs, *((upload.handle, upload.nbytes) for upload in batch.uploads)):
@@ -28,7 +28,7 @@ def new_buffers(tenant: Tenant, batch: Batch, staging: Staging) -> dict[int, int
     for upload in batch.uploads:
         brought = len(upload.inline)
         if upload.chunks:
-            brought += sum(len(staging.chunk(tenant.session, digest) or b"") for digest in upload.chunks)
+            brought += content.brought(tenant.session, upload)
         if brought != upload.nbytes or (upload.inline and upload.chunks):
             raise bad(faults.MALFORMED, f"upload of handle {upload.handle}: {upload.nbytes} bytes announced, {brought} came")
     return made

@@ -79,7 +79,7 @@ class Executor:
         self._programs = Programs(engine)
         self._vram = Vram()
         self._vram.on(DeviceConfigured(time.monotonic_ns(), engine.info.vram_bytes))
-        self._runner = Runner(self._programs, staging, self._vram)
+        self._runner = Runner(self._programs, staging, content, self._vram)
         self._tenants: dict[str, Tenant] = {}
         self._page_path = socket_path.with_name(socket_path.name + ".stop")
         self._page = StopPage.create(self._page_path)
@@ -165,7 +165,7 @@ class Executor:
 
     def _attach(self, protocol: int) -> None:
         info = self._engine.info
-        held = tuple(tenant.held() for tenant in self._tenants.values()) if protocol == PROTOCOL else ()
+        held = tuple(tenant.held(self._runner.charged_bytes(tenant)) for tenant in self._tenants.values()) if protocol == PROTOCOL else ()
         results = tuple(self._results) if protocol == PROTOCOL else ()
         addresses = self._data_port.addresses
         self._page.clear()  # what an earlier server sent is carried out by now, this one counts anew
@@ -193,7 +193,7 @@ class Executor:
             self._content.close(session)
             tenant.space.close()
             self._vram.on(SessionClosed(time.monotonic_ns(), session))
-        self._report(SpaceClosed(session, time.monotonic_ns()))
+        self._report(SpaceClosed(session, time.monotonic_ns(), self._runner.take_changed(session)))
 
     def _execute(self, command: Execute) -> None:
         begin_ns = self._begin_ns or time.monotonic_ns()
@@ -265,8 +265,10 @@ class Executor:
             launch.core_ns if launch is not None else 0,
             launch.instructions if launch is not None else 0,
             int(launch is not None),
-            tenant.space.resident_bytes if tenant is not None else 0,
+            self._runner.charged_bytes(tenant) if tenant is not None else 0,
             done,
+            self._runner.take_changed(command.session),
+            self._runner.memory_of(tenant) if tenant is not None else (0, 0, 0),
         )
         self._results.append(executed)
         self._report(executed)

@@ -26,6 +26,11 @@ class Plan:
         return sum(self.made.values()) + sum(self.created.values())
 
     @property
+    def written(self) -> frozenset[int]:
+        """Handles of buffers from before the program that it may write."""
+        return frozenset(self.handles[at] for at in self.ready.prepared.writes) if self.ready is not None else frozenset()
+
+    @property
     def workspace_bytes(self) -> int:
         return self.ready.prepared.workspace_bytes if self.ready is not None else 0
 

@@ -16,6 +16,7 @@ from bus_schemas.batch import LIMITS, Batch, Done, Fault, ReadResult, encode_don
 from jit.engine import Launch, Run, Space, Stop
 from jit.errors import BadBuffer, Interrupted, OutOfMemory
 from scheduler.vram import AllocationRequested, Freed, Refuse, Vram
+from services.server.executor.content import Content
 from services.server.executor.errors import Needs, Refused
 from services.server.executor.handles import bad, check_handles, check_reads_and_frees, decode_handles, new_buffers
 from services.server.executor.plan import Plan, UnderWay
@@ -45,9 +46,10 @@ class Outcome:
 class Runner:
     """Applies batches to tenants of one device. Owned by the launching thread."""
 
-    def __init__(self, programs: Programs, staging: Staging, vram: Vram) -> None:
+    def __init__(self, programs: Programs, staging: Staging, content: Content, vram: Vram) -> None:
         self._programs = programs
         self._staging = staging
+        self._content = content
         self._vram = vram
 
     def run(self, tenant: Tenant, batch: Batch | None, chain: bytes, limit_ns: int = 0, stop: Stop | None = None) -> Outcome:
@@ -88,14 +90,28 @@ class Runner:
         if way is not None and way.run is not None:
             way.run.drop()
 
+    # -- accounts ------------------------------------------------------------------------------------------------------------------
+
+    def charged_bytes(self, tenant: Tenant) -> int:
+        """What the session is charged for: its own buffers on the device, and its part of shared blocks."""
+        return self._content.charged(tenant.session)
+
+    def memory_of(self, tenant: Tenant) -> tuple[int, int, int]:
+        """Bytes of its buffers: all of them, those swapped out, those on shared blocks (in full)."""
+        return tenant.space.resident_bytes, 0, self._content.held_bytes(tenant.session)
+
+    def take_changed(self, but: str) -> tuple[tuple[str, int], ...]:
+        """Sessions other than ``but`` whose charge may have changed since the last call, with their charge now."""
+        return tuple((name, self._content.charged(name)) for name in self._content.take_changed() if name != but)
+
     # -- checking ------------------------------------------------------------------------------------------------------------------
 
     def _check(self, tenant: Tenant, batch: Batch) -> Plan:
         """Every reason to refuse, before anything changes."""
-        missing = tuple(d for upload in batch.uploads for d in upload.chunks if self._staging.chunk(tenant.session, d) is None)
+        missing = self._content.missing(tenant.session, batch.uploads)
         if missing:
             raise Needs(missing)
-        made = new_buffers(tenant, batch, self._staging)
+        made = new_buffers(tenant, batch, self._content)
         ready: Ready | None = None
         handles: list[int] = []
         created: dict[int, int] = {}
@@ -152,21 +168,15 @@ class Runner:
     def _begin(self, tenant: Tenant, way: UnderWay) -> None:
         """Everything before the program's first step."""
         space, sizes, batch, plan = tenant.space, tenant.sizes, way.batch, way.plan
+        loose = plan.written.union(batch.frees)
         for handle, nbytes in batch.allocs:
             space.alloc(handle, nbytes)
             sizes[handle] = nbytes
         for upload in batch.uploads:
-            space.alloc(upload.handle, upload.nbytes)
+            self._content.upload(tenant.session, upload, loose)
             sizes[upload.handle] = upload.nbytes
-            if upload.inline:
-                space.write(upload.handle, 0, upload.inline)
-            at = 0
-            for digest in upload.chunks:
-                chunk = self._staging.chunk(tenant.session, digest)
-                assert chunk is not None, "checked; chunks waiting for an upload are kept"
-                space.write(upload.handle, at, chunk)
-                at += len(chunk)
         if plan.ready is not None:
+            self._content.release(tenant.session, plan.written)
             way.run = _begun(space, plan)
             sizes.update(plan.created)
         for upload in batch.uploads:
@@ -189,6 +199,7 @@ class Runner:
             way.run.drop()
         for handle in (*way.plan.made, *way.plan.created):
             tenant.sizes.pop(handle, None)
+            self._content.freed(tenant.session, handle)
             try:
                 tenant.space.free(handle)
             except BadBuffer:
@@ -206,6 +217,7 @@ class Runner:
         reads, blobs = self._reads(tenant, batch) if fault is None else ((), ())
         freed = 0
         for handle in batch.frees:
+            self._content.freed(tenant.session, handle)
             tenant.space.free(handle)
             freed += tenant.sizes.pop(handle)
         if freed:

@@ -47,5 +47,5 @@ class Tenant:
             gone += self.dones.popitem(last=False)[1][1]
         return gone
 
-    def held(self) -> HeldSession:
-        return HeldSession(self.session, self.record, self.seq_done, self.chain, self.space.resident_bytes, self.faulted)
+    def held(self, charged_bytes: int) -> HeldSession:
+        return HeldSession(self.session, self.record, self.seq_done, self.chain, charged_bytes, self.faulted)
