@@ -67,6 +67,9 @@ class SessionOpenedFact(msgspec.Struct, array_like=True, frozen=True, tag="sessi
     quota_bytes: int
     swap: bool = True
     title: str = ""
+    weight: int = 100
+    sla_ms_p99: int = 0
+    pace_percent: int = 0
 
 
 class SessionClosedFact(msgspec.Struct, array_like=True, frozen=True, tag="session.closed.v1"):

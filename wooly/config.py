@@ -42,6 +42,10 @@ class Config:
     cpu_fallback: bool = True
     local_gpu: bool = False
     billing_url: str = ""
+    weight: int = 100
+    sla_ms_p99: int = 0
+    pace_percent: int = 0
+    vram_wait_ms: int = 60_000
     origin: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
@@ -209,6 +213,34 @@ KEYS: Final[tuple[Key, ...]] = (
         "a URL such as http://billing:8082",
         "where the command line asks for credits",
     ),
+    Key(
+        "WOOLY_WEIGHT",
+        "weight",
+        _integer(1, 10_000),
+        "an integer from 1 to 10000",
+        "part of the core time beside other tasks of the same priority; 200 gets twice as much as 100",
+    ),
+    Key(
+        "WOOLY_SLA_MS_P99",
+        "sla_ms_p99",
+        _integer(1, 3_600_000),
+        "an integer number of milliseconds from 1 to 3600000",
+        "latency that 99 of 100 batches shall have on the device, PRIO 0 only; unset: none",
+    ),
+    Key(
+        "WOOLY_PACE_PERCENT",
+        "pace_percent",
+        _integer(1, 100),
+        "an integer from 1 to 100",
+        "the most of the device's core time that this task takes, in percent; unset: no bound",
+    ),
+    Key(
+        "WOOLY_VRAM_WAIT_MS",
+        "vram_wait_ms",
+        _integer(0, 3_600_000),
+        "an integer number of milliseconds from 0 to 3600000",
+        "how long to wait for memory that other tasks hold before an out-of-memory error; 0: not at all",
+    ),
 )
 _BY_NAME: Final = {key.name: key for key in KEYS}
 
@@ -311,6 +343,18 @@ def _check_together(config: Config, task: bool) -> None:
             f"CONTROLLER_NODE_GROUP_IDS={','.join(config.controller_node_group_ids)!r} ({origin['CONTROLLER_NODE_GROUP_IDS']}) "
             "needs a controller; set CONTROLLER_URL or unset it"
         )
+    if config.sla_ms_p99:
+        wanted = f"WOOLY_SLA_MS_P99={config.sla_ms_p99} ({origin['WOOLY_SLA_MS_P99']})"
+        if config.prio:
+            raise ConfigError(
+                f"{wanted} contradicts PRIO={config.prio} ({origin['PRIO']}): a latency target needs PRIO 0, lower priorities wait for "
+                "others; unset one of them"
+            )
+        if config.pace_percent:
+            raise ConfigError(
+                f"{wanted} contradicts WOOLY_PACE_PERCENT={config.pace_percent} ({origin['WOOLY_PACE_PERCENT']}): a paced task waits by its "
+                "own wish; unset one of them"
+            )
     if config.gpus and "GPU_COUNT" in origin and config.gpu_count != len(config.gpus):
         raise ConfigError(
             f"GPU_COUNT={config.gpu_count} ({origin['GPU_COUNT']}) disagrees with GPUS={','.join(map(str, config.gpus))!r} "

@@ -29,7 +29,7 @@ from services.kit.errors import BusRefused, BusUnavailable, Conflict
 from services.kit.follow import Follower, Handler
 from services.kit.log import get_logger
 from services.kit.replay import Replay
-from services.kit.streams import batch_stream_config, events_stream_config, telemetry_stream_config
+from services.kit.streams import batch_stream_config, events_stream_config, journal_stream_config, telemetry_stream_config
 
 __all__ = ["Bus", "connect", "EVENTS_PER_MESSAGE_MAX"]
 
@@ -222,9 +222,10 @@ class Bus:
             return await self.js_api(f"STREAM.CREATE.{name}", {k: v for k, v in config.items() if k != "persist_mode"})
 
     async def ensure_streams(self, node: str | None = None) -> None:
-        """Make sure that the events and telemetry streams exist, and with ``node`` its batch stream."""
+        """Make sure that the events, telemetry and journal streams exist, and with ``node`` its batch stream."""
         await self.ensure_stream(events_stream_config())
         await self.ensure_stream(telemetry_stream_config())
+        await self.ensure_stream(journal_stream_config())
         if node is not None:
             await self.ensure_stream(batch_stream_config(node))
 

@@ -6,10 +6,11 @@ from typing import Any, Final
 
 from bus_schemas import subjects
 
-__all__ = ["batch_stream_config", "events_stream_config", "telemetry_stream_config"]
+__all__ = ["batch_stream_config", "events_stream_config", "journal_stream_config", "telemetry_stream_config"]
 
 _MINUTE_NS: Final = 60 * 10**9
 _HOUR_NS: Final = 60 * _MINUTE_NS
+_WEEK_NS: Final = 7 * 24 * _HOUR_NS
 
 
 def events_stream_config() -> dict[str, Any]:
@@ -36,6 +37,23 @@ def telemetry_stream_config() -> dict[str, Any]:
         "max_bytes": 64 << 20,
         "max_msgs_per_subject": 3600,
         "allow_direct": True,
+    }
+
+
+def journal_stream_config() -> dict[str, Any]:
+    """The journals of all nodes' cores: on disk for a week, the oldest parts give way to new ones. They serve people, so a crash of the
+    broker may cost the last of them."""
+    return {
+        "name": subjects.JOURNAL_STREAM,
+        "subjects": [subjects.JOURNAL_ALL],
+        "storage": "file",
+        "retention": "limits",
+        "max_age": _WEEK_NS,
+        "max_bytes": 1 << 30,
+        "discard": "old",
+        "duplicate_window": 10 * _MINUTE_NS,
+        "allow_direct": True,
+        "persist_mode": "async",
     }
 
 

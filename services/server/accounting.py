@@ -11,7 +11,7 @@ from bus_schemas.events import SessionClosedFact, SessionOpenedFact
 from bus_schemas.session import SessionClosed
 from services.server.facts import FactLog, Progress
 from services.server.meter import Account, Meter
-from services.server.protocol import Attached, Executed
+from services.server.protocol import Attached, Executed, SpaceClosed
 from services.server.sessions import SessionRecord
 
 __all__ = ["Accounting", "boot_id"]
@@ -81,6 +81,9 @@ class Accounting:
             record.quota_bytes,
             record.swap,
             record.title,
+            record.weight,
+            record.sla_ms_p99,
+            record.pace_percent,
         )
         self._facts.record("session", record.session, [fact])
 
@@ -98,7 +101,13 @@ class Accounting:
             done.instructions,
             done.launches,
             done.resident_bytes,
+            done.others,
         )
+
+    def gone(self, closed: SpaceClosed) -> None:
+        """A session's memory is free: it is charged for none of it from then on, and those who shared it for more."""
+        assert self.meter is not None
+        self.meter.released(closed.session, closed.others, closed.at_ns)
 
     def closed(self, session: str, launch_digest: str, reason: str, failed: bool, *, in_flight: bool) -> SessionClosed:
         """Settle a session's last interval and close its account; its totals."""

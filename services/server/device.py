@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bus_schemas import faults
 from bus_schemas.batch import Batch, Done, Fault, encode_done
 from bus_schemas.session import DeviceInfo, SessionClosed
 from scheduler import dispatch as core
@@ -23,9 +21,11 @@ from services.kit.errors import StartError
 from services.kit.log import get_logger
 from services.kit.trace import Tracing
 from services.server.accounting import Accounting
+from services.server.alarm import Alarm
 from services.server.dispatch_log import DispatchLog
 from services.server.executor_process import ExecutorProcess
 from services.server.intake import content_digest
+from services.server.journal_stream import Lane
 from services.server.meter import Account
 from services.server.protocol import (
     AWAITS,
@@ -39,9 +39,9 @@ from services.server.protocol import (
     Execute,
     Executed,
     Expect,
+    JournalAnew,
     Journalled,
     MemoryFreed,
-    OpenSpace,
     Prepare,
     Prepared,
     Recall,
@@ -50,26 +50,18 @@ from services.server.protocol import (
     SpaceClosed,
     SpaceOpened,
 )
-from services.server.sessions import Pending, Session, SessionRecord, decode_record, encode_record
+from services.server.refusals import EXECUTOR_LOST, REFUSALS, OpenRefused, not_taken, refusal
+from services.server.sessions import Pending, Session, SessionRecord, decode_record, open_space, opened_stimulus
 from services.server.settings import ExecutorSettings
+from services.server.spans import record_spans
 from services.server.stop_page import StopPage
+from services.server.warm import Warm
 
 __all__ = ["Counters", "Device"]
 
-_WARM_MAX: Final = 4096
 _AHEAD_MAX: Final = 1024
 """How far a batch may be ahead of the last one executed; nearer ones are bounded by the dispatch core."""
 _RESTART_PAUSE_S: Final = 1.0
-_LOST: Final = Fault(faults.NODE_LOST, "the process that held this session's device memory ended; start the script again")
-
-_REFUSALS: Final = {
-    why.SESSION_UNKNOWN: Fault(faults.SESSION_LOST, "this node does not know the session: its lease ran out, or the node started anew"),
-    why.SESSION_CLOSING: Fault(faults.SESSION_LOST, "the session is closed"),
-    why.SESSION_FAULTED: Fault(faults.SESSION_LOST, "the session ended with an earlier fault"),
-    why.EPOCH_UNKNOWN: Fault(faults.OUT_OF_ORDER, "the batch names an epoch that this node has not had"),
-    why.PARKED_BATCHES_FULL: Fault(faults.OUT_OF_ORDER, "too many batches wait for an earlier one that has not come", fatal=False),
-    why.PARKED_BYTES_FULL: Fault(faults.OUT_OF_ORDER, "too many bytes wait for an earlier batch that has not come", fatal=False),
-}
 
 
 @dataclass(slots=True)
@@ -83,21 +75,6 @@ class Counters:
     restarts: int = 0
 
 
-@dataclass(slots=True)
-class _Warm:
-    """(program, dims) pairs that the executor has ready: their batches need not be prepared first."""
-
-    pairs: OrderedDict[tuple[bytes, bytes], None] = field(default_factory=OrderedDict)
-
-    def add(self, batch: Batch) -> None:
-        self.pairs[(batch.program, batch.dims)] = None
-        if len(self.pairs) > _WARM_MAX:
-            self.pairs.popitem(last=False)
-
-    def __contains__(self, batch: object) -> bool:
-        return isinstance(batch, Batch) and (not batch.program or (batch.program, batch.dims) in self.pairs)
-
-
 class Device:
     """``send_done(session, encoded Done)`` reaches the session. Lives on the server's event loop."""
 
@@ -107,6 +84,7 @@ class Device:
         settings: ExecutorSettings,
         accounting: Accounting,
         log_factory: Callable[[], DispatchLog],
+        memory_lane: Lane,
         counters: Counters,
         send_done: Callable[[str, bytes], None],
         tracing: Tracing,
@@ -116,15 +94,17 @@ class Device:
         self.attached: Attached | None = None
         self._accounting = accounting
         self._log_factory = log_factory
+        self._memory_lane = memory_lane
+        self._memory_digest = b""
+        memory_lane.on_gap = lambda: self._executor.send(JournalAnew())
         self._counters = counters
         self._send_done = send_done
         self._tracing = tracing
         self._executor = ExecutorProcess(settings, self._on_report, self._on_lost)
-        self._warm = _Warm()
+        self._warm = Warm()
         self._page: StopPage | None = None
         self._serial = 0
-        self._alarm: asyncio.TimerHandle | None = None
-        self._alarm_ns: int | None = None
+        self._alarm = Alarm(self._rang)
         self._opening: dict[str, tuple[SessionRecord, asyncio.Future[None]]] = {}
         self._restarting: asyncio.Task[None] | None = None
         self._stopping = False
@@ -147,10 +127,9 @@ class Device:
             session = Session(records[held.session], now_ns, held.seq_done, held.chain, held.resident_bytes)
             self.sessions[held.session] = session
             if held.faulted:
-                session.fault = _REFUSALS[why.SESSION_FAULTED]
+                session.fault = REFUSALS[why.SESSION_FAULTED]
             else:
-                record = session.record
-                self._on(core.SessionOpened(now_ns, record.session, record.epoch, record.priority, held.seq_done + 1, held.chain))
+                self._on(opened_stimulus(now_ns, session))
         for result in self._accounting.attach(attached, records):
             if result.done:
                 self._send_done(result.session, result.done)
@@ -191,12 +170,12 @@ class Device:
     # -- sessions ------------------------------------------------------------------------------------------------------------------
 
     async def open(self, record: SessionRecord) -> None:
-        """Give the session its space and take its batches from now on. Raises StartError when the executor is away."""
+        """Give the session its space and take its batches from now on. Raises StartError when the executor is away, OpenRefused."""
         if self.attached is None:
             raise StartError("the device's executor is being restarted; try again")
         if record.session not in self._opening:  # else the client asks again while the first answer is under way
             self._opening[record.session] = (record, asyncio.get_running_loop().create_future())
-            self._executor.send(OpenSpace(record.session, record.token, record.quota_bytes, encode_record(record)))
+            self._executor.send(open_space(record))
         await asyncio.shield(self._opening[record.session][1])
 
     @property
@@ -205,11 +184,16 @@ class Device:
         return [session.record for session in self.sessions.values()] + [record for record, _ in self._opening.values()]
 
     def _opened(self, record: SessionRecord) -> None:
+        """Raises OpenRefused."""
         now_ns = time.monotonic_ns()
-        self.sessions[record.session] = Session(record, now_ns)
+        session = self.sessions[record.session] = Session(record, now_ns)
+        self._on(opened_stimulus(now_ns, session))
+        if record.session not in self._dispatch.state.sessions:
+            fault = self.sessions.pop(record.session).fault
+            self._executor.send(CloseSpace(record.session))
+            raise OpenRefused(fault or not_taken("no reason given"))
         self._accounting.opened(record, in_flight=self._dispatch.state.in_flight > 0)
         self._note()
-        self._on(core.SessionOpened(now_ns, record.session, record.epoch, record.priority, 1))
 
     def close(self, session: Session, last_seq: int, reason: str) -> asyncio.Future[SessionClosed]:
         """End a session once batch ``last_seq`` has run (-1: at once); resolves to its totals."""
@@ -245,10 +229,10 @@ class Device:
             self._counters.dropped += 1
             return
         if batch.seq > session.seq_done + 1 and session.pending_bytes + len(data) > self._dispatch.state.config.parked_bytes_max:
-            self.refuse(batch.session, batch.seq, _REFUSALS[why.PARKED_BYTES_FULL])
+            self.refuse(batch.session, batch.seq, REFUSALS[why.PARKED_BYTES_FULL])
             return
         if batch.seq > session.seq_done + _AHEAD_MAX:
-            self.refuse(batch.session, batch.seq, _REFUSALS[why.PARKED_BATCHES_FULL])
+            self.refuse(batch.session, batch.seq, REFUSALS[why.PARKED_BATCHES_FULL])
             return
         pending = session.pending[batch.seq] = Pending(batch, data, position, now_ns)
         if session.swapped and not session.expected:
@@ -283,17 +267,18 @@ class Device:
                     self._counters.dropped += 1
                     if session is not None:
                         session.pending.pop(seq, None)
+                case core.Refuse(_, -1, reason):
+                    if session is not None:
+                        session.fault = not_taken(reason)
                 case core.Refuse(name, seq, reason):
                     if session is not None:
                         session.pending.pop(seq, None)
-                    self.refuse(name, seq, _REFUSALS.get(reason) or Fault(faults.OUT_OF_ORDER, reason))
+                    self.refuse(name, seq, refusal(reason))
                 case core.Release(name):
                     self._executor.send(CloseSpace(name))
                 case core.Park():
                     continue  # it waits in the core; nothing to do
-        due_ns = self._dispatch.next_wakeup_ns
-        if due_ns != self._alarm_ns:
-            self._set_alarm(due_ns)
+        self._alarm.set(self._dispatch.next_wakeup_ns)
 
     def _launch(self, session: Session, seq: int, limit_ns: int) -> None:
         pending = session.pending[seq]
@@ -304,17 +289,7 @@ class Device:
         chain = self._dispatch.chain_after(name, seq)
         self._executor.send(Execute(name, seq, chain, data, self._serial, session.record.priority, limit_ns))
 
-    def _set_alarm(self, due_ns: int | None) -> None:
-        """Tell the core the time at ``due_ns``: something may run then that may not now."""
-        if self._alarm is not None:
-            self._alarm.cancel()
-        self._alarm, self._alarm_ns = None, due_ns
-        if due_ns is not None:
-            delay_s = max(0, due_ns - time.monotonic_ns()) / 1e9
-            self._alarm = asyncio.get_running_loop().call_later(delay_s, self._rang)
-
     def _rang(self) -> None:
-        self._alarm, self._alarm_ns = None, None
         if self.attached is not None:
             self._on(core.Tick(time.monotonic_ns()))
 
@@ -337,17 +312,26 @@ class Device:
             case SpaceOpened(name):
                 opening = self._opening.pop(name, None)
                 if opening is not None:
-                    self._opened(opening[0])
-                    opening[1].set_result(None)
-            case SpaceClosed(name):
+                    try:
+                        self._opened(opening[0])
+                        opening[1].set_result(None)
+                    except OpenRefused as refused:
+                        opening[1].set_exception(refused)
+            case SpaceClosed(name, _, others):
+                self._accounting.gone(report)
+                for other, nbytes in others:
+                    self._charge_of(other, nbytes)
                 session = self.sessions.get(name)
                 if session is not None:
                     self._end(session, session.reason, failed=session.fault is not None)
             case MemoryFreed(name):
                 if name in self._dispatch.state.sessions:
                     self._on(core.MemoryReady(time.monotonic_ns(), name))
-            case Journalled():
-                pass
+            case Journalled(frames, records, digest, snapshot):
+                if snapshot is not None:
+                    self._memory_lane.begin(lambda: self._memory_digest, snapshot)
+                self._memory_digest = digest
+                self._memory_lane.add(frames, records)
             case Attached():
                 raise AssertionError("taken by the executor process")
 
@@ -388,28 +372,16 @@ class Device:
         pending = session.pending.pop(done.seq, None)
         if pending is not None and pending.batch.trace:
             pending.slice(done)
-            self._trace(pending, done)
+            record_spans(self._tracing, pending, done, self.gpu)
         if done.status == FAULTED:
-            session.fault = _REFUSALS[why.SESSION_FAULTED]
+            session.fault = REFUSALS[why.SESSION_FAULTED]
 
     def _charge_of(self, name: str, nbytes: int) -> None:
-        """Another session's memory changed: swapped out to make room, or shared with one more."""
+        """Another session's memory changed: swapped out to make room, or shared with one more or fewer."""
         session = self.sessions.get(name)
         if session is not None:
             session.swapped |= nbytes < session.resident_bytes
             session.resident_bytes = nbytes
-
-    def _trace(self, pending: Pending, done: Executed) -> None:
-        """The batch's way through this node, below the client's span: once, over all its slices."""
-        offset_ns = time.time_ns() - time.monotonic_ns()
-        about = {"wooly.session": done.session, "wooly.seq": done.seq, "wooly.gpu": self.gpu}
-        cost = about | {"wooly.core_ns": pending.core_ns, "wooly.instructions": done.instructions, "wooly.slices": pending.slices}
-        for name, start_ns, end_ns, attributes in (
-            ("wooly.queue", pending.received_ns, pending.begun_ns, about),
-            ("wooly.execute", pending.begun_ns, done.finish_ns, about),
-            ("wooly.launch", pending.start_ns, done.end_ns, cost),
-        ):
-            self._tracing.record(pending.batch.trace, name, start_ns + offset_ns, max(start_ns, end_ns) + offset_ns, attributes)
 
     def _end(self, session: Session, reason: str, *, failed: bool) -> None:
         """The session is over: settle its bill, tell whoever waits."""
@@ -432,9 +404,6 @@ class Device:
             if session.closing is None and now_ns - session.heard_ns > lease_ns:
                 self._log.info("lease ran out", session=session.record.session)
                 self.close(session, -1, "lease")
-        if not self.sessions and self._dispatch.full:
-            self._dispatch.close()
-            self._dispatch = self._log_factory()
         self._on(core.Tick(now_ns))
         self._dispatch.flush()
         self._accounting.settle(in_flight=self._dispatch.state.in_flight > 0, whole=False)
@@ -459,16 +428,17 @@ class Device:
         self._log.error("executor lost", gpu=self.gpu, sessions=len(self.sessions))
         self._counters.restarts += 1
         self.attached = None
+        self._alarm.set(None)
         if self._page is not None:
             self._page.close()
             self._page = None
-        self._warm = _Warm()
+        self._warm = Warm()
         for _, future in self._opening.values():
             future.set_exception(StartError("the device's executor ended; try again"))
             future.exception()  # whoever asked may be gone
         self._opening.clear()
         for session in list(self.sessions.values()):
-            self._send_done(session.record.session, encode_done(Done(session.record.session, 0, fault=_LOST)))
+            self._send_done(session.record.session, encode_done(Done(session.record.session, 0, fault=EXECUTOR_LOST)))
             self._end(session, "executor_lost", failed=True)
         self._dispatch.close()
         self._dispatch = self._log_factory()

@@ -1,41 +1,43 @@
-"""The dispatch core of one device with its journal on disk: every stimulus with its decisions, replayable by ``wooly replay``.
+"""The dispatch core of one device with its journal on disk and on the bus: every stimulus with its decisions, for ``wooly replay``.
 
-One segment is one life of a core, from its empty state on; the last few segments are kept.
+The record is cut into segments: one begins with every life of a core, and with a snapshot of its state when the one before has grown
+long or the bus was away for too long. A segment is one file of frames (and beside it ``.snapshot``, unless its core is new); the last few
+are kept.
 """
 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
+from io import BufferedWriter
 from pathlib import Path
 from typing import Final
 
-from scheduler.dispatch import Decision, Dispatch, DispatchState, Journal, Stimulus, chain
+from scheduler.dispatch import ConfigChanged, Decision, Dispatch, DispatchConfig, DispatchState, Journal, Stimulus, chain
 from services.kit.log import get_logger
+from services.server.journal_stream import Lane
 
 __all__ = ["DispatchLog"]
 
 _SEGMENT_BYTES: Final = 64 << 20
 _SEGMENTS_KEPT: Final = 4
-_SEGMENT_BYTES_MAX: Final = 1 << 30
-"""A node that never has a moment without sessions begins no new segment: its record ends here, its work goes on."""
 
 
 class DispatchLog:
-    """A core whose every step is on record. ``full``: a new segment should begin at the next chance (when no session is open)."""
+    """A core, new and with ``config``, whose every step is on record."""
 
-    def __init__(self, folder: Path, gpu: int, epoch: int) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        old = sorted(folder.glob(f"gpu{gpu}-*.journal"))
-        for path in old[: max(0, len(old) - _SEGMENTS_KEPT + 1)]:
-            path.unlink()
-        number = int(old[-1].stem.rsplit("-", 1)[1]) + 1 if old else 1
-        self.path = folder / f"gpu{gpu}-{epoch:08d}-{number:08d}.journal"
-        self._file = self.path.open("wb")
-        self._journal = Journal()
+    def __init__(self, folder: Path, gpu: int, epoch: int, lane: Lane, config: DispatchConfig | None = None) -> None:
+        self._folder = folder
+        self._gpu = gpu
+        self._epoch = epoch
+        self._lane = lane
         self._core = Dispatch()
-        self._nbytes = 0
-        self._broken = False
+        self._file: BufferedWriter | None = None
+        lane.on_gap = self.anew
+        self._begin(b"")
+        if config is not None and config != self._core.state.config:
+            self.on(ConfigChanged(time.monotonic_ns(), config))
 
     @property
     def state(self) -> DispatchState:
@@ -47,20 +49,22 @@ class DispatchLog:
         due_ns: int | None = getattr(self._core, "next_wakeup_ns", None)
         return due_ns
 
-    @property
-    def full(self) -> bool:
-        return self._nbytes > _SEGMENT_BYTES
-
     def on(self, stimulus: Stimulus) -> list[Decision]:
         """One step, recorded. Raises StimulusError."""
         decisions = self._core.on(stimulus)
         record = self._journal.add(stimulus, decisions)
-        if not self._broken:
+        self._nbytes += len(record)
+        self._lane.add(record)
+        if self._file is not None:
             with self._tolerant():
-                if self._nbytes + len(record) > _SEGMENT_BYTES_MAX:
-                    raise OSError(f"the segment has {self._nbytes} bytes and the node no moment without sessions to begin another")
-                self._nbytes += self._file.write(record)
+                self._file.write(record)
+        if self._nbytes > _SEGMENT_BYTES:
+            self.anew()
         return decisions
+
+    def anew(self) -> None:
+        """End the segment; the next one begins with the state as it is."""
+        self._begin(self._core.snapshot())
 
     def chain_after(self, session: str, seq: int) -> bytes:
         """Launch digest of a session after its batch ``seq``, which is in flight."""
@@ -69,20 +73,46 @@ class DispatchLog:
 
     def flush(self) -> None:
         """Hand what was recorded to the kernel."""
-        if not self._broken:
+        if self._file is not None:
             with self._tolerant():
                 self._file.flush()
 
     def close(self) -> None:
+        self._lane.seal()
+        if self._file is not None:
+            with self._tolerant():
+                self._file.close()
+            self._file = None
+
+    def _begin(self, snapshot: bytes) -> None:
+        if self._file is not None:
+            self.close()
+        self._journal = journal = Journal()
+        self._nbytes = 0
+        segment = self._lane.begin(lambda: journal.digest, snapshot)
+        self.path = self._folder / f"gpu{self._gpu}-{self._epoch:08d}-{segment:014d}.journal"
         with self._tolerant():
-            self._file.close()
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._forget()
+            if snapshot:
+                self.path.with_suffix(".snapshot").write_bytes(snapshot)
+            self._file = self.path.open("wb")
+
+    def _forget(self) -> None:
+        """Room for one more segment."""
+        old = sorted(self._folder.glob(f"gpu{self._gpu}-*.journal"))
+        for path in old[: max(0, len(old) - _SEGMENTS_KEPT + 1)]:
+            path.with_suffix(".snapshot").unlink(missing_ok=True)
+            path.unlink()
 
     @contextlib.contextmanager
     def _tolerant(self) -> Iterator[None]:
-        """The record serves people: when the disk does not take it, it ends there and the node goes on."""
+        """The record serves people: when the disk does not take it, the file ends there and the node goes on."""
         try:
             yield
         except OSError as error:
-            if not self._broken:
-                get_logger().warning("the dispatch journal ends here", file=str(self.path), problem=str(error))
-            self._broken = True
+            get_logger().warning("the dispatch journal on disk ends here", file=str(self.path), problem=str(error))
+            file, self._file = self._file, None
+            with contextlib.suppress(OSError):
+                if file is not None:
+                    file.close()

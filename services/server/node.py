@@ -20,6 +20,7 @@ import msgspec
 from bus_schemas import faults, subjects
 from bus_schemas.batch import LIMITS, Done, Fault, encode_done
 from bus_schemas.events import DeviceFact, NodeLost, NodeRegistered
+from bus_schemas.journal import DISPATCH, VRAM
 from bus_schemas.session import CloseSession, NodeInfo, NodeStats, OpenSession, Ping, Pong, SessionClosed, SessionOpened, SessionStats
 from services.kit.bus import Bus
 from services.kit.errors import StartError
@@ -28,10 +29,14 @@ from services.kit.log import get_logger
 from services.kit.trace import Tracing
 from services.server import telemetry
 from services.server.accounting import Accounting
+from services.server.admission import check_quota, check_request
 from services.server.device import Counters, Device
 from services.server.dispatch_log import DispatchLog
 from services.server.facts import FactLog
 from services.server.intake import Bad, read_batch
+from services.server.journal_stream import JournalStream
+from services.server.overcommit import Overcommit
+from services.server.refusals import OpenRefused
 from services.server.sessions import Session, SessionRecord
 from services.server.settings import Settings
 
@@ -63,20 +68,25 @@ class Node:
         self._out: set[asyncio.Task[Any]] = set()
         self._log = get_logger()
         self._tracing = Tracing("wooly-server")
+        self._journal = JournalStream(self._node, facts.epoch)
+        self._overcommit = Overcommit(self._node, settings.memory.overcommit_percent)
         run_dir = _private(settings.run_dir())
-        self._devices = [
-            Device(
-                gpu,
-                settings.executor(gpu, run_dir),
-                Accounting(self._node, gpu, facts, self._position),
-                lambda gpu=gpu: DispatchLog(settings.data_dir / "dispatch", gpu, facts.epoch),  # type: ignore[misc]  # mypy cannot infer
-                self._counters,
-                self._send_done,
-                self._tracing,
-            )
-            for gpu in range(settings.devices)
-        ]
+        self._devices = [self._device(gpu, run_dir) for gpu in range(settings.devices)]
         self._gauges = [telemetry.Gauge() for _ in self._devices]
+
+    def _device(self, gpu: int, run_dir: Path) -> Device:
+        settings, facts = self._settings, self._facts
+        folder, lane = settings.data_dir / "dispatch", self._journal.lane(gpu, DISPATCH)
+        return Device(
+            gpu,
+            settings.executor(gpu, run_dir),
+            Accounting(self._node, gpu, facts, self._position),
+            lambda: DispatchLog(folder, gpu, facts.epoch, lane, settings.dispatch),
+            self._journal.lane(gpu, VRAM),
+            self._counters,
+            self._send_done,
+            self._tracing,
+        )
 
     async def start(self) -> None:
         """Devices first, then the fact that the node is there, then its subjects. Raises StartError."""
@@ -87,6 +97,8 @@ class Node:
         for device in self._devices:
             device.announce()
         self._facts.start(self._bus)
+        self._journal.start(self._bus)
+        await self._overcommit.start(self._bus)
         await self._follow_batches()
         await self._bus.serve(subjects.DISCOVER, self._discovered)
         for verb, handler in (("open", self._open), ("close", self._close), ("ping", self._ping), ("stats", self._stats)):
@@ -100,6 +112,7 @@ class Node:
             self._ticker.cancel()
         if self._follower is not None:
             await self._follower.stop()
+        await self._overcommit.stop()
         fault = Fault(faults.NODE_LOST, f"node {self._settings.node_name} is being stopped; start the script again")
         for device in self._devices:
             for session in device.sessions:
@@ -108,6 +121,8 @@ class Node:
         self._facts.record("node", self._node, [NodeLost(time.time_ns(), self._node, self._facts.epoch, "stopped")])
         if not await self._facts.settled(_SETTLE_S if self._bus.connected else 0.0) and not self._facts.failed.is_set():
             self._log.warning("the bus did not take all facts; the next start publishes them")
+        if not await self._journal.close(_SETTLE_S if self._bus.connected else 0.0):
+            self._log.warning("the bus did not take all of the journal")
         await self._facts.close()
         self._tracing.close()
 
@@ -177,25 +192,27 @@ class Node:
             secrets.token_hex(16),
             self._facts.epoch,
             time.time_ns(),
+            self._settings.trust.domain(request.tenant) if request.dedup else "",
+            request.weight,
+            request.sla_ms_p99,
+            request.pace_percent,
+            request.vram_wait_ms,
         )
         try:
             await self._devices[gpu].open(record)
         except StartError as error:
             return _encode(SessionOpened(request.session, self._facts.epoch, None, fault=Fault(faults.NODE_FAULT, str(error), fatal=False)))
+        except OpenRefused as refused:
+            return _encode(SessionOpened(request.session, self._facts.epoch, None, fault=refused.fault))
         self._log.info("session opened", session=record.session, tenant=record.tenant, gpu=gpu, priority=record.priority)
         opened = self._find(request.session)
         return _encode(self._opened(opened[1].record if opened is not None else record))
 
     def _refuse_open(self, request: OpenSession) -> Fault | None:
         """Why this session may not be opened, or None."""
-        try:
-            subjects.token(request.session)
-        except ValueError as error:
-            return Fault(faults.MALFORMED, f"session: {error}")
-        if not 0 <= request.priority <= 4:
-            return Fault(faults.MALFORMED, f"priority {request.priority}: 0 (highest) to 4 are allowed")
-        if request.vram_bytes < 0:
-            return Fault(faults.MALFORMED, "vram_bytes is negative")
+        fault = check_request(request)
+        if fault is not None:
+            return fault
         if len(request.gpus) > 1:
             return Fault(faults.NO_SUCH_DEVICE, "a session uses one device; open one session a device")
         gpu = request.gpus[0] if request.gpus else 0
@@ -208,11 +225,9 @@ class Node:
         device = self._devices[gpu]
         if device.attached is None:
             return Fault(faults.NODE_FAULT, f"device {gpu} is being restarted; try again", fatal=False)
-        if request.vram_bytes > device.attached.vram_bytes:
-            return Fault(
-                faults.QUOTA_EXCEEDED,
-                f"REQUIRED_VRAM asks for {request.vram_bytes >> 20} MB, device {gpu} has {device.attached.vram_bytes >> 20} MB",
-            )
+        fault = check_quota(request, gpu, device.attached.vram_bytes, self._overcommit.percent)
+        if fault is not None:
+            return fault
         others = [record for record in device.records if record.session != request.session]
         if any(other.exclusive for other in others) or (request.exclusive and others):
             return Fault(faults.DEVICE_TAKEN, f"device {gpu} is held by another task, and one of the two wants it exclusively")
@@ -265,6 +280,7 @@ class Node:
         while True:
             due = max(due + _TICK_S, loop.time())
             await asyncio.sleep(due - loop.time())
+            self._journal.tick()
             for device, gauge in zip(self._devices, self._gauges, strict=True):
                 device.tick(self._settings.lease_ms * 10**6)
                 message = gauge.read(device, self._node, self._facts.epoch)

@@ -1,4 +1,4 @@
-"""What the server knows of an open session. Data only."""
+"""What the server knows of an open session, and how others are told of it. Data only."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import msgspec
 
 from bus_schemas.batch import Batch, Fault
 from bus_schemas.session import SessionClosed
-from services.server.protocol import Executed
+from scheduler.dispatch import SessionOpened
+from services.server.protocol import Executed, OpenSpace
 
-__all__ = ["Pending", "Session", "SessionRecord", "decode_record", "encode_record"]
+__all__ = ["Pending", "Session", "SessionRecord", "decode_record", "encode_record", "open_space", "opened_stimulus"]
 
 
 class SessionRecord(msgspec.Struct, array_like=True, frozen=True):
-    """What stays true of a session for its life. The executor keeps a copy, so that a restarted server finds it."""
+    """What stays true of a session for its life. The executor keeps a copy, so that a restarted server finds it. ``domain``: whose content
+    it may share (empty: nobody's, not even its own)."""
 
     session: str
     tenant: str
@@ -29,6 +31,11 @@ class SessionRecord(msgspec.Struct, array_like=True, frozen=True):
     token: str
     epoch: int
     opened_at_ns: int
+    domain: str = ""
+    weight: int = 100
+    sla_ms_p99: int = 0
+    pace_percent: int = 0
+    vram_wait_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -99,3 +106,33 @@ def encode_record(record: SessionRecord) -> bytes:
 
 def decode_record(data: bytes) -> SessionRecord:
     return _decoder.decode(data)
+
+
+def open_space(record: SessionRecord) -> OpenSpace:
+    """The session as the executor is told of it."""
+    return OpenSpace(
+        record.session,
+        record.token,
+        record.quota_bytes,
+        encode_record(record),
+        record.priority,
+        record.swap,
+        record.domain,
+        record.vram_wait_ms,
+    )
+
+
+def opened_stimulus(now_ns: int, session: Session) -> SessionOpened:
+    """The session as the dispatch core is told of it."""
+    record = session.record
+    return SessionOpened(
+        now_ns,
+        record.session,
+        record.epoch,
+        record.priority,
+        session.seq_done + 1,
+        session.chain,
+        record.weight,
+        record.sla_ms_p99 * 10**6,
+        record.pace_percent * 10,
+    )

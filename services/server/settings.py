@@ -16,14 +16,29 @@ from typing import Final
 import msgspec
 
 from bus_schemas.subjects import token
+from scheduler.dispatch import DispatchConfig
+from scheduler.vram import PERCENT_MAX
 from services.kit.errors import SettingError
+from services.server.trust import TRUST_VARIABLE, Trust, read_trust
 
-__all__ = ["EXECUTOR_VARIABLE", "ExecutorSettings", "Settings"]
+__all__ = ["EXECUTOR_VARIABLE", "ExecutorSettings", "MemorySettings", "Settings"]
 
 EXECUTOR_VARIABLE: Final = "WOOLY_EXECUTOR"
 
 _NODE_NAMESPACE: Final = uuid.UUID("6f0a2c9e-6d0c-5b0e-9a65-1d5f6f9e3a11")
 _DEFAULT_VRAM_MB: Final = 8192
+
+
+class MemorySettings(msgspec.Struct, frozen=True):
+    """What a device does when its memory is short. ``reserve_bytes`` None: 2 GiB, or an eighth of a device of less than 16 GiB.
+    ``swap_dir``: where swapped memory goes that finds no room in the host's. ``overcommit_percent`` None: what the controller says."""
+
+    reserve_bytes: int | None = None
+    swap_idle_ms: int = 300_000
+    swap_host_bytes: int = 8 << 30
+    swap_disk_bytes: int = 64 << 30
+    swap_dir: str = ""
+    overcommit_percent: int | None = None
 
 
 class ExecutorSettings(msgspec.Struct, frozen=True):
@@ -41,6 +56,9 @@ class ExecutorSettings(msgspec.Struct, frozen=True):
     data_port: int = 0
     orphan_s: float = 10.0
     fuel: int | None = None
+    model_cache_dir: str = ""
+    model_cache_bytes: int = 0
+    memory: MemorySettings = MemorySettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +81,10 @@ class Settings:
     lease_ms: int
     orphan_s: float
     fuel: int | None
+    model_cache_bytes: int
+    trust: Trust
+    memory: MemorySettings
+    dispatch: DispatchConfig
 
     @staticmethod
     def from_environment(env: Mapping[str, str]) -> Settings:
@@ -75,6 +97,7 @@ class Settings:
         except ValueError as error:
             raise SettingError(f"NODE_ID: {error}") from None
         address = env.get("NODE_ADDRESS") or "127.0.0.1"
+        data_dir = Path(env.get("WOOLY_DATA_DIR") or "~/.local/share/wooly/server").expanduser()
         return Settings(
             nats_url=nats_url,
             node_name=name,
@@ -85,13 +108,17 @@ class Settings:
             threads=_integer(env, "WOOLY_DEVICE_THREADS", len(os.sched_getaffinity(0)), 1, 1024),
             vram_bytes=_integer(env, "WOOLY_DEVICE_VRAM_MB", _DEFAULT_VRAM_MB, 1, 1 << 30) << 20,
             devices=_integer(env, "WOOLY_DEVICES", 1, 1, 64),
-            data_dir=Path(env.get("WOOLY_DATA_DIR") or "~/.local/share/wooly/server").expanduser(),
+            data_dir=data_dir,
             cache_dir=Path(env.get("WOOLY_CACHE_DIR") or "~/.cache/wooly/jit").expanduser(),
             data_host=env.get("WOOLY_DATA_HOST") or "127.0.0.1",
             data_port=_integer(env, "WOOLY_DATA_PORT", 0, 0, 65535),
             lease_ms=_integer(env, "WOOLY_LEASE_MS", 30_000, 1_000, 3_600_000),
             orphan_s=_integer(env, "WOOLY_ORPHAN_MS", 10_000, 100, 600_000) / 1000,
             fuel=_integer(env, "WOOLY_KERNEL_FUEL", 0, 0, 1 << 62) or None,
+            trust=read_trust(env.get(TRUST_VARIABLE, "")),
+            memory=_memory(env, data_dir),
+            dispatch=_dispatch(env),
+            model_cache_bytes=_integer(env, "WOOLY_MODEL_CACHE_MB", 16_384, 0, 1 << 30) << 20,
         )
 
     def executor(self, gpu: int, run_dir: Path) -> ExecutorSettings:
@@ -110,6 +137,9 @@ class Settings:
             data_port=self.data_port + gpu if self.data_port else 0,
             orphan_s=self.orphan_s,
             fuel=self.fuel,
+            model_cache_dir=str(self.data_dir / "model-cache") if self.model_cache_bytes else "",
+            model_cache_bytes=self.model_cache_bytes,
+            memory=msgspec.structs.replace(self.memory, swap_dir=str(Path(self.memory.swap_dir) / f"gpu{gpu}")),
         )
 
     def run_dir(self) -> Path:
@@ -117,6 +147,28 @@ class Settings:
         digest = hashlib.sha256(f"{self.data_dir.resolve()}\0{self.node_id}".encode()).hexdigest()[:16]
         base = os.environ.get("XDG_RUNTIME_DIR") or "/tmp"
         return Path(base) / f"wooly-{os.getuid()}-{digest}"
+
+
+def _dispatch(env: Mapping[str, str]) -> DispatchConfig:
+    """How the devices are shared."""
+    return DispatchConfig()
+
+
+def _memory(env: Mapping[str, str], data_dir: Path) -> MemorySettings:
+    """What the devices do when memory is short."""
+    return MemorySettings(
+        _optional(env, "WOOLY_VRAM_RESERVE_MB", 0, 1 << 30, 1 << 20),
+        _integer(env, "WOOLY_SWAP_IDLE_MS", 300_000, 0, 86_400_000),
+        _integer(env, "WOOLY_SWAP_HOST_MB", 8192, 0, 1 << 30) << 20,
+        _integer(env, "WOOLY_SWAP_DISK_MB", 65_536, 0, 1 << 30) << 20,
+        str(Path(env.get("WOOLY_SWAP_DIR") or data_dir / "swap").expanduser()),
+        _optional(env, "WOOLY_VRAM_OVERCOMMIT_PERCENT", 0, PERCENT_MAX),
+    )
+
+
+def _optional(env: Mapping[str, str], key: str, low: int, high: int, unit: int = 1) -> int | None:
+    """None when it is not set; else the number times ``unit``."""
+    return _integer(env, key, low, low, high) * unit if env.get(key) else None
 
 
 def _integer(env: Mapping[str, str], key: str, default: int, low: int, high: int) -> int:

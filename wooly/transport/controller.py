@@ -59,6 +59,9 @@ def ask(config: Config, title: str) -> Place:
         "groups": list(config.controller_node_group_ids),
         "noswap": not config.swap_from_vram,
         "title": title,
+        "weight": config.weight,
+        "sla_ms_p99": config.sla_ms_p99,
+        "pace_percent": config.pace_percent,
     }
     base = config.controller_url.rstrip("/") + "/api/v1/tasks"
     task = _call(base, json.dumps(body).encode())

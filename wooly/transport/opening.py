@@ -63,6 +63,10 @@ def open_on_node(bus: BusThread, config: Config, title: str, device: int) -> Ses
         swap=config.swap_from_vram,
         client_version=_VERSION,
         title=title,
+        weight=config.weight,
+        sla_ms_p99=config.sla_ms_p99,
+        pace_percent=config.pace_percent,
+        vram_wait_ms=config.vram_wait_ms,
     )
     opened = _open(bus, node, request)
     deadline = time.monotonic() + _RETRY_S

@@ -1,0 +1,69 @@
+"""May this session be opened? What its request says about itself, and what no device of the node could ever give. Pure.
+
+Every refusal names the field of the request (bus_schemas.session.OpenSession) and the reason. May not live here: what depends on the moment
+(a device that is taken or being restarted: node.py), what the dispatch core says about a latency target (scheduler.dispatch).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bus_schemas import faults, subjects
+from bus_schemas.batch import Fault
+from bus_schemas.session import OpenSession
+from scheduler.dispatch import PRIORITIES
+from scheduler.vram.overcommit import schedulable_bytes
+
+__all__ = ["WEIGHT_MAX", "SLA_MS_MAX", "VRAM_WAIT_MS_MAX", "check_quota", "check_request"]
+
+WEIGHT_MAX: Final = 10_000
+SLA_MS_MAX: Final = 3_600_000
+VRAM_WAIT_MS_MAX: Final = 3_600_000
+
+
+def check_request(request: OpenSession) -> Fault | None:
+    """What is wrong with the request whatever the node looks like, or None."""
+    try:
+        subjects.token(request.session)
+    except ValueError as error:
+        return _bad("session", str(error))
+    for field, low, high, meaning in (
+        ("priority", 0, PRIORITIES - 1, "0 is the highest"),
+        ("weight", 1, WEIGHT_MAX, "100 is what a session has that says nothing"),
+        ("sla_ms_p99", 0, SLA_MS_MAX, "milliseconds, 0: no latency target"),
+        ("pace_percent", 0, 100, "percent of the device's core time, 0: no bound"),
+        ("vram_wait_ms", 0, VRAM_WAIT_MS_MAX, "milliseconds, 0: fail at once"),
+    ):
+        value = getattr(request, field)
+        if not low <= value <= high:
+            return _bad(field, f"{value} is not allowed: {low} to {high} ({meaning})")
+    if request.vram_bytes < 0:
+        return _bad("vram_bytes", f"{request.vram_bytes} is negative")
+    if request.sla_ms_p99 and request.priority:
+        return _bad(
+            "sla_ms_p99", f"a latency target of {request.sla_ms_p99} ms needs priority 0: at priority {request.priority} others go first"
+        )
+    if request.sla_ms_p99 and request.pace_percent:
+        return _bad(
+            "sla_ms_p99",
+            f"a latency target of {request.sla_ms_p99} ms contradicts pace_percent {request.pace_percent}: a paced session waits by "
+            "its own wish",
+        )
+    return None
+
+
+def check_quota(request: OpenSession, gpu: int, vram_bytes: int, overcommit_percent: int) -> Fault | None:
+    """Could device ``gpu`` ever give this quota? Overcommit counts for sessions that may be swapped out."""
+    most = schedulable_bytes(vram_bytes, overcommit_percent) if request.swap else vram_bytes
+    if request.vram_bytes <= most:
+        return None
+    text = f"vram_bytes: REQUIRED_VRAM asks for {request.vram_bytes >> 20} MB, device {gpu} has {vram_bytes >> 20} MB"
+    if overcommit_percent and request.swap:
+        text += f" and gives {most >> 20} MB to sessions that may be swapped out (overcommit {overcommit_percent} %)"
+    elif overcommit_percent:
+        text += " and a session that may not be swapped out must fit into them"
+    return Fault(faults.QUOTA_EXCEEDED, text, (f"most @ vram_bytes: {most}",))
+
+
+def _bad(field: str, reason: str) -> Fault:
+    return Fault(faults.MALFORMED, f"{field}: {reason}", (f"value @ {field}: {reason}",))

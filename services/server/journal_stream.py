@@ -1,0 +1,194 @@
+"""The journals of a node's cores on the bus: what was recorded leaves in packs about once a second, and nothing ever waits for it.
+
+While the bus is away, packs are kept up to a bound; beyond it the record gets a hole, and goes on with a new segment once the bus takes
+packs again. May live here: packing, sending. May not: what is recorded (dispatch_log.py, the executor), files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from bus_schemas import subjects
+from bus_schemas.journal import JournalPart, encode_part
+from services.kit.bus import Bus
+from services.kit.errors import BusRefused, BusUnavailable
+from services.kit.log import get_logger
+
+__all__ = ["JournalStream", "Lane"]
+
+_PART_BYTES: Final = 512 << 10
+_KEPT_BYTES_MAX: Final = 64 << 20
+"""What one lane holds for a bus that is away."""
+_RETRY_S: Final = 1.0
+
+
+class Lane:
+    """The record of one core of one device. ``on_gap()`` asks for a new segment after a hole; ``begin`` answers it."""
+
+    def __init__(self, node: str, epoch: int, gpu: int, name: str, wake: Callable[[], None]) -> None:
+        self.parts: deque[JournalPart] = deque()
+        self.segment = 0
+        self.on_gap: Callable[[], None] = lambda: None
+        self._node = node
+        self._epoch = epoch
+        self._gpu = gpu
+        self._name = name
+        self._wake = wake
+        self._frames: list[bytes] = []
+        self._nbytes = 0
+        self._kept = 0
+        self._records = 0
+        self._first = 0
+        self._snapshot = b""
+        self._digest_of: Callable[[], bytes] = bytes
+        self._offset_ns = 0
+        self._hole = False
+
+    @property
+    def subject(self) -> str:
+        return subjects.journal_subject(self._node, self._gpu, self._name)
+
+    def begin(self, digest_of: Callable[[], bytes], snapshot: bytes = b"") -> int:
+        """A segment begins, from ``snapshot`` (empty: a new core); its number. ``digest_of()``: its digest so far, asked after ``add``."""
+        self.seal()
+        self._digest_of = digest_of
+        self.segment = max(self.segment + 1, time.time_ns() // 10**6)
+        self._offset_ns = time.time_ns() - time.monotonic_ns()
+        self._first = self._records = 0
+        self._snapshot = snapshot
+        self._hole = False
+        return self.segment
+
+    def add(self, frames: bytes, records: int = 1) -> None:
+        """Further records of the segment."""
+        if self._hole:
+            return
+        self._frames.append(frames)
+        self._nbytes += len(frames)
+        self._records += records
+        if self._nbytes >= _PART_BYTES:
+            self.seal()
+
+    def seal(self) -> None:
+        """What was added so far may leave."""
+        if not self._frames:
+            return
+        part = JournalPart(
+            self._node,
+            self._epoch,
+            self._gpu,
+            self._name,
+            self.segment,
+            self._first,
+            self._records,
+            b"".join(self._frames),
+            self._digest_of(),
+            self._offset_ns,
+            self._snapshot,
+        )
+        self._kept += _nbytes(part)
+        self._first += self._records
+        self._frames, self._nbytes, self._records, self._snapshot = [], 0, 0, b""
+        self.parts.append(part)
+        if self._kept > _KEPT_BYTES_MAX:
+            self._hole = True
+            get_logger().warning("the bus is away for too long: the journal on it has a hole", gpu=self._gpu, lane=self._name)
+            while len(self.parts) > 1:  # the first one may be on its way
+                self._kept -= _nbytes(self.parts.pop())
+        self._wake()
+
+    def sent(self) -> None:
+        """The oldest part is in the stream, or lost."""
+        self._kept -= _nbytes(self.parts.popleft())
+        if self._hole and not self.parts:
+            self.on_gap()
+
+    def lose(self) -> None:
+        """The stream does not take the oldest part: what follows it is of no use either."""
+        self._hole = True
+        self._frames, self._nbytes, self._records = [], 0, 0
+        while self.parts:
+            self._kept -= _nbytes(self.parts.pop())
+
+    @property
+    def hole(self) -> bool:
+        return self._hole
+
+
+class JournalStream:
+    """Of one node. Lives on the server's event loop."""
+
+    def __init__(self, node: str, epoch: int) -> None:
+        self._node = node
+        self._epoch = epoch
+        self._lanes: list[Lane] = []
+        self._wake = asyncio.Event()
+        self._sent = asyncio.Event()
+        self._bus: Bus | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._log = get_logger()
+
+    def lane(self, gpu: int, name: str) -> Lane:
+        """A further lane (bus_schemas.journal.DISPATCH, VRAM)."""
+        lane = Lane(self._node, self._epoch, gpu, name, self._wake.set)
+        self._lanes.append(lane)
+        return lane
+
+    def start(self, bus: Bus) -> None:
+        """Begin to send."""
+        self._bus = bus
+        self._task = asyncio.create_task(self._send_forever(), name="journal")
+
+    def tick(self) -> None:
+        """About once a second: what was recorded leaves."""
+        for lane in self._lanes:
+            lane.seal()
+
+    async def close(self, deadline_s: float) -> bool:
+        """Send what is left within ``deadline_s``, then stop; is everything sent?"""
+        self.tick()
+        if self._task is not None:
+            self._wake.set()
+            self._sent.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._sent.wait(), deadline_s)
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        return not any(lane.parts or lane.hole for lane in self._lanes)
+
+    async def _send_forever(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            for lane in self._lanes:
+                await self._send(lane)
+            if not any(lane.parts for lane in self._lanes):
+                self._sent.set()
+
+    async def _send(self, lane: Lane) -> None:
+        """Everything of one lane, in order; tries again while the bus is away."""
+        assert self._bus is not None
+        while lane.parts:
+            part = lane.parts[0]
+            name = f"{part.node}.{part.gpu}.{part.lane}.{part.segment}.{part.first}"
+            try:
+                await self._bus.publish_acked(lane.subject, encode_part(part), message_id=name)
+            except BusUnavailable:
+                await asyncio.sleep(_RETRY_S)
+            except BusRefused as refused:
+                self._log.warning("the journal on the bus has a hole", gpu=part.gpu, lane=part.lane, problem=str(refused))
+                lane.lose()
+                await asyncio.sleep(_RETRY_S)
+                lane.on_gap()
+            else:
+                lane.sent()
+
+
+def _nbytes(part: JournalPart) -> int:
+    return len(part.frames) + len(part.snapshot)
