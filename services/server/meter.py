@@ -6,13 +6,16 @@ Rules:
 2. charged + scheduler + idle == wall x cores, exactly, in every interval. A launch charges its ``core_ns``; what it left unoccupied is
    idle. While the executor works on a batch outside its launch, all cores count as scheduler: nothing else can run then.
 3. A launch that spans intervals is split in proportion, by differences of floors, so that the parts add up to the whole.
-4. Memory is charged as the exact integral of resident bytes over time; a session's byte-milliseconds are floored, the rest carried.
+4. Memory is charged as the exact integral of resident bytes over time; a session's byte-milliseconds are floored, the rest carried. Memory
+   that sessions share is divided among them without remainder by who reports it, and a change of one's part is reported with that of all
+   others' at one instant: so what sessions are charged for is at every instant what is on the device.
 
 No clock: every time is an argument, on the node's monotonic clock.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -92,8 +95,14 @@ class Meter:
         return self.accounts.pop(session, None)
 
     def resident(self, session: str, nbytes: int, at_ns: int) -> None:
-        """From ``at_ns`` on the session holds ``nbytes``."""
+        """From ``at_ns`` on the session is charged for ``nbytes``."""
         self._resident.append((max(at_ns, self.accounted_ns), session, nbytes))
+
+    def released(self, session: str, others: Sequence[tuple[str, int]], at_ns: int) -> None:
+        """The executor gave the session's memory back at ``at_ns``, between two works; ``others`` as in ``work``."""
+        self.finish_ns = at_ns = max(at_ns, self.finish_ns)
+        for name, nbytes in ((session, 0), *others):
+            self.resident(name, nbytes, at_ns)
 
     def work(
         self,
@@ -106,8 +115,10 @@ class Meter:
         instructions: int,
         launches: int,
         resident_bytes: int,
+        others: Sequence[tuple[str, int]] = (),
     ) -> None:
-        """The executor worked on a batch over [begin, finish), its launch over [start, end) within; reported in order of time."""
+        """The executor worked on a batch over [begin, finish), its launch over [start, end) within; reported in order of time.
+        ``resident_bytes``: what the session is charged for from ``finish_ns`` on; ``others``: the same of others for which that changed."""
         begin_ns = max(begin_ns, self.finish_ns, self.accounted_ns)
         start_ns = max(start_ns, begin_ns)
         end_ns = max(end_ns, start_ns)
@@ -121,6 +132,8 @@ class Meter:
             if launches:
                 self._launches.append(_Launch(session, start_ns, end_ns, core_ns, instructions, launches))
             self.resident(session, resident_bytes, finish_ns)
+        for other, nbytes in others:
+            self.resident(other, nbytes, finish_ns)
         self.finish_ns = finish_ns
 
     def cut(self, until_ns: int, *, whole: bool = True) -> list[Event]:
