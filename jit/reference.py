@@ -11,8 +11,9 @@ from typing import cast
 
 import numpy as np
 
-from jit.engine import EngineConfig, EngineInfo, Launch, MemoryUse, Number, Prepared
-from jit.memory import Capacity
+from jit.engine import EngineConfig, EngineInfo, Launch, MemoryUse, Number, Prepared, Stop
+from jit.memory import Block, Capacity, SpaceMemory
+from jit.runs import OVER, check_begin, check_there, reached, written_keys
 from jit.space import ByteSpace, KeySpec
 from wis import cost, reference
 from wis.launches import addresses
@@ -47,6 +48,7 @@ class ReferencePrepared:
     def __init__(self, verified: Verified) -> None:
         self.verified = verified
         self.specs = key_specs(verified.bound)
+        self.writes = written_keys(verified.bound)
         self.instructions = cost.count(verified.bound)
         kinds = zip(verified.bound.program.buffers, verified.bound.nbytes, strict=True)
         self.workspace_bytes = sum(nbytes for kind, nbytes in kinds if kind == BufferKind.TEMP)
@@ -59,47 +61,99 @@ class ReferencePrepared:
 class ReferenceSpace(ByteSpace):
     """A space whose runs go through the interpreter. Temporaries live for one run only."""
 
-    def __init__(self, capacity: Capacity, fuel: int) -> None:
+    def __init__(self, engine: ReferenceEngine, capacity: Capacity) -> None:
         super().__init__(capacity)
+        self._engine = engine
         self._capacity = capacity
-        self._fuel = fuel
         self.workspace_bytes = 0
 
     def trim(self) -> None:
         """Nothing is held between runs."""
 
-    def run(self, prepared: Prepared, scalars: Sequence[Number], keys: Sequence[int]) -> Launch:
+    def begin(self, prepared: Prepared, scalars: Sequence[Number], keys: Sequence[int]) -> ReferenceRun:
         plan = cast(ReferencePrepared, prepared)
+        check_begin(self._run, len(scalars), plan.verified.bound.program.n_scalars)
         self._capacity.take(plan.workspace_bytes)
         try:
-            blocks = iter(self._blocks(plan.specs, keys))
-            bound = plan.verified.bound
-            buffers = [
-                np.zeros(nbytes, np.uint8) if kind == BufferKind.TEMP else next(blocks).data
-                for kind, nbytes in zip(bound.program.buffers, bound.nbytes, strict=True)
-            ]
-            start_ns = time.monotonic_ns()
-            traps = reference.run(plan.verified, scalars, buffers, self._fuel, addresses(bound, keys))
-            end_ns = time.monotonic_ns()
-        finally:
+            blocks = self._blocks(plan.specs, keys, plan.writes)
+        except BaseException:
             self._capacity.give(plan.workspace_bytes)
-        return Launch(start_ns, end_ns, end_ns - start_ns, 1, plan.instructions + traps.instructions, trap_text(traps), fuel_text(traps))
+            raise
+        run = self._run = ReferenceRun(self._engine, self._capacity, self._memory, plan, scalars, keys, blocks)
+        return run
+
+    def run(self, prepared: Prepared, scalars: Sequence[Number], keys: Sequence[int]) -> Launch:
+        run = self.begin(prepared, scalars, keys)
+        launch = run.go()
+        while launch.stopped:  # as ``cut_after`` says; the interpreter is not interrupted
+            launch = run.go()
+        return launch
+
+
+class ReferenceRun:
+    """A program under way; it stops between two instructions. Its temporaries live until it is over."""
+
+    def __init__(
+        self, engine: ReferenceEngine, capacity: Capacity, memory: SpaceMemory, plan: ReferencePrepared, scalars: Sequence[Number],
+        keys: Sequence[int], blocks: Sequence[Block],
+    ) -> None:  # fmt: skip
+        self._engine, self._capacity, self._memory, self._plan, self._keys, self._blocks = engine, capacity, memory, plan, keys, blocks
+        bound = plan.verified.bound
+        self._execution = reference.Execution(bound, scalars, reference.Kernels(plan.verified.kernels, engine.fuel, addresses(bound, keys)))
+        kinds = zip(bound.program.buffers, bound.nbytes, strict=True)
+        self._temps = [np.zeros(nbytes, np.uint8) if kind == BufferKind.TEMP else None for kind, nbytes in kinds]
+        self.over = False
+
+    def drop(self) -> None:
+        """Give up what is left. Safe to call twice, and when it is over."""
+        if not self.over:
+            self.over = True
+            self._temps = []
+            self._capacity.give(self._plan.workspace_bytes)
+
+    def go(self, limit_ns: int = 0, stop: Stop | None = None) -> Launch:
+        """Run on, as ``jit.engine.Run`` says. Raises BadBuffer when a buffer of the run is not there."""
+        if self.over:
+            raise ValueError(OVER)
+        execution = self._execution
+        start_ns = time.monotonic_ns()
+        try:
+            check_there(self._memory, self._keys, self._blocks)
+            given = iter(self._blocks)
+            buffers = [next(given).data if temp is None else temp for temp in self._temps]
+            left = self._engine.cut_after or len(self._plan.verified.bound.code)
+            while left and not execution.over and not reached(stop):
+                execution.step(buffers)
+                left -= 1
+                if limit_ns and time.monotonic_ns() - start_ns >= limit_ns:
+                    break
+        except BaseException:
+            self.drop()
+            raise
+        end_ns = time.monotonic_ns()
+        if not execution.over:
+            return Launch(start_ns, end_ns, end_ns - start_ns, 1, 0, None, stopped=True)
+        self.drop()
+        traps = execution.traps
+        instructions = self._plan.instructions + traps.instructions
+        return Launch(start_ns, end_ns, end_ns - start_ns, 1, instructions, trap_text(traps), fuel_text(traps))
 
 
 class ReferenceEngine:
-    """The engine of the ``reference`` backend."""
+    """The engine of the ``reference`` backend. ``cut_after``: for tests, every piece of a run is so many instructions (0: all of them)."""
 
     def __init__(self, config: EngineConfig) -> None:
         self.info = EngineInfo("NumPy reference", "reference", 1, config.vram_bytes)
         self._capacity = Capacity(config.vram_bytes)
-        self._fuel = config.fuel
+        self.fuel = config.fuel
+        self.cut_after = 0
 
     @property
     def memory(self) -> MemoryUse:
         return self._capacity.memory
 
     def open_space(self) -> ReferenceSpace:
-        return ReferenceSpace(self._capacity, self._fuel)
+        return ReferenceSpace(self, self._capacity)
 
     def prepare(self, verified: Verified) -> ReferencePrepared:
         return ReferencePrepared(verified)

@@ -134,6 +134,10 @@ class Device(Protocol):
         """out = a b, for an element type of ``Facts.products``; returns a mark, or None when the host did it and it is done."""
         ...
 
+    def wait(self, mark: Any) -> None:
+        """Wait until this launch, and with it everything before it, is done."""
+        ...
+
     def finish(self) -> None:
         """Wait until all is done."""
         ...

@@ -1,7 +1,9 @@
 """Launches of kernels that a program brings: their regions, their fuel, and running a grid in slices.
 
-A grid whose kernel has a slice certificate is cut so that a slice takes some milliseconds, by the measured time of those before; between
-slices the run can be stopped. Other grids run whole, unless the memory that blocks need beside their buffers would be too large for that.
+A grid whose kernel has a slice certificate is cut so that a slice takes some milliseconds (one where the run may have to stop), by the
+measured time of those before; between slices the run can be stopped, and goes on at the next block with what was counted and trapped so
+far. Other grids run whole: their blocks may wait for each other, so all of them have to be there. They are cut only where there are more
+blocks than run at the same time anywhere, or the memory that blocks need beside their buffers would be too large.
 
 May live here: that, and what of a launch is told afterwards. May not: compiling (device), the meaning of kernels.
 """
@@ -14,11 +16,11 @@ from math import prod
 from typing import Any, Final, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from jit.accel.device import BUFFER_WORDS, GRID_WORDS, Device, Request
 from jit.accel.scratch import SCRATCH_BYTES_MAX, Scratch
 from jit.accel.tables import Plan
-from jit.errors import Interrupted
 from jit.kernels.cfamily import Region, fresh_state, launch_words
 from wis.kernel.model import Access, BufferParam
 from wis.kernel.report import describe_trap
@@ -29,13 +31,14 @@ from wis.program import BoundInstr, Operand
 from wis.reference.access import Number
 from wis.verify import Verified
 
-__all__ = ["Foreign", "Ran", "Runs"]
+__all__ = ["Foreign", "Ran", "Runs", "UnderWay"]
 
 _Key = tuple[tuple[int, ...], bool]
 """Of a compiled launch: its attributes, and whether its regions overlap."""
 SLICE_NS: Final = 4_000_000
 """What a slice should take: each costs some tens of microseconds to start."""
-
+HURRIED_NS: Final = 1_000_000
+"""The same in a run that may have to stop before its end."""
 
 BLOCKS_MAX: Final = 1 << 16
 """Blocks of a launch, so that a grid of very many ends soon after its fuel; more than run at the same time anywhere."""
@@ -45,7 +48,13 @@ class Runs(Protocol):
     """What a run tells its launches."""
 
     @property
-    def stopped(self) -> bool: ...
+    def told(self) -> bool: ...
+
+    @property
+    def late(self) -> bool: ...
+
+    @property
+    def hurried(self) -> bool: ...
 
     def region(self, buffer: int) -> tuple[Any, int, int]: ...
 
@@ -70,6 +79,21 @@ class _Kernel:
 
     compiled: Any
     block_ns: float = 0.0
+
+
+@dataclass(slots=True)
+class UnderWay:
+    """A launch under way: blocks from ``first`` on are left; ``state``: what those before left in the launch's state."""
+
+    call: KernelCall
+    kernel: _Kernel
+    state: npt.NDArray[np.uint64]
+    first: int = 0
+
+    @property
+    def spent(self) -> int:
+        """Thread-instructions so far."""
+        return int(self.state[1])
 
 
 class Foreign:
@@ -105,34 +129,40 @@ class Foreign:
     def begin(self, fuel: int, addresses: Sequence[int], values: Sequence[Number]) -> Ran:
         return Ran(fuel, addresses, values)
 
-    def run(self, instr: BoundInstr, ran: Ran, run: Runs) -> None:
-        """One launch, to its end. Raises LaunchError for a grid beyond the limits, Interrupted when stopped between two slices."""
+    def open(self, instr: BoundInstr, ran: Ran) -> UnderWay:
+        """A launch of which no block ran. Raises LaunchError for a grid beyond the limits."""
         call = kernel_call(instr, self._verified.kernels, ran.values)
-        kernel, device = self._kernels[self._key(instr)], self._device
+        return UnderWay(call, self._kernels[self._key(instr)], fresh_state(ran.fuel))
+
+    def go(self, launch: UnderWay, ran: Ran, run: Runs) -> bool:
+        """Run what is left of it; whether it came to its end. A piece of a run that begins with it runs one slice at least."""
+        call, kernel, device = launch.call, launch.kernel, self._device
         buffers, params = self._params(call, ran, run)
         device.finish()  # what is in the table and the state now was used
-        device.write(self._state, 0, fresh_state(ran.fuel).view(np.uint8))
-        total, first = prod(call.grid), 0
-        spent = 0
-        while first < total:
-            if run.stopped:
-                raise Interrupted("the run was stopped between two slices of a kernel")
-            count = min(total - first, self._slice(call, kernel))
+        device.write(self._state, 0, launch.state.view(np.uint8))
+        total = prod(call.grid)
+        fresh = True
+        while launch.first < total:
+            if run.told or (run.late and not fresh):
+                return False
+            fresh = False
+            first, count = launch.first, min(total - launch.first, self._slice(call, kernel, hurried=run.hurried))
             words = launch_words(call.kernel.kernel, params, call.grid, first, count)
             device.write(self._table, 0, words.view(np.uint8))
             mark = device.launch(kernel.compiled, count, buffers, self._table, 0, self._state, self._scratch(kernel.compiled, count))
             device.finish()
             kernel.block_ns = device.elapsed_ns([mark])[0] / count
             run.mark(mark, count)
-            first += count
-            spent = int(device.read(self._state, 8, 8).view(np.uint64)[0])
-            if spent > ran.fuel:
+            launch.first += count
+            launch.state = device.read(self._state, 0, launch.state.nbytes).view(np.uint64).copy()
+            if launch.spent > ran.fuel:
                 ran.out_of_fuel = f"kernel {call.kernel.kernel.name}: the launch executed more thread-instructions than it may"
                 break
-        ran.instructions += spent
-        trap = trap_of(int(device.read(self._state, 0, 8).view(np.uint64)[0]))
+        ran.instructions += launch.spent
+        trap = trap_of(int(launch.state[0]))
         if trap is not None and ran.out_of_fuel is None:
             ran.texts.append(describe_trap(call.kernel, call.grid, call.block, trap))
+        return True
 
     def _params(self, call: KernelCall, ran: Ran, run: Runs) -> tuple[list[Any], list[Region | int | float]]:
         """Memory of the buffer parameters, and what stands in the table for every parameter."""
@@ -148,7 +178,7 @@ class Foreign:
                 params.append(x)
         return buffers, params
 
-    def _slice(self, call: KernelCall, kernel: _Kernel) -> int:
+    def _slice(self, call: KernelCall, kernel: _Kernel, *, hurried: bool) -> int:
         """How many blocks to run next."""
         most = min(prod(call.grid), BLOCKS_MAX)
         if kernel.compiled.scratch_bytes:
@@ -156,7 +186,8 @@ class Foreign:
         if not call.kernel.certificate.allows(call.grid, call.block) or _overlapping(call.kernel, call.params):
             return most
         units = self._device.facts.units
-        wanted = SLICE_NS / kernel.block_ns if kernel.block_ns else 8 * units
+        slice_ns = min(SLICE_NS, HURRIED_NS) if hurried else SLICE_NS
+        wanted = slice_ns / kernel.block_ns if kernel.block_ns else 8 * units
         return max(1, min(most, int(wanted)))
 
 

@@ -226,6 +226,10 @@ class CudaDevice:
         pointer = self._cupy.cuda.MemoryPointer(x.buffer.memory, x.offset)
         return self._cupy.ndarray(x.shape, dtype.numpy, pointer, strides=tuple(s * dtype.itemsize for s in x.strides))
 
+    def wait(self, mark: _Mark) -> None:
+        with self._told("the device stopped"):
+            mark.end.synchronize()
+
     def finish(self) -> None:
         with self._told("the device stopped"):
             self._stream.synchronize()

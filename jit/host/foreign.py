@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 
 from jit.engine import Number
 from jit.host.simt.compile import HostKernel, KernelCompiler
-from jit.host.simt.run import GridRunner, Region
+from jit.host.simt.run import Grid, GridRunner, Region
 from jit.host.tables import Plan
 from jit.kernels.device import CHECKED, KernelLaunch
 from wis.kernel.report import describe_trap
-from wis.launches import kernel_call
+from wis.launches import KernelCall, kernel_call
 from wis.ops import Kind
 from wis.program import BoundInstr, Operand
 from wis.verify import Verified
 
-__all__ = ["Foreign", "Launches", "Ran"]
+__all__ = ["Foreign", "Launches", "Ran", "UnderWay"]
 
 
 @dataclass(slots=True)
@@ -39,6 +39,14 @@ class Launches:
     kernels: dict[tuple[int, ...], HostKernel]
 
 
+@dataclass(frozen=True, slots=True)
+class UnderWay:
+    """A launch, and how far it came."""
+
+    call: KernelCall
+    grid: Grid
+
+
 class Foreign:
     """Compiles and runs the launches of all programs of an engine."""
 
@@ -54,20 +62,28 @@ class Foreign:
         }
         return Launches(verified, kernels)
 
-    def run(self, instr: BoundInstr, launches: Launches, values: Sequence[Number], region: Callable[[int], Region], ran: Ran) -> None:
-        """One launch, to its end. ``region``: a whole buffer of the program.
-
-        Raises LaunchError for a grid beyond the limits, Interrupted when the run was stopped.
-        """
+    def open(self, instr: BoundInstr, launches: Launches, values: Sequence[Number]) -> UnderWay:
+        """A launch of which nothing ran. Raises LaunchError for a grid beyond the limits."""
         call = kernel_call(instr, launches.verified.kernels, values)
-        params = [_part(region(x.buffer), x) if isinstance(x, Operand) else x for x in call.params]
         where = KernelLaunch(call.grid, call.block, call.dynamic_bytes, fuel=self._fuel)
-        outcome = self._runner.run(launches.kernels[instr.attrs], where, params)
+        return UnderWay(call, self._runner.open(launches.kernels[instr.attrs], where))
+
+    def go(self, launch: UnderWay, region: Callable[[int], Region], ran: Ran) -> bool:
+        """Run what is left of it; whether it came to its end. ``region``: a whole buffer of the program.
+
+        Raises Interrupted when the run was stopped within a block.
+        """
+        call = launch.call
+        params = [_part(region(x.buffer), x) if isinstance(x, Operand) else x for x in call.params]
+        outcome = self._runner.go(launch.grid, params)
+        if outcome is None:
+            return False
         ran.instructions += outcome.instructions
         if outcome.out_of_fuel:
             ran.out_of_fuel = f"kernel {call.kernel.kernel.name}: the launch executed more thread-instructions than it may"
         elif outcome.trap is not None:
             ran.texts.append(describe_trap(call.kernel, call.grid, call.block, outcome.trap))
+        return True
 
 
 def _part(whole: Region, x: Operand) -> Region:

@@ -279,6 +279,9 @@ class OpenclDevice:
         self.finish()
         self._products.run(_array(dtype, out), _array(dtype, a), _array(dtype, b))
 
+    def wait(self, mark: Any) -> None:
+        mark.wait()
+
     def finish(self) -> None:
         self._queue.finish()
 

@@ -23,7 +23,7 @@ from wis.reference.elementwise import function
 from wis.verify import Verified
 from wis.windows import window_of
 
-__all__ = ["Kernels", "Traps", "run", "run_bound", "step"]
+__all__ = ["Execution", "Kernels", "Traps", "run", "run_bound", "step"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,26 +84,56 @@ def run_bound(bound: BoundProgram, scalars: Sequence[Number], buffers: Sequence[
         if buffer is None or buffer.dtype != np.uint8 or buffer.ndim != 1 or buffer.nbytes < nbytes:
             raise ValueError(f"buffer {number} must be a 1-D u8 array of at least {nbytes} bytes")
         ready.append(buffer)
-    places: list[int] = []
-    texts: list[str] = []
-    instructions = 0
-    for place, instr in enumerate(bound.code):
-        if instr.op.kind is not Kind.LAUNCH:
-            trapped = step(instr, scalars, ready)
-        else:
-            from wis.reference.launch import describe_trap, kernel_call, run_call  # which stands on other modules of this package
+    execution = Execution(bound, scalars, kernels)
+    while not execution.over:
+        execution.step(ready)
+    return execution.traps
 
-            call = kernel_call(instr, kernels.verified, scalars)
-            outcome = run_call(call, ready, kernels.fuel, kernels.addresses)
-            instructions += outcome.instructions
-            trapped = outcome.trap is not None
-            if outcome.trap is not None:
-                texts.append(describe_trap(call.kernel, call.grid, call.block, outcome.trap))
-            if outcome.out_of_fuel:
-                return Traps(tuple(places), tuple(texts), instructions, call.kernel.kernel.name)
+
+class Execution:
+    """A program under way, instruction by instruction: for who wants to stop between two of them."""
+
+    def __init__(self, bound: BoundProgram, scalars: Sequence[Number], kernels: Kernels = _NO_KERNELS) -> None:
+        self._bound, self._scalars, self._kernels = bound, scalars, kernels
+        self._at = 0
+        self._places: list[int] = []
+        self._texts: list[str] = []
+        self._instructions = 0
+        self._out_of_fuel = ""
+
+    @property
+    def over(self) -> bool:
+        return self._at == len(self._bound.code)
+
+    @property
+    def traps(self) -> Traps:
+        """What happened so far."""
+        return Traps(tuple(self._places), tuple(self._texts), self._instructions, self._out_of_fuel)
+
+    def step(self, buffers: Buffers) -> None:
+        """The next instruction, on buffers as ``run`` takes them, temporaries included: the bytes that the step before left, wherever
+        they are now."""
+        instr = self._bound.code[self._at]
+        if instr.op.kind is Kind.LAUNCH:
+            trapped = self._launch(instr, buffers)
+        else:
+            trapped = step(instr, self._scalars, buffers)
         if trapped:
-            places.append(place)
-    return Traps(tuple(places), tuple(texts), instructions)
+            self._places.append(self._at)
+        self._at = len(self._bound.code) if self._out_of_fuel else self._at + 1
+
+    def _launch(self, instr: BoundInstr, buffers: Buffers) -> bool:
+        from wis.reference.launch import describe_trap, kernel_call, run_call  # which stands on other modules of this package
+
+        call = kernel_call(instr, self._kernels.verified, self._scalars)
+        outcome = run_call(call, buffers, self._kernels.fuel, self._kernels.addresses)
+        self._instructions += outcome.instructions
+        if outcome.trap is not None:
+            self._texts.append(describe_trap(call.kernel, call.grid, call.block, outcome.trap))
+        if outcome.out_of_fuel:
+            self._out_of_fuel = call.kernel.kernel.name
+            return False
+        return outcome.trap is not None
 
 
 def step(instr: BoundInstr, scalars: Sequence[Number], buffers: Buffers) -> bool:

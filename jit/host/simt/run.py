@@ -1,6 +1,10 @@
 """Running compiled kernels: a grid in slices of about a millisecond, each shared by the machine's threads.
 
-Between two slices a launch can be stopped; within one, the limit in its state ends it at the next way back of a loop.
+A launch stops when the walker does, between two claims of a slice, and goes on at the block where it stopped; what was counted and trapped
+so far goes with it. Blocks that began are never cut. A launch may stop whether its kernel has a certificate or not: blocks begin in order
+here anyway, and between two of them nobody else sees the session's memory. ``interrupt`` also ends blocks: the limit in the launch's state
+ends them at the next way back of a loop, and the launch cannot go on.
+
 May live here: arguments, slices, outcomes. May not: code generation.
 """
 
@@ -10,6 +14,7 @@ import math
 import struct
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -24,7 +29,7 @@ from wis.kernel.limits import KERNEL_LIMITS
 from wis.kernel.model import BufferParam, RegType, ScalarParam
 from wis.kernel.traps import NO_TRAP, trap_of
 
-__all__ = ["GridRunner", "Region", "scalar_bits"]
+__all__ = ["Grid", "GridRunner", "Region", "scalar_bits"]
 
 Region = tuple[int, int, int]
 """Of a buffer: address in this process, bytes, address in the space ARENA."""
@@ -36,6 +41,18 @@ _GROWTH: Final = 8
 ARGS_KEPT: Final = 256  # words of arguments that need no array of their own
 
 
+@dataclass(slots=True)
+class Grid:
+    """A launch under way: blocks from ``first`` to ``end`` are left; what those before left in the launch's state."""
+
+    kernel: HostKernel
+    launch: KernelLaunch
+    first: int
+    end: int
+    trap: int = NO_TRAP
+    spent: int = 0
+
+
 class GridRunner:
     """Runs kernels with the threads of one walker, one launch at a time. ``slice_ns`` 0: every launch is one slice."""
 
@@ -43,7 +60,7 @@ class GridRunner:
         self._walker = walker
         self.slice_ns = slice_ns
         self._state = np.zeros(STATE_WORDS, np.int64)
-        self._stop = False
+        self._spoiled = False
         self._pieces = walker.threads * _CHUNKS
         self._chunks = np.zeros((self._pieces, 4), np.int64)  # function, arguments, first and end of a range of blocks
         self._claims = np.arange(self._pieces + 1, dtype=np.int64)
@@ -57,31 +74,51 @@ class GridRunner:
 
     def begin(self) -> None:
         """Forget an ``interrupt`` of earlier launches; before the first one of a run."""
-        self._stop = False
+        self._spoiled = False
         self._walker.clear_stop()
 
     def run(self, kernel: HostKernel, launch: KernelLaunch, params: Sequence[Region | int | float]) -> KernelOutcome:
-        """Raises KernelRefused when the launch does not fit the kernel, Interrupted after ``interrupt``."""
+        """A launch from its begin to its end. Raises KernelRefused when it does not fit the kernel, Interrupted after ``interrupt``."""
+        outcome = self.go(self.open(kernel, launch), params)
+        if outcome is None:
+            raise Interrupted("the launch was stopped between two blocks")
+        return outcome
+
+    def open(self, kernel: HostKernel, launch: KernelLaunch) -> Grid:
+        """A launch of which no block ran. Raises KernelRefused when it does not fit the kernel."""
         first, end = _blocks(kernel, launch)
+        return Grid(kernel, launch, first, end)
+
+    def go(self, grid: Grid, params: Sequence[Region | int | float]) -> KernelOutcome | None:
+        """Run the blocks that are left; None when the walker stopped before the end.
+
+        Raises KernelRefused when the parameters do not fit the kernel, Interrupted after ``interrupt``.
+        """
+        kernel, launch = grid.kernel, grid.launch
         words = _arguments(kernel, launch, params, self._state_at)
         args = self._args if len(words) <= ARGS_KEPT else np.zeros(len(words), np.int64)
         args[: len(words)] = words
         state, walker = self._state, self._walker
-        state[TRAP], state[SPENT] = NO_TRAP, 0
+        state[TRAP], state[SPENT] = grid.trap, grid.spent
         state[LIMIT] = _NO_LIMIT if launch.fuel is None else min(launch.fuel, _NO_LIMIT)
         walker.reserve(kernel.scratch_bytes)
         self._chunks[:, 0], self._chunks[:, 1] = kernel.address, self._args_at if args is self._args else args.ctypes.data
-        size = self._slice_blocks(kernel.address, end - first) if self.slice_ns else end - first
-        while first < end and state[LIMIT] >= 0 and not self._stop:
+        walker.tables(self._claims_at, self._chunks_at)
+        size = self._slice_blocks(kernel.address, grid.end - grid.first) if self.slice_ns else grid.end - grid.first
+        while grid.first < grid.end and state[LIMIT] >= 0 and not self._spoiled:
             start = time.monotonic_ns()
-            count = min(size, end - first)
-            self._slice(first, count)
-            first += count
-            self._block_ns[kernel.address] = max(1, time.monotonic_ns() - start) / count
-            if self.slice_ns and first < end:
-                size = min(size * _GROWTH, self._slice_blocks(kernel.address, end - first))
-        if self._stop:
-            raise Interrupted("the launch was stopped between two slices of its grid")
+            wanted = min(size, grid.end - grid.first)
+            count = self._slice(grid.first, wanted)
+            grid.first += count
+            if count:
+                self._block_ns[kernel.address] = max(1, time.monotonic_ns() - start) / count
+            if count < wanted and state[LIMIT] >= 0 and not self._spoiled:
+                grid.trap, grid.spent = int(state[TRAP]), int(state[SPENT])
+                return None
+            if self.slice_ns and grid.first < grid.end:
+                size = min(size * _GROWTH, self._slice_blocks(kernel.address, grid.end - grid.first))
+        if self._spoiled:
+            raise Interrupted("the launch was stopped")
         spent = int(state[SPENT])
         out_of_fuel = kernel.options.meter and kernel.options.fuel and launch.fuel is not None and spent > launch.fuel
         return KernelOutcome(spent, out_of_fuel, trap_of(int(state[TRAP])))
@@ -97,20 +134,18 @@ class GridRunner:
         slices = max(1, int(left * block_ns / self.slice_ns))
         return max(1, -(-left // slices))
 
-    def _slice(self, first: int, count: int) -> None:
-        """``count`` blocks in one phase."""
+    def _slice(self, first: int, count: int) -> int:
+        """``count`` blocks in one phase; returns how many ran."""
         n = min(count, self._pieces)
         marks = first + count * self._claims[: n + 1] // n
         self._chunks[:n, 2], self._chunks[:n, 3] = marks[:-1], marks[1:]
         self._phases[1] = n
-        self._walker.tables(self._claims_at, self._chunks_at)
-        if not self._walker.walk(self._phases_at, 1):
-            self._stop = True
-            self._state[LIMIT] = -1
+        phase, claim = self._walker.walk(self._phases_at, 1)
+        return count if phase else int(marks[claim]) - first
 
     def interrupt(self) -> None:
-        """End the launch in progress soon."""
-        self._stop = True
+        """End the launch in progress soon, within a block; it cannot go on."""
+        self._spoiled = True
         self._state[LIMIT] = -1
         self._walker.stop()
 

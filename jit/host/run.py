@@ -1,0 +1,186 @@
+"""A run of a plan on the host, which can be stopped and gone on with.
+
+How far it came is a place in the plan: a part, in a native part a phase and a claim of it, in a launch of a kernel a block. Plans are
+shared by the spaces that run them, so every piece fills in addresses and scalars anew; regions that start as zeros are cleared once.
+Reference steps run whole.
+
+All pieces of all spaces run on the engine's one pool of threads, one piece at a time, in the order in which they are asked for: the share
+of the pool that a tenant gets is the share of the time that the order of pieces gives it.
+
+May live here: that. May not: threads (walker), tables, memory.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from jit.engine import Launch, Number, Stop
+from jit.host.foreign import Ran, UnderWay
+from jit.host.scalars import scalar_words
+from jit.host.simt.run import Region
+from jit.host.tables import Native
+from jit.memory import Block, SpaceMemory
+from jit.runs import OVER, check_there
+from wis import reference
+from wis.launches import addresses
+from wis.ops import Kind
+from wis.program import BoundInstr
+
+if TYPE_CHECKING:
+    from jit.host.engine import HostEngine, HostPrepared
+
+__all__ = ["HostRun"]
+
+
+class HostRun:
+    """One run. ``blocks``: of its keys, in its space's ``memory``; ``arena``: for its temporaries."""
+
+    def __init__(
+        self, engine: HostEngine, memory: SpaceMemory, ready: HostPrepared, scalars: Sequence[Number], keys: Sequence[int],
+        blocks: Sequence[Block], arena: Block,
+    ) -> None:  # fmt: skip
+        self._engine, self._memory, self._ready = engine, memory, ready
+        self._keys, self._blocks, self._arena = keys, blocks, arena
+        self._values = [*scalars, *ready.plan.constants]
+        self._part = self._phase = self._claim = 0
+        self._launch: UnderWay | None = None
+        self._ran = Ran()
+        self._trapped = False
+        self._arrays: list[npt.NDArray[np.uint8] | None] | None = None
+        self._begun = False
+        self.over = False
+
+    def drop(self) -> None:
+        """Give up what is left. Safe to call twice, and when it is over."""
+        self.over = True
+
+    def go(self, limit_ns: int = 0, stop: Stop | None = None) -> Launch:
+        """Run on, as ``jit.engine.Run`` says.
+
+        Raises BadBuffer when a buffer of the run is not there, LaunchError for a grid beyond the limits; the run is over then.
+        """
+        return self._go(limit_ns, stop, whole=False)
+
+    def run(self) -> Launch:
+        """Run to the end; an interruption may end it within a block (Interrupted), after which it cannot go on."""
+        return self._go(0, None, whole=True)
+
+    def _go(self, limit_ns: int, stop: Stop | None, *, whole: bool) -> Launch:
+        if self.over:
+            raise ValueError(OVER)
+        engine, plan = self._engine, self._ready.plan
+        walker = engine.walker
+        with engine.running(whole):
+            start_ns = time.monotonic_ns()
+            walker.reserve(plan.scratch_bytes)
+            walker.order(limit_ns, stop, 0 if whole else engine.cut_after)
+            walker.begin(plan.claims.ctypes.data, plan.chunks.ctypes.data)
+            try:
+                self._fill()
+                alone_ns = self._parts(start_ns + limit_ns if limit_ns else 0)
+            except BaseException:
+                self.over = True
+                raise
+            end_ns = time.monotonic_ns()
+            account = walker.account()
+            self._trapped |= bool(engine.trap[0])
+        wall_ns = end_ns - start_ns
+        native_ns = wall_ns - alone_ns
+        core_ns = alone_ns + (native_ns * account.core_cycles // account.cycles if account.cycles > 0 else native_ns)
+        cores = max(1, account.cores)
+        if not self.over:
+            return Launch(start_ns, end_ns, core_ns, cores, 0, None, stopped=True)
+        ran = self._ran
+        trap = "; ".join([*ran.texts, *(["an index was out of range"] if self._trapped else [])]) or None
+        return Launch(start_ns, end_ns, core_ns, cores, self._ready.instructions + ran.instructions, trap, ran.out_of_fuel)
+
+    def _parts(self, deadline_ns: int) -> int:
+        """Run parts until the end or until the walker stops; returns the ns that reference steps took."""
+        walker, parts = self._engine.walker, self._ready.plan.parts
+        alone_ns = 0
+        while self._part < len(parts):
+            if deadline_ns and alone_ns and time.monotonic_ns() >= deadline_ns:
+                return alone_ns
+            part = parts[self._part]
+            if isinstance(part, Native):
+                at = walker.walk(part.phases.ctypes.data, part.count, self._phase, self._claim)
+                if at[0] < part.count:
+                    self._phase, self._claim = at
+                    return alone_ns
+                self._phase = self._claim = 0
+            elif part.op.kind is Kind.LAUNCH:
+                if not self._foreign(part):
+                    return alone_ns
+                if self._ran.out_of_fuel is not None:
+                    break
+            else:
+                if walker.stopped:
+                    return alone_ns
+                before = time.monotonic_ns()
+                self._by_reference(part)
+                walker.spend()
+                alone_ns += time.monotonic_ns() - before
+            self._part += 1
+        self.over = True
+        return alone_ns
+
+    def _foreign(self, instr: BoundInstr) -> bool:
+        """One launch of a kernel that the program brings; whether it came to its end."""
+        engine, ready = self._engine, self._ready
+        if self._launch is None:
+            self._launch = engine.foreign.open(instr, ready.launches, self._values)
+        if not engine.foreign.go(self._launch, self._regions(), self._ran):
+            return False
+        self._launch = None
+        engine.walker.tables(ready.plan.claims.ctypes.data, ready.plan.chunks.ctypes.data)
+        return True
+
+    def _fill(self) -> None:
+        """Addresses and scalars into the plan's arguments."""
+        plan, arena = self._ready.plan, self._arena
+        if self._begun:
+            check_there(self._memory, self._keys, self._blocks)
+        args = plan.args
+        bases = np.array([*(block.address for block in self._blocks), arena.address], np.int64)
+        args[plan.pointer_slots] = bases[plan.pointer_bases] + plan.pointer_offsets
+        for dtype, (slots, numbers) in plan.scalar_slots.items():
+            args[slots] = scalar_words(dtype, [self._values[n] for n in numbers])
+        self._engine.trap[0] = 0
+        if plan.trap_slots.size:
+            args[plan.trap_slots] = self._engine.trap.ctypes.data
+        if not self._begun:
+            for offset, nbytes in plan.cleared:
+                arena.data[offset : offset + nbytes] = 0
+        self._begun = True
+        self._arrays = None
+
+    def _regions(self) -> Callable[[int], Region]:
+        """Where a buffer of the program is: here, how long, and for pointers that lost their buffer."""
+        ready = self._ready
+        plan, bound = ready.plan, ready.launches.verified.bound
+        places = addresses(bound, self._keys)
+        block_of = dict(zip(ready.keyed, self._blocks, strict=True))
+
+        def region(buffer: int) -> Region:
+            block = block_of.get(buffer)
+            address = block.address if block is not None else self._arena.address + plan.arena.offsets.get(buffer, 0)
+            return address, bound.nbytes[buffer], places[buffer]
+
+        return region
+
+    def _by_reference(self, instr: BoundInstr) -> None:
+        """One instruction by the definition."""
+        if self._arrays is None:
+            plan = self._ready.plan
+            arrays: list[Any] = [None] * plan.n_buffers
+            for number, block in zip(self._ready.keyed, self._blocks, strict=True):
+                arrays[number] = block.data
+            for number, offset in plan.arena.offsets.items():
+                arrays[number] = self._arena.data[offset : offset + plan.temp_nbytes[number]]
+            self._arrays = arrays
+        self._trapped |= reference.step(instr, self._values, self._arrays)

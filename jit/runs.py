@@ -1,0 +1,47 @@
+"""What the runs of all back ends share.
+
+May live here: what follows from a program for every run of it, and what has to hold before one goes on. May not: any back end's way to run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Final
+
+from jit.engine import Run, Stop
+from jit.errors import BadBuffer
+from jit.memory import Block, SpaceMemory
+from wis.program import BoundProgram, BufferKind
+
+__all__ = ["OVER", "check_begin", "check_there", "reached", "written_keys"]
+
+OVER: Final = "the run is over: there is nothing to go on with"
+
+
+def written_keys(bound: BoundProgram) -> frozenset[int]:
+    """Which of a run's keys (EXTERNAL and CREATED buffers, in program order) name EXTERNAL buffers that it may write."""
+    outs = {out.buffer for instr in bound.code for out in instr.outs}
+    kinds = bound.program.buffers
+    keyed = [number for number, kind in enumerate(kinds) if kind != BufferKind.TEMP]
+    return frozenset(at for at, number in enumerate(keyed) if kinds[number] == BufferKind.EXTERNAL and number in outs)
+
+
+def reached(stop: Stop | None) -> bool:
+    """Whether a run that was given ``stop`` has to stop now."""
+    return stop is not None and ctypes.c_uint64.from_address(stop.address).value >= stop.value
+
+
+def check_begin(before: Run | None, given: int, wanted: int) -> None:
+    """Whether a run may begin after ``before``, with so many scalars. Raises ValueError."""
+    if before is not None and not before.over:
+        raise ValueError("a run of this space is under way: go on with it to its end, or drop it")
+    if given != wanted:
+        raise ValueError(f"the program has {wanted} scalars, {given} were given")
+
+
+def check_there(memory: SpaceMemory, keys: Sequence[int], blocks: Sequence[Block]) -> None:
+    """Whether the buffers that a run stands on are all on the device and still the ones it began with. Raises BadBuffer."""
+    for key, block in zip(keys, blocks, strict=True):
+        if memory[key] is not block:
+            raise BadBuffer(f"buffer {key} was replaced while a run that uses it was under way")
