@@ -1,22 +1,32 @@
-"""Who may hold how much of one device's memory: quota, overcommit, and the core that answers requests. Pure."""
+"""Who may hold how much of one device's memory: quota, overcommit, victims, and the core that answers requests. Pure."""
 
-from scheduler.vram.core import (
+from scheduler.vram.coldest import coldest, hottest
+from scheduler.vram.core import Vram
+from scheduler.vram.decisions import Allow, Await, Decision, MemoryReady, Refuse, SwapIn, SwapOut
+from scheduler.vram.overcommit import PERCENT_MAX, effective_percent, schedulable_bytes
+from scheduler.vram.quota import DEVICE_FULL, QUOTA_EXCEEDED, SESSION_UNKNOWN, Verdict, check_quota
+from scheduler.vram.state import SessionMemory, VramState
+from scheduler.vram.stimuli import (
+    IDLE_NS,
     AllocationRequested,
-    Allow,
     DeviceConfigured,
+    Expected,
     Freed,
-    Refuse,
+    Holds,
     SessionClosed,
     SessionOpened,
     Stimulus,
-    Vram,
-    VramState,
+    SwapFailed,
+    SwapLost,
+    SwappedIn,
+    SwappedOut,
+    Tick,
 )
-from scheduler.vram.overcommit import PERCENT_MAX, effective_percent, schedulable_bytes
-from scheduler.vram.quota import DEVICE_FULL, QUOTA_EXCEEDED, SESSION_UNKNOWN, Verdict, check_quota
 
 __all__ = [
-    "Vram", "VramState", "Stimulus", "AllocationRequested", "Freed", "SessionOpened", "SessionClosed", "DeviceConfigured",
-    "Allow", "Refuse", "PERCENT_MAX", "effective_percent", "schedulable_bytes",
-    "QUOTA_EXCEEDED", "DEVICE_FULL", "SESSION_UNKNOWN", "Verdict", "check_quota",
+    "Vram", "VramState", "SessionMemory", "Stimulus", "DeviceConfigured", "SessionOpened", "SessionClosed", "AllocationRequested", "Holds",
+    "Freed", "SwappedOut", "SwapFailed", "SwappedIn", "SwapLost", "Expected", "Tick", "IDLE_NS",
+    "Decision", "Allow", "Await", "Refuse", "SwapOut", "SwapIn", "MemoryReady",
+    "PERCENT_MAX", "effective_percent", "schedulable_bytes", "QUOTA_EXCEEDED", "DEVICE_FULL", "SESSION_UNKNOWN", "Verdict", "check_quota",
+    "coldest", "hottest",
 ]  # fmt: skip

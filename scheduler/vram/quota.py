@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["QUOTA_EXCEEDED", "DEVICE_FULL", "SESSION_UNKNOWN", "Verdict", "check_quota"]
+__all__ = ["QUOTA_EXCEEDED", "DEVICE_FULL", "SESSION_UNKNOWN", "Verdict", "check_quota", "device_full"]
 
 QUOTA_EXCEEDED: Final = "quota_exceeded"
 DEVICE_FULL: Final = "device_full"
@@ -35,13 +35,19 @@ def check_quota(quota_bytes: int, use_bytes: int, request_bytes: int, free_bytes
         )
         return Verdict(QUOTA_EXCEEDED, quota_bytes, use_bytes, request_bytes, free_bytes, text)
     if request_bytes > free_bytes:
-        quota = f" (quota {_mib(quota_bytes)})" if quota_bytes else ""
-        text = (
-            f"out of memory: the request for {_mib(request_bytes)} does not fit the device, of which {_mib(max(free_bytes, 0))} is free; "
-            f"this task holds {_mib(use_bytes)}{quota}; free tensors or ask for another device"
-        )
-        return Verdict(DEVICE_FULL, quota_bytes, use_bytes, request_bytes, free_bytes, text)
+        return device_full(quota_bytes, use_bytes, request_bytes, free_bytes)
     return Verdict("", quota_bytes, use_bytes, request_bytes, free_bytes)
+
+
+def device_full(quota_bytes: int, use_bytes: int, request_bytes: int, free_bytes: int, waited_ns: int = 0) -> Verdict:
+    """The refusal of a request that the device has no room for, after its batch waited ``waited_ns`` for others."""
+    quota = f" (quota {_mib(quota_bytes)})" if quota_bytes else ""
+    waited = f" after waiting {waited_ns // 1_000_000_000} s for what other tasks hold" if waited_ns else ""
+    text = (
+        f"out of memory: the request for {_mib(request_bytes)} does not fit the device, of which {_mib(max(free_bytes, 0))} is free"
+        f"{waited}; this task holds {_mib(use_bytes)}{quota}; free tensors or ask for another device"
+    )
+    return Verdict(DEVICE_FULL, quota_bytes, use_bytes, request_bytes, free_bytes, text)
 
 
 def _mib(nbytes: int) -> str:

@@ -60,14 +60,14 @@ def test_schedulable_is_exact_for_large_devices() -> None:
 
 def test_sessions_share_a_device() -> None:
     vram = Vram()
-    vram.on(DeviceConfigured(0, 100, reserve_bytes=10))
+    vram.on(DeviceConfigured(0, 100))
     vram.on(SessionOpened(1, "a", 60))
     vram.on(SessionOpened(2, "b", 0))
     assert vram.on(AllocationRequested(3, "a", 60)) == [Allow("a", 60)]
-    (refused,) = vram.on(AllocationRequested(4, "b", 31))
+    (refused,) = vram.on(AllocationRequested(4, "b", 41))
     assert isinstance(refused, Refuse)
     assert refused.verdict.reason == "device_full"
-    assert vram.on(AllocationRequested(5, "b", 30)) == [Allow("b", 30)]
+    assert vram.on(AllocationRequested(5, "b", 40)) == [Allow("b", 40)]
     vram.on(Freed(6, "a", 20))
     assert vram.on(AllocationRequested(7, "b", 20)) == [Allow("b", 20)]
     vram.on(SessionClosed(8, "a"))
@@ -83,4 +83,4 @@ def test_freeing_more_than_held_is_the_shells_bug() -> None:
     vram.on(SessionOpened(1, "a", 60, use_bytes=5))
     with pytest.raises(StimulusError, match="holds 5 bytes"):
         vram.on(Freed(2, "a", 6))
-    assert vram.state.held == {"a": 5}
+    assert vram.state.sessions["a"].held == vram.state.used_bytes == 5

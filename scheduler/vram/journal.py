@@ -1,0 +1,99 @@
+"""The memory core's journal: every stimulus with the decisions it gave, as bytes, and the replay that checks them.
+
+A journal is a sequence of frames (``scheduler.frames``); a body is the canonical msgpack of (stimulus, decisions). ``digest`` rolls over
+the bodies, so two journals that begin with one state and have one digest are one history. A segment begins with an empty core or a
+snapshot. This file turns records into bytes and back; the shell owns where they go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import blake3
+import msgspec
+
+from scheduler.errors import JournalError, ReplayMismatch
+from scheduler.frames import frames, pack_frame
+from scheduler.vram.core import Vram
+from scheduler.vram.decisions import Decision
+from scheduler.vram.state import VramState
+from scheduler.vram.stimuli import Stimulus
+
+__all__ = ["Record", "Journal", "decode_journal", "replay", "verify", "encode_state", "decode_state"]
+
+
+class Record(msgspec.Struct, array_like=True, frozen=True):
+    stimulus: Stimulus
+    decisions: tuple[Decision, ...]
+
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final = msgspec.msgpack.Decoder(Record)
+_state: Final = msgspec.msgpack.Decoder(VramState)
+
+
+class Journal:
+    """Encodes records and keeps their digest (32 bytes, blake3 over the bodies in order)."""
+
+    __slots__ = ("_hash", "records")
+
+    def __init__(self) -> None:
+        self._hash = blake3.blake3()
+        self.records = 0
+
+    def add(self, stimulus: Stimulus, decisions: Iterable[Decision]) -> bytes:
+        """The frame to append."""
+        body = _encoder.encode(Record(stimulus, tuple(decisions)))
+        self._hash.update(body)
+        self.records += 1
+        return pack_frame(body)
+
+    @property
+    def digest(self) -> bytes:
+        return self._hash.digest()
+
+
+def decode_journal(data: bytes | memoryview) -> tuple[list[Record], int]:
+    """The whole records of ``data``, and how many bytes they take. A torn last frame is left out; damage before it raises JournalError."""
+    records: list[Record] = []
+    at = 0
+    for end, body in frames(data):
+        try:
+            records.append(_decoder.decode(body))
+        except msgspec.DecodeError as error:
+            raise JournalError(f"record {len(records)} at byte {at} is of an unknown kind ({error}): written by a newer version") from error
+        at = end
+    return records, at
+
+
+def encode_state(state: VramState) -> bytes:
+    """A snapshot: what a segment begins with that does not begin with an empty core."""
+    return _encoder.encode(state)
+
+
+def decode_state(snapshot: bytes) -> VramState:
+    """Raises JournalError on anything that is not a snapshot of a state. Empty bytes: a new core's."""
+    try:
+        return _state.decode(snapshot) if snapshot else VramState()
+    except msgspec.DecodeError as error:
+        raise JournalError(f"this is no snapshot of a memory core ({error}): damaged, or written by a newer version") from error
+
+
+def replay(stimuli: Iterable[Stimulus], snapshot: bytes = b"") -> tuple[Vram, Journal]:
+    """Feed ``stimuli`` to a core that begins with ``snapshot``; the core, and the journal it would have written."""
+    vram = Vram(decode_state(snapshot))
+    journal = Journal()
+    for stimulus in stimuli:
+        journal.add(stimulus, vram.on(stimulus))
+    return vram, journal
+
+
+def verify(records: Iterable[Record], snapshot: bytes = b"") -> Vram:
+    """Replay ``records`` and compare decision by decision; the core after the last. Raises ReplayMismatch at the first difference."""
+    vram = Vram(decode_state(snapshot))
+    for index, record in enumerate(records):
+        again = tuple(vram.on(record.stimulus))
+        if again != record.decisions:
+            raise ReplayMismatch(f"record {index}, {record.stimulus!r}: recorded {record.decisions!r}, replayed {again!r}")
+    return vram
