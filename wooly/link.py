@@ -25,7 +25,7 @@ class Flush:
     ``program`` and ``dims`` are blake3 digests (32 bytes), both empty when the flush carries no program; the bodies are always
     given, the link decides whether the node needs them. ``handles`` has one session-unique handle for every EXTERNAL and
     CREATED buffer of the program, in buffer order. ``allocs`` are zeroed buffers (handle, nbytes). ``uploads`` each make a fresh
-    buffer of exactly their length; the link has taken what it needs of the memory when ``submit`` returns. ``reads`` are
+    buffer of exactly their length; their memory does not change any more. ``reads`` are
     (handle, offset, nbytes) in bytes. ``frees`` name buffers the node holds, each once. ``n_ops`` counts recorded operations. ``kernels``:
     digest and body of every kernel that the program names.
     """

@@ -47,6 +47,7 @@ _STALLED_S: Final = 2.0
 _DRAIN_S: Final = 30.0
 _CLOSE_S: Final = 8.0
 _INLINE_TOTAL_BYTES: Final = 512 << 10
+_CHUNK_ATTEMPTS_MAX: Final = 5
 _FORKED: Final = "the device was used before this process was forked; use the 'spawn' start method, or first use it in the child"
 _UNKNOWN: Final = "the node no longer knows this session: its lease ran out, or the node started anew"
 
@@ -220,19 +221,23 @@ class Session:
         out: list[Upload] = []
         large: list[tuple[int, int, list[memoryview]]] = []
         for at, (handle, data) in enumerate(uploads):
-            view = data.cast("B") if data.format != "B" or data.ndim != 1 else data
-            if view.nbytes <= min(limits.inline_bytes_max, room):
-                room -= view.nbytes
-                out.append(Upload(handle, view.nbytes, bytes(view)))
+            if data.nbytes <= min(limits.inline_bytes_max, room):
+                room -= data.nbytes
+                out.append(Upload(handle, data.nbytes, bytes(data)))
             else:
-                chunks = [view[start : start + limits.chunk_bytes] for start in range(0, view.nbytes, limits.chunk_bytes)]
-                large.append((at, handle, chunks))
-                out.append(Upload(handle, view.nbytes))
+                large.append((at, handle, self._chunks(data)))
+                out.append(Upload(handle, data.nbytes))
         if large:
             names = iter(self._data_port.put([chunk for _, _, chunks in large for chunk in chunks]))
             for at, handle, chunks in large:
                 out[at] = Upload(handle, out[at].nbytes, chunks=tuple(next(names) for _ in chunks))
         return tuple(out)
+
+    def _chunks(self, data: memoryview) -> list[memoryview]:
+        """An upload cut into what the data port takes."""
+        view = data.cast("B") if data.format != "B" or data.ndim != 1 else data
+        step = self._info.limits.chunk_bytes
+        return [view[start : start + step] for start in range(0, view.nbytes, step)]
 
     # -- (bus thread) --------------------------------------------------------------------------------------------------------------
 
@@ -294,14 +299,37 @@ class Session:
             sent = self._sent.get(done.seq)
         if sent is None:
             return
-        bodies = {sent.flush.program, sent.flush.dims_digest, *(digest for digest, _ in sent.flush.kernels)}
-        if not bodies.issuperset(done.needs):
-            self._settle(NodeLostError("the node lost bytes that were being uploaded; start the script again"))
-            return
         sent.attempt += 1
+        bodies = {sent.flush.program, sent.flush.dims_digest, *(digest for digest, _ in sent.flush.kernels)}
+        chunks = set(done.needs) - bodies
+        if not chunks:
+            self._send_whole(sent)
+        elif sent.attempt > _CHUNK_ATTEMPTS_MAX or not chunks.issubset(name for upload in sent.uploads for name in upload.chunks):
+            self._settle(_upload_lost())
+        else:
+            bringing = asyncio.ensure_future(asyncio.to_thread(self._bring_again, sent, chunks))
+            bringing.add_done_callback(lambda task: self._on_brought(task, sent))
+
+    def _send_whole(self, sent: _Sent) -> None:
         sent.data = self._encoder.encode_whole(sent.seq, sent.flush, sent.uploads, sent.trace)
         self._envelope_bytes += len(sent.data)
         self._send(sent)
+
+    def _bring_again(self, sent: _Sent, names: set[bytes]) -> None:
+        """Bring chunks that the node had when it was asked, in memory that another session has given back since (a thread of its own)."""
+        lost: dict[bytes, memoryview] = {}
+        for (_, data), upload in zip(sent.flush.uploads, sent.uploads, strict=True):
+            lost |= {name: chunk for name, chunk in zip(upload.chunks, self._chunks(data), strict=False) if name in names}
+        self._data_port.put(list(lost.values()))
+
+    def _on_brought(self, task: asyncio.Future[None], sent: _Sent) -> None:
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None:
+            self._send_whole(sent)
+        else:
+            self._settle(error if isinstance(error, WoolyError) else _upload_lost())
 
     async def _watch(self) -> None:
         """Keep the lease, notice silence and loss."""
@@ -403,6 +431,10 @@ def open_session(config: Config, *, title: str = "", device: int = 0) -> Session
         raise
     atexit.register(session.close)
     return session
+
+
+def _upload_lost() -> NodeLostError:
+    return NodeLostError("the node lost bytes that were being uploaded; start the script again")
 
 
 def _exception(fault: Fault) -> WoolyError:
