@@ -11,7 +11,7 @@ from bus_schemas.events import SessionClosedFact, SessionOpenedFact
 from bus_schemas.session import SessionClosed
 from services.server.facts import FactLog, Progress
 from services.server.meter import Account, Meter
-from services.server.protocol import Attached, Executed, SpaceClosed
+from services.server.protocol import Attached, Charged, Executed, SpaceClosed
 from services.server.sessions import SessionRecord
 
 __all__ = ["Accounting", "boot_id"]
@@ -103,6 +103,13 @@ class Accounting:
             done.resident_bytes,
             done.others,
         )
+
+    def charged(self, report: Charged) -> None:
+        """Memory moved between two launches."""
+        assert self.meter is not None
+        for session, nbytes in report.others:
+            if session in self.meter.accounts:
+                self.meter.resident(session, nbytes, report.at_ns)
 
     def gone(self, closed: SpaceClosed) -> None:
         """A session's memory is free: it is charged for none of it from then on, and those who shared it for more."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -34,6 +34,7 @@ from services.server.protocol import (
     RAN,
     STOPPED,
     Attached,
+    Charged,
     CloseSpace,
     Confirm,
     Execute,
@@ -235,7 +236,7 @@ class Device:
             self.refuse(batch.session, batch.seq, REFUSALS[why.PARKED_BATCHES_FULL])
             return
         pending = session.pending[batch.seq] = Pending(batch, data, position, now_ns)
-        if session.swapped and not session.expected:
+        if session.swapped_bytes and not session.expected:
             session.expected = True
             self._executor.send(Expect(batch.session))
         if batch in self._warm:
@@ -319,11 +320,13 @@ class Device:
                         opening[1].set_exception(refused)
             case SpaceClosed(name, _, others):
                 self._accounting.gone(report)
-                for other, nbytes in others:
-                    self._charge_of(other, nbytes)
+                self._charge(others, ())
                 session = self.sessions.get(name)
                 if session is not None:
                     self._end(session, session.reason, failed=session.fault is not None)
+            case Charged(_, others, memory):
+                self._accounting.charged(report)
+                self._charge(others, memory)
             case MemoryFreed(name):
                 if name in self._dispatch.state.sessions:
                     self._on(core.MemoryReady(time.monotonic_ns(), name))
@@ -341,14 +344,11 @@ class Device:
             # The answer leaves first: the session waits for it, the books and the next decision can wait for this line.
             self._send_done(done.session, done.done)
         self._accounting.work(done)
-        for name, nbytes in done.others:
-            self._charge_of(name, nbytes)
+        self._charge(done.others, done.others_memory)
         if session is None:
             return
         now_ns = time.monotonic_ns()
-        session.resident_bytes = done.resident_bytes
-        session.memory = done.memory
-        session.swapped, session.expected = done.memory[1] > 0, False
+        session.resident_bytes, session.memory, session.expected = done.resident_bytes, done.memory, False
         wall_ns = done.end_ns - done.start_ns
         if done.status in (RAN, FAULTED):
             self._over(session, done)
@@ -376,12 +376,14 @@ class Device:
         if done.status == FAULTED:
             session.fault = REFUSALS[why.SESSION_FAULTED]
 
-    def _charge_of(self, name: str, nbytes: int) -> None:
-        """Another session's memory changed: swapped out to make room, or shared with one more or fewer."""
-        session = self.sessions.get(name)
-        if session is not None:
-            session.swapped |= nbytes < session.resident_bytes
-            session.resident_bytes = nbytes
+    def _charge(self, others: Sequence[tuple[str, int]], memory: Sequence[tuple[int, int, int]]) -> None:
+        """Memory of sessions changed through others: it was swapped out to make room, or is shared with one more or fewer."""
+        for at, (name, nbytes) in enumerate(others):
+            session = self.sessions.get(name)
+            if session is not None:
+                session.resident_bytes = nbytes
+                if at < len(memory):
+                    session.memory = memory[at]
 
     def _end(self, session: Session, reason: str, *, failed: bool) -> None:
         """The session is over: settle its bill, tell whoever waits."""

@@ -129,7 +129,7 @@ class Meter:
             self._scheduler.append((end_ns, finish_ns))
         if session in self.accounts:
             core_ns = min(core_ns, (end_ns - start_ns) * self.cores)
-            if launches:
+            if launches or core_ns:  # all but a batch's last slice are no launch of their own
                 self._launches.append(_Launch(session, start_ns, end_ns, core_ns, instructions, launches))
             self.resident(session, resident_bytes, finish_ns)
         for other, nbytes in others:

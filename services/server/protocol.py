@@ -13,8 +13,8 @@ import msgspec
 __all__ = [
     "PROTOCOL", "RAN", "FAULTED", "NEEDS", "BEHIND", "STOPPED", "AWAITS", "STOP_WORDS", "Attach", "OpenSpace", "CloseSpace", "Prepare",
     "Execute", "Expect", "JournalAnew", "Recall", "Confirm", "Shutdown", "Command", "HeldSession", "Attached", "SpaceOpened",
-    "SpaceClosed", "Prepared", "Executed", "MemoryFreed", "Journalled", "Recalled", "Report", "frame", "Frames", "decode_command",
-    "decode_report",
+    "SpaceClosed", "Prepared", "Executed", "MemoryFreed", "Charged", "Journalled", "Recalled", "Report", "frame", "Frames",
+    "decode_command", "decode_report",
 ]  # fmt: skip
 
 STOP_WORDS: Final = 8
@@ -114,7 +114,7 @@ class Executed(msgspec.Struct, array_like=True, frozen=True, tag="executed"):
     answered at ``finish_ns``. ``index`` counts these reports from 1. ``done``: the encoded Done (empty for BEHIND, STOPPED and AWAITS).
     ``launches`` and ``instructions`` count a batch once, in its last slice. ``resident_bytes``: what the session is charged for from
     ``finish_ns`` on (its part of shared memory included, what is swapped out not); ``others``: the same of other sessions for which that
-    changed. ``memory``: (allocated, swapped, shared) bytes of the session."""
+    changed. ``memory``: (allocated, swapped, shared) bytes of the session, ``others_memory`` those of ``others``."""
 
     index: int
     session: str
@@ -131,12 +131,21 @@ class Executed(msgspec.Struct, array_like=True, frozen=True, tag="executed"):
     done: bytes
     others: tuple[tuple[str, int], ...] = ()
     memory: tuple[int, int, int] = (0, 0, 0)
+    others_memory: tuple[tuple[int, int, int], ...] = ()
 
 
 class MemoryFreed(msgspec.Struct, array_like=True, frozen=True, tag="memory_freed"):
     """The memory for which this session's batch waits may be had now (or its patience is over: the next Execute says so)."""
 
     session: str
+
+
+class Charged(msgspec.Struct, array_like=True, frozen=True, tag="charged"):
+    """Between two launches memory moved: what sessions are charged for from ``at_ns`` on, as in Executed."""
+
+    at_ns: int
+    others: tuple[tuple[str, int], ...]
+    others_memory: tuple[tuple[int, int, int], ...] = ()
 
 
 class Journalled(msgspec.Struct, array_like=True, frozen=True, tag="journalled"):
@@ -200,7 +209,7 @@ class Recalled(msgspec.Struct, array_like=True, frozen=True, tag="recalled"):
     dones: tuple[bytes, ...]
 
 
-Report = Attached | SpaceOpened | SpaceClosed | Prepared | Executed | MemoryFreed | Journalled | Recalled
+Report = Attached | SpaceOpened | SpaceClosed | Prepared | Executed | MemoryFreed | Charged | Journalled | Recalled
 
 _HEAD: Final = struct.Struct("<I")
 _encoder: Final = msgspec.msgpack.Encoder()

@@ -67,8 +67,7 @@ class Pending:
 class Session:
     """``heard_ns``: last sign of life (monotonic). ``seq_done``: last batch executed; ``chain``: launch digest after it. ``fault``: why the
     session is over although nobody closed it yet. ``closing``: set once it is being closed; resolves to its totals. ``memory``: bytes
-    (allocated, swapped, shared) when its last slice ended. ``swapped``: some of it may be elsewhere than on the device; ``expected``: the
-    executor was told to bring it back."""
+    (allocated, swapped, shared). ``expected``: the executor was told to bring back what is swapped out."""
 
     record: SessionRecord
     heard_ns: int
@@ -80,8 +79,11 @@ class Session:
     closing: asyncio.Future[SessionClosed] | None = None
     reason: str = ""
     memory: tuple[int, int, int] = (0, 0, 0)
-    swapped: bool = False
     expected: bool = False
+
+    @property
+    def swapped_bytes(self) -> int:
+        return self.memory[1]
 
     @property
     def pending_bytes(self) -> int:

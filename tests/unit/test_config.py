@@ -68,6 +68,10 @@ def test_the_default_file_is_read(home: Path) -> None:
         ({"WOOLY_NATS_URL": "nats://a:1, tls://user:pw@b:2"}, "nats_urls", ("nats://a:1", "tls://user:pw@b:2")),
         ({"WOOLY_NATS_URL": "nats://[::1]:4222"}, "nats_urls", ("nats://[::1]:4222",)),
         ({"PRIO": ""}, "prio", 0),
+        ({"WOOLY_WEIGHT": "250"}, "weight", 250),
+        ({"WOOLY_SLA_MS_P99": "20"}, "sla_ms_p99", 20),
+        ({"WOOLY_PACE_PERCENT": "30"}, "pace_percent", 30),
+        ({"WOOLY_VRAM_WAIT_MS": "0"}, "vram_wait_ms", 0),
     ],
 )
 def test_values(environ: dict[str, str], field: str, value: Any) -> None:
@@ -93,6 +97,12 @@ def test_values(environ: dict[str, str], field: str, value: Any) -> None:
         ("WOOLYAI_SWAP_FROM_VRAM", "2"),
         ("WOOLY_TENANT", "a b"),
         ("WOOLY_TENANT", "a.b"),
+        ("WOOLY_WEIGHT", "0"),
+        ("WOOLY_WEIGHT", "10001"),
+        ("WOOLY_SLA_MS_P99", "0"),
+        ("WOOLY_PACE_PERCENT", "0"),
+        ("WOOLY_PACE_PERCENT", "101"),
+        ("WOOLY_VRAM_WAIT_MS", "-1"),
     ],
 )
 def test_a_bad_value_names_key_value_source_and_what_is_allowed(key: str, value: str) -> None:
@@ -122,6 +132,14 @@ def test_a_controller_needs_required_vram() -> None:
         ({"CONTROLLER_URL": "http://c", "REQUIRED_VRAM": "1", "GPUS": "0"}, "GPUS='0' (from the environment) cannot be combined"),
         ({"CONTROLLER_NODE_GROUP_IDS": "a,b"}, "needs a controller; set CONTROLLER_URL"),
         ({"GPUS": "0,1", "GPU_COUNT": "3"}, "GPU_COUNT=3 (from the environment) disagrees with GPUS='0,1'"),
+        (
+            {"WOOLY_SLA_MS_P99": "20", "PRIO": "1"},
+            "WOOLY_SLA_MS_P99=20 (from the environment) contradicts PRIO=1 (from the environment): a latency target needs PRIO 0",
+        ),
+        (
+            {"WOOLY_SLA_MS_P99": "20", "WOOLY_PACE_PERCENT": "50"},
+            "WOOLY_SLA_MS_P99=20 (from the environment) contradicts WOOLY_PACE_PERCENT=50 (from the environment)",
+        ),
     ],
 )
 def test_keys_that_contradict_each_other(environ: dict[str, str], says: str) -> None:

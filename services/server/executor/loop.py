@@ -253,6 +253,8 @@ class Executor:
         self._index += 1
         finish_ns = time.monotonic_ns()
         start_ns, end_ns = (launch.start_ns, launch.end_ns) if launch is not None else (finish_ns, finish_ns)
+        over = status in (RAN, FAULTED)
+        others = self._runner.take_changed(command.session)
         executed = Executed(
             self._index,
             command.session,
@@ -263,15 +265,19 @@ class Executor:
             end_ns,
             finish_ns,
             launch.core_ns if launch is not None else 0,
-            launch.instructions if launch is not None else 0,
-            int(launch is not None),
+            launch.instructions if launch is not None and over else 0,
+            int(launch is not None and over),
             self._runner.charged_bytes(tenant) if tenant is not None else 0,
             done,
-            self._runner.take_changed(command.session),
+            others,
             self._runner.memory_of(tenant) if tenant is not None else (0, 0, 0),
+            self._memory_of(others),
         )
         self._results.append(executed)
         self._report(executed)
+
+    def _memory_of(self, others: tuple[tuple[str, int], ...]) -> tuple[tuple[int, int, int], ...]:
+        return tuple(self._runner.memory_of(self._tenants[name]) if name in self._tenants else (0, 0, 0) for name, _ in others)
 
     # -- preparing -----------------------------------------------------------------------------------------------------------------
 

@@ -6,13 +6,12 @@ import asyncio
 from io import BufferedWriter
 from pathlib import Path
 
-import pytest
-
 from bus_schemas.events import NodeLost
+from bus_schemas.journal import DISPATCH
 from scheduler.dispatch import SessionOpened, Tick, decode_journal
-from services.server import dispatch_log
 from services.server.dispatch_log import DispatchLog
 from services.server.facts import FactLog
+from services.server.journal_stream import Lane
 
 
 def full() -> BufferedWriter:
@@ -33,8 +32,10 @@ def test_facts_that_cannot_be_written_are_a_failure_and_not_an_exception(tmp_pat
     asyncio.run(asyncio.wait_for(body(), 5))
 
 
-def test_the_dispatch_core_decides_without_its_journal(tmp_path: Path) -> None:
-    log = DispatchLog(tmp_path, 0, 1)
+def test_the_dispatch_core_decides_without_its_file_and_the_bus_has_the_record(tmp_path: Path) -> None:
+    lane = Lane("node", 1, 0, DISPATCH, lambda: None)
+    log = DispatchLog(tmp_path, 0, 1, lane)
+    assert log._file is not None
     log._file.close()
     log._file = full()
     for at_ns in range(1000):
@@ -43,15 +44,5 @@ def test_the_dispatch_core_decides_without_its_journal(tmp_path: Path) -> None:
     log.on(SessionOpened(2000, "s", 1, 0, 1))
     assert "s" in log.state.sessions
     log.close()
-
-
-def test_the_dispatch_journal_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch_log, "_SEGMENT_BYTES_MAX", 1000)
-    log = DispatchLog(tmp_path, 0, 1)
-    for at_ns in range(1000):
-        log.on(Tick(at_ns))
-    log.close()
-    assert 900 < log.path.stat().st_size <= 1000
-    records, good_bytes = decode_journal(log.path.read_bytes())
-    assert len(records) > 10
-    assert good_bytes == log.path.stat().st_size
+    records, _ = decode_journal(b"".join(part.frames for part in lane.parts))
+    assert len(records) == 1001

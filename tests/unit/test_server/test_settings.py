@@ -31,8 +31,31 @@ def test_socket_paths_fit_the_kernel_however_deep_the_folder(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("WOOLY_DEVICE_THREADS", "0"), ("WOOLY_DEVICE_VRAM_MB", "lots"), ("WOOLY_LEASE_MS", "-5"), ("NODE_ID", "a.b")]
+    ("key", "value"),
+    [
+        ("WOOLY_DEVICE_THREADS", "0"),
+        ("WOOLY_DEVICE_VRAM_MB", "lots"),
+        ("WOOLY_LEASE_MS", "-5"),
+        ("NODE_ID", "a.b"),
+        ("WOOLY_VRAM_OVERCOMMIT_PERCENT", "1001"),
+        ("WOOLY_VRAM_OVERCOMMIT_PERCENT", "-1"),
+        ("WOOLY_VRAM_RESERVE_MB", "-1"),
+        ("WOOLY_SWAP_IDLE_MS", "soon"),
+        ("WOOLY_SWAP_HOST_MB", "-1"),
+        ("WOOLY_SWAP_DISK_MB", "1.5"),
+        ("WOOLY_DEDUP_TRUST", "a"),
+        ("WOOLY_MODEL_CACHE_MB", "-1"),
+    ],
 )
 def test_bad_values_are_named(key: str, value: str) -> None:
     with pytest.raises(SettingError, match=key):
         Settings.from_environment({key: value})
+
+
+def test_memory_of_devices(tmp_path: Path) -> None:
+    plain = Settings.from_environment({"NODE_NAME": "n", "WOOLY_DATA_DIR": str(tmp_path)})
+    assert plain.memory.reserve_bytes is None and plain.memory.overcommit_percent is None
+    assert plain.executor(1, tmp_path).memory.swap_dir == str(tmp_path / "swap" / "gpu1")
+    environment = {"WOOLY_VRAM_RESERVE_MB": "0", "WOOLY_VRAM_OVERCOMMIT_PERCENT": "0", "WOOLY_SWAP_DIR": "/swap", "WOOLY_SWAP_HOST_MB": "3"}
+    given = Settings.from_environment(environment).memory
+    assert (given.reserve_bytes, given.overcommit_percent, given.swap_host_bytes, given.swap_dir) == (0, 0, 3 << 20, "/swap")

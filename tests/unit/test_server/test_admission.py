@@ -1,0 +1,78 @@
+"""Opening a session: every refusal names the field and the reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from bus_schemas import faults
+from bus_schemas.session import OpenSession
+from services.server.admission import check_quota, check_request
+
+GOOD = OpenSession("s", "t", "", 0, (0,), 1 << 30)
+GIB = 1 << 30
+
+
+def request(**changes: Any) -> OpenSession:
+    return msgspec.structs.replace(GOOD, **changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"priority": 4, "weight": 10_000, "pace_percent": 100, "vram_wait_ms": 0},
+        {"weight": 1, "sla_ms_p99": 1},
+        {"sla_ms_p99": 3_600_000, "vram_bytes": 0},
+    ],
+)
+def test_what_may_be_asked_for(changes: dict[str, Any]) -> None:
+    assert check_request(request(**changes)) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "reason"),
+    [
+        ({"session": "a.b"}, "session", "may not stand in a subject"),
+        ({"priority": 5}, "priority", "0 to 4"),
+        ({"priority": -1}, "priority", "0 to 4"),
+        ({"weight": 0}, "weight", "1 to 10000"),
+        ({"weight": -3}, "weight", "1 to 10000"),
+        ({"weight": 10_001}, "weight", "1 to 10000"),
+        ({"sla_ms_p99": -1}, "sla_ms_p99", "0 to 3600000"),
+        ({"pace_percent": 101}, "pace_percent", "0 to 100"),
+        ({"pace_percent": -1}, "pace_percent", "0 to 100"),
+        ({"vram_wait_ms": -1}, "vram_wait_ms", "0 to 3600000"),
+        ({"vram_bytes": -1}, "vram_bytes", "negative"),
+        ({"priority": 1, "sla_ms_p99": 50}, "sla_ms_p99", "needs priority 0: at priority 1 others go first"),
+        ({"sla_ms_p99": 50, "pace_percent": 30}, "sla_ms_p99", "contradicts pace_percent 30"),
+    ],
+)
+def test_refused_with_the_field_and_the_reason(changes: dict[str, Any], field: str, reason: str) -> None:
+    fault = check_request(request(**changes))
+    assert fault is not None
+    assert (fault.name, fault.fatal) == (faults.MALFORMED, True)
+    assert fault.message.startswith(f"{field}: ") and reason in fault.message
+    assert fault.places[0].startswith(f"value @ {field}: ")
+
+
+@pytest.mark.parametrize(
+    ("asked", "swap", "percent", "fits"),
+    [
+        (8 * GIB, True, 0, True),
+        (8 * GIB + 1, True, 0, False),
+        (12 * GIB, True, 50, True),
+        (12 * GIB + 1, True, 50, False),
+        (8 * GIB, False, 50, True),
+        (8 * GIB + 1, False, 50, False),
+    ],
+)
+def test_a_quota_that_no_device_could_ever_give(asked: int, swap: bool, percent: int, fits: bool) -> None:
+    fault = check_quota(request(vram_bytes=asked, swap=swap), 1, 8 * GIB, percent)
+    assert (fault is None) is fits
+    if fault is not None:
+        assert fault.name == faults.QUOTA_EXCEEDED
+        assert fault.message.startswith("vram_bytes: REQUIRED_VRAM asks for ") and "device 1 has 8192 MB" in fault.message
+        assert ("swapped out" in fault.message) is (percent > 0)
