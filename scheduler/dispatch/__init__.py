@@ -9,14 +9,23 @@
 
 from scheduler.dispatch.core import Dispatch, chain
 from scheduler.dispatch.decisions import Decision, Drop, Launch, Park, Preempt, Refuse, Release
+from scheduler.dispatch.explain import Reason, explain
+from scheduler.dispatch.fair import fairness_bound
 from scheduler.dispatch.journal import Journal, Record, decode_journal, replay, verify
 from scheduler.dispatch.occupancy import Occupancy, percent
+from scheduler.dispatch.snapshot import restore, snapshot
 from scheduler.dispatch.state import DispatchState
 from scheduler.dispatch.stimuli import (
     FAULT,
+    FIFO,
     OK,
+    PACE_FULL,
+    POLICY_NAMES,
     PRIORITIES,
+    STRICT,
+    TIMESLICE,
     WEIGHT_DEFAULT,
+    WEIGHT_MAX,
     BatchArrived,
     ConfigChanged,
     DispatchConfig,
@@ -29,11 +38,13 @@ from scheduler.dispatch.stimuli import (
     Stimulus,
     Tick,
 )
+from scheduler.dispatch.totals import Totals, standing, totals
 
 __all__ = [
     "Dispatch", "DispatchState", "DispatchConfig", "chain", "Occupancy", "percent", "PRIORITIES", "OK", "FAULT",
     "Stimulus", "SessionOpened", "SessionClosed", "BatchArrived", "LaunchFinished", "LaunchStopped", "LaunchReturned", "MemoryReady",
-    "ConfigChanged", "Tick", "WEIGHT_DEFAULT",
+    "ConfigChanged", "Tick", "WEIGHT_DEFAULT", "WEIGHT_MAX", "PACE_FULL", "STRICT", "FIFO", "TIMESLICE", "POLICY_NAMES",
+    "Totals", "totals", "standing", "fairness_bound", "Reason", "explain", "snapshot", "restore",
     "Decision", "Launch", "Preempt", "Park", "Drop", "Refuse", "Release",
     "Journal", "Record", "decode_journal", "replay", "verify",
 ]  # fmt: skip

@@ -1,31 +1,35 @@
 """The dispatcher of one device: stimuli in, decisions out, one door.
 
 1. Only ``Dispatch.on`` changes the state. An impossible stimulus raises StimulusError and leaves the state as it was.
-2. Batches of a session are launched in seq order, each once: lower seqs are dropped, higher ones parked, within bounds.
-3. Strict priority between P0 and P4, then order.rank. Sessions that share the device with a higher priority keep at most
-   ``in_flight_low_max`` launches in flight.
+2. Batches of a session are launched in seq order, each once, in as many slices as it takes: lower seqs are dropped, higher ones parked,
+   within bounds.
+3. Who goes first is a policy (order); by default strict priority between P0 and P4 with preemption, fair share inside (fair), low work
+   within a budget (limits).
 4. Every decision is a function of the stimuli so far; nothing else is read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from heapq import heappop, heappush
-
-import blake3
 
 from scheduler.dispatch import decisions as why
-from scheduler.dispatch.decisions import Decision, Drop, Launch, Park, Refuse, Release
-from scheduler.dispatch.order import rank
+from scheduler.dispatch import flights, pacing, queues, totals
+from scheduler.dispatch.admission import judge_batch, judge_session
+from scheduler.dispatch.choice import choose
+from scheduler.dispatch.decisions import Decision, Drop, Park, Refuse, Release
+from scheduler.dispatch.flights import chain
+from scheduler.dispatch.order import POLICIES
 from scheduler.dispatch.state import DispatchState, SessionState, Waiting
 from scheduler.dispatch.stimuli import (
     FAULT,
     OK,
-    PRIORITIES,
     BatchArrived,
     ConfigChanged,
+    DispatchConfig,
     LaunchFinished,
     LaunchReturned,
+    LaunchStopped,
+    MemoryReady,
     SessionClosed,
     SessionOpened,
     Stimulus,
@@ -34,11 +38,6 @@ from scheduler.dispatch.stimuli import (
 from scheduler.errors import StimulusError
 
 __all__ = ["Dispatch", "chain"]
-
-
-def chain(before: bytes, seq: int, content: bytes) -> bytes:
-    """The launch digest (blake3, 32 bytes) of a session after launch ``seq`` of ``content``, given the digest ``before`` it."""
-    return blake3.blake3(before + seq.to_bytes(8, "little") + content).digest()
 
 
 class Dispatch:
@@ -55,71 +54,92 @@ class Dispatch:
         if stimulus.at_ns < state.now_ns:
             raise StimulusError(f"{stimulus!r}: time ran backwards, the last stimulus was at {state.now_ns} ns")
         self._check(stimulus)
-        state.now_ns = stimulus.at_ns
-        state.occupancy.advance(stimulus.at_ns)
+        flights.advance(state, stimulus.at_ns)
+        queues.wake(state)
         out: list[Decision] = []
         match stimulus:
             case BatchArrived():
                 self._arrived(stimulus, out)
             case LaunchFinished():
                 self._finished(stimulus, out)
+            case LaunchStopped():
+                self._stopped(stimulus, out)
             case LaunchReturned():
                 self._returned(stimulus, out)
+            case MemoryReady():
+                self._memory_ready(stimulus)
             case SessionOpened():
                 self._opened(stimulus, out)
             case SessionClosed():
                 self._closed(stimulus, out)
             case ConfigChanged():
-                state.config = stimulus.config
+                self._configured(stimulus.config)
             case Tick():
-                pass
+                if not stimulus.wake:
+                    totals.next_window(state)
         self._launch_ready(out)
         state.occupancy.set(state.in_flight, state.ready_count)
         return out
 
     def launch_digest(self, session: str) -> bytes:
-        """Rolling blake3 over the launches of an open session so far (empty before the first)."""
+        """Rolling blake3 over the launches of an open session so far (empty before the first). A batch counts once, however it was cut."""
         return self.state.sessions[session].chain
+
+    def next_wakeup_ns(self) -> int | None:
+        """When to send a ``Tick(wake=True)`` if nothing happens before; None: no need."""
+        return queues.next_wakeup_ns(self.state)
 
     # -- stimuli -------------------------------------------------------------------------------------------------------------------
 
     def _check(self, stimulus: Stimulus) -> None:
         """Raise StimulusError, before anything changes, if a launch is reported that is not in flight."""
-        if not isinstance(stimulus, LaunchFinished | LaunchReturned):
+        if not isinstance(stimulus, LaunchFinished | LaunchReturned | LaunchStopped):
             return
         session = self.state.sessions.get(stimulus.session)
         if session is None or stimulus.seq not in session.launched:
             raise StimulusError(f"{stimulus!r}: no such launch is in flight")
-        if isinstance(stimulus, LaunchFinished):
-            if stimulus.seq >= session.next_seq:
-                raise StimulusError(f"{stimulus!r}: it ran although an earlier launch of its session was given back unrun")
-            if stimulus.seq != next(iter(session.launched)):
-                raise StimulusError(f"{stimulus!r}: launches of a session finish in order, {next(iter(session.launched))} comes first")
-            if stimulus.outcome not in (OK, FAULT) or stimulus.core_ns < 0:
-                raise StimulusError(f"{stimulus!r}: outcome is OK or FAULT, and a cost is not negative")
+        if isinstance(stimulus, LaunchReturned):
+            return
+        if stimulus.core_ns < 0 or stimulus.wall_ns < 0 or (isinstance(stimulus, LaunchFinished) and stimulus.outcome not in (OK, FAULT)):
+            raise StimulusError(f"{stimulus!r}: outcome is OK or FAULT, and a cost is not negative")
+        if isinstance(stimulus, LaunchStopped) and not (stimulus.core_ns or stimulus.wall_ns):
+            return
+        if stimulus.seq >= session.next_seq:
+            raise StimulusError(f"{stimulus!r}: it ran although an earlier launch of its session was given back")
+        if stimulus.seq != next(iter(session.launched)):
+            raise StimulusError(f"{stimulus!r}: launches of a session finish in order, {next(iter(session.launched))} comes first")
 
     def _opened(self, opened: SessionOpened, out: list[Decision]) -> None:
-        if not 0 <= opened.priority < PRIORITIES:
-            out.append(Refuse(opened.session, -1, why.PRIORITY_INVALID))
-        elif opened.session in self.state.sessions:
-            out.append(Refuse(opened.session, -1, why.SESSION_EXISTS))
-        elif opened.next_seq < 0:
-            out.append(Refuse(opened.session, -1, why.SEQ_INVALID))
-        else:
-            session = SessionState(opened.session, opened.epoch, opened.priority, opened.next_seq, opened.chain)
-            self.state.sessions[opened.session] = session
-            self.state.open_by_priority[opened.priority] += 1
+        state = self.state
+        refused = judge_session(opened, state)
+        if refused is not None:
+            out.append(Refuse(opened.session, -1, refused))
+            return
+        session = SessionState(
+            opened.session,
+            opened.epoch,
+            opened.priority,
+            opened.next_seq,
+            opened.chain,
+            opened.weight,
+            opened.sla_ns,
+            opened.pace_permille,
+            tokens_at_ns=state.now_ns,
+        )
+        pacing.fill(session, state.config)
+        state.sessions[opened.session] = session
+        self._count_open(session, 1)
 
     def _arrived(self, batch: BatchArrived, out: list[Decision]) -> None:
         session = self.state.sessions.get(batch.session)
         if session is None:
             out.append(Refuse(batch.session, batch.seq, why.SESSION_UNKNOWN))
             return
-        verdict = _judge(session, batch, self.state)
+        verdict = judge_batch(session, batch, self.state)
         if verdict is not None:
             out.append(verdict)
             return
-        waiting = Waiting(batch.seq, batch.nbytes, batch.content, self.state.arrivals)
+        waiting = Waiting(batch.seq, batch.nbytes, batch.content, self.state.arrivals, self.state.now_ns)
         self.state.arrivals += 1
         self._hold(session, waiting)
         if any(seq not in session.waiting for seq in range(session.next_seq, batch.seq)):
@@ -127,29 +147,34 @@ class Dispatch:
 
     def _finished(self, finished: LaunchFinished, out: list[Decision]) -> None:
         session = self.state.sessions[finished.session]
-        self._land(session, finished.seq)
-        session.core_ns += finished.core_ns
+        batch, _ = flights.land(self.state, session, finished.seq, finished.core_ns, finished.wall_ns)
+        flights.learn(session, batch, over=True)
         session.launches += 1
         if finished.outcome == FAULT and not session.faulted:
             session.faulted = True
-            self.state.open_by_priority[session.priority] -= 1
+            self._count_open(session, -1)
             self._drop_waiting(session, out, lambda _: why.SESSION_OVER)
+        queues.requeue(self.state, session)
         self._release_if_over(session, out)
+
+    def _stopped(self, stopped: LaunchStopped, out: list[Decision]) -> None:
+        session = self.state.sessions[stopped.session]
+        batch, before = flights.land(self.state, session, stopped.seq, stopped.core_ns, stopped.wall_ns)
+        flights.learn(session, batch, over=False)
+        self._give_back(session, batch, before, out)
 
     def _returned(self, returned: LaunchReturned, out: list[Decision]) -> None:
         session = self.state.sessions[returned.session]
-        batch, chain_before = self._land(session, returned.seq)
-        if returned.seq < session.next_seq:
-            session.next_seq = returned.seq
-            session.chain = chain_before
-        if session.faulted:
-            out.append(Drop(session.session, batch.seq, why.SESSION_OVER))
-        elif session.last_seq is not None and batch.seq > session.last_seq:
-            out.append(Drop(session.session, batch.seq, why.AFTER_LAST))
-        elif not returned.resend:
-            self._hold(session, batch)
-        self._requeue(session)
-        self._release_if_over(session, out)
+        batch, before = flights.land(self.state, session, returned.seq, 0, 0)
+        if returned.memory:
+            session.awaits_memory = True
+        self._give_back(session, batch, before, out, keep=not returned.resend)
+
+    def _memory_ready(self, ready: MemoryReady) -> None:
+        session = self.state.sessions.get(ready.session)
+        if session is not None and session.awaits_memory:
+            session.awaits_memory = False
+            queues.requeue(self.state, session)
 
     def _closed(self, closed: SessionClosed, out: list[Decision]) -> None:
         session = self.state.sessions.get(closed.session)
@@ -158,61 +183,47 @@ class Dispatch:
         session.last_seq = closed.last_seq if session.last_seq is None else min(session.last_seq, closed.last_seq)
         last_seq = session.last_seq
         self._drop_waiting(session, out, lambda seq: why.AFTER_LAST if seq > last_seq else None)
+        queues.requeue(self.state, session)
         self._release_if_over(session, out)
+
+    def _configured(self, config: DispatchConfig) -> None:
+        state = self.state
+        for session in state.sessions.values():
+            if session.pace_permille:
+                pacing.ready_at_ns(session, state.config, state.now_ns)  # what was earned so far, at the old rate
+        if POLICIES[state.config.policy] is not POLICIES[config.policy]:
+            queues.forget_shares(state)
+        state.config = config
+        queues.rebuild(state)
 
     # -- steps ---------------------------------------------------------------------------------------------------------------------
 
     def _launch_ready(self, out: list[Decision]) -> None:
         """Fill the device: the best ready batch, again and again, until a bound holds."""
-        state = self.state
-        while state.ready and state.in_flight < state.config.in_flight_max:
-            key, name, seq = state.ready[0]
-            session = state.sessions.get(name)
-            if session is None or session.ready_seq != seq or rank(session, session.waiting[seq]) != key:
-                heappop(state.ready)  # outdated: launched, dropped or given back since
-                continue
-            if self._held_back(session.priority):
-                return  # all others rank behind it, so the same bound holds for them
-            heappop(state.ready)
-            self._take_off(session, seq)
-            out.append(Launch(name, seq))
+        if not self.state.ready_count:
+            return
+        flights.contend(self.state, out)
+        while (choice := choose(self.state)) is not None:
+            flights.launch(self.state, choice.session, choice.limit_ns, out, by_deadline=choice.by_deadline, reserved=choice.reserved)
 
-    def _held_back(self, priority: int) -> bool:
-        """Is a launch of this priority low (a session of a higher one is open) and the bound on low launches reached?"""
-        state = self.state
-        highest = next((p for p in range(PRIORITIES) if state.open_by_priority[p]), priority)
-        return priority > highest and sum(state.in_flight_by_priority[highest + 1 :]) >= state.config.in_flight_low_max
-
-    def _take_off(self, session: SessionState, seq: int) -> None:
-        batch = session.waiting.pop(seq)
-        session.waiting_bytes -= batch.nbytes
-        session.launched[seq] = (batch, session.chain)
-        session.chain = chain(session.chain, seq, batch.content)
-        session.next_seq = seq + 1
-        self.state.in_flight += 1
-        self.state.in_flight_by_priority[session.priority] += 1
-        self._requeue(session)
-
-    def _land(self, session: SessionState, seq: int) -> tuple[Waiting, bytes]:
-        self.state.in_flight -= 1
-        self.state.in_flight_by_priority[session.priority] -= 1
-        return session.launched.pop(seq)
+    def _give_back(self, session: SessionState, batch: Waiting, before: bytes, out: list[Decision], *, keep: bool = True) -> None:
+        """A launch is back and its batch not over: it is the next one again, and the digest is as before it."""
+        if batch.seq < session.next_seq:
+            session.next_seq = batch.seq
+            session.chain = before
+        if session.faulted:
+            out.append(Drop(session.session, batch.seq, why.SESSION_OVER))
+        elif session.last_seq is not None and batch.seq > session.last_seq:
+            out.append(Drop(session.session, batch.seq, why.AFTER_LAST))
+        elif keep:
+            self._hold(session, batch)
+        queues.requeue(self.state, session)
+        self._release_if_over(session, out)
 
     def _hold(self, session: SessionState, batch: Waiting) -> None:
         session.waiting[batch.seq] = batch
         session.waiting_bytes += batch.nbytes
-        self._requeue(session)
-
-    def _requeue(self, session: SessionState) -> None:
-        """Make the heap of ready batches right for this session."""
-        head = session.waiting.get(session.next_seq)
-        ready_seq = None if head is None else head.seq
-        if ready_seq == session.ready_seq:
-            return
-        self.state.ready_count += (ready_seq is not None) - (session.ready_seq is not None)
-        session.ready_seq = ready_seq
-        if head is not None:
-            heappush(self.state.ready, (rank(session, head), session.session, head.seq))
+        queues.requeue(self.state, session)
 
     def _drop_waiting(self, session: SessionState, out: list[Decision], reason_of: Callable[[int], str | None]) -> None:
         """Drop the waiting batches for which ``reason_of(seq)`` names a reason, in seq order."""
@@ -221,7 +232,6 @@ class Dispatch:
             if reason is not None:
                 session.waiting_bytes -= session.waiting.pop(seq).nbytes
                 out.append(Drop(session.session, seq, reason))
-        self._requeue(session)
 
     def _release_if_over(self, session: SessionState, out: list[Decision]) -> None:
         """A closed session with nothing in flight and nothing to come is over."""
@@ -229,32 +239,16 @@ class Dispatch:
             return
         if session.faulted or session.next_seq > session.last_seq:
             if not session.faulted:
-                self.state.open_by_priority[session.priority] -= 1
+                self._count_open(session, -1)
             del self.state.sessions[session.session]
             out.append(Release(session.session))
 
-
-def _judge(session: SessionState, batch: BatchArrived, state: DispatchState) -> Decision | None:
-    """Why this batch is not kept, or None. What is stale is dropped before what is wrong is refused: a replay never hurts a session."""
-    name, seq = session.session, batch.seq
-    if batch.epoch < session.epoch:
-        return Drop(name, seq, why.EPOCH_STALE)
-    if batch.epoch > session.epoch:
-        return Refuse(name, seq, why.EPOCH_UNKNOWN)
-    if seq < 0 or batch.nbytes < 0:
-        return Refuse(name, seq, why.SEQ_INVALID)
-    if seq < session.next_seq:
-        return Drop(name, seq, why.ALREADY_RUN)
-    if seq in session.waiting or seq in session.launched:
-        return Drop(name, seq, why.ALREADY_WAITING)
-    if session.faulted:
-        return Refuse(name, seq, why.SESSION_FAULTED)
-    if session.last_seq is not None and seq > session.last_seq:
-        return Refuse(name, seq, why.SESSION_CLOSING)
-    if seq == session.next_seq:
-        return None  # the one it waits for is always taken: bounds must not lock a session up
-    if len(session.waiting) >= state.config.parked_batches_max:
-        return Refuse(name, seq, why.PARKED_BATCHES_FULL)
-    if session.waiting_bytes + batch.nbytes > state.config.parked_bytes_max:
-        return Refuse(name, seq, why.PARKED_BYTES_FULL)
-    return None
+    def _count_open(self, session: SessionState, change: int) -> None:
+        """A session opens (1), or ends or faults (-1): what others' limits depend on."""
+        state = self.state
+        state.open_by_priority[session.priority] += change
+        if session.sla_ns:
+            state.targets[session.sla_ns] = state.targets.get(session.sla_ns, 0) + change
+            if not state.targets[session.sla_ns]:
+                del state.targets[session.sla_ns]
+            state.target_ns = min(state.targets, default=0)

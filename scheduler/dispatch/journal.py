@@ -1,13 +1,12 @@
 """The dispatcher's journal: every stimulus with the decisions it gave, as bytes, and the replay that checks them.
 
-A journal is a sequence of frames: length (u32 little-endian), the first 8 bytes of blake3 of the body, body. The body is the
-canonical msgpack of (stimulus, decisions). ``digest`` rolls over the bodies, so two journals with one digest are one history.
+A journal is a sequence of frames (scheduler.frames), each the canonical msgpack of (stimulus, decisions). It begins with a new dispatcher,
+or with a snapshot of one. ``digest`` rolls over the bodies, so two journals with one digest are one history.
 This file turns records into bytes and back; the shell owns the file.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable
 from typing import Final
 
@@ -16,14 +15,13 @@ import msgspec
 
 from scheduler.dispatch.core import Dispatch
 from scheduler.dispatch.decisions import Decision
+from scheduler.dispatch.snapshot import restore
 from scheduler.dispatch.state import DispatchState
 from scheduler.dispatch.stimuli import DispatchConfig, Stimulus
 from scheduler.errors import JournalError, ReplayMismatch
+from scheduler.frames import frames, pack_frame
 
 __all__ = ["Record", "Journal", "decode_journal", "replay", "verify"]
-
-_HEAD: Final = struct.Struct("<I8s")
-RECORD_BYTES_MAX: Final = 16 << 20
 
 
 class Record(msgspec.Struct, array_like=True, frozen=True):
@@ -49,7 +47,7 @@ class Journal:
         body = _encoder.encode(Record(stimulus, tuple(decisions)))
         self._hash.update(body)
         self.records += 1
-        return _HEAD.pack(len(body), blake3.blake3(body).digest(length=8)) + body
+        return pack_frame(body)
 
     @property
     def digest(self) -> bytes:
@@ -59,43 +57,39 @@ class Journal:
 def decode_journal(data: bytes | memoryview) -> tuple[list[Record], int]:
     """The whole records of ``data``, and how many bytes they take. A torn last frame (the process died while writing) is left out;
     damage before it raises JournalError."""
-    view = memoryview(data)
     records: list[Record] = []
-    at = 0
-    while at + _HEAD.size <= len(view):
-        length, check = _HEAD.unpack_from(view, at)
-        end = at + _HEAD.size + length
-        if end > len(view):
-            if length > RECORD_BYTES_MAX:
-                raise JournalError(f"record {len(records)} at byte {at} claims {length} bytes: the journal is damaged, set it aside")
-            break
-        body = view[at + _HEAD.size : end]
-        if blake3.blake3(body).digest(length=8) != check:
-            if end == len(view):
-                break  # the last frame's bytes did not all reach the disk
-            raise JournalError(f"record {len(records)} at byte {at} does not match its checksum: the journal is damaged, set it aside")
+    used = 0
+    for end, body in frames(data):
         try:
             records.append(_decoder.decode(body))
         except msgspec.DecodeError as error:
-            raise JournalError(f"record {len(records)} at byte {at} is of an unknown kind ({error}): written by a newer version") from error
-        at = end
-    return records, at
+            raise JournalError(
+                f"record {len(records)} at byte {used} is of an unknown kind ({error}): written by a newer version"
+            ) from error
+        used = end
+    return records, used
 
 
-def replay(stimuli: Iterable[Stimulus], config: DispatchConfig | None = None) -> tuple[Dispatch, Journal]:
-    """Feed ``stimuli`` to a new dispatcher; its state, and the journal it would have written."""
-    dispatch = Dispatch(DispatchState(config=config or DispatchConfig()))
+def replay(stimuli: Iterable[Stimulus], config: DispatchConfig | None = None, snapshot: bytes = b"") -> tuple[Dispatch, Journal]:
+    """Feed ``stimuli`` to a new dispatcher, or one restored from ``snapshot``; it, and the journal it would have written. Raises
+    JournalError when the snapshot cannot be read."""
+    dispatch = _begin(config, snapshot)
     journal = Journal()
     for stimulus in stimuli:
         journal.add(stimulus, dispatch.on(stimulus))
     return dispatch, journal
 
 
-def verify(records: Iterable[Record], config: DispatchConfig | None = None) -> Dispatch:
-    """Replay ``records`` and compare decision by decision; the dispatcher after the last. Raises ReplayMismatch at the first difference."""
-    dispatch = Dispatch(DispatchState(config=config or DispatchConfig()))
+def verify(records: Iterable[Record], config: DispatchConfig | None = None, snapshot: bytes = b"") -> Dispatch:
+    """Replay ``records`` and compare decision by decision; the dispatcher after the last. They begin where a new dispatcher does, or at
+    ``snapshot``. Raises ReplayMismatch at the first difference, JournalError when the snapshot cannot be read."""
+    dispatch = _begin(config, snapshot)
     for index, record in enumerate(records):
         again = tuple(dispatch.on(record.stimulus))
         if again != record.decisions:
             raise ReplayMismatch(f"record {index}, {record.stimulus!r}: recorded {record.decisions!r}, replayed {again!r}")
     return dispatch
+
+
+def _begin(config: DispatchConfig | None, snapshot: bytes) -> Dispatch:
+    return Dispatch(restore(snapshot) if snapshot else DispatchState(config=config or DispatchConfig()))

@@ -1,16 +1,46 @@
-"""Who goes first among sessions whose next batch is ready: the one place that knows the policy.
+"""Who goes first among sessions whose next batch is ready: the table of policies, and each one's sort key.
 
-Strict between priorities; inside one, first in, first out by arrival. A fair share inside a level is another middle term here
-(core time used over weight): the heap in the state takes any tuple of integers, smaller first.
+- *strict*: strict between P0 and P4; inside a level start-time fair queueing (see fair), P0 batches with a latency target by deadline.
+  A launch of a higher priority preempts lower ones.
+- *fifo*: by order of arrival over all sessions, whole batches, no preemption: what sharing a device without a scheduler is like.
+- *timeslice*: sessions with work take turns of a quantum, whatever their priority, like a device that switches between processes.
+
+May live here: what sets policies apart. May not: the state they are applied to.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Final
+
 from scheduler.dispatch.state import SessionState, Waiting
+from scheduler.dispatch.stimuli import FIFO, STRICT, TIMESLICE
 
-__all__ = ["rank"]
+__all__ = ["POLICIES", "Policy"]
 
 
-def rank(session: SessionState, head: Waiting) -> tuple[int, ...]:
-    """Sort key of a ready batch. Arrival numbers are unique on a device, so the order is total."""
-    return (session.priority, head.arrival)
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """``leveled``: priorities are levels, else all sessions are in level 0; also: shares, preemption, low bounds, aging, reserve hold only
+    with it. ``turns``: sessions are ordered by their turns."""
+
+    name: str
+    leveled: bool
+    turns: bool
+
+    def key(self, session: SessionState, head: Waiting) -> int:
+        """Sort key of a ready batch inside its level; ties go by arrival, whose numbers are unique on a device: the order is total."""
+        if self.leveled:
+            return session.tag if not session.raised else session.guest_tag
+        return session.turn if self.turns else head.arrival
+
+    def level(self, session: SessionState) -> int:
+        """The level at which the session's next slice runs."""
+        return max(0, session.priority - session.raised) if self.leveled else 0
+
+
+POLICIES: Final = {
+    STRICT: Policy(STRICT, leveled=True, turns=False),
+    FIFO: Policy(FIFO, leveled=False, turns=False),
+    TIMESLICE: Policy(TIMESLICE, leveled=False, turns=True),
+}

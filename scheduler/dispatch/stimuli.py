@@ -11,14 +11,23 @@ from typing import Final
 import msgspec
 
 __all__ = [
-    "PRIORITIES", "OK", "FAULT", "WEIGHT_DEFAULT", "DispatchConfig", "SessionOpened", "SessionClosed", "BatchArrived", "LaunchFinished",
-    "LaunchStopped", "LaunchReturned", "MemoryReady", "ConfigChanged", "Tick", "Stimulus",
+    "PRIORITIES", "OK", "FAULT", "WEIGHT_DEFAULT", "WEIGHT_MAX", "PACE_FULL", "STRICT", "FIFO", "TIMESLICE", "POLICY_NAMES",
+    "DispatchConfig", "SessionOpened", "SessionClosed", "BatchArrived",
+    "LaunchFinished", "LaunchStopped", "LaunchReturned", "MemoryReady", "ConfigChanged", "Tick", "Stimulus",
 ]  # fmt: skip
 
 PRIORITIES: Final = 5
 """P0 (highest) to P4."""
 
 WEIGHT_DEFAULT: Final = 100
+WEIGHT_MAX: Final = 10_000
+PACE_FULL: Final = 1000
+
+STRICT: Final = "strict"
+FIFO: Final = "fifo"
+TIMESLICE: Final = "timeslice"
+POLICY_NAMES: Final = (STRICT, FIFO, TIMESLICE)
+"""See order.POLICIES."""
 
 OK: Final = 0
 FAULT: Final = 1
@@ -26,23 +35,55 @@ FAULT: Final = 1
 
 
 class DispatchConfig(msgspec.Struct, array_like=True, frozen=True):
-    """Limits of one device's dispatcher.
+    """Limits and policy of one device's dispatcher. Times are device time in ns.
 
     ``in_flight_max``: launches handed to the executor and not finished (it runs them in order; 2 hides the way there and back).
-    ``in_flight_low_max``: the same, for sessions that share the device with a session of higher priority: the longest a P0 launch waits.
-    ``parked_batches_max`` and ``parked_bytes_max``: what one session may have waiting, in order or not.
+    ``in_flight_low_max``: the same, for *low* sessions: those that share the device with a session of higher priority, or of P0 with one
+    that has a latency target. ``parked_batches_max`` and ``parked_bytes_max``: what one session may have waiting, in order or not.
+
+    ``policy``: a name of order.POLICIES. ``quantum_ns``: the longest slice of a session beside others of its level. ``low_slice_ns``: the
+    most low work in flight (sum of limits); beside a session with a latency target at most ``low_budget_permille`` of the smallest target.
+    ``slice_min_ns``: no limit is shorter. ``stop_ns``: how late after its limit, or after a Preempt, a slice may still be running.
+    ``cores``: of the device, for paces and the reserve.
+
+    ``aging_ns``: a session that waited so long is raised by one level, and by one more after each further period, until a slice of it has
+    run; 0: never. ``reserve_percent``: the part of the core time that goes to the lowest level with work, evened out over
+    ``reserve_window_ns``; 0: none. ``pace_burst_ns``: a paced session may make up for that much time in which it did not run.
+    ``deadline_lead_ns``: the core time (over weight) by which a session with a latency target may run ahead of its fair share.
     """
 
     in_flight_max: int = 2
-    in_flight_low_max: int = 1
+    in_flight_low_max: int = 2
     parked_batches_max: int = 64
     parked_bytes_max: int = 256 << 20
+    policy: str = "strict"
+    quantum_ns: int = 10_000_000
+    low_slice_ns: int = 20_000_000
+    low_budget_permille: int = 250
+    slice_min_ns: int = 1_000_000
+    stop_ns: int = 1_000_000
+    cores: int = 1
+    aging_ns: int = 0
+    reserve_percent: int = 0
+    reserve_window_ns: int = 1_000_000_000
+    pace_burst_ns: int = 50_000_000
+    deadline_lead_ns: int = 100_000_000
 
     def __post_init__(self) -> None:
         if not 1 <= self.in_flight_low_max <= self.in_flight_max:
             raise ValueError(f"1 <= in_flight_low_max ({self.in_flight_low_max}) <= in_flight_max ({self.in_flight_max}) must hold")
         if self.parked_batches_max < 1 or self.parked_bytes_max < 1:
             raise ValueError("parked_batches_max and parked_bytes_max must be at least 1")
+        if self.policy not in POLICY_NAMES:
+            raise ValueError(f"policy {self.policy!r} is not one of {', '.join(POLICY_NAMES)}")
+        if not 1 <= self.slice_min_ns <= min(self.quantum_ns, self.low_slice_ns):
+            raise ValueError(f"slice_min_ns ({self.slice_min_ns}) must be at least 1, and not above quantum_ns and low_slice_ns")
+        if not (1 <= self.low_budget_permille <= 1000 and 0 <= self.reserve_percent <= 90):
+            raise ValueError("low_budget_permille must be in 1-1000 and reserve_percent in 0-90")
+        if self.cores < 1 or self.reserve_window_ns < 1 or self.pace_burst_ns < 1:
+            raise ValueError("cores, reserve_window_ns and pace_burst_ns must be at least 1")
+        if self.stop_ns < 0 or self.aging_ns < 0 or self.deadline_lead_ns < 0:
+            raise ValueError("stop_ns, aging_ns and deadline_lead_ns must not be negative")
 
 
 class SessionOpened(msgspec.Struct, array_like=True, frozen=True, tag="session_opened.v1"):
@@ -95,7 +136,7 @@ class LaunchFinished(msgspec.Struct, array_like=True, frozen=True, tag="launch_f
 
 class LaunchStopped(msgspec.Struct, array_like=True, frozen=True, tag="launch_stopped.v1"):
     """A slice ended before its batch did: its limit was reached, or it was preempted. The batch waits to go on. ``wall_ns`` 0: it had not
-    begun."""
+    begun, and nothing of it is with the executor."""
 
     at_ns: int
     session: str
@@ -129,9 +170,11 @@ class ConfigChanged(msgspec.Struct, array_like=True, frozen=True, tag="config_ch
 
 
 class Tick(msgspec.Struct, array_like=True, frozen=True, tag="tick.v1"):
-    """Nothing but time: brings the occupancy totals up to ``at_ns`` (the edge of a telemetry window)."""
+    """Nothing but time: brings the totals up to ``at_ns``. It is the edge of a telemetry window, unless it only wakes what waits for a
+    time (``wake``; see Dispatch.next_wakeup_ns)."""
 
     at_ns: int
+    wake: bool = False
 
 
 Stimulus = (
