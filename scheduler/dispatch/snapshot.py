@@ -39,7 +39,7 @@ class _Snapshot:
     occupancy: Occupancy
 
 
-_encoder: Final = msgspec.msgpack.Encoder(order="deterministic")
+_encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(_Snapshot)
 
 
