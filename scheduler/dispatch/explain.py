@@ -78,8 +78,8 @@ def _ready(state: DispatchState, s: SessionState) -> Reason:
         return Reason(why.IN_FLIGHT_FULL, _unique(ahead))
     if choice.overtakes(state, s):
         return Reason(why.FAIR_SHARE, _unique(ahead))
-    if limits.is_low(state, s) and limits.low_held(state):
-        return Reason(why.LOW_BUDGET, _unique([flight.session for flight in state.flights if flight.low and not flight.preempted]))
+    if limits.is_low(state, s) and limits.low_held(state, s.level):
+        return Reason(why.LOW_BUDGET, _unique(ahead))
     return Reason(why.IN_FLIGHT_FULL, _unique(ahead))
 
 

@@ -74,9 +74,9 @@ def limit_ns(state: DispatchState, session: SessionState, batch: Waiting) -> int
     return limit
 
 
-def low_held(state: DispatchState) -> bool:
-    """Is so much low work in flight that no more may be launched?"""
-    count, used_ns = _low_in_flight(state)
+def low_held(state: DispatchState, level: int) -> bool:
+    """Is so much low work in flight that no more of this level may be launched?"""
+    count, used_ns = _low_in_flight(state, level)
     left_ns = low_budget_ns(state.config, state.target_ns) - used_ns
     return count > 0 and (count >= state.config.in_flight_low_max or left_ns < state.config.slice_min_ns)
 
@@ -88,9 +88,9 @@ def reserved_limit_ns(config: DispatchConfig, target_ns: int) -> int:
 
 def _low_limit_ns(state: DispatchState, session: SessionState, batch: Waiting) -> int:
     config = state.config
-    if low_held(state):
+    if low_held(state, session.level):
         return HELD
-    count, used_ns = _low_in_flight(state)
+    count, used_ns = _low_in_flight(state, session.level)
     left_ns = low_budget_ns(config, state.target_ns) - used_ns
     if state.ready_count > 1:  # a part for each that may be in flight: the executor has the next one when this one ends
         left_ns //= config.in_flight_low_max - count
@@ -100,9 +100,9 @@ def _low_limit_ns(state: DispatchState, session: SessionState, batch: Waiting) -
     return max(config.slice_min_ns, left_ns - session.overrun_ns)
 
 
-def _low_in_flight(state: DispatchState) -> tuple[int, int]:
-    """How many low launches are in flight and not being stopped, and the sum of their limits."""
-    low = [flight.limit_ns for flight in state.flights if flight.low and not flight.preempted]
+def _low_in_flight(state: DispatchState, level: int) -> tuple[int, int]:
+    """How many low launches are in flight that are not being stopped, or would be for one of ``level``, and the sum of their limits."""
+    low = [flight.limit_ns for flight in state.flights if flight.low and not flight.preempted and flight.level <= level]
     return len(low), sum(low)
 
 

@@ -12,18 +12,20 @@ from scheduler.dispatch import (
     DispatchConfig,
     LaunchFinished,
     LaunchReturned,
+    LaunchStopped,
+    MemoryReady,
     SessionClosed,
     SessionOpened,
     Stimulus,
     Tick,
 )
-from scheduler.dispatch.decisions import Drop, Launch, Park, Refuse, Release
+from scheduler.dispatch.decisions import Drop, Launch, Park, Preempt, Refuse, Release
 from scheduler.errors import StimulusError
 
 
 def stimulus(at_ns: int, text: str) -> Stimulus:
-    """``open a P2 from 3 | close a 4 | batch a 5 [bytes] | done a 5 | fault a 5 | resend a 5 | back a 5 | depth 2 1 | tick``;
-    ``a@9`` stands for session a in epoch 9."""
+    """``open a P2 from 3 | close a 4 | batch a 5 [bytes] | done a 5 | fault a 5 | stop a 5 [core wall] | resend a 5 | back a 5 | await a 5 |
+    memory a | depth 2 1 | tick``; ``a@9`` stands for session a in epoch 9."""
     verb, *words = text.split()
     if verb == "tick":
         return Tick(at_ns)
@@ -41,8 +43,13 @@ def stimulus(at_ns: int, text: str) -> Stimulus:
             return LaunchFinished(at_ns, name, int(words[1]), 7)
         case "fault":
             return LaunchFinished(at_ns, name, int(words[1]), 7, FAULT)
-        case "resend" | "back":
-            return LaunchReturned(at_ns, name, int(words[1]), verb == "resend")
+        case "stop":
+            core_ns, wall_ns = (int(words[2]), int(words[3])) if len(words) > 2 else (7, 7)
+            return LaunchStopped(at_ns, name, int(words[1]), core_ns, wall_ns)
+        case "resend" | "back" | "await":
+            return LaunchReturned(at_ns, name, int(words[1]), verb == "resend", verb == "await")
+        case "memory":
+            return MemoryReady(at_ns, name)
     raise AssertionError(text)
 
 
@@ -52,6 +59,8 @@ def decisions(dispatch: Dispatch, given: Stimulus) -> str:
         match decision:
             case Launch(name, seq):
                 words.append(f"run {name} {seq}")
+            case Preempt(name, seq):
+                words.append(f"stop {name} {seq}")
             case Park(name, seq):
                 words.append(f"park {name} {seq}")
             case Drop(name, seq, reason) | Refuse(name, seq, reason):
@@ -85,27 +94,96 @@ def test_batches_of_a_session_run_once_and_in_order() -> None:
     """)
 
 
-def test_strict_priority_then_arrival() -> None:
+def test_strict_priority_stops_what_is_lower() -> None:
+    """The higher launch leaves in the same step: it does not wait to hear that the lower one stopped."""
     check("""
         open low P4      ->
         open mid P2      ->
         open top P0      ->
         batch low 0      -> run low 0
-        batch mid 0      ->
         batch low 1      ->
-        batch top 0      ->
-        batch mid 1      ->
+        batch mid 0      -> stop low 0, run mid 0
+        batch top 0      -> stop mid 0, run top 0
         batch top 1      ->
-        done low 0       -> run top 0
+        stop low 0       ->
+        stop mid 0       ->
         done top 0       -> run top 1
         done top 1       -> run mid 0
-        done mid 0       -> run mid 1
-        done mid 1       -> run low 1
+        done mid 0       -> run low 0
+        done low 0       -> run low 1
     """)
 
 
-def test_low_priority_may_not_fill_the_device() -> None:
-    """With depth 3 a background session alone uses all of it; beside P0 it keeps one launch in flight: P0 waits for one at most."""
+def test_a_launch_is_stopped_once() -> None:
+    check(
+        """
+        open low P4      ->
+        open top P0      ->
+        batch low 0      -> run low 0
+        batch top 0      -> stop low 0, run top 0
+        batch top 1      -> run top 1
+        stop low 0       ->
+        done top 0       -> run low 0
+        batch top 2      -> stop low 0, run top 2
+        done top 1       ->
+        done top 2       ->
+        done low 0       ->
+    """,
+        depth="depth 2 1",
+    )
+
+
+def test_a_batch_in_slices_is_one_launch_of_the_digest() -> None:
+    """Stopped in the middle, before it began, and behind another of its session: it is the head again, and the digest is that of one run."""
+    cut = check(
+        """
+        open a P1        ->
+        batch a 0        -> run a 0
+        batch a 1        -> run a 1
+        open top P0      ->
+        batch top 0      -> stop a 0, stop a 1, run top 0
+        stop a 0         ->
+        back a 1         -> run a 0
+        batch top 1      -> stop a 0, run top 1
+        stop a 0 0 0     ->
+        done top 0       -> run a 0
+        done top 1       ->
+        stop a 0         -> run a 0
+        done a 0         -> run a 1
+        done a 1         ->
+    """,
+        depth="depth 2 2",
+    )
+    straight = check("open a P1 ->\n batch a 0 -> run a 0\n batch a 1 ->\n done a 0 -> run a 1\n done a 1 ->\n")
+    assert cut.launch_digest("a") == straight.launch_digest("a")
+    session = cut.state.sessions["a"]
+    assert (session.launches, session.slices, session.core_ns, session.waits) == (2, 4, 28, 2)
+
+
+def test_a_session_without_memory_waits_until_it_may_have_it() -> None:
+    """Others go on; what came behind the launch that lacked memory keeps its place."""
+    check(
+        """
+        open a P0        ->
+        open b P1        ->
+        batch a 0        -> run a 0
+        batch a 1        -> run a 1
+        await a 0        ->
+        back a 1         ->
+        batch b 0        -> run b 0
+        batch a 2        ->
+        memory b         ->
+        memory a         -> stop b 0, run a 0, run a 1
+        stop b 0         ->
+        done a 0         -> run a 2
+        memory gone      ->
+    """,
+        depth="depth 2 1",
+    )
+
+
+def test_low_work_has_one_place_beside_a_higher_priority() -> None:
+    """Alone a background session uses all places; beside P0 it has the one that the configuration allows it."""
     check(
         """
         open low P3      ->
@@ -113,14 +191,13 @@ def test_low_priority_may_not_fill_the_device() -> None:
         batch low 1      -> run low 1
         batch low 2      -> run low 2
         batch low 3      ->
-        open top P0      ->
-        done low 0       ->
-        done low 1       ->
-        done low 2       -> run low 3
         batch low 4      ->
-        batch top 0      -> run top 0
-        batch top 1      -> run top 1
+        open top P0      ->
+        done low 0       -> run low 3
+        done low 1       ->
+        done low 2       ->
         done low 3       -> run low 4
+        done low 4       ->
     """,
         depth="depth 3 1",
     )
@@ -151,9 +228,9 @@ def test_a_fault_ends_only_its_session() -> None:
         open b P0           ->
         batch a 0           -> run a 0
         batch a 1           -> run a 1
-        batch b 0           ->
         batch a 2           ->
-        fault a 0           -> drop a 2 session_over, run b 0
+        batch b 0           -> stop a 0, stop a 1, run b 0
+        fault a 0           -> drop a 2 session_over
         batch a 3           -> refuse a 3 session_faulted
         back a 1            -> drop a 1 session_over
         close a -1          -> release a
@@ -253,7 +330,10 @@ def test_epochs_and_bad_numbers() -> None:
 
 @pytest.mark.parametrize(
     "impossible",
-    [Tick(1), LaunchFinished(9, "a", 1, 0), LaunchFinished(9, "z", 0, 0), LaunchReturned(9, "a", 2, True), LaunchFinished(9, "a", 0, -1)],
+    [
+        Tick(1), LaunchFinished(9, "a", 1, 0), LaunchFinished(9, "z", 0, 0), LaunchReturned(9, "a", 2, True), LaunchFinished(9, "a", 0, -1),
+        LaunchStopped(9, "a", 1, 0, 0), LaunchStopped(9, "a", 0, 1, -1), LaunchFinished(9, "a", 0, 1, 2),
+    ],
 )
 def test_an_impossible_stimulus_changes_nothing(impossible: Stimulus) -> None:
     """The shell's bug must not corrupt the state it would be diagnosed from."""
