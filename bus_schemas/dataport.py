@@ -3,6 +3,9 @@
 A connection (TCP or Unix socket) carries frames: length (u32 little-endian), then that many bytes of one msgpack message. ``Put``
 and ``Blob`` are followed by ``nbytes`` raw bytes. The client's first frame is ``Hello``; the node closes the connection
 on anything it does not expect. Chunks are named by blake3 of their bytes and belong to the session that put them.
+
+A connection whose ``Hello`` carries the name and token of a door to the model cache (bus_schemas.model_cache) speaks ``Have`` and ``Put``
+about chunks of that cache, and ``Keep``, ``Models``, ``Forget``.
 """
 
 from __future__ import annotations
@@ -12,9 +15,11 @@ from typing import Final
 
 import msgspec
 
+from bus_schemas.model_cache import ModelStatus
+
 __all__ = [
-    "HEAD", "MESSAGE_BYTES_MAX", "Hello", "Have", "Put", "Get", "Drop", "Welcome", "Had", "Stored", "Blob", "Denied", "Request", "Answer",
-    "frame", "decode_request", "decode_answer",
+    "HEAD", "MESSAGE_BYTES_MAX", "Hello", "Have", "Put", "Get", "Drop", "Keep", "Models", "Forget", "Welcome", "Had", "Stored", "Blob",
+    "Denied", "Kept", "Listed", "Forgotten", "Request", "Answer", "frame", "decode_request", "decode_answer",
 ]  # fmt: skip
 
 HEAD: Final = struct.Struct("<I")
@@ -51,6 +56,22 @@ class Drop(msgspec.Struct, array_like=True, frozen=True, tag="drop"):
     blob: str
 
 
+class Keep(msgspec.Struct, array_like=True, frozen=True, tag="keep"):
+    """Keep a model: ``manifest`` names the chunk, put before, that is its encoded ModelManifest."""
+
+    manifest: bytes
+
+
+class Models(msgspec.Struct, array_like=True, frozen=True, tag="models"):
+    """Which models are kept?"""
+
+
+class Forget(msgspec.Struct, array_like=True, frozen=True, tag="forget"):
+    """Keep this model no longer."""
+
+    model: str
+
+
 class Welcome(msgspec.Struct, array_like=True, frozen=True, tag="welcome"):
     pass
 
@@ -77,8 +98,26 @@ class Denied(msgspec.Struct, array_like=True, frozen=True, tag="denied"):
     message: str
 
 
-Request = Hello | Have | Put | Get | Drop
-Answer = Welcome | Had | Stored | Blob | Denied
+class Kept(msgspec.Struct, array_like=True, frozen=True, tag="kept"):
+    pass
+
+
+class Listed(msgspec.Struct, array_like=True, frozen=True, tag="listed"):
+    """``used_bytes``: on disk, of all domains; ``bytes_max``: how many may be."""
+
+    models: tuple[ModelStatus, ...]
+    used_bytes: int
+    bytes_max: int
+
+
+class Forgotten(msgspec.Struct, array_like=True, frozen=True, tag="forgotten"):
+    """``freed_bytes``: of chunks that no other model has."""
+
+    freed_bytes: int
+
+
+Request = Hello | Have | Put | Get | Drop | Keep | Models | Forget
+Answer = Welcome | Had | Stored | Blob | Denied | Kept | Listed | Forgotten
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _request: Final[msgspec.msgpack.Decoder[Request]] = msgspec.msgpack.Decoder(Request)

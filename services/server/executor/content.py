@@ -47,6 +47,10 @@ class ChunkSource(Protocol):
         """A chunk of this domain, checked against its name, or None."""
         ...
 
+    def heal(self, domain: str, digest: bytes, chunk: bytearray) -> None:
+        """A session of the domain sent this chunk: replace one that was found damaged."""
+        ...
+
 
 @dataclass(slots=True, eq=False)
 class _Block:
@@ -148,6 +152,14 @@ class Content:
             return upload.nbytes
         return sum(self._length(session, member, digest) for digest in upload.chunks)
 
+    def put(self, session: str, digest: bytes, chunk: bytearray) -> str:
+        """Keep a chunk that matches its name until an upload uses it (data port's thread); what is wrong with that, or an empty string."""
+        with self._lock:
+            member = self._members.get(session)
+        if member is not None and self._cache is not None:
+            self._cache.heal(member.domain, digest, chunk)
+        return self._staging.put(session, digest, chunk)
+
     # -- what takes memory (launching thread) ----------------------------------------------------------------------------------------
 
     def attached(self, session: str, uploads: Iterable[Upload], loose: Collection[int]) -> frozenset[int]:
@@ -234,11 +246,11 @@ class Content:
         if handles:
             return
         before = tuple(block.holders)
-        del block.holders[session]
-        self._charges.move(block.nbytes, before, tuple(block.holders))
-        if not block.holders:
-            with self._lock:
+        with self._lock:
+            del block.holders[session]
+            if not block.holders:
                 self._forget(block)
+        self._charges.move(block.nbytes, before, tuple(block.holders))
 
     # -- accounts ------------------------------------------------------------------------------------------------------------------
 
@@ -247,6 +259,11 @@ class Content:
         member = self._members.get(session)
         block = member.held.get(handle) if member is not None else None
         return block is not None and block.buffers > 1
+
+    def shared_handles(self, session: str) -> Collection[int]:
+        """The session's buffers that stand on shared blocks."""
+        member = self._members.get(session)
+        return member.held.keys() if member is not None else ()
 
     def charge(self, session: str) -> int:
         """The session's part of the shared blocks it holds, in bytes: parts of all holders sum to the block exactly."""
@@ -272,11 +289,11 @@ class Content:
         """Device memory of all shared blocks, each once."""
         return self._charges.total()
 
-    def holders(self, domain: str, nbytes: int, chunks: tuple[bytes, ...]) -> int:
-        """How many sessions of the domain hold this content (any thread)."""
+    def holders(self, domain: str, nbytes: int, chunks: tuple[bytes, ...]) -> frozenset[str]:
+        """Sessions of the domain that hold this content (any thread)."""
         with self._lock:
             block = self._blocks.get(self._name(domain, _BUFFER, nbytes, chunks))
-            return 0 if block is None else len(block.holders)
+            return frozenset() if block is None else frozenset(block.holders)
 
     # -- insides -------------------------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""The data port: a thread with its own event loop that moves bulk bytes between sessions and the staging area.
+"""The data port: a thread with its own event loop that moves bulk bytes between sessions and the staging area, or the model cache.
 
 Bytes land straight in their chunk (BufferedProtocol), are checked against their name, and are only then visible. Nothing here
 touches device memory.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, cast
 
@@ -24,10 +25,13 @@ from bus_schemas.dataport import (
     Blob,
     Denied,
     Drop,
+    Forget,
     Get,
     Had,
     Have,
     Hello,
+    Keep,
+    Models,
     Put,
     Request,
     Stored,
@@ -35,6 +39,7 @@ from bus_schemas.dataport import (
     decode_request,
     frame,
 )
+from services.server.executor.cache_port import CachePort
 from services.server.executor.content import Content
 from services.server.executor.staging import Staging
 
@@ -47,12 +52,22 @@ _HELLO_S: Final = 10.0
 _CONNECTIONS_MAX: Final = 4096
 
 
+OpenCache = Callable[[str, str], CachePort | None]
+"""The model cache for whoever has a door to it: its name and token, as in Hello."""
+
+
+def _no_cache(name: str, token: str) -> CachePort | None:
+    return None
+
+
 class _Connection(asyncio.BufferedProtocol):
     """One client connection. Receives a head, then a message, then for a Put its bytes; requests are answered in order."""
 
-    def __init__(self, staging: Staging, content: Content, open_now: set[_Connection], hello_s: float) -> None:
+    def __init__(self, staging: Staging, content: Content, open_cache: OpenCache, open_now: set[_Connection], hello_s: float) -> None:
         self._staging = staging
         self._content = content
+        self._open_cache = open_cache
+        self._cache: CachePort | None = None
         self._open_now = open_now
         self._hello_s = hello_s
         self._session = ""
@@ -82,6 +97,8 @@ class _Connection(asyncio.BufferedProtocol):
             self._patience.cancel()
         if self._sending is not None:
             self._sending.cancel()
+        if self._cache is not None:
+            self._cache.close()
 
     def get_buffer(self, size_hint: int) -> memoryview:
         return self._target[self._at :]
@@ -130,7 +147,8 @@ class _Connection(asyncio.BufferedProtocol):
             return
         match request:
             case Hello(session, token):
-                if not self._staging.admits(session, token):
+                self._cache = self._open_cache(session, token)
+                if self._cache is None and not self._staging.admits(session, token):
                     self._answer(Denied("no such session, or the wrong token"))
                     self._transport.close()
                     return
@@ -138,6 +156,10 @@ class _Connection(asyncio.BufferedProtocol):
                 if self._patience is not None:
                     self._patience.cancel()
                 self._answer(Welcome())
+            case Have() | Keep() | Models() | Forget() if self._cache is not None:
+                answer = self._cache.answer(request)
+                assert answer is not None
+                self._answer(answer)
             case Have(digests):
                 self._answer(Had(self._content.have(self._session, digests)))
             case Put(_, nbytes):
@@ -152,6 +174,8 @@ class _Connection(asyncio.BufferedProtocol):
                 self._send_blob(blob)
             case Drop(blob):
                 self._staging.drop_blob(self._session, blob)
+            case Keep() | Models() | Forget():
+                self._transport.abort()
 
     def _on_chunk(self) -> None:
         put, chunk = self._put, self._chunk
@@ -162,7 +186,10 @@ class _Connection(asyncio.BufferedProtocol):
         if blake3(chunk).digest() != put.digest:
             self._answer(Denied("the chunk does not match its name: it was damaged on the way"))
             return
-        problem = self._staging.put(self._session, put.digest, chunk)
+        if self._cache is not None:
+            self._answer(self._cache.put(put.digest, chunk))
+            return
+        problem = self._content.put(self._session, put.digest, chunk)
         self._answer(Denied(problem) if problem else Stored(put.digest))
 
     def _answer(self, answer: Answer) -> None:
@@ -201,10 +228,12 @@ class DataPort:
         port: int,
         advertised_host: str,
         *,
+        open_cache: OpenCache = _no_cache,
         hello_s: float = _HELLO_S,
     ) -> None:
         self._staging = staging
         self._content = content
+        self._open_cache = open_cache
         self._hello_s = hello_s
         self._open_now: set[_Connection] = set()
         self._path = socket_path
@@ -223,7 +252,7 @@ class DataPort:
             raise self._failure
 
     def _connection(self) -> _Connection:
-        return _Connection(self._staging, self._content, self._open_now, self._hello_s)
+        return _Connection(self._staging, self._content, self._open_cache, self._open_now, self._hello_s)
 
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()

@@ -1,0 +1,273 @@
+"""Models on disk: chunks by content, and the lists that say what they are. Survives the node; nothing read from it is believed unchecked.
+
+    key                          32 random bytes: names of files are keyed hashes of (domain, content), so they tell nothing across domains
+    chunks/ab/cdef...            one chunk, of one domain
+    models/<domain>/<name>       blake3 of the rest, then domain and ModelManifest
+
+Used by the data ports' threads of all executors of a node, and by the server for the key: files appear whole (written beside, then
+renamed), and what changes lists holds the lock file.
+
+May live here: files. May not: who may ask (model_cache_door.py), sessions, the device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from blake3 import blake3
+
+from bus_schemas.batch import LIMITS
+from bus_schemas.model_cache import ModelManifest, check_model_name
+from services.kit.log import get_logger
+
+__all__ = ["CacheError", "ModelCache", "cache_key"]
+
+_DIGEST_BYTES: Final = 32
+_ORPHAN_S: Final = 3600.0
+"""A chunk of no model is left of an ``add`` that was cut off, or belongs to one under way that is not older than this."""
+
+
+class _Stored(msgspec.Struct, array_like=True, frozen=True, tag="stored.v1"):
+    """A file of ``models``, behind its digest."""
+
+    domain: str
+    model: ModelManifest
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_stored: Final = msgspec.msgpack.Decoder(_Stored)
+
+
+class CacheError(Exception):
+    """The request cannot be met; the message says why and what to do."""
+
+
+def cache_key(folder: Path) -> bytes:
+    """The secret of the cache in ``folder``, made by whoever comes first. Raises OSError."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = folder / "key"
+    with contextlib.suppress(FileExistsError, FileNotFoundError):
+        beside = folder / f".{secrets.token_hex(8)}"
+        descriptor = os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        with open(descriptor, "wb") as file:
+            file.write(secrets.token_bytes(_DIGEST_BYTES))
+        try:
+            os.link(beside, path)
+        finally:
+            beside.unlink()
+    key = path.read_bytes()
+    if len(key) != _DIGEST_BYTES:
+        raise OSError(f"{path} is damaged; remove {folder}, and add its models again")
+    return key
+
+
+class ModelCache:
+    """``bytes_max`` bounds the chunks of all domains together. Raises OSError when the folder cannot be used."""
+
+    def __init__(self, folder: Path, bytes_max: int) -> None:
+        self._folder = folder
+        self.bytes_max = bytes_max
+        self.key = cache_key(folder)
+        self._chunks = folder / "chunks"
+        self._models = folder / "models"
+        for made in (self._chunks, self._models):
+            made.mkdir(mode=0o700, exist_ok=True)
+        self._lock = threading.Lock()
+        self._damaged: set[Path] = set()
+        self._log = get_logger()
+        self.used_bytes = 0
+        with self._locked():
+            self._clean()
+        self.recount()
+
+    # -- chunks --------------------------------------------------------------------------------------------------------------------
+
+    def chunk(self, domain: str, digest: bytes) -> bytearray | None:
+        """A chunk, checked against its name. One that does not match is removed, and None like one that is not there."""
+        path = self._chunk_path(domain, digest)
+        try:
+            with path.open("rb") as file:
+                data = bytearray(os.fstat(file.fileno()).st_size)
+                read = file.readinto(data)
+        except OSError:
+            return None
+        if read == len(data) and blake3(data).digest() == digest:
+            return data
+        self._log.warning("a chunk of the model cache is damaged, removed", file=str(path))
+        with contextlib.suppress(OSError):
+            path.unlink()
+            self.used_bytes -= len(data)
+        self._damaged.add(path)
+        return None
+
+    def put(self, domain: str, digest: bytes, chunk: bytearray) -> None:
+        """Keep a chunk that matches its name. Raises CacheError when the cache is full or the disk refuses."""
+        path = self._chunk_path(domain, digest)
+        if path.exists():
+            return
+        if self.used_bytes + len(chunk) > self.bytes_max:
+            raise CacheError(
+                f"the model cache holds {self.used_bytes >> 20} MiB of {self.bytes_max >> 20}: delete a model (wooly model-cache delete), "
+                "or raise WOOLY_MODEL_CACHE_MB on the node"
+            )
+        _write(path, chunk)
+        self._damaged.discard(path)
+        self.used_bytes += len(chunk)
+
+    def heal(self, domain: str, digest: bytes, chunk: bytearray) -> None:
+        """A session sent this chunk: if it is one that was found damaged, keep it again."""
+        if self._damaged and self._chunk_path(domain, digest) in self._damaged:
+            with contextlib.suppress(CacheError):
+                self.put(domain, digest, chunk)
+
+    def abandon(self, domain: str, digests: Iterable[bytes]) -> None:
+        """An ``add`` was cut off: what it brought goes, unless a model has it."""
+        with self._locked():
+            self._remove(domain, set(digests))
+
+    # -- models --------------------------------------------------------------------------------------------------------------------
+
+    def keep(self, domain: str, manifest: ModelManifest) -> None:
+        """Keep a model, in place of one of the same name. Raises CacheError when it breaks a rule or lacks a chunk."""
+        try:
+            check_model_name(manifest.name)
+        except ValueError as error:
+            raise CacheError(str(error)) from None
+        with self._locked():
+            for tensor in manifest.tensors:
+                self._check(domain, tensor.name, tensor.nbytes, tensor.chunks)
+            path = self._model_path(domain, manifest.name)
+            old = self._read(path)
+            data = _encode(_Stored(domain, manifest))
+            _write(path, blake3(data).digest() + data)
+            if old is not None:
+                self._remove(domain, _digests(old))
+
+    def models(self, domain: str) -> list[ModelManifest]:
+        """The models of a domain, by name."""
+        folder = self._model_path(domain, "").parent
+        found = [self._read(path) for path in folder.iterdir()] if folder.exists() else []
+        return sorted((model for model in found if model is not None), key=lambda model: model.name)
+
+    def missing(self, domain: str, model: ModelManifest) -> int:
+        """How many of its chunks are not there."""
+        return sum(not self._chunk_path(domain, digest).exists() for digest in _digests(model))
+
+    def forget(self, domain: str, name: str) -> int:
+        """Remove a model and the chunks that no other of its domain has; their bytes. Raises CacheError when there is none."""
+        with self._locked():
+            path = self._model_path(domain, name)
+            model = self._read(path)
+            if not path.exists():
+                raise CacheError(f"there is no model {name!r}; see: wooly model-cache list")
+            path.unlink()
+            return self._remove(domain, _digests(model)) if model is not None else 0
+
+    def recount(self) -> None:
+        """Other executors of this node add and remove too: look at how much is there."""
+        self.used_bytes = sum(entry.stat().st_size for entry in self._files())
+
+    # -- files ---------------------------------------------------------------------------------------------------------------------
+
+    def _check(self, domain: str, name: str, nbytes: int, chunks: tuple[bytes, ...]) -> None:
+        sizes = []
+        for digest in chunks:
+            try:
+                sizes.append(self._chunk_path(domain, digest).stat().st_size)
+            except OSError:
+                raise CacheError(f"tensor {name!r}: a chunk is not there any more; add the model again") from None
+        step = LIMITS.chunk_bytes
+        if sum(sizes) != nbytes or any(size != step for size in sizes[:-1]):
+            raise CacheError(f"tensor {name!r}: its chunks have {sum(sizes)} bytes, not {nbytes} cut by {step}")
+
+    def _remove(self, domain: str, digests: set[bytes]) -> int:
+        """Remove chunks that no model of the domain has; their bytes. Under the lock."""
+        for model in self.models(domain):
+            digests -= _digests(model)
+        freed = 0
+        for digest in digests:
+            path = self._chunk_path(domain, digest)
+            with contextlib.suppress(OSError):
+                nbytes = path.stat().st_size
+                path.unlink()
+                freed += nbytes
+        self.used_bytes -= freed
+        return freed
+
+    def _clean(self) -> None:
+        """Remove chunks of no model, of any domain, and files half written. Under the lock."""
+        kept: set[str] = set()
+        for folder in self._models.iterdir():
+            for path in folder.iterdir():
+                stored = self._stored(path)
+                if stored is not None:
+                    kept |= {str(self._chunk_path(stored.domain, digest)) for digest in _digests(stored.model)}
+        oldest = time.time() - _ORPHAN_S
+        for entry in self._files():
+            if entry.path not in kept and entry.stat().st_mtime < oldest:
+                os.unlink(entry.path)
+
+    def _files(self) -> Iterator[os.DirEntry[str]]:
+        for folder in os.scandir(self._chunks):
+            yield from os.scandir(folder.path)
+
+    def _read(self, path: Path) -> ModelManifest | None:
+        stored = self._stored(path)
+        return stored.model if stored is not None else None
+
+    def _stored(self, path: Path) -> _Stored | None:
+        """What a file of ``models`` says, None when there is none or it is damaged."""
+        try:
+            data = path.read_bytes()
+            if blake3(data[_DIGEST_BYTES:]).digest() != data[:_DIGEST_BYTES]:
+                raise ValueError("it does not match its digest")
+            return _stored.decode(data[_DIGEST_BYTES:])
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, msgspec.DecodeError) as error:
+            self._log.warning("a model of the cache cannot be read", file=str(path), problem=str(error))
+            return None
+
+    def _chunk_path(self, domain: str, digest: bytes) -> Path:
+        name = self._name(b"chunk", domain, digest)
+        return self._chunks / name[:2] / name[2:]
+
+    def _model_path(self, domain: str, name: str) -> Path:
+        return self._models / self._name(b"domain", domain, b"") / self._name(b"model", domain, name.encode())
+
+    def _name(self, kind: bytes, domain: str, rest: bytes) -> str:
+        whose = domain.encode()
+        return blake3(bytes([len(kind)]) + kind + len(whose).to_bytes(4, "little") + whose + rest, key=self.key).hexdigest()
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One at a time, of this process and of the node's other executors."""
+        with self._lock, (self._folder / "lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+def _digests(model: ModelManifest) -> set[bytes]:
+    return {digest for tensor in model.tensors for digest in tensor.chunks}
+
+
+def _write(path: Path, data: bytes | bytearray) -> None:
+    """``path`` with ``data``, whole or not at all. Raises CacheError when the disk refuses."""
+    beside = path.parent / f".{secrets.token_hex(8)}"
+    try:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        beside.write_bytes(data)
+        beside.rename(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        raise CacheError(f"the model cache's disk refuses ({error.strerror}); see to the node's WOOLY_DATA_DIR") from None
