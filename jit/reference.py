@@ -59,16 +59,12 @@ class ReferencePrepared:
 
 
 class ReferenceSpace(ByteSpace):
-    """A space whose runs go through the interpreter. Temporaries live for one run only."""
+    """A space whose runs go through the interpreter. Temporaries live for one run only, so nothing is held for later ones."""
 
     def __init__(self, engine: ReferenceEngine, capacity: Capacity) -> None:
         super().__init__(capacity)
         self._engine = engine
         self._capacity = capacity
-        self.workspace_bytes = 0
-
-    def trim(self) -> None:
-        """Nothing is held between runs."""
 
     def begin(self, prepared: Prepared, scalars: Sequence[Number], keys: Sequence[int]) -> ReferenceRun:
         plan = cast(ReferencePrepared, prepared)

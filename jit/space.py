@@ -28,11 +28,15 @@ class KeySpec:
 
 
 class ByteSpace:
-    """Byte access to one session's buffers (the non-running half of ``jit.engine.Space``). ``_run``: what ``begin`` made last."""
+    """Byte access to one session's buffers (the non-running half of ``jit.engine.Space``).
+
+    ``_run``: what ``begin`` made last; ``_workspace``: memory for its temporaries, which no other space ever uses.
+    """
 
     def __init__(self, capacity: Capacity) -> None:
         self._memory = SpaceMemory(capacity)
         self._run: Run | None = None
+        self._workspace: Block | None = None
 
     @property
     def resident_bytes(self) -> int:
@@ -75,11 +79,29 @@ class ByteSpace:
     def unshare(self, key: int) -> None:
         self._memory.unshare(key)
 
+    @property
+    def workspace_bytes(self) -> int:
+        return self._workspace.room if self._workspace is not None else 0
+
+    def trim(self) -> None:
+        if self._workspace is not None and (self._run is None or self._run.over):
+            self._memory.release(self._workspace)
+            self._workspace = None
+
     def close(self) -> None:
         if self._run is not None:
             self._run.drop()
             self._run = None
+        self.trim()
         self._memory.clear()
+
+    def _reserve(self, nbytes: int) -> Block | None:
+        """Memory for temporaries, at least this large, with any contents of this space; None when none was ever needed. Raises
+        OutOfMemory."""
+        if self.workspace_bytes < nbytes:
+            self.trim()  # free the old one first
+            self._workspace = self._memory.apart(nbytes)
+        return self._workspace
 
     def _blocks(self, specs: Sequence[KeySpec], keys: Sequence[int], writes: Collection[int] = ()) -> list[Block]:
         """The block of each key: CREATED ones freshly allocated, shared ones among the positions ``writes`` with a block of their own; on

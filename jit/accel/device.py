@@ -40,13 +40,15 @@ OWN: Final = KernelOptions(check=False, meter=False, fuel=False)
 class Facts:
     """``units``: compute units, what a launch can occupy at most. ``unified``: the host reads and writes the device's memory in place.
 
-    ``products``: element types for which the device brings a matrix product of its own.
+    ``products``: element types for which the device brings a matrix product of its own. ``align_bytes``: a part of memory begins at a
+    multiple of this, a power of two.
     """
 
     name: str
     units: int
     unified: bool
     products: frozenset[DType]
+    align_bytes: int = 64
 
 
 class Matrix(NamedTuple):
@@ -99,6 +101,18 @@ class Device(Protocol):
 
     def allocate(self, nbytes: int) -> Buffer:
         """New memory, all zeros; it is freed when nobody holds it any more. Raises MemoryError."""
+        ...
+
+    def reserve(self, nbytes: int) -> Buffer | None:
+        """New memory of any contents, in one piece to be divided with ``part``; None where the device gives none so large."""
+        ...
+
+    def part(self, buffer: Buffer, offset: int, nbytes: int) -> Buffer:
+        """So many bytes of what ``reserve`` gave, as memory of its own; ``offset`` is a multiple of ``Facts.align_bytes``."""
+        ...
+
+    def copy(self, source: Buffer, source_offset: int, target: Buffer, target_offset: int, nbytes: int) -> None:
+        """From one place of the device to another that does not overlap it."""
         ...
 
     def write(self, buffer: Buffer, offset: int, data: Bytes) -> None:

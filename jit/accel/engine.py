@@ -16,14 +16,14 @@ from jit.accel.calls import Call
 from jit.accel.device import Device
 from jit.accel.foreign import Foreign
 from jit.accel.lowering import Lowering, supported
-from jit.accel.memory import DeviceBlocks
+from jit.accel.memory import device_memory
 from jit.accel.run import AccelRun
 from jit.accel.scratch import Scratch
 from jit.accel.tables import Plan, make_plan
 from jit.engine import EngineConfig, EngineInfo, Launch, MemoryUse, Number, Prepared
 from jit.errors import Interrupted
 from jit.kernels.cfamily import fresh_state
-from jit.memory import Block, Capacity, room_for
+from jit.memory import Capacity, room_for
 from jit.plan.memo import Memo
 from jit.plan.planner import Planner, PlanOptions, Target
 from jit.runs import check_begin, written_keys
@@ -73,12 +73,6 @@ class AccelSpace(ByteSpace):
     def __init__(self, engine: AccelEngine, capacity: Capacity) -> None:
         super().__init__(capacity)
         self._engine = engine
-        self._capacity = capacity
-        self._arena: Block | None = None
-
-    @property
-    def workspace_bytes(self) -> int:
-        return self._arena.room if self._arena is not None else 0
 
     def alloc(self, key: int, nbytes: int) -> None:
         with self._engine.lock:
@@ -120,22 +114,6 @@ class AccelSpace(ByteSpace):
             raise Interrupted("the run was stopped between two steps")
         return launch
 
-    def trim(self) -> None:
-        self._capacity.give(self.workspace_bytes)
-        self._arena = None
-
-    def close(self) -> None:
-        super().close()
-        self.trim()
-
-    def _reserve(self, nbytes: int) -> Block | None:
-        """Memory for temporaries, at least this large. Raises OutOfMemory."""
-        if self.workspace_bytes < nbytes:
-            self.trim()  # free the old one first
-            self._capacity.take(nbytes)
-            self._arena = self._capacity.fresh(nbytes, nbytes)
-        return self._arena
-
 
 class AccelEngine:
     """One device of this family. ``cut_after``: for tests, every piece of a run is so many launches (0: all of them).
@@ -152,7 +130,7 @@ class AccelEngine:
         self._lowering = Lowering(device.facts)
         self._target: Target[Call, Plan] = Target(self._lowering, supported, lambda calls, before: [], make_plan)
         self._memo: Memo[Call] = Memo()
-        self._capacity = Capacity(config.vram_bytes, DeviceBlocks(device))
+        self._capacity = Capacity(config.vram_bytes, device_memory(device, config.vram_bytes), self.lock)
         self._kernels: dict[str, Any] = {}
         self._prepared: OrderedDict[tuple[bytes, bytes], AccelPrepared] = OrderedDict()
         self._planners: OrderedDict[bytes, Planner[Call, Plan]] = OrderedDict()

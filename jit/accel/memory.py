@@ -1,36 +1,142 @@
-"""Blocks of a device's memory, under the same accounting as the host's.
+"""The memory of a device: an arena in one allocation of it, or single allocations where it gives none so large.
 
-May live here: that adapter. May not: capacity and free lists (jit.memory), transfers.
+An arena's memory is set to zero when somebody gets it, since what came back is what its last owner left. It is allocated with the first
+block, so that an engine takes nothing of a device before it is used.
+
+May live here: those two. May not: addresses and accounting (jit.memory), transfers.
 """
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any, Final
 
 from jit.accel.device import Bytes, Device
-from jit.memory import Block
+from jit.memory import NO_DATA, Arena, Block, Placed, arena_bytes
 
-__all__ = ["DeviceBlocks"]
+__all__ = ["DeviceMemory", "LazyArena", "SingleBlocks", "device_memory"]
+
+_BOUNCE_BYTES: Final = 64 << 20
 
 
-class DeviceBlocks:
-    """``Block.store`` is the device's buffer of ``room`` bytes; ``data`` is empty unless the device's memory is the host's too."""
+def device_memory(device: Device, vram_bytes: int) -> Placed:
+    """Where the blocks of a device of this capacity lie."""
+    return LazyArena(device, arena_bytes(vram_bytes))
+
+
+def _window(device: Device, store: Any, nbytes: int) -> Bytes:
+    whole = device.view(store)
+    return NO_DATA if whole is None else whole[:nbytes]
+
+
+class _Blocks:
+    """What blocks of both kinds have in common: ``Block.store`` is the device's buffer of ``room`` bytes, ``data`` is empty unless the
+    device's memory is the host's too."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
+        self.align_bytes = device.facts.align_bytes
 
-    def fresh(self, nbytes: int, room: int) -> Block:
-        store = self._device.allocate(room)
-        return Block(room, store, 0, nbytes, self._window(store, nbytes))
-
-    def renewed(self, block: Block, nbytes: int, zero: bool) -> Block:
-        if zero:
-            self._device.zero(block.store, 0, nbytes)
-        return Block(block.room, block.store, 0, nbytes, self._window(block.store, nbytes))
+    def zero(self, block: Block) -> None:
+        self._device.zero(block.store, 0, block.nbytes)
 
     def copy(self, source: Block, target: Block) -> None:
-        self._device.write(target.store, 0, self._device.read(source.store, 0, source.nbytes))
+        self._device.copy(source.store, 0, target.store, 0, source.nbytes)
 
-    def _window(self, store: object, nbytes: int) -> Bytes:
-        whole = self._device.view(store)
-        return np.zeros(0, np.uint8) if whole is None else whole[:nbytes]
+
+class DeviceMemory(_Blocks):
+    """One allocation as the backing of an arena."""
+
+    def __init__(self, device: Device, store: Any, size_bytes: int) -> None:
+        super().__init__(device)
+        self._store = store
+        self.size_bytes = size_bytes
+
+    def bind(self, block: Block, offset: int) -> None:
+        block.store = self._device.part(self._store, offset, block.room)
+        block.data = _window(self._device, block.store, block.nbytes)
+
+    def taken(self, offset: int, nbytes: int) -> None:
+        self._device.zero(self._store, offset, nbytes)
+
+    def given(self, offset: int, nbytes: int) -> None:
+        """It is set to zero when it is taken."""
+
+    def move(self, source: int, target: int, nbytes: int) -> None:
+        """In pieces that do not overlap; by way of the host where those would be very small."""
+        step = min(nbytes, abs(source - target))
+        if step < nbytes and step < 1 << 20:
+            step = _BOUNCE_BYTES
+        by_host = step > abs(source - target)
+        for at in range(0, nbytes, step):
+            size = min(step, nbytes - at)
+            if by_host:
+                self._device.write(self._store, target + at, self._device.read(self._store, source + at, size).copy())
+            else:
+                self._device.copy(self._store, source + at, self._store, target + at, size)
+
+
+class SingleBlocks(_Blocks):
+    """An allocation for each block: nothing ever has to move, and the driver's overhead is not seen."""
+
+    def __init__(self, device: Device) -> None:
+        super().__init__(device)
+        self.footprint_bytes = 0
+
+    def place(self, block: Block) -> bool:
+        try:
+            block.store = self._device.allocate(block.room)
+        except MemoryError:
+            return False
+        block.data = _window(self._device, block.store, block.nbytes)
+        self.footprint_bytes += block.room
+        return True
+
+    def drop(self, block: Block) -> None:
+        self.footprint_bytes -= block.room
+        block.store, block.data = None, NO_DATA
+
+    def make_room(self, room: int) -> bool:
+        return False
+
+    def renew(self, block: Block, nbytes: int) -> None:
+        block.nbytes = nbytes
+        block.data = _window(self._device, block.store, nbytes)
+
+
+class LazyArena:
+    """An arena from the first block on; single allocations when the device gives no memory of this size in one piece."""
+
+    def __init__(self, device: Device, size_bytes: int) -> None:
+        self._device = device
+        self.align_bytes = device.facts.align_bytes
+        self._size_bytes = size_bytes
+        self._made: Placed | None = None
+
+    @property
+    def placed(self) -> Placed:
+        if self._made is None:
+            store = self._device.reserve(self._size_bytes)
+            self._made = SingleBlocks(self._device) if store is None else Arena(DeviceMemory(self._device, store, self._size_bytes))
+        return self._made
+
+    @property
+    def footprint_bytes(self) -> int:
+        return self._made.footprint_bytes if self._made is not None else 0
+
+    def place(self, block: Block) -> bool:
+        return self.placed.place(block)
+
+    def drop(self, block: Block) -> None:
+        self.placed.drop(block)
+
+    def make_room(self, room: int) -> bool:
+        return self.placed.make_room(room)
+
+    def renew(self, block: Block, nbytes: int) -> None:
+        self.placed.renew(block, nbytes)
+
+    def zero(self, block: Block) -> None:
+        self.placed.zero(block)
+
+    def copy(self, source: Block, target: Block) -> None:
+        self.placed.copy(source, target)

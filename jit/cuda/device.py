@@ -28,8 +28,10 @@ OPTIONS: Final = ("--fmad=false", "--prec-div=true", "--prec-sqrt=true", "--ftz=
 """Nothing that trades exactness for speed."""
 HIP_OPTIONS: Final = ("-ffp-contract=off",)
 """The same for AMD's compiler, which divides and takes roots exactly unless told otherwise."""
+_ALIGN_BYTES: Final = 256  # as the driver's own allocations
 _TO_DEVICE: Final = 1
 _TO_HOST: Final = 2
+_ON_DEVICE: Final = 3
 _MOST_SHARED: Final = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _SHARED_BYTES: Final = 48 << 10  # what a launch may ask for without that attribute
 
@@ -56,16 +58,16 @@ class CompiledKernel:
 
 
 class _Buffer:
-    """Memory of the device; ``memory`` frees it when nobody holds it any more."""
+    """Memory of the device from ``offset`` in ``memory`` on, which is freed when nobody holds it any more."""
 
-    __slots__ = ("memory", "nbytes")
+    __slots__ = ("memory", "nbytes", "offset")
 
-    def __init__(self, memory: Any, nbytes: int) -> None:
-        self.memory, self.nbytes = memory, nbytes
+    def __init__(self, memory: Any, nbytes: int, offset: int = 0) -> None:
+        self.memory, self.nbytes, self.offset = memory, nbytes, offset
 
     @property
     def address(self) -> int:
-        return int(self.memory.ptr)
+        return int(self.memory.ptr) + self.offset
 
 
 class _Mark(NamedTuple):
@@ -93,7 +95,7 @@ class CudaDevice:
             self._stream = cupy.cuda.Stream(non_blocking=True)
         self._hip = bool(self._runtime.is_hip)
         products = frozenset((DType.F32, DType.F64))
-        self.facts = Facts(about["name"].decode(), int(about["multiProcessorCount"]), False, products)
+        self.facts = Facts(about["name"].decode(), int(about["multiProcessorCount"]), False, products, _ALIGN_BYTES)
         self._arch = about["gcnArchName"].decode() if self._hip else f"sm_{about['major']}{about['minor']}"
         self._seal = "\n".join(
             (cupy.__version__, str(self._runtime.runtimeGetVersion()), self._arch, *(HIP_OPTIONS if self._hip else OPTIONS))
@@ -122,6 +124,23 @@ class CudaDevice:
         buffer = _Buffer(memory, size)
         self.zero(buffer, 0, size)
         return buffer
+
+    def reserve(self, nbytes: int) -> _Buffer | None:
+        self._device.use()
+        try:
+            return _Buffer(self._cupy.cuda.Memory(nbytes), nbytes)
+        except self._cupy.cuda.runtime.CUDARuntimeError:
+            return None
+
+    def part(self, buffer: _Buffer, offset: int, nbytes: int) -> _Buffer:
+        return _Buffer(buffer.memory, nbytes, buffer.offset + offset)
+
+    def copy(self, source: _Buffer, source_offset: int, target: _Buffer, target_offset: int, nbytes: int) -> None:
+        if nbytes:
+            with self._told("a copy on the device failed"):
+                self._runtime.memcpyAsync(
+                    target.address + target_offset, source.address + source_offset, nbytes, _ON_DEVICE, self._stream.ptr
+                )
 
     def write(self, buffer: _Buffer, offset: int, data: Bytes) -> None:
         if data.size:
@@ -223,7 +242,7 @@ class CudaDevice:
         return _Mark(start, end)
 
     def _array(self, dtype: DType, x: Matrix) -> Any:
-        pointer = self._cupy.cuda.MemoryPointer(x.buffer.memory, x.offset)
+        pointer = self._cupy.cuda.MemoryPointer(x.buffer.memory, x.buffer.offset + x.offset)
         return self._cupy.ndarray(x.shape, dtype.numpy, pointer, strides=tuple(s * dtype.itemsize for s in x.strides))
 
     def wait(self, mark: _Mark) -> None:

@@ -27,7 +27,7 @@ from jit.host.simt.run import GridRunner
 from jit.host.tables import Plan, make_plan
 from jit.host.toolchain import Toolchain
 from jit.host.walker import Walker
-from jit.memory import ALIGN_BYTES, Block, Capacity, new_block, room_for
+from jit.memory import ALIGN_BYTES, Capacity, new_block, room_for
 from jit.plan.memo import Memo
 from jit.plan.planner import Planner, PlanOptions, Target
 from jit.runs import check_begin, written_keys
@@ -111,11 +111,11 @@ class HostEngine:
         self._foreign_made: Foreign | None = None
         self.info = EngineInfo(self.toolchain.cpu, "host", self.walker.threads, config.vram_bytes)
         self.options = PlanOptions()
-        self._capacity = Capacity(config.vram_bytes)
+        self._running = threading.Lock()
+        self._capacity = Capacity(config.vram_bytes, running=self._running)
         self._prepared: OrderedDict[tuple[bytes, bytes], HostPrepared] = OrderedDict()
         self._planners: OrderedDict[bytes, Planner[Call, Plan]] = OrderedDict()
         self._preparing = threading.Lock()
-        self._running = threading.Lock()
         self._interrupting = threading.Lock()
         self._whole = False
         self.trap = np.zeros(8, np.int64)

@@ -1,10 +1,16 @@
 """The memory of one device: its capacity, where blocks lie, and the buffers of spaces.
 
-Blocks (block.py) are what buffers stand on; capacity.py accounts for all of them; buffers.py keeps those of one space by key.
+A request goes down: buffers.py keeps the buffers of one space by key; capacity.py accounts for all of them and keeps what a space freed for
+that space; arena.py puts blocks into the device's one memory, where addresses.py (over ranges.py) says which address serves whom.
 """
 
+from jit.memory.arena import NO_DATA, Arena, Backing, Placed
 from jit.memory.block import ALIGN_BYTES, Block, Bytes, new_block, room_for
 from jit.memory.buffers import SharedBlock, SpaceMemory
-from jit.memory.capacity import Blocks, Capacity
+from jit.memory.capacity import Capacity, arena_bytes
+from jit.memory.host import HostMemory
 
-__all__ = ["Block", "Blocks", "Bytes", "Capacity", "SharedBlock", "SpaceMemory", "ALIGN_BYTES", "new_block", "room_for"]
+__all__ = [
+    "Arena", "Backing", "Block", "Bytes", "Capacity", "HostMemory", "Placed", "SharedBlock", "SpaceMemory",
+    "ALIGN_BYTES", "NO_DATA", "arena_bytes", "new_block", "room_for",
+]  # fmt: skip

@@ -19,7 +19,8 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """Aligned memory: ``data`` has ``nbytes`` visible bytes, the memory behind it ``room`` of them, starting at ``address``.
+    """Aligned memory: ``data`` has ``nbytes`` visible bytes, the memory behind it ``room`` of them, starting at ``address``, which is
+    ``offset`` bytes into its arena.
 
     Memory that the host cannot reach has empty ``data``; ``store`` is then what its device knows it by. A block stays the same object when
     its memory moves, so address, store and data hold until the next call that allocates, and are looked up again after it.
@@ -30,23 +31,18 @@ class Block:
     address: int
     nbytes: int
     data: Bytes
+    offset: int = -1
 
 
 def room_for(nbytes: int) -> int:
-    """The size class of a block: a multiple of 64 with at most 1/8 of waste, so that freed blocks fit later requests."""
-    grain = max(ALIGN_BYTES, 1 << max(0, nbytes.bit_length() - 4))
+    """The size class of a block: a multiple of 64, from 2 KiB on with at most 1/32 of waste, so that freed blocks fit later requests."""
+    grain = max(ALIGN_BYTES, 1 << max(0, nbytes.bit_length() - 6))
     return max(ALIGN_BYTES, -(-nbytes // grain) * grain)
 
 
 def new_block(nbytes: int, room: int) -> Block:
-    """Fresh zeroed memory of the process."""
+    """Fresh zeroed memory of the process, outside every arena."""
     store = np.zeros(room + ALIGN_BYTES, np.uint8)
-    address, data = aligned(store, room)
-    return Block(room, store, address, nbytes, data[:nbytes])
-
-
-def aligned(store: Bytes, room: int) -> tuple[int, Bytes]:
-    """The aligned part of a store, with its address."""
     base = store.ctypes.data
     skip = -base % ALIGN_BYTES
-    return base + skip, store[skip : skip + room]
+    return Block(room, store, base + skip, nbytes, store[skip : skip + nbytes])

@@ -166,7 +166,7 @@ class SpaceMemory:
 
     def _take_over(self, key: int, own: Block) -> None:
         """From now on ``key`` stands on ``own``, with the bytes that it had."""
-        self._capacity.blocks.copy(self._blocks[key], own)
+        self._capacity.placed.copy(self._blocks[key], own)
         self._leave(key)
         self._blocks[key] = own
 
@@ -183,6 +183,14 @@ class SpaceMemory:
             self._capacity.release(shared.block)
 
     # --- runs
+    def apart(self, nbytes: int) -> Block:
+        """A block without a key, of undefined contents."""
+        return self._capacity.allocate(nbytes, self._owner, zero=False)
+
+    def release(self, block: Block) -> None:
+        """Give back what ``apart`` gave."""
+        self._capacity.release(block, self._owner)
+
     def gather(self, keys: Sequence[int], made: Sequence[tuple[int, int, bool]], written: Collection[int]) -> list[Block]:
         """The blocks of ``keys``, of which ``made`` (key, bytes, whether zeroed) are new and ``written`` get blocks of their own where they
         are shared. On any error nothing changed."""

@@ -1,80 +1,55 @@
 """The capacity that all spaces of an engine share, and what each of them put aside.
 
-Memory of one space never reaches another unzeroed: what a freed buffer leaves is put aside for its own space only, and what is dropped goes
-back to where only zeroed blocks are taken from.
+What a freed buffer leaves is put aside for its own space, whose next request of that size class gets it without any work; when the room is
+needed it goes to whoever needs it, oldest first. Memory of one space never reaches another unzeroed: that way leads through the arena only.
 
-May live here: accounting and free blocks. May not: keys, programs, plans.
+May live here: accounting, and memory put aside. May not: addresses (arena.py), keys (buffers.py).
 """
 
 from __future__ import annotations
 
 import threading
-from typing import Final, Protocol
-
-import numpy as np
+from contextlib import AbstractContextManager, nullcontext
+from typing import Final
 
 from jit.engine import MemoryUse
 from jit.errors import OutOfMemory
-from jit.memory.block import Block, aligned, new_block, room_for
+from jit.memory.arena import NO_DATA, Arena, Placed
+from jit.memory.block import Block, room_for
+from jit.memory.host import HostMemory
 
-__all__ = ["Blocks", "Capacity"]
+__all__ = ["Capacity", "arena_bytes"]
 
-
-_NONE: Final = np.zeros(0, np.uint8)
-
-
-class Blocks(Protocol):
-    """Where blocks come from."""
-
-    def fresh(self, nbytes: int, room: int) -> Block:
-        """Zeroed memory. Raises MemoryError."""
-        ...
-
-    def renewed(self, block: Block, nbytes: int, zero: bool) -> Block:
-        """A block put aside, as a new one of the same room; zeroed if asked."""
-        ...
-
-    def copy(self, source: Block, target: Block) -> None:
-        """The bytes of one block into another of the same size."""
-        ...
+_SLACK_BYTES: Final = 8 << 20
 
 
-class HostBlocks:
-    """Blocks of the process's own memory."""
-
-    def fresh(self, nbytes: int, room: int) -> Block:
-        return new_block(nbytes, room)
-
-    def renewed(self, block: Block, nbytes: int, zero: bool) -> Block:
-        data = block.data if block.nbytes == nbytes else aligned(block.store, block.room)[1][:nbytes]
-        if zero:
-            data[:] = 0
-        return Block(block.room, block.store, block.address, nbytes, data)
-
-    def copy(self, source: Block, target: Block) -> None:
-        target.data[:] = source.data
+def arena_bytes(vram_bytes: int) -> int:
+    """How large an arena must be so that what adds up to the capacity fits after rounding: 1/32, and a slab of each small size class."""
+    return vram_bytes + vram_bytes // 32 + _SLACK_BYTES
 
 
 class Capacity:
-    """The configured device memory, shared by the spaces of one engine.
+    """The configured device memory, shared by the spaces of one engine. ``running`` is held by runs while blocks must stay where they are.
 
-    ``used_bytes`` is what spaces hold. What they keep for their own later requests comes on top while there is room, and goes first.
+    ``used_bytes`` is what spaces asked for. What they put aside comes on top while there is room, and goes first.
     """
 
-    def __init__(self, vram_bytes: int, blocks: Blocks | None = None) -> None:
+    def __init__(self, vram_bytes: int, placed: Placed | None = None, running: AbstractContextManager[object] | None = None) -> None:
         self.vram_bytes = vram_bytes
-        self.blocks = HostBlocks() if blocks is None else blocks
+        self.placed: Placed = Arena(HostMemory(arena_bytes(vram_bytes))) if placed is None else placed
         self.used_bytes = 0
         self.idle_bytes = 0
-        self._rooms_bytes = 0
+        self._align_bytes = self.placed.align_bytes
+        self._running = nullcontext() if running is None else running
         self._shelves: dict[int, dict[int, list[Block]]] = {}
+        self._idle: dict[Block, int] = {}  # the owner by block, oldest first
         self._lock = threading.Lock()
 
     @property
     def memory(self) -> MemoryUse:
         """The account of the device."""
         with self._lock:
-            return MemoryUse(self.vram_bytes, self.used_bytes, self._rooms_bytes, self.idle_bytes)
+            return MemoryUse(self.vram_bytes, self.used_bytes, self.placed.footprint_bytes - self.idle_bytes, self.idle_bytes)
 
     def allocate(self, nbytes: int, owner: int = -1, *, zero: bool = True) -> Block:
         """A block of so many bytes; raises OutOfMemory and changes nothing when they do not fit.
@@ -82,68 +57,98 @@ class Capacity:
         ``zero`` False: it may have the old contents of a block that the same owner released.
         """
         room = room_for(nbytes)
-        old = self.take(nbytes, owner, room)
-        block = self.fresh(nbytes, room) if old is None else self.blocks.renewed(old, nbytes, zero)
-        self._rooms_bytes += room
-        return block
+        room += -room % self._align_bytes
+        with self._lock:
+            self._check(nbytes)
+            shelves = self._shelves.get(owner)
+            shelf = shelves.get(room) if shelves is not None else None
+            if shelf:
+                block = shelf.pop()
+                del self._idle[block]
+                self.idle_bytes -= room
+                self.placed.renew(block, nbytes)
+                if zero:
+                    self.placed.zero(block)
+            else:
+                block = Block(room, None, 0, nbytes, NO_DATA)
+                self._place(block)
+            self._use(nbytes)
+            return block
+
+    def _check(self, nbytes: int) -> None:
+        if self.used_bytes + nbytes > self.vram_bytes:
+            raise OutOfMemory(nbytes, self.used_bytes, self.vram_bytes)
+
+    def _use(self, nbytes: int) -> None:
+        self.used_bytes += nbytes
+        while self.used_bytes + self.idle_bytes > self.vram_bytes and self._idle:
+            self._drop_oldest()
+
+    def _place(self, block: Block) -> None:
+        """Memory for a block: what is nobody's; then what was put aside; then by moving others together."""
+        placed = self.placed
+        done = placed.place(block)
+        while not done and self._idle:
+            self._drop_oldest()
+            done = placed.place(block)
+        if not done:
+            with self._running:
+                done = placed.make_room(block.room) and placed.place(block)
+        if not done:
+            raise OutOfMemory(block.nbytes, self.used_bytes, self.vram_bytes)
 
     def release(self, block: Block, owner: int = -1) -> None:
         """The block is free; with an owner, its memory is put aside for that one as long as nobody else needs it."""
-        self.give(block.nbytes)
-        self._rooms_bytes -= block.room
-        if owner >= 0:
-            self._keep(owner, block)
+        with self._lock:
+            self.used_bytes -= block.nbytes
+            assert self.used_bytes >= 0
+            if owner >= 0 and self.used_bytes + self.idle_bytes + block.room <= self.vram_bytes:
+                self._shelves.setdefault(owner, {}).setdefault(block.room, []).append(block)
+                self._idle[block] = owner
+                self.idle_bytes += block.room
+            else:
+                self.placed.drop(block)
 
     def park(self, block: Block) -> None:
         """The block, which stays the same object, has no memory until ``unpark``."""
-        self.release(Block(block.room, block.store, block.address, block.nbytes, block.data))
-        block.store, block.address, block.data = None, 0, _NONE
+        self.release(block)
 
     def unpark(self, block: Block) -> None:
         """Memory for it again, of undefined contents. Raises OutOfMemory."""
-        found = self.allocate(block.nbytes)
-        block.room, block.store, block.address, block.data = found.room, found.store, found.address, found.data
-
-    def take(self, nbytes: int, owner: int = -1, room: int = 0) -> Block | None:
-        """Account for ``nbytes`` more; raises OutOfMemory and changes nothing when they do not fit.
-
-        Returns a block of ``room`` that ``owner`` put aside, with its old contents, if there is one.
-        """
         with self._lock:
-            if self.used_bytes + nbytes > self.vram_bytes:
-                raise OutOfMemory(nbytes, self.used_bytes, self.vram_bytes)
-            self.used_bytes += nbytes
-            shelf = self._shelves.get(owner, {}).get(room)
-            block = shelf.pop() if shelf else None
-            if block is not None:
-                self.idle_bytes -= room
-            if self.used_bytes + self.idle_bytes > self.vram_bytes:
-                self._shelves.clear()
-                self.idle_bytes = 0
-            return block
+            self._check(block.nbytes)
+            self._place(block)
+            self._use(block.nbytes)
 
-    def fresh(self, nbytes: int, room: int) -> Block:
-        """A zeroed block for the ``nbytes`` just taken; raises OutOfMemory, and they are given back, when the machine has less than was
-        configured."""
-        try:
-            return self.blocks.fresh(nbytes, room)
-        except MemoryError:
-            self.give(nbytes)
-            raise OutOfMemory(nbytes, self.used_bytes, self.vram_bytes) from None
+    def take(self, nbytes: int) -> None:
+        """Account for ``nbytes`` more, of memory that is elsewhere; raises OutOfMemory and changes nothing when they do not fit."""
+        with self._lock:
+            self._check(nbytes)
+            self._use(nbytes)
 
     def give(self, nbytes: int) -> None:
-        """Account for ``nbytes`` less."""
+        """Account for ``nbytes`` less of that."""
         with self._lock:
             self.used_bytes -= nbytes
             assert self.used_bytes >= 0
 
-    def _keep(self, owner: int, block: Block) -> None:
-        with self._lock:
-            if self.used_bytes + self.idle_bytes + block.room <= self.vram_bytes:
-                self._shelves.setdefault(owner, {}).setdefault(block.room, []).append(block)
-                self.idle_bytes += block.room
-
     def forget(self, owner: int) -> None:
         """Drop what ``owner`` put aside."""
         with self._lock:
-            self.idle_bytes -= sum(block.room for shelf in self._shelves.pop(owner, {}).values() for block in shelf)
+            for shelf in self._shelves.pop(owner, {}).values():
+                for block in shelf:
+                    self._drop(block)
+
+    def _drop_oldest(self) -> None:
+        block, owner = next(iter(self._idle.items()))
+        shelves = self._shelves[owner]
+        shelf = shelves[block.room]
+        shelf.remove(block)  # it is the first: a shelf fills from the end
+        if not shelf:
+            del shelves[block.room]
+        self._drop(block)
+
+    def _drop(self, block: Block) -> None:
+        del self._idle[block]
+        self.idle_bytes -= block.room
+        self.placed.drop(block)

@@ -114,7 +114,7 @@ class OpenclDevice:
         # Kernels and host share the caches of a processor, so waiting for the queue is all it takes to see what they wrote.
         self._unified = processor and bool(device.host_unified_memory) if unified is None else unified
         products = frozenset((DType.F32, DType.F64)) if self._unified else frozenset[DType]()
-        self.facts = Facts(device.name.strip(), device.max_compute_units, self._unified, products)
+        self.facts = Facts(device.name.strip(), device.max_compute_units, self._unified, products, max(64, device.mem_base_addr_align // 8))
         self._options = build_options(cl, device)
         self._language = language or language_of(device, self._options)
         self._seal = "\n".join((device.platform.version, device.name, device.driver_version, *self._options))
@@ -139,6 +139,31 @@ class OpenclDevice:
             return _Buffer(self._cl.Buffer(self._context, flags.READ_WRITE | flags.USE_HOST_PTR, hostbuf=host), size, host)
         except self._cl.Error as error:
             raise MemoryError(str(error)) from None
+
+    def reserve(self, nbytes: int) -> _Buffer | None:
+        if nbytes > self._device.max_mem_alloc_size:
+            return None
+        try:
+            if self._unified:
+                return self.allocate(nbytes)
+            return _Buffer(self._cl.Buffer(self._context, self._cl.mem_flags.READ_WRITE, nbytes), nbytes, None)
+        except (self._cl.Error, MemoryError):
+            return None
+
+    def part(self, buffer: _Buffer, offset: int, nbytes: int) -> _Buffer:
+        host = None if buffer.host is None else buffer.host[offset : offset + nbytes]
+        return _Buffer(buffer.memory.get_sub_region(offset, nbytes), nbytes, host)
+
+    def copy(self, source: _Buffer, source_offset: int, target: _Buffer, target_offset: int, nbytes: int) -> None:
+        if nbytes == 0:
+            return
+        if source.host is not None and target.host is not None:
+            self.finish()
+            target.host[target_offset : target_offset + nbytes] = source.host[source_offset : source_offset + nbytes]
+        else:
+            self._cl.enqueue_copy(
+                self._queue, target.memory, source.memory, src_offset=source_offset, dst_offset=target_offset, byte_count=nbytes
+            )
 
     def write(self, buffer: _Buffer, offset: int, data: Bytes) -> None:
         if data.size == 0:

@@ -36,6 +36,15 @@ class InterpretedDevice:
     def allocate(self, nbytes: int) -> Bytes:
         return np.zeros(max(nbytes, 1), np.uint8)
 
+    def reserve(self, nbytes: int) -> Bytes | None:
+        return np.zeros(nbytes, np.uint8)
+
+    def part(self, buffer: Bytes, offset: int, nbytes: int) -> Bytes:
+        return buffer[offset : offset + nbytes]
+
+    def copy(self, source: Bytes, source_offset: int, target: Bytes, target_offset: int, nbytes: int) -> None:
+        target[target_offset : target_offset + nbytes] = source[source_offset : source_offset + nbytes]
+
     def write(self, buffer: Bytes, offset: int, data: Bytes) -> None:
         buffer[offset : offset + data.size] = data
 
