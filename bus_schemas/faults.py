@@ -9,7 +9,7 @@ from typing import Final
 
 __all__ = [
     "MALFORMED", "OVERSIZED", "UNVERIFIABLE", "BAD_HANDLE", "QUOTA_EXCEEDED", "TRAP", "OUT_OF_FUEL", "KERNEL_REFUSED", "SESSION_LOST",
-    "NODE_LOST", "OUT_OF_ORDER", "NO_SUCH_DEVICE", "DEVICE_TAKEN", "SESSION_TAKEN", "NODE_FAULT",
+    "NODE_LOST", "OUT_OF_ORDER", "NO_SUCH_DEVICE", "DEVICE_TAKEN", "SESSION_TAKEN", "NODE_FAULT", "SWAP_CORRUPT",
 ]  # fmt: skip
 
 MALFORMED: Final = "MalformedBatch"
@@ -41,3 +41,5 @@ SESSION_TAKEN: Final = "SessionTaken"
 """The session's name is in use."""
 NODE_FAULT: Final = "NodeFault"
 """The node's own failure; the session is over, others are not."""
+SWAP_CORRUPT: Final = "SwapCorrupt"
+"""Memory that was swapped out did not come back as it went: the session is over; none of it was used."""

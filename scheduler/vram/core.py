@@ -328,6 +328,7 @@ class Vram:
         if now.over:
             session.under_way = False
             session.used_ns = state.now_ns
+            self._forget_waiter(session)
         if now.swapped_bytes < session.swapped:
             self._unbar()
         state.swapped_bytes += now.swapped_bytes - session.swapped

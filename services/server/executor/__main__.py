@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Final
 
@@ -13,10 +14,14 @@ import msgspec
 from jit.engine import create_engine
 from jit.errors import ToolchainError, UnknownBackend
 from services.kit.log import get_logger, setup_logging
+from services.server.executor.cache_port import CachePort
 from services.server.executor.content import Content
 from services.server.executor.data_port import DataPort
 from services.server.executor.loop import Executor
+from services.server.executor.memory import DeviceMemory
+from services.server.executor.model_cache import ModelCache
 from services.server.executor.staging import Staging
+from services.server.model_cache_door import opens
 from services.server.settings import EXECUTOR_VARIABLE, ExecutorSettings
 
 _SWITCH_INTERVAL_S: Final = 0.0005
@@ -46,9 +51,21 @@ def main() -> int:
         log.error("no engine", backend=settings.backend, problem=str(error))
         return 2
     staging = Staging()
-    content = Content(staging)
+    cache = _model_cache(settings)
+    content = Content(staging, cache)
+
+    def open_cache(name: str, token: str) -> CachePort | None:
+        domain = None if cache is None else opens(cache.key, name, token, int(time.time()))
+        return None if cache is None or domain is None else CachePort(cache, content, domain)
+
     data_port = DataPort(
-        staging, content, Path(settings.data_socket), settings.data_host, settings.data_port, settings.data_host_advertised
+        staging,
+        content,
+        Path(settings.data_socket),
+        settings.data_host,
+        settings.data_port,
+        settings.data_host_advertised,
+        open_cache=open_cache,
     )
     try:
         data_port.start()
@@ -56,9 +73,22 @@ def main() -> int:
         log.error("no data port", host=settings.data_host, port=settings.data_port, problem=str(error))
         return 2
     log.info("executor ready", gpu=settings.gpu, backend=engine.info.backend, cores=engine.info.cores)
-    Executor(engine, Path(settings.socket), data_port, staging, content, settings.orphan_s).serve()
+    memory = DeviceMemory(engine, content, settings.memory)
+    Executor(engine, Path(settings.socket), data_port, staging, content, memory, settings.orphan_s).serve()
+    memory.shut()
     engine.close()
     return 0
+
+
+def _model_cache(settings: ExecutorSettings) -> ModelCache | None:
+    """The node's model cache; None when it has none, or its folder cannot be used: a node works without."""
+    if not settings.model_cache_dir:
+        return None
+    try:
+        return ModelCache(Path(settings.model_cache_dir), settings.model_cache_bytes)
+    except OSError as error:
+        get_logger().error("no model cache", folder=settings.model_cache_dir, problem=str(error))
+        return None
 
 
 if __name__ == "__main__":

@@ -1,13 +1,15 @@
 """The executor's main thread: commands from the server in, reports out; one launch at a time.
 
 The thread blocks on its socket between commands, so an idle node costs nothing and a command is taken up at once. A second thread
-prepares programs. When the server goes away, what it sent is still carried out, and the executor waits for it a while.
+prepares programs, a third moves memory that is swapped; what has moved is taken up between commands. When the server goes away, what it
+sent is still carried out, and the executor waits for it a while.
 """
 
 from __future__ import annotations
 
 import os
 import queue
+import select
 import socket
 import threading
 import time
@@ -21,11 +23,11 @@ import msgspec
 from bus_schemas import faults
 from bus_schemas.batch import Batch, Done, Fault, decode_batch, encode_done
 from jit.engine import Engine, Launch, Stop
-from scheduler.vram import DeviceConfigured, SessionClosed, SessionOpened, Vram
 from services.kit.log import get_logger
 from services.server.executor.content import Content
 from services.server.executor.data_port import DataPort
 from services.server.executor.errors import Awaits, Needs, Refused
+from services.server.executor.memory import DeviceMemory
 from services.server.executor.programs import Programs
 from services.server.executor.runner import Outcome, Runner
 from services.server.executor.staging import Staging
@@ -40,12 +42,17 @@ from services.server.protocol import (
     STOPPED,
     Attach,
     Attached,
+    Charged,
     CloseSpace,
     Command,
     Confirm,
     Execute,
     Executed,
+    Expect,
     Frames,
+    JournalAnew,
+    Journalled,
+    MemoryFreed,
     OpenSpace,
     Prepare,
     Prepared,
@@ -64,22 +71,32 @@ __all__ = ["Executor"]
 
 _RECEIVE_BYTES: Final = 1 << 20
 _STAGED_BYTES_MAX: Final = 8 << 30
+_JOURNAL_NS: Final = 1_000_000_000
+"""How long the memory core's journal is gathered before it is sent."""
 
 
 class Executor:
     """One device. ``serve`` runs until the server says Shutdown, or stays away for ``orphan_s``."""
 
-    def __init__(self, engine: Engine, socket_path: Path, data_port: DataPort, staging: Staging, content: Content, orphan_s: float) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        socket_path: Path,
+        data_port: DataPort,
+        staging: Staging,
+        content: Content,
+        memory: DeviceMemory,
+        orphan_s: float,
+    ) -> None:
         self._engine = engine
         self._path = socket_path
         self._data_port = data_port
         self._staging = staging
-        self._content = content
         self._orphan_s = orphan_s
         self._programs = Programs(engine)
-        self._vram = Vram()
-        self._vram.on(DeviceConfigured(time.monotonic_ns(), engine.info.vram_bytes))
-        self._runner = Runner(self._programs, staging, content, self._vram)
+        self._memory = memory
+        self._runner = Runner(self._programs, staging, content, memory)
+        self._journal_due_ns = 0
         self._tenants: dict[str, Tenant] = {}
         self._page_path = socket_path.with_name(socket_path.name + ".stop")
         self._page = StopPage.create(self._page_path)
@@ -117,18 +134,48 @@ class Executor:
         frames = Frames()
         with self._send_lock:
             self._server = server
+        events = select.poll()
+        events.register(server, select.POLLIN)
+        events.register(self._memory.fileno(), select.POLLIN)
         while not self._over:
-            try:
-                data = server.recv(_RECEIVE_BYTES)
-            except OSError:
-                data = b""
-            if not data:
-                break
-            self._begin_ns = time.monotonic_ns()
-            for body in frames.feed(data):
-                self._carry_out(decode_command(body))
+            if any(fd == server.fileno() for fd, _ in events.poll(self._wait_ms())):
+                try:
+                    data = server.recv(_RECEIVE_BYTES)
+                except OSError:
+                    data = b""
+                if not data:
+                    break
+                self._begin_ns = time.monotonic_ns()
+                for body in frames.feed(data):
+                    self._carry_out(decode_command(body))
+            self._memory_news()
         with self._send_lock:
             self._server = None
+
+    def _wait_ms(self) -> int | None:
+        """How long nothing is due but commands; None: for ever."""
+        due = [at for at in (self._memory.next_wakeup_ns, self._journal_due_ns or None) if at is not None]
+        return max(0, (min(due) - time.monotonic_ns() + 999_999) // 1_000_000) if due else None
+
+    def _memory_news(self) -> None:
+        """Between commands: what has moved, who may go on, what the memory core has noted."""
+        for session in self._memory.poll():
+            self._report(MemoryFreed(session))
+        charged = self._runner.take_changed("")
+        if charged:
+            figures = tuple(self._runner.memory_of(self._tenants[name]) for name, _ in charged)
+            self._report(Charged(time.monotonic_ns(), charged, figures))
+        now_ns = time.monotonic_ns()
+        if not self._journal_due_ns and self._memory.journal.waiting:
+            self._journal_due_ns = now_ns + _JOURNAL_NS
+        if self._journal_due_ns and now_ns >= self._journal_due_ns:
+            self._journal_due_ns = 0
+            self._send_journal()
+
+    def _send_journal(self) -> None:
+        taken = self._memory.journal.take()
+        if taken is not None:
+            self._report(Journalled(*taken))
 
     def _report(self, report: Report) -> None:
         """Send to the server, if there is one; what must not be lost is kept in ``_results`` until confirmed."""
@@ -151,6 +198,10 @@ class Executor:
                 self._open(command)
             case CloseSpace(session):
                 self._close(session)
+            case Expect(session):
+                self._memory.expect(session)
+            case JournalAnew():
+                self._memory.journal.anew()
             case Recall(session, after_seq):
                 tenant = self._tenants.get(session)
                 dones = () if tenant is None else tuple(done for seq, (done, _) in tenant.dones.items() if seq > after_seq)
@@ -165,6 +216,8 @@ class Executor:
 
     def _attach(self, protocol: int) -> None:
         info = self._engine.info
+        if protocol == PROTOCOL:
+            self._memory.journal.anew()  # the server that comes has none of it
         held = tuple(tenant.held(self._runner.charged_bytes(tenant)) for tenant in self._tenants.values()) if protocol == PROTOCOL else ()
         results = tuple(self._results) if protocol == PROTOCOL else ()
         addresses = self._data_port.addresses
@@ -178,9 +231,8 @@ class Executor:
     def _open(self, command: OpenSpace) -> None:
         if command.session not in self._tenants:
             space = self._engine.open_space()
-            self._tenants[command.session] = Tenant(command.session, space, command.record)
-            self._content.open(command.session, command.domain, space)
-            self._vram.on(SessionOpened(time.monotonic_ns(), command.session, command.quota_bytes))
+            tenant = self._tenants[command.session] = Tenant(command.session, space, command.record)
+            self._memory.open(tenant, command.quota_bytes, command.priority, command.swap, command.wait_ms, command.domain)
             memory_bytes = command.quota_bytes or self._engine.info.vram_bytes
             self._staging.open(command.session, command.token, min(memory_bytes, _STAGED_BYTES_MAX), memory_bytes)
         self._report(SpaceOpened(command.session))
@@ -190,9 +242,7 @@ class Executor:
         if tenant is not None:
             self._runner.drop(tenant)
             self._staging.close(session)
-            self._content.close(session)
-            tenant.space.close()
-            self._vram.on(SessionClosed(time.monotonic_ns(), session))
+            self._memory.close(tenant)
         self._report(SpaceClosed(session, time.monotonic_ns(), self._runner.take_changed(session)))
 
     def _execute(self, command: Execute) -> None:

@@ -7,18 +7,17 @@ it with its last.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import Final
 
 from bus_schemas import faults
 from bus_schemas.batch import LIMITS, Batch, Done, Fault, ReadResult, encode_done
-from jit.engine import Launch, Run, Space, Stop
+from jit.engine import Launch, Stop
 from jit.errors import BadBuffer, Interrupted, OutOfMemory
-from scheduler.vram import AllocationRequested, Freed, Refuse, Vram
 from services.server.executor.content import Content
 from services.server.executor.errors import Needs, Refused
 from services.server.executor.handles import bad, check_handles, check_reads_and_frees, decode_handles, new_buffers
+from services.server.executor.memory import DeviceMemory
 from services.server.executor.plan import Plan, UnderWay
 from services.server.executor.programs import Programs, Ready
 from services.server.executor.staging import Staging
@@ -46,17 +45,17 @@ class Outcome:
 class Runner:
     """Applies batches to tenants of one device. Owned by the launching thread."""
 
-    def __init__(self, programs: Programs, staging: Staging, content: Content, vram: Vram) -> None:
+    def __init__(self, programs: Programs, staging: Staging, content: Content, memory: DeviceMemory) -> None:
         self._programs = programs
         self._staging = staging
         self._content = content
-        self._vram = vram
+        self.memory = memory
 
     def run(self, tenant: Tenant, batch: Batch | None, chain: bytes, limit_ns: int = 0, stop: Stop | None = None) -> Outcome:
         """Begin ``batch``, the next of its session, or go on with the one under way; ``chain`` is the session's launch digest after it.
 
         Ends with the batch, after about ``limit_ns`` (0: no limit), or soon after ``stop`` says so. Raises Needs, with nothing changed,
-        when bodies or chunks are missing. Every other end is an Outcome.
+        when bodies or chunks are missing, Awaits when memory is. Every other end is an Outcome.
         """
         way = tenant.under_way
         if way is None:
@@ -64,7 +63,7 @@ class Runner:
                 raise ValueError(f"session {tenant.session} has no batch under way")
             try:
                 plan = self._check(tenant, batch)
-                self._reserve(tenant, plan)
+                self.memory.ask(tenant, plan, batch)
             except Refused as refusal:
                 return self._refused(tenant, batch, chain, refusal.fault)
             way = UnderWay(batch, plan, None)
@@ -81,7 +80,7 @@ class Runner:
             way.core_ns += launch.core_ns
             if launch.stopped:
                 return Outcome(launch, b"", (), False, over=False)
-        self._settle(tenant, way)
+        tenant.under_way = None
         return self._answer(tenant, way, launch, chain)
 
     def drop(self, tenant: Tenant) -> None:
@@ -89,6 +88,11 @@ class Runner:
         way, tenant.under_way = tenant.under_way, None
         if way is not None and way.run is not None:
             way.run.drop()
+        self.memory.over(tenant)
+
+    def expect(self, session: str) -> None:
+        """A batch of the session will come soon."""
+        self.memory.expect(session)
 
     # -- accounts ------------------------------------------------------------------------------------------------------------------
 
@@ -98,11 +102,13 @@ class Runner:
 
     def memory_of(self, tenant: Tenant) -> tuple[int, int, int]:
         """Bytes of its buffers: all of them, those swapped out, those on shared blocks (in full)."""
-        return tenant.space.resident_bytes, 0, self._content.held_bytes(tenant.session)
+        swapped_bytes = self.memory.swapped_bytes(tenant)
+        return tenant.space.resident_bytes + swapped_bytes, swapped_bytes, self._content.held_bytes(tenant.session)
 
     def take_changed(self, but: str) -> tuple[tuple[str, int], ...]:
         """Sessions other than ``but`` whose charge may have changed since the last call, with their charge now."""
-        return tuple((name, self._content.charged(name)) for name in self._content.take_changed() if name != but)
+        names = dict.fromkeys((*self._content.take_changed(), *self.memory.take_changed()))
+        return tuple((name, self._content.charged(name)) for name in names if name != but)
 
     # -- checking ------------------------------------------------------------------------------------------------------------------
 
@@ -139,30 +145,6 @@ class Runner:
             )
             raise Refused(Fault(faults.QUOTA_EXCEEDED, text, fatal=False))
 
-    def _reserve(self, tenant: Tenant, plan: Plan) -> None:
-        """Ask for all the memory at once, temporaries included; raises Refused, not fatal, when the quota or the device is full."""
-        wanted, workspace = plan.wanted_bytes, plan.workspace_bytes
-        verdict = self._ask(tenant, wanted + max(0, workspace - tenant.workspace_bytes))
-        if verdict and tenant.workspace_bytes:
-            self._trim(tenant)  # what an earlier program worked in
-            verdict = self._ask(tenant, wanted + workspace)
-        if verdict:
-            raise Refused(Fault(faults.QUOTA_EXCEEDED, verdict, fatal=False))
-        tenant.workspace_bytes = max(tenant.workspace_bytes, workspace)
-
-    def _ask(self, tenant: Tenant, nbytes: int) -> str:
-        """Why ``nbytes`` more cannot be had; empty when they were reserved."""
-        if nbytes:
-            for decision in self._vram.on(AllocationRequested(time.monotonic_ns(), tenant.session, nbytes)):
-                if isinstance(decision, Refuse):
-                    return decision.verdict.text
-        return ""
-
-    def _trim(self, tenant: Tenant) -> None:
-        tenant.space.trim()
-        self._vram.on(Freed(time.monotonic_ns(), tenant.session, tenant.workspace_bytes))
-        tenant.workspace_bytes = 0
-
     # -- applying ------------------------------------------------------------------------------------------------------------------
 
     def _begin(self, tenant: Tenant, way: UnderWay) -> None:
@@ -177,20 +159,11 @@ class Runner:
             sizes[upload.handle] = upload.nbytes
         if plan.ready is not None:
             self._content.release(tenant.session, plan.written)
-            way.run = _begun(space, plan)
+            way.run = space.begin(plan.ready.prepared, plan.scalars, plan.handles)
             sizes.update(plan.created)
         for upload in batch.uploads:
             if upload.chunks:
                 self._staging.used(tenant.session, upload.chunks)
-
-    def _settle(self, tenant: Tenant, way: UnderWay) -> None:
-        """The program has run to its end."""
-        tenant.under_way = None
-        if way.run is not None:
-            unused = tenant.workspace_bytes - tenant.space.workspace_bytes
-            if unused > 0:  # this back end drops its temporaries after a run
-                self._vram.on(Freed(time.monotonic_ns(), tenant.session, unused))
-                tenant.workspace_bytes -= unused
 
     def _undo(self, tenant: Tenant, way: UnderWay) -> None:
         """Take back what a batch allocated that failed."""
@@ -199,13 +172,11 @@ class Runner:
             way.run.drop()
         for handle in (*way.plan.made, *way.plan.created):
             tenant.sizes.pop(handle, None)
-            self._content.freed(tenant.session, handle)
             try:
-                tenant.space.free(handle)
+                self.memory.free(tenant, handle)
             except BadBuffer:
                 continue  # it had not come that far
-        if way.plan.wanted_bytes:
-            self._vram.on(Freed(time.monotonic_ns(), tenant.session, way.plan.wanted_bytes))
+        self.memory.over(tenant)
 
     def _answer(self, tenant: Tenant, way: UnderWay, launch: Launch | None, chain: bytes) -> Outcome:
         batch = way.batch
@@ -215,13 +186,9 @@ class Runner:
         elif launch is not None and launch.trap:
             fault = Fault(faults.TRAP, launch.trap)
         reads, blobs = self._reads(tenant, batch) if fault is None else ((), ())
-        freed = 0
         for handle in batch.frees:
-            self._content.freed(tenant.session, handle)
-            tenant.space.free(handle)
-            freed += tenant.sizes.pop(handle)
-        if freed:
-            self._vram.on(Freed(time.monotonic_ns(), tenant.session, freed))
+            self.memory.free(tenant, handle)
+        self.memory.over(tenant)
         done = Done(
             tenant.session,
             batch.seq,
@@ -252,31 +219,6 @@ class Runner:
     def _refused(self, tenant: Tenant, batch: Batch, chain: bytes, fault: Fault) -> Outcome:
         done = Done(tenant.session, batch.seq, resident_bytes=tenant.space.resident_bytes, fault=fault, launch_digest=chain)
         return Outcome(None, encode_done(done), (), fault.fatal)
-
-
-def _begun(space: Space, plan: Plan) -> Run:
-    assert plan.ready is not None
-    if hasattr(space, "begin"):
-        return space.begin(plan.ready.prepared, plan.scalars, plan.handles)
-    return _Whole(space, plan)
-
-
-class _Whole:
-    """A run of a back end whose runs do not stop."""
-
-    over = False
-
-    def __init__(self, space: Space, plan: Plan) -> None:
-        self._space = space
-        self._plan = plan
-
-    def go(self, limit_ns: int = 0, stop: Stop | None = None) -> Launch:
-        del limit_ns, stop
-        assert self._plan.ready is not None
-        return self._space.run(self._plan.ready.prepared, self._plan.scalars, self._plan.handles)
-
-    def drop(self) -> None:
-        pass
 
 
 def _beyond(error: Exception) -> Fault:

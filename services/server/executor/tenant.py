@@ -12,6 +12,7 @@ from typing import Final
 from bus_schemas.batch import LIMITS
 from jit.engine import Space
 from services.server.executor.plan import UnderWay
+from services.server.executor.swap.store import Kept
 from services.server.protocol import HeldSession
 
 __all__ = ["Tenant"]
@@ -23,8 +24,10 @@ _DONES_KEPT: Final = LIMITS.outstanding_batches_max + 1
 @dataclass(slots=True)
 class Tenant:
     """``sizes``: the session's buffers, bytes by handle. ``seq_done``: the last batch executed or refused. ``dones``: encoded Done by seq,
-    with the blobs it names. ``chain``: launch digest after ``seq_done``. ``workspace_bytes``: what its temporaries hold of its quota.
-    ``under_way``: the batch after ``seq_done``, when it has begun and was stopped."""
+    with the blobs it names. ``chain``: launch digest after ``seq_done``. ``under_way``: the batch after ``seq_done``, when it has begun and
+    was stopped. ``kept``: its buffers that are swapped out; ``used_ns``: when each was used last. Of the batch that asked for memory last:
+    ``pinned``, the buffers it names, ``wanted``, those of them that were swapped out, and ``problem``, why they did not come back.
+    ``lost``: why the session cannot go on (what came back is not what went)."""
 
     session: str
     space: Space
@@ -32,9 +35,15 @@ class Tenant:
     seq_done: int = 0
     chain: bytes = b""
     faulted: bool = False
-    workspace_bytes: int = 0
+    priority: int = 0
     under_way: UnderWay | None = None
     sizes: dict[int, int] = field(default_factory=dict)
+    kept: dict[int, Kept] = field(default_factory=dict)
+    used_ns: dict[int, int] = field(default_factory=dict)
+    wanted: tuple[int, ...] = ()
+    pinned: frozenset[int] = frozenset()
+    problem: str = ""
+    lost: str = ""
     dones: OrderedDict[int, tuple[bytes, tuple[str, ...]]] = field(default_factory=OrderedDict)
 
     def finish(self, seq: int, chain: bytes, done: bytes, blobs: tuple[str, ...]) -> tuple[str, ...]:

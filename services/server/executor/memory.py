@@ -1,0 +1,372 @@
+"""A device's memory: asks the memory core for what batches need and carries out what it decides.
+
+Everything here but the steps of moves is done by the launching thread. A session of which something moves is not touched by it meanwhile
+(its batches wait), so every space is used by one thread at a time.
+
+May live here: telling the core what happened, and starting moves. May not: choosing victims (scheduler.vram), keeping bytes (swap/).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from bus_schemas import faults
+from bus_schemas.batch import Batch, Fault
+from jit.engine import Engine
+from jit.errors import OutOfMemory
+from scheduler.vram import (
+    AllocationRequested,
+    Await,
+    Decision,
+    DeviceConfigured,
+    Expected,
+    Freed,
+    Holds,
+    MemoryReady,
+    Refuse,
+    SessionClosed,
+    SessionOpened,
+    Stimulus,
+    SwapFailed,
+    SwapIn,
+    SwapLost,
+    SwapOut,
+    SwappedIn,
+    SwappedOut,
+    Tick,
+    Vram,
+    coldest,
+    hottest,
+)
+from services.kit.log import get_logger
+from services.server.executor.content import Content
+from services.server.executor.errors import Awaits, Refused
+from services.server.executor.plan import Plan
+from services.server.executor.swap.disk import DiskTier
+from services.server.executor.swap.errors import SwapCorrupt, SwapFull
+from services.server.executor.swap.mover import Job, Mover
+from services.server.executor.swap.store import Kept, SwapStore
+from services.server.executor.tenant import Tenant
+from services.server.executor.vram_journal import VramJournal
+from services.server.settings import MemorySettings
+
+__all__ = ["DeviceMemory", "reserve_bytes"]
+
+_RESERVE_BYTES = 2 << 30
+_SMALL_DEVICE_BYTES = 16 << 30
+
+
+def reserve_bytes(settings: MemorySettings, vram_bytes: int) -> int:
+    """What shall stay free of a device: as set, else 2 GiB, or an eighth of a device of less than 16 GiB."""
+    if settings.reserve_bytes is not None:
+        return settings.reserve_bytes
+    return _RESERVE_BYTES if vram_bytes >= _SMALL_DEVICE_BYTES else vram_bytes // 8
+
+
+@dataclass(slots=True)
+class _Move:
+    """One SwapOut or SwapIn and how far it came. Written by the moving thread until its job is over, then read by the launching one.
+
+    ``done``: buffers that have moved, with what they are kept as. ``problem``: why it did not go on. ``lost``: what came back is not what
+    went."""
+
+    tenant: Tenant
+    out: bool
+    job: Job | None = None
+    dropped_bytes: int = 0
+    moved_bytes: int = 0
+    done: dict[int, Kept] = field(default_factory=dict)
+    problem: str = ""
+    lost: str = ""
+
+
+class DeviceMemory:
+    """All sessions' memory on one device. ``journal``: what the core was told and decided."""
+
+    def __init__(self, engine: Engine, content: Content, settings: MemorySettings) -> None:
+        self._engine = engine
+        self._content = content
+        self._vram = Vram()
+        self.journal = VramJournal(self._vram.state)
+        disk = DiskTier(Path(settings.swap_dir), settings.swap_disk_bytes) if settings.swap_dir and settings.swap_disk_bytes else None
+        self._store = SwapStore(settings.swap_host_bytes, disk)
+        self._mover = Mover()
+        self._tenants: dict[str, Tenant] = {}
+        self._moves: dict[str, _Move] = {}
+        self._ready: dict[str, None] = {}
+        self._changed: dict[str, None] = {}
+        vram_bytes = engine.info.vram_bytes
+        swap_bytes = settings.swap_host_bytes + (settings.swap_disk_bytes if disk is not None else 0)
+        idle_ns = settings.swap_idle_ms * 1_000_000
+        self._on(DeviceConfigured(time.monotonic_ns(), vram_bytes, reserve_bytes(settings, vram_bytes), swap_bytes, idle_ns))
+
+    def shut(self) -> None:
+        """Stop moving. Nothing is asked of this after it."""
+        self._mover.close()
+
+    # -- sessions ------------------------------------------------------------------------------------------------------------------
+
+    def open(self, tenant: Tenant, quota_bytes: int, priority: int = 0, swap: bool = True, wait_ms: int = 0, domain: str = "") -> None:
+        """A session with an empty space. ``wait_ms``: how long a batch of it may wait for what others hold."""
+        tenant.priority = priority
+        self._tenants[tenant.session] = tenant
+        self._content.open(tenant.session, domain, tenant.space)
+        self._on(SessionOpened(time.monotonic_ns(), tenant.session, quota_bytes, 0, priority, swap, wait_ms * 1_000_000))
+
+    def close(self, tenant: Tenant) -> None:
+        """Everything of the session goes: its space, what was swapped, what was moving."""
+        move = self._moves.pop(tenant.session, None)
+        if move is not None and move.job is not None:
+            self._mover.stop(move.job)
+            if move.out:
+                tenant.kept.update(move.done)
+        self._drop(tenant, tuple(tenant.kept))
+        self._content.close(tenant.session)
+        tenant.space.close()
+        self._tenants.pop(tenant.session, None)
+        self._ready.pop(tenant.session, None)
+        self._on(SessionClosed(time.monotonic_ns(), tenant.session, self._content.block_bytes))
+
+    # -- batches -------------------------------------------------------------------------------------------------------------------
+
+    def ask(self, tenant: Tenant, plan: Plan, batch: Batch) -> None:
+        """Reserve all that a batch needs, temporaries included; until ``over`` nothing of the session moves.
+
+        Raises Awaits when it cannot be had yet; Refused, not fatal, when the quota or the device is full, fatal when memory was lost.
+        """
+        if tenant.lost:
+            raise Refused(Fault(faults.SWAP_CORRUPT, tenant.lost))
+        if tenant.problem:
+            problem, tenant.problem = tenant.problem, ""
+            self._holds(tenant)
+            raise Refused(Fault(faults.QUOTA_EXCEEDED, problem, fatal=False))
+        space = tenant.space
+        named = _named(tenant, plan, batch)
+        tenant.wanted = tuple(handle for handle in named if handle in tenant.kept) if tenant.kept else ()
+        tenant.pinned = frozenset(named)
+        back_bytes = sum(tenant.sizes[handle] for handle in tenant.wanted)
+        attached = self._content.attached(tenant.session, batch.uploads, plan.written.union(batch.frees))
+        attached_bytes = sum(plan.made[handle] for handle in attached)
+        made_bytes = plan.wanted_bytes - attached_bytes
+        copied_bytes = self._content.copies(tenant.session, plan.written)
+        moving = tenant.session in self._moves
+        free_bytes = self._vram.state.free_bytes
+        pinned_bytes = 0
+        if not moving and made_bytes + copied_bytes + back_bytes + plan.workspace_bytes > free_bytes:
+            self._trim(tenant, plan.workspace_bytes)
+            shared = self._content.shared_handles(tenant.session)
+            pinned_bytes = sum(tenant.sizes[h] for h in named if h not in tenant.kept and h not in shared) + space.workspace_bytes
+        refusal = ""
+        for _ in range(2):
+            growth = max(0, plan.workspace_bytes - space.workspace_bytes)
+            asked = AllocationRequested(
+                time.monotonic_ns(), tenant.session, made_bytes + growth, back_bytes, pinned_bytes, attached_bytes, copied_bytes
+            )
+            refusal = ""
+            for decision in self._on(asked):
+                if isinstance(decision, Await):
+                    raise Awaits
+                if isinstance(decision, Refuse):
+                    refusal = decision.verdict.text
+            if not refusal:
+                self._used(tenant, plan, named)
+                return
+            if moving or not self._trim(tenant, plan.workspace_bytes):  # what an earlier program worked in counts against the quota
+                break
+        raise Refused(Fault(faults.QUOTA_EXCEEDED, refusal, fatal=False))
+
+    def over(self, tenant: Tenant) -> None:
+        """The batch that ``ask`` let in is over, however it ended."""
+        session = self._vram.state.sessions.get(tenant.session)
+        if session is not None and session.under_way:
+            self._holds(tenant)
+
+    def free(self, tenant: Tenant, handle: int) -> int:
+        """Forget a buffer, wherever it is; its size."""
+        self._content.freed(tenant.session, handle)
+        tenant.space.free(handle)
+        tenant.used_ns.pop(handle, None)
+        self._drop(tenant, (handle,))
+        return tenant.sizes.pop(handle, 0)
+
+    def expect(self, session: str) -> None:
+        """A batch of the session will come soon: bring back what fits without anybody's giving up anything."""
+        tenant = self._tenants.get(session)
+        if tenant is not None and tenant.kept and session not in self._moves:
+            tenant.wanted = ()
+            swapped_bytes = sum(tenant.sizes[handle] for handle in tenant.kept)
+            self._on(Expected(time.monotonic_ns(), session, swapped_bytes))
+
+    # -- what happens by itself ------------------------------------------------------------------------------------------------------
+
+    def fileno(self) -> int:
+        """Readable when a move has ended; then ``poll``."""
+        return self._mover.fileno()
+
+    @property
+    def next_wakeup_ns(self) -> int | None:
+        """When ``poll`` is due although nothing happens."""
+        return self._vram.next_wakeup_ns
+
+    def poll(self) -> tuple[str, ...]:
+        """Take up what has moved and how late it is; the sessions whose waiting batch is to be executed again."""
+        for job in self._mover.take():
+            self._moved(self._moves.pop(job.session))
+        wakeup_ns = self._vram.next_wakeup_ns
+        if wakeup_ns is not None and wakeup_ns <= time.monotonic_ns():
+            self._on(Tick(time.monotonic_ns()))
+        ready = tuple(self._ready)
+        self._ready.clear()
+        return ready
+
+    # -- accounts ------------------------------------------------------------------------------------------------------------------
+
+    def swapped_bytes(self, tenant: Tenant) -> int:
+        return sum(tenant.sizes[handle] for handle in tenant.kept)
+
+    def take_changed(self) -> tuple[str, ...]:
+        """Open sessions of which something moved since the last call."""
+        changed = tuple(name for name in self._changed if name in self._tenants)
+        self._changed.clear()
+        return changed
+
+    @property
+    def store(self) -> SwapStore:
+        return self._store
+
+    # -- insides -------------------------------------------------------------------------------------------------------------------
+
+    def _on(self, stimulus: Stimulus) -> list[Decision]:
+        """Tell the core, and begin what it decides."""
+        decisions = self._vram.on(stimulus)
+        self.journal.add(stimulus, decisions)
+        for decision in decisions:
+            match decision:
+                case SwapOut(session, nbytes):
+                    self._begin_out(self._tenants[session], nbytes)
+                case SwapIn(session, nbytes):
+                    self._begin_in(self._tenants[session], nbytes)
+                case MemoryReady(session):
+                    self._ready[session] = None
+                case _:
+                    continue  # an answer to who asked
+        return decisions
+
+    def _holds(self, tenant: Tenant) -> None:
+        space = tenant.space
+        held_bytes = space.resident_bytes - space.shared_bytes + space.workspace_bytes
+        figures = (held_bytes, self.swapped_bytes(tenant), space.shared_bytes, self._content.block_bytes)
+        self._on(Holds(time.monotonic_ns(), tenant.session, *figures))
+
+    def _trim(self, tenant: Tenant, wanted_bytes: int) -> bool:
+        """Give up the memory an earlier program worked in, unless the next one works in it as it is."""
+        held_bytes = tenant.space.workspace_bytes
+        if held_bytes in (0, wanted_bytes):
+            return False
+        tenant.space.trim()
+        self._on(Freed(time.monotonic_ns(), tenant.session, held_bytes - tenant.space.workspace_bytes))
+        return True
+
+    def _used(self, tenant: Tenant, plan: Plan, named: Iterable[int]) -> None:
+        now_ns = time.monotonic_ns()
+        tenant.used_ns.update(dict.fromkeys(named, now_ns))
+        tenant.used_ns.update(dict.fromkeys(plan.made, now_ns))
+        tenant.used_ns.update(dict.fromkeys(plan.created, now_ns))
+
+    def _drop(self, tenant: Tenant, handles: Iterable[int]) -> None:
+        for handle in handles:
+            kept = tenant.kept.pop(handle, None)
+            if kept is not None:
+                self._store.drop(kept)
+
+    # -- moves ---------------------------------------------------------------------------------------------------------------------
+
+    def _begin_out(self, tenant: Tenant, nbytes: int) -> None:
+        """Temporaries first, they cost nothing; then the coldest buffers, but none that its own waiting batch names."""
+        move = _Move(tenant, out=True, dropped_bytes=tenant.space.workspace_bytes)
+        tenant.space.trim()
+        move.dropped_bytes -= tenant.space.workspace_bytes
+        shared = self._content.shared_handles(tenant.session)
+        stay = tenant.pinned if self._vram.state.sessions[tenant.session].leaving_for == tenant.session else frozenset[int]()
+        candidates = (
+            (handle, size, tenant.used_ns.get(handle, 0))
+            for handle, size in tenant.sizes.items()
+            if handle not in tenant.kept and handle not in shared and handle not in stay
+        )
+        self._begin(move, self._out(move, coldest(candidates, nbytes - move.dropped_bytes)))
+
+    def _begin_in(self, tenant: Tenant, nbytes: int) -> None:
+        """What the waiting batch names; without one, what was used last."""
+        handles: Iterable[int] = tenant.wanted
+        if not tenant.wanted:
+            handles = hottest(((h, tenant.sizes[h], tenant.used_ns.get(h, 0)) for h in tenant.kept), nbytes)
+        move = _Move(tenant, out=False)
+        self._begin(move, self._in(move, tuple(handles)))
+
+    def _begin(self, move: _Move, steps: Iterator[None]) -> None:
+        move.job = Job(move.tenant.session, move.tenant.priority, steps)
+        self._moves[move.tenant.session] = move
+        self._mover.add(move.job)
+
+    def _out(self, move: _Move, handles: Iterable[int]) -> Iterator[None]:
+        """In the moving thread."""
+        space, sizes = move.tenant.space, move.tenant.sizes
+        for handle in handles:
+            kept = Kept(sizes[handle])
+            try:
+                yield from self._store.put(kept, partial(space.read, handle))
+            except SwapFull as full:
+                move.problem = str(full)
+                return
+            space.park(handle)
+            move.done[handle] = kept
+            move.moved_bytes += kept.nbytes
+
+    def _in(self, move: _Move, handles: Iterable[int]) -> Iterator[None]:
+        """In the moving thread."""
+        tenant = move.tenant
+        for handle in handles:
+            try:
+                tenant.space.unpark(handle)
+                yield from self._store.get(tenant.kept[handle], partial(tenant.space.write, handle))
+            except OutOfMemory as full:
+                move.problem = f"bringing swapped memory back failed: {full}"
+                return
+            except SwapCorrupt as corrupt:
+                move.lost = f"{corrupt}: the session's memory is lost, run the script again"
+                return
+            move.done[handle] = tenant.kept[handle]
+            move.moved_bytes += tenant.sizes[handle]
+
+    def _moved(self, move: _Move) -> None:
+        """A move is over: the books follow."""
+        tenant, now_ns = move.tenant, time.monotonic_ns()
+        name = tenant.session
+        self._changed[name] = None
+        if move.out:
+            tenant.kept.update(move.done)
+            if move.problem:
+                get_logger().warning("swap abandoned", session=name, problem=move.problem, moved_bytes=move.moved_bytes)
+                self._on(SwapFailed(now_ns, name, move.moved_bytes, move.dropped_bytes))
+            else:
+                self._on(SwappedOut(now_ns, name, move.moved_bytes, move.dropped_bytes))
+            return
+        self._drop(tenant, tuple(move.done))
+        tenant.used_ns.update(dict.fromkeys(move.done, now_ns))
+        tenant.problem = move.problem
+        if move.lost:
+            get_logger().error("swapped memory is lost", session=name, problem=move.lost)
+            tenant.lost = move.lost
+            self._on(SwapLost(now_ns, name))
+        else:
+            self._on(SwappedIn(now_ns, name, move.moved_bytes))
+
+
+def _named(tenant: Tenant, plan: Plan, batch: Batch) -> list[int]:
+    """The session's buffers from before the batch that its program or its reads need on the device, each once."""
+    handles = plan.handles if not batch.reads else [*plan.handles, *(read.handle for read in batch.reads)]
+    return [handle for handle in dict.fromkeys(handles) if handle in tenant.sizes]

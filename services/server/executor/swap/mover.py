@@ -1,0 +1,112 @@
+"""The thread that moves bytes between the device and the store, so that the launching thread never does.
+
+Jobs are cut into steps of a chunk; the job whose session has the highest priority goes on first. What a job did is handed back when it is
+over, through ``take``; ``fileno`` is readable then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import os
+import threading
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from services.kit.log import get_logger
+
+__all__ = ["Job", "Mover"]
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """``steps`` does the work; whatever ends it has been noted by itself before. ``stopped``: it shall not take another step."""
+
+    session: str
+    priority: int
+    steps: Iterator[object]
+    stopped: bool = False
+    over: threading.Event = field(default_factory=threading.Event)
+
+
+class Mover:
+    """Sleeps while there is no job."""
+
+    def __init__(self) -> None:
+        self._jobs: list[tuple[int, int, Job]] = []
+        self._added = 0
+        self._changed = threading.Condition()
+        self._ended: deque[Job] = deque()
+        self._read_end, self._write_end = os.pipe()
+        os.set_blocking(self._read_end, False)
+        os.set_blocking(self._write_end, False)
+        self._closed = False
+        self._thread = threading.Thread(target=self._work, name="swap", daemon=True)
+        self._thread.start()
+
+    def fileno(self) -> int:
+        """Readable when a job has ended that ``take`` has not given yet."""
+        return self._read_end
+
+    def add(self, job: Job) -> None:
+        with self._changed:
+            self._added += 1
+            heapq.heappush(self._jobs, (job.priority, self._added, job))
+            self._changed.notify()
+
+    def take(self) -> list[Job]:
+        """The jobs that ended since the last call, in that order; those that were stopped are not among them."""
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self._read_end, 4096):
+                pass
+        ended = []
+        while self._ended:
+            job = self._ended.popleft()
+            if not job.stopped:
+                ended.append(job)
+        return ended
+
+    def stop(self, job: Job) -> None:
+        """Wait until ``job`` takes no further step: that of one chunk at most."""
+        job.stopped = True
+        with self._changed:
+            self._changed.notify()
+        job.over.wait()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+        os.close(self._read_end)
+        os.close(self._write_end)
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                while not self._jobs and not self._closed:
+                    self._changed.wait()
+                if self._closed:
+                    for _, _, job in self._jobs:
+                        job.over.set()
+                    return
+                job = self._jobs[0][2]
+            if not job.stopped:
+                try:
+                    next(job.steps)
+                    continue
+                except StopIteration:
+                    pass
+                except Exception:  # a job notes every error that it can meet; any other is a bug, and must not end the thread
+                    get_logger().exception("moving memory failed", session=job.session)
+            self._finish(job)
+
+    def _finish(self, job: Job) -> None:
+        with self._changed:
+            self._jobs = [entry for entry in self._jobs if entry[2] is not job]
+            heapq.heapify(self._jobs)
+        self._ended.append(job)
+        job.over.set()
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._write_end, b"\0")

@@ -1,0 +1,159 @@
+"""The store of swapped memory: in the host's memory first, the oldest of it on disk when that is full.
+
+Used by the thread that moves (put, get) and the launching one (drop); a lock is held for one chunk at a time at most.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from services.server.executor.swap.disk import DiskTier
+from services.server.executor.swap.errors import SwapFull
+
+__all__ = ["CHUNK_BYTES", "Kept", "SwapStore"]
+
+CHUNK_BYTES: Final = 4 << 20
+_IDLE_MAX: Final = 64
+"""Chunks of host memory kept for the next swap: taking memory afresh costs more than the copy."""
+
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(slots=True, eq=False)
+class _Chunk:
+    """In the host's memory (``memory``), or on disk under ``name``; ``number`` is its place in the order of arrival."""
+
+    nbytes: int
+    number: int
+    memory: Bytes | None
+    name: bytes = b""
+
+
+@dataclass(slots=True, eq=False)
+class Kept:
+    """One buffer's bytes, in order."""
+
+    nbytes: int
+    chunks: list[_Chunk] = field(default_factory=list)
+
+
+class SwapStore:
+    """``host_bytes``: the most that is kept in memory. ``disk`` None: nothing goes to disk."""
+
+    def __init__(self, host_bytes: int, disk: DiskTier | None) -> None:
+        self._host_bytes = host_bytes
+        self._disk = disk
+        self._lock = threading.Lock()
+        self._in_memory: OrderedDict[int, _Chunk] = OrderedDict()
+        self._dropped: deque[Kept] = deque()
+        self._idle: list[Bytes] = []
+        self._arrived = 0
+        self.host_used_bytes = 0
+
+    @property
+    def disk_used_bytes(self) -> int:
+        return self._disk.used_bytes if self._disk is not None else 0
+
+    def put(self, kept: Kept, read: Callable[[int, int], memoryview]) -> Iterator[None]:
+        """Keep the buffer whose bytes ``read(offset, nbytes)`` gives as ``kept``, a chunk a step. Raises SwapFull, and nothing of it is
+        kept."""
+        try:
+            for at in range(0, kept.nbytes, CHUNK_BYTES):
+                self._put(kept, read(at, min(CHUNK_BYTES, kept.nbytes - at)))
+                yield
+        except BaseException:  # also when nobody asks for the next step
+            self.drop(kept)
+            raise
+
+    def get(self, kept: Kept, write: Callable[[int, memoryview], None]) -> Iterator[None]:
+        """Give a buffer's bytes to ``write(offset, data)``, a chunk a step. Raises SwapCorrupt. What is kept stays until it is dropped."""
+        at = 0
+        for chunk in kept.chunks:
+            with self._lock:
+                self._forget()
+                memory = chunk.memory
+                if memory is None:
+                    assert self._disk is not None
+                    memory = self._take(chunk.nbytes)
+                    try:
+                        self._disk.read(chunk.name, memory[: chunk.nbytes])
+                        write(at, memory[: chunk.nbytes].data)
+                    finally:
+                        self._rest(memory)
+                else:
+                    write(at, memory[: chunk.nbytes].data)
+            at += chunk.nbytes
+            yield
+
+    def drop(self, kept: Kept) -> None:
+        """Nobody will ask for this any more. Does not wait for a chunk that is being moved: then it goes after that one."""
+        self._dropped.append(kept)
+        if self._lock.acquire(blocking=False):
+            try:
+                self._forget()
+            finally:
+                self._lock.release()
+
+    # -- with the lock held ----------------------------------------------------------------------------------------------------------
+
+    def _forget(self) -> None:
+        while self._dropped:
+            kept = self._dropped.popleft()
+            for chunk in kept.chunks:
+                if chunk.memory is not None:
+                    del self._in_memory[chunk.number]
+                    self.host_used_bytes -= chunk.nbytes
+                    self._rest(chunk.memory)
+                    chunk.memory = None
+                else:
+                    assert self._disk is not None
+                    self._disk.drop(chunk.name)
+            kept.chunks.clear()
+
+    def _put(self, kept: Kept, data: memoryview) -> None:
+        nbytes = data.nbytes
+        with self._lock:
+            self._forget()
+            while self.host_used_bytes + nbytes > self._host_bytes and self._in_memory:
+                self._to_disk(next(iter(self._in_memory.values())))
+            memory = self._take(nbytes)
+            np.copyto(memory[:nbytes], np.frombuffer(data, np.uint8))
+            self._arrived += 1
+            chunk = _Chunk(nbytes, self._arrived, memory)
+            if self.host_used_bytes + nbytes > self._host_bytes:  # the host's memory has no room for a single one
+                self._named(chunk)
+            else:
+                self._in_memory[chunk.number] = chunk
+                self.host_used_bytes += nbytes
+            kept.chunks.append(chunk)
+
+    def _to_disk(self, chunk: _Chunk) -> None:
+        self._named(chunk)
+        del self._in_memory[chunk.number]
+        self.host_used_bytes -= chunk.nbytes
+
+    def _named(self, chunk: _Chunk) -> None:
+        """Write a chunk's bytes to disk. Raises SwapFull, and it stays in memory."""
+        memory = chunk.memory
+        assert memory is not None
+        if self._disk is None:
+            raise SwapFull(f"{self._host_bytes >> 20} MiB of the host's memory for swapping are in use, and there is no disk for it")
+        chunk.name = self._disk.put(memory[: chunk.nbytes])
+        chunk.memory = None
+        self._rest(memory)
+
+    def _take(self, nbytes: int) -> Bytes:
+        if nbytes > CHUNK_BYTES // 2:
+            return self._idle.pop() if self._idle else np.empty(CHUNK_BYTES, np.uint8)
+        return np.empty(nbytes, np.uint8)
+
+    def _rest(self, memory: Bytes) -> None:
+        if memory.nbytes == CHUNK_BYTES and len(self._idle) < _IDLE_MAX:
+            self._idle.append(memory)
