@@ -3,20 +3,72 @@
 The name says until when and for which domain; the token is a keyed hash of it under the cache's own key, which only this node's processes
 can read.
 
-May live here: making and checking doors. May not: the bus, files of the cache.
+May live here: the key, making and checking doors, the answer to a tenant that asks for one. May not: the bus, chunks and models.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import secrets
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from blake3 import blake3
 
-__all__ = ["make_door", "opens"]
+from bus_schemas import faults, subjects
+from bus_schemas.batch import Fault
+from bus_schemas.model_cache import ModelCacheOpened, OpenModelCache
+from services.server.trust import Trust
+
+__all__ = ["answer_open", "cache_key", "make_door", "opens"]
 
 DOOR_S: Final = 3600
+_KEY_BYTES: Final = 32
 _PREFIX: Final = "model-cache"
+
+
+def cache_key(folder: Path) -> bytes:
+    """The secret of the cache in ``folder``, made by whoever comes first. Raises OSError."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = folder / "key"
+    with contextlib.suppress(FileExistsError, FileNotFoundError):
+        beside = folder / f".{secrets.token_hex(8)}"
+        descriptor = os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        with open(descriptor, "wb") as file:
+            file.write(secrets.token_bytes(_KEY_BYTES))
+        try:
+            os.link(beside, path)
+        finally:
+            beside.unlink()
+    key = path.read_bytes()
+    if len(key) != _KEY_BYTES:
+        raise OSError(f"{path} is damaged; remove {folder}, and add its models again")
+    return key
+
+
+def answer_open(
+    request: OpenModelCache, folder: str, trust: Trust, data_ports: Sequence[tuple[str, ...] | None], now_s: int
+) -> ModelCacheOpened:
+    """The door for whoever asks. ``folder``: the cache's, empty: the node keeps none. ``data_ports``: of every device, None while it is
+    being restarted."""
+    if not folder:
+        return _refused(faults.MALFORMED, "this node keeps no models: WOOLY_MODEL_CACHE_MB is 0")
+    if not 0 <= request.gpu < len(data_ports):
+        return _refused(faults.NO_SUCH_DEVICE, f"the node has devices 0 to {len(data_ports) - 1}, not {request.gpu}")
+    try:
+        subjects.token(request.tenant)
+        key = cache_key(Path(folder))
+    except ValueError as error:
+        return _refused(faults.MALFORMED, f"tenant: {error}")
+    except OSError as error:
+        return _refused(faults.NODE_FAULT, f"the node's model cache cannot be used: {error}")
+    port = data_ports[request.gpu]
+    if port is None:
+        return _refused(faults.NODE_FAULT, f"device {request.gpu} is being restarted; try again")
+    name, token = make_door(key, trust.domain(request.tenant), now_s)
+    return ModelCacheOpened(name, token, port)
 
 
 def make_door(key: bytes, domain: str, now_s: int) -> tuple[str, str]:
@@ -31,6 +83,10 @@ def opens(key: bytes, name: str, token: str, now_s: int) -> str | None:
     if len(parts) != 4 or parts[0] != _PREFIX or not secrets.compare_digest(_token(key, name).encode(), token.encode(errors="replace")):
         return None
     return parts[3] if now_s < int(parts[1]) else None
+
+
+def _refused(name: str, message: str) -> ModelCacheOpened:
+    return ModelCacheOpened(fault=Fault(name, message, fatal=False))
 
 
 def _token(key: bytes, name: str) -> str:

@@ -21,6 +21,7 @@ from bus_schemas import faults, subjects
 from bus_schemas.batch import LIMITS, Done, Fault, encode_done
 from bus_schemas.events import DeviceFact, NodeLost, NodeRegistered
 from bus_schemas.journal import DISPATCH, VRAM
+from bus_schemas.model_cache import MODELS_VERB, OpenModelCache
 from bus_schemas.session import CloseSession, NodeInfo, NodeStats, OpenSession, Ping, Pong, SessionClosed, SessionOpened, SessionStats
 from services.kit.bus import Bus
 from services.kit.errors import StartError
@@ -35,6 +36,7 @@ from services.server.dispatch_log import DispatchLog
 from services.server.facts import FactLog
 from services.server.intake import Bad, read_batch
 from services.server.journal_stream import JournalStream
+from services.server.model_cache_door import answer_open
 from services.server.overcommit import Overcommit
 from services.server.refusals import OpenRefused
 from services.server.sessions import Session, SessionRecord
@@ -81,7 +83,8 @@ class Node:
             gpu,
             settings.executor(gpu, run_dir),
             Accounting(self._node, gpu, facts, self._position),
-            lambda: DispatchLog(folder, gpu, facts.epoch, lane, settings.dispatch),
+            settings.dispatch,
+            lambda: DispatchLog(folder, gpu, facts.epoch, lane),
             self._journal.lane(gpu, VRAM),
             self._counters,
             self._send_done,
@@ -101,7 +104,9 @@ class Node:
         await self._overcommit.start(self._bus)
         await self._follow_batches()
         await self._bus.serve(subjects.DISCOVER, self._discovered)
-        for verb, handler in (("open", self._open), ("close", self._close), ("ping", self._ping), ("stats", self._stats)):
+        for verb, handler in (
+            ("open", self._open), ("close", self._close), ("ping", self._ping), ("stats", self._stats), (MODELS_VERB, self._models),
+        ):  # fmt: skip
             await self._bus.serve(subjects.node_request(self._node, verb), handler)
         await self._bus.nc.flush()  # who hears that the node is there must find it
         self._ticker = asyncio.create_task(self._tick_forever(), name="tick")
@@ -271,6 +276,14 @@ class Node:
                 )  # fmt: skip
         c = self._counters
         return _encode(NodeStats(self._node, self._facts.epoch, tuple(sessions), c.received, c.executed, c.dropped, c.refused, c.restarts))
+
+    async def _models(self, subject: str, data: bytes) -> bytes | None:
+        request = _decode(data, OpenModelCache)
+        if request is None:
+            return None
+        ports = [device.attached.data_port if device.attached is not None else None for device in self._devices]
+        folder = self._settings.executor(0, Path()).model_cache_dir
+        return _encode(answer_open(request, folder, self._settings.trust, ports, int(time.time())))
 
     # -- once a second -------------------------------------------------------------------------------------------------------------
 

@@ -28,8 +28,9 @@ from blake3 import blake3
 from bus_schemas.batch import LIMITS
 from bus_schemas.model_cache import ModelManifest, check_model_name
 from services.kit.log import get_logger
+from services.server.model_cache_door import cache_key
 
-__all__ = ["CacheError", "ModelCache", "cache_key"]
+__all__ = ["CacheError", "ModelCache"]
 
 _DIGEST_BYTES: Final = 32
 _ORPHAN_S: Final = 3600.0
@@ -49,25 +50,6 @@ _stored: Final = msgspec.msgpack.Decoder(_Stored)
 
 class CacheError(Exception):
     """The request cannot be met; the message says why and what to do."""
-
-
-def cache_key(folder: Path) -> bytes:
-    """The secret of the cache in ``folder``, made by whoever comes first. Raises OSError."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = folder / "key"
-    with contextlib.suppress(FileExistsError, FileNotFoundError):
-        beside = folder / f".{secrets.token_hex(8)}"
-        descriptor = os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-        with open(descriptor, "wb") as file:
-            file.write(secrets.token_bytes(_DIGEST_BYTES))
-        try:
-            os.link(beside, path)
-        finally:
-            beside.unlink()
-    key = path.read_bytes()
-    if len(key) != _DIGEST_BYTES:
-        raise OSError(f"{path} is damaged; remove {folder}, and add its models again")
-    return key
 
 
 class ModelCache:
