@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["SchedulerError", "StimulusError", "JournalError", "ReplayMismatch"]
+__all__ = ["SchedulerError", "StimulusError", "JournalError", "ReplayMismatch", "ModelError"]
 
 
 class SchedulerError(Exception):
@@ -19,3 +19,7 @@ class JournalError(SchedulerError):
 
 class ReplayMismatch(SchedulerError):
     """Our fault: replaying a journal gave other decisions than it records. The message names the first record that differs."""
+
+
+class ModelError(SchedulerError):
+    """The asker's fault: a virtual run of what cannot happen (a batch of nobody, a negative cost, more than a session may have waiting)."""

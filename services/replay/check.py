@@ -42,7 +42,8 @@ def check(segment: Segment, from_ns: int = 0, to_ns: int | None = None) -> Verdi
     """Run a segment again, up to the first part that begins at ``to_ns`` (Unix time) or later. None: it has nothing of that time."""
     run = _Run(segment)
     run.go(to_ns)
-    if run.records and (run.end_ns < from_ns or (to_ns is not None and run.begin_ns >= to_ns)):
+    outside = run.end_ns < from_ns or (to_ns is not None and run.begin_ns >= to_ns) if run.records else run.later
+    if outside and not run.difference:
         return None
     return Verdict(
         node=segment.node,
@@ -68,6 +69,8 @@ class _Run:
         self.records = self.decisions = 0
         self.begin_ns = self.end_ns = 0
         self.digest = self.difference = ""
+        self.later = False
+        """It begins after the time that was asked for."""
 
     def go(self, to_ns: int | None) -> None:
         segment = self._segment
@@ -84,6 +87,7 @@ class _Run:
                     )
                     return
                 if to_ns is not None and records and records[0].stimulus.at_ns + segment.unix_offset_ns >= to_ns:
+                    self.later = not self.records
                     return
                 if not self._part(core, records):
                     return

@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from bus_schemas.journal import DISPATCH
-from scheduler.dispatch import Dispatch, Journal, decode_journal
+from bus_schemas.journal import DISPATCH, VRAM
+from scheduler import dispatch, vram
+from scheduler.vram import journal as vram_journal
 
-__all__ = ["LANES", "Again", "Replayed"]
+__all__ = ["LANES", "Again", "DispatchAgain", "Replayed", "VramAgain"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,25 +42,45 @@ class Again(Protocol):
         ...
 
 
-class _Dispatch:
+class DispatchAgain:
     """The dispatcher."""
 
     def __init__(self, snapshot: bytes) -> None:
-        self.core = Dispatch.restore(snapshot) if snapshot else Dispatch()
-        self._journal = Journal()
+        self.core = dispatch.Dispatch(dispatch.restore(snapshot))
+        self._journal = dispatch.Journal()
 
     @property
     def digest(self) -> bytes:
         return self._journal.digest
 
-    def decode(self, frames: bytes) -> tuple[Sequence[Any], int]:
-        return decode_journal(frames)
+    def decode(self, frames: bytes) -> tuple[Sequence[dispatch.Record], int]:
+        return dispatch.decode_journal(frames)
 
-    def take(self, record: Any) -> Replayed:
+    def take(self, record: dispatch.Record) -> Replayed:
         again = tuple(self.core.on(record.stimulus))
         self._journal.add(record.stimulus, again)
         return Replayed(record.stimulus.at_ns, record.stimulus, record.decisions, again)
 
 
-LANES: Final[dict[str, Callable[[bytes], Again]]] = {DISPATCH: _Dispatch}
+class VramAgain:
+    """The memory core."""
+
+    def __init__(self, snapshot: bytes) -> None:
+        self.core = vram.Vram(vram_journal.decode_state(snapshot))
+        self._journal = vram_journal.Journal()
+
+    @property
+    def digest(self) -> bytes:
+        return self._journal.digest
+
+    def decode(self, frames: bytes) -> tuple[Sequence[vram_journal.Record], int]:
+        return vram_journal.decode_journal(frames)
+
+    def take(self, record: vram_journal.Record) -> Replayed:
+        again = tuple(self.core.on(record.stimulus))
+        self._journal.add(record.stimulus, again)
+        return Replayed(record.stimulus.at_ns, record.stimulus, record.decisions, again)
+
+
+LANES: Final[dict[str, Callable[[bytes], Again]]] = {DISPATCH: DispatchAgain, VRAM: VramAgain}
 """lane: a new core, from a snapshot (empty: from nothing)."""

@@ -10,15 +10,16 @@ from collections.abc import AsyncIterator
 import msgspec
 
 from bus_schemas import subjects
-from bus_schemas.events import NodeRegistered, decode_events
+from bus_schemas.events import NodeRegistered, SessionOpenedFact, decode_events
 from bus_schemas.journal import decode_part
 from services.kit.bus import Bus
 from services.replay.errors import NothingFound, ReplayError
 from services.replay.history import history
 from services.replay.question import Question
 from services.replay.segments import Segment, Segments, segment_of_file
+from services.replay.why import Named
 
-__all__ = ["node_names", "segments_of_bus", "segments_of_files"]
+__all__ = ["node_names", "segments_of_bus", "segments_of_files", "session_names"]
 
 
 async def segments_of_bus(bus: Bus, question: Question) -> AsyncIterator[Segment]:
@@ -53,6 +54,16 @@ async def node_names(bus: Bus) -> dict[str, str]:
     names: dict[str, str] = {}
     async for data in history(bus, subjects.EVENTS_STREAM, "wooly.evt.node.>"):
         names |= {event.node: event.name for event in decode_events(data) if isinstance(event, NodeRegistered)}
+    return names
+
+
+async def session_names(bus: Bus) -> dict[str, Named]:
+    """Every session that was ever opened, by id."""
+    names: dict[str, Named] = {}
+    async for data in history(bus, subjects.EVENTS_STREAM, "wooly.evt.session.>"):
+        for event in decode_events(data):
+            if isinstance(event, SessionOpenedFact):
+                names[event.session] = Named(event.session, event.task, event.title, event.tenant, event.node)
     return names
 
 

@@ -31,6 +31,7 @@ COMMANDS: Final = {
     "nodes": ("wooly.cli.reports", "nodes", "List nodes and their GPUs."),
     "tasks": ("wooly.cli.reports", "tasks", "List tasks and where they were placed."),
     "replay": ("wooly.cli.replay", "replay", "Run the journals of nodes again: as they were, or under another policy."),
+    "why": ("wooly.cli.why", "why", "Tell why a task waited: who ran instead, and under which rule."),
     "credits": ("wooly.cli.billing", "credits_", "Show the credits used."),
     "wis": ("wooly.cli.wis_tools", "wis", "Assemble, disassemble and verify WIS programs."),
     "doctor": ("wooly.cli.doctor", "doctor", "Say what is wrong on this machine, and the fix."),

@@ -1,0 +1,15 @@
+"""A device in virtual time: the real dispatcher over arrivals and costs, so that another policy can be tried on what was recorded.
+
+    tenants, arrivals, costs = recorded(records).inputs()
+    outcome = simulate(tenants, arrivals, DispatchConfig(), costs)
+    outcome.sessions["a"].latency_ns(99)
+
+May live here: the executor's behaviour as far as the dispatcher sees it (``device``), clients that wait for answers (``inputs``,
+``clients``), what came of it (``outcome``), and the story of waits (``waits``). May not: rules (scheduler.dispatch decides here, too).
+"""
+
+from scheduler.model.inputs import Arrival, DeviceCosts, Tenant
+from scheduler.model.outcome import Outcome, SessionOutcome, percentile
+from scheduler.model.simulate import simulate
+
+__all__ = ["Arrival", "DeviceCosts", "Outcome", "SessionOutcome", "Tenant", "percentile", "simulate"]

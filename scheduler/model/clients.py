@@ -1,0 +1,114 @@
+"""Why a batch came when it came, guessed from a journal: after an answer, by the clock, or as fast as its client makes them.
+
+A batch that finds the session idle came *think time* after the last answer. Whether a session goes on because it got the answer (closed
+loop) or because it was time (the clock) shows in its think times: if they do not depend on how long the answers took, it is the
+answer; if a longer answer is followed by a shorter pause, it is the clock. This is the slope of pauses over answers, 0 or -1, fitted by
+least squares. Where the answers hardly vary, the slope says nothing, and a long pause is taken for the clock.
+
+A batch that finds others of its session under way came a gap after the one before it, or, when as many are under way as ever are, after
+the oldest of them had finished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+__all__ = ["Seen", "Why", "explain_arrivals"]
+
+_SAMPLES_MIN: Final = 8
+_SLOPE_ERROR_MAX_PERCENT: Final = 30
+_LONG_ANSWERS: Final = 4
+_LONG_NS: Final = 5_000_000
+"""A pause longer than that, and than ``_LONG_ANSWERS`` usual answers, is long."""
+_SHORT_NS: Final = 2_000_000
+"""A pause shorter than that is a client at work, not one that waits for its time."""
+
+
+class Seen(NamedTuple):
+    """A recorded batch: when it arrived and when it was finished."""
+
+    arrived_ns: int
+    finished_ns: int
+
+
+class Why(NamedTuple):
+    """The terms of an Arrival."""
+
+    at_ns: int = 0
+    after_seq: int = -1
+    think_ns: int = 0
+    gap_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """``under_way``: by batch, how many of its session were when it arrived; ``bound``: one more than ever. ``clock``: the session as a
+    whole goes by it (None: it cannot be said). ``long_ns``: what a long pause is."""
+
+    under_way: list[int]
+    bound: int
+    clock: bool | None
+    long_ns: int
+
+
+def explain_arrivals(batches: Sequence[Seen]) -> list[Why]:
+    """For each batch of one session (in order of seq, finished in that order) what its arrival depended on."""
+    if not batches:
+        return []
+    facts = _facts(batches)
+    return [_why(batches, k, facts) for k in range(len(batches))]
+
+
+def _facts(batches: Sequence[Seen]) -> _Facts:
+    under_way, done = [], 0
+    for k, batch in enumerate(batches):
+        while done < k and batches[done].finished_ns <= batch.arrived_ns:
+            done += 1
+        under_way.append(k - done)
+    turns = []  # (how long the last answer took, the pause after it)
+    for (asked_ns, answered_ns), (arrived_ns, _), others in zip(batches, batches[1:], under_way[1:], strict=False):
+        if not others:
+            turns.append((answered_ns - asked_ns, arrived_ns - answered_ns))
+    answers = sorted(answer for answer, _ in turns)
+    usual_ns = answers[len(answers) // 2] if answers else 0
+    return _Facts(under_way, max(under_way) + 1, _by_the_clock(turns), max(_LONG_NS, _LONG_ANSWERS * usual_ns))
+
+
+def _by_the_clock(turns: Sequence[tuple[int, int]]) -> bool | None:
+    """Is the slope of pauses over answers nearer to -1 than to 0? None where its standard error is too large to say."""
+    n = len(turns)
+    if n < _SAMPLES_MIN:
+        return None
+    xs, ys = [x // 1000 for x, _ in turns], [y // 1000 for _, y in turns]  # in us: sums of squares stay small
+    x_sum, y_sum = sum(xs), sum(ys)
+    sxx = n * sum(x * x for x in xs) - x_sum * x_sum  # n**2 times the variance
+    sxy = n * sum(x * y for x, y in zip(xs, ys, strict=True)) - x_sum * y_sum
+    syy = n * sum(y * y for y in ys) - y_sum * y_sum
+    if not sxx:
+        return None
+    # (standard error of the slope)**2 = (syy - sxy**2 / sxx) / ((n - 2) * sxx), compared with the bound in squares
+    error = (syy * sxx - sxy * sxy) * 10_000
+    if error > _SLOPE_ERROR_MAX_PERCENT**2 * (n - 2) * sxx * sxx:
+        return None
+    return -2 * sxy > sxx
+
+
+def _why(batches: Sequence[Seen], k: int, facts: _Facts) -> Why:
+    arrived_ns = batches[k].arrived_ns
+    if k == 0:
+        return Why(at_ns=arrived_ns)
+    if facts.under_way[k]:
+        if facts.clock:
+            return Why(at_ns=arrived_ns)
+        oldest = k - facts.bound
+        gap_ns = arrived_ns - batches[k - 1].arrived_ns
+        if oldest >= 0 and batches[oldest].finished_ns > batches[k - 1].arrived_ns and facts.under_way[k] == facts.bound - 1:
+            return Why(after_seq=oldest, think_ns=arrived_ns - batches[oldest].finished_ns)
+        return Why(after_seq=max(-1, oldest), gap_ns=gap_ns)
+    pause_ns = arrived_ns - batches[k - 1].finished_ns
+    by_the_clock = facts.clock if facts.clock is not None else pause_ns > facts.long_ns
+    if by_the_clock and pause_ns > _SHORT_NS:
+        return Why(at_ns=arrived_ns, after_seq=k - 1 if facts.bound == 1 else -1)
+    return Why(after_seq=k - 1, think_ns=pause_ns)

@@ -1,0 +1,251 @@
+"""A recorded run, read for another: who was there, when batches came and why, what each cost, what the device takes beside that.
+
+Costs come from the journal alone. The executor works on one launch after another, so a launch that was handed over at h, after whose
+predecessor the dispatcher heard at p, and of whose end it heard at f, took f - max(p, h + way) beside its ``wall_ns`` for itself; *way* is
+what it takes to go to the executor and back, hidden behind another launch. It is estimated as the difference between launches that
+found the device idle and launches that queued.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from scheduler.dispatch import (
+    BatchArrived,
+    Decision,
+    DispatchState,
+    Drop,
+    Launch,
+    LaunchFinished,
+    LaunchReturned,
+    LaunchStopped,
+    Preempt,
+    Refuse,
+    SessionClosed,
+    SessionOpened,
+    Stimulus,
+)
+from scheduler.model.clients import Seen, explain_arrivals
+from scheduler.model.inputs import STAYS, Arrival, DeviceCosts, Tenant
+from scheduler.model.outcome import BatchOutcome, Outcome, SessionOutcome
+
+__all__ = ["Recording"]
+
+_UNCUT_NS: Final = 1_000_000
+"""A launch that ran so much longer than its limit could not be stopped."""
+_STOP_NS: Final = 100_000
+_SLICE_NS: Final = 50_000
+"""Where nothing of the kind is on record."""
+
+
+@dataclass(slots=True)
+class _Piece:
+    """A launch that ran: handed over, heard of the one before, heard of its own end."""
+
+    handed_ns: int
+    before_ns: int
+    heard_ns: int
+    wall_ns: int
+    limit_ns: int
+    finished: bool
+    preempted_ns: int = -1
+
+    def beside_ns(self, way_ns: int) -> int:
+        """What it took beside its run."""
+        return self.heard_ns - max(self.before_ns, self.handed_ns + way_ns) - self.wall_ns
+
+
+@dataclass(slots=True)
+class _Batch:
+    outcome: BatchOutcome
+    nbytes: int
+    pieces: list[_Piece] = field(default_factory=list)
+    result: int = 0
+    awaited: bool = False
+
+
+@dataclass(slots=True)
+class _Session:
+    opened: SessionOpened
+    batches: dict[int, _Batch] = field(default_factory=dict)
+    done: list[_Batch] = field(default_factory=list)
+    closed_ns: int = -1
+
+
+@dataclass(slots=True)
+class Recording:
+    """Feed it the records of one life of a core in order. ``awaited``: batches that waited for memory (their waits are in the record, and
+    not in what is made of it)."""
+
+    _sessions: dict[str, _Session] = field(default_factory=dict)
+    _flight: dict[tuple[str, int], Launch] = field(default_factory=dict)
+    _handed_ns: dict[tuple[str, int], int] = field(default_factory=dict)
+    _stopped_ns: dict[tuple[str, int], int] = field(default_factory=dict)
+    _heard_ns: int = 0
+    _begin_ns: int = -1
+    _end_ns: int = 0
+    awaited: int = 0
+
+    def resume(self, state: DispatchState) -> None:
+        """Begin with a core that has sessions already (a segment that begins with a snapshot)."""
+        for session in state.sessions.values():
+            if session.session not in self._sessions and not session.faulted:
+                self._sessions[session.session] = _Session(
+                    SessionOpened(
+                        state.now_ns,
+                        session.session,
+                        session.epoch,
+                        session.priority,
+                        session.next_seq,
+                        b"",
+                        session.weight,
+                        session.sla_ns,
+                        session.pace_permille,
+                    )
+                )
+
+    def take(self, stimulus: Stimulus, decisions: Sequence[Decision]) -> None:
+        """One record."""
+        self._end_ns = stimulus.at_ns
+        if self._begin_ns < 0:
+            self._begin_ns = stimulus.at_ns
+        refused = {(d.session, d.seq) for d in decisions if isinstance(d, Drop | Refuse)}
+        match stimulus:
+            case SessionOpened() if (stimulus.session, -1) not in refused:
+                self._sessions[stimulus.session] = _Session(stimulus)
+            case SessionClosed() if stimulus.session in self._sessions:
+                self._sessions[stimulus.session].closed_ns = stimulus.at_ns
+            case BatchArrived() if stimulus.session in self._sessions and (stimulus.session, stimulus.seq) not in refused:
+                batches = self._sessions[stimulus.session].batches
+                batches[stimulus.seq] = _Batch(BatchOutcome(stimulus.seq, stimulus.at_ns), stimulus.nbytes)
+            case LaunchFinished() | LaunchStopped() | LaunchReturned():
+                self._heard(stimulus)
+        for decision in decisions:
+            if isinstance(decision, Launch):
+                self._handed(decision, stimulus.at_ns)
+            elif isinstance(decision, Preempt):
+                self._stopped_ns[(decision.session, decision.seq)] = stimulus.at_ns
+
+    def _handed(self, launch: Launch, at_ns: int) -> None:
+        key = (launch.session, launch.seq)
+        self._flight[key], self._handed_ns[key] = launch, at_ns
+        session = self._sessions.get(launch.session)
+        batch = None if session is None else session.batches.get(launch.seq)
+        if batch is not None and batch.outcome.launched_ns < 0:
+            batch.outcome.launched_ns = at_ns
+
+    def _heard(self, report: LaunchFinished | LaunchStopped | LaunchReturned) -> None:
+        key = (report.session, report.seq)
+        launch, handed_ns, stopped_ns = self._flight.pop(key, None), self._handed_ns.pop(key, 0), self._stopped_ns.pop(key, -1)
+        before_ns, self._heard_ns = self._heard_ns, report.at_ns
+        session = self._sessions.get(report.session)
+        batch = None if session is None else session.batches.get(report.seq)
+        if session is None or batch is None or launch is None:
+            return
+        if isinstance(report, LaunchReturned):
+            self.awaited += report.memory and not batch.awaited
+            batch.awaited |= report.memory
+            return
+        finished = isinstance(report, LaunchFinished)
+        if report.wall_ns or finished:
+            batch.pieces.append(_Piece(handed_ns, before_ns, report.at_ns, report.wall_ns, launch.limit_ns, finished, stopped_ns))
+            batch.outcome.slices += 1
+        batch.outcome.core_ns += report.core_ns
+        batch.outcome.wall_ns += report.wall_ns
+        batch.outcome.preempted += stopped_ns >= 0
+        if isinstance(report, LaunchFinished):
+            batch.outcome.finished_ns = report.at_ns
+            batch.result = report.outcome
+            session.done.append(session.batches.pop(report.seq))
+
+    # -- what it comes to ----------------------------------------------------------------------------------------------------------
+
+    def outcome(self, busy_ns: int, fed_ns: int) -> Outcome:
+        """The recorded run itself; the totals are the core's."""
+        out = Outcome(begin_ns=max(0, self._begin_ns), end_ns=self._end_ns, busy_ns=busy_ns, fed_ns=fed_ns)
+        for name, session in self._sessions.items():
+            out.sessions[name] = SessionOutcome(name, session.opened.priority, [batch.outcome for batch in session.done])
+            out.unfinished += len(session.batches)
+        return out
+
+    def inputs(self) -> tuple[list[Tenant], list[Arrival], DeviceCosts]:
+        """The same work for a virtual run: batches that finished, by session renumbered from 0."""
+        costs = self.costs()
+        way_ns = costs.launch_ns + costs.report_ns
+        tenants, arrivals = [], []
+        for name, session in self._sessions.items():
+            opened = session.opened
+            last_ns = session.done[-1].outcome.finished_ns if session.done else opened.at_ns
+            closes = STAYS if session.closed_ns < 0 else max(0, session.closed_ns - last_ns)
+            tenants.append(Tenant(name, opened.priority, opened.weight, opened.sla_ns, opened.pace_permille, opened.at_ns, closes))
+            whys = explain_arrivals([Seen(batch.outcome.arrived_ns, batch.outcome.finished_ns) for batch in session.done])
+            for seq, (batch, why) in enumerate(zip(session.done, whys, strict=True)):
+                beside_ns = sum(piece.beside_ns(way_ns) for piece in batch.pieces) - (len(batch.pieces) - 1) * costs.slice_ns
+                arrivals.append(
+                    Arrival(
+                        name,
+                        seq,
+                        batch.outcome.wall_ns,
+                        batch.outcome.core_ns,
+                        why.at_ns,
+                        why.after_seq,
+                        why.think_ns,
+                        why.gap_ns,
+                        overhead_ns=max(0, beside_ns),
+                        nbytes=batch.nbytes,
+                        grain_ns=_grain(batch, costs),
+                        outcome=batch.result,
+                    )
+                )
+        return tenants, arrivals, costs
+
+    def costs(self) -> DeviceCosts:
+        """What the device takes beside running, measured on this record."""
+        way_ns = self._way()
+        later, stops, overs = [], [], []
+        for piece, index in self._pieces():
+            if index:
+                later.append(max(0, piece.beside_ns(way_ns)))
+            if piece.finished:
+                continue
+            if piece.preempted_ns >= 0:
+                stops.append(max(0, piece.heard_ns - piece.preempted_ns - way_ns // 2))
+            elif piece.limit_ns:
+                overs.append(piece.wall_ns - piece.limit_ns)
+        half_ns = way_ns // 2
+        return DeviceCosts(way_ns - half_ns, half_ns, _median(later, _SLICE_NS), _median(stops, _STOP_NS), _median(overs, 0))
+
+    def _pieces(self) -> list[tuple[_Piece, int]]:
+        """Every launch that ran, with its number within its batch."""
+        return [(piece, index) for session in self._sessions.values() for batch in session.done for index, piece in enumerate(batch.pieces)]
+
+    def _way(self) -> int:
+        """To the executor and back: per session the median of launches into an idle device less that of launches that had queued; of these
+        the one with the most behind it. Without a session that has both: half of the least that an idle launch took beside its run."""
+        best, weight, least_ns = 0, 0, -1
+        for session in self._sessions.values():
+            idle, queued = [], []
+            for piece in (batch.pieces[0] for batch in session.done if batch.pieces):
+                beside_ns = piece.beside_ns(0)
+                if piece.handed_ns >= piece.before_ns:
+                    idle.append(beside_ns)
+                    least_ns = beside_ns if least_ns < 0 else min(least_ns, beside_ns)
+                elif piece.before_ns - piece.handed_ns > beside_ns:
+                    queued.append(beside_ns)
+            if min(len(idle), len(queued)) > weight:
+                best, weight = max(0, _median(idle, 0) - _median(queued, 0)), min(len(idle), len(queued))
+        return best if weight else max(0, least_ns) // 2
+
+
+def _grain(batch: _Batch, costs: DeviceCosts) -> int:
+    """0, or the batch's whole run when it went on far beyond its limit: it cannot be stopped."""
+    for piece in batch.pieces:
+        if piece.limit_ns and piece.wall_ns > piece.limit_ns + max(0, costs.over_ns) + _UNCUT_NS:
+            return batch.outcome.wall_ns
+    return 0
+
+
+def _median(values: list[int], otherwise: int) -> int:
+    return sorted(values)[len(values) // 2] if values else otherwise

@@ -1,0 +1,225 @@
+"""The loop: the next thing that happens goes to the dispatcher, what it decides goes to the device, what ends there wakes clients.
+
+Virtual time goes from event to event. Events of one time come in the order they were made, so one input gives one outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Final
+
+from scheduler.dispatch import (
+    BatchArrived,
+    Dispatch,
+    DispatchConfig,
+    DispatchState,
+    Launch,
+    LaunchFinished,
+    LaunchStopped,
+    Preempt,
+    Record,
+    Refuse,
+    SessionClosed,
+    SessionOpened,
+    Stimulus,
+    Tick,
+)
+from scheduler.errors import ModelError
+from scheduler.model.device import VirtualDevice
+from scheduler.model.inputs import STAYS, Arrival, DeviceCosts, Tenant
+from scheduler.model.outcome import BatchOutcome, Outcome, SessionOutcome
+
+__all__ = ["simulate"]
+
+_EPOCH: Final = 1
+_STIMULUS, _ARRIVE, _END, _WAKE = range(4)
+
+
+def simulate(
+    tenants: Iterable[Tenant], arrivals: Iterable[Arrival], config: DispatchConfig, costs: DeviceCosts, *, keep_records: bool = True
+) -> Outcome:
+    """Run these batches on a virtual device under this configuration. Raises ModelError for arrivals of nobody, out of order, or that
+    the dispatcher refuses (a client that sends more than may be parked)."""
+    run = _Run(config, costs, keep_records)
+    for tenant in tenants:
+        run.add(tenant)
+    for arrival in arrivals:
+        run.expect(arrival)
+    return run.go()
+
+
+@dataclass(slots=True)
+class _Client:
+    """``works``: all its batches; ``next``: the first that has not been scheduled to arrive; ``outcomes``: of those that arrived."""
+
+    tenant: Tenant
+    works: list[Arrival] = field(default_factory=list)
+    next: int = 0
+    arrived: int = 0
+    finished: int = 0
+    outcomes: list[BatchOutcome] = field(default_factory=list)
+
+
+class _Run:
+    """One virtual run."""
+
+    def __init__(self, config: DispatchConfig, costs: DeviceCosts, keep_records: bool) -> None:
+        self._dispatch = Dispatch(DispatchState(config=config))
+        self._device = VirtualDevice(costs)
+        self._clients: dict[str, _Client] = {}
+        self._events: list[tuple[int, int, int, Stimulus | Arrival | None]] = []
+        self._made = 0
+        self._keep = keep_records
+        self._out = Outcome()
+        self._wake_ns: int | None = None
+
+    def add(self, tenant: Tenant) -> None:
+        self._clients[tenant.session] = _Client(tenant)
+
+    def expect(self, arrival: Arrival) -> None:
+        client = self._clients.get(arrival.session)
+        if client is None or arrival.seq != len(client.works) or arrival.after_seq >= arrival.seq:
+            raise ModelError(f"{arrival!r}: nobody's, not the next of its session, or after a batch that does not come before it")
+        if arrival.wall_ns < 0 or arrival.core_ns < 0:
+            raise ModelError(f"{arrival!r}: a cost is not negative")
+        client.works.append(arrival)
+
+    def go(self) -> Outcome:
+        for client in self._clients.values():
+            tenant = client.tenant
+            opened = SessionOpened(
+                tenant.open_ns, tenant.session, _EPOCH, tenant.priority, 0, b"", tenant.weight, tenant.sla_ns, tenant.pace_permille
+            )
+            self._push(tenant.open_ns, _STIMULUS, opened)
+        begin_ns = min((client.tenant.open_ns for client in self._clients.values()), default=0)
+        self._dispatch.state.now_ns = self._dispatch.state.occupancy.at_ns = begin_ns
+        now_ns = begin_ns
+        while self._events:
+            at_ns, _, kind, what = heappop(self._events)
+            if kind == _END:
+                self._ended(at_ns)
+                continue
+            if kind == _WAKE:
+                if at_ns != self._wake_ns:
+                    continue
+                self._wake_ns = None
+            now_ns = at_ns
+            self._happen(at_ns, kind, what)
+        return self._outcome(begin_ns, now_ns)
+
+    # -- events --------------------------------------------------------------------------------------------------------------------
+
+    def _push(self, at_ns: int, kind: int, what: Stimulus | Arrival | None = None) -> None:
+        self._made += 1
+        heappush(self._events, (at_ns, self._made, kind, what))
+
+    def _happen(self, at_ns: int, kind: int, what: Stimulus | Arrival | None) -> None:
+        """One stimulus, and what follows from it."""
+        stimulus: Stimulus
+        if isinstance(what, Arrival):
+            stimulus = BatchArrived(at_ns, what.session, _EPOCH, what.seq, what.nbytes)
+            client = self._clients[what.session]
+            client.arrived += 1
+            client.outcomes.append(BatchOutcome(what.seq, at_ns))
+        elif what is None:
+            stimulus = Tick(at_ns, wake=True)
+        else:
+            stimulus = what
+        decisions = self._dispatch.on(stimulus)
+        if self._keep:
+            self._out.records.append(Record(stimulus, tuple(decisions)))
+        self._follow(stimulus)
+        for decision in decisions:
+            self._carry_out(at_ns, decision)
+        self._see_wakeup()
+
+    def _follow(self, stimulus: Stimulus) -> None:
+        """What clients make of it."""
+        match stimulus:
+            case SessionOpened() | BatchArrived():
+                client = self._clients[stimulus.session]
+            case LaunchFinished():
+                client = self._clients[stimulus.session]
+                batch = self._account(client, stimulus)
+                batch.finished_ns = stimulus.at_ns
+                client.finished += 1
+            case LaunchStopped():
+                client = self._clients[stimulus.session]
+                self._account(client, stimulus)
+                return
+            case _:
+                return
+        self._next_arrival(client, stimulus.at_ns)
+
+    def _account(self, client: _Client, ended: LaunchFinished | LaunchStopped) -> BatchOutcome:
+        batch = client.outcomes[ended.seq]
+        batch.core_ns += ended.core_ns
+        batch.wall_ns += ended.wall_ns
+        batch.slices += 1 if ended.wall_ns or isinstance(ended, LaunchFinished) else 0
+        return batch
+
+    def _next_arrival(self, client: _Client, now_ns: int) -> None:
+        """Schedule the client's next batch as soon as its time is known; after the last, the end of the session."""
+        if client.next == len(client.works):
+            if client.finished == len(client.works) and client.works and client.tenant.close_after_ns != STAYS:
+                at_ns = now_ns + client.tenant.close_after_ns
+                self._push(at_ns, _STIMULUS, SessionClosed(at_ns, client.tenant.session, len(client.works) - 1))
+            return
+        work = client.works[client.next]
+        if client.arrived < client.next or client.finished <= work.after_seq:
+            return
+        at_ns = max(now_ns, work.at_ns)
+        if client.outcomes:
+            at_ns = max(at_ns, client.outcomes[-1].arrived_ns + work.gap_ns)
+        if work.after_seq >= 0:
+            at_ns = max(at_ns, client.outcomes[work.after_seq].finished_ns + work.think_ns)
+        client.next += 1
+        self._push(at_ns, _ARRIVE, work)
+
+    def _carry_out(self, now_ns: int, decision: object) -> None:
+        match decision:
+            case Launch(session, seq):
+                client = self._clients[session]
+                batch = client.outcomes[seq]
+                if batch.launched_ns < 0:
+                    batch.launched_ns = now_ns
+                self._device.execute(now_ns, decision, client.works[seq], client.tenant.priority)
+                self._see_end()
+            case Preempt(session, seq):
+                self._clients[session].outcomes[seq].preempted += 1
+                self._device.preempt(now_ns, session, seq)
+                self._see_end()
+            case Refuse(session, seq, reason):
+                raise ModelError(f"the dispatcher refuses batch {seq} of session {session}: {reason}")
+            case _:
+                pass
+
+    def _see_end(self) -> None:
+        if self._device.end_ns is not None:
+            self._push(self._device.end_ns, _END)
+
+    def _ended(self, at_ns: int) -> None:
+        """The head of the device's queue may have ended; a time that was moved since is looked at again when it comes."""
+        while self._device.end_ns is not None and self._device.end_ns <= at_ns:
+            report = self._device.end()
+            self._push(report.at_ns, _STIMULUS, report)
+            self._see_end()
+
+    def _see_wakeup(self) -> None:
+        """A dispatcher that waits for a time is woken by a Tick then; one that was asked for before and is not any more is passed over."""
+        due_ns = self._dispatch.next_wakeup_ns()
+        if due_ns != self._wake_ns and due_ns is not None:
+            self._push(due_ns, _WAKE)
+        self._wake_ns = due_ns
+
+    def _outcome(self, begin_ns: int, end_ns: int) -> Outcome:
+        out, occupancy = self._out, self._dispatch.state.occupancy
+        out.begin_ns, out.end_ns = begin_ns, end_ns
+        out.busy_ns, out.fed_ns = occupancy.busy_ns, occupancy.fed_ns
+        for client in self._clients.values():
+            done = [batch for batch in client.outcomes if batch.finished_ns >= 0]
+            out.sessions[client.tenant.session] = SessionOutcome(client.tenant.session, client.tenant.priority, done)
+            out.unfinished += len(client.works) - len(done)
+        return out
