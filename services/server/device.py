@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from bus_schemas.batch import Batch, Done, Fault, encode_done
 from bus_schemas.session import DeviceInfo, SessionClosed
 from scheduler import dispatch as core
@@ -84,6 +86,7 @@ class Device:
         gpu: int,
         settings: ExecutorSettings,
         accounting: Accounting,
+        config: core.DispatchConfig,
         log_factory: Callable[[], DispatchLog],
         memory_lane: Lane,
         counters: Counters,
@@ -94,6 +97,7 @@ class Device:
         self.sessions: dict[str, Session] = {}
         self.attached: Attached | None = None
         self._accounting = accounting
+        self._config = config
         self._log_factory = log_factory
         self._memory_lane = memory_lane
         self._memory_digest = b""
@@ -123,6 +127,7 @@ class Device:
             raise StartError(f"the stop page of device {self.gpu}'s executor cannot be mapped: {error}") from None
         self.attached = attached
         now_ns = time.monotonic_ns()
+        self._on(core.ConfigChanged(now_ns, msgspec.structs.replace(self._config, cores=attached.cores)))
         records = {held.session: decode_record(held.record) for held in attached.held}
         for held in attached.held:
             session = Session(records[held.session], now_ns, held.seq_done, held.chain, held.resident_bytes)
@@ -258,9 +263,9 @@ class Device:
         for decision in self._dispatch.on(stimulus):
             session = self.sessions.get(decision.session)
             match decision:
-                case core.Launch(name, seq, limit_ns):
+                case core.Launch():
                     assert session is not None, "only open sessions have batches to launch"
-                    self._launch(session, seq, limit_ns)
+                    self._launch(session, decision)
                 case core.Preempt(_, seq):
                     assert session is not None and self._page is not None, "what is in flight has a session and an executor"
                     self._page.stop(session.record.priority, session.pending[seq].serial)
@@ -281,18 +286,18 @@ class Device:
                     continue  # it waits in the core; nothing to do
         self._alarm.set(self._dispatch.next_wakeup_ns)
 
-    def _launch(self, session: Session, seq: int, limit_ns: int) -> None:
-        pending = session.pending[seq]
-        name = session.record.session
+    def _launch(self, session: Session, launch: core.Launch) -> None:
+        pending = session.pending[launch.seq]
         self._serial += 1
         pending.serial = self._serial
-        data = b"" if pending.begun_ns else pending.data
-        chain = self._dispatch.chain_after(name, seq)
-        self._executor.send(Execute(name, seq, chain, data, self._serial, session.record.priority, limit_ns))
+        data = pending.data if launch.slice == 0 else b""
+        chain = self._dispatch.chain_after(launch.session, launch.seq)
+        priority = session.record.priority
+        self._executor.send(Execute(launch.session, launch.seq, chain, data, self._serial, priority, launch.limit_ns))
 
     def _rang(self) -> None:
         if self.attached is not None:
-            self._on(core.Tick(time.monotonic_ns()))
+            self._on(core.Tick(time.monotonic_ns(), wake=True))
 
     # -- reports -------------------------------------------------------------------------------------------------------------------
 
@@ -415,6 +420,10 @@ class Device:
         """Totals (busy, fed) of the current dispatcher up to its last stimulus."""
         occupancy = self._dispatch.state.occupancy
         return occupancy.busy_ns, occupancy.fed_ns
+
+    def totals(self, session: str) -> tuple[core.Totals, str]:
+        """A session's running totals up to the last stimulus, and the word for what it does now."""
+        return core.totals(self._dispatch.state, session), core.standing(self._dispatch.state, session)
 
     def oldest_position(self) -> int | None:
         """Position of the oldest batch that is not over, None when there is none."""

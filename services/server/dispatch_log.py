@@ -8,13 +8,12 @@ are kept.
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator
 from io import BufferedWriter
 from pathlib import Path
 from typing import Final
 
-from scheduler.dispatch import ConfigChanged, Decision, Dispatch, DispatchConfig, DispatchState, Journal, Stimulus, chain
+from scheduler.dispatch import Decision, Dispatch, DispatchState, Journal, Stimulus, chain, snapshot
 from services.kit.log import get_logger
 from services.server.journal_stream import Lane
 
@@ -25,9 +24,9 @@ _SEGMENTS_KEPT: Final = 4
 
 
 class DispatchLog:
-    """A core, new and with ``config``, whose every step is on record."""
+    """A new core whose every step is on record."""
 
-    def __init__(self, folder: Path, gpu: int, epoch: int, lane: Lane, config: DispatchConfig | None = None) -> None:
+    def __init__(self, folder: Path, gpu: int, epoch: int, lane: Lane) -> None:
         self._folder = folder
         self._gpu = gpu
         self._epoch = epoch
@@ -36,8 +35,6 @@ class DispatchLog:
         self._file: BufferedWriter | None = None
         lane.on_gap = self.anew
         self._begin(b"")
-        if config is not None and config != self._core.state.config:
-            self.on(ConfigChanged(time.monotonic_ns(), config))
 
     @property
     def state(self) -> DispatchState:
@@ -46,8 +43,7 @@ class DispatchLog:
     @property
     def next_wakeup_ns(self) -> int | None:
         """When the core wants to hear the time, None: not before the next stimulus."""
-        due_ns: int | None = getattr(self._core, "next_wakeup_ns", None)
-        return due_ns
+        return self._core.next_wakeup_ns()
 
     def on(self, stimulus: Stimulus) -> list[Decision]:
         """One step, recorded. Raises StimulusError."""
@@ -64,7 +60,7 @@ class DispatchLog:
 
     def anew(self) -> None:
         """End the segment; the next one begins with the state as it is."""
-        self._begin(self._core.snapshot())
+        self._begin(snapshot(self._core.state))
 
     def chain_after(self, session: str, seq: int) -> bytes:
         """Launch digest of a session after its batch ``seq``, which is in flight."""
@@ -84,18 +80,18 @@ class DispatchLog:
                 self._file.close()
             self._file = None
 
-    def _begin(self, snapshot: bytes) -> None:
+    def _begin(self, state: bytes) -> None:
         if self._file is not None:
             self.close()
         self._journal = journal = Journal()
         self._nbytes = 0
-        segment = self._lane.begin(lambda: journal.digest, snapshot)
+        segment = self._lane.begin(lambda: journal.digest, state)
         self.path = self._folder / f"gpu{self._gpu}-{self._epoch:08d}-{segment:014d}.journal"
         with self._tolerant():
             self._folder.mkdir(parents=True, exist_ok=True)
             self._forget()
-            if snapshot:
-                self.path.with_suffix(".snapshot").write_bytes(snapshot)
+            if state:
+                self.path.with_suffix(".snapshot").write_bytes(state)
             self._file = self.path.open("wb")
 
     def _forget(self) -> None:

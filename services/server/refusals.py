@@ -22,6 +22,17 @@ REFUSALS: Final = {
 }
 
 
+_SESSION_REFUSALS: Final = {
+    why.PRIORITY_INVALID: "priority: it is an integer from 0 (highest) to 4",
+    why.SESSION_EXISTS: "session: it exists already",
+    why.WEIGHT_INVALID: "weight: it is out of range",
+    why.PACE_INVALID: "pace_percent: it is out of range",
+    why.SLA_INVALID: "sla_ms_p99: a latency target is positive and needs priority 0",
+    why.SLA_CONTRADICTORY: "sla_ms_p99: a latency target contradicts pace_percent, a paced session waits by its own wish",
+    why.SLA_UNREACHABLE: "sla_ms_p99: what a batch may have to wait for on this device is longer than that; ask for a longer one",
+}
+
+
 def refusal(reason: str) -> Fault:
     """Of a batch."""
     return REFUSALS.get(reason) or Fault(faults.OUT_OF_ORDER, reason)
@@ -29,7 +40,8 @@ def refusal(reason: str) -> Fault:
 
 def not_taken(reason: str) -> Fault:
     """Of a session."""
-    return Fault(faults.MALFORMED, f"the device does not take the session: {reason}")
+    text = _SESSION_REFUSALS.get(reason, f"session: the device does not take it ({reason})")
+    return Fault(faults.MALFORMED, text, (f"{reason} @ {text.partition(':')[0]}",))
 
 
 class OpenRefused(Exception):

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from bus_schemas.subjects import token
-from scheduler.dispatch import DispatchConfig
+from scheduler.dispatch import POLICY_NAMES, STRICT, DispatchConfig
 from scheduler.vram import PERCENT_MAX
 from services.kit.errors import SettingError
 from services.server.trust import TRUST_VARIABLE, Trust, read_trust
@@ -27,6 +27,7 @@ EXECUTOR_VARIABLE: Final = "WOOLY_EXECUTOR"
 
 _NODE_NAMESPACE: Final = uuid.UUID("6f0a2c9e-6d0c-5b0e-9a65-1d5f6f9e3a11")
 _DEFAULT_VRAM_MB: Final = 8192
+_MS: Final = 10**6
 
 
 class MemorySettings(msgspec.Struct, frozen=True):
@@ -151,7 +152,18 @@ class Settings:
 
 def _dispatch(env: Mapping[str, str]) -> DispatchConfig:
     """How the devices are shared."""
-    return DispatchConfig()
+    policy = env.get("WOOLY_SCHED_POLICY") or STRICT
+    if policy not in POLICY_NAMES:
+        raise SettingError(f"WOOLY_SCHED_POLICY={policy}: must be one of {', '.join(POLICY_NAMES)}")
+    usual = DispatchConfig()
+    return msgspec.structs.replace(
+        usual,
+        policy=policy,
+        quantum_ns=_integer(env, "WOOLY_SCHED_QUANTUM_MS", usual.quantum_ns // _MS, 1, 10_000) * _MS,
+        low_slice_ns=_integer(env, "WOOLY_SCHED_LOW_SLICE_MS", usual.low_slice_ns // _MS, 1, 10_000) * _MS,
+        aging_ns=_integer(env, "WOOLY_SCHED_AGING_MS", 0, 0, 3_600_000) * _MS,
+        reserve_percent=_integer(env, "WOOLY_SCHED_RESERVE_PERCENT", 0, 0, 90),
+    )
 
 
 def _memory(env: Mapping[str, str], data_dir: Path) -> MemorySettings:

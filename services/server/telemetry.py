@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from bus_schemas.telemetry import RunningSession, Telemetry, encode_telemetry
-from scheduler.dispatch import percent
+from scheduler.dispatch import Totals, percent
 from services.server.device import Device
+from services.server.sessions import Session
 
-__all__ = ["Gauge"]
+__all__ = ["Gauge", "shared_bytes"]
 
 
 @dataclass(slots=True)
 class Gauge:
-    """Where the last window ended."""
+    """Where the last window ended. ``sessions``: the running totals of each then."""
 
     at_ns: int = 0
     busy_ns: int = 0
     fed_ns: int = 0
+    sessions: dict[str, Totals] = field(default_factory=dict)
 
     def read(self, device: Device, node: str, epoch: int) -> bytes | None:
         """The window since the last call, encoded; None while the device has no executor."""
@@ -29,9 +32,13 @@ class Gauge:
         if busy_ns < self.busy_ns:  # a new dispatcher counts from zero
             self.busy_ns = self.fed_ns = 0
         window_ns = now_ns - self.at_ns if self.at_ns else 0
-        running = tuple(
-            RunningSession(s.record.session, s.record.task, s.record.priority, s.resident_bytes) for s in device.sessions.values()
-        )
+        running, totals = [], {}
+        for name, session in device.sessions.items():
+            totals[name], state = device.totals(name)
+            if session.closing is not None:
+                state = "closing"
+            running.append(_running(session, totals[name], self.sessions.get(name), state))
+        once, saved = shared_bytes(device.sessions.values())
         message = Telemetry(
             time.time_ns(),
             node,
@@ -43,8 +50,50 @@ class Gauge:
             device.attached.vram_bytes,
             device.used_bytes,
             device.reserved_bytes,
-            0,
-            running,
+            sum(session.swapped_bytes for session in device.sessions.values()),
+            tuple(running),
+            device.attached.cores,
+            once,
+            saved,
         )
-        self.at_ns, self.busy_ns, self.fed_ns = now_ns, busy_ns, fed_ns
+        self.at_ns, self.busy_ns, self.fed_ns, self.sessions = now_ns, busy_ns, fed_ns, totals
         return encode_telemetry(message)
+
+
+def shared_bytes(sessions: Iterable[Session]) -> tuple[int, int]:
+    """(memory on shared blocks, each block once; what sharing saves). A session is charged for its own memory on the device and for its
+    part of shared blocks; the parts of all add up to the blocks."""
+    once = held = 0
+    for session in sessions:
+        allocated, swapped, shared = session.memory
+        held += shared
+        once += max(0, session.resident_bytes - (allocated - swapped - shared))
+    return once, max(0, held - once)
+
+
+def _running(session: Session, now: Totals, before: Totals | None, state: str) -> RunningSession:
+    """``before``: its totals at the end of the last window; None, or more than now: it (or its dispatcher) is new."""
+    if before is None or now.waits < before.waits or now.slices < before.slices:
+        before = Totals()
+    record = session.record
+    allocated, swapped, shared = session.memory
+    return RunningSession(
+        record.session,
+        record.task,
+        record.priority,
+        session.resident_bytes,
+        record.tenant,
+        record.title,
+        record.weight,
+        max(0, now.core_ns - before.core_ns),
+        now.waits - before.waits,
+        max(0, now.wait_ns - before.wait_ns),
+        now.wait_max_ns,
+        now.slices - before.slices,
+        max(0, now.slice_ns - before.slice_ns),
+        max(0, now.behind_ns - before.behind_ns),
+        allocated,
+        swapped,
+        shared,
+        state,
+    )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from scheduler.dispatch import DispatchConfig
 from services.kit.errors import SettingError
 from services.server.settings import Settings
 
@@ -37,6 +38,11 @@ def test_socket_paths_fit_the_kernel_however_deep_the_folder(tmp_path: Path) -> 
         ("WOOLY_DEVICE_VRAM_MB", "lots"),
         ("WOOLY_LEASE_MS", "-5"),
         ("NODE_ID", "a.b"),
+        ("WOOLY_SCHED_POLICY", "random"),
+        ("WOOLY_SCHED_QUANTUM_MS", "0"),
+        ("WOOLY_SCHED_LOW_SLICE_MS", "0"),
+        ("WOOLY_SCHED_AGING_MS", "-1"),
+        ("WOOLY_SCHED_RESERVE_PERCENT", "91"),
         ("WOOLY_VRAM_OVERCOMMIT_PERCENT", "1001"),
         ("WOOLY_VRAM_OVERCOMMIT_PERCENT", "-1"),
         ("WOOLY_VRAM_RESERVE_MB", "-1"),
@@ -59,3 +65,11 @@ def test_memory_of_devices(tmp_path: Path) -> None:
     environment = {"WOOLY_VRAM_RESERVE_MB": "0", "WOOLY_VRAM_OVERCOMMIT_PERCENT": "0", "WOOLY_SWAP_DIR": "/swap", "WOOLY_SWAP_HOST_MB": "3"}
     given = Settings.from_environment(environment).memory
     assert (given.reserve_bytes, given.overcommit_percent, given.swap_host_bytes, given.swap_dir) == (0, 0, 3 << 20, "/swap")
+
+
+def test_how_devices_are_shared() -> None:
+    assert Settings.from_environment({"NODE_NAME": "n"}).dispatch == DispatchConfig()
+    given = {"POLICY": "fifo", "QUANTUM_MS": "5", "LOW_SLICE_MS": "7", "AGING_MS": "2000", "RESERVE_PERCENT": "5"}
+    config = Settings.from_environment({f"WOOLY_SCHED_{key}": value for key, value in given.items()}).dispatch
+    assert (config.policy, config.quantum_ns, config.low_slice_ns) == ("fifo", 5_000_000, 7_000_000)
+    assert (config.aging_ns, config.reserve_percent) == (2_000_000_000, 5)
