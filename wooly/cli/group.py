@@ -33,6 +33,7 @@ COMMANDS: Final = {
     "replay": ("wooly.cli.replay", "replay", "Run the journals of nodes again: as they were, or under another policy."),
     "why": ("wooly.cli.why", "why", "Tell why a task waited: who ran instead, and under which rule."),
     "credits": ("wooly.cli.billing", "credits_", "Show the credits used."),
+    "model-cache": ("wooly.cli.model_cache", "model_cache", "Keep models on a node: list, add, delete."),
     "wis": ("wooly.cli.wis_tools", "wis", "Assemble, disassemble and verify WIS programs."),
     "doctor": ("wooly.cli.doctor", "doctor", "Say what is wrong on this machine, and the fix."),
     "version": ("wooly.cli.version", "version", "Show versions."),

@@ -33,7 +33,7 @@ from bus_schemas.dataport import (
     decode_answer,
     frame,
 )
-from wooly.errors import NodeLostError, ProtocolError
+from wooly.errors import NodeLostError, ProtocolError, RefusedError
 
 __all__ = ["DataPort"]
 
@@ -42,6 +42,10 @@ _HAVE_MAX: Final = 8
 """Chunks asked for, named and sent at a time: the node checks those of one round while the next is named here."""
 
 T = TypeVar("T")
+
+
+class _Refusal(OSError):
+    """The node will not do it. Tried once more like any other failure: what was damaged on the way is refused too."""
 
 
 class DataPort:
@@ -55,7 +59,7 @@ class DataPort:
         self.sent_bytes = 0
 
     def put(self, chunks: Sequence[memoryview]) -> list[bytes]:
-        """Bring chunks to the node, only those it lacks; their names. Raises NodeLostError."""
+        """Bring chunks to the node, only those it lacks; their names. Raises NodeLostError, RefusedError."""
         names: list[bytes] = []
         for start in range(0, len(chunks), _HAVE_MAX):
             part = chunks[start : start + _HAVE_MAX]
@@ -69,6 +73,19 @@ class DataPort:
         """Fetch a blob of ``nbytes``. Raises NodeLostError."""
         with self._lock:
             return self._twice(lambda connection: self._get(connection, blob, nbytes))
+
+    def ask(self, request: Request) -> Answer:
+        """One request that carries no bytes, and its answer. Raises NodeLostError, RefusedError."""
+
+        def exchange(connection: socket.socket) -> Answer:
+            self._send(connection, request)
+            return _receive(connection)
+
+        with self._lock:
+            answer = self._twice(exchange)
+        if isinstance(answer, Denied):
+            raise RefusedError(answer.message)
+        return answer
 
     def close(self) -> None:
         with self._lock:
@@ -84,6 +101,9 @@ class DataPort:
             self._drop()
         try:
             return work(self._connected())
+        except _Refusal as refusal:
+            self._drop()
+            raise RefusedError(str(refusal)) from None
         except OSError as error:
             self._drop()
             raise NodeLostError(
@@ -136,7 +156,7 @@ class DataPort:
         for _ in missing:
             answer = _receive(connection)
             if not isinstance(answer, Stored):
-                raise ConnectionError(answer.message if isinstance(answer, Denied) else "unexpected answer")
+                raise _Refusal(answer.message) if isinstance(answer, Denied) else ConnectionError("unexpected answer")
 
     def _get(self, connection: socket.socket, blob: str, nbytes: int) -> bytearray:
         self._send(connection, Get(blob))

@@ -1,0 +1,142 @@
+"""``wooly model-cache list|add|delete``: models that a node keeps, so that uploads of them need no bytes.
+
+May live here: the commands. May not: files (model_files.py), the node (model_node.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import click
+import msgspec
+
+from bus_schemas.model_cache import check_model_name
+from wooly import config as configuration
+from wooly.cli.errors import CommandError
+from wooly.cli.model_files import DTYPES, Tensor, model_files, read_tensors
+from wooly.cli.model_node import ModelNode, find_node
+from wooly.cli.options import json_flag, nats_flag
+from wooly.cli.output import bytes_text, print_json, print_table
+
+__all__ = ["model_cache"]
+
+_node_flag: Final = click.option("--node", default=None, metavar="NAME", help="The node, where there are several.")
+_tenant_flag: Final = click.option("--tenant", default=None, metavar="NAME", help="Whose models (default: WOOLY_TENANT).")
+
+
+@click.group("model-cache")
+def model_cache() -> None:
+    """Models that a node keeps: sessions with WOOLYAI_WEIGHTS_DEDUP=1 upload their weights from there."""
+
+
+@model_cache.command("list")
+@nats_flag
+@_node_flag
+@_tenant_flag
+@json_flag
+def list_(nats_url: str | None, node: str | None, tenant: str | None, as_json: bool) -> None:
+    """List models, and what of them is on the devices."""
+    config = _config(nats_url, tenant)
+    info = find_node(config.nats_urls, node)
+    rows, found = [], []
+    used = bytes_max = 0
+    for device in info.devices:
+        with _closing(ModelNode(config.nats_urls, info, config.tenant, device.index)) as models:
+            listed = models.models()
+        used, bytes_max = listed.used_bytes, listed.bytes_max
+        for at, model in enumerate(listed.models):
+            found.append({"gpu": device.index, **msgspec.structs.asdict(model)})
+            resident = f"{bytes_text(model.resident_bytes)} of {model.holders}" if model.holders else "no"
+            here = (model.name, model.dtype, model.tensors, bytes_text(model.nbytes), model.chunks, model.chunks_missing or "")
+            rows.append((at, device.index, *(here if device is info.devices[0] else ("",) * len(here)), device.index, resident))
+    if as_json:
+        print_json({"node": info.name, "used_bytes": used, "bytes_max": bytes_max, "models": found})
+        return
+    rows.sort(key=lambda row: row[:2])  # a model's devices below one another
+    columns = ("model", "dtype", "tensors", "size", "chunks", "missing", "gpu", "resident, sessions")
+    print_table(columns, [row[2:] for row in rows], numbers=columns[2:7], empty="no models")
+    click.echo(f"{bytes_text(used)} of {bytes_text(bytes_max)} used on {info.name}, by all tenants")
+
+
+@model_cache.command()
+@nats_flag
+@_node_flag
+@_tenant_flag
+@click.option(
+    "--source", required=True, type=click.Path(path_type=Path), help="A .safetensors, .pt, .pth or .bin file, or a folder of them."
+)
+@click.option("--dtype", default=None, metavar="TYPE", help=f"Convert floating-point tensors: {', '.join(DTYPES)}.")
+@click.option("--name", default=None, help="What to call it (default: the file's name, and the type).")
+@json_flag
+def add(
+    nats_url: str | None, node: str | None, tenant: str | None, source: Path, dtype: str | None, name: str | None, as_json: bool
+) -> None:
+    """Keep a model on a node; only what the node lacks is sent."""
+    if dtype is not None and dtype not in DTYPES:
+        raise CommandError(f"--dtype {dtype} is not known; use {', '.join(DTYPES)}")
+    config = _config(nats_url, tenant)
+    files = model_files(source)
+    try:
+        name = check_model_name(name if name is not None else _name_of(source, dtype))
+    except ValueError as error:
+        raise CommandError(f"{error}; say --name") from None
+    info = find_node(config.nats_urls, node)
+    with _closing(ModelNode(config.nats_urls, info, config.tenant)) as models:
+        kept = models.add(name, dtype or "", _tensors(files, dtype))
+        sent = models.sent_bytes
+    nbytes = sum(tensor.nbytes for tensor in kept.tensors)
+    if as_json:
+        print_json({"node": info.name, "model": name, "tensors": len(kept.tensors), "nbytes": nbytes, "sent_bytes": sent})
+        return
+    click.echo(f"{name}: {len(kept.tensors)} tensors, {bytes_text(nbytes)}, kept on {info.name}; {bytes_text(sent)} were sent")
+
+
+@model_cache.command()
+@nats_flag
+@_node_flag
+@_tenant_flag
+@click.argument("name")
+def delete(nats_url: str | None, node: str | None, tenant: str | None, name: str) -> None:
+    """Keep a model no longer. Sessions that use it go on."""
+    config = _config(nats_url, tenant)
+    info = find_node(config.nats_urls, node)
+    with _closing(ModelNode(config.nats_urls, info, config.tenant)) as models:
+        freed = models.delete(name)
+    click.echo(f"{name}: deleted on {info.name}, {bytes_text(freed)} are free")
+
+
+def _config(nats_url: str | None, tenant: str | None) -> configuration.Config:
+    given = {"WOOLY_NATS_URL": nats_url, "WOOLY_TENANT": tenant}
+    config = configuration.load({key: value for key, value in given.items() if value}, task=False)
+    if not config.nats_urls:
+        raise CommandError("no bus is named: set WOOLY_NATS_URL, or use --nats-url nats://HOST:4222")
+    return config
+
+
+def _name_of(source: Path, dtype: str | None) -> str:
+    stem = source.resolve().name if source.is_dir() else source.stem
+    return f"{stem}-{dtype}" if dtype else stem
+
+
+def _tensors(files: list[Path], dtype: str | None) -> Iterator[Tensor]:
+    """Of all files; a name that two of them use is an error."""
+    seen: dict[str, Path] = {}
+    for path in files:
+        for tensor in read_tensors(path, dtype):
+            if tensor.name in seen:
+                raise CommandError(f"tensor {tensor.name!r} is in {seen[tensor.name]} and in {path}; add one of them")
+            seen[tensor.name] = path
+            yield tensor
+    if not seen:
+        raise CommandError(f"{files[0]} holds no tensors")
+
+
+@contextlib.contextmanager
+def _closing(models: ModelNode) -> Iterator[ModelNode]:
+    try:
+        yield models
+    finally:
+        models.close()
