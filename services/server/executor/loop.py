@@ -163,8 +163,7 @@ class Executor:
             self._report(MemoryFreed(session))
         charged = self._runner.take_changed("")
         if charged:
-            figures = tuple(self._runner.memory_of(self._tenants[name]) for name, _ in charged)
-            self._report(Charged(time.monotonic_ns(), charged, figures))
+            self._report(Charged(time.monotonic_ns(), charged, self._memory_of(charged)))
         now_ns = time.monotonic_ns()
         if not self._journal_due_ns and self._memory.journal.waiting:
             self._journal_due_ns = now_ns + _JOURNAL_NS
@@ -212,6 +211,7 @@ class Executor:
             case Attach(protocol):
                 self._attach(protocol)
             case Shutdown():
+                self._send_journal()
                 self._over = True
 
     def _attach(self, protocol: int) -> None:
