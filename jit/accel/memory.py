@@ -52,7 +52,8 @@ class DeviceMemory(_Blocks):
         self.size_bytes = size_bytes
 
     def bind(self, block: Block, offset: int) -> None:
-        block.store = self._device.part(self._store, offset, block.room)
+        if block.offset != offset:  # the same part is the same argument of a kernel, which need not be set again
+            block.store, block.offset = self._device.part(self._store, offset, block.room), offset
         block.data = _window(self._device, block.store, block.nbytes)
 
     def taken(self, offset: int, nbytes: int) -> None:

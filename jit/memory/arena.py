@@ -36,7 +36,7 @@ class Backing(Protocol):
     def size_bytes(self) -> int: ...
 
     def bind(self, block: Block, offset: int) -> None:
-        """The block is at ``offset`` from now on."""
+        """The block is at ``offset`` from now on (or was there and has another size)."""
         ...
 
     def zero(self, block: Block) -> None:
@@ -112,6 +112,8 @@ class Arena:
         self.align_bytes = backing.align_bytes
         self.moved = Moved()
         self._backing = backing
+        self.zero = backing.zero
+        self.copy = backing.copy
         self._live: dict[int, Block] = {}
 
     @property
@@ -124,7 +126,6 @@ class Arena:
             return False
         self._backing.taken(offset, block.room)
         self._live[offset] = block
-        block.offset = offset
         self._backing.bind(block, offset)
         return True
 
@@ -135,15 +136,8 @@ class Arena:
         block.store, block.address, block.data, block.offset = None, 0, NO_DATA, -1
 
     def renew(self, block: Block, nbytes: int) -> None:
-        if block.nbytes != nbytes:
-            block.nbytes = nbytes
-            self._backing.bind(block, block.offset)
-
-    def zero(self, block: Block) -> None:
-        self._backing.zero(block)
-
-    def copy(self, source: Block, target: Block) -> None:
-        self._backing.copy(source, target)
+        block.nbytes = nbytes
+        self._backing.bind(block, block.offset)
 
     def make_room(self, room: int) -> bool:
         """Emptied slabs first; then what lies between free ranges slides together."""
@@ -174,6 +168,5 @@ class Arena:
             self.moved.nbytes += nbytes
             for at in order[bisect_left(order, source) : bisect_left(order, source + nbytes)]:
                 block = self._live.pop(at)
-                block.offset = at + target - source
-                self._live[block.offset] = block
-                self._backing.bind(block, block.offset)
+                self._live[at + target - source] = block
+                self._backing.bind(block, at + target - source)

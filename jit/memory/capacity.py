@@ -66,7 +66,8 @@ class Capacity:
                 block = shelf.pop()
                 del self._idle[block]
                 self.idle_bytes -= room
-                self.placed.renew(block, nbytes)
+                if block.nbytes != nbytes:
+                    self.placed.renew(block, nbytes)
                 if zero:
                     self.placed.zero(block)
             else:

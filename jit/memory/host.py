@@ -37,12 +37,12 @@ class HostMemory:
         self.size_bytes = self._whole.size
 
     def bind(self, block: Block, offset: int) -> None:
-        block.store = self._whole
+        block.store, block.offset = self._whole, offset
         block.address = self._base + offset
         block.data = self._whole[offset : offset + block.nbytes]
 
     def zero(self, block: Block) -> None:
-        block.data[:] = 0
+        block.data.fill(0)
 
     def copy(self, source: Block, target: Block) -> None:
         target.data[:] = source.data
