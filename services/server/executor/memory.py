@@ -1,7 +1,7 @@
 """A device's memory: asks the memory core for what batches need and carries out what it decides.
 
 Everything here but the steps of moves is done by the launching thread. A session of which something moves is not touched by it meanwhile
-(its batches wait), so every space is used by one thread at a time.
+(its batches wait), so every space is used by one thread at a time; and whoever takes memory or holds a view of it goes through ``gate``.
 
 May live here: telling the core what happened, and starting moves. May not: choosing victims (scheduler.vram), keeping bytes (swap/).
 """
@@ -14,9 +14,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from bus_schemas import faults
 from bus_schemas.batch import Batch, Fault
-from jit.engine import Engine
+from jit.engine import Engine, Space
 from jit.errors import OutOfMemory
 from scheduler.vram import (
     AllocationRequested,
@@ -48,6 +51,7 @@ from services.server.executor.errors import Awaits, Refused
 from services.server.executor.plan import Plan
 from services.server.executor.swap.disk import DiskTier
 from services.server.executor.swap.errors import SwapCorrupt, SwapFull
+from services.server.executor.swap.gate import Gate
 from services.server.executor.swap.mover import Job, Mover
 from services.server.executor.swap.store import Kept, SwapStore
 from services.server.executor.tenant import Tenant
@@ -58,6 +62,10 @@ __all__ = ["DeviceMemory", "reserve_bytes"]
 
 _RESERVE_BYTES = 2 << 30
 _SMALL_DEVICE_BYTES = 16 << 30
+_PIECE_BYTES = 1 << 20
+"""Copied at a time: the longest that the launching thread is kept from taking memory."""
+
+Bytes = npt.NDArray[np.uint8]
 
 
 def reserve_bytes(settings: MemorySettings, vram_bytes: int) -> int:
@@ -95,6 +103,7 @@ class DeviceMemory:
         disk = DiskTier(Path(settings.swap_dir), settings.swap_disk_bytes) if settings.swap_dir and settings.swap_disk_bytes else None
         self._store = SwapStore(settings.swap_host_bytes, disk)
         self._mover = Mover()
+        self.gate = Gate()
         self._tenants: dict[str, Tenant] = {}
         self._moves: dict[str, _Move] = {}
         self._ready: dict[str, None] = {}
@@ -236,7 +245,13 @@ class DeviceMemory:
 
     @property
     def store(self) -> SwapStore:
+        """Where swapped memory is."""
         return self._store
+
+    @property
+    def core(self) -> Vram:
+        """To look at; what it is told goes through this class."""
+        return self._vram
 
     # -- insides -------------------------------------------------------------------------------------------------------------------
 
@@ -318,11 +333,12 @@ class DeviceMemory:
         for handle in handles:
             kept = Kept(sizes[handle])
             try:
-                yield from self._store.put(kept, partial(space.read, handle))
+                yield from self._store.put(kept, partial(self._read, space, handle))
             except SwapFull as full:
                 move.problem = str(full)
                 return
-            space.park(handle)
+            with self.gate.moving():
+                space.park(handle)
             move.done[handle] = kept
             move.moved_bytes += kept.nbytes
 
@@ -331,8 +347,9 @@ class DeviceMemory:
         tenant = move.tenant
         for handle in handles:
             try:
-                tenant.space.unpark(handle)
-                yield from self._store.get(tenant.kept[handle], partial(tenant.space.write, handle))
+                with self.gate.moving():
+                    tenant.space.unpark(handle)
+                yield from self._store.get(tenant.kept[handle], partial(self._write, tenant.space, handle))
             except OutOfMemory as full:
                 move.problem = f"bringing swapped memory back failed: {full}"
                 return
@@ -341,6 +358,19 @@ class DeviceMemory:
                 return
             move.done[handle] = tenant.kept[handle]
             move.moved_bytes += tenant.sizes[handle]
+
+    def _read(self, space: Space, handle: int, at: int, into: Bytes) -> None:
+        """In the moving thread."""
+        for start in range(0, into.size, _PIECE_BYTES):
+            part = into[start : start + _PIECE_BYTES]
+            with self.gate.moving():
+                np.copyto(part, np.frombuffer(space.read(handle, at + start, part.size), np.uint8))
+
+    def _write(self, space: Space, handle: int, at: int, data: Bytes) -> None:
+        """In the moving thread."""
+        for start in range(0, data.size, _PIECE_BYTES):
+            with self.gate.moving():
+                space.write(handle, at + start, data[start : start + _PIECE_BYTES].data)
 
     def _moved(self, move: _Move) -> None:
         """A move is over: the books follow."""

@@ -69,7 +69,8 @@ class Runner:
             way = UnderWay(batch, plan, None)
         try:
             if tenant.under_way is None:
-                self._begin(tenant, way)
+                with self.memory.gate.launching():
+                    self._begin(tenant, way)
                 tenant.under_way = way
             launch = None if way.run is None else way.run.go(limit_ns, stop)
         except (OutOfMemory, BadBuffer, Interrupted, LaunchError) as error:
@@ -185,7 +186,11 @@ class Runner:
             fault = Fault(faults.OUT_OF_FUEL, launch.out_of_fuel)
         elif launch is not None and launch.trap:
             fault = Fault(faults.TRAP, launch.trap)
-        reads, blobs = self._reads(tenant, batch) if fault is None else ((), ())
+        reads: tuple[ReadResult, ...] = ()
+        blobs: tuple[str, ...] = ()
+        if batch.reads and fault is None:
+            with self.memory.gate.launching():
+                reads, blobs = self._reads(tenant, batch)
         for handle in batch.frees:
             self.memory.free(tenant, handle)
         self.memory.over(tenant)

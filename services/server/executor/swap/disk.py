@@ -33,7 +33,7 @@ class DiskTier:
 
     def put(self, data: Bytes) -> bytes:
         """Keep a chunk; its name. Raises SwapFull when the limit or the disk says no; nothing is left of it then."""
-        name = blake3(data).digest()
+        name = blake3(data.data).digest()
         count, _ = self._names.get(name, (0, 0))
         if not count:
             if self.used_bytes + data.nbytes > self._bytes_max:
@@ -51,7 +51,7 @@ class DiskTier:
                 whole = got == into.nbytes and not file.read(1)
         except OSError as error:
             raise SwapCorrupt(f"chunk {name.hex()[:16]} of swapped memory cannot be read: {error.strerror or error}") from None
-        if not whole or blake3(into).digest() != name:
+        if not whole or blake3(into.data).digest() != name:
             raise SwapCorrupt(f"chunk {name.hex()[:16]} of swapped memory is not what was written")
 
     def drop(self, name: bytes) -> None:
@@ -70,7 +70,7 @@ class DiskTier:
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb", buffering=0) as file:
-                view = memoryview(data)
+                view = data.data
                 while view:
                     view = view[file.write(view) :]
             part.rename(path)

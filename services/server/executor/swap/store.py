@@ -61,18 +61,18 @@ class SwapStore:
     def disk_used_bytes(self) -> int:
         return self._disk.used_bytes if self._disk is not None else 0
 
-    def put(self, kept: Kept, read: Callable[[int, int], memoryview]) -> Iterator[None]:
-        """Keep the buffer whose bytes ``read(offset, nbytes)`` gives as ``kept``, a chunk a step. Raises SwapFull, and nothing of it is
-        kept."""
+    def put(self, kept: Kept, read: Callable[[int, Bytes], None]) -> Iterator[None]:
+        """Keep the buffer whose bytes from ``offset`` on ``read(offset, into)`` puts into an array as ``kept``, a chunk a step. Raises
+        SwapFull, and nothing of it is kept."""
         try:
             for at in range(0, kept.nbytes, CHUNK_BYTES):
-                self._put(kept, read(at, min(CHUNK_BYTES, kept.nbytes - at)))
+                self._put(kept, at, min(CHUNK_BYTES, kept.nbytes - at), read)
                 yield
         except BaseException:  # also when nobody asks for the next step
             self.drop(kept)
             raise
 
-    def get(self, kept: Kept, write: Callable[[int, memoryview], None]) -> Iterator[None]:
+    def get(self, kept: Kept, write: Callable[[int, Bytes], None]) -> Iterator[None]:
         """Give a buffer's bytes to ``write(offset, data)``, a chunk a step. Raises SwapCorrupt. What is kept stays until it is dropped."""
         at = 0
         for chunk in kept.chunks:
@@ -84,11 +84,11 @@ class SwapStore:
                     memory = self._take(chunk.nbytes)
                     try:
                         self._disk.read(chunk.name, memory[: chunk.nbytes])
-                        write(at, memory[: chunk.nbytes].data)
+                        write(at, memory[: chunk.nbytes])
                     finally:
                         self._rest(memory)
                 else:
-                    write(at, memory[: chunk.nbytes].data)
+                    write(at, memory[: chunk.nbytes])
             at += chunk.nbytes
             yield
 
@@ -117,14 +117,13 @@ class SwapStore:
                     self._disk.drop(chunk.name)
             kept.chunks.clear()
 
-    def _put(self, kept: Kept, data: memoryview) -> None:
-        nbytes = data.nbytes
+    def _put(self, kept: Kept, at: int, nbytes: int, read: Callable[[int, Bytes], None]) -> None:
         with self._lock:
             self._forget()
             while self.host_used_bytes + nbytes > self._host_bytes and self._in_memory:
                 self._to_disk(next(iter(self._in_memory.values())))
             memory = self._take(nbytes)
-            np.copyto(memory[:nbytes], np.frombuffer(data, np.uint8))
+            read(at, memory[:nbytes])
             self._arrived += 1
             chunk = _Chunk(nbytes, self._arrived, memory)
             if self.host_used_bytes + nbytes > self._host_bytes:  # the host's memory has no room for a single one
