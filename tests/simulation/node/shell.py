@@ -1,0 +1,214 @@
+"""The server's part: clients' batches in, decisions carried out, reports brought back; and the clients themselves."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from scheduler import dispatch as core
+from scheduler import vram
+from scheduler.vram import schedulable_bytes
+from tests.simulation.node import executor as device
+from tests.simulation.node.clock import Clock
+from tests.simulation.node.draw import MS, Scenario, Script
+from tests.simulation.node.executor import Command, Executor, Report
+
+__all__ = ["Client", "Shell"]
+
+
+@dataclass(slots=True)
+class Client:
+    """``sent`` batches so far; ``answered``: seq -> what became of it. ``over``: why it sends no more."""
+
+    script: Script
+    sent: int = 0
+    answered: dict[int, str] = field(default_factory=dict)
+    unanswered: int = 0
+    over: str = ""
+    closed: bool = False
+    released: bool = False
+
+
+class Shell:
+    """``decide`` is the dispatch core with its journal and its auditor; ``wakeup_ns`` its alarm clock. ``counts``: what came to pass."""
+
+    def __init__(
+        self, clock: Clock, scenario: Scenario, decide: Callable[[core.Stimulus], list[core.Decision]], wakeup_ns: Callable[[], int | None]
+    ) -> None:
+        self.clock = clock
+        self.scenario = scenario
+        self.clients: dict[str, Client] = {}
+        self.counts: Counter[str] = Counter()
+        self.executor: Executor
+        self._decide = decide
+        self._wakeup_ns = wakeup_ns
+        self._random = random.Random(scenario.seed ^ 0xC11E)
+        self._serial = 0
+        self._serials: dict[tuple[str, int], int] = {}
+        self._alarm_ns = -1
+        self._quotas: dict[str, tuple[int, bool]] = {}
+        self._in_order: deque[tuple[Callable[..., None], tuple[object, ...]]] = deque()
+
+    def start(self) -> None:
+        s = self.scenario
+        self._on(core.ConfigChanged(0, s.config))
+        self.executor.vram(vram.DeviceConfigured(0, s.physical_bytes, s.reserve_bytes, s.swap_bytes, s.idle_ns, 20 * MS))
+        for script in s.scripts:
+            self.clock.at(script.opens_ns, self._open, script)
+        for at_ns, config in s.configs:
+            self.clock.at(at_ns, lambda config=config: self._on(core.ConfigChanged(self.clock.now_ns, config)))
+        for at in range(1, 6):
+            self.clock.at(at * 80 * MS, lambda: self._on(core.Tick(self.clock.now_ns)))
+
+    # -- clients -------------------------------------------------------------------------------------------------------------------
+
+    def _open(self, script: Script) -> None:
+        """Admission by memory as a node does it, then the dispatcher's own."""
+        s = self.scenario
+        quota = script.quota_bytes or s.physical_bytes
+        swappable = sum(q for q, _ in self._quotas.values())
+        fixed = sum(q for q, swap in self._quotas.values() if not swap)
+        full = swappable + quota > schedulable_bytes(s.physical_bytes, s.percent) or (not script.swap and fixed + quota > s.physical_bytes)
+        if full:
+            self.counts["refused at open: vram"] += 1
+            return
+        refusals = self._on(
+            core.SessionOpened(
+                self.clock.now_ns, script.session, 1, script.priority, 1, b"", script.weight, script.sla_ns, script.pace_permille
+            )
+        )
+        for refusal in refusals:
+            if isinstance(refusal, core.Refuse):
+                self.counts[f"refused at open: {refusal.reason}"] += 1
+                return
+        self._quotas[script.session] = (quota, script.swap)
+        client = self.clients[script.session] = Client(script)
+        opened = vram.SessionOpened(self.clock.now_ns, script.session, script.quota_bytes, 0, script.priority, script.swap, script.wait_ns)
+        self.executor.open(script.session, script.batches, opened)
+        if script.window:
+            self._fill_window(client)
+        for at_ns in script.sends:
+            self.clock.after(at_ns, self._send_next, client)
+        if script.vanishes_ns:
+            self.clock.after(script.vanishes_ns, self._vanish, client)
+
+    def _fill_window(self, client: Client) -> None:
+        while client.unanswered < client.script.window and client.sent < len(client.script.batches) and not client.over:
+            self._send_next(client)
+
+    def _send_next(self, client: Client) -> None:
+        if client.over or client.sent >= len(client.script.batches):
+            return
+        client.sent += 1
+        client.unanswered += 1
+        self._send(client, client.sent)
+        if "repeat" in self.scenario.troubles and self._random.random() < 0.1:
+            self.clock.after(self._random.randrange(20 * MS), self._send, client, self._random.randint(1, client.sent))
+
+    def _send(self, client: Client, seq: int) -> None:
+        if client.over:
+            return
+        name = client.script.session
+        self._on(core.BatchArrived(self.clock.now_ns, name, 1, seq, 100 + seq, f"{name}.{seq}".encode()))
+        self.clock.after(self.scenario.hop_ns, self.executor.expect, name)
+
+    def _vanish(self, client: Client) -> None:
+        """The client is gone: its lease runs out."""
+        if not client.over:
+            client.over = "vanished"
+            self.counts["vanished"] += 1
+            self._close(client, -1)
+
+    def _close(self, client: Client, last_seq: int) -> None:
+        if not client.closed:
+            client.closed = True
+            self._on(core.SessionClosed(self.clock.now_ns, client.script.session, last_seq))
+
+    def _answer(self, client: Client, seq: int, how: str) -> None:
+        """The client hears of a batch; whoever has all answers closes."""
+        client.answered[seq] = how
+        client.unanswered -= 1
+        self.counts[f"batches {how}"] += 1
+        if how == device.FAULTED:
+            client.over = client.over or "faulted"
+            self._close(client, -1)
+        elif len(client.answered) == len(client.script.batches):
+            client.over = client.over or "done"
+            self._close(client, seq)
+        elif client.script.window:
+            self.clock.after(client.script.think_ns, self._fill_window, client)
+
+    # -- decisions -----------------------------------------------------------------------------------------------------------------
+
+    def _on(self, stimulus: core.Stimulus) -> list[core.Decision]:
+        decisions = self._decide(stimulus)
+        for decision in decisions:
+            client = self.clients.get(decision.session)
+            match decision:
+                case core.Launch(name, seq, limit_ns, number):
+                    assert client is not None
+                    self._serial += 1
+                    self._serials[name, seq] = self._serial
+                    command = Command(name, seq, self._serial, client.script.priority, limit_ns, number)
+                    self.counts["slices"] += 1
+                    self.clock.after(self.scenario.hop_ns, self.executor.command, command)
+                case core.Preempt(name, seq):
+                    assert client is not None
+                    self.counts["preemptions"] += 1
+                    self.executor.stop(client.script.priority, self._serials[name, seq])
+                case core.Refuse(name, seq, reason) if seq >= 0:
+                    self.counts[f"batch refused: {reason}"] += 1
+                    if client is not None and reason.startswith("parked"):
+                        self.clock.after(20 * MS, self._send, client, seq)
+                case core.Drop(_, _, reason):
+                    self.counts[f"dropped: {reason}"] += 1
+                case core.Release(name):
+                    assert client is not None
+                    client.released = True
+                    self._quotas.pop(name)
+                    self.clock.after(self.scenario.hop_ns, self.executor.command, Command(name, 0, 0))
+                case _:
+                    pass
+        self._set_alarm()
+        return decisions
+
+    def _set_alarm(self) -> None:
+        at_ns = self._wakeup_ns()
+        if at_ns is not None and at_ns != self._alarm_ns:
+            self._alarm_ns = at_ns
+            self.clock.at(at_ns, self._alarm, at_ns)
+
+    def _alarm(self, at_ns: int) -> None:
+        if at_ns == self._alarm_ns:
+            self._alarm_ns = -1
+            self._on(core.Tick(self.clock.now_ns, wake=True))
+
+    # -- reports -------------------------------------------------------------------------------------------------------------------
+
+    def report(self, report: Report) -> None:
+        self.clock.after(self.scenario.hop_ns, self._reported, report)
+
+    def memory_freed(self, session: str) -> None:
+        self.clock.after(self.scenario.hop_ns, lambda: self._on(core.MemoryReady(self.clock.now_ns, session)))
+
+    def _reported(self, report: Report) -> None:
+        name, seq, now_ns = report.command.session, report.command.seq, self.clock.now_ns
+        client = self.clients[name]
+        match report.status:
+            case device.RAN | device.FAULTED:
+                outcome = core.OK if report.status == device.RAN else core.FAULT
+                self._on(core.LaunchFinished(now_ns, name, seq, report.core_ns, outcome, report.wall_ns))
+                self._answer(client, seq, f"refused: {report.refused}" if report.refused else report.status)
+            case device.STOPPED:
+                self._on(core.LaunchStopped(now_ns, name, seq, report.core_ns, report.wall_ns))
+            case device.NEEDS:
+                self.counts["resends"] += 1
+                self._on(core.LaunchReturned(now_ns, name, seq, True))
+                self.clock.after(2 * self.scenario.hop_ns, self._send, client, seq)
+            case device.BEHIND:
+                self._on(core.LaunchReturned(now_ns, name, seq, False))
+            case device.AWAITS:
+                self.counts["waits for memory"] += 1
+                self._on(core.LaunchReturned(now_ns, name, seq, False, True))
