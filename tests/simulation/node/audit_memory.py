@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from scheduler.vram import (
     AllocationRequested,
@@ -49,7 +49,6 @@ class Model:
     barred_ns: int = 0
     waits_ns: int = -1
     swapped: int = 0
-    reachable: list[str] = field(default_factory=list)
 
 
 class MemoryAudit:
@@ -132,8 +131,8 @@ class MemoryAudit:
         p0 = self.sessions[name].opened.priority == 0
         self.chosen_p0 += p0
         for other, model in self.sessions.items():
-            if other in (name, requester) or not self._eligible(other, requester, now_ns):
-                continue
+            if other in (name, requester) or model.waits_ns >= 0 or not self._eligible(other, requester, now_ns):
+                continue  # (memory may be set aside for a batch that waits: then its session is about to run)
             other_p0 = model.opened.priority == 0
             if p0 and not other_p0:
                 expect(chosen.get(other, 0) >= self._held(other, DEVICE), f"{decision}: a P0 goes while {other} has something to give")
@@ -193,8 +192,6 @@ class MemoryAudit:
         coming = any(self._held(n, COMING) for n in self.sessions)
         if not over and alone and not coming:
             expect(need > memory.physical_bytes - memory.device_bytes, f"{decision}: it fits")
-        if not over and model.opened.wait_ns and model.waits_ns >= 0:
-            model.reachable.append(decision.verdict.reason)
         model.waits_ns = -1
 
     # -- books ---------------------------------------------------------------------------------------------------------------------

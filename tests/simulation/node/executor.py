@@ -93,7 +93,7 @@ class Tenant:
 
 
 class Executor:
-    """``report(Report)`` and ``memory_freed(session)`` reach the server. ``ask_vram`` is the memory core with its journal and its auditor."""
+    """``report(Report)`` and ``memory_freed(session)`` reach the server. ``ask_vram``: the memory core, with its journal and auditor."""
 
     def __init__(
         self,
