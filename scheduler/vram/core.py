@@ -346,7 +346,9 @@ class Vram:
         self._change(victim, held=-nbytes - dropped)
         if failed or nbytes + dropped == 0:
             victim.barred_until_ns = state.now_ns + state.retry_ns
-        return [] if for_itself else self._ask_again(victim)
+        if for_itself and victim.waiter is not None and victim.waiter.state in (COLLECTING, WAITING):
+            return []  # what its batch names stayed: it needs what it asked for
+        return self._ask_again(victim)
 
     def _came(self, session: SessionMemory, nbytes: int) -> list[Decision]:
         state = self.state
