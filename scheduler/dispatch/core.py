@@ -129,6 +129,7 @@ class Dispatch:
         pacing.fill(session, state.config)
         state.sessions[opened.session] = session
         self._count_open(session, 1)
+        queues.requeue(state, session)
 
     def _arrived(self, batch: BatchArrived, out: list[Decision]) -> None:
         session = self.state.sessions.get(batch.session)
@@ -190,7 +191,7 @@ class Dispatch:
         state = self.state
         for session in state.sessions.values():
             if session.pace_permille:
-                pacing.ready_at_ns(session, state.config, state.now_ns)  # what was earned so far, at the old rate
+                pacing.settle(session, state.config, state.now_ns)  # what was earned so far, at the old rate
         if POLICIES[state.config.policy] is not POLICIES[config.policy]:
             queues.forget_shares(state)
         state.config = config

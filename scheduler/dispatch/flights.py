@@ -63,7 +63,7 @@ def launch(state: DispatchState, session: SessionState, limit_ns: int, out: list
         flight.contended_ns = state.now_ns
         session.tag += flight.charged
     if session.pace_permille:
-        pacing.spend(session, estimate)
+        pacing.spend(session, config, state.now_ns, estimate)
     _take_off(state, session, head)
     if not state.flights:
         state.head_since_ns = state.now_ns
@@ -147,7 +147,7 @@ def _charge(state: DispatchState, session: SessionState, flight: Flight, core_ns
     if session.turn_left_ns <= 0:
         queues.new_turn(state, session)
     if session.pace_permille:
-        pacing.spend(session, core_ns - flight.estimate_ns)
+        pacing.spend(session, state.config, state.now_ns, core_ns - flight.estimate_ns)
     if state.config.reserve_percent and POLICIES[state.config.policy].leveled:
         _owe(state, session.priority, core_ns)
 

@@ -12,24 +12,39 @@ from typing import Final
 from scheduler.dispatch.state import SessionState
 from scheduler.dispatch.stimuli import DispatchConfig
 
-__all__ = ["fill", "ready_at_ns", "spend"]
+__all__ = ["fill", "ready_at_ns", "settle", "spend"]
 
 _TOKENS: Final = 1000
 
 
 def fill(session: SessionState, config: DispatchConfig) -> None:
     """A full bucket, for a session that opens."""
-    session.tokens = session.pace_permille * config.cores * config.pace_burst_ns
+    session.tokens = _rate(session, config) * config.pace_burst_ns
 
 
-def spend(session: SessionState, core_ns: int) -> None:
+def settle(session: SessionState, config: DispatchConfig, now_ns: int) -> None:
+    """Put what was earned up to ``now_ns`` into the bucket."""
+    session.tokens = _tokens(session, config, now_ns)
+    session.tokens_at_ns = now_ns
+
+
+def spend(session: SessionState, config: DispatchConfig, now_ns: int, core_ns: int) -> None:
     """Take what ``core_ns`` cost; negative: give it back."""
+    settle(session, config, now_ns)
     session.tokens -= core_ns * _TOKENS
 
 
 def ready_at_ns(session: SessionState, config: DispatchConfig, now_ns: int) -> int:
     """When the session may be launched: ``now_ns`` if it has tokens, else the first time it has one."""
-    rate = session.pace_permille * config.cores
-    session.tokens = min(session.tokens + (now_ns - session.tokens_at_ns) * rate, rate * config.pace_burst_ns)
-    session.tokens_at_ns = now_ns
-    return now_ns if session.tokens > 0 else now_ns + -session.tokens // rate + 1
+    tokens = _tokens(session, config, now_ns)
+    return now_ns if tokens > 0 else now_ns + -tokens // _rate(session, config) + 1
+
+
+def _rate(session: SessionState, config: DispatchConfig) -> int:
+    """Tokens a nanosecond."""
+    return session.pace_permille * config.cores
+
+
+def _tokens(session: SessionState, config: DispatchConfig, now_ns: int) -> int:
+    rate = _rate(session, config)
+    return min(session.tokens + (now_ns - session.tokens_at_ns) * rate, rate * config.pace_burst_ns)

@@ -30,12 +30,12 @@ def requeue(state: DispatchState, session: SessionState) -> None:
     level = policy.level(session)
     if head is not None:
         entry = (policy.key(session, head), head.arrival, session.session)
+    if entry is not None:
+        _await_age(state, session)
     if entry == session.entry and level == session.level:
         return
     if session.entry is not None:
         state.levels[session.level].ready -= 1
-    elif entry is not None:
-        _await_age(state, session)
     session.level = level
     session.entry = entry
     session.urgent = None
@@ -56,7 +56,7 @@ def best(state: DispatchState, number: int) -> tuple[SessionState | None, bool]:
     level = state.levels[number]
     while level.urgent:
         session = state.sessions.get(level.urgent[0][2])
-        if session is not None and session.urgent == level.urgent[0]:
+        if session is not None and session.urgent == level.urgent[0] and session.level == number:
             if session.tag <= level.vtime + fair.virtual(state.config.deadline_lead_ns, session.weight):
                 return session, True
             session.urgent = None  # it has had its lead: its next slice waits for its fair share
@@ -64,8 +64,8 @@ def best(state: DispatchState, number: int) -> tuple[SessionState | None, bool]:
         heappop(level.urgent)
     while level.heap:
         session = state.sessions.get(level.heap[0][2])
-        if session is not None and session.entry == level.heap[0]:
-            return session, False
+        if session is not None and session.entry == level.heap[0] and session.level == number:
+            return session, False  # (raised and back, it may have left an equal entry in another level)
         heappop(level.heap)
     return None, False
 
@@ -88,7 +88,6 @@ def age(state: DispatchState, session: SessionState) -> None:
     """Raise a session by one level: it stands there where that level is, and its next slice is still charged to its own."""
     session.raised += 1
     session.guest_tag = state.levels[session.priority - session.raised].vtime
-    _await_age(state, session)
     requeue(state, session)
 
 
@@ -152,23 +151,25 @@ def _launchable(state: DispatchState, session: SessionState) -> Waiting | None:
     """The session's next batch, if it may be launched as far as the session itself is concerned."""
     head = session.waiting.get(session.next_seq)
     if head is None or session.awaits_memory or session.faulted:
+        session.paced_until_ns = 0
         return None
     if session.launched and _comes_back(state, session):
-        return None  # what is in flight will come back unfinished, and goes first
-    if session.pace_permille:
-        at_ns = pacing.ready_at_ns(session, state.config, state.now_ns)
-        if at_ns > state.now_ns:
-            if at_ns != session.paced_until_ns:
-                session.paced_until_ns = at_ns
-                _push(
-                    state.paced,
-                    (at_ns, session.session),
-                    len(state.sessions),
-                    lambda due: _session_at(state, due[1], "paced_until_ns") == due[0],
-                )
-            return None
         session.paced_until_ns = 0
-    return head
+        return None  # what is in flight will come back unfinished, and goes first
+    return head if not session.pace_permille or _has_tokens(state, session) else None
+
+
+def _has_tokens(state: DispatchState, session: SessionState) -> bool:
+    """Does its pace let the session go? If not, note when it will."""
+    at_ns = pacing.ready_at_ns(session, state.config, state.now_ns)
+    if at_ns <= state.now_ns:
+        session.paced_until_ns = 0
+        return True
+    if at_ns != session.paced_until_ns:
+        session.paced_until_ns = at_ns
+        due = (at_ns, session.session)
+        _push(state.paced, due, len(state.sessions), lambda item: _session_at(state, item[1], "paced_until_ns") == item[0])
+    return False
 
 
 def _session_at(state: DispatchState, name: str, field: str) -> object:
@@ -201,15 +202,16 @@ def _activate(state: DispatchState, session: SessionState, head: Waiting | None)
 def _await_age(state: DispatchState, session: SessionState) -> None:
     """Note when the session will have waited long enough for the next level."""
     config = state.config
-    session.age_due_ns = 0
-    if config.aging_ns and POLICIES[config.policy].leveled and session.priority > session.raised:
-        session.age_due_ns = session.waits_since_ns + config.aging_ns * (session.raised + 1)
-        _push(
-            state.ages,
-            (session.age_due_ns, session.session),
-            state.ready_count,
-            lambda due: _session_at(state, due[1], "age_due_ns") == due[0],
-        )
+    if not config.aging_ns:
+        return
+    due_ns = 0
+    if POLICIES[config.policy].leveled and session.priority > session.raised:
+        due_ns = session.waits_since_ns + config.aging_ns * (session.raised + 1)
+    if due_ns != session.age_due_ns:
+        session.age_due_ns = due_ns
+        if due_ns:
+            due = (due_ns, session.session)
+            _push(state.ages, due, state.ready_count, lambda item: _session_at(state, item[1], "age_due_ns") == item[0])
 
 
 def _push(heap: list[Item], item: Item, good: int, current: Callable[[Item], bool]) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from scheduler.dispatch import BatchArrived, Decision, Dispatch, LaunchReturned
+import msgspec
+
+from scheduler.dispatch import BatchArrived, Decision, Dispatch, LaunchReturned, LaunchStopped, MemoryReady, Stimulus, queues
+from scheduler.dispatch.decisions import Launch, Preempt
 from scheduler.dispatch.state import SessionState, Waiting
 
 __all__ = ["CANARIES"]
@@ -20,11 +23,82 @@ class RunsRepeats(Dispatch):
         super()._arrived(batch, out)
 
 
-class IgnoresTheLowBound(Dispatch):
-    """Lets low priorities fill the device beside P0."""
+class ForgetsTheLowBudget(Dispatch):
+    """Takes no launch for a low one: background work fills the device beside P0."""
 
-    def _held_back(self, priority: int) -> bool:
-        return False
+    def on(self, stimulus: Stimulus) -> list[Decision]:
+        for flight in self.state.flights:
+            flight.low = False
+        return super().on(stimulus)
+
+
+class StopsNothing(Dispatch):
+    """Decides to preempt and does not say so."""
+
+    def on(self, stimulus: Stimulus) -> list[Decision]:
+        return [decision for decision in super().on(stimulus) if not isinstance(decision, Preempt)]
+
+
+class StopsTwice(Dispatch):
+    """Forgets that it has asked a launch to stop."""
+
+    def on(self, stimulus: Stimulus) -> list[Decision]:
+        for flight in self.state.flights[:1]:
+            flight.preempted = False
+        return super().on(stimulus)
+
+
+class LosesStopped(Dispatch):
+    """Takes a batch whose slice ended for one that is over."""
+
+    def _stopped(self, stopped: LaunchStopped, out: list[Decision]) -> None:
+        if stopped.wall_ns and stopped.seq % 5 == 4:
+            super()._returned(LaunchReturned(stopped.at_ns, stopped.session, stopped.seq, True), out)
+            return
+        super()._stopped(stopped, out)
+
+
+class CountsEverySlice(Dispatch):
+    """The launch digest goes on with every slice."""
+
+    def _stopped(self, stopped: LaunchStopped, out: list[Decision]) -> None:
+        after = self.state.sessions[stopped.session].chain
+        super()._stopped(stopped, out)
+        if stopped.session in self.state.sessions:
+            self.state.sessions[stopped.session].chain = after
+
+
+class IgnoresMemory(Dispatch):
+    """Launches a session again at once though its memory is not free, and never hears that it is."""
+
+    def _memory_ready(self, ready: MemoryReady) -> None:
+        pass
+
+
+class RunsLowFirst(Dispatch):
+    """Puts a new session of the highest priority into the lowest level."""
+
+    def _hold(self, session: SessionState, batch: Waiting) -> None:
+        super()._hold(session, batch)
+        if session.priority == 0 and session.entry is not None and batch.seq % 3 == 2:
+            session.raised = -4
+            queues.requeue(self.state, session)
+
+
+class ChargesNothing(Dispatch):
+    """Forgets what slices cost: whoever asks often gets most."""
+
+    def _stopped(self, stopped: LaunchStopped, out: list[Decision]) -> None:
+        super()._stopped(LaunchStopped(stopped.at_ns, stopped.session, stopped.seq, stopped.core_ns // 64, stopped.wall_ns), out)
+
+
+class NeverLimits(Dispatch):
+    """Lets every launch run to its end."""
+
+    def on(self, stimulus: Stimulus) -> list[Decision]:
+        return [
+            msgspec.structs.replace(decision, limit_ns=0) if isinstance(decision, Launch) else decision for decision in super().on(stimulus)
+        ]
 
 
 class LosesReturned(Dispatch):
@@ -41,7 +115,7 @@ class SkipsHoles(Dispatch):
         super()._hold(session, batch)
         if len(session.waiting) >= 3 and session.next_seq not in session.waiting:
             session.next_seq = min(session.waiting)
-            self._requeue(session)
+            queues.requeue(self.state, session)
 
 
 class ForgetsToRelease(Dispatch):
@@ -52,4 +126,7 @@ class ForgetsToRelease(Dispatch):
             super()._release_if_over(session, out)
 
 
-CANARIES: Final = (RunsRepeats, IgnoresTheLowBound, LosesReturned, SkipsHoles, ForgetsToRelease)
+CANARIES: Final = (
+    RunsRepeats, ForgetsTheLowBudget, StopsNothing, StopsTwice, LosesReturned, LosesStopped, CountsEverySlice, IgnoresMemory, RunsLowFirst,
+    ChargesNothing, NeverLimits, SkipsHoles, ForgetsToRelease,
+)  # fmt: skip

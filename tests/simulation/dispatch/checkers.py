@@ -9,14 +9,25 @@ from scheduler.dispatch import (
     Journal,
     LaunchFinished,
     LaunchReturned,
+    LaunchStopped,
+    SessionOpened,
     decode_journal,
+    explain,
+    fairness_bound,
     replay,
+    restore,
+    snapshot,
+    totals,
     verify,
 )
-from scheduler.dispatch.decisions import DROP_REASONS, REFUSE_REASONS, Drop, Launch, Park, Refuse
+from scheduler.dispatch import decisions as why
+from scheduler.dispatch.decisions import DROP_REASONS, REFUSE_REASONS, Drop, Launch, Park, Refuse, Release
+from scheduler.dispatch.fair import virtual
 from tests.simulation.dispatch.workload import Step
 
-__all__ = ["check_journal", "check_occupancy", "check_reasons_are_named"]
+__all__ = [
+    "check_bounds", "check_explained", "check_fairness", "check_journal", "check_occupancy", "check_reasons_are_named", "check_restored",
+]  # fmt: skip
 
 
 def check_journal(steps: list[Step]) -> bytes:
@@ -33,23 +44,113 @@ def check_journal(steps: list[Step]) -> bytes:
 
 
 def check_occupancy(steps: list[Step], dispatch: Dispatch) -> None:
-    """Busy and fed time, counted again step by step from what was launched, waited and finished."""
+    """Busy and fed time, counted again step by step from what was launched, waited and finished; who had to wait behind whom likewise. A
+    session that awaits memory or its pace is not ready."""
     busy_ns = fed_ns = last_ns = 0
-    flying = 0
-    ready: dict[str, bool] = {}
+    flying: list[str] = []
+    ready: set[str] = set()
+    behind_ns: dict[str, int] = {}
     shadow = Dispatch()
     for stimulus, decisions in steps:
         passed_ns = stimulus.at_ns - last_ns
-        waiting = sum(ready.values())
         busy_ns += passed_ns if flying else 0
-        fed_ns += passed_ns if flying and flying + waiting > 1 else 0
+        fed_ns += passed_ns if flying and len(flying) + len(ready) > 1 else 0
+        for name in ready.union(flying):
+            behind_ns[name] = behind_ns.get(name, 0) + (passed_ns if flying and flying[0] != name else 0)
         last_ns = stimulus.at_ns
         shadow.on(stimulus)
-        flying += sum(isinstance(decision, Launch) for decision in decisions)
-        flying -= isinstance(stimulus, LaunchFinished | LaunchReturned)
-        ready = {name: session.next_seq in session.waiting for name, session in shadow.state.sessions.items()}
+        if isinstance(stimulus, LaunchFinished | LaunchReturned | LaunchStopped):
+            flying.remove(stimulus.session)
+        for decision in decisions:
+            if isinstance(decision, Launch):
+                flying.append(decision.session)
+            elif isinstance(decision, Release):
+                behind_ns.pop(decision.session, None)
+        ready = {name for name in shadow.state.sessions if _more(shadow, name)}
+        for name in shadow.state.sessions:
+            assert totals(shadow.state, name).behind_ns == behind_ns.get(name, 0), name
     occupancy = dispatch.state.occupancy
     assert (occupancy.busy_ns, occupancy.fed_ns, occupancy.at_ns) == (busy_ns, fed_ns, last_ns)
+
+
+def _more(dispatch: Dispatch, name: str) -> bool:
+    """Has the session a batch that may be launched now?"""
+    session = dispatch.state.sessions[name]
+    launchable = session.entry is not None
+    assert not launchable or (session.next_seq in session.waiting and not session.awaits_memory and session.paced_until_ns == 0)
+    return launchable
+
+
+def check_restored(steps: list[Step], every: int = 29) -> None:
+    """From any point on, a dispatcher restored from a snapshot decides as the one it was taken from, and equals it."""
+    twin, whole = Dispatch(), Dispatch()
+    for number, (stimulus, decisions) in enumerate(steps):
+        assert whole.on(stimulus) == decisions
+        assert twin.on(stimulus) == decisions, f"step {number}: {stimulus!r}"
+        if number % every == 0:
+            data = snapshot(whole.state)
+            assert snapshot(twin.state) == data, f"step {number}"
+            twin = Dispatch(restore(data))
+            assert snapshot(twin.state) == data
+
+
+def check_explained(steps: list[Step]) -> None:
+    """After every step every session's wait has a named rule, and those ahead are there."""
+    dispatch = Dispatch()
+    nobody = {why.RUNNING, why.PACED, why.AWAITS_MEMORY, why.PARKED, why.IDLE, why.FAULTED, why.STOPPING}
+    for stimulus, _ in steps:
+        dispatch.on(stimulus)
+        state = dispatch.state
+        for name, session in state.sessions.items():
+            reason = explain(state, name)
+            assert reason.rule in why.RULES
+            assert set(reason.ahead) <= state.sessions.keys()
+            assert reason.ahead or reason.rule in nobody, f"{stimulus!r}: {name} waits for {reason.rule}, but for whom?"
+            assert (reason.until_ns > state.now_ns) == (reason.rule == why.PACED)
+            assert bool(session.launched) == (reason.rule in (why.RUNNING, why.QUEUED, why.STOPPING))
+
+
+def check_fairness(steps: list[Step]) -> int:
+    """What any two sessions of a level are served while both take part in its shares differs by no more than the proved bound; how many
+    pairs were looked at. Served: the measured cost of slices, of one without a limit only what fell into time with others."""
+    dispatch = Dispatch()
+    served: dict[str, int] = {}
+    largest: dict[str, int] = {}
+    since: dict[tuple[str, str], tuple[int, int]] = {}
+    depth = 1
+    pairs = 0
+    for stimulus, _ in steps:
+        state = dispatch.state
+        cost_ns = 0
+        if isinstance(stimulus, LaunchFinished | LaunchStopped):
+            cost_ns = stimulus.core_ns
+            flight = next(f for f in state.flights if (f.session, f.seq) == (stimulus.session, stimulus.seq))
+            if not flight.limit_ns:
+                together_ns = stimulus.at_ns - flight.contended_ns if flight.contended_ns >= 0 else 0
+                cost_ns = cost_ns * min(together_ns, stimulus.wall_ns) // stimulus.wall_ns if stimulus.wall_ns else 0
+            session = state.sessions[stimulus.session]
+            served[session.session] = served.get(session.session, 0) + virtual(cost_ns, session.weight)
+            largest[session.session] = max(largest.get(session.session, 0), cost_ns)
+        if isinstance(stimulus, SessionOpened) and stimulus.session not in state.sessions:
+            served[stimulus.session] = largest[stimulus.session] = 0
+        dispatch.on(stimulus)
+        depth = max(depth, state.config.in_flight_max)
+        for flight in state.flights:
+            largest[flight.session] = max(largest.get(flight.session, 0), flight.estimate_ns)
+        active = [session for session in state.sessions.values() if session.active]
+        now = {(a.session, b.session): (a, b) for a in active for b in active if a.session < b.session and a.priority == b.priority}
+        for pair in [pair for pair in since if pair not in now]:
+            del since[pair]
+        for pair, (a, b) in now.items():
+            at = (served.get(a.session, 0), served.get(b.session, 0))
+            begin = since.setdefault(pair, at)
+            pairs += 1
+            leads_ns = (state.config.deadline_lead_ns if a.sla_ns else 0, state.config.deadline_lead_ns if b.sla_ns else 0)
+            costs_ns = (largest.get(a.session, 0), largest.get(b.session, 0))
+            bound = fairness_bound(costs_ns, (a.weight, b.weight), depth, leads_ns)
+            apart = abs((at[0] - begin[0]) - (at[1] - begin[1]))
+            assert apart <= bound, f"{stimulus!r}: {pair} are {apart} apart, the bound is {bound}"
+    return pairs
 
 
 def check_reasons_are_named(steps: list[Step]) -> None:

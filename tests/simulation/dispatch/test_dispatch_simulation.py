@@ -9,11 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.dispatch import Dispatch, LaunchFinished
+from scheduler.dispatch import STRICT, Dispatch, LaunchFinished
 from scheduler.errors import StimulusError
 from tests.simulation.dispatch.auditor import AuditError, Auditor
 from tests.simulation.dispatch.canaries import CANARIES
-from tests.simulation.dispatch.checkers import check_bounds, check_journal, check_occupancy, check_reasons_are_named
+from tests.simulation.dispatch.checkers import (
+    check_bounds,
+    check_explained,
+    check_fairness,
+    check_journal,
+    check_occupancy,
+    check_reasons_are_named,
+    check_restored,
+)
 from tests.simulation.dispatch.workload import Livelock, Step, run
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -31,13 +39,13 @@ def simulate(seed: int, dispatch: Dispatch, actions: int = ACTIONS) -> tuple[lis
             auditor.judge(stimulus, decisions)
         except AuditError as error:
             raise AuditError(f"seed {seed}, step {len(steps)}, {stimulus!r} -> {decisions!r}: {error}") from None
-    auditor.finish()
+    auditor.finish(dispatch.launch_digest)
     return steps, auditor
 
 
 @pytest.mark.parametrize("block", range(6))
 def test_every_decision_is_one_the_model_allows(block: int) -> None:
-    completed = 0
+    completed = pairs = 0
     for seed in range(block * SEEDS // 6, (block + 1) * SEEDS // 6):
         dispatch = Dispatch()
         steps, auditor = simulate(seed, dispatch)
@@ -45,8 +53,12 @@ def test_every_decision_is_one_the_model_allows(block: int) -> None:
         check_bounds(dispatch, auditor.config)
         check_journal(steps)
         check_occupancy(steps, dispatch)
+        check_restored(steps)
+        check_explained(steps)
+        if auditor.config.policy == STRICT and not auditor.config.aging_ns and not auditor.config.reserve_percent:
+            pairs += check_fairness(steps)
         completed += auditor.completed
-    assert completed > 100, "the workload hardly runs anything: it tests nothing"
+    assert completed > 100 and pairs > 1000, "the workload hardly runs anything: it tests nothing"
 
 
 def test_a_seed_reproduces_a_run() -> None:
@@ -68,10 +80,11 @@ def test_the_workload_reaches_every_reason() -> None:
         for _, decisions in run(seed, Dispatch(), ACTIONS):
             kinds.update(type(decision).__name__ for decision in decisions)
             reasons.update(getattr(decision, "reason", "") for decision in decisions)
-    assert kinds == {"Launch", "Park", "Drop", "Refuse", "Release"}
+    assert kinds == {"Launch", "Preempt", "Park", "Drop", "Refuse", "Release"}
     assert reasons - {""} == {
         "already_run", "already_waiting", "after_last", "session_over", "epoch_stale", "session_unknown", "session_closing",
         "session_faulted", "priority_invalid", "seq_invalid", "epoch_unknown", "parked_batches_full", "parked_bytes_full",
+        "weight_invalid", "pace_invalid", "sla_invalid", "sla_contradictory", "sla_unreachable",
     }  # fmt: skip
 
 

@@ -18,18 +18,24 @@ from scheduler.dispatch import (
     DispatchConfig,
     LaunchFinished,
     LaunchReturned,
+    LaunchStopped,
+    MemoryReady,
     SessionClosed,
     SessionOpened,
     Stimulus,
     Tick,
 )
-from scheduler.dispatch.decisions import Drop, Launch, Refuse, Release
+from scheduler.dispatch.decisions import Drop, Launch, Preempt, Refuse, Release
 
 __all__ = ["Livelock", "Step", "World", "run"]
 
 SESSIONS_MAX: Final = 12
 ALWAYS: Final = ("open", "send", "deliver", "finish")
-SOMETIMES: Final = ("reorder", "repeat", "lose", "replay", "bogus", "resend", "fault", "close", "configure", "tick", "restart")
+SOMETIMES: Final = (
+    "reorder", "repeat", "lose", "replay", "bogus", "resend", "fault", "close", "configure", "tick", "restart", "await", "memory", "stray",
+)  # fmt: skip
+KINDS: Final = ((10, 100), (300, 3_000), (5_000, 60_000))
+"""Ranges of what batches of a session run for, in ns: short, middle, long beside a quantum of 1000."""
 
 DRAIN_STEPS_MAX: Final = 20_000
 
@@ -50,20 +56,37 @@ class Client:
     sent: int = 0
     closing: bool = False
     over: str = ""
+    kind: int = 0
+    cores: int = 1
+
+
+@dataclass
+class Flying:
+    """A launch in the executor's queue. ``stop``: it was preempted."""
+
+    session: str
+    seq: int
+    limit_ns: int
+    stop: bool = False
 
 
 @dataclass
 class World:
     """One run. ``enabled`` is the swarm: each seed switches some troubles off entirely. ``refusing``: sessions of which the executor runs
-    nothing but the named seq (it lacked a body), or nothing at all (None: it faulted)."""
+    nothing but the named seq (it lacked a body or memory), or nothing at all (None: it faulted). ``left_ns``: of each batch that began.
+    ``unfinished``: the batch of a session that must be over before another one may run. ``awaiting``: sessions without memory."""
 
     seed: int
     dispatch: Dispatch
     now_ns: int = 0
     clients: dict[str, Client] = field(default_factory=dict)
     network: list[tuple[str, int, int]] = field(default_factory=list)
-    executor: deque[tuple[str, int]] = field(default_factory=deque)
+    executor: deque[Flying] = field(default_factory=deque)
     refusing: dict[str, int | None] = field(default_factory=dict)
+    left_ns: dict[tuple[str, int], int] = field(default_factory=dict)
+    unfinished: dict[str, int] = field(default_factory=dict)
+    awaiting: list[str] = field(default_factory=list)
+    head_since_ns: int = 0
     opened: int = 0
 
     def __post_init__(self) -> None:
@@ -72,6 +95,28 @@ class World:
         self.enabled = [name for name in SOMETIMES if self.random.random() < 0.6]
         self.weights = {name: self.random.randint(1, 10) for name in (*ALWAYS, *self.enabled)}
         self.weights["finish"] += 5
+        self.policy = self.random.choice(("strict", "strict", "strict", "strict", "fifo", "timeslice"))
+        self.special = self.random.choice(("", "", "aging", "reserve"))
+
+    def config(self, depth: int = 2, low: int = 2) -> DispatchConfig:
+        """Of this seed, scaled to a quantum of 1000 ns."""
+        return DispatchConfig(
+            depth,
+            low,
+            self.random.choice((1, 4, 64)),
+            self.random.choice((10, 1000)),
+            policy=self.policy,
+            quantum_ns=1_000,
+            low_slice_ns=self.random.choice((1_000, 2_000)),
+            slice_min_ns=100,
+            stop_ns=50,
+            cores=4,
+            aging_ns=3_000 if self.special == "aging" else 0,
+            reserve_percent=20 if self.special == "reserve" else 0,
+            reserve_window_ns=10_000,
+            pace_burst_ns=1_000,
+            deadline_lead_ns=5_000,
+        )
 
     def stimulus(self) -> Stimulus | None:
         """The next thing that happens, or None when the drawn action is impossible now."""
@@ -82,11 +127,13 @@ class World:
 
     def drain(self) -> Iterator[Stimulus]:
         """The end: trouble stops, clients send what has not run until it has, the executor finishes everything."""
-        progress = True
-        while progress or self.executor:
-            progress = False
+        while True:
             while self.executor:
-                yield self._finish_head(OK)
+                yield self._end_of_head(OK)
+            progress = False
+            for session in list(self.awaiting):
+                progress = True
+                yield self._memory_for(session)
             for client in list(self.clients.values()):
                 state = self.dispatch.state.sessions.get(client.session)
                 if state is None or client.over:
@@ -95,17 +142,29 @@ class World:
                     if seq not in state.waiting and seq not in state.launched and (state.last_seq is None or seq <= state.last_seq):
                         progress = True
                         yield self._arrival(client.session, client.epoch, seq)
+            wakeup_ns = self.dispatch.next_wakeup_ns()
+            if wakeup_ns is not None and not self.executor:
+                progress = True
+                self.now_ns = max(self.now_ns, wakeup_ns)
+                yield Tick(self.now_ns, wake=True)
+            if not progress and not self.executor:
+                return
 
     def hear(self, decisions: list[Decision]) -> None:
         """Carry the decisions out."""
         for decision in decisions:
             if isinstance(decision, Launch):
-                self.executor.append((decision.session, decision.seq))
+                if not self.executor:
+                    self.head_since_ns = self.now_ns
+                self.executor.append(Flying(decision.session, decision.seq, decision.limit_ns))
+            elif isinstance(decision, Preempt):
+                for flying in self.executor:
+                    flying.stop |= (flying.session, flying.seq) == (decision.session, decision.seq)
             elif isinstance(decision, Refuse | Release | Drop) and decision.session in self.clients:
                 client = self.clients[decision.session]
                 if isinstance(decision, Release):
                     client.over = "released"
-                elif isinstance(decision, Refuse) and decision.reason in ("session_faulted", "session_closing"):
+                elif isinstance(decision, Refuse) and (decision.seq == -1 or decision.reason in ("session_faulted", "session_closing")):
                     client.over = client.over or decision.reason
 
     # -- clients -------------------------------------------------------------------------------------------------------------------
@@ -117,8 +176,17 @@ class World:
         self.opened += 1
         first = self.random.choice((0, 1, 7))
         client = Client(f"s{self.opened}", self.random.choice((1, 1, 5)), first)
+        client.kind, client.cores = self.random.randrange(len(KINDS)), self.random.choice((1, 1, 4))
         self.clients[client.session] = client
-        return SessionOpened(self.now_ns, client.session, client.epoch, self.random.randrange(5), first)
+        return self._opening(client)
+
+    def _opening(self, client: Client) -> Stimulus:
+        """Of any priority and weight; some with a latency target (possible, or hardly), some with a pace."""
+        priority = self.random.choice((0, 0, 1, 2, 3, 4, 4))
+        target_ns = self.random.choice((0, 100_000, 1_000)) if priority == 0 else 0
+        pace = self.random.choice((0, 0, 0, 50, 500)) if not target_ns else 0
+        weight = self.random.choice((100, 100, 1, 400, 10_000))
+        return SessionOpened(self.now_ns, client.session, client.epoch, priority, client.first, b"", weight, target_ns, pace)
 
     def _restart(self) -> Stimulus | None:
         """A released session comes back in a new epoch, from where it was."""
@@ -129,8 +197,15 @@ class World:
         client.first += client.sent
         client.sent, client.over, client.closing = 0, "", False
         client.epoch += 1
-        self.refusing.pop(client.session, None)
-        return SessionOpened(self.now_ns, client.session, client.epoch, self.random.randrange(5), client.first)
+        self._forget(client.session)
+        return self._opening(client)
+
+    def _forget(self, session: str) -> None:
+        """The executor closed the session's space."""
+        self.refusing.pop(session, None)
+        self.unfinished.pop(session, None)
+        for key in [key for key in self.left_ns if key[0] == session]:
+            del self.left_ns[key]
 
     def _send(self) -> Stimulus | None:
         client = self._some_client()
@@ -187,6 +262,13 @@ class World:
                 self._arrival(session, epoch, -1),
                 BatchArrived(self.now_ns, session, epoch, 10**6, 1, b"far"),
                 SessionOpened(self.now_ns, "outlaw", 1, 9),
+                SessionOpened(self.now_ns, "outlaw", 1, 0, weight=self.random.choice((0, -1, 10_001))),
+                SessionOpened(self.now_ns, "outlaw", 1, 0, pace_permille=self.random.choice((-1, 1001))),
+                SessionOpened(self.now_ns, "outlaw", 1, self.random.choice((0, 1)), sla_ns=-5),
+                SessionOpened(self.now_ns, "outlaw", 1, 2, sla_ns=100_000),
+                SessionOpened(self.now_ns, "outlaw", 1, 0, sla_ns=100_000, pace_permille=10),
+                SessionOpened(self.now_ns, "outlaw", 1, 0, sla_ns=50),
+                MemoryReady(self.now_ns, session),
                 SessionClosed(self.now_ns, "nobody", 3),
             )
         )
@@ -197,41 +279,92 @@ class World:
     # -- executor ------------------------------------------------------------------------------------------------------------------
 
     def _finish(self) -> Stimulus | None:
-        return self._finish_head(OK) if self.executor else None
+        return self._end_of_head(OK) if self.executor else None
 
     def _fault(self) -> Stimulus | None:
-        return self._finish_head(FAULT) if self.executor and self.random.random() < 0.1 else None
+        return self._end_of_head(FAULT) if self.executor and self.random.random() < 0.1 else None
 
-    def _finish_head(self, outcome: int) -> Stimulus:
-        """The executor works strictly in order. What came behind a launch it could not run, or one that faulted, it gives back."""
-        session, seq = self.executor.popleft()
+    def _pop(self) -> Flying:
+        self.head_since_ns = self.now_ns
+        return self.executor.popleft()
+
+    def _end_of_head(self, outcome: int) -> Stimulus:
+        """The executor works strictly in order. What came behind a launch it could not run, or did not run to its end, it gives back."""
+        head = self.executor[0]
+        session, seq = head.session, head.seq
         if session in self.refusing and self.refusing[session] != seq:
+            self._pop()
             return LaunchReturned(self.now_ns, session, seq, False)
+        if self.unfinished.get(session, seq) != seq or (head.stop and self.random.random() < 0.5):
+            self._pop()  # it is behind an unfinished one, or was stopped before it began
+            self.unfinished.setdefault(session, seq)
+            return LaunchStopped(self.now_ns, session, seq, 0, 0)
         self.refusing.pop(session, None)
+        client = self.clients[session]
+        low_ns, high_ns = KINDS[client.kind]
+        left_ns = self.left_ns.setdefault((session, seq), self.random.randint(low_ns, high_ns))
+        wall_ns = left_ns if outcome == OK else self.random.randint(0, left_ns)
+        if head.limit_ns:
+            wall_ns = min(wall_ns, head.limit_ns + self.random.choice((0, 0, 30)))
+        if head.stop:
+            wall_ns = min(wall_ns, max(1, self.now_ns - self.head_since_ns))
+        self.now_ns = max(self.now_ns, self.head_since_ns + wall_ns)
+        self._pop()
+        core_ns = wall_ns * self.random.randint(1, client.cores)
+        if outcome == OK and wall_ns < left_ns:
+            self.left_ns[session, seq] = left_ns - wall_ns
+            self.unfinished[session] = seq
+            return LaunchStopped(self.now_ns, session, seq, core_ns, wall_ns)
+        self.unfinished.pop(session, None)
         if outcome == FAULT:
             self.refusing[session] = None
-        return LaunchFinished(self.now_ns, session, seq, self.random.randrange(1000), outcome)
+        return LaunchFinished(self.now_ns, session, seq, core_ns, outcome, wall_ns)
 
     def _resend(self) -> Stimulus | None:
         """The head lacks a body; the session sends it again."""
-        if not self.executor or self.executor[0][0] in self.refusing:
+        if not self._untouched_head():
             return None
-        session, seq = self.executor.popleft()
-        self.refusing[session] = seq
-        self.network.append((session, self.clients[session].epoch, seq))
-        return LaunchReturned(self.now_ns, session, seq, True)
+        head = self._pop()
+        self.refusing[head.session] = head.seq
+        self.network.append((head.session, self.clients[head.session].epoch, head.seq))
+        return LaunchReturned(self.now_ns, head.session, head.seq, True)
+
+    def _await(self) -> Stimulus | None:
+        """There is no memory for the head now."""
+        if not self._untouched_head():
+            return None
+        head = self._pop()
+        self.refusing[head.session] = head.seq
+        self.awaiting.append(head.session)
+        return LaunchReturned(self.now_ns, head.session, head.seq, False, True)
+
+    def _untouched_head(self) -> bool:
+        """Is there a head, and has nothing of it run?"""
+        if not self.executor or self.executor[0].session in self.refusing or self.executor[0].session in self.unfinished:
+            return False
+        return (self.executor[0].session, self.executor[0].seq) not in self.left_ns
+
+    def _memory(self) -> Stimulus | None:
+        return self._memory_for(self.random.choice(self.awaiting)) if self.awaiting else None
+
+    def _memory_for(self, session: str) -> Stimulus:
+        self.awaiting.remove(session)
+        return MemoryReady(self.now_ns, session)
+
+    def _stray(self) -> Stimulus | None:
+        """A stop that nobody asked for (its word is shared by a whole priority)."""
+        if self.executor:
+            self.random.choice(list(self.executor)).stop = True
+        return None
 
     # -- operator ------------------------------------------------------------------------------------------------------------------
 
     def _configure(self) -> Stimulus | None:
         depth = self.random.randint(1, 4)
-        return ConfigChanged(
-            self.now_ns,
-            DispatchConfig(depth, self.random.randint(1, depth), self.random.choice((1, 4, 64)), self.random.choice((10, 1000))),
-        )
+        return ConfigChanged(self.now_ns, self.config(depth, self.random.randint(1, depth)))
 
     def _tick(self) -> Stimulus | None:
-        return Tick(self.now_ns)
+        return Tick(self.now_ns, wake=self.random.random() < 0.5)
 
     def _some_client(self) -> Client | None:
         alive = [client for client in self.clients.values() if not client.over]
@@ -241,6 +374,8 @@ class World:
 def run(seed: int, dispatch: Dispatch, actions: int) -> Iterator[Step]:
     """Run a world of ``actions`` drawn actions and its drain; yields each stimulus with the decisions it gave."""
     world = World(seed, dispatch)
+    first = ConfigChanged(0, world.config())
+    yield first, dispatch.on(first)
     for _ in range(actions):
         stimulus = world.stimulus()
         if stimulus is not None:
