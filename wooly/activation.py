@@ -28,6 +28,7 @@ def activate(config: Config, connect: Callable[[], Link] | None = None) -> None:
     Raises RuntimeError when the device is on already. Nothing is sent and no connection is made here.
     """
     fallback.allow_cpu(config.cpu_fallback)
+    transfer.replace_whole(config.weights_dedup)
     transfer.check_device_with(index_of)
     with warnings.catch_warnings():
         # A CUDA build has kernels of its own at the CUDA key; that ours take their place is the purpose, not news.

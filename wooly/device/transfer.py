@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from bus_schemas.batch import LIMITS
 from wooly.device.backend import (
     DEVICE,
     HAS_SWAP,
@@ -35,8 +36,9 @@ from wooly.device.tensors import contiguous_strides, new_tensor, span_nbytes
 from wooly.link import ReadBytes
 
 __all__ = [
-    "upload", "fetch", "fetch_all", "empty", "empty_strided", "make_copy_", "make_to_copy", "local_scalar_dense", "equal", "check_device",
-    "check_device_with", "resize_", "resize_output", "resize_storage", "set_storage_offset_", "set_storage_", "set_tensor_", "set_",
+    "upload", "fetch", "fetch_all", "empty", "empty_strided", "make_copy_", "make_to_copy", "local_scalar_dense", "equal",
+    "check_device", "check_device_with", "resize_", "resize_output", "resize_storage", "replace_whole", "set_storage_offset_",
+    "set_storage_", "set_tensor_", "set_",
 ]  # fmt: skip
 
 _SPAN_READ_MAX: Final = 1 << 20
@@ -219,7 +221,10 @@ def make_copy_(on_device: Callable[..., Any]) -> Callable[..., torch.Tensor]:
             elif is_ours(src):
                 on_device(self, src)
             elif raw_device(src).type == "cpu":
-                on_device(self, upload(src))
+                if _replacing and _is_whole(self, src):
+                    _replace(self, src)
+                else:
+                    on_device(self, upload(src))
             else:
                 raise RuntimeError(f"copy_ from {raw_device(src)} to the device is not possible")
         else:
@@ -227,6 +232,38 @@ def make_copy_(on_device: Callable[..., Any]) -> Callable[..., torch.Tensor]:
         return self
 
     return copy_
+
+
+_replacing = False
+
+
+def replace_whole(on: bool) -> None:
+    """With ``on``, copying from this machine over all of a large buffer gives its tensors a new buffer, which holds exactly the bytes that
+    were uploaded. So weights that ``load_state_dict`` puts into a model that is on the device can be shared."""
+    global _replacing
+    _replacing = on
+
+
+def _is_whole(self: torch.Tensor, src: torch.Tensor) -> bool:
+    """Does ``copy_`` overwrite the whole buffer of ``self``, and may that be another one afterwards?"""
+    storage = storage_of(self)
+    return (
+        HAS_SWAP
+        and storage.nbytes() > LIMITS.inline_bytes_max
+        and self.numel() * self.dtype.itemsize == storage.nbytes()
+        and self.is_contiguous()
+        and self.size() == src.size()
+        and not (self.is_conj() or self.is_neg())
+        and not getattr(storage, "_wooly_pointed", False)
+    )
+
+
+def _replace(self: torch.Tensor, src: torch.Tensor) -> None:
+    """Every view of the buffer sees the new one."""
+    fresh = upload(src.detach().to(self.dtype).contiguous())
+    mine, other = storage_of(self), storage_of(fresh)
+    mine._swap_data_ptr_(other)
+    mine._wooly_buf, other._wooly_buf = other._wooly_buf, mine._wooly_buf
 
 
 _BITS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

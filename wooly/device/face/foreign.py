@@ -121,7 +121,9 @@ def _pointers() -> None:
         if module.partition(".")[0] in IDENTITY_USERS:
             return address
         if not any(part in caller.f_code.co_filename for part in _INSTALLED):
-            return DevicePointer(address, storage_of(self))
+            storage = storage_of(self)
+            storage._wooly_pointed = True  # from now on it stays where it is
+            return DevicePointer(address, storage)
         raise ForeignPointerError(f"data_ptr() of a cuda tensor cannot be given to {module or 'this code'}: {_INSTEAD}")
 
     put(Tensor, "data_ptr", data_ptr)
