@@ -17,7 +17,10 @@ from jit.plan.access import Access, may_overlap
 __all__ = ["levels_of", "cut", "claims_of"]
 
 CHUNK_NS = 20_000
-CHUNKS_MAX = 16
+CHUNKS_MIN = 16
+"""A call is cut into so many chunks (fewer when they would be short), and into more when they would be long: a run stops between chunks."""
+LONG_NS = 50_000
+CHUNKS_MAX = 4096
 CLAIM_NS = 4_000
 """Chunks cheaper than this are claimed several at a time; a phase cheaper than this is run by the caller alone."""
 
@@ -88,7 +91,8 @@ def cut(call: Call) -> list[Piece]:
     if call.units <= 0:
         return []
     total = call.units * call.grain
-    pieces = max(1, min(call.units, call.max_chunks or CHUNKS_MAX, int(total / CHUNK_NS)))
+    most = call.max_chunks or min(max(CHUNKS_MIN, int(total / LONG_NS)), CHUNKS_MAX)
+    pieces = max(1, min(call.units, most, int(total / CHUNK_NS)))
     marks = [call.units * piece // pieces for piece in range(pieces + 1)]
     return [((b - a) * call.grain, a, b) for a, b in pairwise(marks)]
 

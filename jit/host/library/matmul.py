@@ -25,7 +25,8 @@ BLAS_LETTER: Final = {DType.F32: "s", DType.F64: "d", DType.C64: "c", DType.C128
 _TILED: Final = (DType.F32, DType.F64)
 _FLOPS_PER_NS: Final = 120.0
 _BLOCK_FLOPS: Final = 8e6  # a unit: some 60 us
-_MAX_UNITS: Final = 64
+_MANY_UNITS: Final = 64  # at which they grow
+_LONG_FLOPS: Final = 1e8  # at which they do not grow any more: a run can only stop between units
 _MAX_WIDTH: Final = 512  # columns of a block, so that its slab of b stays in L2
 _MIN_HEIGHT: Final = 192  # rows of a block: every block packs its own slab of b
 _MIN_WIDTH: Final = 128
@@ -184,7 +185,8 @@ def _row_by_row(build: Build, a: View, b: View, c: View, sizes: tuple[int, ...],
 def _blocks_of(m: int, n: int, k: int, matrices: int) -> tuple[int, int]:
     """Size of a block in rows and columns."""
     along_m, along_n = 1, -(-n // _MAX_WIDTH)
-    parts = min(_MAX_UNITS, int(2.0 * m * n * k * matrices / _BLOCK_FLOPS)) / matrices
+    flops = 2.0 * m * n * k * matrices
+    parts = min(max(_MANY_UNITS, flops / _LONG_FLOPS), int(flops / _BLOCK_FLOPS)) / matrices
     while along_m * along_n < parts:
         if n // (2 * along_n) >= _MIN_WIDTH:
             along_n *= 2
