@@ -193,7 +193,7 @@ class Dispatch:
             if session.pace_permille:
                 pacing.settle(session, state.config, state.now_ns)  # what was earned so far, at the old rate
         if POLICIES[state.config.policy] is not POLICIES[config.policy]:
-            queues.forget_shares(state)
+            queues.forget_shares(state, POLICIES[config.policy])
         state.config = config
         queues.rebuild(state)
 

@@ -10,7 +10,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final, TypeVar
 
 from scheduler.dispatch import fair, pacing
-from scheduler.dispatch.order import POLICIES
+from scheduler.dispatch.order import POLICIES, Policy
 from scheduler.dispatch.state import DispatchState, Entry, SessionState, Waiting
 
 __all__ = ["age", "best", "forget_shares", "new_turn", "next_wakeup_ns", "rebase", "rebuild", "requeue", "wake"]
@@ -123,8 +123,8 @@ def rebuild(state: DispatchState) -> None:
             session.past_lead = True
 
 
-def forget_shares(state: DispatchState) -> None:
-    """Another policy comes: what sessions have had so far under the old one counts no more."""
+def forget_shares(state: DispatchState, policy: Policy) -> None:
+    """Another policy comes: what sessions have had so far under the old one counts no more, and launches in flight have its levels."""
     state.reserve_credit = 0
     for level in state.levels:
         level.vtime = 0
@@ -132,6 +132,7 @@ def forget_shares(state: DispatchState) -> None:
         session.tag = session.raised = session.guest_tag = 0
     for flight in state.flights:
         flight.charged = 0
+        flight.level = policy.level(state.sessions[flight.session])
 
 
 def rebase(state: DispatchState, number: int) -> None:

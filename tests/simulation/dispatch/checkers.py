@@ -110,10 +110,10 @@ def check_explained(steps: list[Step]) -> None:
             assert bool(session.launched) == (reason.rule in (why.RUNNING, why.QUEUED, why.STOPPING))
 
 
-def check_fairness(steps: list[Step]) -> int:
+def check_fairness(steps: list[Step], dispatch: Dispatch) -> int:
     """What any two sessions of a level are served while both take part in its shares differs by no more than the proved bound; how many
-    pairs were looked at. Served: the measured cost of slices, of one without a limit only what fell into time with others."""
-    dispatch = Dispatch()
+    pairs were looked at. Served: the measured cost of slices, of one without a limit only what fell into time with others. ``dispatch``: a
+    new one of the kind that took the steps."""
     served: dict[str, int] = {}
     largest: dict[str, int] = {}
     since: dict[tuple[str, str], tuple[int, int]] = {}
