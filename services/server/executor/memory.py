@@ -377,6 +377,8 @@ class DeviceMemory:
         tenant, now_ns = move.tenant, time.monotonic_ns()
         name = tenant.session
         self._changed[name] = None
+        if move.job is not None and move.job.failure:
+            move.problem = f"the node failed while moving memory ({move.job.failure})"
         if move.out:
             tenant.kept.update(move.done)
             if move.problem:

@@ -10,6 +10,7 @@ import contextlib
 import heapq
 import os
 import threading
+import traceback
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,12 +22,14 @@ __all__ = ["Job", "Mover"]
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """``steps`` does the work; whatever ends it has been noted by itself before. ``stopped``: it shall not take another step."""
+    """``steps`` does the work and notes what becomes of it, but for a failure that it does not know: ``failure`` then says which.
+    ``stopped``: it shall not take another step."""
 
     session: str
     priority: int
     steps: Iterator[object]
     stopped: bool = False
+    failure: str = ""
     over: threading.Event = field(default_factory=threading.Event)
 
 
@@ -98,8 +101,9 @@ class Mover:
                     continue
                 except StopIteration:
                     pass
-                except Exception:  # a job notes every error that it can meet; any other is a bug, and must not end the thread
-                    get_logger().exception("moving memory failed", session=job.session)
+                except Exception as error:  # ours; it must not end the thread, for others wait for it
+                    job.failure = f"{type(error).__name__}: {error}"
+                    get_logger().error("moving memory failed", session=job.session, trace=traceback.format_exc())
             self._finish(job)
 
     def _finish(self, job: Job) -> None:

@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from services.server.executor.swap.chunks import ChunkMemory
 from services.server.executor.swap.disk import DiskTier
 from services.server.executor.swap.errors import SwapFull
 
@@ -21,7 +22,7 @@ __all__ = ["CHUNK_BYTES", "Kept", "SwapStore"]
 
 CHUNK_BYTES: Final = 4 << 20
 _IDLE_MAX: Final = 64
-"""Chunks of host memory kept for the next swap: taking memory afresh costs more than the copy."""
+"""Free chunks that keep their pages for the next swap: to have them from the system costs as much as the copy."""
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -53,7 +54,7 @@ class SwapStore:
         self._lock = threading.Lock()
         self._in_memory: OrderedDict[int, _Chunk] = OrderedDict()
         self._dropped: deque[Kept] = deque()
-        self._idle: list[Bytes] = []
+        self._memory = ChunkMemory(host_bytes // CHUNK_BYTES + 2, CHUNK_BYTES, _IDLE_MAX)
         self._arrived = 0
         self.host_used_bytes = 0
 
@@ -149,10 +150,8 @@ class SwapStore:
         self._rest(memory)
 
     def _take(self, nbytes: int) -> Bytes:
-        if nbytes > CHUNK_BYTES // 2:
-            return self._idle.pop() if self._idle else np.empty(CHUNK_BYTES, np.uint8)
-        return np.empty(nbytes, np.uint8)
+        return self._memory.take() if nbytes > CHUNK_BYTES // 2 else np.empty(nbytes, np.uint8)
 
     def _rest(self, memory: Bytes) -> None:
-        if memory.nbytes == CHUNK_BYTES and len(self._idle) < _IDLE_MAX:
-            self._idle.append(memory)
+        if memory.nbytes == CHUNK_BYTES:
+            self._memory.give(memory)
