@@ -25,6 +25,7 @@ __all__ = [
     "QuotaExceeded",
     "DeviceAssertError",
     "OutOfFuelError",
+    "SwapCorruptError",
     "KernelError",
     "KernelArgumentError",
     "KernelLaunchError",
@@ -98,6 +99,10 @@ class OutOfFuelError(DeviceError):
     """The user's script: a kernel executed more thread-instructions than a launch may; it may be endless. The session is over."""
 
 
+class SwapCorruptError(ServiceError):
+    """The node's disk: memory that was swapped out did not come back as it went. None of it was used; the session is over."""
+
+
 class KernelError(DeviceError):
     """The user's script: the node's device cannot run a kernel, or compiling it took more time or memory than is allowed."""
 
@@ -158,6 +163,7 @@ _BY_FAULT: dict[str, type[WoolyError]] = {
     "Trap": DeviceAssertError,
     "DeviceAssertError": DeviceAssertError,
     "OutOfFuel": OutOfFuelError,
+    "SwapCorrupt": SwapCorruptError,
     "KernelRefused": KernelError,
     "ProtocolError": ProtocolError,
 }

@@ -88,8 +88,8 @@ class Vram:
                 return self._left(state.sessions[name], nbytes, dropped, failed=isinstance(stimulus, SwapFailed)) + self._serve()
             case SwappedIn(_, name, nbytes):
                 return self._came(state.sessions[name], nbytes) + self._serve()
-            case SwapLost(_, name):
-                return self._lost(state.sessions[name]) + self._serve()
+            case SwapLost(_, name, nbytes):
+                return self._lost(state.sessions[name], nbytes) + self._serve()
             case Expected(_, name, nbytes):
                 return self._expected(state.sessions[name], nbytes)
             case SessionOpened():
@@ -134,7 +134,7 @@ class Vram:
             case SwappedOut() | SwapFailed():
                 if not session.leaving or stimulus.nbytes + stimulus.dropped_bytes > session.held:
                     wrong = f"{session.leaving} bytes are leaving, it holds {session.held} bytes"
-            case SwappedIn():
+            case SwappedIn() | SwapLost():
                 if stimulus.nbytes > session.coming:
                     wrong = f"{session.coming} bytes were coming"
         if wrong:
@@ -362,9 +362,11 @@ class Vram:
             return [MemoryReady(session.session)]
         return []
 
-    def _lost(self, session: SessionMemory) -> list[Decision]:
+    def _lost(self, session: SessionMemory, nbytes: int) -> list[Decision]:
         """It can only be told so: its batch asks again, and whoever carries this out ends the session."""
-        self._change(session, coming=-session.coming)
+        session.swapped -= nbytes
+        self.state.swapped_bytes -= nbytes
+        self._change(session, held=nbytes, coming=-session.coming)
         return self._ask_again(session)
 
     def _ask_again(self, session: SessionMemory) -> list[Decision]:

@@ -118,10 +118,11 @@ class SwappedIn(msgspec.Struct, array_like=True, frozen=True, tag="swapped_in.v1
 
 
 class SwapLost(msgspec.Struct, array_like=True, frozen=True, tag="swap_lost.v1"):
-    """What was swapped out of this session did not come back as it was: the session is about to end."""
+    """What was swapped out of this session did not come back as it was: the session is about to end. ``nbytes`` had come back before."""
 
     at_ns: int
     session: str
+    nbytes: int = 0
 
 
 class Expected(msgspec.Struct, array_like=True, frozen=True, tag="expected.v1"):

@@ -221,9 +221,10 @@ class DeviceMemory:
         """When ``poll`` is due although nothing happens."""
         return self._vram.next_wakeup_ns
 
-    def poll(self) -> tuple[str, ...]:
-        """Take up what has moved and how late it is; the sessions whose waiting batch is to be executed again."""
-        for job in self._mover.take():
+    def poll(self, moved: bool = True) -> tuple[str, ...]:
+        """Take up what has moved (not ``moved``: nothing, ``fileno`` is not readable) and how late it is; the sessions whose waiting batch
+        is to be executed again."""
+        for job in self._mover.take() if moved else ():
             self._moved(self._moves.pop(job.session))
         wakeup_ns = self._vram.next_wakeup_ns
         if wakeup_ns is not None and wakeup_ns <= time.monotonic_ns():
@@ -354,6 +355,8 @@ class DeviceMemory:
                 move.problem = f"bringing swapped memory back failed: {full}"
                 return
             except SwapCorrupt as corrupt:
+                with self.gate.moving():
+                    tenant.space.park(handle)
                 move.lost = f"{corrupt}: the session's memory is lost, run the script again"
                 return
             move.done[handle] = tenant.kept[handle]
@@ -393,7 +396,7 @@ class DeviceMemory:
         if move.lost:
             get_logger().error("swapped memory is lost", session=name, problem=move.lost)
             tenant.lost = move.lost
-            self._on(SwapLost(now_ns, name))
+            self._on(SwapLost(now_ns, name, move.moved_bytes))
         else:
             self._on(SwappedIn(now_ns, name, move.moved_bytes))
 

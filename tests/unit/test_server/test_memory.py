@@ -244,6 +244,8 @@ def test_a_damaged_chunk_ends_its_session_and_no_other(tmp_path: Path, damage: s
         done = device.run("a", STEP.flush([1], reads=[(1, 0, 8)]))
         assert done.fault is not None and done.fault.name == faults.SWAP_CORRUPT and done.fault.fatal
         assert done.reads == ()
+        check(device, "b", range(1, 5))
+        books_close(device)
         device.close("a")
         check(device, "b", range(1, 5))
         books_close(device)
