@@ -69,23 +69,21 @@ class SpaceMemory:
 
     def alloc(self, key: int, nbytes: int, *, zero: bool = True) -> Block:
         """A new buffer; ``zero`` False only when every byte is written before any is read."""
-        self._new(key)
+        if key in self._blocks or key in self._parked:
+            raise _exists(key)
         if nbytes < 0:
             raise BadBuffer(f"a buffer cannot have {nbytes} bytes")
         block = self._blocks[key] = self._capacity.allocate(nbytes, self._owner, zero=zero)
         self.resident_bytes += nbytes
         return block
 
-    def _new(self, key: int) -> None:
-        if key in self:
-            raise BadBuffer(f"buffer {key} exists already")
-
     def free(self, key: int) -> None:
         """Forget a buffer; its memory may serve this space again."""
-        if self._parked.pop(key, None) is not None:
+        block = self._blocks.pop(key, None)
+        if block is None:
+            if self._parked.pop(key, None) is None:
+                raise self._absent(key)
             return
-        block = self[key]
-        del self._blocks[key]
         self.resident_bytes -= block.nbytes
         if key in self._shared:
             self._leave(key)
@@ -144,7 +142,8 @@ class SpaceMemory:
 
     def attach(self, key: int, shared: SharedBlock) -> None:
         """A new buffer on a shared block."""
-        self._new(key)
+        if key in self:
+            raise _exists(key)
         if shared.capacity is not self._capacity or not shared.holders:
             raise BadBuffer("the shared block was freed, or is another device's")
         shared.holders += 1
@@ -238,3 +237,7 @@ class SpaceMemory:
         self._parked.clear()
         self.resident_bytes = 0
         self._capacity.forget(self._owner)
+
+
+def _exists(key: int) -> BadBuffer:
+    return BadBuffer(f"buffer {key} exists already")

@@ -41,7 +41,7 @@ class Capacity:
         self.idle_bytes = 0
         self._align_bytes = self.placed.align_bytes
         self._running = nullcontext() if running is None else running
-        self._shelves: dict[int, dict[int, list[Block]]] = {}
+        self._shelves: dict[tuple[int, int], list[Block]] = {}  # by owner and room, oldest first
         self._idle: dict[Block, int] = {}  # the owner by block, oldest first
         self._lock = threading.Lock()
 
@@ -59,9 +59,10 @@ class Capacity:
         room = room_for(nbytes)
         room += -room % self._align_bytes
         with self._lock:
-            self._check(nbytes)
-            shelves = self._shelves.get(owner)
-            shelf = shelves.get(room) if shelves is not None else None
+            used = self.used_bytes + nbytes
+            if used > self.vram_bytes:
+                raise OutOfMemory(nbytes, self.used_bytes, self.vram_bytes)
+            shelf = self._shelves.get((owner, room))
             if shelf:
                 block = shelf.pop()
                 del self._idle[block]
@@ -73,16 +74,18 @@ class Capacity:
             else:
                 block = Block(room, None, 0, nbytes, NO_DATA)
                 self._place(block)
-            self._use(nbytes)
+            self.used_bytes = used
+            if used + self.idle_bytes > self.vram_bytes:
+                self._fit()
             return block
 
     def _check(self, nbytes: int) -> None:
         if self.used_bytes + nbytes > self.vram_bytes:
             raise OutOfMemory(nbytes, self.used_bytes, self.vram_bytes)
 
-    def _use(self, nbytes: int) -> None:
-        self.used_bytes += nbytes
-        while self.used_bytes + self.idle_bytes > self.vram_bytes and self._idle:
+    def _fit(self) -> None:
+        """What is put aside shrinks to what is left of the capacity."""
+        while self._idle and self.used_bytes + self.idle_bytes > self.vram_bytes:
             self._drop_oldest()
 
     def _place(self, block: Block) -> None:
@@ -103,12 +106,16 @@ class Capacity:
         with self._lock:
             self.used_bytes -= block.nbytes
             assert self.used_bytes >= 0
-            if owner >= 0 and self.used_bytes + self.idle_bytes + block.room <= self.vram_bytes:
-                self._shelves.setdefault(owner, {}).setdefault(block.room, []).append(block)
-                self._idle[block] = owner
-                self.idle_bytes += block.room
-            else:
+            if owner < 0 or self.used_bytes + self.idle_bytes + block.room > self.vram_bytes:
                 self.placed.drop(block)
+                return
+            shelf = self._shelves.get((owner, block.room))
+            if shelf is None:
+                self._shelves[owner, block.room] = [block]
+            else:
+                shelf.append(block)
+            self._idle[block] = owner
+            self.idle_bytes += block.room
 
     def park(self, block: Block) -> None:
         """The block, which stays the same object, has no memory until ``unpark``."""
@@ -119,13 +126,15 @@ class Capacity:
         with self._lock:
             self._check(block.nbytes)
             self._place(block)
-            self._use(block.nbytes)
+            self.used_bytes += block.nbytes
+            self._fit()
 
     def take(self, nbytes: int) -> None:
         """Account for ``nbytes`` more, of memory that is elsewhere; raises OutOfMemory and changes nothing when they do not fit."""
         with self._lock:
             self._check(nbytes)
-            self._use(nbytes)
+            self.used_bytes += nbytes
+            self._fit()
 
     def give(self, nbytes: int) -> None:
         """Account for ``nbytes`` less of that."""
@@ -136,17 +145,17 @@ class Capacity:
     def forget(self, owner: int) -> None:
         """Drop what ``owner`` put aside."""
         with self._lock:
-            for shelf in self._shelves.pop(owner, {}).values():
-                for block in shelf:
+            for place in [place for place in self._shelves if place[0] == owner]:
+                for block in self._shelves.pop(place):
                     self._drop(block)
 
     def _drop_oldest(self) -> None:
         block, owner = next(iter(self._idle.items()))
-        shelves = self._shelves[owner]
-        shelf = shelves[block.room]
-        shelf.remove(block)  # it is the first: a shelf fills from the end
+        shelf = self._shelves[owner, block.room]
+        assert shelf[0] is block, "a shelf is in order of age"
+        del shelf[0]
         if not shelf:
-            del shelves[block.room]
+            del self._shelves[owner, block.room]
         self._drop(block)
 
     def _drop(self, block: Block) -> None:

@@ -22,7 +22,7 @@ __all__ = ["HostMemory"]
 
 _LARGEST: Final = 1 << 46
 """More than that no process can map."""
-_WIPED_IN_PLACE: Final = 64 << 10
+_WIPED_IN_PLACE: Final = 1 << 20
 """Up to here writing zeros is cheaper than giving pages back and getting them again."""
 
 
