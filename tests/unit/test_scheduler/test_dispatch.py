@@ -331,8 +331,14 @@ def test_epochs_and_bad_numbers() -> None:
 @pytest.mark.parametrize(
     "impossible",
     [
-        Tick(1), LaunchFinished(9, "a", 1, 0), LaunchFinished(9, "z", 0, 0), LaunchReturned(9, "a", 2, True), LaunchFinished(9, "a", 0, -1),
-        LaunchStopped(9, "a", 1, 0, 0), LaunchStopped(9, "a", 0, 1, -1), LaunchFinished(9, "a", 0, 1, 2),
+        Tick(1),
+        LaunchFinished(9, "a", 1, 0),
+        LaunchFinished(9, "z", 0, 0),
+        LaunchReturned(9, "a", 2, True),
+        LaunchFinished(9, "a", 0, -1),
+        LaunchStopped(9, "a", 1, 0, 0),
+        LaunchStopped(9, "a", 0, 1, -1),
+        LaunchFinished(9, "a", 0, 1, 2),
     ],
 )
 def test_an_impossible_stimulus_changes_nothing(impossible: Stimulus) -> None:
