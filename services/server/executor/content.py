@@ -260,6 +260,10 @@ class Content:
         block = member.held.get(handle) if member is not None else None
         return block is not None and block.buffers > 1
 
+    def sharing(self, session: str) -> bool:
+        """Did the session opt in?"""
+        return session in self._members
+
     def shared_handles(self, session: str) -> Collection[int]:
         """The session's buffers that stand on shared blocks."""
         member = self._members.get(session)

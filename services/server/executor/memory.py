@@ -158,10 +158,13 @@ class DeviceMemory:
         tenant.wanted = tuple(handle for handle in named if handle in tenant.kept) if tenant.kept else ()
         tenant.pinned = frozenset(named)
         back_bytes = sum(tenant.sizes[handle] for handle in tenant.wanted)
-        attached = self._content.attached(tenant.session, batch.uploads, plan.written.union(batch.frees))
-        attached_bytes = sum(plan.made[handle] for handle in attached)
+        attached_bytes = copied_bytes = 0
+        if self._content.sharing(tenant.session):
+            written = plan.written
+            attached = self._content.attached(tenant.session, batch.uploads, written.union(batch.frees))
+            attached_bytes = sum(plan.made[handle] for handle in attached)
+            copied_bytes = self._content.copies(tenant.session, written)
         made_bytes = plan.wanted_bytes - attached_bytes
-        copied_bytes = self._content.copies(tenant.session, plan.written)
         moving = tenant.session in self._moves
         free_bytes = self._vram.state.free_bytes
         pinned_bytes = 0

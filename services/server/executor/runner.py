@@ -151,7 +151,8 @@ class Runner:
     def _begin(self, tenant: Tenant, way: UnderWay) -> None:
         """Everything before the program's first step."""
         space, sizes, batch, plan = tenant.space, tenant.sizes, way.batch, way.plan
-        loose = plan.written.union(batch.frees)
+        written = plan.written if self._content.sharing(tenant.session) else frozenset[int]()
+        loose = written.union(batch.frees)
         for handle, nbytes in batch.allocs:
             space.alloc(handle, nbytes)
             sizes[handle] = nbytes
@@ -159,7 +160,7 @@ class Runner:
             self._content.upload(tenant.session, upload, loose)
             sizes[upload.handle] = upload.nbytes
         if plan.ready is not None:
-            self._content.release(tenant.session, plan.written)
+            self._content.release(tenant.session, written)
             way.run = space.begin(plan.ready.prepared, plan.scalars, plan.handles)
             sizes.update(plan.created)
         for upload in batch.uploads:
