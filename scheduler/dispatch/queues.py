@@ -144,7 +144,7 @@ def rebase(state: DispatchState, number: int) -> None:
         if session.raised and session.priority - session.raised == number:
             session.guest_tag -= shift
         if (session.priority if POLICIES[state.config.policy].leveled else 0) == number:
-            session.tag -= shift
+            session.tag = session.tag - shift if session.active else max(0, session.tag - shift)  # the idle join at 0 or above
             requeue(state, session)
 
 

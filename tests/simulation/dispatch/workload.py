@@ -34,10 +34,10 @@ ALWAYS: Final = ("open", "send", "deliver", "finish")
 SOMETIMES: Final = (
     "reorder", "repeat", "lose", "replay", "bogus", "resend", "fault", "close", "configure", "tick", "restart", "await", "memory", "stray",
 )  # fmt: skip
-KINDS: Final = ((10, 100), (300, 3_000), (5_000, 60_000))
+KINDS: Final = ((10, 100), (300, 3_000), (5_000, 30_000))
 """Ranges of what batches of a session run for, in ns: short, middle, long beside a quantum of 1000."""
 
-DRAIN_STEPS_MAX: Final = 20_000
+DRAIN_STEPS_MAX: Final = 50_000
 
 Step = tuple[Stimulus, list[Decision]]
 

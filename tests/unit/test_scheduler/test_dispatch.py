@@ -24,8 +24,8 @@ from scheduler.errors import StimulusError
 
 
 def stimulus(at_ns: int, text: str) -> Stimulus:
-    """``open a P2 from 3 | close a 4 | batch a 5 [bytes] | done a 5 | fault a 5 | stop a 5 [core wall] | resend a 5 | back a 5 | await a 5 |
-    memory a | depth 2 1 | tick``; ``a@9`` stands for session a in epoch 9."""
+    """``open a P2 from 3 | close a 4 | batch a 5 [bytes] | done a 5 | fault a 5 | stop a 5 [core wall] | resend a 5 | back a 5 |
+    await a 5 | memory a | depth 2 1 | tick``; ``a@9`` stands for session a in epoch 9."""
     verb, *words = text.split()
     if verb == "tick":
         return Tick(at_ns)
@@ -134,7 +134,7 @@ def test_a_launch_is_stopped_once() -> None:
 
 
 def test_a_batch_in_slices_is_one_launch_of_the_digest() -> None:
-    """Stopped in the middle, before it began, and behind another of its session: it is the head again, and the digest is that of one run."""
+    """Stopped in the middle, before it began, behind another of its session: it is the head again, and the digest is that of one run."""
     cut = check(
         """
         open a P1        ->

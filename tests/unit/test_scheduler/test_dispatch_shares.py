@@ -6,9 +6,23 @@ from collections import Counter
 
 import pytest
 
-from scheduler.dispatch import TIMESLICE, DispatchConfig, Launch, LaunchFinished, LaunchStopped, Preempt, Record, fairness_bound
-from scheduler.dispatch.fair import virtual
+from scheduler.dispatch import (
+    TIMESLICE,
+    DispatchConfig,
+    Launch,
+    LaunchFinished,
+    LaunchStopped,
+    Preempt,
+    Record,
+    Stimulus,
+    fairness_bound,
+    queues,
+    restore,
+    snapshot,
+)
+from scheduler.dispatch.fair import REBASE_AT, virtual
 from scheduler.model import Arrival, DeviceCosts, Outcome, Tenant, simulate
+from tests.support.dispatch_load import backlog, steady
 
 MS = 10**6
 COSTS = DeviceCosts(launch_ns=100_000, report_ns=100_000, slice_ns=20_000, stop_ns=50_000, over_ns=50_000)
@@ -49,6 +63,23 @@ def test_long_batches_share_by_weight_in_core_time(weights: tuple[int, int], cor
         assert abs(apart) <= bound
         one = [virtual((CONFIG.quantum_ns + COSTS.over_ns) * cores[i], weights[i]) for i in range(2)]
         assert abs(apart) <= 2 * sum(one), "the bound is for the worst case; steady tenants are nearer"
+
+
+def test_virtual_time_is_shifted_back_before_it_outgrows_64_bits() -> None:
+    """A dispatcher that has counted for years decides as a new one, and its numbers become small again."""
+    young, old = backlog(12, 1, pace_permille=900), backlog(12, 1, pace_permille=900)
+    for level in old.state.levels:
+        level.vtime += REBASE_AT
+    for session in old.state.sessions.values():
+        session.tag += REBASE_AT
+    queues.rebuild(old.state)
+
+    def feed(stimulus: Stimulus) -> None:
+        assert old.on(stimulus) == young.on(stimulus)
+
+    steady(young, 500, feed)
+    assert old.state.levels[0].vtime < REBASE_AT // 2
+    assert snapshot(restore(snapshot(old.state))) == snapshot(old.state)
 
 
 def test_being_idle_earns_nothing() -> None:
