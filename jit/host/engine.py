@@ -49,6 +49,7 @@ class HostPrepared:
     def __init__(self, verified: Verified, plan: Plan, launches: Launches) -> None:
         bound = verified.bound
         self.plan = plan
+        self.claims_at, self.chunks_at = plan.claims.ctypes.data, plan.chunks.ctypes.data  # asking each time takes microseconds
         self.launches = launches
         self.writes = written_keys(bound)
         self.instructions = plan.instructions
@@ -119,6 +120,7 @@ class HostEngine:
         self._interrupting = threading.Lock()
         self._whole = False
         self.trap = np.zeros(8, np.int64)
+        self.trap_at = self.trap.ctypes.data
         self.cut_after = 0
         self._closed = False
 

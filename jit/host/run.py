@@ -79,7 +79,7 @@ class HostRun:
             start_ns = time.monotonic_ns()
             walker.reserve(plan.scratch_bytes)
             walker.order(limit_ns, stop, 0 if whole else engine.cut_after)
-            walker.begin(plan.claims.ctypes.data, plan.chunks.ctypes.data)
+            walker.begin(self._ready.claims_at, self._ready.chunks_at)
             try:
                 self._fill()
                 alone_ns = self._parts(start_ns + limit_ns if limit_ns else 0)
@@ -108,7 +108,7 @@ class HostRun:
                 return alone_ns
             part = parts[self._part]
             if isinstance(part, Native):
-                at = walker.walk(part.phases.ctypes.data, part.count, self._phase, self._claim)
+                at = walker.walk(part.address, part.count, self._phase, self._claim)
                 if at[0] < part.count:
                     self._phase, self._claim = at
                     return alone_ns
@@ -137,7 +137,7 @@ class HostRun:
         if not engine.foreign.go(self._launch, self._regions(), self._ran):
             return False
         self._launch = None
-        engine.walker.tables(ready.plan.claims.ctypes.data, ready.plan.chunks.ctypes.data)
+        engine.walker.tables(ready.claims_at, ready.chunks_at)
         return True
 
     def _fill(self) -> None:
@@ -152,7 +152,7 @@ class HostRun:
             args[slots] = scalar_words(dtype, [self._values[n] for n in numbers])
         self._engine.trap[0] = 0
         if plan.trap_slots.size:
-            args[plan.trap_slots] = self._engine.trap.ctypes.data
+            args[plan.trap_slots] = self._engine.trap_at
         if not self._begun:
             for offset, nbytes in plan.cleared:
                 arena.data[offset : offset + nbytes] = 0

@@ -24,10 +24,11 @@ __all__ = ["Plan", "Native", "make_plan"]
 
 @dataclass(frozen=True, slots=True)
 class Native:
-    """Phases to walk: ``phases`` holds where each begins in the claims, and the end."""
+    """Phases to walk: ``phases`` holds where each begins in the claims, and the end; it is at ``address``."""
 
     phases: Words
     count: int
+    address: int
 
 
 @dataclass(slots=True)
@@ -122,7 +123,7 @@ def _phases(
     def close() -> None:
         if open_phases:
             table = np.array([*open_phases, len(claims)], np.int64)
-            parts.append(Native(table, len(open_phases)))
+            parts.append(Native(table, len(open_phases), table.ctypes.data))
             open_phases.clear()
 
     for level in sorted(members):

@@ -31,6 +31,8 @@ from jit.memory import new_block
 __all__ = ["Walker", "Account"]
 
 _ORDERS: Final = struct.Struct("<qqqqq")  # WORD, VALUE, LIMIT, DEADLINE, BUDGET
+_TABLES: Final = struct.Struct("<qq")
+_ACCOUNT: Final = struct.Struct("<qqq")
 _I64: Final = 1 << 63
 _TRUE_AFTER_NS: Final = 1_000_000
 """How long the cycle counter is watched before its rate is believed."""
@@ -65,7 +67,7 @@ class Walker:
         self._wake = c_function(address["jit_wake"], None, pointer)
         self._stopped = c_function(address["jit_stopped"], word, pointer)
         self._cycles = c_function(address["jit_cycles"], word)
-        self._since, self._known_rate = (time.monotonic_ns(), self._cycles()), 0.0
+        self._since, self._counted_ns, self._known_rate = (time.monotonic_ns(), self._cycles()), 0, 0.0
         self.order()
         helper = c_function(address["jit_help"], None, pointer, word)
         self._helpers = [
@@ -97,12 +99,11 @@ class Walker:
     def begin(self, claims: int, chunks: int) -> None:
         """Set the tables and clear the account; before the first ``walk`` of a run or of a piece of it."""
         self.tables(claims, chunks)
-        self._words[ACCOUNT : ACCOUNT + 3] = 0
+        _ACCOUNT.pack_into(self._bytes, 8 * ACCOUNT, 0, 0, 0)
 
     def tables(self, claims: int, chunks: int) -> None:
         """Set the tables (addresses) that ``walk`` reads; between two of its calls."""
-        self._words[TABLES] = claims
-        self._words[TABLES + 1] = chunks
+        _TABLES.pack_into(self._bytes, 8 * TABLES, claims, chunks)
 
     def clear_stop(self) -> None:
         self._words[STOP] = 0
@@ -129,7 +130,7 @@ class Walker:
         self._words[BUDGET] -= 1
 
     def account(self) -> Account:
-        core, most, cycles = self._words[ACCOUNT : ACCOUNT + 3].tolist()
+        core, most, cycles = _ACCOUNT.unpack_from(self._bytes, 8 * ACCOUNT)
         return Account(core, most, cycles)
 
     def close(self) -> None:
@@ -142,11 +143,11 @@ class Walker:
 
     def _rate(self) -> float:
         """Cycles a ns, as counted lately: a counter may pause with the machine, or change with a move to another."""
-        now_ns, now = time.monotonic_ns(), self._cycles()
-        while now_ns - self._since[0] < _TRUE_AFTER_NS and not self._known_rate:
-            now_ns, now = time.monotonic_ns(), self._cycles()
-        if now_ns - self._since[0] >= _TRUE_AFTER_NS:
-            self._known_rate = (now - self._since[1]) / (now_ns - self._since[0])
-        if now_ns - self._since[0] > 1000 * _TRUE_AFTER_NS:
-            self._since = (now_ns, now)
+        now_ns = time.monotonic_ns()
+        if now_ns >= self._counted_ns:
+            cycles: int = self._cycles()
+            while (passed := now_ns - self._since[0]) < _TRUE_AFTER_NS:
+                now_ns, cycles = time.monotonic_ns(), self._cycles()
+            self._known_rate = (cycles - self._since[1]) / passed
+            self._since, self._counted_ns = (now_ns, cycles), now_ns + 1000 * _TRUE_AFTER_NS
         return self._known_rate
