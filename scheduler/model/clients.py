@@ -6,7 +6,8 @@ answer; if a longer answer is followed by a shorter pause, it is the clock. This
 least squares. Where the answers hardly vary, the slope says nothing, and a long pause is taken for the clock.
 
 A batch that finds others of its session under way came a gap after the one before it, or, when as many are under way as ever are, after
-the oldest of them had finished.
+the oldest of them had finished. A client that again and again sends after a pause in which nothing of its own came back does not wait for
+answers at all: it goes by the clock, whatever is under way.
 """
 
 from __future__ import annotations
@@ -15,9 +16,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from bus_schemas.batch import LIMITS
+
 __all__ = ["Seen", "Why", "explain_arrivals"]
 
 _SAMPLES_MIN: Final = 8
+_UNASKED_MIN: Final = 4
+_UNASKED_PERCENT: Final = 10
+_BLOCKED_PERCENT: Final = 30
+_OFTEN_PERCENT: Final = 5
+_INSIDE_PERCENT: Final = 70
 _SLOPE_ERROR_MAX_PERCENT: Final = 30
 _LONG_ANSWERS: Final = 4
 _LONG_NS: Final = 5_000_000
@@ -44,11 +52,12 @@ class Why(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """``under_way``: by batch, how many of its session were when it arrived; ``bound``: one more than ever. ``clock``: the session as a
-    whole goes by it (None: it cannot be said). ``long_ns``: what a long pause is."""
+    """``under_way``: by batch, how many of its session were when it arrived; ``bound``: one more than ever. ``unasked``: the client does
+    not wait for answers. ``clock``: the session as a whole goes by it (None: it cannot be said). ``long_ns``: what a long pause is."""
 
     under_way: list[int]
     bound: int
+    unasked: bool
     clock: bool | None
     long_ns: int
 
@@ -73,7 +82,38 @@ def _facts(batches: Sequence[Seen]) -> _Facts:
             turns.append((answered_ns - asked_ns, arrived_ns - answered_ns))
     answers = sorted(answer for answer, _ in turns)
     usual_ns = answers[len(answers) // 2] if answers else 0
-    return _Facts(under_way, max(under_way) + 1, _by_the_clock(turns), max(_LONG_NS, _LONG_ANSWERS * usual_ns))
+    unasked = _unasked(batches, under_way)
+    return _Facts(under_way, max(under_way) + 1, unasked, unasked or _by_the_clock(turns), max(_LONG_NS, _LONG_ANSWERS * usual_ns))
+
+
+def _unasked(batches: Sequence[Seen], under_way: Sequence[int]) -> bool:
+    """Does the client send without looking at answers? Of the batches that came after a pause, since the batch before and since anything of
+    the session finished, some find others under way: a client that waits for all of them, or for the oldest of as many as it ever has, has
+    none of these."""
+    paused = overlapping = blocked = 0
+    most = max(under_way)
+    for k in range(1, len(batches)):
+        arrived_ns, done = batches[k].arrived_ns, k - under_way[k]
+        since_ns = max(batches[k - 1].arrived_ns, batches[done - 1].finished_ns if done else 0)
+        if under_way[k] == most and done and batches[done - 1].finished_ns == since_ns:
+            blocked += 1
+        elif arrived_ns - since_ns > _SHORT_NS:
+            paused += 1
+            overlapping += under_way[k] > 0
+    if 100 * blocked > _BLOCKED_PERCENT * len(batches) or _bounded(batches, under_way):
+        return False
+    return overlapping >= _UNASKED_MIN and 100 * overlapping >= _UNASKED_PERCENT * paused
+
+
+def _bounded(batches: Sequence[Seen], under_way: Sequence[int]) -> bool:
+    """Does the client keep up to a number of batches under way? It nearly always has some, and often as many as it ever has; a queue that
+    grows by chance rarely is as long as it ever is."""
+    inside_ns, until_ns = 0, 0
+    for batch in batches:
+        inside_ns += max(0, batch.finished_ns - max(batch.arrived_ns, until_ns))
+        until_ns = max(until_ns, batch.finished_ns)
+    often = 100 * sum(others == max(under_way) for others in under_way) > _OFTEN_PERCENT * len(batches)
+    return often and 100 * inside_ns > _INSIDE_PERCENT * (until_ns - batches[0].arrived_ns)
 
 
 def _by_the_clock(turns: Sequence[tuple[int, int]]) -> bool | None:
@@ -99,6 +139,8 @@ def _why(batches: Sequence[Seen], k: int, facts: _Facts) -> Why:
     arrived_ns = batches[k].arrived_ns
     if k == 0:
         return Why(at_ns=arrived_ns)
+    if facts.unasked:
+        return Why(at_ns=arrived_ns, after_seq=max(-1, k - LIMITS.outstanding_batches_max))
     if facts.under_way[k]:
         if facts.clock:
             return Why(at_ns=arrived_ns)

@@ -34,7 +34,8 @@ from scheduler.model.outcome import BatchOutcome, Outcome, SessionOutcome
 __all__ = ["Recording"]
 
 _UNCUT_NS: Final = 1_000_000
-"""A launch that ran so much longer than its limit could not be stopped."""
+_UNUSUAL: Final = 3
+"""A launch that ran on so many times as long as stopping usually takes, and so much more, could not be stopped."""
 _STOP_NS: Final = 100_000
 _SLICE_NS: Final = 50_000
 """Where nothing of the kind is on record."""
@@ -51,9 +52,11 @@ class _Piece:
     limit_ns: int
     finished: bool
     preempted_ns: int = -1
+    beside_ns: int = 0
+    """What it took beside its run: see Recording._settle."""
 
-    def beside_ns(self, way_ns: int) -> int:
-        """What it took beside its run."""
+    def apparent_ns(self, way_ns: int) -> int:
+        """What it seems to have taken beside its run."""
         return self.heard_ns - max(self.before_ns, self.handed_ns + way_ns) - self.wall_ns
 
 
@@ -83,6 +86,7 @@ class Recording:
     _flight: dict[tuple[str, int], Launch] = field(default_factory=dict)
     _handed_ns: dict[tuple[str, int], int] = field(default_factory=dict)
     _stopped_ns: dict[tuple[str, int], int] = field(default_factory=dict)
+    _order: list[_Piece] = field(default_factory=list)
     _heard_ns: int = 0
     _begin_ns: int = -1
     _end_ns: int = 0
@@ -151,6 +155,7 @@ class Recording:
         finished = isinstance(report, LaunchFinished)
         if report.wall_ns or finished:
             batch.pieces.append(_Piece(handed_ns, before_ns, report.at_ns, report.wall_ns, launch.limit_ns, finished, stopped_ns))
+            self._order.append(batch.pieces[-1])
             batch.outcome.slices += 1
         batch.outcome.core_ns += report.core_ns
         batch.outcome.wall_ns += report.wall_ns
@@ -173,7 +178,6 @@ class Recording:
     def inputs(self) -> tuple[list[Tenant], list[Arrival], DeviceCosts]:
         """The same work for a virtual run: batches that finished, by session renumbered from 0."""
         costs = self.costs()
-        way_ns = costs.launch_ns + costs.report_ns
         tenants, arrivals = [], []
         for name, session in self._sessions.items():
             opened = session.opened
@@ -182,7 +186,7 @@ class Recording:
             tenants.append(Tenant(name, opened.priority, opened.weight, opened.sla_ns, opened.pace_permille, opened.at_ns, closes))
             whys = explain_arrivals([Seen(batch.outcome.arrived_ns, batch.outcome.finished_ns) for batch in session.done])
             for seq, (batch, why) in enumerate(zip(session.done, whys, strict=True)):
-                beside_ns = sum(piece.beside_ns(way_ns) for piece in batch.pieces) - (len(batch.pieces) - 1) * costs.slice_ns
+                beside_ns = sum(piece.beside_ns for piece in batch.pieces) - (len(batch.pieces) - 1) * costs.slice_ns
                 arrivals.append(
                     Arrival(
                         name,
@@ -204,10 +208,11 @@ class Recording:
     def costs(self) -> DeviceCosts:
         """What the device takes beside running, measured on this record."""
         way_ns = self._way()
+        self._settle(way_ns)
         later, stops, overs = [], [], []
         for piece, index in self._pieces():
             if index:
-                later.append(max(0, piece.beside_ns(way_ns)))
+                later.append(piece.beside_ns)
             if piece.finished:
                 continue
             if piece.preempted_ns >= 0:
@@ -216,6 +221,15 @@ class Recording:
                 overs.append(piece.wall_ns - piece.limit_ns)
         half_ns = way_ns // 2
         return DeviceCosts(way_ns - half_ns, half_ns, _median(later, _SLICE_NS), _median(stops, _STOP_NS), _median(overs, 0))
+
+    def _settle(self, way_ns: int) -> None:
+        """What each launch took beside its run. Where a launch seems to have taken less than nothing, the dispatcher heard late of the one
+        before it (both were told at once): then that one took so much less."""
+        late_ns = 0
+        for piece in reversed(self._order):
+            own_ns = piece.apparent_ns(way_ns) - late_ns
+            piece.beside_ns = max(0, own_ns)
+            late_ns = max(0, -own_ns) if piece.before_ns > piece.handed_ns + way_ns else 0
 
     def _pieces(self) -> list[tuple[_Piece, int]]:
         """Every launch that ran, with its number within its batch."""
@@ -228,7 +242,7 @@ class Recording:
         for session in self._sessions.values():
             idle, queued = [], []
             for piece in (batch.pieces[0] for batch in session.done if batch.pieces):
-                beside_ns = piece.beside_ns(0)
+                beside_ns = piece.apparent_ns(0)
                 if piece.handed_ns >= piece.before_ns:
                     idle.append(beside_ns)
                     least_ns = beside_ns if least_ns < 0 else min(least_ns, beside_ns)
@@ -240,11 +254,14 @@ class Recording:
 
 
 def _grain(batch: _Batch, costs: DeviceCosts) -> int:
-    """0, or the batch's whole run when it went on far beyond its limit: it cannot be stopped."""
+    """0, or how long the batch ran on to its end at most when it was to stop, if that is far more than usual: it has stretches that cannot
+    be stopped."""
+    longest_ns = 0
     for piece in batch.pieces:
-        if piece.limit_ns and piece.wall_ns > piece.limit_ns + max(0, costs.over_ns) + _UNCUT_NS:
-            return batch.outcome.wall_ns
-    return 0
+        after_ns = piece.heard_ns - piece.preempted_ns - costs.report_ns
+        if piece.finished and piece.preempted_ns >= 0 and after_ns > _UNUSUAL * costs.stop_ns + _UNCUT_NS:
+            longest_ns = max(longest_ns, min(after_ns, piece.wall_ns))
+    return longest_ns
 
 
 def _median(values: list[int], otherwise: int) -> int:

@@ -24,7 +24,7 @@ from scheduler.dispatch import (
     Preempt,
     Stimulus,
 )
-from scheduler.dispatch.decisions import QUEUED
+from scheduler.dispatch.decisions import HIGHER_PRIORITY, QUEUED
 
 __all__ = ["OWN", "RESENT", "RUNS", "BatchStory", "Stretch", "Waits"]
 
@@ -193,11 +193,14 @@ class Waits:
         known = state.sessions.get(session)
         if known is None:
             return OWN, head
-        earlier = any(launched < seq for launched in known.launched)
-        if earlier or (seq not in known.launched and seq != known.next_seq):
-            return OWN, head
+        own = [launched for launched in known.launched if launched != seq]
         if seq in known.launched:
-            return QUEUED, head
+            if min(own, default=seq) < seq:
+                return OWN, head
+            higher = head is not None and 0 <= head.priority < known.priority
+            return HIGHER_PRIORITY if higher else QUEUED, head
+        if own or seq != known.next_seq:
+            return OWN, head
         if seq not in known.waiting:
             return RESENT, head
         return self.rule_of(state, session), head

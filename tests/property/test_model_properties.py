@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.dispatch import BatchArrived, Dispatch, DispatchConfig, DispatchState, LaunchFinished, LaunchStopped, explain, verify
@@ -47,6 +47,7 @@ def run(world: tuple[list[Tenant], list[Arrival], DispatchConfig, DeviceCosts]) 
     return simulate(*world)
 
 
+@settings(deadline=None, max_examples=60)
 @given(worlds())
 def test_every_batch_finishes_once_with_its_whole_cost(world: tuple[list[Tenant], list[Arrival], DispatchConfig, DeviceCosts]) -> None:
     outcome = run(world)
@@ -58,6 +59,7 @@ def test_every_batch_finishes_once_with_its_whole_cost(world: tuple[list[Tenant]
         assert finishes == sorted(finishes)
 
 
+@settings(deadline=None, max_examples=60)
 @given(worlds())
 def test_the_journal_of_a_virtual_run_is_one_of_the_real_dispatcher(
     world: tuple[list[Tenant], list[Arrival], DispatchConfig, DeviceCosts],
@@ -68,6 +70,7 @@ def test_the_journal_of_a_virtual_run_is_one_of_the_real_dispatcher(
     assert (core.state.occupancy.busy_ns, core.state.occupancy.fed_ns) == (first.busy_ns, first.fed_ns)
 
 
+@settings(deadline=None, max_examples=60)
 @given(worlds())
 def test_batches_arrive_exactly_when_their_terms_say(world: tuple[list[Tenant], list[Arrival], DispatchConfig, DeviceCosts]) -> None:
     outcome = run(world)
@@ -82,6 +85,7 @@ def test_batches_arrive_exactly_when_their_terms_say(world: tuple[list[Tenant], 
         assert batches[arrival.seq].arrived_ns == max(terms)
 
 
+@settings(deadline=None, max_examples=60)
 @given(worlds())
 def test_littles_law_holds_to_the_nanosecond(world: tuple[list[Tenant], list[Arrival], DispatchConfig, DeviceCosts]) -> None:
     """The sum of all latencies is the integral of the number of batches in the system."""
@@ -96,6 +100,7 @@ def test_littles_law_holds_to_the_nanosecond(world: tuple[list[Tenant], list[Arr
     assert area == sum(batch.latency_ns for session in outcome.sessions.values() for batch in session.batches)
 
 
+@settings(deadline=None, max_examples=60)
 @given(worlds())
 def test_the_device_does_one_thing_at_a_time(world: tuple[list[Tenant], list[Arrival], DispatchConfig, DeviceCosts]) -> None:
     """Runs, in the order of their reports, do not overlap; and busy time holds them all."""
@@ -110,6 +115,7 @@ def test_the_device_does_one_thing_at_a_time(world: tuple[list[Tenant], list[Arr
     assert outcome.fed_ns <= outcome.busy_ns
 
 
+@settings(deadline=None, max_examples=60)
 @given(worlds())
 def test_the_stretches_of_a_batch_add_up_to_its_latency(world: tuple[list[Tenant], list[Arrival], DispatchConfig, DeviceCosts]) -> None:
     outcome = run(world)
@@ -129,6 +135,7 @@ def test_the_stretches_of_a_batch_add_up_to_its_latency(world: tuple[list[Tenant
             assert all(a[1] == b[0] for a, b in itertools.pairwise(edges))
 
 
+@settings(deadline=None, max_examples=60)
 @given(worlds())
 def test_a_recording_of_a_virtual_run_says_what_happened(world: tuple[list[Tenant], list[Arrival], DispatchConfig, DeviceCosts]) -> None:
     outcome = run(world)

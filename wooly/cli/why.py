@@ -6,7 +6,7 @@ May live here: asking services.replay and showing its answer. May not: journals,
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -15,6 +15,8 @@ from wooly.cli.output import bytes_text, print_json, print_table
 from wooly.cli.replay import ask, bounds, bounds_flags, duration
 
 __all__ = ["why"]
+
+_STRETCHES_SHOWN: Final = 4
 
 
 @click.command()
@@ -59,11 +61,16 @@ def _batch_rows(batch: dict[str, Any], offset_ns: int) -> list[tuple[Any, ...]]:
     """A row a stretch; the batch stands before the first. ``at`` counts from its arrival."""
     arrived = _clock(batch["arrived_ns"] + offset_ns)
     rows = []
-    for number, part in enumerate(batch["stretches"]):
+    longest = sorted(batch["stretches"], key=lambda part: part["from_ns"] - part["to_ns"])[:_STRETCHES_SHOWN]
+    for number, part in enumerate(sorted(longest, key=lambda part: int(part["from_ns"]))):
         head = ("", "", "") if number else (f"{batch['session'][:8]} {batch['seq']}", arrived, duration(batch["waited_ns"]))
         at, length = duration(part["from_ns"] - batch["arrived_ns"]), duration(part["to_ns"] - part["from_ns"])
         core = duration(part["core_ns"]) if part["session"] else ""
         rows.append((*head, at, length, part["rule"], part["text"] or "(nobody)", _priority(part), core))
+    more = len(batch["stretches"]) - len(longest)
+    if more:
+        rest_ns = batch["waited_ns"] - sum(part["to_ns"] - part["from_ns"] for part in longest)
+        rows.append(("", "", "", "", duration(rest_ns), f"+{more} more", "", "", ""))
     return rows
 
 
