@@ -1,6 +1,7 @@
 """Blocks in one arena: addresses (addresses.py) with memory behind them.
 
-What is free in an arena belongs to nobody and is handed on zeroed. Blocks move only in ``make_room``, and keep being the same objects.
+What is free in an arena may have its last owner's bytes; it is set to zero when somebody gets it. Blocks move only in
+``make_room``, and keep being the same objects.
 
 May live here: placing and moving blocks. May not: kinds of memory (host.py, jit.accel.memory), accounting (capacity.py).
 """
@@ -48,7 +49,7 @@ class Backing(Protocol):
         ...
 
     def taken(self, offset: int, nbytes: int) -> None:
-        """Free memory is about to be somebody's: it is zero when this returns."""
+        """Free memory is about to be somebody's: it is zero when this returns, whatever was there."""
         ...
 
     def given(self, offset: int, nbytes: int) -> None:
@@ -142,17 +143,12 @@ class Arena:
     def make_room(self, room: int) -> bool:
         """Emptied slabs first; then what lies between free ranges slides together."""
         start_ns = time.monotonic_ns()
-        for move in self.addresses.squeeze():
-            self._carry_out([move])
-            self._backing.given(move.source, move.nbytes)
+        self._carry_out(self.addresses.squeeze())
         fits = self.addresses.fits(room)
         if not fits:
             moves = self.addresses.slide(room)
             self._carry_out(moves)
             fits = bool(moves)
-            if moves:  # what is left behind the last one
-                source, target, nbytes = moves[-1]
-                self._backing.given(target + nbytes, source - target)
         took_ns = time.monotonic_ns() - start_ns
         self.moved.times += 1
         self.moved.ns += took_ns

@@ -39,7 +39,7 @@ class Capacity:
         self.placed: Placed = Arena(HostMemory(arena_bytes(vram_bytes))) if placed is None else placed
         self.used_bytes = 0
         self.idle_bytes = 0
-        self._align_bytes = self.placed.align_bytes
+        self._unaligned = self.placed.align_bytes - 1
         self._running = nullcontext() if running is None else running
         self._shelves: dict[tuple[int, int], list[Block]] = {}  # by owner and room, oldest first
         self._idle: dict[Block, int] = {}  # the owner by block, oldest first
@@ -57,7 +57,8 @@ class Capacity:
         ``zero`` False: it may have the old contents of a block that the same owner released.
         """
         room = room_for(nbytes)
-        room += -room % self._align_bytes
+        if room & self._unaligned:
+            room += -room & self._unaligned
         with self._lock:
             used = self.used_bytes + nbytes
             if used > self.vram_bytes:

@@ -1,7 +1,7 @@
 """The memory of the process as an arena: one anonymous mapping, of which the system gives a page when it is touched first.
 
-Free memory is kept zero: what is given back is wiped at once, whole pages by giving them to the system. So an arena takes from the machine
-what its blocks take, and nothing is left to do when memory is handed on.
+What nobody touched is zero; the rest is set to zero when somebody gets it. Pages of freed memory are kept up to a bound, because to get
+one from the system costs more than to clear it; beyond that they go back to the system.
 
 May live here: that mapping. May not: addresses (addresses.py).
 """
@@ -22,8 +22,12 @@ __all__ = ["HostMemory"]
 
 _LARGEST: Final = 1 << 46
 """More than that no process can map."""
-_WIPED_IN_PLACE: Final = 1 << 20
-"""Up to here writing zeros is cheaper than giving pages back and getting them again."""
+_CHUNK_SHIFT: Final = 21
+"""Of the note which parts were touched: 2 MiB."""
+_KEPT_BYTES: Final = 1 << 30
+"""So much freed memory stays the process's, or a quarter of the arena where that is more."""
+_RETURNED_BYTES: Final = 1 << 20
+"""Smaller pieces are not worth a system call."""
 
 
 class HostMemory:
@@ -35,6 +39,10 @@ class HostMemory:
         self._whole = np.frombuffer(self._map, np.uint8)
         self._base = self._whole.ctypes.data
         self.size_bytes = self._whole.size
+        self._touched = np.zeros((self.size_bytes >> _CHUNK_SHIFT) + 1, np.bool_)
+        self._chunks = 0  # that were touched
+        self._live_bytes = 0
+        self._kept_bytes = max(_KEPT_BYTES, self.size_bytes // 4)
 
     def bind(self, block: Block, offset: int) -> None:
         block.store, block.offset = self._whole, offset
@@ -48,20 +56,36 @@ class HostMemory:
         target.data[:] = source.data
 
     def taken(self, offset: int, nbytes: int) -> None:
-        """It was wiped when it was given."""
+        self._live_bytes += nbytes
+        end = offset + nbytes
+        first, last = offset >> _CHUNK_SHIFT, (end - 1) >> _CHUNK_SHIFT
+        if first == last and self._touched[first]:
+            self._whole[offset:end].fill(0)
+            return
+        for chunk in (first + np.flatnonzero(self._touched[first : last + 1])).tolist():
+            start = chunk << _CHUNK_SHIFT
+            self._whole[max(start, offset) : min(start + (1 << _CHUNK_SHIFT), end)].fill(0)
+        self._touch(first, last)
 
     def given(self, offset: int, nbytes: int) -> None:
-        if nbytes <= _WIPED_IN_PLACE:
-            self._whole[offset : offset + nbytes] = 0
+        self._live_bytes -= nbytes
+        if nbytes < _RETURNED_BYTES or (self._chunks << _CHUNK_SHIFT) - self._live_bytes <= self._kept_bytes:
             return
         end = offset + nbytes
         first, last = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
-        self._whole[offset:first] = 0
-        self._whole[last:end] = 0
         self._map.madvise(mmap.MADV_DONTNEED, first, last - first)
+        inside = self._touched[-(-offset >> _CHUNK_SHIFT) : end >> _CHUNK_SHIFT]
+        self._chunks -= int(np.count_nonzero(inside))
+        inside[:] = False
 
     def move(self, source: int, target: int, nbytes: int) -> None:
         ctypes.memmove(self._base + target, self._base + source, nbytes)
+        self._touch(target >> _CHUNK_SHIFT, (target + nbytes - 1) >> _CHUNK_SHIFT)
+
+    def _touch(self, first: int, last: int) -> None:
+        chunks = self._touched[first : last + 1]
+        self._chunks += chunks.size - int(np.count_nonzero(chunks))
+        chunks[:] = True
 
 
 def _mapped(size: int) -> mmap.mmap:
