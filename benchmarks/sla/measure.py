@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from scheduler.dispatch import Launch, LaunchFinished, LaunchStopped, Preempt, Record
 
-__all__ = ["Counts", "count", "quantile_ns"]
+__all__ = ["Counts", "Decisions", "count", "quantile_ns"]
 
 
 def quantile_ns(values_ns: Sequence[int], percent: int) -> int:
@@ -19,13 +19,22 @@ def quantile_ns(values_ns: Sequence[int], percent: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What a node did in a span of time. ``core_ns`` by session; ``stop_ns``: from a Preempt to the answer, each."""
+    """What a node did in a span of time. ``core_ns`` by session; ``stop_ns``: from a Preempt of a slice that ran to its answer, each."""
 
     batches: int
     slices: int
     preemptions: int
     core_ns: dict[str, int]
     stop_ns: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """How long the dispatcher took over ``count`` stimuli, and what part of the device's time that is."""
+
+    count: int
+    mean_us: float
+    share: float
 
 
 def count(records: Iterable[Record], begin_ns: int, end_ns: int) -> Counts:
@@ -42,7 +51,7 @@ def count(records: Iterable[Record], begin_ns: int, end_ns: int) -> Counts:
             batches += isinstance(stimulus, LaunchFinished)
             core_ns[stimulus.session] = core_ns.get(stimulus.session, 0) + stimulus.core_ns
             asked_ns = stopping.pop((stimulus.session, stimulus.seq), None)
-            if asked_ns is not None:
+            if asked_ns is not None and stimulus.wall_ns:
                 stop_ns.append(stimulus.at_ns - asked_ns)
         for decision in record.decisions:
             slices += isinstance(decision, Launch)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import statistics
+from collections.abc import Sequence
 from typing import Final
 
-from benchmarks.sla.measure import quantile_ns
+from benchmarks.sla.measure import Decisions, quantile_ns
 from benchmarks.sla.real import INFERENCE, TRAINING, Matrix, Phase
+from benchmarks.sla.virtual import Prediction, VirtualCell
 
 __all__ = ["overhead", "write"]
 
 _NAMES: Final = {"short": "short kernels", "long": "long kernels", "memory": "memory bound"}
+_RULE: Final = "|---|---|---|---|---|---|---|---|---|---|---|---|"
 
 
 def overhead(alone: Phase, beside: Phase) -> float:
@@ -19,7 +22,7 @@ def overhead(alone: Phase, beside: Phase) -> float:
     return beside.p_ms(99) / alone.p_ms(99) - 1
 
 
-def write(matrix: Matrix) -> str:
+def write(matrix: Matrix, cells: Sequence[VirtualCell], predictions: Sequence[Prediction], decisions: Decisions) -> str:
     """The document."""
     policies = list(dict.fromkeys(phase.policy for phase in matrix.phases))
     lines = [
@@ -27,57 +30,131 @@ def write(matrix: Matrix) -> str:
         "",
         "Written by `python -m benchmarks.sla` (part of `make bench`).",
         "",
-        f"Machine: {os.cpu_count()} cores. Inference at P0, training at P3, one device with one thread on a core of its own; bus, server",
-        "and load generator on the other. Requests come in Poisson bursts (geometric, mean 2), open loop, at half the rate that inference",
-        "alone reaches back to back; every cell plays the same arrivals. A latency runs from when a request was due to its answer at the",
-        "client.",
+        f"Machine: {os.cpu_count()} cores. Inference at P0, training at P3, one device with one thread on a core of its own; bus,",
+        "server and load generator on the other. Batches were recorded from PyTorch scripts (`benchmarks/sla/kinds.py`) through our",
+        "client and are played onto the bus as clients elsewhere would. Requests come in Poisson bursts (geometric, mean 2), open loop,",
+        "at half the rate that inference alone reaches back to back; every cell plays the same arrivals. A latency runs from when a",
+        "request was due to its answer at the client. Every answer is compared, bit for bit, with the one that the script got.",
         "",
+        *_summary(matrix, policies, cells, predictions, decisions),
     ]
     for policy in policies:
         lines += _policy_table(matrix, policy)
+    lines += _virtual_table(cells) if cells else []
+    lines += _prediction_table(predictions) if predictions else []
     return "\n".join(lines) + "\n"
+
+
+def _summary(
+    matrix: Matrix, policies: list[str], cells: Sequence[VirtualCell], predictions: Sequence[Prediction], decisions: Decisions
+) -> list[str]:
+    """One table: what was asked for, what is."""
+    rows = ["| | P99 overhead, mean | max | training keeps, mean | least |", "|---|---|---|---|---|"]
+    rows += [_summary_row(f"real, {policy}", _overheads(matrix, policy), _kept(matrix, policy)) for policy in policies]
+    for policy in dict.fromkeys(cell.policy for cell in cells):
+        under = [cell for cell in cells if cell.policy == policy]
+        rows.append(_summary_row(f"virtual, {policy}", [cell.overhead for cell in under], [cell.kept for cell in under]))
+    rows += [
+        "",
+        "Asked for: strict in virtual time at most 5 % in the mean and 10 % at most, in the real run 15 %, training at least 0.6.",
+        "Published for GPUs: 4.8 % mean and 9.9 % max with 0.44 of training's throughput; MPS 290 %, time slicing 138 %.",
+        "",
+        f"Decisions: {decisions.count} of the strict run, replayed and timed: {decisions.mean_us:.1f} us each, "
+        f"{100 * decisions.share:.2f} % of the device's time.",
+    ]
+    if predictions:
+        errors = [abs(prediction.error) for prediction in predictions]
+        within = sum(error <= 0.1 for error in errors)
+        rows.append(f"What-if: {within} of {len(errors)} predictions of P99 are within 10 % of the real run under that policy.")
+    wrong = sum(phase.wrong for phase in matrix.phases)
+    answers = sum(len(phase.latencies_ns) for phase in matrix.phases)
+    return [*rows, f"Answers that differ from the recorded ones: {wrong} of {answers}.", ""]
+
+
+def _summary_row(name: str, overheads: Sequence[float], kept: Sequence[float]) -> str:
+    mean, most = _percent(statistics.mean(overheads)), _percent(max(overheads))
+    return f"| {name} | {mean} | {most} | {statistics.mean(kept):.2f} | {min(kept):.2f} |"
 
 
 def _policy_table(matrix: Matrix, policy: str) -> list[str]:
     lines = [
-        f"## Policy `{policy}`",
+        f"## Policy `{policy}`, real",
         "",
-        "| inference | training | P50 alone ms | beside | P99 alone ms | beside | P99 overhead | training, of alone | of what is left "
-        "| slices | preemptions | wrong answers |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "| inference | training | requests | P50 alone ms | beside | P99 alone ms | beside | P99 overhead | training, of alone "
+        "| of what is left | slices | preemptions |",
+        _RULE,
     ]
-    overheads, kept = [], []
     for kind in INFERENCE:
         alone = matrix.phase(policy, kind, "")
         share = _share(alone)
         for training in TRAINING:
             beside = matrix.phase(policy, kind, training)
             assert beside.counts is not None
-            over = overhead(alone, beside)
             part = beside.trained / beside.seconds / matrix.alone_steps_s[training]
-            overheads.append(over)
-            kept.append(part)
             lines.append(
-                f"| {_NAMES[kind]} | {_NAMES[training]} | {alone.p_ms(50):.2f} | {beside.p_ms(50):.2f} | {alone.p_ms(99):.2f} | "
-                f"{beside.p_ms(99):.2f} | **{100 * over:.1f} %** | {part:.2f} | {part / (1 - share):.2f} | {beside.counts.slices} | "
-                f"{beside.counts.preemptions} | {beside.wrong + alone.wrong} |"
+                f"| {_NAMES[kind]} | {_NAMES[training]} | {len(beside.latencies_ns)} | {alone.p_ms(50):.2f} | {beside.p_ms(50):.2f} | "
+                f"{alone.p_ms(99):.2f} | {beside.p_ms(99):.2f} | **{_percent(overhead(alone, beside))}** | {part:.2f} | "
+                f"{part / (1 - share):.2f} | {beside.counts.slices} | {beside.counts.preemptions} |"
             )
     stops = [ns for p in matrix.phases if p.policy == policy and p.counts for ns in p.counts.stop_ns]
-    lines += [
-        "",
-        f"P99 overhead: mean {100 * statistics.mean(overheads):.1f} %, max {100 * max(overheads):.1f} %. Training keeps "
-        f"{statistics.mean(kept):.2f} of its throughput alone in the mean, {min(kept):.2f} at least. "
-        f"Scheduler: {100 * matrix.scheduler_share[policy]:.2f} % of device time.",
-    ]
+    lines += ["", f"The executor's work beside launches takes {100 * matrix.scheduler_share[policy]:.1f} % of the device's time."]
     if stops:
-        lines += [
-            "",
-            f"From a preemption to its answer: P50 {quantile_ns(stops, 50) / 1e3:.0f} us, P99 {quantile_ns(stops, 99) / 1e3:.0f} us.",
-        ]
+        p50_us, p99_us = (quantile_ns(stops, percent) / 1e3 for percent in (50, 99))
+        lines.append(f"From a preemption of a slice that ran to its answer: P50 {p50_us:.0f} us, P99 {p99_us:.0f} us.")
     return [*lines, ""]
+
+
+def _virtual_table(cells: Sequence[VirtualCell]) -> list[str]:
+    """Overheads by policy, a row a cell."""
+    policies = list(dict.fromkeys(cell.policy for cell in cells))
+    lines = [
+        "## In virtual time",
+        "",
+        "The same dispatcher over the arrivals of the real run, five times in a row, and the costs recorded in it (`scheduler/model`):",
+        "what scheduling costs on a device whose times do not vary from run to run.",
+        "",
+        "| inference | training | P99 alone ms | " + " | ".join(f"{policy}: overhead | training keeps" for policy in policies) + " |",
+        "|---|---|---|" + "---|---|" * len(policies),
+    ]
+    for kind in INFERENCE:
+        for training in TRAINING:
+            row = [cell for cell in cells if (cell.inference, cell.training) == (kind, training)]
+            parts = " | ".join(f"{_percent(cell.overhead)} | {cell.kept:.2f}" for cell in row)
+            lines.append(f"| {_NAMES[kind]} | {_NAMES[training]} | {row[0].alone_ns / 1e6:.2f} | {parts} |")
+    return [*lines, ""]
+
+
+def _prediction_table(predictions: Sequence[Prediction]) -> list[str]:
+    lines = [
+        "## What-if",
+        "",
+        "The recording of every cell under strict, played under another policy, beside the real run under that policy. P99 of inference",
+        "from arrival at the node to the end of the launch.",
+        "",
+        "| policy | inference | training | predicted ms | real ms | error |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {p.policy} | {_NAMES[p.inference]} | {_NAMES[p.training]} | {p.predicted_ns / 1e6:.2f} | {p.real_ns / 1e6:.2f} | {_percent(p.error)} |"
+        for p in predictions
+    ]
+    return [*lines, ""]
+
+
+def _overheads(matrix: Matrix, policy: str) -> list[float]:
+    return [overhead(matrix.phase(policy, kind, ""), matrix.phase(policy, kind, training)) for kind in INFERENCE for training in TRAINING]
+
+
+def _kept(matrix: Matrix, policy: str) -> list[float]:
+    phases = [matrix.phase(policy, kind, training) for kind in INFERENCE for training in TRAINING]
+    return [phase.trained / phase.seconds / matrix.alone_steps_s[phase.training] for phase in phases]
 
 
 def _share(alone: Phase) -> float:
     """The part of the device that inference takes, alone at this load."""
     assert alone.counts is not None
     return alone.counts.core_ns.get(alone.sessions[0], 0) / (alone.end_ns - alone.begin_ns)
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.1f} %"

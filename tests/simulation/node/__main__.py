@@ -44,7 +44,7 @@ def _report(counts: Counter[str], widest: float, caught: list[tuple[str, str, in
         "# Simulation of a whole node",
         "",
         "Written by `make simulate` (`python -m tests.simulation.node --seeds N`). Both cores of a node, driven as the shells drive",
-        "them, in virtual time; every decision is judged by models that share no code with the cores (`tests/simulation/node`). A seed and a commit",
+        "them, in virtual time; every decision is judged by models that share no code with the cores. A seed and a commit",
         f"reproduce a run. Commit {commit}, {seconds:.0f} s with two processes. Every invariant held in every seed.",
         "",
         "Held: strict priority and preemption, the fairness bound inside a level, work conservation, paces, aging and reserve, quota, the",

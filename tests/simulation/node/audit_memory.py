@@ -24,6 +24,8 @@ from scheduler.vram import (
     SessionOpened,
     Stimulus,
     SwapFailed,
+    SwapIn,
+    SwapLost,
     SwapOut,
     SwappedIn,
     SwappedOut,
@@ -41,7 +43,8 @@ class MemoryRuleViolation(AssertionError):
 
 @dataclass
 class Model:
-    """``turn``: when it was chosen last (0: never). ``waits``: since when a batch of it waits, -1: none."""
+    """``turn``: when it was chosen last (0: never). ``waits_ns``: since when a batch of it waits, -1: none. ``coming``: a move
+    back of its memory is under way, perhaps of nothing."""
 
     opened: SessionOpened
     used_ns: int
@@ -49,6 +52,7 @@ class Model:
     barred_ns: int = 0
     waits_ns: int = -1
     swapped: int = 0
+    coming: bool = False
 
 
 class MemoryAudit:
@@ -68,6 +72,8 @@ class MemoryAudit:
             match decision:
                 case SwapOut():
                     self._victim(decision, stimulus, chosen)
+                case SwapIn(name):
+                    self.sessions[name].coming = True
                 case Allow():
                     self._allowed(stimulus, decision, decisions)
                 case Refuse():
@@ -89,7 +95,10 @@ class MemoryAudit:
             case SessionClosed(_, name):
                 self.sessions.pop(name, None)
                 self._unbar()
+            case SwapLost(_, name):
+                self.sessions[name].coming = False
             case Holds(at_ns, name) | SwappedIn(at_ns, name):
+                self.sessions[name].coming &= isinstance(stimulus, Holds)
                 self.sessions[name].used_ns = at_ns
                 swapped = self._away(name)
                 if swapped < self.sessions[name].swapped:
@@ -149,6 +158,7 @@ class MemoryAudit:
             and self._held(name, DEVICE) > 0
             and not self.executor.tenants[name].under_way
             and not self._held(name, LEAVING, COMING)
+            and not model.coming
             and now_ns - model.used_ns >= self.configured.idle_ns
             and now_ns >= model.barred_ns
         )
