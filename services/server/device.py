@@ -291,9 +291,9 @@ class Device:
         self._serial += 1
         pending.serial = self._serial
         data = pending.data if launch.slice == 0 else b""
-        chain = self._dispatch.chain_after(launch.session, launch.seq)
+        pending.chain = self._dispatch.chain_after(launch.session, launch.seq)
         priority = session.record.priority
-        self._executor.send(Execute(launch.session, launch.seq, chain, data, self._serial, priority, launch.limit_ns))
+        self._executor.send(Execute(launch.session, launch.seq, pending.chain, data, self._serial, priority, launch.limit_ns))
 
     def _rang(self) -> None:
         if self.attached is not None:
@@ -360,9 +360,8 @@ class Device:
             outcome = core.FAULT if done.status == FAULTED else core.OK
             self._on(core.LaunchFinished(now_ns, done.session, done.seq, done.core_ns, outcome, wall_ns))
         elif done.status == STOPPED:
-            pending = session.pending.get(done.seq)
-            if pending is not None and wall_ns:
-                pending.slice(done)
+            if wall_ns:
+                session.pending[done.seq].slice(done)
             self._on(core.LaunchStopped(now_ns, done.session, done.seq, done.core_ns, wall_ns))
         else:
             if done.status == NEEDS:
@@ -372,10 +371,9 @@ class Device:
     def _over(self, session: Session, done: Executed) -> None:
         """A batch ran to its end."""
         self._counters.executed += 1
-        session.seq_done = done.seq
-        session.chain = self._dispatch.chain_after(done.session, done.seq)
-        pending = session.pending.pop(done.seq, None)
-        if pending is not None and pending.batch.trace:
+        pending = session.pending.pop(done.seq)
+        session.seq_done, session.chain = done.seq, pending.chain
+        if pending.batch.trace:
             pending.slice(done)
             record_spans(self._tracing, pending, done, self.gpu)
         if done.status == FAULTED:

@@ -52,8 +52,10 @@ class DispatchLog:
         self._nbytes += len(record)
         self._lane.add(record)
         if self._file is not None:
-            with self._tolerant():
+            try:
                 self._file.write(record)
+            except OSError as error:
+                self._give_up(error)
         if self._nbytes > _SEGMENT_BYTES:
             self.anew()
         return decisions
@@ -107,8 +109,11 @@ class DispatchLog:
         try:
             yield
         except OSError as error:
-            get_logger().warning("the dispatch journal on disk ends here", file=str(self.path), problem=str(error))
-            file, self._file = self._file, None
-            with contextlib.suppress(OSError):
-                if file is not None:
-                    file.close()
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        get_logger().warning("the dispatch journal on disk ends here", file=str(self.path), problem=str(error))
+        file, self._file = self._file, None
+        with contextlib.suppress(OSError):
+            if file is not None:
+                file.close()

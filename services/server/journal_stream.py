@@ -66,7 +66,7 @@ class Lane:
 
     def add(self, frames: bytes, records: int = 1) -> None:
         """Further records of the segment."""
-        if self._hole:
+        if self._hole or not records:
             return
         self._frames.append(frames)
         self._nbytes += len(frames)

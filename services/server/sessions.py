@@ -41,8 +41,8 @@ class SessionRecord(msgspec.Struct, array_like=True, frozen=True):
 @dataclass(slots=True)
 class Pending:
     """A batch that came and is not over. ``position``: its place in the batch stream. ``prepared``: dispatch has heard of it. ``serial``:
-    of its last Execute. Of its slices so far: ``begun_ns`` when the executor took up the first (0: it holds nothing of the batch),
-    ``start_ns`` when that was launched, ``core_ns`` and ``slices`` of all."""
+    of its last Execute; ``chain``: the session's launch digest after it. Of its slices so far: ``begun_ns`` when the executor took up the
+    first, ``start_ns`` when that was launched, ``core_ns`` and ``slices`` of all."""
 
     batch: Batch
     data: bytes
@@ -50,6 +50,7 @@ class Pending:
     received_ns: int
     prepared: bool = False
     serial: int = 0
+    chain: bytes = b""
     begun_ns: int = 0
     start_ns: int = 0
     core_ns: int = 0

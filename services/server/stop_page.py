@@ -26,6 +26,7 @@ class StopPage:
 
     def __init__(self, file: int) -> None:
         self._map = mmap.mmap(file, _NBYTES)
+        self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
 
     @classmethod
     def create(cls, path: Path) -> Self:
@@ -49,7 +50,7 @@ class StopPage:
 
     def address(self, priority: int) -> int:
         """Where the word of ``priority`` is in this process; the page must not be closed while somebody reads there."""
-        return ctypes.addressof(ctypes.c_char.from_buffer(self._map)) + priority * _WORD.size
+        return self._base + priority * _WORD.size
 
     def word(self, priority: int) -> int:
         serial: int = _WORD.unpack_from(self._map, priority * _WORD.size)[0]

@@ -138,7 +138,8 @@ class Executor:
         events.register(server, select.POLLIN)
         events.register(self._memory.fileno(), select.POLLIN)
         while not self._over:
-            if any(fd == server.fileno() for fd, _ in events.poll(self._wait_ms())):
+            ready = {fd for fd, _ in events.poll(self._wait_ms())}
+            if server.fileno() in ready:
                 try:
                     data = server.recv(_RECEIVE_BYTES)
                 except OSError:
@@ -148,7 +149,7 @@ class Executor:
                 self._begin_ns = time.monotonic_ns()
                 for body in frames.feed(data):
                     self._carry_out(decode_command(body))
-            self._memory_news()
+            self._memory_news(self._memory.fileno() in ready)
         with self._send_lock:
             self._server = None
 
@@ -157,11 +158,11 @@ class Executor:
         due = [at for at in (self._memory.next_wakeup_ns, self._journal_due_ns or None) if at is not None]
         return max(0, (min(due) - time.monotonic_ns() + 999_999) // 1_000_000) if due else None
 
-    def _memory_news(self) -> None:
+    def _memory_news(self, moved: bool) -> None:
         """Between commands: what has moved, who may go on, what the memory core has noted."""
-        for session in self._memory.poll():
+        for session in self._memory.poll(moved):
             self._report(MemoryFreed(session))
-        charged = self._runner.take_changed("")
+        charged = self._runner.take_changed("") if moved else ()  # what commands changed is in their own reports
         if charged:
             self._report(Charged(time.monotonic_ns(), charged, self._memory_of(charged)))
         now_ns = time.monotonic_ns()
