@@ -135,7 +135,8 @@ def _prediction_table(predictions: Sequence[Prediction]) -> list[str]:
         "|---|---|---|---|---|---|",
     ]
     lines += [
-        f"| {p.policy} | {_NAMES[p.inference]} | {_NAMES[p.training]} | {p.predicted_ns / 1e6:.2f} | {p.real_ns / 1e6:.2f} | {_percent(p.error)} |"
+        f"| {p.policy} | {_NAMES[p.inference]} | {_NAMES[p.training]} | {p.predicted_ns / 1e6:.2f} | {p.real_ns / 1e6:.2f} "
+        f"| {_percent(p.error)} |"
         for p in predictions
     ]
     return [*lines, ""]

@@ -231,15 +231,21 @@ class OrderAudit:
         for other in self.sessions.values():
             for seq, flight in other.flying.items():
                 lower = other.priority > model.priority and not flight.exempt and flight.at_ns >= self._since_config_ns
-                if lower and not raised and not self.config.aging_ns and not self.config.reserve_percent:
+                if lower and not raised and self._plain:
                     expect(flight.preempted, f"{launch}: {other.opened.session}.{seq} of a lower level goes on beside it")
         return False
 
     def _level_min(self, model: Model, now_ns: int) -> int:
         """The highest level at which it may run by now."""
-        if not self.config.aging_ns:
+        periods_ns = [config.aging_ns for config in self.configs if config.aging_ns]  # levels won stay won when another comes
+        if not periods_ns:
             return model.priority
-        return max(0, model.priority - (now_ns - model.since_ns) // self.config.aging_ns)
+        return max(0, model.priority - (now_ns - model.since_ns) // min(periods_ns))
+
+    @property
+    def _plain(self) -> bool:
+        """Nothing but priorities decides between levels, and never has."""
+        return not self.config.reserve_percent and not any(config.aging_ns for config in self.configs)
 
     def _low(self, model: Model) -> bool:
         opened = [m for m in self.sessions.values() if not m.faulted]
@@ -248,7 +254,7 @@ class OrderAudit:
 
     def _budget(self, launch: Launch) -> None:
         """Rule 4, after ``launch`` was counted."""
-        if self.config.aging_ns or self.config.reserve_percent:
+        if not self._plain:
             return
         expect(launch.limit_ns > 0, f"{launch}: low work without a limit")
         targets = [m.opened.sla_ns for m in self.sessions.values() if m.opened.sla_ns and not m.faulted]
@@ -278,7 +284,7 @@ class OrderAudit:
         ready = [m for m in self.sessions.values() if m.surely_ready]
         flying = [m for m in self.sessions.values() if m.flying]
         expect(not ready or bool(flying), f"the device is idle, {[m.opened.session for m in ready]} are ready")
-        if ready and self.config.policy == "strict" and not self.config.aging_ns and not self.config.reserve_percent:
+        if ready and self.config.policy == "strict" and self._plain:
             top = min(m.priority for m in ready)
             behind = [m for m in flying if m.priority <= top or any(f.at_ns < self._since_config_ns for f in m.flying.values())]
             expect(bool(behind), f"a batch of level {top} is ready and only lower ones are in flight")
@@ -302,7 +308,7 @@ class OrderAudit:
     def began(self, command: Command, behind: list[Command]) -> None:
         """A slice begins on the device; ``behind`` it wait these."""
         config = self.config
-        if config.policy == "strict" and not config.aging_ns and not config.reserve_percent and len(self.configs) == 1:
+        if config.policy == "strict" and self._plain and len(self.configs) == 1:
             higher = [c for c in behind if c.serial and c.priority < command.priority]
             expect(not higher, f"{command} begins, and {higher} of higher levels wait behind it")
 
