@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test lint setup bench strict-ulp conformance fuzz test-torch kernels attacks conformance-opencl clean
+.PHONY: help demo test lint setup bench strict-ulp conformance fuzz test-torch kernels attacks simulate conformance-opencl clean
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
@@ -34,9 +34,13 @@ lint: $(STAMP).dev ## ruff, mypy, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(STAMP).dev ## ratios beside local torch, NumPy and PoCL; results go to docs/benchmarks.md and docs/kernel-benchmarks.md
+bench: $(STAMP).dev ## ratios in one run: torch, NumPy, PoCL, shared devices, memory; results go to docs/*.md
 	$(BIN)/pip install --quiet --no-deps rgpu==0.1.1
 	$(BIN)/python -m benchmarks.kernels
+	$(BIN)/python -m benchmarks.sla
+	$(BIN)/python -m benchmarks.memory
+	$(BIN)/python -m benchmarks.allocator
+	$(BIN)/python -m benchmarks.dispatch
 	$(BIN)/python -m benchmarks
 
 kernels: $(STAMP).dev ## the corpus of CUDA kernels on every back end, and for NVIDIA's targets; results go to docs/kernels.md
@@ -55,6 +59,9 @@ conformance: $(STAMP).dev ## torch's own operator database on our device; result
 conformance-opencl: $(STAMP).dev ## the same on OpenCL (PoCL), two samples an operator, then the model scripts; results go to docs/conformance-opencl.md
 	$(BIN)/python -m tests.conformance --backend opencl --publish
 	$(BIN)/python -m tests.conformance.models --backend opencl --publish
+
+simulate: $(STAMP).dev ## 10,000 random nodes in virtual time, judged by independent models; results go to docs/simulation.md
+	$(BIN)/python -m tests.simulation.node --seeds 10000
 
 fuzz: $(STAMP).dev ## hostile bytes against decoder and verifier, back ends against the definition; 55 minutes (docs/fuzzing.md)
 	$(BIN)/python -m tests.property.fuzz_wis --seconds 600
