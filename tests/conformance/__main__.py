@@ -1,6 +1,6 @@
 """``make conformance``: the operator database on the device, and docs/conformance.md.
 
-usage: python -m tests.conformance [--publish] [--ops NAME,NAME] [--forward N] [--backward N] [--backend NAME] [--report FILE]
+usage: python -m tests.conformance [--publish] [--ops NAME,NAME] [--forward N] [--backward N] [--backend NAME] [--cut] [--report FILE]
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
 from tests.conformance.harness import CLASSES, Outcome, backward, forward, op_name
+from tests.support.cutting import CutEngine
 from tests.support.loopback import LoopbackLink
 from wooly.activation import activate
 from wooly.config import Config
@@ -23,12 +24,14 @@ _PUBLISHED = {"host": ("conformance.md", None, 4), "opencl": ("conformance-openc
 """By backend: the file, and how many samples an operator (forward, backward) are run for it."""
 
 
-def _link(backend: str) -> LoopbackLink:
-    if backend == "reference":
+def _link(backend: str, *, cut: bool) -> LoopbackLink:
+    """``cut``: every program runs in many pieces, between which its buffers move."""
+    if backend == "reference" and not cut:
         return LoopbackLink()
     from jit.engine import create_engine
 
-    return LoopbackLink(create_engine(backend, cache_dir=None, threads=2, vram_bytes=8 << 30))
+    engine = create_engine(backend, cache_dir=None, threads=2, vram_bytes=8 << 30)
+    return LoopbackLink(CutEngine(engine) if cut else engine)
 
 
 def _arguments() -> argparse.Namespace:
@@ -39,6 +42,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--every", type=int, default=1, help="only every Nth operator")
     parser.add_argument("--publish", action="store_true", help="the samples that are published, and the file in docs/")
     parser.add_argument("--backend", default="reference", choices=["reference", "host", "opencl"])
+    parser.add_argument("--cut", action="store_true", help="stop every run in many places and go on with it")
     parser.add_argument("--report", default="", help="write every operator that is not native to this file")
     return parser.parse_args()
 
@@ -114,7 +118,7 @@ def main() -> int:
     if arguments.publish:
         _, arguments.forward, arguments.backward = _PUBLISHED[arguments.backend]
     torch.set_num_threads(1)
-    link = _link(arguments.backend)
+    link = _link(arguments.backend, cut=arguments.cut)
     activate(Config(), lambda: link)
     wanted = set(filter(None, arguments.ops.split(",")))
     ops = [op for op in op_db if torch.float32 in op.dtypes and (not wanted or op.name in wanted or op_name(op) in wanted)]

@@ -20,7 +20,7 @@ from wis.builder import Builder
 from wis.dtypes import DType
 from wis.kernel.model import Access, BufferParam, RegType
 from wis.kernel.verify import verify_kernel
-from wis.program import BufferKind
+from wis.program import BufferKind, Operand, Scalar
 from wis.verify import Verified, verify
 from wis.verify.launches import SCALAR_TYPES
 
@@ -110,15 +110,20 @@ def of_kernels(seed: int) -> Work:
     case = seeded_case(seed, 12)
     kernel = verify_kernel(case.kernel)
     b = Builder()
-    outs, ins, start = [], [], {}
-    first = None
+    outs: list[Operand] = []
+    ins: list[Operand | Scalar] = []
+    start: dict[int, Any] = {}
+    first: Operand | None = None
     for param, value in zip(kernel.kernel.params, case.params, strict=True):
         if isinstance(param, BufferParam):
             assert isinstance(value, np.ndarray)
             x = b.external(DType.U8, (value.nbytes,))
             start[x.buffer] = value
             first = x if first is None and param.access & Access.WRITE else first
-            (outs if param.access & Access.WRITE else ins).append(x)
+            if param.access & Access.WRITE:
+                outs.append(x)
+            else:
+                ins.append(x)
         else:
             assert isinstance(value, int | float)
             ins.append(b.const(value, SCALAR_TYPES[RegType(param.reg_type)]))
