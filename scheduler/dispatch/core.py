@@ -190,6 +190,8 @@ class Dispatch:
     def _configured(self, config: DispatchConfig) -> None:
         state = self.state
         for session in state.sessions.values():
+            if config.aging_ns != state.config.aging_ns:
+                session.raised = 0  # whoever has waited long enough by the new measure rises again
             if session.pace_permille:
                 pacing.settle(session, state.config, state.now_ns)  # what was earned so far, at the old rate
         if POLICIES[state.config.policy] is not POLICIES[config.policy]:
