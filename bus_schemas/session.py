@@ -119,6 +119,8 @@ class Pong(msgspec.Struct, frozen=True):
     seq_done: int = 0
     seq_next: int = 0
     """The lowest batch the node has not got yet (0: it does not say)."""
+    vram_free_bytes: int = -1
+    """Of the session's device, now (-1: the node does not say)."""
 
 
 class SessionStats(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ programs catch around device code.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 __all__ = [
     "WoolyError",
@@ -169,6 +170,10 @@ _BY_FAULT: dict[str, type[WoolyError]] = {
 }
 
 
+_OUT_OF_MEMORY: Final = "out of memory: "
+"""How a node begins."""
+
+
 def present(error: type[WoolyError], shown: type[WoolyError]) -> None:
     """From now on raise ``shown``, a subclass, wherever a fault means ``error`` (the face adds the class that CUDA would raise)."""
     if not issubclass(shown, error):
@@ -183,4 +188,7 @@ def from_fault(name: str, message: str, places: Sequence[str] = ()) -> WoolyErro
     known = _BY_FAULT.get(name)
     if known is None:
         return RefusedError(f"{name}: {message}", name=name, places=places)
+    if message.startswith(_OUT_OF_MEMORY):  # CUDA's words: programs that try a smaller batch next look for them
+        rest = message.removeprefix(_OUT_OF_MEMORY)
+        message = f"CUDA out of memory. {rest[:1].upper()}{rest[1:]}"
     return known(message + "".join(f"\n  {place}" for place in places))

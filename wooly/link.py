@@ -80,6 +80,10 @@ class Link(Protocol):
         """Wait for the flush; returns the answers of its reads, in order. One call a ticket."""
         ...
 
+    def free_bytes(self) -> int:
+        """Memory of the device that nobody holds now."""
+        ...
+
     def close(self) -> None:
         """End the session: everything submitted is executed first, then all its memory is freed."""
         ...

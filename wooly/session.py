@@ -166,6 +166,18 @@ class Session:
             raise _exception(answer.done.fault)
         return [self._data_port.get(read.blob, read.nbytes) if read.blob else read.inline for read in answer.done.reads]
 
+    def free_bytes(self) -> int:
+        """Memory of the device that nobody holds now; what was free when the session opened while the node does not say."""
+        self._check()
+        info = self._info
+        assert info.node is not None
+        with contextlib.suppress(NoAnswer, msgspec.DecodeError, TimeoutError):
+            request = self._bus.request(subjects.node_request(self._node, "ping"), _encode(Ping(info.session)), _PING_S)
+            pong = _pong.decode(self._bus.call(request, 2 * _PING_S))
+            if pong.vram_free_bytes >= 0:
+                return pong.vram_free_bytes
+        return next((device.vram_free_bytes for device in info.node.devices if device.index in info.gpus), 0)
+
     def close(self) -> None:
         """Let everything submitted finish, then end the session; ``totals`` says what it used. Safe to call twice; raises nothing."""
         if self._closed or os.getpid() != self._pid:

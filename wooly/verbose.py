@@ -70,6 +70,9 @@ class VerboseLink:
         _log.debug("batch %d: waited %.1f ms for %d answers", ticket.seq, (time.perf_counter() - start) * 1e3, len(answers))
         return answers
 
+    def free_bytes(self) -> int:
+        return self._link.free_bytes()
+
     def close(self) -> None:
         self._link.close()
         _log.debug("session %s closed", self._link.info.session)

@@ -260,7 +260,9 @@ class Node:
         session.heard_ns = time.monotonic_ns()
         if 0 <= ping.seq_seen < session.seq_done:
             device.recall(ping.session, ping.seq_seen)
-        return _encode(Pong(self._node, self._facts.epoch, True, session.seq_done, session.seq_next))
+        info = device.info()
+        free_bytes = info.vram_free_bytes if info is not None else -1
+        return _encode(Pong(self._node, self._facts.epoch, True, session.seq_done, session.seq_next, free_bytes))
 
     async def _stats(self, subject: str, data: bytes) -> bytes:
         sessions = []

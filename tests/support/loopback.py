@@ -73,6 +73,10 @@ class LoopbackLink:
             raise self._fault
         return ticket.answer
 
+    def free_bytes(self) -> int:
+        assert self.info.node is not None
+        return self.info.node.devices[0].vram_bytes - self._memory.held_bytes
+
     def forget_fault(self) -> None:
         """Go on after a fault, which a node would not: for suites that run thousands of samples in one session.
 
@@ -132,6 +136,10 @@ class _Memory:
 
     handles: set[int]
 
+    @property
+    def held_bytes(self) -> int:
+        raise NotImplementedError
+
     def alloc(self, handle: int, nbytes: int) -> None:
         raise NotImplementedError
 
@@ -164,6 +172,10 @@ class _ReferenceMemory(_Memory):
     @property
     def handles(self) -> set[int]:  # type: ignore[override]  # computed here, stored there
         return set(self._buffers)
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(buffer.size for buffer in self._buffers.values())
 
     def alloc(self, handle: int, nbytes: int) -> None:
         assert handle not in self._buffers, "an allocation must use a fresh handle"
@@ -210,6 +222,11 @@ class _EngineMemory(_Memory):
         self._space = engine.open_space()
         self.handles = set()
         self._prepared: dict[int, tuple[Verified, Any]] = {}
+
+    @property
+    def held_bytes(self) -> int:
+        resident: int = self._space.resident_bytes
+        return resident
 
     def alloc(self, handle: int, nbytes: int) -> None:
         assert handle not in self.handles, "an allocation must use a fresh handle"

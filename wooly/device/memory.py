@@ -15,19 +15,20 @@ __all__ = ["Memory", "MEMORY"]
 
 
 class Memory:
-    """``allocated`` bytes live now, ``quota`` bytes allowed (0: not limited).
+    """``allocated`` bytes live now, ``quota`` bytes allowed (0: not limited); ``refusals``: how often more was asked for.
 
     The hot path adds to ``allocated`` and compares it with ``mark`` only; ``mark`` is the lower of the quota and the highest use so
     far, so everything rare (a new peak, too much, the first use of all) happens in ``over``.
     """
 
-    __slots__ = ("allocated", "mark", "peak", "quota")
+    __slots__ = ("allocated", "mark", "peak", "quota", "refusals")
 
     def __init__(self) -> None:
         self.allocated = 0
         self.peak = 0
         self.quota = 0
         self.mark = 0
+        self.refusals = 0
 
     def over(self, nbytes: int) -> None:
         """``allocated`` has just grown by ``nbytes`` past the mark: note the peak, or take it back and raise."""
@@ -35,6 +36,7 @@ class Memory:
             gc.collect()  # buffers kept alive by reference cycles only
             if self.allocated > self.quota:
                 self.allocated -= nbytes
+                self.refusals += 1
                 raise from_fault(
                     "QuotaExceeded",
                     f"CUDA out of memory. Tried to allocate {_mib(nbytes)}. The quota of this task is {_mib(self.quota)}, of which "

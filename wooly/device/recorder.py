@@ -71,6 +71,11 @@ class Recorder:
         """What the node said when the session opened."""
         return self.link().info
 
+    def free_bytes(self) -> int:
+        """Memory of the device that nobody holds, once the node has done everything recorded so far; raises what went wrong there."""
+        self.synchronize()
+        return self.link().free_bytes()
+
     def check_process(self) -> None:
         """Raises ForkError in a forked child of the process that opened the session."""
         if self.forked:

@@ -52,7 +52,10 @@ def test_memory_counts_live_tensors() -> None:
     assert torch.cuda.max_memory_allocated() - before == 2 << 20
     assert torch.cuda.memory_reserved() == torch.cuda.memory_allocated() == torch.cuda.memory_stats()["allocated_bytes.all.current"]
     free, total = torch.cuda.mem_get_info()
-    assert total == 16 << 30 and 0 < free <= total - (1 << 20)
+    assert total == 16 << 30 and free == total - torch.cuda.memory_allocated()
+    del x
+    assert torch.cuda.mem_get_info()[0] >= free + (1 << 20), "asking waits for what was recorded, frees too"
+    x = torch.zeros(1 << 18, device="cuda")
     torch.cuda.reset_peak_memory_stats()
     assert torch.cuda.max_memory_allocated() == torch.cuda.memory_allocated()
     assert "CUDA memory summary" in torch.cuda.memory_summary() and "Allocated memory" in torch.cuda.memory_summary(abbreviated=True)
@@ -62,11 +65,13 @@ def test_memory_counts_live_tensors() -> None:
 
 
 def test_memory_fraction_is_a_limit() -> None:
+    refused = torch.cuda.memory_stats()["num_ooms"]
     try:
         torch.cuda.set_per_process_memory_fraction(1e-6)
         assert torch.cuda.get_per_process_memory_fraction() == 1e-6
         with pytest.raises(torch.cuda.OutOfMemoryError, match="CUDA out of memory"):
             torch.empty(1 << 20, device="cuda")
+        assert torch.cuda.memory_stats()["num_ooms"] == refused + 1
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     assert torch.empty(1 << 20, device="cuda").numel() == 1 << 20

@@ -125,6 +125,8 @@ def test_out_of_memory_is_torchs() -> None:
     error = errors.from_fault("QuotaExceeded", "quota 1 GiB, used 1 GiB, asked 1 MiB")
     assert isinstance(error, torch.cuda.OutOfMemoryError) and isinstance(error, QuotaExceeded)
     assert type(error).__name__ == "OutOfMemoryError" and str(error) == "quota 1 GiB, used 1 GiB, asked 1 MiB"
+    told = errors.from_fault("QuotaExceeded", "out of memory: the request for 1 MiB does not fit")
+    assert str(told) == "CUDA out of memory. The request for 1 MiB does not fit"
 
 
 def test_a_trap_is_a_device_side_assert() -> None:

@@ -25,7 +25,7 @@ _fraction = 1.0
 
 
 def stats() -> dict[str, Any]:
-    """The nested dictionary that torch.cuda.memory_stats flattens. Counts of allocations are not kept and are zero."""
+    """The nested dictionary that torch.cuda.memory_stats flattens. Of allocations only refusals are counted."""
     none = {"current": 0, "peak": 0, "allocated": 0, "freed": 0}
     used = {"current": MEMORY.allocated, "peak": max(MEMORY.peak, MEMORY.allocated), "allocated": MEMORY.allocated, "freed": 0}
     result: dict[str, Any] = {}
@@ -36,6 +36,7 @@ def stats() -> dict[str, Any]:
     result["oversize_allocations"] = dict(none)
     result["oversize_segments"] = dict(none)
     result.update(dict.fromkeys(_SINGLE, 0))
+    result["num_ooms"] = MEMORY.refusals
     return result
 
 
@@ -62,15 +63,15 @@ def fraction() -> float:
 
 
 def mem_get_info(face: Face) -> tuple[int, int]:
-    """(free, total) bytes: of the task's quota when it has one, else of the device."""
+    """(free, total) bytes: of the task's quota when it has one, which nobody else can take; else of the device, after everything that was
+    recorded is done there, with what other tasks hold."""
     info = face.api.info()
     if info.quota_bytes:
         return max(info.quota_bytes - MEMORY.allocated, 0), info.quota_bytes
     device = device_of(info)
     if device is None:
         return 0, 0
-    # What was free when the session opened, less what this process has taken since.
-    return max(device.vram_free_bytes - MEMORY.allocated, 0), device.vram_bytes
+    return min(face.api.free_bytes(), device.vram_bytes), device.vram_bytes
 
 
 def device_of(info: SessionOpened) -> DeviceInfo | None:

@@ -1,0 +1,52 @@
+"""What torch.cuda says of memory is what the node counts: free of the device with what other tasks hold, or of the task's quota."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.node import Node
+from tests.support.stack import ROOT, plain_environment
+
+SCRIPT = ROOT / "tests" / "integration" / "scripts" / "memory_truth.py"
+
+
+class Script:
+    """A script that holds so many MiB and tells what it sees, in MiB, when asked."""
+
+    def __init__(self, node: Node, held: int, **variables: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(SCRIPT), str(held)],
+            env=plain_environment(WOOLY_NATS_URL=node.nats.url, **variables),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, what: str = "tell") -> dict[str, int]:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(what + "\n")
+        self.process.stdin.flush()
+        values = self.process.stdout.readline().split()
+        return dict(zip(("free", "total", "allocated", "peak"), map(int, values), strict=True))
+
+    def close(self) -> None:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.close()
+        assert self.process.wait(60) == 0
+        self.process.stdout.close()
+
+
+def test_free_memory_is_what_the_node_has_free(tmp_path: Path) -> None:
+    with Node(tmp_path, WOOLY_DEVICE_VRAM_MB="64") as node:
+        one = Script(node, 10)
+        assert one.ask() == {"free": 54, "total": 64, "allocated": 10, "peak": 10}
+        two = Script(node, 20)
+        assert two.ask() == {"free": 34, "total": 64, "allocated": 20, "peak": 20}
+        assert one.ask("drop") == {"free": 35, "total": 64, "allocated": 9, "peak": 10}
+        limited = Script(node, 3, REQUIRED_VRAM="8")
+        assert limited.ask() == {"free": 5, "total": 8, "allocated": 3, "peak": 3}
+        assert sorted(session.resident_bytes >> 20 for session in node.stats().sessions) == [3, 9, 20]
+        for script in (limited, two, one):
+            script.close()
