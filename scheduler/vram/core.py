@@ -65,7 +65,7 @@ class Vram:
         times: list[int] = []
         for name in state.waiting:
             session = state.sessions[name]
-            if session.waiter is not None and session.waiter.state == WAITING:
+            if session.waiter is not None and session.waiter.state == WAITING and not _gives_to_others(session):
                 times.append(session.waiter.until_ns)
                 soonest = victims.next_eligible_ns(state, session, state.served_ns)
                 if soonest is not None:
@@ -244,11 +244,11 @@ class Vram:
         state = self.state
         pending = sum(other.leaving for other in state.sessions.values() if other.leaving_for == session.session)
         short = waiter.need_bytes - session.grant - max(0, state.free_bytes) - pending
-        claims, short = _enough(self._unclaimed(session.priority), short)
+        claims, short = _enough([(other, n) for other, n in self._unclaimed(session.priority) if other is not session], short)
         revoked, short = _enough([(other, other.grant) for other in self._below(session)], short)
         chosen: list[tuple[SessionMemory, int]] = []
         if short > 0:
-            chosen, missing = victims.plan(state, session, short, session.held - waiter.pinned_bytes)
+            chosen, missing = victims.plan(state, session, short, session.held - waiter.pinned_bytes, revoked)
             if missing:
                 return None
         for other in claims:
@@ -298,6 +298,8 @@ class Vram:
 
     def _serve_one(self, session: SessionMemory, waiter: Waiter) -> list[Decision]:
         state = self.state
+        if _gives_to_others(session):
+            return []  # what it needs changes with that: it asks again then
         if waiter.need_bytes - session.grant <= max(0, state.free_bytes):
             return self._complete(session, waiter)
         moves = self._collect(session, waiter)
@@ -357,8 +359,11 @@ class Vram:
         state.swapped_bytes -= nbytes
         self._change(session, held=nbytes, coming=-session.coming)
         self._unbar()
-        if session.waiter is not None and session.waiter.state == COMING:
-            session.waiter.state = READY
+        waiter = session.waiter
+        if waiter is not None and waiter.state == COMING:
+            waiter.state = READY
+            waiter.back_bytes = max(0, waiter.back_bytes - nbytes)
+            waiter.pinned_bytes += nbytes
             return [MemoryReady(session.session)]
         return []
 
@@ -415,6 +420,11 @@ class Vram:
     def _share(self, device_shared_bytes: int) -> None:
         self.state.used_bytes += device_shared_bytes - self.state.shared_bytes
         self.state.shared_bytes = device_shared_bytes
+
+
+def _gives_to_others(session: SessionMemory) -> bool:
+    """Something of it is leaving for another's sake."""
+    return session.leaving > 0 and session.leaving_for != session.session
 
 
 def _enough(having: list[tuple[SessionMemory, int]], short_bytes: int) -> tuple[list[SessionMemory], int]:

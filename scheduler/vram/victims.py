@@ -10,6 +10,8 @@ lower priority, then to the longest idle. Of a victim only as much is asked as i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from scheduler.vram.state import ASKED, WAITING, SessionMemory, VramState
 
 __all__ = ["eligible", "may_displace", "order", "plan", "reachable_bytes", "next_eligible_ns"]
@@ -24,12 +26,12 @@ def _at_rest(victim: SessionMemory) -> bool:
     return not victim.under_way and not victim.moving and (victim.waiter is None or victim.waiter.state in (WAITING, ASKED))
 
 
-def eligible(state: VramState, requester: SessionMemory, victim: SessionMemory) -> bool:
-    """May ``victim`` be swapped out for ``requester`` now?"""
+def eligible(state: VramState, requester: SessionMemory, victim: SessionMemory, revoked: bool = False) -> bool:
+    """May ``victim`` be swapped out for ``requester`` now? ``revoked``: what is set aside for its waiting batch is being taken back."""
     return (
         may_displace(requester, victim)
         and victim.held > 0
-        and _at_rest(victim)
+        and (_at_rest(victim) or (revoked and not victim.under_way and not victim.moving))
         and state.now_ns - victim.used_ns >= state.idle_ns
         and state.now_ns >= victim.barred_until_ns
     )
@@ -40,15 +42,18 @@ def order(victim: SessionMemory) -> tuple[bool, int, int, int, str]:
     return victim.priority == 0, victim.turn, -victim.priority, victim.used_ns, victim.session
 
 
-def plan(state: VramState, requester: SessionMemory, short_bytes: int, cold_bytes: int) -> tuple[list[tuple[SessionMemory, int]], int]:
+def plan(
+    state: VramState, requester: SessionMemory, short_bytes: int, cold_bytes: int, revoked: Sequence[SessionMemory] = ()
+) -> tuple[list[tuple[SessionMemory, int]], int]:
     """Victims with what to ask of each, so that ``short_bytes`` come free, and how much is still missing then (0: enough).
+    ``revoked``: sessions from whose waiting batches what is set aside is being taken back.
 
     Last comes the requester's own memory that its batch does not name, ``cold_bytes``: it gives up its own before it waits for others.
     """
     chosen: list[tuple[SessionMemory, int]] = []
     room = state.swap_room_bytes
     missing = short_bytes
-    candidates = sorted((v for v in state.sessions.values() if eligible(state, requester, v)), key=order)
+    candidates = sorted((v for v in state.sessions.values() if eligible(state, requester, v, v in revoked)), key=order)
     own = [requester] if requester.swap and not requester.moving and state.now_ns >= requester.barred_until_ns else []
     for victim in (*candidates, *own):
         nbytes = min(missing, room, victim.held if victim is not requester else min(cold_bytes, victim.held))
