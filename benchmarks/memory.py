@@ -223,7 +223,7 @@ def _moves(records: list[Record]) -> tuple[list[tuple[int, int]], list[tuple[int
     last_ns = 0
     for record in records:
         stimulus = record.stimulus
-        kind = {SwappedOut: SwapOut, SwappedIn: SwapIn}.get(type(stimulus))  # type: ignore[call-overload]  # a lookup that may miss
+        kind = {SwappedOut: SwapOut, SwappedIn: SwapIn}.get(type(stimulus))
         if kind is not None and isinstance(stimulus, SwappedOut | SwappedIn) and (kind, stimulus.session) in asked:
             began_ns = max(asked.pop((kind, stimulus.session)), last_ns)
             (out if kind is SwapOut else back).append((stimulus.nbytes, stimulus.at_ns - began_ns))

@@ -21,8 +21,9 @@ def _virtual(matrix: real.Matrix) -> tuple[list[virtual.VirtualCell], list[virtu
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.sla", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=12.0, help="of inference in each cell")
-    parser.add_argument("--requests", type=int, default=300, help="at least so many in each cell")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of inference in each cell")
+    parser.add_argument("--requests", type=int, default=150, help="at least so many in each cell")
+    parser.add_argument("--rounds", type=int, default=3, help="of the strict policy")
     parser.add_argument("--recordings", type=Path, help="a folder that keeps recordings from run to run")
     parser.add_argument("--keep", type=Path, help="a file for the raw results")
     parser.add_argument("--kept", type=Path, help="results of an earlier run: only report them")
@@ -36,7 +37,7 @@ def main() -> None:
         folder = options.recordings or Path(own)
         folder.mkdir(parents=True, exist_ok=True)
         real.record_all(folder)
-        matrix = real.play_matrix(folder, real.Plan(options.seconds, options.requests), tuple(options.policies.split(",")))
+        matrix = real.play_matrix(folder, real.Plan(options.seconds, options.requests, options.rounds), tuple(options.policies.split(",")))
     if options.keep:
         options.keep.write_bytes(pickle.dumps(matrix))
     _publish(matrix, options.dry)

@@ -19,7 +19,7 @@ def quantile_ns(values_ns: Sequence[int], percent: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What a node did in a span of time. ``core_ns`` by session; ``stop_ns``: from a Preempt of a slice that ran to its answer, each."""
+    """What a node did in a span of time. ``core_ns`` by session; ``stop_ns``: from a Preempt of a slice under way to its answer, each."""
 
     batches: int
     slices: int
@@ -51,7 +51,7 @@ def count(records: Iterable[Record], begin_ns: int, end_ns: int) -> Counts:
             batches += isinstance(stimulus, LaunchFinished)
             core_ns[stimulus.session] = core_ns.get(stimulus.session, 0) + stimulus.core_ns
             asked_ns = stopping.pop((stimulus.session, stimulus.seq), None)
-            if asked_ns is not None and stimulus.wall_ns:
+            if asked_ns is not None and stimulus.at_ns - stimulus.wall_ns <= asked_ns:  # it had begun by then
                 stop_ns.append(stimulus.at_ns - asked_ns)
         for decision in record.decisions:
             slices += isinstance(decision, Launch)

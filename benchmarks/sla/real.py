@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -42,10 +43,12 @@ _NICE: Final = -20
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``seconds``: how long inference is offered to the node in each cell; at least ``requests_min`` requests whatever that takes."""
+    """``seconds``: how long inference is offered to the node in each cell; at least ``requests_min`` requests whatever that takes.
+    ``rounds``: how often the strict policy's cells are played, all in turn each time; the others once."""
 
-    seconds: float = 12.0
-    requests_min: int = 300
+    seconds: float = 5.0
+    requests_min: int = 150
+    rounds: int = 3
 
 
 @dataclass(slots=True)
@@ -86,8 +89,23 @@ class Matrix:
     schedules: dict[str, list[int]] = field(default_factory=dict)
     training_sessions: dict[str, str] = field(default_factory=dict)
 
+    def rounds(self, policy: str, inference: str, training: str) -> list[Phase]:
+        return [p for p in self.phases if (p.policy, p.inference, p.training) == (policy, inference, training)]
+
     def phase(self, policy: str, inference: str, training: str) -> Phase:
-        return next(p for p in self.phases if (p.policy, p.inference, p.training) == (policy, inference, training))
+        """The one in the middle, by P99, of its rounds."""
+        phases = sorted(self.rounds(policy, inference, training), key=lambda phase: phase.p_ms(99))
+        return phases[len(phases) // 2]
+
+    def overhead(self, policy: str, inference: str, training: str) -> float:
+        """By what part P99 beside background is longer than alone; the median of the rounds, each with its own alone."""
+        pairs = zip(self.rounds(policy, inference, ""), self.rounds(policy, inference, training), strict=True)
+        return statistics.median(beside.p_ms(99) / alone.p_ms(99) - 1 for alone, beside in pairs)
+
+    def kept(self, policy: str, inference: str, training: str) -> float:
+        """Training's throughput beside inference over its own alone; the median of the rounds."""
+        rates = (phase.trained / phase.seconds for phase in self.rounds(policy, inference, training))
+        return statistics.median(rates) / self.alone_steps_s[training]
 
 
 def record_all(folder: Path) -> None:
@@ -179,8 +197,9 @@ def _play_policy(node: Node, policy: str, recordings: dict[str, Recording], plan
         if not matrix.alone_steps_s:
             for kind in TRAINING:
                 matrix.alone_steps_s[kind], matrix.training_sessions[kind] = _training_alone(player, recordings[f"train_{kind}"])
-        for kind in INFERENCE:
-            _play_inference(player, policy, kind, recordings, plan, matrix)
+        for _ in range(plan.rounds if policy == "strict" else 1):
+            for kind in INFERENCE:
+                _play_inference(player, policy, kind, recordings, plan, matrix)
     finally:
         gc.enable()
         player.close()
