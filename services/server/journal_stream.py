@@ -65,8 +65,8 @@ class Lane:
         return self.segment
 
     def add(self, frames: bytes, records: int = 1) -> None:
-        """Further records of the segment."""
-        if self._hole or not records:
+        """Further records of the segment. What comes before any began belongs to one that an earlier server had."""
+        if self._hole or not records or not self.segment:
             return
         self._frames.append(frames)
         self._nbytes += len(frames)

@@ -31,6 +31,9 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             lives.append((mix(seed), live(mix(seed), Path(folder))))
         print(_line(*lives[-1]), f"({time.monotonic() - start:.0f} s)", flush=True)
+        for one in lives[-1][1].segments:
+            if one["difference"] or one["gap"]:
+                print(f"  {one['lane']} segment {one['segment']}: {one['difference'][:1000] or one['gap']}", flush=True)
     equal = sum(lived.document["equal"] for _, lived in lives)
     print(f"{equal} of {len(lives)} runs equal")
     if given.report is not None:
