@@ -11,11 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bus_schemas.batch import Done, decode_batch, decode_done
+import msgspec
+from blake3 import blake3
+
+from bus_schemas.batch import LIMITS, Done, Upload, decode_batch, decode_done
 from jit.engine import create_engine
 from scheduler.vram import VramState
 from services.server.executor.content import Content
-from services.server.executor.errors import Awaits
+from services.server.executor.errors import Awaits, Needs
 from services.server.executor.memory import DeviceMemory
 from services.server.executor.programs import Programs
 from services.server.executor.runner import Runner
@@ -31,22 +34,27 @@ _DEADLINE_S = 60.0
 
 
 class MemoryDevice:
-    """``run`` waits like a client does; ``begin`` says whether it would have to."""
+    """``run`` waits like a client does; ``begin`` says whether it would have to. ``sent_bytes`` of chunks; ``needs``: how many were asked
+    for again."""
 
     def __init__(self, vram_bytes: int, settings: MemorySettings, backend: str) -> None:
         self.engine = create_engine(backend, cache_dir=None, threads=1, vram_bytes=vram_bytes)
         staging = Staging()
-        content = Content(staging)
+        self.content = content = Content(staging)
         self.memory = DeviceMemory(self.engine, content, settings)
         self.runner = Runner(Programs(self.engine), staging, content, self.memory)
         self._staging = staging
         self.tenants: dict[str, Tenant] = {}
         self.ready: set[str] = set()
+        self.sent_bytes = 0
+        self.needs = 0
 
-    def open(self, session: str, quota_bytes: int = 0, priority: int = 3, *, swap: bool = True, wait_ms: int = 60_000) -> Tenant:
+    def open(
+        self, session: str, quota_bytes: int = 0, priority: int = 3, *, swap: bool = True, wait_ms: int = 60_000, domain: str = ""
+    ) -> Tenant:
         tenant = self.tenants[session] = Tenant(session, self.engine.open_space(), b"")
         self._staging.open(session, "token", 1 << 30)
-        self.memory.open(tenant, quota_bytes, priority, swap, wait_ms)
+        self.memory.open(tenant, quota_bytes, priority, swap, wait_ms, domain)
         return tenant
 
     def close(self, session: str) -> None:
@@ -56,16 +64,33 @@ class MemoryDevice:
         self.memory.close(tenant)
 
     def begin(self, session: str, flush: Flush) -> Done | None:
-        """Execute the session's next batch; None: it waits for memory."""
+        """Execute the session's next batch, its uploads in chunks; None: it waits for memory."""
         tenant = self.tenants[session]
         seq = tenant.seq_done + 1
+        batch = decode_batch(batch_of(session, seq, flush))
+        batch = msgspec.structs.replace(batch, uploads=tuple(self._put(session, handle, data) for handle, data in flush.uploads))
         try:
-            outcome = self.runner.run(tenant, decode_batch(batch_of(session, seq, flush)), b"")
+            outcome = self.runner.run(tenant, batch, b"")
         except Awaits:
             return None
+        except Needs as needs:
+            self.needs += len(needs.digests)
+            return self.begin(session, flush)
         tenant.faulted |= outcome.faulted
         tenant.finish(seq, b"", outcome.done, outcome.blobs)
         return decode_done(outcome.done)
+
+    def _put(self, session: str, handle: int, data: memoryview) -> Upload:
+        """What a client does: only chunks that ``have`` denies are sent."""
+        step = LIMITS.chunk_bytes
+        chunks = [bytes(data[at : at + step]) for at in range(0, data.nbytes, step)]
+        names = tuple(blake3(chunk).digest() for chunk in chunks)
+        for name, chunk, held in zip(names, chunks, self.content.have(session, names), strict=True):
+            if not held:
+                problem = self.content.put(session, name, bytearray(chunk))
+                assert not problem, problem
+                self.sent_bytes += len(chunk)
+        return Upload(handle, data.nbytes, chunks=names)
 
     def run(self, session: str, flush: Flush) -> Done:
         """Execute the session's next batch, as often as it takes."""

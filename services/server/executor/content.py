@@ -269,6 +269,11 @@ class Content:
         member = self._members.get(session)
         return member.held.keys() if member is not None else ()
 
+    def lone_handles(self, session: str) -> tuple[int, ...]:
+        """Those of them on blocks that no other buffer stands on."""
+        member = self._members.get(session)
+        return tuple(handle for handle, block in member.held.items() if block.buffers == 1) if member is not None else ()
+
     def charge(self, session: str) -> int:
         """The session's part of the shared blocks it holds, in bytes: parts of all holders sum to the block exactly."""
         return self._charges.of(session)

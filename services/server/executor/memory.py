@@ -45,9 +45,10 @@ from scheduler.vram import (
     coldest,
     hottest,
 )
+from scheduler.vram.victims import may_displace
 from services.kit.log import get_logger
 from services.server.executor.content import Content
-from services.server.executor.errors import Awaits, Refused
+from services.server.executor.errors import Awaits, Needs, Refused
 from services.server.executor.plan import Plan
 from services.server.executor.swap.disk import DiskTier
 from services.server.executor.swap.errors import SwapCorrupt, SwapFull
@@ -145,7 +146,8 @@ class DeviceMemory:
     def ask(self, tenant: Tenant, plan: Plan, batch: Batch) -> None:
         """Reserve all that a batch needs, temporaries included; until ``over`` nothing of the session moves.
 
-        Raises Awaits when it cannot be had yet; Refused, not fatal, when the quota or the device is full, fatal when memory was lost.
+        Raises Awaits when it cannot be had yet; Needs when chunks went to make room; Refused, not fatal, when the quota or the device is
+        full, fatal when memory was lost.
         """
         if tenant.lost:
             raise Refused(Fault(faults.SWAP_CORRUPT, tenant.lost))
@@ -158,14 +160,16 @@ class DeviceMemory:
         tenant.wanted = tuple(handle for handle in named if handle in tenant.kept) if tenant.kept else ()
         tenant.pinned = frozenset(named)
         back_bytes = sum(tenant.sizes[handle] for handle in tenant.wanted)
-        attached_bytes = copied_bytes = 0
-        if self._content.sharing(tenant.session):
-            written = plan.written
-            attached = self._content.attached(tenant.session, batch.uploads, written.union(batch.frees))
-            attached_bytes = sum(plan.made[handle] for handle in attached)
-            copied_bytes = self._content.copies(tenant.session, written)
+        attached_bytes, copied_bytes = self._sharing(tenant, plan, batch)
         made_bytes = plan.wanted_bytes - attached_bytes
         moving = tenant.session in self._moves
+        short_bytes = made_bytes + copied_bytes + back_bytes + plan.workspace_bytes - self._vram.state.free_bytes
+        if short_bytes > 0 and self._own_lone(tenant.session, short_bytes):
+            missing = self._content.missing(tenant.session, batch.uploads)
+            if missing:
+                raise Needs(missing)
+            attached_bytes, copied_bytes = self._sharing(tenant, plan, batch)
+            made_bytes = plan.wanted_bytes - attached_bytes
         free_bytes = self._vram.state.free_bytes
         pinned_bytes = 0
         if not moving and made_bytes + copied_bytes + back_bytes + plan.workspace_bytes > free_bytes:
@@ -190,6 +194,34 @@ class DeviceMemory:
             if moving or not self._trim(tenant, plan.workspace_bytes):  # what an earlier program worked in counts against the quota
                 break
         raise Refused(Fault(faults.QUOTA_EXCEEDED, refusal, fatal=False))
+
+    def _sharing(self, tenant: Tenant, plan: Plan, batch: Batch) -> tuple[int, int]:
+        """Of what the batch makes, how much will stand on shared blocks that are there; and how much its copies of shared ones take."""
+        if not self._content.sharing(tenant.session):
+            return 0, 0
+        attached = self._content.attached(tenant.session, batch.uploads, plan.written.union(batch.frees))
+        return sum(plan.made[handle] for handle in attached), self._content.copies(tenant.session, plan.written)
+
+    def _own_lone(self, session: str, short_bytes: int) -> bool:
+        """When what others have of their own would not be enough for ``session``: blocks that one session alone stands on become its own
+        memory, which can be swapped. Who brings the same content later does not find it any more."""
+        states = self._vram.state.sessions
+        others = [state for state in states.values() if may_displace(states[session], state)]
+        if short_bytes <= sum(state.held for state in others if state.session != session):
+            return False
+        found = False
+        for state in (*others, states[session]):
+            tenant = self._tenants[state.session]
+            if state.under_way or state.moving or not state.swap:
+                continue
+            stay = tenant.pinned if state.session == session else ()
+            lone = [handle for handle in self._content.lone_handles(state.session) if handle not in stay]
+            if lone:
+                with self.gate.launching():
+                    self._content.release(state.session, lone)
+                self._holds(tenant, over=False)
+                found = True
+        return found
 
     def over(self, tenant: Tenant) -> None:
         """The batch that ``ask`` let in is over, however it ended."""
@@ -275,11 +307,11 @@ class DeviceMemory:
                     continue  # an answer to who asked
         return decisions
 
-    def _holds(self, tenant: Tenant) -> None:
+    def _holds(self, tenant: Tenant, *, over: bool = True) -> None:
         space = tenant.space
         held_bytes = space.resident_bytes - space.shared_bytes + space.workspace_bytes
         figures = (held_bytes, self.swapped_bytes(tenant), space.shared_bytes, self._content.block_bytes)
-        self._on(Holds(time.monotonic_ns(), tenant.session, *figures))
+        self._on(Holds(time.monotonic_ns(), tenant.session, *figures, over))
 
     def _trim(self, tenant: Tenant, wanted_bytes: int) -> bool:
         """Give up the memory an earlier program worked in, unless the next one works in it as it is."""
