@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test lint setup bench strict-ulp conformance fuzz test-torch kernels attacks simulate conformance-opencl clean
+.PHONY: help demo test lint setup bench strict-ulp conformance fuzz test-torch kernels attacks simulate replay-runs conformance-cut stops conformance-opencl clean
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
@@ -62,6 +62,15 @@ conformance-opencl: $(STAMP).dev ## the same on OpenCL (PoCL), two samples an op
 
 simulate: $(STAMP).dev ## 10,000 random nodes in virtual time, judged by independent models; results go to docs/simulation.md
 	$(BIN)/python -m tests.simulation.node --seeds 10000
+
+replay-runs: $(STAMP).dev ## 20 recorded lives of real nodes with several tenants, decided again; results go to docs/replay.md
+	$(BIN)/python -m tests.replay --report default
+
+conformance-cut: $(STAMP).dev ## the operator database with every run cut into pieces and its buffers moved between them
+	$(BIN)/python -m tests.conformance --backend host --cut --forward 2 --backward 1
+
+stops: $(STAMP).dev ## another process stops runs thousands of times; wants a quiet machine (docs/slices.md)
+	$(BIN)/python -m benchmarks.stops
 
 fuzz: $(STAMP).dev ## hostile bytes against decoder and verifier, back ends against the definition; 55 minutes (docs/fuzzing.md)
 	$(BIN)/python -m tests.property.fuzz_wis --seconds 600
