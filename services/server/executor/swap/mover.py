@@ -72,8 +72,8 @@ class Mover:
 
     def stop(self, job: Job) -> None:
         """Wait until ``job`` takes no further step: that of one chunk at most."""
-        job.stopped = True
         with self._changed:
+            job.stopped = True
             self._changed.notify()
         job.over.wait()
 
@@ -88,23 +88,31 @@ class Mover:
     def _work(self) -> None:
         while True:
             with self._changed:
+                self._put_down()
                 while not self._jobs and not self._closed:
                     self._changed.wait()
+                    self._put_down()
                 if self._closed:
                     for _, _, job in self._jobs:
                         job.over.set()
                     return
                 job = self._jobs[0][2]
-            if not job.stopped:
-                try:
-                    next(job.steps)
-                    continue
-                except StopIteration:
-                    pass
-                except Exception as error:  # ours; it must not end the thread, for others wait for it
-                    job.failure = f"{type(error).__name__}: {error}"
-                    get_logger().error("moving memory failed", session=job.session, trace=traceback.format_exc())
+            try:
+                next(job.steps)
+                continue
+            except StopIteration:
+                pass
+            except Exception as error:  # ours; it must not end the thread, for others wait for it
+                job.failure = f"{type(error).__name__}: {error}"
+                get_logger().error("moving memory failed", session=job.session, trace=traceback.format_exc())
             self._finish(job)
+
+    def _put_down(self) -> None:
+        """Jobs that were stopped are over, wherever they stand. With the lock held, between two steps."""
+        for entry in [entry for entry in self._jobs if entry[2].stopped]:
+            self._jobs.remove(entry)
+            entry[2].over.set()
+        heapq.heapify(self._jobs)
 
     def _finish(self, job: Job) -> None:
         with self._changed:

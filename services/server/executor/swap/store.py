@@ -21,7 +21,7 @@ from services.server.executor.swap.errors import SwapFull
 __all__ = ["CHUNK_BYTES", "Kept", "SwapStore"]
 
 CHUNK_BYTES: Final = 4 << 20
-_IDLE_MAX: Final = 64
+_IDLE_MAX: Final = 256
 """Free chunks that keep their pages for the next swap: to have them from the system costs as much as the copy."""
 
 Bytes = npt.NDArray[np.uint8]
