@@ -222,7 +222,7 @@ class OrderAudit:
         level = self._level_min(model, now_ns)
         above = [m for m in self.sessions.values() if m.surely_ready and m.priority < level]
         if above and self.config.reserve_percent:
-            lowest = max((m.priority for m in self.sessions.values() if m.surely_ready), default=model.priority)
+            lowest = max((self._level_min(m, now_ns) for m in self.sessions.values() if m.surely_ready), default=model.priority)
             expect(model.priority >= lowest, f"{launch}: {above[0].opened.session} goes first, and the reserve is for level {lowest}")
             expect(launch.limit_ns > 0, f"{launch}: a slice of the reserve has a limit")
             return True
