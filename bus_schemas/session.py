@@ -124,7 +124,8 @@ class Pong(msgspec.Struct, frozen=True):
 
 
 class SessionStats(msgspec.Struct, frozen=True):
-    """One open session, for people: times in ns, memory in bytes."""
+    """One open session, for people: times in ns, memory in bytes. ``resident_bytes``: what it is charged for; ``swapped_bytes`` and
+    ``shared_bytes``: of what it allocated. ``state``: as in telemetry."""
 
     session: str
     tenant: str
@@ -137,6 +138,11 @@ class SessionStats(msgspec.Struct, frozen=True):
     launches: int
     resident_bytes: int
     launch_digest: str
+    weight: int = 100
+    state: str = ""
+    slices: int = 0
+    swapped_bytes: int = 0
+    shared_bytes: int = 0
 
 
 class NodeStats(msgspec.Struct, frozen=True):

@@ -225,7 +225,10 @@ class Bus:
         """Make sure that the events, telemetry and journal streams exist, and with ``node`` its batch stream."""
         await self.ensure_stream(events_stream_config())
         await self.ensure_stream(telemetry_stream_config())
-        await self.ensure_stream(journal_stream_config())
+        try:
+            await self.ensure_stream(journal_stream_config())
+        except BusRefused as refused:  # no room for it: it serves people, everything else goes on without
+            get_logger().warning("there is no stream for journals", problem=str(refused))
         if node is not None:
             await self.ensure_stream(batch_stream_config(node))
 

@@ -130,7 +130,7 @@ class Device:
         self._on(core.ConfigChanged(now_ns, msgspec.structs.replace(self._config, cores=attached.cores)))
         records = {held.session: decode_record(held.record) for held in attached.held}
         for held in attached.held:
-            session = Session(records[held.session], now_ns, held.seq_done, held.chain, held.resident_bytes)
+            session = Session(records[held.session], now_ns, held.seq_done, held.chain, held.resident_bytes, memory=held.memory)
             self.sessions[held.session] = session
             if held.faulted:
                 session.fault = REFUSALS[why.SESSION_FAULTED]

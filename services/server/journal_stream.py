@@ -18,13 +18,16 @@ from bus_schemas.journal import JournalPart, encode_part
 from services.kit.bus import Bus
 from services.kit.errors import BusRefused, BusUnavailable
 from services.kit.log import get_logger
+from services.kit.streams import journal_stream_config
 
 __all__ = ["JournalStream", "Lane"]
 
 _PART_BYTES: Final = 512 << 10
 _KEPT_BYTES_MAX: Final = 64 << 20
 """What one lane holds for a bus that is away."""
+_ACK_S: Final = 30.0
 _RETRY_S: Final = 1.0
+_MISSING_S: Final = 10.0
 
 
 class Lane:
@@ -178,16 +181,25 @@ class JournalStream:
             part = lane.parts[0]
             name = f"{part.node}.{part.gpu}.{part.lane}.{part.segment}.{part.first}"
             try:
-                await self._bus.publish_acked(lane.subject, encode_part(part), message_id=name)
+                await self._bus.publish_acked(lane.subject, encode_part(part), message_id=name, deadline_s=_ACK_S)
             except BusUnavailable:
                 await asyncio.sleep(_RETRY_S)
             except BusRefused as refused:
                 self._log.warning("the journal on the bus has a hole", gpu=part.gpu, lane=part.lane, problem=str(refused))
                 lane.lose()
-                await asyncio.sleep(_RETRY_S)
+                await self._stream_there()
                 lane.on_gap()
             else:
                 lane.sent()
+
+    async def _stream_there(self) -> None:
+        """Wait until there is a stream, again or at last."""
+        assert self._bus is not None
+        while True:
+            await asyncio.sleep(_MISSING_S)
+            with contextlib.suppress(BusUnavailable, BusRefused):
+                await self._bus.ensure_stream(journal_stream_config())
+                return
 
 
 def _nbytes(part: JournalPart) -> int:

@@ -269,11 +269,13 @@ class Node:
         for device in self._devices:
             for session in device.sessions.values():
                 account = device.account(session.record.session)
+                totals, state = device.totals(session.record.session)
                 r = session.record
                 sessions.append(
                     SessionStats(
                         r.session, r.tenant, r.task, r.gpu, r.priority, session.seq_done, account.core_ns, account.instructions,
-                        account.launches, session.resident_bytes, session.chain.hex(),
+                        account.launches, session.resident_bytes, session.chain.hex(), r.weight, state, totals.slices,
+                        session.swapped_bytes, session.memory[2],
                     )
                 )  # fmt: skip
         c = self._counters

@@ -159,7 +159,7 @@ class Journalled(msgspec.Struct, array_like=True, frozen=True, tag="journalled")
 
 
 class HeldSession(msgspec.Struct, array_like=True, frozen=True):
-    """A session whose memory the executor holds. ``chain``: launch digest after ``seq_done``."""
+    """A session whose memory the executor holds. ``chain``: launch digest after ``seq_done``. ``memory``: as in Executed."""
 
     session: str
     record: bytes
@@ -167,6 +167,7 @@ class HeldSession(msgspec.Struct, array_like=True, frozen=True):
     chain: bytes
     resident_bytes: int
     faulted: bool
+    memory: tuple[int, int, int] = (0, 0, 0)
 
 
 class Attached(msgspec.Struct, array_like=True, frozen=True, tag="attached"):

@@ -50,6 +50,7 @@ from services.server.protocol import (
     Executed,
     Expect,
     Frames,
+    HeldSession,
     JournalAnew,
     Journalled,
     MemoryFreed,
@@ -219,7 +220,7 @@ class Executor:
         info = self._engine.info
         if protocol == PROTOCOL:
             self._memory.journal.anew()  # the server that comes has none of it
-        held = tuple(tenant.held(self._runner.charged_bytes(tenant)) for tenant in self._tenants.values()) if protocol == PROTOCOL else ()
+        held = tuple(self._held(tenant) for tenant in self._tenants.values()) if protocol == PROTOCOL else ()
         results = tuple(self._results) if protocol == PROTOCOL else ()
         addresses = self._data_port.addresses
         self._page.clear()  # what an earlier server sent is carried out by now, this one counts anew
@@ -228,6 +229,9 @@ class Executor:
                 PROTOCOL, os.getpid(), info.name, info.backend, info.cores, info.vram_bytes, addresses, held, results, str(self._page_path)
             )
         )
+
+    def _held(self, tenant: Tenant) -> HeldSession:
+        return msgspec.structs.replace(tenant.held(self._runner.charged_bytes(tenant)), memory=self._runner.memory_of(tenant))
 
     def _open(self, command: OpenSpace) -> None:
         if command.session not in self._tenants:
