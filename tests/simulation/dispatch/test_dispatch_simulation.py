@@ -12,7 +12,7 @@ import pytest
 from scheduler.dispatch import STRICT, Dispatch, LaunchFinished
 from scheduler.errors import StimulusError
 from tests.simulation.dispatch.auditor import AuditError, Auditor
-from tests.simulation.dispatch.canaries import CANARIES
+from tests.simulation.dispatch.canaries import CANARIES, ChargesNothing
 from tests.simulation.dispatch.checkers import (
     check_bounds,
     check_explained,
@@ -98,6 +98,21 @@ def test_the_simulator_catches_a_bug(canary: type[Dispatch]) -> None:
     pytest.fail(f"{canary.__name__} passed {SEEDS} seeds: {canary.__doc__}")
 
 
+def test_the_fairness_bound_catches_who_charges_nothing() -> None:
+    """Without the auditor: the bound alone tells that shares do not follow what was used."""
+    for seed in range(SEEDS):
+        dispatch = ChargesNothing()
+        steps = list(run(seed, dispatch, ACTIONS))
+        config = dispatch.state.config
+        if config.policy != STRICT or config.aging_ns or config.reserve_percent:
+            continue
+        try:
+            check_fairness(steps, ChargesNothing())
+        except AssertionError:
+            return
+    pytest.fail(f"unfair for {SEEDS} seeds, and within the bound")
+
+
 def test_every_launch_of_a_quiet_world_finishes() -> None:
     """Sanity of the drain: nothing that was launched is left in flight."""
     for seed in range(5):
@@ -106,6 +121,7 @@ def test_every_launch_of_a_quiet_world_finishes() -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(3_600)
 def test_many_seeds() -> None:
     for seed in range(SEEDS, 3_000):
         simulate(seed, Dispatch())
