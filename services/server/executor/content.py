@@ -29,8 +29,8 @@ __all__ = ["SHARE_BYTES_MIN", "ChunkSource", "Content"]
 SHARE_BYTES_MIN: Final = LIMITS.inline_bytes_max + 1
 """Smaller buffers are not shared: of a transformer of any size they are less than one percent (docs/dedup.md)."""
 
-_LOADS_MAX: Final = 8
-"""Chunks that one ``have`` brings in from the model cache: what a client asks for at a time. The data port does nothing else meanwhile."""
+_LOOKS_MAX: Final = 8
+"""Chunks that one ``have`` looks for in the model cache: what a client asks for at a time. The data port does nothing else meanwhile."""
 
 _BORROWED: Final = 1 << 80
 """No handle of a client: theirs have 64 bits."""
@@ -122,17 +122,16 @@ class Content:
             member = self._members.get(session)
         if member is None:
             return bytes(held)
-        loads = 0
+        looks = 0
         for at, digest in enumerate(digests):
             if held[at]:
                 continue
             if self._resident(member.domain, digest):
                 held[at] = 1
-            elif self._cache is not None and loads < _LOADS_MAX:
+            elif self._cache is not None and looks < _LOOKS_MAX:
+                looks += 1
                 chunk = self._cache.chunk(member.domain, digest)
-                if chunk is not None:
-                    loads += 1
-                    held[at] = not self._staging.put(session, digest, chunk)
+                held[at] = chunk is not None and not self._staging.put(session, digest, chunk)
         return bytes(held)
 
     def missing(self, session: str, uploads: Iterable[Upload]) -> tuple[bytes, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from bus_schemas.batch import Upload
 from jit.engine import Engine, Space, create_engine
 from jit.errors import OutOfMemory
 from services.server.executor.content import SHARE_BYTES_MIN, Content
+from services.server.executor.model_cache import ModelCache
 from services.server.executor.staging import Staging
 
 CHUNK = 1 << 16
@@ -30,12 +32,13 @@ class Device:
     """An engine and its content store, sessions ``a1``, ``a2`` of domain a and so on; ``quiet`` did not opt in."""
 
     vram_bytes: int = 1 << 30
+    cache: ModelCache | None = None
     staging: Staging = field(default_factory=Staging)
     spaces: dict[str, Space] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.engine: Engine = create_engine("reference", cache_dir=None, threads=1, vram_bytes=self.vram_bytes)
-        self.content = Content(self.staging)
+        self.content = Content(self.staging, self.cache)
         self.sent: list[tuple[str, bytes]] = []
         for session in ("a1", "a2", "a3", "b1", "quiet"):
             self.open(session, session[0] if len(session) == 2 else "")
@@ -252,6 +255,18 @@ def test_content_of_strangers_is_told_from_absent_content_neither_by_answer_nor_
     assert steps(device, asker, held) == steps(device, asker, absent)
     assert steps(device, asker, held)[0] == b"\0\0\0"
     assert steps(device, "a2", held)[0] == b"\1\1\1"
+
+
+@pytest.mark.parametrize("asker", ["b1", "quiet"])
+def test_nor_are_models_that_strangers_keep(tmp_path: Path, asker: str) -> None:
+    cache = ModelCache(tmp_path, 1 << 20)
+    data = some_bytes(1, CHUNK)
+    cache.put("a", blake3(data).digest(), bytearray(data))
+    device = Device(cache=cache)
+    held, absent = (blake3(data).digest(),), (blake3(b"absent").digest(),)
+    assert steps(device, asker, held) == steps(device, asker, absent)
+    assert steps(device, asker, held)[0] == b"\0"
+    assert steps(device, "a1", held)[0] == b"\1"
 
 
 def test_names_in_the_store_differ_by_domain_and_by_process(device: Device) -> None:
