@@ -104,7 +104,7 @@ class ReferenceRun:
         """Give up what is left. Safe to call twice, and when it is over."""
         if not self.over:
             self.over = True
-            self._temps = []
+            self._temps, self._blocks = [], ()  # a space keeps its last run, which must not keep memory
             self._capacity.give(self._plan.workspace_bytes)
 
     def go(self, limit_ns: int = 0, stop: Stop | None = None) -> Launch:

@@ -70,6 +70,7 @@ class AccelRun:
     def drop(self) -> None:
         """Give up what is left. Safe to call twice, and when it is over."""
         self.over = True
+        self._blocks, self._arena, self._bases, self._marks, self._launch = (), None, [], [], None  # a space keeps its last run
 
     def go(self, limit_ns: int = 0, stop: Stop | None = None) -> Launch:
         """Run on, as ``jit.engine.Run`` says.
@@ -92,7 +93,7 @@ class AccelRun:
                     self._queue.clear()
                     self._queued_ns = 0
             except BaseException:
-                self.over = True
+                self.drop()
                 raise
             state = self._device.read(engine.state, 0, 8).view(np.uint64)
             self._trapped |= int(state[0]) != NO_TRAP
@@ -100,6 +101,7 @@ class AccelRun:
             core_ns, cores = self._account(end_ns - start_ns)
         if not self.over:
             return Launch(start_ns, end_ns, core_ns, cores, 0, None, stopped=True)
+        self.drop()
         outcome = self._outcome
         texts = outcome.texts or (["an index was out of range"] if self._trapped else [])
         instructions = self._ready.instructions + outcome.instructions

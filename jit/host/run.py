@@ -58,6 +58,7 @@ class HostRun:
     def drop(self) -> None:
         """Give up what is left. Safe to call twice, and when it is over."""
         self.over = True
+        self._blocks, self._arrays, self._launch = (), None, None  # a space keeps its last run, which must not keep memory
 
     def go(self, limit_ns: int = 0, stop: Stop | None = None) -> Launch:
         """Run on, as ``jit.engine.Run`` says.
@@ -84,7 +85,7 @@ class HostRun:
                 self._fill()
                 alone_ns = self._parts(start_ns + limit_ns if limit_ns else 0)
             except BaseException:
-                self.over = True
+                self.drop()
                 raise
             end_ns = time.monotonic_ns()
             account = walker.account()
@@ -95,6 +96,7 @@ class HostRun:
         cores = max(1, account.cores)
         if not self.over:
             return Launch(start_ns, end_ns, core_ns, cores, 0, None, stopped=True)
+        self.drop()
         ran = self._ran
         trap = "; ".join([*ran.texts, *(["an index was out of range"] if self._trapped else [])]) or None
         return Launch(start_ns, end_ns, core_ns, cores, self._ready.instructions + ran.instructions, trap, ran.out_of_fuel)
