@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.dispatch import STRICT, Dispatch, LaunchFinished
+from scheduler.dispatch import STRICT, Dispatch, LaunchFinished, explain
+from scheduler.dispatch.decisions import NOT_OPEN, RULES
 from scheduler.errors import StimulusError
 from tests.simulation.dispatch.auditor import AuditError, Auditor
 from tests.simulation.dispatch.canaries import CANARIES, ChargesNothing
@@ -76,10 +77,15 @@ def test_the_workload_reaches_every_reason() -> None:
     """A simulator that never drives the dispatcher into a corner does not test the corner."""
     reasons: set[str] = set()
     kinds: set[str] = set()
+    rules: set[str] = {NOT_OPEN}
     for seed in range(SEEDS):
-        for _, decisions in run(seed, Dispatch(), ACTIONS):
+        dispatch = Dispatch()
+        for _, decisions in run(seed, dispatch, ACTIONS):
+            if rules < RULES:
+                rules.update(explain(dispatch.state, name).rule for name in dispatch.state.sessions)
             kinds.update(type(decision).__name__ for decision in decisions)
             reasons.update(getattr(decision, "reason", "") for decision in decisions)
+    assert rules == RULES
     assert kinds == {"Launch", "Preempt", "Park", "Drop", "Refuse", "Release"}
     assert reasons - {""} == {
         "already_run", "already_waiting", "after_last", "session_over", "epoch_stale", "session_unknown", "session_closing",
