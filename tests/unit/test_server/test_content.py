@@ -31,13 +31,14 @@ def some_bytes(seed: int, nbytes: int = SIZE) -> bytes:
 class Device:
     """An engine and its content store, sessions ``a1``, ``a2`` of domain a and so on; ``quiet`` did not opt in."""
 
+    backend: str = "reference"
     vram_bytes: int = 1 << 30
     cache: ModelCache | None = None
     staging: Staging = field(default_factory=Staging)
     spaces: dict[str, Space] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.engine: Engine = create_engine("reference", cache_dir=None, threads=1, vram_bytes=self.vram_bytes)
+        self.engine: Engine = create_engine(self.backend, cache_dir=None, threads=1, vram_bytes=self.vram_bytes)
         self.content = Content(self.staging, self.cache)
         self.sent: list[tuple[str, bytes]] = []
         for session in ("a1", "a2", "a3", "b1", "quiet"):
@@ -74,9 +75,9 @@ class Device:
         assert sum(self.content.charged(session) for session in self.spaces) == self.engine.memory.used_bytes
 
 
-@pytest.fixture
-def device() -> Iterator[Device]:
-    device = Device()
+@pytest.fixture(params=["reference", "host", "opencl"])
+def device(request: pytest.FixtureRequest) -> Iterator[Device]:
+    device = Device(request.param)
     yield device
     device.check()
     for session in list(device.spaces):
