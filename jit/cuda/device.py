@@ -1,7 +1,7 @@
 """An NVIDIA device through CuPy (or an AMD one through CuPy's ROCm build): one stream, memory, modules, cuBLAS.
 
 Kernels of one ``compile`` become one module, compiled by NVRTC for exactly this device's architecture, and kept in the object cache. CuPy's
-memory pools are not used: what is freed goes back to the driver, and what is allocated is set to zero before anybody sees it.
+memory pools are not used: blocks are parts of one allocation, and memory is set to zero before anybody sees it.
 
 The only module that touches CuPy. May live here: that. May not: what kernels look like (jit.kernels.cfamily), plans.
 """
