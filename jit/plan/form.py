@@ -25,6 +25,8 @@ KEEP_ROW_MAX = 8192
 """Rows up to this length keep costly values in scratch: 16 values of 8 bytes fit 1 MiB."""
 
 _OP_NS = {"exp": 0.15, "log": 0.18, "tanh": 0.25, "erf": 0.3, "erfc": 0.5, "sigmoid": 0.2, "div": 0.06, "sqrt": 0.06}
+_APART_NS = 0.5
+"""More, for every element of an operand whose elements are not neighbours (0.1 in cache, up to 9 where they meet in few sets of it)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +175,8 @@ class _Former:
         if how is Form.COLS:
             units *= -(-n // LANES)
             unit_elements = rows * LANES
-        return FormedLoop(kernel, args, units, self._ns() * kernel.passes * max(unit_elements, LANES) + 20)
+        apart = sum(_APART_NS for place in kernel.places if place.inner is Inner.ANY and not place.virtual)
+        return FormedLoop(kernel, args, units, (self._ns() * kernel.passes + apart) * max(unit_elements, LANES) + 20)
 
     def _kernel(self, how: Form, n_outer: int, mid: Sequence[int], inner: int | None, *, keep: bool) -> LoopKernel:
         real = [f for f in mid if f >= 0]
