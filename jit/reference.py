@@ -5,6 +5,7 @@ May live here: gluing the interpreter to a space. May not: any meaning of an ins
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from typing import cast
@@ -114,15 +115,16 @@ class ReferenceRun:
         execution = self._execution
         start_ns = time.monotonic_ns()
         try:
-            check_there(self._memory, self._keys, self._blocks)
-            given = iter(self._blocks)
-            buffers = [next(given).data if temp is None else temp for temp in self._temps]
-            left = self._engine.cut_after or len(self._plan.verified.bound.code)
-            while left and not execution.over and not reached(stop):
-                execution.step(buffers)
-                left -= 1
-                if limit_ns and time.monotonic_ns() - start_ns >= limit_ns:
-                    break
+            with self._engine.running:
+                check_there(self._memory, self._keys, self._blocks)
+                given = iter(self._blocks)
+                buffers = [next(given).data if temp is None else temp for temp in self._temps]
+                left = self._engine.cut_after or len(self._plan.verified.bound.code)
+                while left and not execution.over and not reached(stop):
+                    execution.step(buffers)
+                    left -= 1
+                    if limit_ns and time.monotonic_ns() - start_ns >= limit_ns:
+                        break
         except BaseException:
             self.drop()
             raise
@@ -136,11 +138,15 @@ class ReferenceRun:
 
 
 class ReferenceEngine:
-    """The engine of the ``reference`` backend. ``cut_after``: for tests, every piece of a run is so many instructions (0: all of them)."""
+    """The engine of the ``reference`` backend. ``cut_after``: for tests, every piece of a run is so many instructions (0: all of them).
+
+    ``running``: held by a piece of a run, so that no buffer moves meanwhile.
+    """
 
     def __init__(self, config: EngineConfig) -> None:
         self.info = EngineInfo("NumPy reference", "reference", 1, config.vram_bytes)
-        self._capacity = Capacity(config.vram_bytes)
+        self.running = threading.Lock()
+        self._capacity = Capacity(config.vram_bytes, running=self.running)
         self.fuel = config.fuel
         self.cut_after = 0
 

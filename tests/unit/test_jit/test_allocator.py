@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from jit.engine import BACKENDS, Engine, create_engine
 from jit.errors import OutOfMemory
 from jit.memory import Arena, Block, Capacity, SpaceMemory, arena_bytes
 from jit.memory.addresses import SLAB_BYTES, SMALL_BYTES
+from jit.runs import check_there
 from tests.support.churn import churn
 from wis.builder import Builder
 from wis.dtypes import DType
@@ -41,6 +43,62 @@ def test_what_is_free_can_be_had_however_it_is_cut_up() -> None:
         assert (space[key].data == key).all()
     with pytest.raises(OutOfMemory):
         space.alloc(99, 1)
+
+
+def test_blocks_move_only_while_no_run_is_under_way() -> None:
+    """Making room takes the lock that runs hold; what fits without it does not."""
+    taken: list[int] = []
+
+    class Running:
+        def __enter__(self) -> None:
+            taken.append(capacity.used_bytes)
+
+        def __exit__(self, *exception: object) -> None: ...
+
+    capacity = Capacity(64 << 20, running=Running())
+    space = SpaceMemory(capacity)
+    for key in range(64):
+        space.alloc(key, 1 << 20)
+    for key in range(0, 64, 2):
+        space.free(key)
+    assert taken == []
+    SpaceMemory(capacity).alloc(0, 32 << 20)
+    assert taken == [32 << 20]
+
+
+@pytest.mark.parametrize("backend", RUNNING)
+def test_a_piece_of_a_run_holds_that_lock(backend: str) -> None:
+    """A step of a run asks whether somebody else could move blocks now."""
+    engine: Any = create_engine(backend, cache_dir=None, threads=1, vram_bytes=16 << 20)
+    space = engine.open_space()
+    for key, nbytes in enumerate((2048, 2048, 4096)):
+        space.alloc(key, nbytes)
+    run = space.begin(engine.prepare(chain()[0]), [], [0, 1, 2, 3])
+    asked: list[bool] = []
+
+    def ask() -> None:
+        lock = engine._capacity._running
+        free = lock.acquire(blocking=False)
+        if free:
+            lock.release()
+        asked.append(free)
+
+    def traced(*given: Any, **named: Any) -> Any:
+        asker = threading.Thread(target=ask)
+        asker.start()
+        asker.join()
+        return check_there(*given, **named)
+
+    engine.cut_after = 1
+    run.go()
+    assert not run.over
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("jit.reference", "jit.host.run", "jit.accel.run"):
+            patch.setattr(f"{module}.check_there", traced)
+        run.go()
+    ask()
+    assert asked == [False, True]
+    engine.close()
 
 
 def test_a_few_small_blocks_do_not_hold_a_device() -> None:
