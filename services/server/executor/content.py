@@ -35,6 +35,7 @@ _LOOKS_MAX: Final = 8
 _BORROWED: Final = 1 << 80
 """No handle of a client: theirs have 64 bits."""
 
+_DIGEST_BYTES: Final = 32
 _CHUNK: Final = b"chunk"
 _BUFFER: Final = b"buffer"
 _HEAD: Final = struct.Struct("<BIQ")
@@ -364,4 +365,4 @@ class Content:
 
 
 def _shareable(upload: Upload) -> bool:
-    return bool(upload.chunks) and upload.nbytes >= SHARE_BYTES_MIN
+    return bool(upload.chunks) and upload.nbytes >= SHARE_BYTES_MIN and all(len(digest) == _DIGEST_BYTES for digest in upload.chunks)

@@ -209,6 +209,17 @@ def test_one_batch_may_bring_the_same_content_twice(device: Device) -> None:
     assert device.engine.memory.used_bytes == 2 * SIZE
 
 
+def test_names_that_run_into_one_another_are_not_the_same_content(device: Device) -> None:
+    data = some_bytes(1)
+    device.upload("a1", 1, data)
+    names = b"".join(blake3(data[at : at + CHUNK]).digest() for at in range(0, SIZE, CHUNK))
+    for cuts in ((31, 64), (32, 65), (96,)):
+        forged = tuple(names[start:end] for start, end in zip((0, *cuts), (*cuts, 96), strict=True) if end > start)
+        upload = Upload(1, SIZE, chunks=forged)
+        assert device.content.attached("a2", [upload], ()) == frozenset()
+        assert device.content.missing("a2", [upload]) != ()
+
+
 def test_small_and_inline_uploads_are_not_shared(device: Device) -> None:
     data = some_bytes(1, SHARE_BYTES_MIN - 1)
     for session in ("a1", "a2"):
