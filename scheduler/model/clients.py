@@ -5,9 +5,9 @@ loop) or because it was time (the clock) shows in its think times: if they do no
 answer; if a longer answer is followed by a shorter pause, it is the clock. This is the slope of pauses over answers, 0 or -1, fitted by
 least squares. Where the answers hardly vary, the slope says nothing, and a long pause is taken for the clock.
 
-A batch that finds others of its session under way came a gap after the one before it, or, when as many are under way as ever are, after
-the oldest of them had finished. A client that again and again sends after a pause in which nothing of its own came back does not wait for
-answers at all: it goes by the clock, whatever is under way.
+A batch that finds others of its session under way came because the oldest of them had just finished (a client that keeps a number under
+way), or a gap after the one before it. A client that again and again sends after a pause in which nothing of its own came back does not
+wait for answers at all: it goes by the clock, whatever is under way.
 """
 
 from __future__ import annotations
@@ -52,11 +52,13 @@ class Why(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """``under_way``: by batch, how many of its session were when it arrived; ``bound``: one more than ever. ``unasked``: the client does
-    not wait for answers. ``clock``: the session as a whole goes by it (None: it cannot be said). ``long_ns``: what a long pause is."""
+    """``under_way``: by batch, how many of its session were when it arrived; ``bound``: one more than ever. ``bounded``: the client keeps
+    that many under way; ``unasked``: it does not wait for answers. ``clock``: the session as a whole goes by it (None: it cannot be said).
+    ``long_ns``: what a long pause is."""
 
     under_way: list[int]
     bound: int
+    bounded: bool
     unasked: bool
     clock: bool | None
     long_ns: int
@@ -82,14 +84,14 @@ def _facts(batches: Sequence[Seen]) -> _Facts:
             turns.append((answered_ns - asked_ns, arrived_ns - answered_ns))
     answers = sorted(answer for answer, _ in turns)
     usual_ns = answers[len(answers) // 2] if answers else 0
-    unasked = _unasked(batches, under_way)
-    return _Facts(under_way, max(under_way) + 1, unasked, unasked or _by_the_clock(turns), max(_LONG_NS, _LONG_ANSWERS * usual_ns))
+    bounded, unasked = _unasked(batches, under_way)
+    return _Facts(under_way, max(under_way) + 1, bounded, unasked, unasked or _by_the_clock(turns), max(_LONG_NS, _LONG_ANSWERS * usual_ns))
 
 
-def _unasked(batches: Sequence[Seen], under_way: Sequence[int]) -> bool:
-    """Does the client send without looking at answers? Of the batches that came after a pause, since the batch before and since anything of
-    the session finished, some find others under way: a client that waits for all of them, or for the oldest of as many as it ever has, has
-    none of these."""
+def _unasked(batches: Sequence[Seen], under_way: Sequence[int]) -> tuple[bool, bool]:
+    """Does the client keep a number under way, and if not: does it send without looking at answers? Of the batches that came after a pause,
+    since the batch before and since anything of the session finished, some find others under way: a client that waits for all of them, or
+    for the oldest of as many as it ever has, has none of these."""
     paused = overlapping = blocked = 0
     most = max(under_way)
     for k in range(1, len(batches)):
@@ -101,8 +103,8 @@ def _unasked(batches: Sequence[Seen], under_way: Sequence[int]) -> bool:
             paused += 1
             overlapping += under_way[k] > 0
     if 100 * blocked > _BLOCKED_PERCENT * len(batches) or _bounded(batches, under_way):
-        return False
-    return overlapping >= _UNASKED_MIN and 100 * overlapping >= _UNASKED_PERCENT * paused
+        return True, False
+    return False, overlapping >= _UNASKED_MIN and 100 * overlapping >= _UNASKED_PERCENT * paused
 
 
 def _bounded(batches: Sequence[Seen], under_way: Sequence[int]) -> bool:
@@ -144,11 +146,12 @@ def _why(batches: Sequence[Seen], k: int, facts: _Facts) -> Why:
     if facts.under_way[k]:
         if facts.clock:
             return Why(at_ns=arrived_ns)
-        oldest = k - facts.bound
-        gap_ns = arrived_ns - batches[k - 1].arrived_ns
-        if oldest >= 0 and batches[oldest].finished_ns > batches[k - 1].arrived_ns and facts.under_way[k] == facts.bound - 1:
-            return Why(after_seq=oldest, think_ns=arrived_ns - batches[oldest].finished_ns)
-        return Why(after_seq=max(-1, oldest), gap_ns=gap_ns)
+        last = k - facts.under_way[k] - 1
+        if last >= 0 and batches[last].finished_ns > batches[k - 1].arrived_ns:
+            think_ns = arrived_ns - batches[last].finished_ns
+            if facts.bounded or think_ns <= _SHORT_NS:  # that it finished is why this one came
+                return Why(after_seq=last, think_ns=think_ns)
+        return Why(after_seq=max(-1, k - facts.bound), gap_ns=arrived_ns - batches[k - 1].arrived_ns)
     pause_ns = arrived_ns - batches[k - 1].finished_ns
     by_the_clock = facts.clock if facts.clock is not None else pause_ns > facts.long_ns
     if by_the_clock and pause_ns > _SHORT_NS:

@@ -27,7 +27,7 @@ from services.replay.question import Question
 from tests.replay.mixes import Mix, Tenant
 from tests.support.node import Node, Program, increment, until
 from tests.support.stack import ROOT
-from wooly.errors import RefusedError, WoolyError
+from wooly.errors import QuotaExceeded, RefusedError, WoolyError
 from wooly.link import Flush
 from wooly.session import Session
 
@@ -43,7 +43,7 @@ session = open_session(Config(nats_urls=(sys.argv[1],), prio=2))
 session.wait(session.submit(Flush(allocs=[(1, 80_000)])))
 print(session.info.session, flush=True)
 while True:
-    session.submit(increment(10_000).flush([1]))
+    session.wait(session.submit(increment(10_000).flush([1])))
 """
 
 
@@ -75,7 +75,8 @@ def _round(node: Node, tenants: tuple[Tenant, ...]) -> None:
     sessions = [until(lambda t=tenant: _opened(node, t), "a session") for tenant in tenants]
     with ThreadPoolExecutor(len(tenants)) as pool:
         for done in [pool.submit(_work, session, tenant) for session, tenant in zip(sessions, tenants, strict=True)]:
-            done.result()
+            with contextlib.suppress(QuotaExceeded):  # a crowded device may refuse; that is a decision, too
+                done.result()
 
 
 def _opened(node: Node, tenant: Tenant) -> Session | None:

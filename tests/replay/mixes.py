@@ -56,9 +56,9 @@ def mix(seed: int) -> Mix:
         "WOOLY_SCHED_RESERVE_PERCENT": str(draw.choice((0, 0, 10))),
     }
     crowded = draw.random() < 0.4
-    if crowded:  # each tenant holds 8 MB, the device 16
+    if crowded:  # each tenant holds 8 MB and works in as much again
         environment |= {
-            "WOOLY_DEVICE_VRAM_MB": "16", "WOOLY_VRAM_OVERCOMMIT_PERCENT": "400", "WOOLY_VRAM_RESERVE_MB": "0", "WOOLY_SWAP_IDLE_MS": "1"
+            "WOOLY_DEVICE_VRAM_MB": "32", "WOOLY_VRAM_OVERCOMMIT_PERCENT": "400", "WOOLY_VRAM_RESERVE_MB": "0", "WOOLY_SWAP_IDLE_MS": "1"
         }  # fmt: skip
     trouble = draw.choice(("nothing else", "server restarted", "server killed", "executor killed"))
     rounds = tuple(tuple(_tenant(draw, crowded) for _ in range(draw.randint(2, _TENANTS_MAX))) for _ in range(2))
