@@ -89,6 +89,13 @@ def test_telemetry_shows_load_memory_and_who_runs(node: Node) -> None:
     assert sorted((r.session, r.priority, r.resident_bytes) for r in message.running) == sorted(
         (s.info.session, prio, 1_600_000) for s, prio in zip(sessions, (0, 3), strict=True)
     )
+    assert message.cores >= 1
+    for r in message.running:
+        assert (r.tenant, r.weight, r.allocated_bytes, r.swapped_bytes, r.shared_bytes) == ("default", 100, 1_600_000, 0, 0)
+        assert r.state in ("running", "ready", "idle")
+        assert 0 <= r.wait_max_ns <= r.wait_ns or not r.waits
+    assert sum(r.slices for r in message.running) > 0 and sum(r.core_ns for r in message.running) > 0
+    assert (message.vram_swapped_bytes, message.vram_shared_bytes, message.vram_saved_bytes) == (0, 0, 0)
     assert message.vram_used_bytes == 3_200_000
     assert message.vram_reserved_bytes == 512 << 20
 
