@@ -301,6 +301,9 @@ class Vram:
         if _gives_to_others(session):
             return []  # what it needs changes with that: it asks again then
         if waiter.need_bytes - session.grant <= max(0, state.free_bytes):
+            if session.leaving:  # its own, for itself: one move of a session at a time
+                self._change(session, grant=waiter.need_bytes - session.grant)
+                return []
             return self._complete(session, waiter)
         moves = self._collect(session, waiter)
         if moves is not None:

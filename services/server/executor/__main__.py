@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import sys
@@ -32,6 +33,7 @@ _GC_THRESHOLDS: Final = (50_000, 20, 100)
 
 
 def main() -> int:
+    faulthandler.enable()  # a crash in native code says where
     setup_logging("executor")
     settings = msgspec.json.decode(os.environ[EXECUTOR_VARIABLE], type=ExecutorSettings)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)

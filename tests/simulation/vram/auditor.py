@@ -48,6 +48,7 @@ class Auditor:
                 case SwapOut():
                     self._victim(decision, stimulus, world, asked)
                 case SwapIn(name):
+                    assert name not in self.moving and not world.tenants[name].runs, f"{decision}: it runs or moves"
                     self.moving.add(name)
                 case Allow(name):
                     self._allowed(name, stimulus, world)
