@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 from blake3 import blake3
 
+from benchmarks.sla.real import hasten_node
 from bus_schemas.journal import VRAM, JournalPart, decode_part
 from bus_schemas.subjects import JOURNAL_STREAM
 from bus_schemas.telemetry import Telemetry, decode_telemetry
@@ -28,7 +29,7 @@ from wis.dtypes import DType
 from wooly.link import Flush
 from wooly.session import Session
 
-__all__ = ["dedup", "main", "overcommit"]
+__all__ = ["dedup", "main", "overcommit", "swap_speed"]
 
 MIB: Final = 1 << 20
 BASE_MIB: Final = (64, 48, 32, 24, 16, 8)
@@ -43,6 +44,10 @@ OVER_BUFFER_MIB: Final = 16
 OVER_TENANTS: Final = 4
 """4 x 192 MiB on 256 MiB: three times the device."""
 OVER_ROUNDS: Final = 3
+
+SPEED_MIB: Final = 512
+SPEED_BUFFERS: Final = 16
+SPEED_ROUNDS: Final = 4
 
 
 def dedup() -> list[str]:
@@ -108,7 +113,7 @@ def overcommit() -> list[str]:
         seconds = time.monotonic() - began
         for session in sessions:
             session.close()
-        records = until(lambda: _vram_journal(node), "the memory core's journal is on the bus")
+        records = until(lambda: _vram_journal(node, OVER_TENANTS), "the memory core's journal is on the bus")
     _must(digests == wanted, "every tenant's bytes equal those of the same work alone")
     out, back = _moves(records)
     total = OVER_TENANTS * OVER_TENANT_MIB
@@ -118,6 +123,42 @@ def overcommit() -> list[str]:
         "",
         f"{OVER_TENANTS} tenants of {OVER_TENANT_MIB} MiB each ({total} MiB) on a device of {OVER_DEVICE_MIB} MiB, {OVER_ROUNDS} rounds in "
         f"turn, {seconds:.1f} s; host swap 512 MiB, the rest on disk. The digests of all their bytes equal those of the same work alone.",
+        "",
+        "| move | times | MiB | median GB/s | slowest | fastest |",
+        "|---|---|---|---|---|---|",
+        _speed("swap out", out),
+        _speed("restore", back),
+        "",
+    ]
+
+
+def swap_speed() -> list[str]:
+    """One tenant's 512 MiB leave for another's, and come back, a few times; nothing else runs on the node."""
+    settings = {
+        "WOOLY_SWAP_IDLE_MS": "50",
+        "WOOLY_SWAP_HOST_MB": "4096",
+        "WOOLY_VRAM_RESERVE_MB": "0",
+        "WOOLY_VRAM_OVERCOMMIT_PERCENT": "400",
+    }
+    with tempfile.TemporaryDirectory() as folder, _node(folder, 640, **settings) as node:
+        hasten_node(node)
+        sessions = [node.open(tenant=name, required_vram_mb=SPEED_MIB + 8) for name in ("first", "second")]
+        programs = [_touch(SPEED_MIB * MIB // SPEED_BUFFERS) for _ in sessions]
+        handles = list(range(1, 1 + SPEED_BUFFERS))
+        for _ in range(SPEED_ROUNDS):
+            for session, program in zip(sessions, programs, strict=True):
+                fresh = [(handle, SPEED_MIB * MIB // SPEED_BUFFERS) for handle in handles] if session.batches == 0 else []
+                session.wait(session.submit(program.flush(handles, allocs=fresh)))
+        for session in sessions:
+            session.close()
+        records = until(lambda: _vram_journal(node, len(sessions)), "the memory core's journal is on the bus")
+    out, back = _moves(records)
+    _must(len(out) > 0 and len(back) > 0, "nothing was swapped: this shows nothing")
+    return [
+        "### How fast",
+        "",
+        f"Two tenants of {SPEED_MIB} MiB each take turns on a device of 640 MiB, {SPEED_ROUNDS} rounds, host swap; each batch names all of its",
+        "tenant's memory. From the decision to its end, the wait for the launching thread included.",
         "",
         "| move | times | MiB | median GB/s | slowest | fastest |",
         "|---|---|---|---|---|---|",
@@ -139,6 +180,15 @@ def _add(nbytes: int) -> Program:
     builder = Builder()
     x = builder.external(DType.F32, (nbytes // 4,))
     builder.emit("add", x, (x, builder.const(1.0, DType.F32)))
+    return Program(builder)
+
+
+def _touch(nbytes: int) -> Program:
+    """x += 1 over many buffers: all of them must be on the device."""
+    builder = Builder()
+    for _ in range(SPEED_BUFFERS):
+        x = builder.external(DType.F32, (nbytes // 4,))
+        builder.emit("add", x, (x, builder.const(1.0, DType.F32)))
     return Program(builder)
 
 
@@ -190,7 +240,7 @@ def _until_telemetry(node: Node, wanted: Any) -> int:
     return node.run(read)
 
 
-def _vram_journal(node: Node) -> list[Record]:
+def _vram_journal(node: Node, sessions: int) -> list[Record]:
     """The memory core's records on the bus, once all sessions are closed in them."""
 
     async def read(bus: Bus) -> list[Record]:
@@ -204,7 +254,7 @@ def _vram_journal(node: Node) -> list[Record]:
             if part.lane == VRAM:
                 records += decode_journal(part.frames)[0]
         closed = sum(type(record.stimulus).__name__ == "SessionClosed" for record in records)
-        return records if closed >= OVER_TENANTS else []
+        return records if closed >= sessions else []
 
     return node.run(read)
 
@@ -249,7 +299,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.memory", description=__doc__)
     parser.add_argument("--dry", action="store_true", help="print, and leave docs/memory.md as it is")
     options = parser.parse_args()
-    text = "\n".join([*dedup(), *overcommit()])
+    text = "\n".join([*dedup(), *overcommit(), *swap_speed()])
     print(text)
     if not options.dry:
         document = DOCUMENT.read_text()

@@ -27,7 +27,7 @@ from scheduler.dispatch import Dispatch, Record, decode_journal
 from tests.support.node import Node
 from tests.support.stack import ROOT, plain_environment
 
-__all__ = ["INFERENCE", "POLICIES", "TRAINING", "Matrix", "Phase", "Plan", "play_matrix", "record_all", "time_decisions"]
+__all__ = ["INFERENCE", "POLICIES", "TRAINING", "Matrix", "Phase", "Plan", "hasten_node", "play_matrix", "record_all", "time_decisions"]
 
 INFERENCE: Final = ("short", "long", "memory")
 TRAINING: Final = ("short", "long", "memory")
@@ -177,11 +177,16 @@ def _hasten(pid: int) -> None:
         Path(f"/proc/{pid}/autogroup").write_text(str(_NICE))
 
 
-def _pin(node: Node, cores: list[int]) -> None:
-    """The launching thread of the executor to the last core, all else to the first."""
+def hasten_node(node: Node) -> None:
+    """All processes of a node, and this one."""
     assert node.server is not None and node.nats.process is not None, "it runs"
     for pid in (os.getpid(), node.server.pid, node.nats.process.pid, *node.executor_pids()):
         _hasten(pid)
+
+
+def _pin(node: Node, cores: list[int]) -> None:
+    """The launching thread of the executor to the last core, all else to the first."""
+    hasten_node(node)
     for pid in node.executor_pids():
         for thread in Path(f"/proc/{pid}/task").iterdir():
             os.sched_setaffinity(int(thread.name), cores[-1:] if int(thread.name) == pid else cores[:1])

@@ -33,6 +33,9 @@ def write(matrix: Matrix, cells: Sequence[VirtualCell], predictions: Sequence[Pr
         f"strict cells are played {_rounds(matrix, policies)} times in turn: overheads are medians of rounds, times those of the "
         "round in the middle.",
         "",
+        "Where other work runs on the machine meanwhile, real times show it (a cell beside training may even look faster than alone); the",
+        "measured processes go before it where the system allows that. Virtual time has no such noise.",
+        "",
         *_summary(matrix, policies, cells, predictions, decisions),
     ]
     for policy in policies:
