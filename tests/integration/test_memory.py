@@ -28,7 +28,7 @@ def work(session: Session, seed: int, digests: dict[int, list[str]]) -> None:
     rng = np.random.default_rng(seed)
     handles = range(1, BUFFERS + 1)
     for handle in handles:
-        session.submit(Flush(uploads=[(handle, memoryview(rng.random(SIZE)).cast("B"))]))
+        session.submit(Flush(uploads=[(handle, rng.random(SIZE).data.cast("B"))]))
     for turn in range(ROUNDS):
         for handle in handles:
             ticket = session.submit(STEP.flush([handle], reads=[(handle, 0, 8)]))
@@ -90,7 +90,7 @@ def test_damaged_swap_ends_its_session_by_name(tmp_path: Path) -> None:
     with Node(tmp_path, **small) as node:
         first, second = node.open(prio=2), node.open(prio=2)
         data = np.random.default_rng(0).random(3 * SIZE)
-        first.wait(first.submit(Flush(uploads=[(1, memoryview(data).cast("B"))], reads=[(1, 0, 8)])))
+        first.wait(first.submit(Flush(uploads=[(1, data.data.cast("B"))], reads=[(1, 0, 8)])))
         second.wait(second.submit(Flush(allocs=[(1, 12 * MIB)], reads=[(1, 0, 8)])))
         chunks = list((tmp_path / "server" / "swap").rglob("*.chunk"))
         assert len(chunks) == 3

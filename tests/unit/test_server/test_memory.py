@@ -171,8 +171,8 @@ def test_patience_ends(tmp_path: Path) -> None:
         assert done.fault is not None and done.fault.name == faults.QUOTA_EXCEEDED
         assert "after waiting 0 s for what other tasks hold" in done.fault.message
         device.open("c", wait_ms=0)
-        done = device.begin("c", Flush(allocs=[(1, BUFFER)]))
-        assert done is not None and done.fault is not None and "waiting" not in done.fault.message
+        at_once = device.begin("c", Flush(allocs=[(1, BUFFER)]))
+        assert at_once is not None and at_once.fault is not None and "waiting" not in at_once.fault.message
 
 
 def test_a_waiting_batch_takes_what_a_closing_session_leaves(tmp_path: Path) -> None:
