@@ -221,7 +221,7 @@ def test_what_cannot_be_is_refused_with_the_field(node: Node) -> None:
         assert answer.fault.message.startswith(f"{field}: ")
     assert node.stats().sessions == ()
     opened = node.open(weight=300, pace_percent=50)
-    (fact,) = [e for e in node.events() if isinstance(e, SessionOpenedFact)]
+    (fact,) = until(lambda: [e for e in node.events() if isinstance(e, SessionOpenedFact)], "the fact to be in the log")
     assert (fact.session, fact.weight, fact.sla_ms_p99, fact.pace_percent) == (opened.info.session, 300, 0, 50)
 
 
