@@ -27,6 +27,7 @@ EXECUTOR_VARIABLE: Final = "WOOLY_EXECUTOR"
 
 _NODE_NAMESPACE: Final = uuid.UUID("6f0a2c9e-6d0c-5b0e-9a65-1d5f6f9e3a11")
 _DEFAULT_VRAM_MB: Final = 8192
+_SWAP_HOST_MB: Final = 8192
 _MS: Final = 10**6
 
 
@@ -171,11 +172,16 @@ def _memory(env: Mapping[str, str], data_dir: Path) -> MemorySettings:
     return MemorySettings(
         _optional(env, "WOOLY_VRAM_RESERVE_MB", 0, 1 << 30, 1 << 20),
         _integer(env, "WOOLY_SWAP_IDLE_MS", 300_000, 0, 86_400_000),
-        _integer(env, "WOOLY_SWAP_HOST_MB", 8192, 0, 1 << 30) << 20,
+        _integer(env, "WOOLY_SWAP_HOST_MB", min(_SWAP_HOST_MB, _machine_mb() // 4), 0, 1 << 30) << 20,
         _integer(env, "WOOLY_SWAP_DISK_MB", 65_536, 0, 1 << 30) << 20,
         str(Path(env.get("WOOLY_SWAP_DIR") or data_dir / "swap").expanduser()),
         _optional(env, "WOOLY_VRAM_OVERCOMMIT_PERCENT", 0, PERCENT_MAX),
     )
+
+
+def _machine_mb() -> int:
+    """The machine's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
 
 
 def _optional(env: Mapping[str, str], key: str, low: int, high: int, unit: int = 1) -> int | None:
