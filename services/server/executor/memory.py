@@ -162,7 +162,6 @@ class DeviceMemory:
         back_bytes = sum(tenant.sizes[handle] for handle in tenant.wanted)
         attached_bytes, copied_bytes = self._sharing(tenant, plan, batch)
         made_bytes = plan.wanted_bytes - attached_bytes
-        moving = tenant.session in self._moves
         short_bytes = made_bytes + copied_bytes + back_bytes + plan.workspace_bytes - self._vram.state.free_bytes
         if short_bytes > 0 and self._own_lone(tenant.session, short_bytes):
             missing = self._content.missing(tenant.session, batch.uploads)
@@ -172,7 +171,7 @@ class DeviceMemory:
             made_bytes = plan.wanted_bytes - attached_bytes
         free_bytes = self._vram.state.free_bytes
         pinned_bytes = 0
-        if not moving and made_bytes + copied_bytes + back_bytes + plan.workspace_bytes > free_bytes:
+        if tenant.session not in self._moves and made_bytes + copied_bytes + back_bytes + plan.workspace_bytes > free_bytes:
             self._trim(tenant, plan.workspace_bytes)
             shared = self._content.shared_handles(tenant.session)
             pinned_bytes = sum(tenant.sizes[h] for h in named if h not in tenant.kept and h not in shared) + space.workspace_bytes
@@ -191,7 +190,9 @@ class DeviceMemory:
             if not refusal:
                 self._used(tenant, plan, named)
                 return
-            if moving or not self._trim(tenant, plan.workspace_bytes):  # what an earlier program worked in counts against the quota
+            if tenant.session in self._moves or not self._trim(
+                tenant, plan.workspace_bytes
+            ):  # what an earlier program worked in counts against the quota
                 break
         raise Refused(Fault(faults.QUOTA_EXCEEDED, refusal, fatal=False))
 
@@ -240,7 +241,7 @@ class DeviceMemory:
     def expect(self, session: str) -> None:
         """A batch of the session will come soon: bring back what fits without anybody's giving up anything."""
         tenant = self._tenants.get(session)
-        if tenant is not None and tenant.kept and session not in self._moves:
+        if tenant is not None and tenant.kept and session not in self._moves and self._vram.state.sessions[session].waiter is None:
             tenant.wanted = ()
             swapped_bytes = sum(tenant.sizes[handle] for handle in tenant.kept)
             self._on(Expected(time.monotonic_ns(), session, swapped_bytes))
