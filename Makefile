@@ -39,7 +39,7 @@ bench: $(STAMP).dev ## ratios in one run: torch, NumPy, PoCL, shared devices, me
 	$(BIN)/python -m benchmarks.kernels
 	$(BIN)/python -m benchmarks.sla
 	$(BIN)/python -m benchmarks.memory
-	$(BIN)/python -m benchmarks.allocator
+	$(BIN)/python -m benchmarks.allocator --publish
 	$(BIN)/python -m benchmarks.dispatch
 	$(BIN)/python -m benchmarks
 

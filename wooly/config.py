@@ -352,8 +352,8 @@ def _check_together(config: Config, task: bool) -> None:
             )
         if config.pace_percent:
             raise ConfigError(
-                f"{wanted} contradicts WOOLY_PACE_PERCENT={config.pace_percent} ({origin['WOOLY_PACE_PERCENT']}): a paced task waits by its "
-                "own wish; unset one of them"
+                f"{wanted} contradicts WOOLY_PACE_PERCENT={config.pace_percent} ({origin['WOOLY_PACE_PERCENT']}): a paced task waits by "
+                "its own wish; unset one of them"
             )
     if config.gpus and "GPU_COUNT" in origin and config.gpu_count != len(config.gpus):
         raise ConfigError(

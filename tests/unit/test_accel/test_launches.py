@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import jit.accel.run
 import jit.accel.foreign as foreign
+import jit.accel.run
 from jit.accel.device import Request, form_of
 from jit.accel.engine import AccelEngine
 from jit.accel.library.writer import Made, Writer
