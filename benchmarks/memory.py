@@ -157,8 +157,8 @@ def swap_speed() -> list[str]:
     return [
         "### How fast",
         "",
-        f"Two tenants of {SPEED_MIB} MiB each take turns on a device of 640 MiB, {SPEED_ROUNDS} rounds, host swap; each batch names all of its",
-        "tenant's memory. From the decision to its end, the wait for the launching thread included.",
+        f"Two tenants of {SPEED_MIB} MiB each take turns on a device of 640 MiB, {SPEED_ROUNDS} rounds, host swap; each batch names all of",
+        "its tenant's memory. From the decision to its end, the wait for the launching thread included.",
         "",
         "| move | times | MiB | median GB/s | slowest | fastest |",
         "|---|---|---|---|---|---|",

@@ -122,7 +122,11 @@ class MemoryAudit:
         name, now_ns = decision.session, stimulus.at_ns
         requester = decision.for_session or getattr(stimulus, "session", "")
         model = self.sessions[name]
-        room = self.configured.swap_bytes - sum(self._away(n) for n in self.sessions) - sum(self._held(n, LEAVING) for n in self.sessions)
+        room = (
+            self.configured.swap_bytes
+            - sum(self._held(n, AWAY, COMING) for n in self.sessions)
+            - sum(self._held(n, LEAVING) for n in self.sessions)
+        )
         expect(0 < decision.nbytes <= room - sum(chosen.values()), f"{decision}: there is room for {room} bytes elsewhere")
         expect(decision.nbytes <= self._held(name, DEVICE), f"{decision}: it has {self._held(name, DEVICE)} bytes on the device")
         expect(model.opened.swap, f"{decision}: the session may not be swapped")
@@ -184,7 +188,7 @@ class MemoryAudit:
         free = memory.physical_bytes - memory.device_bytes - decision.nbytes + leaving
         if not decision.nbytes or free >= self.configured.reserve_bytes or any(isinstance(d, SwapOut) for d in decisions):
             return
-        room = self.configured.swap_bytes - sum(self._away(n) for n in self.sessions) - leaving
+        room = self.configured.swap_bytes - sum(self._held(n, AWAY, COMING) for n in self.sessions) - leaving
         could = [n for n, m in self.sessions.items() if self._eligible(n, decision.session, stimulus.at_ns) and m.waits_ns < 0]
         expect(room <= 0 or not could, f"{decision}: {free} bytes stay free, the reserve lacks, and {could} could give")
 

@@ -53,7 +53,8 @@ class Flying:
 @dataclass
 class Model:
     """A session from the outside. ``here``: arrived and not in flight, with its order of arrival. ``slices`` of each batch that ran so far.
-    ``since_ns``: since when it waits for a slice. ``passed``: what others ran while it was surely ready."""
+    ``since_ns``: since when it waits for a slice.
+    ``kept``: the level that it had won when its last batch ended without one. ``passed``: what others ran while it was surely ready."""
 
     opened: SessionOpened
     next_seq: int
@@ -67,6 +68,7 @@ class Model:
     last: int | None = None
     since_ns: int = 0
     ready_since_ns: int = -1
+    kept: int = 4
     passed: dict[str, int] = field(default_factory=dict)
     used: list[tuple[int, int, int]] = field(default_factory=list)
 
@@ -152,6 +154,8 @@ class OrderAudit:
                     self.arrivals += 1
             case LaunchFinished(_, name, seq):
                 model = self._landed(stimulus)
+                if not stimulus.wall_ns:
+                    model.kept = self._level_min(model, stimulus.at_ns)
                 expect(seq == model.ran + 1, f"{stimulus}: {model.ran} ran before it")
                 model.ran = seq
                 if stimulus.outcome == FAULT:
@@ -179,6 +183,7 @@ class OrderAudit:
         if not isinstance(stimulus, LaunchReturned) and stimulus.wall_ns:
             model.slices[stimulus.seq] = model.slices.get(stimulus.seq, 0) + 1
             model.since_ns = stimulus.at_ns
+            model.kept = model.priority
             model.used.append((flight.at_ns, stimulus.at_ns, stimulus.core_ns))
             for other in self.sessions.values():
                 if other.surely_ready:
@@ -240,7 +245,7 @@ class OrderAudit:
         periods_ns = [config.aging_ns for config in self.configs if config.aging_ns]  # levels won stay won when another comes
         if not periods_ns:
             return model.priority
-        return max(0, model.priority - (now_ns - model.since_ns) // min(periods_ns))
+        return max(0, min(model.kept, model.priority - (now_ns - model.since_ns) // min(periods_ns)))
 
     @property
     def _plain(self) -> bool:
