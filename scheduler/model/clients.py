@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from bus_schemas.batch import LIMITS
+from scheduler.dispatch import DispatchConfig
 
 __all__ = ["Seen", "Why", "explain_arrivals"]
 
@@ -25,6 +25,7 @@ _UNASKED_MIN: Final = 4
 _UNASKED_PERCENT: Final = 10
 _BLOCKED_PERCENT: Final = 30
 _OFTEN_PERCENT: Final = 5
+_RARELY_PERCENT: Final = 3
 _INSIDE_PERCENT: Final = 70
 _SLOPE_ERROR_MAX_PERCENT: Final = 30
 _LONG_ANSWERS: Final = 4
@@ -32,6 +33,10 @@ _LONG_NS: Final = 5_000_000
 """A pause longer than that, and than ``_LONG_ANSWERS`` usual answers, is long."""
 _SHORT_NS: Final = 2_000_000
 """A pause shorter than that is a client at work, not one that waits for its time."""
+
+
+_UNDER_WAY_MAX: Final = DispatchConfig().parked_batches_max - 1
+"""A node takes no more of a session."""
 
 
 class Seen(NamedTuple):
@@ -91,7 +96,8 @@ def _facts(batches: Sequence[Seen]) -> _Facts:
 def _unasked(batches: Sequence[Seen], under_way: Sequence[int]) -> tuple[bool, bool]:
     """Does the client keep a number under way, and if not: does it send without looking at answers? Of the batches that came after a pause,
     since the batch before and since anything of the session finished, some find others under way: a client that waits for all of them, or
-    for the oldest of as many as it ever has, has none of these."""
+    for the oldest of as many as it ever has, has none of these. Or there are many under way now and then, and rarely as many as ever: that
+    is a queue that grows by chance."""
     paused = overlapping = blocked = 0
     most = max(under_way)
     for k in range(1, len(batches)):
@@ -104,7 +110,8 @@ def _unasked(batches: Sequence[Seen], under_way: Sequence[int]) -> tuple[bool, b
             overlapping += under_way[k] > 0
     if 100 * blocked > _BLOCKED_PERCENT * len(batches) or _bounded(batches, under_way):
         return True, False
-    return False, overlapping >= _UNASKED_MIN and 100 * overlapping >= _UNASKED_PERCENT * paused
+    rarely = 100 * sum(others == most for others in under_way) < _RARELY_PERCENT * len(batches)
+    return False, (overlapping >= _UNASKED_MIN and 100 * overlapping >= _UNASKED_PERCENT * paused) or (most >= _UNASKED_MIN and rarely)
 
 
 def _bounded(batches: Sequence[Seen], under_way: Sequence[int]) -> bool:
@@ -142,7 +149,7 @@ def _why(batches: Sequence[Seen], k: int, facts: _Facts) -> Why:
     if k == 0:
         return Why(at_ns=arrived_ns)
     if facts.unasked:
-        return Why(at_ns=arrived_ns, after_seq=max(-1, k - LIMITS.outstanding_batches_max))
+        return Why(at_ns=arrived_ns, after_seq=max(-1, k - _UNDER_WAY_MAX))
     if facts.under_way[k]:
         if facts.clock:
             return Why(at_ns=arrived_ns)

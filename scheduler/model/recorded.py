@@ -220,7 +220,7 @@ class Recording:
             elif piece.limit_ns:
                 overs.append(piece.wall_ns - piece.limit_ns)
         half_ns = way_ns // 2
-        return DeviceCosts(way_ns - half_ns, half_ns, _median(later, _SLICE_NS), _median(stops, _STOP_NS), _median(overs, 0))
+        return DeviceCosts(way_ns - half_ns, half_ns, _mean(later, _SLICE_NS), _mean(stops, _STOP_NS), _mean(overs, 0))
 
     def _settle(self, way_ns: int) -> None:
         """What each launch took beside its run. Where a launch seems to have taken less than nothing, the dispatcher heard late of the one
@@ -262,6 +262,10 @@ def _grain(batch: _Batch, costs: DeviceCosts) -> int:
         if piece.finished and piece.preempted_ns >= 0 and after_ns > _UNUSUAL * costs.stop_ns + _UNCUT_NS:
             longest_ns = max(longest_ns, min(after_ns, piece.wall_ns))
     return longest_ns
+
+
+def _mean(values: list[int], otherwise: int) -> int:
+    return sum(values) // len(values) if values else otherwise
 
 
 def _median(values: list[int], otherwise: int) -> int:
