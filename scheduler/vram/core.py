@@ -293,7 +293,7 @@ class Vram:
                 if waiter is not None and waiter.state in (WAITING, COLLECTING):
                     set_aside = session.grant
                     decisions += self._serve_one(session, waiter)
-                    again |= waiter.state == WAITING and set_aside > 0
+                    again |= waiter.state == WAITING and session.grant < set_aside
         return decisions
 
     def _serve_one(self, session: SessionMemory, waiter: Waiter) -> list[Decision]:
@@ -303,6 +303,7 @@ class Vram:
         if waiter.need_bytes - session.grant <= max(0, state.free_bytes):
             if session.leaving:  # its own, for itself: one move of a session at a time
                 self._change(session, grant=waiter.need_bytes - session.grant)
+                waiter.state = COLLECTING
                 return []
             return self._complete(session, waiter)
         moves = self._collect(session, waiter)
