@@ -6,6 +6,7 @@ One seed alone: ``python -m tests.simulation.node --seed N``.
 from __future__ import annotations
 
 import argparse
+import signal
 import subprocess
 import sys
 import time
@@ -19,13 +20,21 @@ from tests.simulation.node.run import Failure, simulate
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 _BLOCK: Final = 50
+_SEED_S: Final = 60.0
+"""A seed takes some hundredths of a second of CPU time: one that takes so much is in an endless loop."""
+
+
+def _endless(number: int, frame: object) -> None:
+    raise Failure("a decision does not end")
 
 
 def _block(first: int, last: int) -> tuple[Counter[str], float, list[str]]:
     counts: Counter[str] = Counter()
     widest = 0.0
     failures: list[str] = []
+    signal.signal(signal.SIGVTALRM, _endless)
     for seed in range(first, last):
+        signal.setitimer(signal.ITIMER_VIRTUAL, _SEED_S)
         try:
             outcome = simulate(seed)
         except Failure as failure:
