@@ -81,7 +81,7 @@ class Wire:
                 "data_host": "127.0.0.1",
                 "data_host_advertised": "127.0.0.1",
                 **settings,
-            }  # type: ignore[arg-type]
+            }  # type: ignore[arg-type]  # a dict of mixed values
         )
         self._folder = folder
         self._serial = 0
@@ -144,7 +144,7 @@ class Wire:
     # -- a session -----------------------------------------------------------------------------------------------------------------
 
     def open(self, session: str = "s", **more: object) -> None:
-        self.send(OpenSpace(session, "token", 0, b"", **more))  # type: ignore[arg-type]
+        self.send(OpenSpace(session, "token", 0, b"", **more))  # type: ignore[arg-type]  # fields of OpenSpace
         self.next(SpaceOpened)
 
     def command(self, seq: int, batch: bytes, *, session: str = "s", limit_ns: int = 0, priority: int = 3) -> Execute:

@@ -9,6 +9,7 @@ import pytest
 
 from scheduler.vram import Decision, Stimulus, Vram, victims
 from scheduler.vram.journal import Journal, decode_journal, decode_state, encode_state, verify
+from scheduler.vram.state import SessionMemory
 from tests.simulation.vram.auditor import Auditor
 from tests.simulation.vram.world import World
 
@@ -67,8 +68,8 @@ def noswap_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 def what_left_is_booked_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     left = Vram._left
 
-    def again(self: Vram, victim: object, nbytes: int, dropped: int, *, failed: bool) -> list[Decision]:
-        decisions = left(self, victim, nbytes, dropped, failed=failed)  # type: ignore[arg-type]
+    def again(self: Vram, victim: SessionMemory, nbytes: int, dropped: int, *, failed: bool) -> list[Decision]:
+        decisions = left(self, victim, nbytes, dropped, failed=failed)
         self.state.used_bytes -= nbytes
         return decisions
 

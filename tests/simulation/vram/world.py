@@ -9,6 +9,7 @@ import heapq
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from scheduler.vram import (
     AllocationRequested,
@@ -91,7 +92,7 @@ class World:
         self.fail = r.choice((0.0, 0.0, 0.2, 0.6))
         self.tell(self.config)
         for number in range(r.randint(2, 6)):
-            self._later(r.randint(0, 300), lambda name=f"t{number}": self._open(name))  # type: ignore[misc]
+            self._later(r.randint(0, 300), partial(self._open, f"t{number}"))
 
     def run(self) -> None:
         """Until nothing is left to happen."""
@@ -119,7 +120,7 @@ class World:
                 case SwapIn(name, nbytes):
                     self._in(name, nbytes)
                 case MemoryReady(name):
-                    self._later(self.random.randint(0, 5), lambda name=name: self._ask(name))  # type: ignore[misc]
+                    self._later(self.random.randint(0, 5), partial(self._ask, name))
                 case Allow(name):
                     self._begin(name)
                 case Await(name):

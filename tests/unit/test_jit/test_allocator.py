@@ -162,14 +162,14 @@ def outcome(engine: Engine, *, moving: bool) -> tuple[list[bytes], int]:
         space.write(key, 0, values.tobytes())
     arena = arena_of(engine)
     run = space.begin(engine.prepare(verified), [], [0, 1, 2, 3])
-    blocks: list[Block] = [space._memory[key] for key in range(3)]  # type: ignore[attr-defined]
+    blocks: list[Block] = [space._memory[key] for key in range(3)]  # type: ignore[attr-defined]  # every space has it
     moves = 0
     while not run.over:
         if moves < stones:
             where = [block.offset for block in blocks]
             other.free(moves)
             other.park(moves + 1) if moves + 1 < stones else None
-            engine._capacity.forget(other._memory._owner)  # type: ignore[attr-defined]
+            engine._capacity.forget(other._memory._owner)  # type: ignore[attr-defined]  # every engine and space has it
             assert arena.make_room(arena.addresses.free_bytes)
             assert all(block.offset < before for block, before in zip(blocks, where, strict=True))
             if moves + 1 < stones:
@@ -184,7 +184,7 @@ def test_moving_everything_between_two_pieces_of_a_run_changes_no_bit(backend: s
     found = []
     for moving in (False, True):
         engine = create_engine(backend, cache_dir=None, threads=2, vram_bytes=16 << 20)
-        engine.cut_after = 1  # type: ignore[attr-defined]
+        engine.cut_after = 1  # type: ignore[attr-defined]  # every engine has it
         result, moves = outcome(engine, moving=moving)
         found.append(result)
         assert moves >= 3 * moving
