@@ -62,6 +62,7 @@ conformance-opencl: $(STAMP).dev ## the same on OpenCL (PoCL), two samples an op
 
 simulate: $(STAMP).dev ## 10,000 random nodes in virtual time, judged by independent models; results go to docs/simulation.md
 	$(BIN)/python -m tests.simulation.node --seeds 10000
+	$(BIN)/pytest -q -m soak tests/simulation
 
 replay-runs: $(STAMP).dev ## 20 recorded lives of real nodes with several tenants, decided again; results go to docs/replay.md
 	$(BIN)/python -m tests.replay --report default

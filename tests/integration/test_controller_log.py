@@ -47,7 +47,7 @@ def a_busy_day(plane: Plane) -> None:
     submit(controller, id="big", groups=["big"], gpu_mode="Exclusive")
     submit(controller, id="never", groups=["unknown"])
     submit(controller, id="noswap", noswap=True, required_vram_mb=9 * 1024)
-    submit(controller, id="patient", queue=True, required_vram_mb=64 * 1024)
+    submit(controller, id="patient", queue=True, required_vram_mb=38 * 1024)
     controller.ask("PUT", "/api/v1/config", {"default_vram_overcommit_percent": 25})
     controller.ask("PUT", "/api/v1/nodes/n1/config", {"overcommit_vram_percent": 100})
     for task in ("t0", "t1"):
