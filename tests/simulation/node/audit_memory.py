@@ -44,7 +44,7 @@ class MemoryRuleViolation(AssertionError):
 @dataclass
 class Model:
     """``turn``: when it was chosen last (0: never). ``waits_ns``: since when a batch of it waits, -1: none. ``coming``: a move
-    back of its memory is under way, perhaps of nothing."""
+    back of its memory is under way, perhaps of nothing. ``leaving``: what it was asked to give and has not yet."""
 
     opened: SessionOpened
     used_ns: int
@@ -53,6 +53,7 @@ class Model:
     waits_ns: int = -1
     swapped: int = 0
     coming: bool = False
+    leaving: int = 0
 
 
 class MemoryAudit:
@@ -106,6 +107,7 @@ class MemoryAudit:
                 self.sessions[name].swapped = swapped
             case SwappedOut(at_ns, name, nbytes) | SwapFailed(at_ns, name, nbytes):
                 self.sessions[name].swapped = self._away(name)
+                self.sessions[name].leaving = 0
                 if isinstance(stimulus, SwapFailed) or not nbytes:
                     self.sessions[name].barred_ns = at_ns + self.configured.retry_ns
             case _:
@@ -122,12 +124,8 @@ class MemoryAudit:
         name, now_ns = decision.session, stimulus.at_ns
         requester = decision.for_session or getattr(stimulus, "session", "")
         model = self.sessions[name]
-        room = (
-            self.configured.swap_bytes
-            - sum(self._held(n, AWAY, COMING) for n in self.sessions)
-            - sum(self._held(n, LEAVING) for n in self.sessions)
-        )
-        expect(0 < decision.nbytes <= room - sum(chosen.values()), f"{decision}: there is room for {room} bytes elsewhere")
+        room = self._room()
+        expect(0 < decision.nbytes <= room, f"{decision}: there is room for {room} bytes elsewhere")
         expect(decision.nbytes <= self._held(name, DEVICE), f"{decision}: it has {self._held(name, DEVICE)} bytes on the device")
         expect(model.opened.swap, f"{decision}: the session may not be swapped")
         expect(not self.executor.tenants[name].under_way, f"{decision}: a run of it is under way")
@@ -137,6 +135,7 @@ class MemoryAudit:
             self._order(decision, requester, now_ns, chosen)
         self.turns += 1
         model.turn = self.turns
+        model.leaving = decision.nbytes
         chosen[name] = chosen.get(name, 0) + decision.nbytes
 
     def _order(self, decision: SwapOut, requester: str, now_ns: int, chosen: dict[str, int]) -> None:
@@ -188,7 +187,7 @@ class MemoryAudit:
         free = memory.physical_bytes - memory.device_bytes - decision.nbytes + leaving
         if not decision.nbytes or free >= self.configured.reserve_bytes or any(isinstance(d, SwapOut) for d in decisions):
             return
-        room = self.configured.swap_bytes - sum(self._held(n, AWAY, COMING) for n in self.sessions) - leaving
+        room = self._room()
         could = [n for n, m in self.sessions.items() if self._eligible(n, decision.session, stimulus.at_ns) and m.waits_ns < 0]
         expect(room <= 0 or not could, f"{decision}: {free} bytes stay free, the reserve lacks, and {could} could give")
 
@@ -226,6 +225,10 @@ class MemoryAudit:
     def finish(self) -> None:
         for name, model in self.sessions.items():
             expect(model.waits_ns < 0, f"{name} still waits for memory")
+
+    def _room(self) -> int:
+        """How much more may be asked to leave: buffers leave whole, so somewhat more than was asked may be under way."""
+        return self.configured.swap_bytes - sum(self._held(n, AWAY, COMING) + m.leaving for n, m in self.sessions.items())
 
     def _held(self, name: str, *where: str) -> int:
         return self.executor.memory.bytes_where(name, *where) if name in self.executor.memory.buffers else 0

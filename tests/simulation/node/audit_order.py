@@ -154,8 +154,6 @@ class OrderAudit:
                     self.arrivals += 1
             case LaunchFinished(_, name, seq):
                 model = self._landed(stimulus)
-                if not stimulus.wall_ns:
-                    model.kept = self._level_min(model, stimulus.at_ns)
                 expect(seq == model.ran + 1, f"{stimulus}: {model.ran} ran before it")
                 model.ran = seq
                 if stimulus.outcome == FAULT:
@@ -180,6 +178,8 @@ class OrderAudit:
     def _landed(self, stimulus: LaunchFinished | LaunchStopped | LaunchReturned) -> Model:
         model = self.sessions[stimulus.session]
         flight = model.flying.pop(stimulus.seq)
+        if isinstance(stimulus, LaunchReturned) or not stimulus.wall_ns:
+            model.kept = self._level_min(model, stimulus.at_ns)
         if not isinstance(stimulus, LaunchReturned) and stimulus.wall_ns:
             model.slices[stimulus.seq] = model.slices.get(stimulus.seq, 0) + 1
             model.since_ns = stimulus.at_ns
@@ -297,8 +297,8 @@ class OrderAudit:
     def _aged(self, model: Model, now_ns: int) -> None:
         """Rule 6: who has waited through all its levels runs soon: after what each other session may have ahead of it there."""
         config = self.config
-        if config.policy != "strict" or not config.aging_ns or config.reserve_percent:
-            return
+        if config.policy != "strict" or not config.aging_ns or config.reserve_percent or not model.priority:
+            return  # (in P0 there is nothing to be raised to: there it is weights that say how long a wait may be)
         since_ns = max(model.ready_since_ns, self._since_config_ns)
         others = len(self.sessions) + 1
         lead_ns = sum(config.deadline_lead_ns * m.opened.weight // 100 for m in self.sessions.values() if m.opened.sla_ns)
