@@ -57,7 +57,7 @@ def test_counts_are_of_the_span_and_stops_of_slices_that_ran() -> None:
     records = [
         Record(Tick(0), (Launch("a", 1), Launch("b", 1))),
         Record(Tick(10), (Preempt("a", 1), Preempt("b", 1))),
-        Record(LaunchStopped(30, "a", 1, 5, 5), (Launch("a", 1, 0, 1),)),
+        Record(LaunchStopped(30, "a", 1, 5, 25), (Launch("a", 1, 0, 1),)),
         Record(LaunchStopped(40, "b", 1, 0, 0), ()),
         Record(LaunchFinished(90, "a", 1, 7, wall_ns=7), ()),
     ]
