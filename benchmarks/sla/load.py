@@ -19,7 +19,7 @@ from blake3 import blake3
 from benchmarks.sla.line import Line, Message
 from benchmarks.sla.recording import Endless, Recording, Sent
 from bus_schemas import subjects
-from bus_schemas.batch import Done, Upload, decode_done
+from bus_schemas.batch import LIMITS, Done, Upload, decode_done
 from bus_schemas.session import CloseSession, OpenSession, SessionClosed, SessionOpened
 from wooly.transport.batches import BatchEncoder
 
@@ -29,6 +29,8 @@ WINDOW_STEPS: Final = 4
 """Steps that a training script is ahead of the device."""
 
 _OPEN_S: Final = 15.0
+_AHEAD_MAX: Final = LIMITS.outstanding_batches_max // 2
+"""Batches without an answer before a further step begins; a step adds a few, and a client keeps to the limit."""
 _SILENT_S: Final = 60.0
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -160,12 +162,12 @@ class Player:
             self._hear(message)
 
     def _push(self, tenant: Tenant) -> None:
-        """Begin every step that is due (open loop), or fill the window (closed loop)."""
+        """Begin every step that is due (open loop, as far as a client may be ahead), or fill the window (closed loop)."""
         if tenant.closed_loop:
             while len(tenant.begun) < WINDOW_STEPS:
                 self._begin(tenant, time.monotonic_ns())
             return
-        while tenant.due and tenant.hold is None:
+        while tenant.due and tenant.hold is None and tenant.sent - tenant.done_seq < _AHEAD_MAX:
             self._begin(tenant, tenant.due.popleft())
 
     def _begin(self, tenant: Tenant, due_ns: int) -> None:
