@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Final
 
@@ -93,7 +94,7 @@ class Player:
         tenant = self._tenants[name] = Tenant(recording, name, self._script(encoder, recording, 1 + len(recording.setup)))
         for at in range(len(setup.batches)):
             self._send(tenant, setup, at)
-            self._until(lambda last=1 + at: tenant.done_seq >= last)  # type: ignore[misc]  # mypy cannot infer
+            self._until(partial(_heard, tenant, 1 + at))
         tenant.core_ns = 0
         return tenant
 
@@ -110,7 +111,7 @@ class Player:
         for _ in range(requests):
             tenant.due.append(time.monotonic_ns())
             done = len(tenant.latencies_ns) + 1
-            self._until(lambda done=done: len(tenant.latencies_ns) >= done)  # type: ignore[misc]  # mypy cannot infer
+            self._until(partial(_answered, tenant, done))
         return tenant.latencies_ns[begin:]
 
     def idle_until(self, at_ns: int) -> None:
@@ -216,3 +217,11 @@ def _compare(tenant: Tenant, done: Done) -> None:
     expected = tenant.answers.pop(done.seq, b"")
     if expected and expected != blake3(b"".join(read.inline for read in done.reads)).digest():
         tenant.wrong += 1
+
+
+def _heard(tenant: Tenant, seq: int) -> bool:
+    return tenant.done_seq >= seq
+
+
+def _answered(tenant: Tenant, requests: int) -> bool:
+    return len(tenant.latencies_ns) >= requests

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-import blake3
 import msgspec
 
-from scheduler.errors import JournalError, ReplayMismatch
-from scheduler.frames import frames, pack_frame
+from scheduler.errors import JournalError
+from scheduler.frames import Journal, check_again, decode_records
 from scheduler.vram.core import Vram
 from scheduler.vram.decisions import Decision
 from scheduler.vram.state import VramState
@@ -33,38 +32,9 @@ _decoder: Final = msgspec.msgpack.Decoder(Record)
 _state: Final = msgspec.msgpack.Decoder(VramState)
 
 
-class Journal:
-    """Encodes records and keeps their digest (32 bytes, blake3 over the bodies in order)."""
-
-    __slots__ = ("_hash", "records")
-
-    def __init__(self) -> None:
-        self._hash = blake3.blake3()
-        self.records = 0
-
-    def add(self, stimulus: Stimulus, decisions: Iterable[Decision]) -> bytes:
-        """The frame to append."""
-        body = _encoder.encode(Record(stimulus, tuple(decisions)))
-        self._hash.update(body)
-        self.records += 1
-        return pack_frame(body)
-
-    @property
-    def digest(self) -> bytes:
-        return self._hash.digest()
-
-
 def decode_journal(data: bytes | memoryview) -> tuple[list[Record], int]:
-    """The whole records of ``data``, and how many bytes they take. A torn last frame is left out; damage before it raises JournalError."""
-    records: list[Record] = []
-    at = 0
-    for end, body in frames(data):
-        try:
-            records.append(_decoder.decode(body))
-        except msgspec.DecodeError as error:
-            raise JournalError(f"record {len(records)} at byte {at} is of an unknown kind ({error}): written by a newer version") from error
-        at = end
-    return records, at
+    """The whole records of ``data``, and how many bytes they take: see ``decode_records``."""
+    return decode_records(data, _decoder)
 
 
 def encode_state(state: VramState) -> bytes:
@@ -92,8 +62,5 @@ def replay(stimuli: Iterable[Stimulus], snapshot: bytes = b"") -> tuple[Vram, Jo
 def verify(records: Iterable[Record], snapshot: bytes = b"") -> Vram:
     """Replay ``records`` and compare decision by decision; the core after the last. Raises ReplayMismatch at the first difference."""
     vram = Vram(decode_state(snapshot))
-    for index, record in enumerate(records):
-        again = tuple(vram.on(record.stimulus))
-        if again != record.decisions:
-            raise ReplayMismatch(f"record {index}, {record.stimulus!r}: recorded {record.decisions!r}, replayed {again!r}")
+    check_again(records, vram.on)
     return vram
