@@ -46,7 +46,7 @@ def teller(path: str) -> None:
         if serial == told:
             time.sleep(20e-6)  # not to take a core from the run
             continue
-        time.sleep(rng.randint(0, int(words[_SPAN])) / 1e9)
+        time.sleep(rng.randint(0, int(words[_SPAN])) / 1e9)  # the random moment that this is about
         words[_WRITTEN] = time.monotonic_ns()
         words[_WORD] = told = serial
 
@@ -155,7 +155,7 @@ def measure(engine: Engine, program: Program, words: Any, stops: int) -> Stops:
             words[_ARMED] = serial
             launch = run.go(stop=Stop(address + 8 * _WORD, serial))
             while words[_WORD] < serial:  # the run ended first
-                time.sleep(20e-6)
+                time.sleep(20e-6)  # not to take a core from the other process
             if launch.stopped:
                 found.delays_ns.append(launch.end_ns - int(words[_WRITTEN]))
         found.runs += 1

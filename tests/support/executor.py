@@ -111,7 +111,7 @@ class Wire:
                 self._socket.close()
                 if self.process.poll() is not None or time.monotonic() > deadline:
                     raise AssertionError("no executor:\n" + (self._folder / "executor.log").read_text()[-4000:]) from None
-                time.sleep(0.01)
+                time.sleep(0.01)  # between two tries, up to the deadline
         self._socket.settimeout(_DEADLINE_S)
         self._frames = Frames()
         self._waiting = []

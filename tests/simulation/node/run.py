@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from scheduler import dispatch, vram
 from scheduler.dispatch import Dispatch, DispatchState, restore, snapshot, totals
+from scheduler.frames import Journal
 from scheduler.vram import Vram, VramState
 from scheduler.vram import journal as vram_journal
 from scheduler.vram.journal import decode_state, encode_state
@@ -45,7 +46,7 @@ class Segment:
     """A core's life on record: what it began with, what it was told and decided, as frames."""
 
     begins: bytes
-    journal: dispatch.Journal | vram_journal.Journal
+    journal: Journal
     frames: list[bytes] = field(default_factory=list)
 
 
@@ -59,8 +60,8 @@ class _Node:
         self.clock = Clock()
         self._make_dispatch, self._make_vram = make_dispatch, make_vram
         self.dispatch, self.vram = make_dispatch(DispatchState()), make_vram(VramState())
-        self.dispatch_segments = [Segment(b"", dispatch.Journal())]
-        self.vram_segments = [Segment(b"", vram_journal.Journal())]
+        self.dispatch_segments = [Segment(b"", Journal())]
+        self.vram_segments = [Segment(b"", Journal())]
         self.order = OrderAudit()
         self.share = ShareAudit(self.order.sessions, scenario.cores)
         self.memory = MemoryAudit()
@@ -83,7 +84,7 @@ class _Node:
         if self._before is not None and self._before[0].on(stimulus) != decisions:
             raise OrderViolation(f"{stimulus!r}: the core that was restored decides {decisions!r}, the one before otherwise")
         segment = self.dispatch_segments[-1]
-        segment.frames.append(segment.journal.add(stimulus, decisions))  # type: ignore[arg-type]  # each lane has its own kind
+        segment.frames.append(segment.journal.add(stimulus, decisions))
         self.order.judge(stimulus, decisions)
         self.share.judge(stimulus, decisions)
         return decisions
@@ -93,7 +94,7 @@ class _Node:
         if self._before is not None and self._before[1].on(stimulus) != decisions:
             raise OrderViolation(f"{stimulus!r}: the core that was restored decides {decisions!r}, the one before otherwise")
         segment = self.vram_segments[-1]
-        segment.frames.append(segment.journal.add(stimulus, decisions))  # type: ignore[arg-type]  # each lane has its own kind
+        segment.frames.append(segment.journal.add(stimulus, decisions))
         self.memory.judge(stimulus, decisions, self.vram.state)
         return decisions
 
@@ -111,10 +112,10 @@ class _Node:
         begins = snapshot(self.dispatch.state)
         self._before = (self.dispatch, self.vram)
         self.dispatch = self._make_dispatch(restore(begins))
-        self.dispatch_segments.append(Segment(begins, dispatch.Journal()))
+        self.dispatch_segments.append(Segment(begins, Journal()))
         begins = encode_state(self.vram.state)
         self.vram = self._make_vram(decode_state(begins))
-        self.vram_segments.append(Segment(begins, vram_journal.Journal()))
+        self.vram_segments.append(Segment(begins, Journal()))
         self.shell.counts["snapshots"] += 1
 
     def finish(self) -> None:
