@@ -14,7 +14,8 @@ import msgspec
 __all__ = [
     "DeviceFact", "NodeRegistered", "NodeLost", "NodeRecovered", "SessionOpenedFact", "SessionClosedFact", "UsageRecorded",
     "DeviceAccounted", "TaskSubmitted", "Considered", "TaskPlaced", "TaskRefused", "TaskStateChanged", "ConfigChanged", "TariffSet",
-    "GrantRecorded", "Event", "encode_events", "decode_events",
+    "GrantRecorded", "LoadObserved", "TaskPriorityChanged", "SessionPriorityChanged", "GroupChanged", "TenantChanged", "UserChanged",
+    "KeyIssued", "KeyRevoked", "ActionTaken", "BudgetSet", "BudgetCrossed", "TierSet", "Event", "encode_events", "decode_events",
 ]  # fmt: skip
 
 
@@ -139,6 +140,8 @@ class TaskSubmitted(msgspec.Struct, array_like=True, frozen=True, tag="task.subm
     weight: int = 100
     sla_ms_p99: int = 0
     pace_percent: int = 0
+    queue_timeout_ms: int = 0
+    """How long it may wait for room before it fails (0: for ever)."""
 
 
 class Considered(msgspec.Struct, array_like=True, frozen=True):
@@ -177,7 +180,7 @@ class TaskRefused(msgspec.Struct, array_like=True, frozen=True, tag="task.refuse
 
 
 class TaskStateChanged(msgspec.Struct, array_like=True, frozen=True, tag="task.state_changed.v1"):
-    """state: queued, started, completed, failed."""
+    """state: queued, started, completed, failed, cancelled."""
 
     at_ns: int
     task: str
@@ -215,9 +218,137 @@ class GrantRecorded(msgspec.Struct, array_like=True, frozen=True, tag="grant.rec
     tier: str = ""
 
 
+class LoadObserved(msgspec.Struct, array_like=True, frozen=True, tag="load.observed.v1"):
+    """Measurements that placement may look at, as one controller heard them: (node, gpu, utilization percent, starvation percent, used
+    bytes) of devices whose measurement changed enough to matter. What was heard before of the others still holds."""
+
+    at_ns: int
+    devices: tuple[tuple[str, int, int, int, int], ...]
+
+
+class TaskPriorityChanged(msgspec.Struct, array_like=True, frozen=True, tag="task.priority_changed.v1"):
+    """Of a task that is not over. Open sessions follow when their node says so (SessionPriorityChanged)."""
+
+    at_ns: int
+    task: str
+    priority: int
+
+
+class SessionPriorityChanged(msgspec.Struct, array_like=True, frozen=True, tag="session.priority_changed.v1"):
+    at_ns: int
+    session: str
+    node: str
+    priority: int
+
+
+class GroupChanged(msgspec.Struct, array_like=True, frozen=True, tag="group.changed.v1"):
+    """A group as it is from now on. ``nodes``: its members beside the nodes that name it themselves when they register."""
+
+    at_ns: int
+    group: str
+    title: str = ""
+    nodes: tuple[str, ...] = ()
+    deleted: bool = False
+
+
+class TenantChanged(msgspec.Struct, array_like=True, frozen=True, tag="tenant.changed.v1"):
+    """A tenant as it is from now on. ``disabled``: its keys and users open nothing."""
+
+    at_ns: int
+    tenant: str
+    title: str = ""
+    disabled: bool = False
+
+
+class UserChanged(msgspec.Struct, array_like=True, frozen=True, tag="user.changed.v1"):
+    """A person as they are from now on. ``tenant``: empty for those who work for the whole cluster. ``role``: admin, operator, member or
+    viewer. ``password_hash``: argon2id in its PHC string form, empty: no password (keys only)."""
+
+    at_ns: int
+    user: str
+    tenant: str
+    role: str
+    password_hash: str = ""
+    title: str = ""
+    disabled: bool = False
+
+
+class KeyIssued(msgspec.Struct, array_like=True, frozen=True, tag="key.issued.v1"):
+    """An API key; its secret was shown once and is not here. ``secret_hash``: argon2id, PHC string. ``role``: as of a user, or ``node``
+    (then ``node`` is the only node it may be) or ``service``. ``scopes``: what of the role it may do, empty: all. ``expires_ns`` 0:
+    never."""
+
+    at_ns: int
+    key: str
+    tenant: str
+    user: str
+    role: str
+    secret_hash: str
+    scopes: tuple[str, ...] = ()
+    expires_ns: int = 0
+    title: str = ""
+    node: str = ""
+
+
+class KeyRevoked(msgspec.Struct, array_like=True, frozen=True, tag="key.revoked.v1"):
+    at_ns: int
+    key: str
+
+
+class ActionTaken(msgspec.Struct, array_like=True, frozen=True, tag="action.taken.v1"):
+    """Who did what: rides in the message of the facts that it caused, so there is not one without the other. ``actor``: user or key;
+    ``action``: an Action of services.kit.access; ``target``: id of what it was done to; ``source``: address it came from, or empty."""
+
+    at_ns: int
+    actor: str
+    tenant: str
+    action: str
+    target: str
+    detail: str = ""
+    source: str = ""
+
+
+class BudgetSet(msgspec.Struct, array_like=True, frozen=True, tag="budget.set.v1"):
+    """What a tenant may spend in a period (``day``, ``month`` or ``total``, UTC) from now on; ``limit_micro`` -1: no budget.
+    At ``warn_percent`` of it BudgetCrossed says so, at ``stop_percent`` the tenant's next batch is refused (0: never)."""
+
+    at_ns: int
+    tenant: str
+    period: str
+    limit_micro: int
+    warn_percent: int = 80
+    stop_percent: int = 100
+
+
+class BudgetCrossed(msgspec.Struct, array_like=True, frozen=True, tag="budget.crossed.v1"):
+    """``threshold``: ``warning``, ``stopped``, or ``open`` (a new period, a raised limit). ``position``: of the last event it follows
+    from."""
+
+    at_ns: int
+    tenant: str
+    threshold: str
+    period_from_ns: int
+    used_micro: int
+    limit_micro: int
+    position: int
+
+
+class TierSet(msgspec.Struct, array_like=True, frozen=True, tag="tier.set.v1"):
+    """What a tier allows from now on: ``priority_ceiling`` is the best (lowest) priority its tasks may have. A tenant's tier is set by the
+    last GrantRecorded or TierSet that names the tenant (``tenant`` empty: the tier itself is described)."""
+
+    at_ns: int
+    tier: str
+    priority_ceiling: int = 0
+    tenant: str = ""
+    from_ns: int = 0
+
+
 Event = (
     NodeRegistered | NodeLost | SessionOpenedFact | SessionClosedFact | UsageRecorded | DeviceAccounted | TaskSubmitted | TaskPlaced
-    | TaskRefused | TaskStateChanged | ConfigChanged | TariffSet | GrantRecorded | NodeRecovered
+    | TaskRefused | TaskStateChanged | ConfigChanged | TariffSet | GrantRecorded | NodeRecovered | LoadObserved | TaskPriorityChanged
+    | SessionPriorityChanged | GroupChanged | TenantChanged | UserChanged | KeyIssued | KeyRevoked | ActionTaken | BudgetSet | BudgetCrossed
+    | TierSet
 )  # fmt: skip
 
 _encoder: Final = msgspec.msgpack.Encoder()
