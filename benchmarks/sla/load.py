@@ -30,8 +30,6 @@ WINDOW_STEPS: Final = 4
 """Steps that a training script is ahead of the device."""
 
 _OPEN_S: Final = 15.0
-_AHEAD_MAX: Final = LIMITS.outstanding_batches_max // 2
-"""Batches without an answer before a further step begins; a step adds a few, and a client keeps to the limit."""
 _SILENT_S: Final = 60.0
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -168,7 +166,8 @@ class Player:
             while len(tenant.begun) < WINDOW_STEPS:
                 self._begin(tenant, time.monotonic_ns())
             return
-        while tenant.due and tenant.hold is None and tenant.sent - tenant.done_seq < _AHEAD_MAX:
+        longest = max(len(step) for step in tenant.recording.steps)
+        while tenant.due and tenant.hold is None and tenant.sent - tenant.done_seq + longest <= LIMITS.outstanding_batches_max:
             self._begin(tenant, tenant.due.popleft())
 
     def _begin(self, tenant: Tenant, due_ns: int) -> None:

@@ -5,9 +5,13 @@ loop) or because it was time (the clock) shows in its think times: if they do no
 answer; if a longer answer is followed by a shorter pause, it is the clock. This is the slope of pauses over answers, 0 or -1, fitted by
 least squares. Where the answers hardly vary, the slope says nothing, and a long pause is taken for the clock.
 
-A batch that finds others of its session under way came because the oldest of them had just finished (a client that keeps a number under
-way), or a gap after the one before it. A client that again and again sends after a pause in which nothing of its own came back does not
-wait for answers at all: it goes by the clock, whatever is under way.
+A client that keeps up to W batches under way sends the next when the one W before it is done: the time from that to its arrival is then
+what it takes to hear and to send, and varies far less than the time between the arrivals of the two (which contains the answer). W is one
+more than were ever under way; where the first spread is not clearly below the second, the client has no such window.
+
+Else a batch that finds others of its session under way came because the oldest of them had just finished, or a gap after the one before
+it. A client that again and again sends after a pause in which nothing of its own came back does not wait for answers at all: it goes by
+the clock, whatever is under way. Nobody has more under way than the protocol allows.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from scheduler.dispatch import DispatchConfig
+from bus_schemas.batch import LIMITS
 
 __all__ = ["Seen", "Why", "explain_arrivals"]
 
@@ -33,10 +37,12 @@ _LONG_NS: Final = 5_000_000
 """A pause longer than that, and than ``_LONG_ANSWERS`` usual answers, is long."""
 _SHORT_NS: Final = 2_000_000
 """A pause shorter than that is a client at work, not one that waits for its time."""
+_WINDOW_SPREAD_PERCENT: Final = 85
+_WINDOW_SLACKS: Final = 4
+"""A batch that came so many usual reactions after the one it waits for came for another reason: its script was busy."""
 
-
-_UNDER_WAY_MAX: Final = DispatchConfig().parked_batches_max - 1
-"""A node takes no more of a session."""
+_UNDER_WAY_MAX: Final = LIMITS.outstanding_batches_max
+"""A client sends no more without an answer."""
 
 
 class Seen(NamedTuple):
@@ -59,7 +65,8 @@ class Why(NamedTuple):
 class _Facts:
     """``under_way``: by batch, how many of its session were when it arrived; ``bound``: one more than ever. ``bounded``: the client keeps
     that many under way; ``unasked``: it does not wait for answers. ``clock``: the session as a whole goes by it (None: it cannot be said).
-    ``long_ns``: what a long pause is."""
+    ``long_ns``: what a long pause is. ``react_ns``: how long a client with a window usually takes from an answer to its next batch (-1: it
+    has none)."""
 
     under_way: list[int]
     bound: int
@@ -67,6 +74,7 @@ class _Facts:
     unasked: bool
     clock: bool | None
     long_ns: int
+    react_ns: int
 
 
 def explain_arrivals(batches: Sequence[Seen]) -> list[Why]:
@@ -90,7 +98,26 @@ def _facts(batches: Sequence[Seen]) -> _Facts:
     answers = sorted(answer for answer, _ in turns)
     usual_ns = answers[len(answers) // 2] if answers else 0
     bounded, unasked = _unasked(batches, under_way)
-    return _Facts(under_way, max(under_way) + 1, bounded, unasked, unasked or _by_the_clock(turns), max(_LONG_NS, _LONG_ANSWERS * usual_ns))
+    bound, long_ns = max(under_way) + 1, max(_LONG_NS, _LONG_ANSWERS * usual_ns)
+    clock = unasked or _by_the_clock(turns)
+    return _Facts(under_way, bound, bounded, unasked, clock, long_ns, _reaction(batches, bound))
+
+
+def _reaction(batches: Sequence[Seen], bound: int) -> int:
+    """Median time from the end of a batch to the arrival of the one ``bound`` after it, if the client keeps to such a window; else -1."""
+    if bound < 2 or len(batches) < bound + _SAMPLES_MIN:
+        return -1
+    pairs = list(zip(batches, batches[bound:], strict=False))
+    slacks = sorted(late.arrived_ns - early.finished_ns for early, late in pairs)
+    between = sorted(late.arrived_ns - early.arrived_ns for early, late in pairs)
+    if 100 * _spread(slacks) > _WINDOW_SPREAD_PERCENT * _spread(between):
+        return -1
+    return slacks[len(slacks) // 2]
+
+
+def _spread(ordered: Sequence[int]) -> int:
+    """From the first to the last tenth: a few stalls do not count."""
+    return ordered[-1 - len(ordered) // 10] - ordered[len(ordered) // 10]
 
 
 def _unasked(batches: Sequence[Seen], under_way: Sequence[int]) -> tuple[bool, bool]:
@@ -148,6 +175,8 @@ def _why(batches: Sequence[Seen], k: int, facts: _Facts) -> Why:
     arrived_ns = batches[k].arrived_ns
     if k == 0:
         return Why(at_ns=arrived_ns)
+    if facts.react_ns >= 0:
+        return _in_window(batches, k, facts)
     if facts.unasked:
         return Why(at_ns=arrived_ns, after_seq=max(-1, k - _UNDER_WAY_MAX))
     if facts.under_way[k]:
@@ -164,3 +193,14 @@ def _why(batches: Sequence[Seen], k: int, facts: _Facts) -> Why:
     if by_the_clock and pause_ns > _SHORT_NS:
         return Why(at_ns=arrived_ns, after_seq=k - 1 if facts.bound == 1 else -1)
     return Why(after_seq=k - 1, think_ns=pause_ns)
+
+
+def _in_window(batches: Sequence[Seen], k: int, facts: _Facts) -> Why:
+    """Of a client with a window: right after the one that it waits for, or when its script had made it."""
+    gap_ns = batches[k].arrived_ns - batches[k - 1].arrived_ns
+    if k < facts.bound:
+        return Why(gap_ns=gap_ns)
+    slack_ns = batches[k].arrived_ns - batches[k - facts.bound].finished_ns
+    if slack_ns > _WINDOW_SLACKS * facts.react_ns + _SHORT_NS:
+        return Why(after_seq=k - facts.bound, think_ns=facts.react_ns, gap_ns=gap_ns)
+    return Why(after_seq=k - facts.bound, think_ns=slack_ns)
