@@ -17,6 +17,10 @@ __all__ = [
     "Pong",
     "SessionStats",
     "NodeStats",
+    "EndTask",
+    "TaskEnded",
+    "SetPriority",
+    "PrioritySet",
 ]
 
 
@@ -156,3 +160,39 @@ class NodeStats(msgspec.Struct, frozen=True):
     batches_dropped: int = 0
     batches_refused: int = 0
     executor_restarts: int = 0
+
+
+class EndTask(msgspec.Struct, frozen=True):
+    """End every session of a task, now: what runs is stopped where it can be, what waits is dropped. ``by``: who wishes it, for the
+    sessions' error. The same again changes nothing."""
+
+    task: str
+    by: str = ""
+
+
+class TaskEnded(msgspec.Struct, frozen=True):
+    """``sessions``: of the task, open here and ending; each is over when its SessionClosedFact (reason ``cancelled``) says so."""
+
+    node: str
+    epoch: int
+    task: str
+    sessions: tuple[str, ...] = ()
+    fault: Fault | None = None
+
+
+class SetPriority(msgspec.Struct, frozen=True):
+    """Every open session of a task has this priority from now on (0, the highest, to 4). One that leaves P0 loses its latency target."""
+
+    task: str
+    priority: int
+
+
+class PrioritySet(msgspec.Struct, frozen=True):
+    """``sessions``: of the task, open here; of each that had another priority a SessionPriorityChanged says so."""
+
+    node: str
+    epoch: int
+    task: str
+    priority: int = 0
+    sessions: tuple[str, ...] = ()
+    fault: Fault | None = None

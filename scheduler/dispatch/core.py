@@ -23,6 +23,7 @@ from scheduler.dispatch.state import DispatchState, SessionState, Waiting
 from scheduler.dispatch.stimuli import (
     FAULT,
     OK,
+    PRIORITIES,
     BatchArrived,
     ConfigChanged,
     DispatchConfig,
@@ -30,6 +31,7 @@ from scheduler.dispatch.stimuli import (
     LaunchReturned,
     LaunchStopped,
     MemoryReady,
+    PriorityChanged,
     SessionClosed,
     SessionOpened,
     Stimulus,
@@ -74,6 +76,8 @@ class Dispatch:
                 self._closed(stimulus, out)
             case ConfigChanged():
                 self._configured(stimulus.config)
+            case PriorityChanged():
+                self._reprioritised(stimulus, out)
             case Tick():
                 if not stimulus.wake:
                     totals.next_window(state)
@@ -92,7 +96,9 @@ class Dispatch:
     # -- stimuli -------------------------------------------------------------------------------------------------------------------
 
     def _check(self, stimulus: Stimulus) -> None:
-        """Raise StimulusError, before anything changes, if a launch is reported that is not in flight."""
+        """Raise StimulusError, before anything changes, if a launch is reported that is not in flight, or a priority that there is not."""
+        if isinstance(stimulus, PriorityChanged) and not 0 <= stimulus.priority < PRIORITIES:
+            raise StimulusError(f"{stimulus!r}: priorities are 0 to {PRIORITIES - 1}")
         if not isinstance(stimulus, LaunchFinished | LaunchReturned | LaunchStopped):
             return
         session = self.state.sessions.get(stimulus.session)
@@ -185,7 +191,23 @@ class Dispatch:
         last_seq = session.last_seq
         self._drop_waiting(session, out, lambda seq: why.AFTER_LAST if seq > last_seq else None)
         queues.requeue(self.state, session)
+        if closed.stop:
+            for flight in [flight for flight in self.state.flights if flight.session == closed.session and flight.seq > last_seq]:
+                flights.preempt(self.state, flight, out)
         self._release_if_over(session, out)
+
+    def _reprioritised(self, changed: PriorityChanged, out: list[Decision]) -> None:
+        session = self.state.sessions.get(changed.session)
+        if session is None or session.priority == changed.priority:
+            return
+        if not session.faulted:
+            self._count_open(session, -1)
+        session.priority = changed.priority
+        if changed.priority:
+            session.sla_ns = 0
+        if not session.faulted:
+            self._count_open(session, 1)
+        flights.change_level(self.state, session, out)
 
     def _configured(self, config: DispatchConfig) -> None:
         state = self.state

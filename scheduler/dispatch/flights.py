@@ -15,7 +15,7 @@ from scheduler.dispatch.order import POLICIES
 from scheduler.dispatch.state import DispatchState, Flight, SessionState, Waiting
 from scheduler.dispatch.stimuli import PRIORITIES
 
-__all__ = ["advance", "chain", "contend", "land", "launch", "learn", "preempt", "room"]
+__all__ = ["advance", "chain", "change_level", "contend", "land", "launch", "learn", "preempt", "room"]
 
 _SLOW: Final = 8
 """An estimate follows upward at once and downward by one part of so many: a batch that takes longer than expected costs a stop."""
@@ -96,6 +96,28 @@ def contend(state: DispatchState, out: list[Decision]) -> None:
         flight.contended_ns = state.now_ns
         batch = session.launched[flight.seq][0]
         if not 0 < limits.expected_ns(session, batch) <= state.config.quantum_ns:
+            preempt(state, flight, out)
+
+
+def change_level(state: DispatchState, session: SessionState, out: list[Decision]) -> None:
+    """The session has another priority: it joins the shares of its new level as one that opens does, what it has in flight included, and
+    levels that it had won by waiting are won again. What is in flight of it runs at the new level from now on: whatever has a higher one
+    behind it is stopped, as it would have been when that was launched."""
+    if not POLICIES[state.config.policy].leveled:
+        return
+    own = [flight for flight in state.flights if flight.session == session.session]
+    session.raised = session.guest_tag = 0
+    session.tag = state.levels[session.priority].vtime + sum(flight.charged for flight in own)
+    for flight in own:
+        flight.low = limits.is_low(state, session)
+        if not flight.reserved:
+            flight.level = session.priority
+        if not flight.limit_ns:
+            flight.contended_ns = -1  # until it has company in its new level (contend)
+    queues.requeue(state, session)
+    for at, flight in enumerate(state.flights):
+        behind = [other for other in state.flights[at + 1 :] if not other.reserved and not other.preempted]
+        if any(other.level < flight.level for other in behind):
             preempt(state, flight, out)
 
 

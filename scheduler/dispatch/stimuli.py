@@ -13,7 +13,7 @@ import msgspec
 __all__ = [
     "PRIORITIES", "OK", "FAULT", "WEIGHT_DEFAULT", "WEIGHT_MAX", "PACE_FULL", "STRICT", "FIFO", "TIMESLICE", "POLICY_NAMES",
     "DispatchConfig", "SessionOpened", "SessionClosed", "BatchArrived",
-    "LaunchFinished", "LaunchStopped", "LaunchReturned", "MemoryReady", "ConfigChanged", "Tick", "Stimulus",
+    "LaunchFinished", "LaunchStopped", "LaunchReturned", "MemoryReady", "ConfigChanged", "PriorityChanged", "Tick", "Stimulus",
 ]  # fmt: skip
 
 PRIORITIES: Final = 5
@@ -104,11 +104,13 @@ class SessionOpened(msgspec.Struct, array_like=True, frozen=True, tag="session_o
 
 
 class SessionClosed(msgspec.Struct, array_like=True, frozen=True, tag="session_closed.v1"):
-    """A session ends once batch ``last_seq`` has run (at once when it has, or for -1). What is later than ``last_seq`` is dropped."""
+    """A session ends once batch ``last_seq`` has run (at once when it has, or for -1). What is later than ``last_seq`` is dropped; what of
+    that is in flight is waited for, or stopped (``stop``)."""
 
     at_ns: int
     session: str
     last_seq: int = -1
+    stop: bool = False
 
 
 class BatchArrived(msgspec.Struct, array_like=True, frozen=True, tag="batch_arrived.v1"):
@@ -169,6 +171,14 @@ class ConfigChanged(msgspec.Struct, array_like=True, frozen=True, tag="config_ch
     config: DispatchConfig
 
 
+class PriorityChanged(msgspec.Struct, array_like=True, frozen=True, tag="priority_changed.v1"):
+    """An open session has another priority from now on. One that leaves P0 loses its latency target."""
+
+    at_ns: int
+    session: str
+    priority: int
+
+
 class Tick(msgspec.Struct, array_like=True, frozen=True, tag="tick.v1"):
     """Nothing but time: brings the totals up to ``at_ns``. It is the edge of a telemetry window, unless it only wakes what waits for a
     time (``wake``; see Dispatch.next_wakeup_ns)."""
@@ -179,4 +189,5 @@ class Tick(msgspec.Struct, array_like=True, frozen=True, tag="tick.v1"):
 
 Stimulus = (
     SessionOpened | SessionClosed | BatchArrived | LaunchFinished | LaunchStopped | LaunchReturned | MemoryReady | ConfigChanged | Tick
-)
+    | PriorityChanged
+)  # fmt: skip

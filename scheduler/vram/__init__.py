@@ -13,6 +13,7 @@ from scheduler.vram.stimuli import (
     Expected,
     Freed,
     Holds,
+    PriorityChanged,
     SessionClosed,
     SessionOpened,
     Stimulus,
@@ -25,7 +26,7 @@ from scheduler.vram.stimuli import (
 
 __all__ = [
     "Vram", "VramState", "SessionMemory", "Stimulus", "DeviceConfigured", "SessionOpened", "SessionClosed", "AllocationRequested", "Holds",
-    "Freed", "SwappedOut", "SwapFailed", "SwappedIn", "SwapLost", "Expected", "Tick", "IDLE_NS",
+    "Freed", "SwappedOut", "SwapFailed", "SwappedIn", "SwapLost", "Expected", "Tick", "PriorityChanged", "IDLE_NS",
     "Decision", "Allow", "Await", "Refuse", "SwapOut", "SwapIn", "MemoryReady",
     "PERCENT_MAX", "effective_percent", "schedulable_bytes", "QUOTA_EXCEEDED", "DEVICE_FULL", "SESSION_UNKNOWN", "Verdict", "check_quota",
     "coldest", "hottest",

@@ -32,6 +32,7 @@ from scheduler.vram.stimuli import (
     Expected,
     Freed,
     Holds,
+    PriorityChanged,
     SessionClosed,
     SessionOpened,
     Stimulus,
@@ -100,6 +101,9 @@ class Vram:
                 self._change(session, held=stimulus.use_bytes)
             case SessionClosed():
                 self._closed(stimulus)
+            case PriorityChanged(_, name, priority):
+                state.sessions[name].priority = priority
+                state.waiting.sort(key=self._rank)
             case DeviceConfigured():
                 state.physical_bytes, state.reserve_bytes = stimulus.physical_bytes, stimulus.reserve_bytes
                 state.swap_bytes, state.idle_ns, state.retry_ns = stimulus.swap_bytes, stimulus.idle_ns, stimulus.retry_ns
@@ -125,6 +129,8 @@ class Vram:
                     wrong = "bytes are not negative"
             case _ if session is None:
                 wrong = "it is not open"
+            case PriorityChanged(_, _, priority):
+                wrong = "" if 0 <= priority <= PRIORITY_LOWEST else f"priorities are 0 to {PRIORITY_LOWEST}"
             case Freed(_, _, nbytes):
                 if not 0 <= nbytes <= session.held:
                     wrong = f"the session holds {session.held} bytes"

@@ -12,7 +12,7 @@ import msgspec
 
 __all__ = [
     "IDLE_NS", "RETRY_NS", "DeviceConfigured", "SessionOpened", "SessionClosed", "AllocationRequested", "Holds", "Freed", "SwappedOut",
-    "SwapFailed", "SwappedIn", "SwapLost", "Expected", "Tick", "Stimulus",
+    "SwapFailed", "SwappedIn", "SwapLost", "Expected", "Tick", "PriorityChanged", "Stimulus",
 ]  # fmt: skip
 
 IDLE_NS: Final = 300_000_000_000
@@ -133,6 +133,14 @@ class Expected(msgspec.Struct, array_like=True, frozen=True, tag="expected.v1"):
     nbytes: int
 
 
+class PriorityChanged(msgspec.Struct, array_like=True, frozen=True, tag="priority_changed.v1"):
+    """An open session has another priority from now on; what it holds and waits for stays as it is."""
+
+    at_ns: int
+    session: str
+    priority: int
+
+
 class Tick(msgspec.Struct, array_like=True, frozen=True, tag="tick.v1"):
     """Nothing but time: sessions become idle, patience ends."""
 
@@ -141,5 +149,5 @@ class Tick(msgspec.Struct, array_like=True, frozen=True, tag="tick.v1"):
 
 Stimulus = (
     DeviceConfigured | SessionOpened | SessionClosed | AllocationRequested | Holds | Freed | SwappedOut | SwapFailed | SwappedIn | SwapLost
-    | Expected | Tick
+    | Expected | Tick | PriorityChanged
 )  # fmt: skip
