@@ -44,11 +44,17 @@ _NICE: Final = -20
 @dataclass(frozen=True, slots=True)
 class Plan:
     """``seconds``: how long inference is offered to the node in each cell; at least ``requests_min`` requests whatever that takes.
-    ``rounds``: how often the strict policy's cells are played, all in turn each time; the others once."""
+    ``rounds``: how often the strict policy's cells are played, all in turn each time; the others once, or as often (``even``).
+    ``load_percent``: requests offered, of the rate that inference alone reaches back to back."""
 
     seconds: float = 5.0
     requests_min: int = 150
     rounds: int = 3
+    even: bool = False
+    load_percent: int = 50
+
+    def rounds_of(self, policy: str) -> int:
+        return self.rounds if self.even or policy == "strict" else 1
 
 
 @dataclass(slots=True)
@@ -78,7 +84,7 @@ class Phase:
 
 @dataclass(slots=True)
 class Matrix:
-    """Everything measured. ``rates``: requests a second offered, by inference kind (half of back to back). ``alone_steps_s``: training
+    """Everything measured. ``rates``: requests a second offered, by inference kind. ``alone_steps_s``: training
     alone, ``training_sessions`` of that. ``journals``: by policy. ``scheduler_share``: of the device's wall time x cores."""
 
     rates: dict[str, float] = field(default_factory=dict)
@@ -202,7 +208,7 @@ def _play_policy(node: Node, policy: str, recordings: dict[str, Recording], plan
         if not matrix.alone_steps_s:
             for kind in TRAINING:
                 matrix.alone_steps_s[kind], matrix.training_sessions[kind] = _training_alone(player, recordings[f"train_{kind}"])
-        for _ in range(plan.rounds if policy == "strict" else 1):
+        for _ in range(plan.rounds_of(policy)):
             for kind in INFERENCE:
                 _play_inference(player, policy, kind, recordings, plan, matrix)
     finally:
@@ -250,7 +256,7 @@ def _play_inference(player: Player, policy: str, kind: str, recordings: dict[str
         player.back_to_back(tenant, _WARM_REQUESTS)
         if kind not in matrix.rates:
             took_ns = sum(player.back_to_back(tenant, _RATE_REQUESTS))
-            matrix.rates[kind] = _RATE_REQUESTS / (took_ns / 1e9) / 2
+            matrix.rates[kind] = _RATE_REQUESTS / (took_ns / 1e9) * plan.load_percent / 100
             requests = max(plan.requests_min, int(plan.seconds * matrix.rates[kind]))
             matrix.schedules[kind] = bursts(requests, matrix.rates[kind], _SEED)
         other = player.enter(recordings[f"train_{training}"], _PRIORITY_OF_TRAINING) if training else None

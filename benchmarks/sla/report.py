@@ -11,7 +11,7 @@ from benchmarks.sla.measure import Decisions, quantile_ns
 from benchmarks.sla.real import INFERENCE, TRAINING, Matrix, Phase
 from benchmarks.sla.virtual import Prediction, VirtualCell
 
-__all__ = ["write"]
+__all__ = ["write", "write_what_if"]
 
 _NAMES: Final = {"short": "short kernels", "long": "long kernels", "memory": "memory bound"}
 _RULE: Final = "|---|---|---|---|---|---|---|---|---|---|---|---|"
@@ -43,6 +43,25 @@ def write(matrix: Matrix, cells: Sequence[VirtualCell], predictions: Sequence[Pr
     lines += _virtual_table(cells) if cells else []
     lines += _prediction_table(predictions) if predictions else []
     return "\n".join(lines) + "\n"
+
+
+def write_what_if(matrix: Matrix, predictions: Sequence[Prediction], load_percent: int) -> str:
+    """The document about predictions alone."""
+    policies = list(dict.fromkeys(phase.policy for phase in matrix.phases))
+    errors = sorted(abs(prediction.error) for prediction in predictions)
+    lines = [
+        "# What another policy would have given",
+        "",
+        "Written by `python -m benchmarks.sla --what-if`. The matrix of [sla.md](sla.md), with inference offered at",
+        f"{load_percent} % of the rate that it reaches back to back, all policies played {_rounds(matrix, policies)} times in turn. At such",
+        "a load every policy can serve it; where a policy cannot, a P99 says how long the run was and nothing else.",
+        "",
+        f"Within 10 %: {sum(error <= 0.1 for error in errors)} of {len(errors)}; median of the errors "
+        f"{_percent(errors[len(errors) // 2])}, the largest {_percent(errors[-1])}.",
+        "",
+        *_prediction_table(predictions),
+    ]
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def _summary(
@@ -128,15 +147,15 @@ def _prediction_table(predictions: Sequence[Prediction]) -> list[str]:
     lines = [
         "## What-if",
         "",
-        "The recording of every cell under strict, played under another policy, beside the real run under that policy. P99 of inference",
-        "from arrival at the node to the end of the launch.",
+        "The recordings of every cell under strict, played under another policy, beside the real runs under that policy. P99 of inference",
+        "from arrival at the node to the end of the launch; medians, and of the real rounds the least and the most.",
         "",
-        "| policy | inference | training | predicted ms | real ms | error |",
-        "|---|---|---|---|---|---|",
+        "| policy | inference | training | predicted ms | real ms | least | most | error |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     lines += [
         f"| {p.policy} | {_NAMES[p.inference]} | {_NAMES[p.training]} | {p.predicted_ns / 1e6:.2f} | {p.real_ns / 1e6:.2f} "
-        f"| {_percent(p.error)} |"
+        f"| {p.real_least_ns / 1e6:.2f} | {p.real_most_ns / 1e6:.2f} | {_percent(p.error)} |"
         for p in predictions
     ]
     return [*lines, ""]

@@ -44,13 +44,16 @@ class VirtualCell:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """P99 from arrival at the node to the end of the launch: recorded under ``policy``, and predicted from a recording under strict."""
+    """P99 from arrival at the node to the end of the launch: recorded under ``policy`` (in the middle, and the least and the most of the
+    rounds), and predicted from a recording under strict."""
 
     policy: str
     inference: str
     training: str
     real_ns: int
     predicted_ns: int
+    real_least_ns: int
+    real_most_ns: int
 
     @property
     def error(self) -> float:
@@ -79,19 +82,32 @@ def virtual_matrix(matrix: Matrix, policies: Sequence[str], config: DispatchConf
 
 
 def predict(matrix: Matrix, policies: Sequence[str], config: DispatchConfig) -> list[Prediction]:
-    """For every cell and every policy but strict: the strict cell's recording played under that policy, beside what was measured."""
+    """For every cell and every policy but strict: the recordings of the strict cell played under that policy, beside what was measured.
+    Medians of as many rounds as were played."""
     out = []
     for policy in policies:
         for kind in INFERENCE:
             for training in TRAINING:
-                cell = matrix.phase("strict", kind, training)
-                tenants, arrivals, costs = _read(_records(matrix, cell)).inputs()
-                foretold = simulate(tenants, arrivals, _with(config, policy), costs, keep_records=False)
-                real = matrix.phase(policy, kind, training)
-                seen = _read(_records(matrix, real)).outcome(0, 0).sessions[real.sessions[0]]
-                predicted = foretold.sessions[cell.sessions[0]]
-                out.append(Prediction(policy, kind, training, _measured(seen.latencies_ns), _measured(predicted.latencies_ns)))
+                foretold = [_foretold(matrix, cell, _with(config, policy)) for cell in matrix.rounds("strict", kind, training)]
+                seen = [_seen(matrix, cell) for cell in matrix.rounds(policy, kind, training)]
+                out.append(Prediction(policy, kind, training, _middle(seen), _middle(foretold), min(seen), max(seen)))
     return out
+
+
+def _foretold(matrix: Matrix, cell: Phase, config: DispatchConfig) -> int:
+    """P99 of the cell's inference, had it run under ``config``."""
+    tenants, arrivals, costs = _read(_records(matrix, cell)).inputs()
+    outcome = simulate(tenants, arrivals, config, costs, keep_records=False)
+    return _measured(outcome.sessions[cell.sessions[0]].latencies_ns)
+
+
+def _seen(matrix: Matrix, cell: Phase) -> int:
+    """P99 of the cell's inference, as it ran."""
+    return _measured(_read(_records(matrix, cell)).outcome(0, 0).sessions[cell.sessions[0]].latencies_ns)
+
+
+def _middle(values: Sequence[int]) -> int:
+    return sorted(values)[len(values) // 2]
 
 
 def _with(config: DispatchConfig, policy: str) -> DispatchConfig:
