@@ -1,6 +1,9 @@
 """Subjects and streams of the bus, in one place. Pure: names only.
 
-Identifiers in subjects (node, session, gpu) are checked by ``token``: letters, digits, ``-`` and ``_``.
+Identifiers in subjects (node, session, principal, gpu) are checked by ``token``: letters, digits, ``-`` and ``_``.
+
+Whatever a client sends or hears carries its *principal*: the id of the key it connected with, or ``local`` where authentication is off.
+The bus lets a client use subjects and inboxes of its own principal only, so the principal in a subject is a fact and not a claim.
 """
 
 from __future__ import annotations
@@ -9,8 +12,9 @@ import re
 from typing import Final
 
 __all__ = [
-    "EVENTS_STREAM", "EVENTS_ALL", "TELEMETRY_STREAM", "TELEMETRY_ALL", "DISCOVER", "token", "batch_stream", "batch_subject", "batch_all",
-    "node_request", "session_done", "event_subject", "telemetry_subject", "JOURNAL_STREAM", "JOURNAL_ALL", "journal_subject",
+    "EVENTS_STREAM", "EVENTS_ALL", "TELEMETRY_STREAM", "TELEMETRY_ALL", "DISCOVER_ALL", "LOCAL", "token", "batch_stream", "batch_subject",
+    "batch_all", "batch_parts", "discover", "inbox_prefix", "node_request", "node_requests", "requester", "session_name", "session_done",
+    "event_subject", "telemetry_subject", "JOURNAL_STREAM", "JOURNAL_ALL", "journal_subject",
 ]  # fmt: skip
 
 EVENTS_STREAM: Final = "WOOLY_EVENTS"
@@ -19,8 +23,9 @@ TELEMETRY_STREAM: Final = "WOOLY_TELEMETRY"
 TELEMETRY_ALL: Final = "wooly.telemetry.>"
 JOURNAL_STREAM: Final = "WOOLY_JOURNAL"
 JOURNAL_ALL: Final = "wooly.journal.>"
-DISCOVER: Final = "wooly.discover"
-"""Core request; every node answers with a NodeInfo."""
+DISCOVER_ALL: Final = "wooly.discover.*"
+LOCAL: Final = "local"
+"""The principal of everybody where authentication is off."""
 
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
@@ -37,22 +42,53 @@ def batch_stream(node: str) -> str:
     return f"WOOLY_BATCH_{token(node)}"
 
 
-def batch_subject(node: str, session: str) -> str:
-    return f"wooly.node.{token(node)}.batch.{token(session)}"
+def batch_subject(node: str, session: str, principal: str = LOCAL) -> str:
+    return f"wooly.node.{token(node)}.batch.{token(principal)}.{token(session)}"
 
 
 def batch_all(node: str) -> str:
-    return f"wooly.node.{token(node)}.batch.*"
+    return f"wooly.node.{token(node)}.batch.*.*"
 
 
-def node_request(node: str, verb: str) -> str:
-    """Core request/reply with one node; verb: ``open``, ``close``, ``ping``, ``stats``."""
-    return f"wooly.node.{token(node)}.req.{token(verb)}"
+def batch_parts(subject: str) -> tuple[str, str]:
+    """(principal, session) of the subject of a batch."""
+    _, principal, session = subject.rsplit(".", 2)
+    return principal, session
 
 
-def session_done(session: str) -> str:
+def discover(principal: str = LOCAL) -> str:
+    """Core request; every node answers with a NodeInfo."""
+    return f"wooly.discover.{token(principal)}"
+
+
+def node_request(node: str, verb: str, principal: str = LOCAL) -> str:
+    """Core request/reply with one node; verb: ``open``, ``close``, ``ping``, ``stats`` and others."""
+    return f"wooly.node.{token(node)}.req.{token(verb)}.{token(principal)}"
+
+
+def node_requests(node: str, verb: str) -> str:
+    """``node_request`` of every principal: what the node listens on."""
+    return f"wooly.node.{token(node)}.req.{token(verb)}.*"
+
+
+def requester(subject: str) -> str:
+    """The principal of a discovery or of a node's request."""
+    return subject.rsplit(".", 1)[1]
+
+
+def inbox_prefix(principal: str = LOCAL) -> str:
+    """Answers to a principal arrive on subjects that begin with this and a dot. Who answers looks whether the reply subject does."""
+    return f"_INBOX_{token(principal)}"
+
+
+def session_name(principal: str, unique: str) -> str:
+    """The name of a session of ``principal``: it begins with the principal, so that nobody can use a name of somebody else's."""
+    return unique if principal == LOCAL else f"{principal}-{unique}"
+
+
+def session_done(session: str, principal: str = LOCAL) -> str:
     """Core subject on which a session hears of its batches (Done messages)."""
-    return f"wooly.session.{token(session)}.done"
+    return f"wooly.session.{token(principal)}.{token(session)}.done"
 
 
 def event_subject(area: str, entity: str) -> str:

@@ -85,7 +85,7 @@ class Session:
         self._bus = bus
         self._info = info
         self._node = info.node.node
-        self._subject = subjects.batch_subject(self._node, info.session)
+        self._subject = subjects.batch_subject(self._node, info.session, bus.principal)
         self._encoder = BatchEncoder(info.session, info.epoch)
         self._data_port = DataPort(info.node.data_port, info.session, info.token)
         self._tracer = Tracer("wooly-client")
@@ -172,7 +172,9 @@ class Session:
         info = self._info
         assert info.node is not None
         with contextlib.suppress(NoAnswer, msgspec.DecodeError, TimeoutError):
-            request = self._bus.request(subjects.node_request(self._node, "ping"), _encode(Ping(info.session)), _PING_S)
+            request = self._bus.request(
+                subjects.node_request(self._node, "ping", self._bus.principal), _encode(Ping(info.session)), _PING_S
+            )
             pong = _pong.decode(self._bus.call(request, 2 * _PING_S))
             if pong.vram_free_bytes >= 0:
                 return pong.vram_free_bytes
@@ -254,7 +256,7 @@ class Session:
     # -- (bus thread) --------------------------------------------------------------------------------------------------------------
 
     async def _start(self) -> None:
-        await self._bus.subscribe(subjects.session_done(self._info.session), self._on_done)
+        await self._bus.subscribe(subjects.session_done(self._info.session, self._bus.principal), self._on_done)
         self._bus.on_reconnect(self._send_all)
         self._watcher = asyncio.create_task(self._watch())
 
@@ -364,7 +366,7 @@ class Session:
         """Ask the node where it is, and (with ``seq_seen``) for answers that were lost on the way; did it answer?"""
         try:
             ping = _encode(Ping(self._info.session, seq_seen))
-            answer = await self._bus.request(subjects.node_request(self._node, "ping"), ping, _PING_S)
+            answer = await self._bus.request(subjects.node_request(self._node, "ping", self._bus.principal), ping, _PING_S)
             self._on_pong(_pong.decode(answer))
         except NoAnswer:
             silent_s = time.monotonic() - self._heard_s
@@ -423,7 +425,8 @@ class Session:
         failed = self._fault is not None
         request = CloseSession(self._info.session, "failed" if failed else "done", -1 if failed else self._seq)
         timeout_s = 2.0 if failed else _CLOSE_S
-        return _closed.decode(await self._bus.request(subjects.node_request(self._node, "close"), _encode(request), timeout_s))
+        subject = subjects.node_request(self._node, "close", self._bus.principal)
+        return _closed.decode(await self._bus.request(subject, _encode(request), timeout_s))
 
 
 def open_session(config: Config, *, title: str = "", device: int = 0) -> Session:

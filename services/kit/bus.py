@@ -91,10 +91,17 @@ class Bus:
 
         return await self.nc.subscribe(subject, queue=queue, cb=on_message)
 
-    async def serve(self, subject: str, handler: Callable[[str, bytes], Awaitable[bytes | None]]) -> Any:
-        """Answer requests: ``await handler(subject, data)`` gives the reply, None for silence. Requests run side by side."""
+    async def serve(
+        self, subject: str, handler: Callable[[str, bytes], Awaitable[bytes | None]], *, principal: Callable[[str], str] | None = None
+    ) -> Any:
+        """Answer requests: ``await handler(subject, data)`` gives the reply, None for silence. Requests run side by side.
+
+        ``principal(subject)`` says who asked: the answer then goes into that principal's inbox or nowhere. The bus does not check what a
+        publisher writes as reply subject, so without this anybody could have an answer sent to anybody."""
 
         async def answer_it(message: Msg) -> None:
+            if principal is not None and not _own_inbox(principal(message.subject), message.reply):
+                return
             answer = await handler(message.subject, message.data)
             if answer is not None and message.reply:
                 await self.nc.publish(message.reply, answer)
@@ -209,10 +216,14 @@ class Bus:
         return answer
 
     async def ensure_stream(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Create the stream, or leave it as it is when it exists; its info. Options an older server does not know are left out."""
+        """Create the stream, or leave it as it is when it exists (but for its subjects); its info. Options an older server does not know
+        are left out."""
         name = config["name"]
         with contextlib.suppress(BusRefused):
-            return await self.js_api(f"STREAM.INFO.{name}")
+            info = await self.js_api(f"STREAM.INFO.{name}")
+            if info["config"].get("subjects") == config["subjects"]:
+                return info
+            return await self.js_api(f"STREAM.UPDATE.{name}", {**info["config"], "subjects": config["subjects"]})
         try:
             return await self.js_api(f"STREAM.CREATE.{name}", config)
         except BusRefused:
@@ -283,6 +294,10 @@ class Bus:
                 future.set_exception(TimeoutError())  # send again now, not when the acknowledgement is overdue
         for callback in self._reconnected:
             callback()
+
+
+def _own_inbox(principal: str, reply: str) -> bool:
+    return principal == subjects.LOCAL or reply.startswith(f"_INBOX_{principal}.")
 
 
 def _packs(events: Sequence[Event]) -> list[bytes]:

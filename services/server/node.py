@@ -103,11 +103,11 @@ class Node:
         self._journal.start(self._bus)
         await self._overcommit.start(self._bus)
         await self._follow_batches()
-        await self._bus.serve(subjects.DISCOVER, self._discovered)
+        await self._bus.serve(subjects.DISCOVER_ALL, self._discovered, principal=subjects.requester)
         for verb, handler in (
             ("open", self._open), ("close", self._close), ("ping", self._ping), ("stats", self._stats), (MODELS_VERB, self._models),
         ):  # fmt: skip
-            await self._bus.serve(subjects.node_request(self._node, verb), handler)
+            await self._bus.serve(subjects.node_requests(self._node, verb), handler, principal=subjects.requester)
         await self._bus.nc.flush()  # who hears that the node is there must find it
         self._ticker = asyncio.create_task(self._tick_forever(), name="tick")
 
@@ -144,16 +144,17 @@ class Node:
 
     def _on_batch(self, position: int, subject: str, data: bytes) -> None:
         self._counters.received += 1
-        name = subject.rsplit(".", 1)[1]
+        principal, name = subjects.batch_parts(subject)
         try:
             batch, body = read_batch(data, name)
         except Bad as bad:
             self._counters.refused += 1
-            self._send_done(name, encode_done(Done(name, 0, fault=bad.fault)))
+            self._send_to(principal, name, encode_done(Done(name, 0, fault=bad.fault)))
             return
-        found = self._find(name)
+        found = self._find(name, principal)
         if found is None:
-            self._devices[0].refuse(name, batch.seq, _UNKNOWN)
+            self._counters.refused += 1
+            self._send_to(principal, name, encode_done(Done(name, batch.seq, fault=_UNKNOWN)))
             return
         device, session = found
         device.batch(session, batch, body, position)
@@ -166,7 +167,13 @@ class Node:
         return self._stream_made, min(oldest) - 1 if oldest else self._follower.position
 
     def _send_done(self, session: str, done: bytes) -> None:
-        self._spawn(self._bus.publish(subjects.session_done(session), done))
+        found = self._find(session)
+        if found is not None:
+            self._send_to(found[1].record.principal, session, done)
+
+    def _send_to(self, principal: str, session: str, done: bytes) -> None:
+        with contextlib.suppress(ValueError):  # the names may be a stranger's
+            self._spawn(self._bus.publish(subjects.session_done(session, principal), done))
 
     # -- requests ------------------------------------------------------------------------------------------------------------------
 
@@ -177,7 +184,8 @@ class Node:
         request = _decode(data, OpenSession)
         if request is None:
             return _encode(SessionOpened("", self._facts.epoch, None, fault=_UNREADABLE))
-        fault = self._refuse_open(request)
+        principal = subjects.requester(subject)
+        fault = self._refuse_open(request, principal)
         if fault is not None:
             return _encode(SessionOpened(request.session, self._facts.epoch, None, fault=fault))
         known = self._find(request.session)
@@ -202,6 +210,7 @@ class Node:
             request.sla_ms_p99,
             request.pace_percent,
             request.vram_wait_ms,
+            principal,
         )
         try:
             await self._devices[gpu].open(record)
@@ -213,7 +222,7 @@ class Node:
         opened = self._find(request.session)
         return _encode(self._opened(opened[1].record if opened is not None else record))
 
-    def _refuse_open(self, request: OpenSession) -> Fault | None:
+    def _refuse_open(self, request: OpenSession, principal: str) -> Fault | None:
         """Why this session may not be opened, or None."""
         fault = check_request(request)
         if fault is not None:
@@ -223,9 +232,9 @@ class Node:
         gpu = request.gpus[0] if request.gpus else 0
         if not 0 <= gpu < len(self._devices):
             return Fault(faults.NO_SUCH_DEVICE, f"node {self._settings.node_name} has devices 0 to {len(self._devices) - 1}, not {gpu}")
-        known = self._find(request.session)
-        if known is not None:
-            same = known[1].record.tenant == request.tenant and known[1].closing is None
+        for record in (record for device in self._devices for record in device.records if record.session == request.session):
+            known = self._find(request.session, principal)
+            same = record.tenant == request.tenant and record.principal == principal and (known is None or known[1].closing is None)
             return None if same else Fault(faults.SESSION_TAKEN, f"session {request.session} exists already")
         device = self._devices[gpu]
         if device.attached is None:
@@ -240,7 +249,7 @@ class Node:
 
     async def _close(self, subject: str, data: bytes) -> bytes | None:
         request = _decode(data, CloseSession)
-        found = None if request is None else self._find(request.session)
+        found = None if request is None else self._find(request.session, subjects.requester(subject))
         if request is None or found is None:
             return _encode(SessionClosed("" if request is None else request.session))
         device, session = found
@@ -253,7 +262,7 @@ class Node:
         ping = _decode(data, Ping)
         if ping is None:
             return None
-        found = self._find(ping.session) if ping.session else None
+        found = self._find(ping.session, subjects.requester(subject)) if ping.session else None
         if found is None:
             return _encode(Pong(self._node, self._facts.epoch, False))
         device, session = found
@@ -307,10 +316,11 @@ class Node:
 
     # -- helpers -------------------------------------------------------------------------------------------------------------------
 
-    def _find(self, session: str) -> tuple[Device, Session] | None:
+    def _find(self, session: str, principal: str | None = None) -> tuple[Device, Session] | None:
+        """The open session of this name, with ``principal`` only if it is theirs."""
         for device in self._devices:
             found = device.sessions.get(session)
-            if found is not None:
+            if found is not None and principal in (None, found.record.principal):
                 return device, found
         return None
 

@@ -9,6 +9,7 @@ import msgspec
 
 from bus_schemas.batch import Batch, Fault
 from bus_schemas.session import SessionClosed
+from bus_schemas.subjects import LOCAL
 from scheduler.dispatch import SessionOpened
 from services.server.protocol import Executed, OpenSpace
 
@@ -17,7 +18,7 @@ __all__ = ["Pending", "Session", "SessionRecord", "decode_record", "encode_recor
 
 class SessionRecord(msgspec.Struct, array_like=True, frozen=True):
     """What stays true of a session for its life. The executor keeps a copy, so that a restarted server finds it. ``domain``: whose content
-    it may share (empty: nobody's, not even its own)."""
+    it may share (empty: nobody's, not even its own). ``principal``: whose it is."""
 
     session: str
     tenant: str
@@ -36,6 +37,7 @@ class SessionRecord(msgspec.Struct, array_like=True, frozen=True):
     sla_ms_p99: int = 0
     pace_percent: int = 0
     vram_wait_ms: int = 0
+    principal: str = LOCAL
 
 
 @dataclass(slots=True)

@@ -167,7 +167,7 @@ def test_discovery_and_ping(node: Node) -> None:
 
     async def ping(bus: Bus) -> tuple[Pong, NodeInfo]:
         pong = await bus.request(subjects.node_request(info.node, "ping"), msgspec.msgpack.encode(Ping()))
-        garbage = await bus.request(subjects.DISCOVER, b"\xc1garbage")
+        garbage = await bus.request(subjects.discover(), b"\xc1garbage")
         return msgspec.msgpack.decode(pong, type=Pong), msgspec.msgpack.decode(garbage, type=NodeInfo)
 
     pong, again = node.run(ping)

@@ -170,13 +170,13 @@ class Node:
 
     def info(self) -> NodeInfo:
         async def ask(bus: Bus) -> NodeInfo:
-            return msgspec.msgpack.decode(await bus.request(subjects.DISCOVER, b""), type=NodeInfo)
+            return msgspec.msgpack.decode(await bus.request(subjects.discover(), b""), type=NodeInfo)
 
         return self.run(ask)
 
     def stats(self) -> NodeStats:
         async def ask(bus: Bus) -> NodeStats:
-            info = msgspec.msgpack.decode(await bus.request(subjects.DISCOVER, b""), type=NodeInfo)
+            info = msgspec.msgpack.decode(await bus.request(subjects.discover(), b""), type=NodeInfo)
             return msgspec.msgpack.decode(await bus.request(subjects.node_request(info.node, "stats"), b""), type=NodeStats)
 
         return self.run(ask)

@@ -62,7 +62,7 @@ async def _discover(urls: Sequence[str], wait_s: float) -> list[tuple[NodeInfo, 
         inbox = client.new_inbox()
         answers = await client.subscribe(inbox)
         start = time.perf_counter()
-        await client.publish(subjects.DISCOVER, b"", reply=inbox)
+        await client.publish(subjects.discover(), b"", reply=inbox)
         found: dict[str, tuple[NodeInfo, float]] = {}
         while (left := start + wait_s - time.perf_counter()) > 0:
             with contextlib.suppress(nats.errors.TimeoutError):

@@ -16,6 +16,7 @@ import nats
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from bus_schemas import subjects
 from wooly.errors import NoServerError
 
 __all__ = ["BusThread", "NoAnswer"]
@@ -37,6 +38,7 @@ class BusThread:
     def __init__(self, urls: Sequence[str], name: str) -> None:
         self._urls = list(urls)
         self._name = name
+        self.principal = subjects.LOCAL
         self._nc = Client()
         self._reconnected: Callable[[], None] = lambda: None
         self.loop = asyncio.new_event_loop()
@@ -142,7 +144,7 @@ class BusThread:
                 connect_timeout=2,
                 ping_interval=5,
                 pending_size=_PENDING_BYTES,
-                inbox_prefix=f"_INBOX_{self._name}",
+                inbox_prefix=subjects.inbox_prefix(self.principal),
             ),
             _CONNECT_S,
         )

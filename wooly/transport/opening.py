@@ -33,7 +33,7 @@ def discover(bus: BusThread, deadline_s: float = _DISCOVER_S) -> NodeInfo:
     deadline = time.monotonic() + deadline_s
     while True:
         try:
-            return _node_info.decode(bus.call(bus.request(subjects.DISCOVER, b"", 1.0), 2.0))
+            return _node_info.decode(bus.call(bus.request(subjects.discover(bus.principal), b"", 1.0), 2.0))
         except (NoAnswer, TimeoutError):
             if time.monotonic() > deadline:
                 raise NoServerError("the bus answers, but no node is on it; start one with: wooly server") from None
@@ -52,7 +52,7 @@ def open_on_node(bus: BusThread, config: Config, title: str, device: int) -> Ses
     if not 0 <= device < len(gpus):
         raise ConfigError(f"device {device} does not exist: this task has {len(gpus)} (GPU_COUNT, GPUS)")
     request = OpenSession(
-        session=secrets.token_urlsafe(12),
+        session=subjects.session_name(bus.principal, secrets.token_urlsafe(12)),
         tenant=config.tenant,
         task=task,
         priority=config.prio,
@@ -84,7 +84,8 @@ def _open(bus: BusThread, node: str, request: OpenSession) -> SessionOpened:
     """Ask twice: the node takes a repeat for what it is."""
     for last in (False, True):
         try:
-            return _opened.decode(bus.call(bus.request(subjects.node_request(node, "open"), _encode(request), _OPEN_S), _OPEN_S + 1))
+            asking = bus.request(subjects.node_request(node, "open", bus.principal), _encode(request), _OPEN_S)
+            return _opened.decode(bus.call(asking, _OPEN_S + 1))
         except (NoAnswer, TimeoutError):
             if last:
                 raise NoServerError(f"node {node} does not answer; is it running, and on this bus?") from None

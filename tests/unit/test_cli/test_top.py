@@ -80,7 +80,7 @@ class _Node:
         client = Client()
         await client.connect(self._url)
         about = msgspec.msgpack.encode(NodeInfo("n1", "node-a", "127.0.0.1", 1, (), ()))
-        heard = await client.subscribe(subjects.DISCOVER)
+        heard = await client.subscribe(subjects.discover())
         await client.flush()
         self._ready.set()
         while not self._over.is_set():
