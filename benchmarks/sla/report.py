@@ -53,8 +53,8 @@ def write_what_if(matrix: Matrix, predictions: Sequence[Prediction], load_percen
         "# What another policy would have given",
         "",
         "Written by `python -m benchmarks.sla --what-if`. The matrix of [sla.md](sla.md), with inference offered at",
-        f"{load_percent} % of the rate that it reaches back to back, all policies played {_rounds(matrix, policies)} times in turn. At such",
-        "a load every policy can serve it; where a policy cannot, a P99 says how long the run was and nothing else.",
+        f"{load_percent} % of the rate that it reaches back to back, all policies played {_rounds(matrix, policies)} times in turn. At",
+        "such a load every policy can serve it; where a policy cannot, a P99 says how long the run was and nothing else.",
         "",
         f"Within 10 %: {sum(error <= 0.1 for error in errors)} of {len(errors)}; median of the errors "
         f"{_percent(errors[len(errors) // 2])}, the largest {_percent(errors[-1])}.",
