@@ -48,7 +48,7 @@ def overtakes(state: DispatchState, session: SessionState) -> bool:
         return False
     for flight in state.flights:
         other = state.sessions[flight.session]
-        if other is session or other.priority != session.priority or (flight.whole and not flight.preempted):
+        if other is session or other.priority != session.priority or flight.ends or (flight.whole and not flight.preempted):
             continue
         if session.tag > other.tag + fair.virtual(flight.estimate_ns, other.weight):
             return True

@@ -193,6 +193,7 @@ class Dispatch:
         queues.requeue(self.state, session)
         if closed.stop:
             for flight in [flight for flight in self.state.flights if flight.session == closed.session and flight.seq > last_seq]:
+                flight.ends = True
                 flights.preempt(self.state, flight, out)
         self._release_if_over(session, out)
 

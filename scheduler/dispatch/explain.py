@@ -77,7 +77,8 @@ def _ready(state: DispatchState, s: SessionState) -> Reason:
     if not flights.room(state, s.level):
         return Reason(why.IN_FLIGHT_FULL, _unique(ahead))
     if choice.overtakes(state, s):
-        return Reason(why.FAIR_SHARE, _unique(ahead))
+        owed = [flight.session for flight in state.flights if flight.preempted and flight.level == s.level]
+        return Reason(why.FAIR_SHARE, _unique(ahead + owed))
     if limits.is_low(state, s) and limits.low_held(state, s.level):
         return Reason(why.LOW_BUDGET, _unique(ahead))
     return Reason(why.IN_FLIGHT_FULL, _unique(ahead))

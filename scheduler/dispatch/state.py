@@ -33,7 +33,8 @@ class Waiting:
 class Flight:
     """A launch with the executor. ``level``: at which it runs. ``low``: it counts against the low budget. ``whole``: it is expected to end
     its batch. ``estimate_ns``: the core time expected of it; ``charged``: what of that is in the session's tag. ``contended_ns``: since
-    when another session of its level waits or runs too, -1: none did; only the time from then on counts against its fair share."""
+    when another session of its level waits or runs too, -1: none did; only the time from then on counts against its fair share. ``ends``:
+    its session is ended at once, so what is left of its batch never goes on."""
 
     session: str
     seq: int
@@ -46,6 +47,7 @@ class Flight:
     estimate_ns: int = 0
     charged: int = 0
     contended_ns: int = -1
+    ends: bool = False
 
 
 @dataclass(slots=True)

@@ -5,8 +5,9 @@ session whose next batch is here while nothing of it is in flight, nothing of it
 
 1. A launch is the next of an open session, has arrived, was neither dropped nor refused, and is in flight at most once. A batch that was
    stopped is the next again: none is lost, none runs twice.
-2. Strict: no launch of a lower priority while a higher one is surely ready; what is lower is stopped before a higher launch, once, and
-   nothing else is but launches without a limit beside others of their level. Fifo: what arrived first goes first. Only strict stops.
+2. Strict: no launch of a lower priority while a higher one is surely ready; nothing that is not being stopped is in flight before what is
+   higher. A launch is stopped once, for that, or because it has no limit and is beside others of its level. Fifo: what arrived first goes
+   first. Only strict stops. What is in flight of a session that is ended at once is stopped under every policy.
 3. Bounds hold: launches in flight that are not being stopped, and of low ones the number and the sum of limits.
 4. The device never idles while something may be launched; with room it is filled, but for the low budget and the fair share.
 5. What is dropped or refused is so for a reason that is true; the next batch of a healthy session is always taken.
@@ -21,6 +22,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from scheduler.dispatch import (
     FAULT,
     BatchArrived,
@@ -31,6 +34,7 @@ from scheduler.dispatch import (
     LaunchReturned,
     LaunchStopped,
     MemoryReady,
+    PriorityChanged,
     SessionClosed,
     SessionOpened,
     Stimulus,
@@ -109,11 +113,12 @@ class Auditor:
             if isinstance(decision, Launch):
                 self._launch(decision)
             elif isinstance(decision, Preempt):
-                self._preempt(decision, decisions)
+                self._preempt(decision, decisions, stimulus)
             elif isinstance(decision, Release):
                 self._release(decision)
             elif not answered and isinstance(decision, Drop | Refuse | Park):
                 self._given_up(decision, stimulus)
+        self._none_before_higher()
         self._not_idle()
 
     def finish(self, digest_of: Callable[[str], bytes]) -> None:
@@ -164,9 +169,29 @@ class Auditor:
                 if model_or_none is not None:
                     before = model_or_none.last
                     model_or_none.last = stimulus.last_seq if before is None else min(before, stimulus.last_seq)
+                    self._ended(stimulus, model_or_none.last, decisions)
+            case PriorityChanged():
+                self._reprioritised(stimulus)
             case _:
                 pass
         return False
+
+    def _ended(self, closed: SessionClosed, last: int, decisions: list[Decision]) -> None:
+        """Of a session that ends at once, whatever flies after its last batch is being stopped."""
+        told = {decision.seq for decision in decisions if isinstance(decision, Preempt) and decision.session == closed.session}
+        for flight in self.flights:
+            if closed.stop and flight.session == closed.session and flight.seq > last:
+                expect(flight.stopped or flight.seq in told, f"{closed}: {flight} goes on")
+
+    def _reprioritised(self, changed: PriorityChanged) -> None:
+        """It is a session of another priority from now on, also for what it has in flight."""
+        model = self.sessions.get(changed.session)
+        if model is not None and model.priority != changed.priority:
+            target_ns = 0 if changed.priority else model.opened.sla_ns
+            model.opened = replace(model.opened, priority=changed.priority, sla_ns=target_ns)
+            for flight in self.flights:
+                if flight.session == changed.session:
+                    flight.low = self._is_low(model)
 
     def _slice(self, ended: LaunchFinished | LaunchStopped) -> Model:
         """A slice is over: take its launch out of flight, count its time."""
@@ -280,7 +305,8 @@ class Auditor:
         if self.config.policy == "strict":
             self._strict(launch, model, low)
         else:
-            expect(len(self.flights) < self.config.in_flight_max, f"{launch}: {self.flights} are in flight")
+            going = [flight for flight in self.flights if not flight.stopped]
+            expect(len(going) < self.config.in_flight_max, f"{launch}: {going} are in flight")
             if self.config.policy == "fifo":
                 first = min(
                     (other.here[other.next_seq], name) for name, other in self.sessions.items() if other is model or other.surely_ready()
@@ -318,14 +344,16 @@ class Auditor:
             most_ns = self.config.quantum_ns
         expect(not most_ns or 0 < launch.limit_ns <= most_ns, f"{launch}: limit within 1 to {most_ns}, beside {peers}")
 
-    def _preempt(self, preempt: Preempt, decisions: list[Decision]) -> None:
-        """It is for a higher launch of the same step, or ends a launch without limit that has its level no longer for itself."""
-        expect(self.config.policy == "strict", f"{preempt}: only the strict policy stops launches")
+    def _preempt(self, preempt: Preempt, decisions: list[Decision], stimulus: Stimulus) -> None:
+        """It is for a higher launch of the same step, or of one that is behind it since a priority changed, or ends a launch without limit
+        that has its level no longer for itself; or its session ends at once."""
+        ends = isinstance(stimulus, SessionClosed) and stimulus.stop and stimulus.session == preempt.session
+        expect(self.config.policy == "strict" or ends, f"{preempt}: only the strict policy stops launches")
         flight = next((flight for flight in self.flights if (flight.session, flight.seq) == (preempt.session, preempt.seq)), None)
         expect(flight is not None and not flight.stopped, f"{preempt}: not in flight, or stopped before")
         assert flight is not None
         flight.stopped = True
-        if self._loose:
+        if self._loose or ends:
             return
         priority = self.sessions[preempt.session].priority
         for_higher = any(
@@ -336,6 +364,9 @@ class Auditor:
             other.priority == priority and other.ready() and not other.awaits_memory
             for name, other in self.sessions.items() if name != preempt.session
         )  # fmt: skip
+        if isinstance(stimulus, PriorityChanged):
+            behind = self.flights[self.flights.index(flight) + 1 :]
+            for_higher |= any(self.sessions[other.session].priority < priority and not other.stopped for other in behind)
         expect(for_higher or (flight.limit_ns == 0 and peers), f"{preempt}: stopped for nothing")
 
     def _release(self, release: Release) -> None:
@@ -356,6 +387,13 @@ class Auditor:
         expect(over, f"{decision}: its session goes on")
         if not isinstance(stimulus, LaunchReturned | LaunchStopped):
             model.here.pop(decision.seq)
+
+    def _none_before_higher(self) -> None:
+        """Rule 2: what flies and is not being stopped flies in the order of priorities."""
+        if self.config.policy != "strict" or self._loose:
+            return
+        going = [self.sessions[flight.session].priority for flight in self.flights if not flight.stopped]
+        expect(going == sorted(going), f"{self.flights} are in flight, of priorities {going}")
 
     def _not_idle(self) -> None:
         for name, model in self.sessions.items():

@@ -6,11 +6,22 @@ from typing import Final
 
 import msgspec
 
-from scheduler.dispatch import BatchArrived, Decision, Dispatch, LaunchReturned, LaunchStopped, MemoryReady, Stimulus, queues
+from scheduler.dispatch import (
+    BatchArrived,
+    Decision,
+    Dispatch,
+    LaunchReturned,
+    LaunchStopped,
+    MemoryReady,
+    PriorityChanged,
+    SessionClosed,
+    Stimulus,
+    queues,
+)
 from scheduler.dispatch.decisions import Launch, Preempt
 from scheduler.dispatch.state import SessionState, Waiting
 
-__all__ = ["CANARIES"]
+__all__ = ["CANARIES", "ChargesNothing", "KeepsItsTag"]
 
 
 class RunsRepeats(Dispatch):
@@ -126,7 +137,47 @@ class ForgetsToRelease(Dispatch):
             super()._release_if_over(session, out)
 
 
+class KeepsWhatFlies(Dispatch):
+    """A changed priority counts from the next launch on: what is in flight goes on at the level it was launched at."""
+
+    def _reprioritised(self, changed: PriorityChanged, out: list[Decision]) -> None:
+        before = [(flight, flight.level) for flight in self.state.flights if flight.session == changed.session]
+        said: list[Decision] = []
+        super()._reprioritised(changed, said)
+        for flight, level in before:
+            flight.level = level
+        out += [decision for decision in said if not isinstance(decision, Preempt)]
+
+
+class KeepsItsTag(Dispatch):
+    """A session brings the virtual time of its old level into the new one. (What it breaks is the fair share alone.)"""
+
+    def _reprioritised(self, changed: PriorityChanged, out: list[Decision]) -> None:
+        session = self.state.sessions.get(changed.session)
+        tag = 0 if session is None else session.tag
+        super()._reprioritised(changed, out)
+        if session is not None:
+            session.tag = tag
+            queues.requeue(self.state, session)
+
+
+class KeepsTheTarget(Dispatch):
+    """The latency target of a session that left P0 goes on holding others back."""
+
+    def _reprioritised(self, changed: PriorityChanged, out: list[Decision]) -> None:
+        targets = dict(self.state.targets)
+        super()._reprioritised(changed, out)
+        self.state.targets, self.state.target_ns = targets, min(targets, default=0)
+
+
+class WaitsForTheEnd(Dispatch):
+    """A session that is ended at once runs its batch to the end."""
+
+    def _closed(self, closed: SessionClosed, out: list[Decision]) -> None:
+        super()._closed(msgspec.structs.replace(closed, stop=False), out)
+
+
 CANARIES: Final = (
     RunsRepeats, ForgetsTheLowBudget, StopsNothing, StopsTwice, LosesReturned, LosesStopped, CountsEverySlice, IgnoresMemory, RunsLowFirst,
-    ChargesNothing, NeverLimits, SkipsHoles, ForgetsToRelease,
+    ChargesNothing, NeverLimits, SkipsHoles, ForgetsToRelease, KeepsWhatFlies, KeepsTheTarget, WaitsForTheEnd,
 )  # fmt: skip

@@ -13,7 +13,7 @@ from scheduler.dispatch import STRICT, Dispatch, LaunchFinished, explain
 from scheduler.dispatch.decisions import NOT_OPEN, RULES
 from scheduler.errors import StimulusError
 from tests.simulation.dispatch.auditor import AuditError, Auditor
-from tests.simulation.dispatch.canaries import CANARIES, ChargesNothing
+from tests.simulation.dispatch.canaries import CANARIES, ChargesNothing, KeepsItsTag
 from tests.simulation.dispatch.checkers import (
     check_bounds,
     check_explained,
@@ -104,19 +104,20 @@ def test_the_simulator_catches_a_bug(canary: type[Dispatch]) -> None:
     pytest.fail(f"{canary.__name__} passed {SEEDS} seeds: {canary.__doc__}")
 
 
-def test_the_fairness_bound_catches_who_charges_nothing() -> None:
+@pytest.mark.parametrize("canary", [ChargesNothing, KeepsItsTag], ids=lambda canary: canary.__name__)
+def test_the_fairness_bound_catches_a_bug(canary: type[Dispatch]) -> None:
     """Without the auditor: the bound alone tells that shares do not follow what was used."""
     for seed in range(SEEDS):
-        dispatch = ChargesNothing()
+        dispatch = canary()
         steps = list(run(seed, dispatch, ACTIONS))
         config = dispatch.state.config
         if config.policy != STRICT or config.aging_ns or config.reserve_percent:
             continue
         try:
-            check_fairness(steps, ChargesNothing())
+            check_fairness(steps, canary())
         except AssertionError:
             return
-    pytest.fail(f"unfair for {SEEDS} seeds, and within the bound")
+    pytest.fail(f"{canary.__name__} passed {SEEDS} seeds: {canary.__doc__}")
 
 
 def test_every_launch_of_a_quiet_world_finishes() -> None:

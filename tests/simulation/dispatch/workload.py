@@ -20,6 +20,7 @@ from scheduler.dispatch import (
     LaunchReturned,
     LaunchStopped,
     MemoryReady,
+    PriorityChanged,
     SessionClosed,
     SessionOpened,
     Stimulus,
@@ -34,6 +35,8 @@ ALWAYS: Final = ("open", "send", "deliver", "finish")
 SOMETIMES: Final = (
     "reorder", "repeat", "lose", "replay", "bogus", "resend", "fault", "close", "configure", "tick", "restart", "await", "memory", "stray",
 )  # fmt: skip
+ORDERS: Final = ("prioritise", "cancel")
+"""What an operator does to sessions that are open."""
 KINDS: Final = ((10, 100), (300, 3_000), (5_000, 30_000))
 """Ranges of what batches of a session run for, in ns: short, middle, long beside a quantum of 1000."""
 
@@ -98,6 +101,8 @@ class World:
         self.weights["finish"] += 5
         self.policy = self.random.choice(("strict", "strict", "strict", "strict", "fifo", "timeslice"))
         self.special = self.random.choice(("", "", "aging", "reserve"))
+        orders = random.Random(f"orders {self.seed}")  # apart, so that what else a seed draws does not depend on them
+        self.weights |= {name: orders.randint(1, 4) for name in ORDERS if orders.random() < 0.5}
 
     def config(self, depth: int = 2, low: int = 2) -> DispatchConfig:
         """Of this seed, scaled to a quantum of 1000 ns."""
@@ -231,6 +236,19 @@ class World:
         client.closing = True
         last = self.random.choice((-1, client.first + client.sent - 1, client.first + client.sent // 2))
         return SessionClosed(self.now_ns, client.session, last)
+
+    def _cancel(self) -> Stimulus | None:
+        """Its task is ended: what runs is to stop."""
+        client = self._some_client()
+        if client is None or self.random.random() < 0.7:
+            return None
+        client.closing = True
+        return SessionClosed(self.now_ns, client.session, -1, stop=True)
+
+    def _prioritise(self) -> Stimulus | None:
+        client = self._some_client()
+        name = client.session if client is not None else "nobody"
+        return PriorityChanged(self.now_ns, name, self.random.randrange(5))
 
     # -- network -------------------------------------------------------------------------------------------------------------------
 
