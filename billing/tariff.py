@@ -1,6 +1,7 @@
 """Prices, by tier and time. A price in force is a fact of the log; without one the base prices below hold.
 
 Source of the two meters: what a task used of the device's cores (core time) and of its memory (bytes over time), never wall time.
+Nothing works backwards: a price is valid from the later of the moment it names and the moment it was set.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import msgspec
 
 from bus_schemas.events import TariffSet
 
-__all__ = ["BASE_PRICES", "DEFAULT_TIER", "TIERS", "Price", "Tariff"]
+__all__ = ["BASE_PRICES", "DEFAULT_TIER", "TIERS", "Price", "PriceWindow", "Tariff"]
 
 TIERS: Final = ("premium", "standard", "basic")
 DEFAULT_TIER: Final = "standard"
@@ -23,6 +24,14 @@ class Price(msgspec.Struct, frozen=True, array_like=True):
     from_ns: int
     core_second_micro: int
     gib_second_micro: int
+
+
+class PriceWindow(msgspec.Struct, frozen=True):
+    """``price`` holds for what is used in [from_ns, to_ns) (to_ns 0: until another is set)."""
+
+    from_ns: int
+    to_ns: int
+    price: Price
 
 
 BASE_PRICES: Final[dict[str, Price]] = {
@@ -39,7 +48,8 @@ class Tariff(msgspec.Struct, array_like=True):
     prices: dict[str, list[Price]] = {}
 
     def record(self, fact: TariffSet) -> None:
-        self.prices.setdefault(fact.tier, []).append(Price(fact.from_ns, fact.core_second_micro, fact.gib_second_micro))
+        valid_ns = max(fact.from_ns, fact.at_ns)
+        self.prices.setdefault(fact.tier, []).append(Price(valid_ns, fact.core_second_micro, fact.gib_second_micro))
 
     def at(self, tier: str, at_ns: int) -> Price:
         """The price of ``tier`` at ``at_ns``: the last one set whose validity has begun. An unknown tier pays the default tier's price."""
@@ -49,3 +59,15 @@ class Tariff(msgspec.Struct, array_like=True):
         if tier in BASE_PRICES:
             return BASE_PRICES[tier]
         return self.at(DEFAULT_TIER, at_ns)
+
+    def windows(self, tier: str) -> tuple[PriceWindow, ...]:
+        """The prices of ``tier`` over all time, in order and without a hole, as ``at`` gives them."""
+        starts = sorted({0, *(price.from_ns for known in (tier, DEFAULT_TIER) for price in self.prices.get(known, []))})
+        out: list[PriceWindow] = []
+        for start, end in zip(starts, [*starts[1:], 0], strict=True):
+            price = self.at(tier, start)
+            if out and out[-1].price == price:
+                out[-1] = PriceWindow(out[-1].from_ns, end, price)
+            else:
+                out.append(PriceWindow(start, end, price))
+        return tuple(out)

@@ -159,7 +159,11 @@ class Considered(msgspec.Struct, array_like=True, frozen=True):
 
 class TaskPlaced(msgspec.Struct, array_like=True, frozen=True, tag="task.placed.v1"):
     """``scores``: (node, gpu, score) of every candidate, best first; ``refusals``: (node, gpu, reason, detail) of the others. ``position``:
-    the log position of the last event the decision saw. ``considered``: every device looked at, so that it can be made again."""
+    the log position of the last event the decision saw. ``considered``: every device looked at, so that it can be made again.
+
+    Where ``refused`` or ``candidates`` says something, the decision looked at nothing but the log up to ``position`` and ``at_ns``, and
+    only a part of what it found is here: ``scores`` and ``considered`` of the best few of ``candidates``, ``refusals`` as examples of each
+    of the reasons that ``refused`` counts."""
 
     at_ns: int
     task: str
@@ -169,14 +173,21 @@ class TaskPlaced(msgspec.Struct, array_like=True, frozen=True, tag="task.placed.
     refusals: tuple[tuple[str, int, str, str], ...]
     position: int
     considered: tuple[Considered, ...] = ()
+    candidates: int = 0
+    refused: tuple[tuple[str, int], ...] = ()
 
 
 class TaskRefused(msgspec.Struct, array_like=True, frozen=True, tag="task.refused.v1"):
+    """As TaskPlaced. ``reserved_node`` and ``reserved_gpus``: from now on these devices are kept for the task; empty: none are."""
+
     at_ns: int
     task: str
     refusals: tuple[tuple[str, int, str, str], ...]
     position: int
     considered: tuple[Considered, ...] = ()
+    refused: tuple[tuple[str, int], ...] = ()
+    reserved_node: str = ""
+    reserved_gpus: tuple[int, ...] = ()
 
 
 class TaskStateChanged(msgspec.Struct, array_like=True, frozen=True, tag="task.state_changed.v1"):
@@ -331,6 +342,8 @@ class BudgetCrossed(msgspec.Struct, array_like=True, frozen=True, tag="budget.cr
     used_micro: int
     limit_micro: int
     position: int
+    period: str = ""
+    """``day``, ``month`` or ``total``: of which of the tenant's budgets."""
 
 
 class TierSet(msgspec.Struct, array_like=True, frozen=True, tag="tier.set.v1"):

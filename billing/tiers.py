@@ -1,0 +1,84 @@
+"""Tiers: what a tenant's tier is, and the best priority that its tasks may have. A fold of its own, for every service that must know.
+
+May live here: the fold over TierSet and GrantRecorded, and the rule of the ceiling. May not: prices (tariff), money.
+
+A tenant's tier and a tier's ceiling are valid from the later of the moment they name and the moment they were set; of those whose
+validity has begun, the last one set holds.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from billing.tariff import DEFAULT_TIER
+from bus_schemas.events import Event, GrantRecorded, TierSet
+
+__all__ = ["BASE_CEILINGS", "PRIORITY_LOWEST", "Ceiling", "Membership", "TierBook", "priority_refusal"]
+
+PRIORITY_LOWEST: Final = 4
+
+BASE_CEILINGS: Final[dict[str, int]] = {"premium": 0, "standard": 0, "basic": 2}
+"""In force where the log sets nothing. A tier that is not here has the ceiling 0: it forbids nothing."""
+
+
+class Ceiling(msgspec.Struct, frozen=True, array_like=True):
+    """From ``from_ns`` (Unix time) on, tasks of the tier have at best this priority (0 is the highest of all)."""
+
+    from_ns: int
+    priority: int
+
+
+class Membership(msgspec.Struct, frozen=True, array_like=True):
+    """From ``from_ns`` (Unix time) on, the tenant is in ``tier``."""
+
+    from_ns: int
+    tier: str
+
+
+class TierBook(msgspec.Struct, array_like=True):
+    """Every ceiling and every membership that the log has set so far, in log order. ``grants``: those with a tier that were seen."""
+
+    ceilings: dict[str, list[Ceiling]] = {}
+    members: dict[str, list[Membership]] = {}
+    grants: dict[str, None] = {}
+
+    def apply(self, event: Event) -> None:
+        """Fold in one event of the log; most kinds change nothing."""
+        if isinstance(event, TierSet):
+            valid_ns = max(event.from_ns, event.at_ns)
+            if event.tenant:
+                self.members.setdefault(event.tenant, []).append(Membership(valid_ns, event.tier))
+            else:
+                self.ceilings.setdefault(event.tier, []).append(Ceiling(valid_ns, event.priority_ceiling))
+        elif isinstance(event, GrantRecorded) and event.tier and event.grant not in self.grants:
+            self.grants[event.grant] = None
+            self.members.setdefault(event.tenant, []).append(Membership(event.at_ns, event.tier))
+
+    def tier_of(self, tenant: str, at_ns: int) -> str:
+        """The tier ``tenant`` is in at ``at_ns``."""
+        for membership in reversed(self.members.get(tenant, ())):
+            if membership.from_ns <= at_ns:
+                return membership.tier
+        return DEFAULT_TIER
+
+    def ceiling(self, tier: str, at_ns: int) -> int:
+        """The best (lowest) priority that tasks of ``tier`` may have at ``at_ns``."""
+        for ceiling in reversed(self.ceilings.get(tier, ())):
+            if ceiling.from_ns <= at_ns:
+                return ceiling.priority
+        return BASE_CEILINGS.get(tier, 0)
+
+    def ceiling_of(self, tenant: str, at_ns: int) -> int:
+        """The best (lowest) priority that ``tenant``'s tasks may have at ``at_ns``."""
+        return self.ceiling(self.tier_of(tenant, at_ns), at_ns)
+
+
+def priority_refusal(book: TierBook, tenant: str, priority: int, at_ns: int) -> str | None:
+    """Why a task of ``tenant`` may not have ``priority`` (the text for the field ``priority``), or None."""
+    tier = book.tier_of(tenant, at_ns)
+    ceiling = book.ceiling(tier, at_ns)
+    if priority >= ceiling:
+        return None
+    return f"{priority} is above the ceiling of tenant {tenant!r}: tasks of tier {tier} have priority {ceiling} at best; use PRIO={ceiling}"
