@@ -10,10 +10,12 @@ import asyncio
 import contextlib
 import sys
 
-from services.controller.api import Parts, make_app
+from services.controller.app import make_app
 from services.controller.configuration import Configuration
+from services.controller.errors import LogUnreadable
 from services.controller.gauges import Gauges
-from services.controller.mirror import LogUnreadable, Mirror
+from services.controller.mirror import Mirror
+from services.controller.parts import Parts
 from services.controller.placer import Placer
 from services.controller.sentinel import Sentinel
 from services.controller.settings import Settings
@@ -45,7 +47,7 @@ async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
         await stack.enter_async_context(gauges)
         configuration = Configuration(store, mirror, writer)
         await configuration.start(settings.overcommit_percent)
-        app = make_app(Parts(mirror, gauges, placer, configuration, sentinel))
+        app = make_app(Parts.over(mirror, gauges, writer, placer, configuration, sentinel))
         http = await stack.enter_async_context(serve(app, settings.address))
         get_logger().info("controller listening", http=http, position=mirror.position)
         async with asyncio.TaskGroup() as tasks:

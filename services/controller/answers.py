@@ -5,6 +5,7 @@ May live here: presentation. May not: anything measured now, any clock.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -14,9 +15,10 @@ from scheduler.placement.reasons import NODE_WIDE
 from scheduler.placement.view import OVERCOMMIT_NODE
 from services.controller.bodies import MIB
 
-__all__ = ["Json", "task_answer", "placement_answer", "node_answer", "refusal_sentence", "rfc3339"]
+__all__ = ["Json", "task_answer", "placement_answer", "node_answer", "refusal_sentence", "rfc3339", "Shown"]
 
 Json = dict[str, Any]
+Shown = Callable[[str], bool]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -110,7 +112,12 @@ def refusal_sentence(decision: TaskPlaced | TaskRefused) -> str:
     return "no device fits: " + "; ".join(parts)
 
 
-def node_answer(view: ClusterView, name: str, node: NodeView) -> Json:
+def _all(tenant: str) -> bool:
+    return True
+
+
+def node_answer(view: ClusterView, name: str, node: NodeView, shown: Shown = _all) -> Json:
+    """``shown``: whether the caller may know of a tenant's tasks and sessions; what is promised to the others counts all the same."""
     registered = node.registered
     state = "lost" if node.lost is not None else "drained" if view.drained(name) else "ready"
     return {
@@ -126,11 +133,11 @@ def node_answer(view: ClusterView, name: str, node: NodeView) -> Json:
         "overcommit_vram_percent": view.number(name, OVERCOMMIT_NODE),
         "effective_overcommit_vram_percent": view.overcommit_percent(name),
         "drained": view.drained(name),
-        "devices": [_device(view, name, node, index) for index in range(len(registered.devices))],
+        "devices": [_device(view, name, node, index, shown) for index in range(len(registered.devices))],
     }
 
 
-def _device(view: ClusterView, name: str, node: NodeView, index: int) -> Json:
+def _device(view: ClusterView, name: str, node: NodeView, index: int, shown: Shown) -> Json:
     device = node.registered.devices[index]
     room = capacity(view, name, device)
     return {
@@ -144,6 +151,6 @@ def _device(view: ClusterView, name: str, node: NodeView, index: int) -> Json:
         "promised_noswap_bytes": room.promised_noswap_bytes,
         "free_bytes": room.free_bytes,
         "exclusive": room.exclusive,
-        "tasks": [task.submitted.task for task in view.tasks_on(name, device.index)],
-        "sessions": [session.session for session in view.sessions_on(name, device.index)],
+        "tasks": [task.submitted.task for task in view.tasks_on(name, device.index) if shown(task.submitted.tenant)],
+        "sessions": [session.session for session in view.sessions_on(name, device.index) if shown(session.tenant)],
     }

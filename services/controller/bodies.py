@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta, UnsetType
 from bus_schemas.events import TaskSubmitted
 from scheduler.vram import PERCENT_MAX
 
-__all__ = ["TaskBody", "ConfigBody", "NodeConfigBody", "MIB"]
+__all__ = ["TaskBody", "PriorityBody", "GroupBody", "NewGroupBody", "ConfigBody", "NodeConfigBody", "MIB"]
 
 MIB = 1 << 20
 
@@ -36,12 +36,18 @@ class TaskBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     sla_ms_p99: Annotated[int, Meta(ge=0, le=3_600_000, description="latency wanted for 99 of 100 batches, priority 0 only; 0: none")] = 0
     pace_percent: Annotated[int, Meta(ge=0, le=100, description="the most of a device's core time it may take; 0: no bound")] = 0
 
+    queue_timeout_ms: Annotated[
+        int, Meta(ge=0, le=30 * 86_400_000, description="how long it may wait for room before it fails, with queue; 0: for ever")
+    ] = 0
+
     def contradiction(self) -> tuple[str, str] | None:
         """(field, reason) of what cannot be meant together."""
         if self.sla_ms_p99 and self.priority:
             return "sla_ms_p99", f"a latency target needs priority 0: at priority {self.priority} others go first, whatever it says"
         if self.sla_ms_p99 and self.pace_percent:
             return "sla_ms_p99", "a latency target contradicts pace_percent: a paced task waits by its own wish"
+        if self.queue_timeout_ms and not self.queue:
+            return "queue_timeout_ms", "a task that does not wait (queue) cannot wait too long"
         return None
 
     def submitted(self, at_ns: int) -> TaskSubmitted:
@@ -61,7 +67,29 @@ class TaskBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             weight=self.weight,
             sla_ms_p99=self.sla_ms_p99,
             pace_percent=self.pace_percent,
+            queue_timeout_ms=self.queue_timeout_ms,
         )
+
+
+class PriorityBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """What may be changed of a task."""
+
+    priority: Annotated[int, Meta(ge=0, le=4, description="0 is highest")]
+
+
+class GroupBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A group; what is left out stays as it is. ``nodes``: its members beside the nodes that name it themselves."""
+
+    title: Annotated[str, Meta(max_length=200)] | UnsetType = UNSET
+    nodes: Annotated[tuple[Token, ...], Meta(max_length=10_000)] | UnsetType = UNSET
+
+
+class NewGroupBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A group to make."""
+
+    id: Token
+    title: Annotated[str, Meta(max_length=200)] = ""
+    nodes: Annotated[tuple[Token, ...], Meta(max_length=10_000)] = ()
 
 
 class ConfigBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):

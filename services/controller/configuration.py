@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
-from bus_schemas.events import ConfigChanged
+from bus_schemas.events import ActionTaken, ConfigChanged, Event, decode_events, encode_events
 from scheduler.placement.view import DRAINED, ENVIRONMENT, GLOBAL, OVERCOMMIT_GLOBAL, OVERCOMMIT_NODE
 from scheduler.vram import PERCENT_MAX
 from services.controller.mirror import Mirror
@@ -27,8 +29,26 @@ _PREFIX: Final = "config/"
 _GLOBAL_KEY: Final = "config/global"
 _NODES: Final = "config/nodes/"
 _RETRY_S: Final = 1.0
+_BY: Final = "changed_by"
 
 Values = dict[str, int | None]
+Unchanged = Callable[[], None]
+"""Raises Stale when what the caller saw holds no longer."""
+
+
+class _By(msgspec.Struct):
+    """Who wrote a stored document: ActionTaken's fields by name, and the values they wrote."""
+
+    took: dict[str, int | str]
+    of: Values
+
+
+@dataclass(frozen=True, slots=True)
+class _Document:
+    """What the store holds of one scope, and who wrote it (None: nobody of ours)."""
+
+    values: Values
+    took: ActionTaken | None = None
 
 
 class Configuration:
@@ -42,16 +62,16 @@ class Configuration:
 
     async def start(self, overcommit_percent: int) -> None:
         """Record the environment's default, and take over what the store holds."""
-        await self._adopt(ENVIRONMENT, {OVERCOMMIT_GLOBAL: overcommit_percent})
+        await self._adopt(ENVIRONMENT, _Document({OVERCOMMIT_GLOBAL: overcommit_percent}))
         await self._adopt_all(await self._store.entries(_PREFIX))
 
-    async def set_global(self, changes: Values) -> None:
-        """Change global values; None unsets."""
-        await self._change(_GLOBAL_KEY, GLOBAL, changes)
+    async def set_global(self, changes: Values, took: ActionTaken, unchanged: Unchanged | None = None) -> None:
+        """Change global values; None unsets. ``took``: who did it. ``unchanged`` is asked before anything is written."""
+        await self._change(_GLOBAL_KEY, GLOBAL, changes, took, unchanged)
 
-    async def set_node(self, node: str, changes: Values) -> None:
-        """Change values of one node; None unsets."""
-        await self._change(_NODES + node, node, changes)
+    async def set_node(self, node: str, changes: Values, took: ActionTaken, unchanged: Unchanged | None = None) -> None:
+        """Change values of one node; as ``set_global``."""
+        await self._change(_NODES + node, node, changes, took, unchanged)
 
     async def follow(self) -> None:
         """Take over every change of the store, for ever."""
@@ -66,38 +86,47 @@ class Configuration:
                 get_logger().warning("configuration is not followed", error=str(error))
                 await asyncio.sleep(_RETRY_S)
 
-    async def _change(self, key: str, scope: str, changes: Values) -> None:
+    async def _change(self, key: str, scope: str, changes: Values, took: ActionTaken, unchanged: Unchanged | None) -> None:
         while True:
             entry = await self._store.get(key)
-            values = {**_decode(key, entry.value if entry else None), **changes}
-            body = msgspec.json.encode({name: value for name, value in sorted(values.items()) if value is not None})
-            try:
-                if entry is None:
-                    await self._store.create(key, body)
-                else:
-                    await self._store.cas(key, body, entry.revision)
-                break
-            except StoreConflict:
-                continue
-        await self._adopt(scope, values)
+            held = _decode(key, entry.value if entry else None)
+            if unchanged is not None:
+                await self._adopt(scope, held)  # only a log in step with the store has a revision that says whether anything changed
+                unchanged()
+            values = {**held.values, **changes}
+            kept = {name: value for name, value in sorted(values.items()) if value is not None}
+            if kept != {name: value for name, value in held.values.items() if value is not None}:
+                body = msgspec.json.encode({**kept, _BY: {"took": msgspec.structs.asdict(took), "of": kept}})
+                try:
+                    if entry is None:
+                        await self._store.create(key, body)
+                    else:
+                        await self._store.cas(key, body, entry.revision)
+                except StoreConflict:
+                    await self._mirror.caught_up()
+                    continue
+            await self._adopt(scope, _Document(values, took))
+            return
 
     async def _adopt_all(self, entries: list[Entry]) -> None:
         """Make the log equal to the store; what the log has and the store has not is unset."""
         wanted = {scope: _decode(entry.key, entry.value) for entry in entries if (scope := _scope(entry.key)) is not None}
         for scope in sorted({scope for scope, _ in self._mirror.view.config} - {ENVIRONMENT} | set(wanted)):
-            await self._adopt(scope, wanted.get(scope, {}))
+            await self._adopt(scope, wanted.get(scope, _Document({})))
 
-    async def _adopt(self, scope: str, wanted: Values) -> None:
-        """Append what differs between ``wanted`` and the log."""
+    async def _adopt(self, scope: str, wanted: _Document) -> None:
+        """Append what differs between ``wanted`` and the log, with who did it."""
         async with self._one:
             while True:
                 held = {key: value for (of, key), value in self._mirror.view.config.items() if of == scope}
-                differing = [key for key in sorted({*held, *wanted}) if held.get(key) != wanted.get(key)]
+                differing = [key for key in sorted({*held, *wanted.values}) if held.get(key) != wanted.values.get(key)]
                 if not differing:
                     return
+                facts: list[Event] = [ConfigChanged(time.time_ns(), scope, key, wanted.values.get(key)) for key in differing]
+                if wanted.took is not None:
+                    facts.append(wanted.took)
                 try:
-                    for key in differing:
-                        await self._writer.append("config", scope, ConfigChanged(time.time_ns(), scope, key, wanted.get(key)))
+                    await self._writer.append("config", scope, facts)
                 except Conflict:
                     await self._mirror.caught_up()  # another controller takes the same change over
 
@@ -110,20 +139,31 @@ def _scope(key: str) -> str | None:
     return node if key.startswith(_NODES) and "/" not in node else None
 
 
-def _decode(key: str, value: bytes | None) -> Values:
-    """The valid values in a stored document; others are left out, with a warning: an operator's slip must not stop the controller."""
+def _decode(key: str, value: bytes | None) -> _Document:
+    """The valid values in a stored document; others are left out, with a warning: an operator's slip must not stop the controller. Who
+    wrote it is believed only of the very values they wrote."""
     if value is None:
-        return {}
+        return _Document({})
     try:
         document = msgspec.json.decode(value, type=dict[str, object])
     except msgspec.DecodeError as error:
         get_logger().warning("configuration ignored", key=key, error=str(error))
-        return {}
+        return _Document({})
     limits = {OVERCOMMIT_GLOBAL: PERCENT_MAX} if key == _GLOBAL_KEY else {OVERCOMMIT_NODE: PERCENT_MAX, DRAINED: 1}
     values: Values = {}
+    by = document.pop(_BY, None)
     for name, found in document.items():
         if name in limits and isinstance(found, int) and not isinstance(found, bool) and 0 <= found <= limits[name]:
             values[name] = found
         else:
             get_logger().warning("configuration value ignored", key=key, name=name, value=repr(found))
-    return values
+    return _Document(values, _took(by, values))
+
+
+def _took(by: object, values: Values) -> ActionTaken | None:
+    try:
+        written = msgspec.convert(by, _By)
+        (took,) = decode_events(encode_events([ActionTaken(**written.took)]))  # type: ignore[arg-type]  # types are checked by this decoding
+    except (msgspec.DecodeError, msgspec.ValidationError, TypeError):
+        return None
+    return took if written.of == values and isinstance(took, ActionTaken) else None

@@ -11,25 +11,31 @@ import heapq
 import itertools
 from collections.abc import Callable
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Protocol, Self, TypeVar, cast
 
 import msgspec
 
 from bus_schemas.events import Event, decode_events
 from bus_schemas.subjects import EVENTS_STREAM
 from scheduler.placement import ClusterView
+from services.controller.errors import LogUnreadable
 from services.kit.bus import Bus
 from services.kit.errors import BusRefused, BusUnavailable
 
-__all__ = ["LogUnreadable", "Mirror", "PLACEMENTS"]
+__all__ = ["Fold", "Mirror", "PLACEMENTS"]
 
 PLACEMENTS: Final = "wooly.evt.placement."
 _USAGE: Final = "wooly.evt.usage."
 _SESSION: Final = "wooly.evt.session."
 
 
-class LogUnreadable(Exception):
-    """The log holds a fact this controller cannot read: run one at least as new as the newest node. Until then it gives no answers."""
+class Fold(Protocol):
+    """Another view over the same log."""
+
+    def apply(self, position: int, event: Event) -> None: ...
+
+
+F = TypeVar("F", bound=Fold)
 
 
 class Mirror:
@@ -42,6 +48,7 @@ class Mirror:
         self._order = itertools.count()
         self._listeners: list[Callable[[int, Event], None]] = []
         self._live_from = 0
+        self._folds: dict[type[Any], Fold] = {}
         self.view = ClusterView()
         self.position = 0
         self.placement_position = 0
@@ -58,6 +65,14 @@ class Mirror:
 
     async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         await self._follower.stop()
+
+    def also(self, kind: type[F]) -> None:
+        """Keep a view of this kind as well, from the first event on. Before the block is entered."""
+        self._folds[kind] = kind()
+
+    def fold(self, kind: type[F]) -> F:
+        """The view of this kind as it is now; ask again each time (it is another one after the broker lost its tail)."""
+        return cast(F, self._folds[kind])
 
     @property
     def connected(self) -> bool:
@@ -106,6 +121,8 @@ class Mirror:
         events = decode_events(data)
         for event in events:
             self.view.apply(position, event)
+            for fold in self._folds.values():
+                fold.apply(position, event)
         if not subject.startswith(_SESSION):
             self.subject_positions[subject] = position
         if subject.startswith(PLACEMENTS):
@@ -120,6 +137,7 @@ class Mirror:
     def _start_over(self) -> None:
         """The broker lost the log's tail in a crash and gives positions again: forget what is no longer so."""
         self.view = ClusterView()
+        self._folds = {kind: kind() for kind in self._folds}
         self.placement_position = 0
         self.subject_positions.clear()
 

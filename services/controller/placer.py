@@ -8,27 +8,16 @@ from __future__ import annotations
 import asyncio
 import time
 
-from bus_schemas.events import TaskPlaced, TaskRefused, TaskSubmitted
+from bus_schemas.events import ActionTaken, TaskPlaced, TaskRefused, TaskSubmitted
 from scheduler.placement import TaskView, decide
 from scheduler.placement.feasible import beyond_every_device
+from services.controller.errors import TaskExists, TaskImpossible
 from services.controller.gauges import Gauges
 from services.controller.mirror import Mirror
 from services.controller.writer import Writer
 from services.kit.errors import Conflict
 
-__all__ = ["Placer", "TaskExists", "TaskImpossible"]
-
-
-class TaskExists(Exception):
-    """The caller's fault: the id belongs to a task that was submitted with another body."""
-
-
-class TaskImpossible(Exception):
-    """The caller's fault: ``field`` asks for what no device could ever give."""
-
-    def __init__(self, field: str, reason: str) -> None:
-        super().__init__(reason)
-        self.field = field
+__all__ = ["Placer"]
 
 
 class Placer:
@@ -41,8 +30,8 @@ class Placer:
         self._one = asyncio.Lock()
         self._seen_changes = -1
 
-    async def submit(self, task: TaskSubmitted) -> tuple[TaskView, bool]:
-        """Submit and place; the task as it is then, and whether it is new (the same again changes nothing).
+    async def submit(self, task: TaskSubmitted, took: ActionTaken) -> tuple[TaskView, bool]:
+        """Submit and place; the task as it is then, and whether it is new (the same again changes nothing). ``took``: who did it.
 
         Raises TaskExists, and TaskImpossible with nothing written.
         """
@@ -53,7 +42,7 @@ class Placer:
                 if reason:
                     raise TaskImpossible("required_vram_mb", reason)
                 try:
-                    await self._writer.append("task", task.task, task)
+                    await self._writer.append("task", task.task, [task, took])
                 except Conflict:
                     known = await self._known(task)
             await self._place(task.task)
@@ -116,4 +105,5 @@ def _body(task: TaskSubmitted) -> tuple[object, ...]:
         task.weight,
         task.sla_ms_p99,
         task.pace_percent,
+        task.queue_timeout_ms,
     )

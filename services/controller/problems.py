@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, Final
 
 from litestar import Request, Response
@@ -10,19 +11,14 @@ from litestar.exceptions import HTTPException, ValidationException
 
 from bus_schemas.events import TaskRefused
 from services.controller.answers import refusal_sentence, refusals_answer
-from services.controller.mirror import LogUnreadable
-from services.controller.placer import TaskExists, TaskImpossible
+from services.controller.errors import Denied, Invalid, LogUnreadable, NotThere, OutOfState, Stale, TaskExists
 from services.controller.store import StoreUnavailable
 from services.kit.errors import BusUnavailable
 
-__all__ = ["HANDLERS", "NotThere", "field_problem", "problem", "no_fit"]
+__all__ = ["HANDLERS", "field_problem", "problem", "query_problem", "no_fit"]
 
 _QUOTED: Final = re.compile(r"`([^`]+)`")
 _MEDIA: Final = "application/problem+json"
-
-
-class NotThere(Exception):
-    """The caller's fault: no such node or task."""
 
 
 def problem(status: int, kind: str, title: str, detail: str, **more: Any) -> Response[dict[str, Any]]:
@@ -33,6 +29,13 @@ def problem(status: int, kind: str, title: str, detail: str, **more: Any) -> Res
 def field_problem(field: str, reason: str) -> Response[dict[str, Any]]:
     """400: a field that is well-formed and cannot be granted."""
     return problem(400, "invalid-body", "The body is not valid", f"{field}: {reason}", errors=[{"field": field, "message": reason}])
+
+
+def query_problem(found: Sequence[tuple[str, str]]) -> Response[dict[str, Any]]:
+    """400: query parameters that are not valid, with their messages."""
+    errors = [{"field": name, "message": message} for name, message in found]
+    detail = "; ".join(f"{name}: {message}" for name, message in found)
+    return problem(400, "invalid-query", "The query is not valid", detail, errors=errors)
 
 
 def no_fit(decision: TaskRefused) -> Response[dict[str, Any]]:
@@ -84,7 +87,26 @@ def _exists(_: Request[Any, Any, Any], error: TaskExists) -> Response[dict[str, 
     return problem(409, "task-exists", "The task exists", str(error), errors=[{"field": "id", "message": str(error)}])
 
 
-def _impossible(_: Request[Any, Any, Any], error: TaskImpossible) -> Response[dict[str, Any]]:
+def _out_of_state(_: Request[Any, Any, Any], error: OutOfState) -> Response[dict[str, Any]]:
+    return problem(409, "out-of-state", "Not as it is now", str(error))
+
+
+def _stale(_: Request[Any, Any, Any], error: Stale) -> Response[dict[str, Any]]:
+    return problem(
+        409,
+        "stale-revision",
+        "Changed meanwhile",
+        str(error),
+        revision=error.revision,
+        errors=[{"field": "If-Match", "message": str(error)}],
+    )
+
+
+def _denied(_: Request[Any, Any, Any], error: Denied) -> Response[dict[str, Any]]:
+    return problem(403, "denied", "Not allowed", str(error))
+
+
+def _cannot_be(_: Request[Any, Any, Any], error: Invalid) -> Response[dict[str, Any]]:
     return field_problem(error.field, str(error))
 
 
@@ -98,7 +120,10 @@ HANDLERS: Final[dict[int | type[Exception], Any]] = {
     RecursionError: _too_deep,
     NotThere: _not_there,
     TaskExists: _exists,
-    TaskImpossible: _impossible,
+    OutOfState: _out_of_state,
+    Stale: _stale,
+    Denied: _denied,
+    Invalid: _cannot_be,
     BusUnavailable: _unavailable,
     StoreUnavailable: _unavailable,
     LogUnreadable: _unavailable,

@@ -77,10 +77,10 @@ class Sentinel:
             return
         with contextlib.suppress(Conflict):  # somebody told it first, or the node itself did: look again at the next tick
             for fact in facts:
-                await self._writer.append("node", fact.node, fact)
+                await self._writer.append("node", fact.node, [fact])
                 get_logger().warning(type(fact).__name__, node=fact.node, epoch=fact.epoch)
             for change in overdue_tasks(self._mirror.view, time.time_ns(), self._start_lease_ms):
-                await self._writer.append("task", change.task, change)
+                await self._writer.append("task", change.task, [change])
         await self._placer.place_waiting()
 
     async def _hold_duty(self) -> bool:

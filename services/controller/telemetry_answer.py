@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 
 from bus_schemas.telemetry import Telemetry
-from services.controller.answers import Json, rfc3339
+from services.controller.answers import Json, Shown, rfc3339
 
 __all__ = ["telemetry_answer"]
 
 
-def telemetry_answer(seen: Telemetry, now_ns: int) -> Json:
-    """``now_ns``: Unix time of the question, for the age."""
+def telemetry_answer(seen: Telemetry, now_ns: int, shown: Shown) -> Json:
+    """``now_ns``: Unix time of the question, for the age. ``shown``: whether the caller may know of a tenant's sessions."""
     return {
         "node": seen.node,
         "gpu": seen.gpu,
@@ -26,5 +26,5 @@ def telemetry_answer(seen: Telemetry, now_ns: int) -> Json:
         "vram_shared_bytes": seen.vram_shared_bytes,
         "vram_saved_bytes": seen.vram_saved_bytes,
         "cores": seen.cores,
-        "running": [msgspec.structs.asdict(run) for run in seen.running],
+        "running": [msgspec.structs.asdict(run) for run in seen.running if shown(run.tenant)],
     }

@@ -5,6 +5,7 @@ May live here: conditional appends. May not: what to append.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from bus_schemas.events import Event, encode_events
@@ -26,11 +27,13 @@ class Writer:
         self._bus = bus
         self._mirror = mirror
 
-    async def append(self, area: str, entity: str, event: Event) -> int:
-        """Append to the subject of ``entity`` if its last fact is the one the mirror knows; the position."""
+    async def append(self, area: str, entity: str, events: Sequence[Event]) -> int:
+        """Append to the subject of ``entity``, as one message, if its last fact is the one the mirror knows; the position. An ActionTaken
+        goes behind the facts it caused: one message is stored whole or not at all."""
         subject = event_subject(area, entity)
         expected = self._mirror.subject_positions.get(subject, 0)
-        position = await self._bus.publish_acked(subject, encode_events([event]), expect_last_on_subject=expected, deadline_s=_DEADLINE_S)
+        data = encode_events(list(events))
+        position = await self._bus.publish_acked(subject, data, expect_last_on_subject=expected, deadline_s=_DEADLINE_S)
         await self._mirror.wait_for(position)
         return position
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import threading
 import time
@@ -306,14 +307,16 @@ def test_configuration_in_etcd(tmp_path: Path) -> None:
         plane.register("n1")
         plane.controller.ask("PUT", "/api/v1/config", {"default_vram_overcommit_percent": 40})
 
-        async def change() -> bytes:
+        async def change() -> Any:
             store = EtcdStore(etcd.url)
             entry = await store.get("config/global")
             await store.put("config/nodes/n1", b'{"overcommit_vram_percent": 70, "bogus": 1}')
             await store.close()
-            return entry.value if entry else b""
+            return json.loads(entry.value) if entry else {}
 
-        assert asyncio.run(change()) == b'{"default_vram_overcommit_percent":40}'
+        stored = asyncio.run(change())
+        assert stored["default_vram_overcommit_percent"] == 40
+        assert (stored["changed_by"]["took"]["actor"], stored["changed_by"]["took"]["action"]) == ("local", "config.write")
         wait_until(lambda: plane.controller.get("/api/v1/nodes/n1")["overcommit_vram_percent"] == 70)
         before = answers(plane.controller)
         plane.controller.stop()

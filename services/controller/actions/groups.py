@@ -1,0 +1,88 @@
+"""What people do to groups: create, edit, delete."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from bus_schemas.events import GroupChanged
+from services.controller.errors import Invalid, NotThere, OutOfState
+from services.controller.identity import Caller
+from services.controller.mirror import Mirror
+from services.controller.revisions import check, group_revision
+from services.controller.writer import Writer
+from services.kit.errors import Conflict
+
+__all__ = ["GroupActions", "GroupValues"]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupValues:
+    """What a group is to be; None: as it is. ``nodes``: its members beside the nodes that name it themselves."""
+
+    title: str | None = None
+    nodes: tuple[str, ...] | None = None
+
+
+class GroupActions:
+    """Each method raises Denied, NotThere, Invalid (a member that is no node), OutOfState, Stale when ``revision`` is given and no longer
+    holds, and kit.errors.BusUnavailable; it returns once the view shows what was done."""
+
+    def __init__(self, mirror: Mirror, writer: Writer) -> None:
+        self._mirror = mirror
+        self._writer = writer
+
+    async def create(self, by: Caller, group: str, values: GroupValues) -> None:
+        """Raises OutOfState when there is one of this name."""
+        await self._write(by, group, values, None, new=True)
+
+    async def edit(self, by: Caller, group: str, values: GroupValues, *, revision: int | None = None) -> None:
+        """A group that only nodes name becomes one of its own."""
+        await self._write(by, group, values, revision, new=False)
+
+    async def delete(self, by: Caller, group: str, *, revision: int | None = None) -> None:
+        """Raises OutOfState while nodes name it themselves when they register, or live tasks target it and nothing else."""
+        by.require("group.write")
+        while True:
+            await self._mirror.caught_up()
+            view = self._mirror.view
+            if group not in view.groups:
+                raise NotThere(f"there is no group {group}")
+            check(f"group {group}", group_revision(self._mirror, group), revision)
+            naming = sorted(name for name, node in view.nodes.items() if group in node.registered.groups)
+            if naming:
+                raise OutOfState(f"group {group} is named by node {', '.join(naming)} itself: take it out of NODE_GROUPS there first")
+            waiting = [task.submitted.task for task in view.live_tasks() if task.waiting and group in task.submitted.groups]
+            if waiting:
+                raise OutOfState(f"group {group} is the target of {len(waiting)} waiting task(s), e.g. {waiting[0]}: cancel them first")
+            if await self._append(by, GroupChanged(time.time_ns(), group, deleted=True), "deleted"):
+                return
+
+    async def _write(self, by: Caller, group: str, values: GroupValues, revision: int | None, *, new: bool) -> None:
+        by.require("group.write")
+        while True:
+            await self._mirror.caught_up()
+            view = self._mirror.view
+            held = view.groups.get(group)
+            if new and held is not None:
+                raise OutOfState(f"group {group} exists")
+            if not new and held is None:
+                raise NotThere(f"there is no group {group}")
+            check(f"group {group}", group_revision(self._mirror, group), revision)
+            for node in values.nodes or ():
+                if node not in view.nodes:
+                    raise Invalid("nodes", f"there is no node {node}")
+            title = values.title if values.title is not None else held.title if held is not None else ""
+            nodes = tuple(sorted(set(values.nodes))) if values.nodes is not None else held.nodes if held is not None else ()
+            if held is not None and (held.title, held.nodes) == (title, nodes):
+                return
+            if await self._append(by, GroupChanged(time.time_ns(), group, title, nodes), f"members: {', '.join(nodes) or 'none'}"):
+                return
+
+    async def _append(self, by: Caller, event: GroupChanged, detail: str) -> bool:
+        """Whether it was written; else somebody changed the group at the same time."""
+        try:
+            await self._writer.append("group", event.group, [event, by.took("group.write", event.group, detail=detail)])
+        except Conflict:
+            return False
+        return True

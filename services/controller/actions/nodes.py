@@ -1,0 +1,46 @@
+"""What people do to nodes: configure, drain, resume."""
+
+from __future__ import annotations
+
+from scheduler.placement import NodeView
+from scheduler.placement.view import DRAINED
+from services.controller.configuration import Configuration, Values
+from services.controller.errors import NotThere
+from services.controller.identity import Caller
+from services.controller.mirror import Mirror
+from services.controller.revisions import check, node_revision
+
+__all__ = ["NodeActions"]
+
+
+class NodeActions:
+    """Each method raises Denied, NotThere, Stale when ``revision`` is given and no longer holds, and errors of bus and store; it returns
+    once the view shows what was done."""
+
+    def __init__(self, mirror: Mirror, configuration: Configuration) -> None:
+        self._mirror = mirror
+        self._configuration = configuration
+
+    async def configure(self, by: Caller, node: str, changes: Values, *, revision: int | None = None) -> NodeView:
+        """Set values of one node; None unsets."""
+        by.require("node.configure")
+        await self._mirror.caught_up()
+        if node not in self._mirror.view.nodes:
+            raise NotThere(f"there is no node {node}")
+
+        def unchanged() -> None:
+            check(f"node {node}", node_revision(self._mirror, node), revision)
+
+        unchanged()
+        if changes:
+            detail = ", ".join(f"{key}={'unset' if value is None else value}" for key, value in sorted(changes.items()))
+            took = by.took("node.configure", node, detail=detail)
+            await self._configuration.set_node(node, changes, took, unchanged if revision is not None else None)
+        return self._mirror.view.nodes[node]
+
+    async def drain(self, by: Caller, node: str, *, revision: int | None = None) -> NodeView:
+        """Take it out of service for new tasks: it finishes what it has."""
+        return await self.configure(by, node, {DRAINED: 1}, revision=revision)
+
+    async def resume(self, by: Caller, node: str, *, revision: int | None = None) -> NodeView:
+        return await self.configure(by, node, {DRAINED: None}, revision=revision)

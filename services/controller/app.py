@@ -1,0 +1,40 @@
+"""The application: REST routes, whatever else answers beside them (pages, login), and what every request passes through.
+
+May live here: assembling. May not: routes, what they do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from litestar import Litestar
+from litestar.config.app import AppConfig
+from litestar.datastructures import State
+from litestar.openapi.config import OpenAPIConfig
+
+from services.controller.parts import Parts
+from services.controller.problems import HANDLERS
+from services.controller.queries import refuse_unknown_parameters
+from services.controller.routes import ROUTES
+
+__all__ = ["make_app"]
+
+_BODY_BYTES_MAX: Final = 1 << 20
+
+
+def make_app(parts: Parts, *, more_routes: Sequence[Any] = (), middleware: Sequence[Any] = (), guards: Sequence[Any] = ()) -> Litestar:
+    """The application over running parts. ``guards`` run before a route looks at its parameters; a route's ``opt["action"]`` names what it
+    is in services.kit.access (None: open to all)."""
+    config = AppConfig(
+        route_handlers=[*ROUTES, *more_routes],
+        state=State({"parts": parts}),
+        middleware=list(middleware),
+        guards=list(guards),
+        before_request=refuse_unknown_parameters,
+        exception_handlers=HANDLERS,
+        openapi_config=OpenAPIConfig(title="Wooly controller", version="1"),
+        request_max_body_size=_BODY_BYTES_MAX,
+        logging_config=None,
+    )
+    return Litestar.from_config(config)

@@ -1,0 +1,52 @@
+"""What goes wrong in a controller by somebody's fault. Each class says whose; ``problems`` says what REST answers.
+
+May live here: exception classes. May not: HTTP.
+"""
+
+from __future__ import annotations
+
+__all__ = ["ControllerError", "NotThere", "Denied", "Stale", "Invalid", "OutOfState", "TaskExists", "TaskImpossible", "LogUnreadable"]
+
+
+class ControllerError(Exception):
+    """Base of all errors of this package."""
+
+
+class NotThere(ControllerError):
+    """The caller's fault: no such thing, or none that they may know of: the two are not told apart."""
+
+
+class Denied(ControllerError):
+    """The caller's fault: they may not do this."""
+
+
+class Stale(ControllerError):
+    """The caller's fault: they changed what somebody has changed since they read it. ``revision``: the one that holds."""
+
+    def __init__(self, what: str, revision: int) -> None:
+        super().__init__(f"{what} has changed: its revision is {revision} now; read it again and repeat")
+        self.revision = revision
+
+
+class Invalid(ControllerError):
+    """The caller's fault: ``field`` is well-formed and cannot be granted."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(reason)
+        self.field = field
+
+
+class OutOfState(ControllerError):
+    """The caller's fault: it cannot be done to this thing as it is now (a task that is over, a group that exists)."""
+
+
+class TaskExists(ControllerError):
+    """The caller's fault: the id belongs to a task that was submitted with another body."""
+
+
+class TaskImpossible(Invalid):
+    """The caller's fault: ``field`` asks for what no device could ever give."""
+
+
+class LogUnreadable(ControllerError):
+    """The log holds a fact this controller cannot read: run one at least as new as the newest node. Until then it gives no answers."""

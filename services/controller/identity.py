@@ -1,0 +1,52 @@
+"""Who is asking, as routes and actions see it. Whoever checked the request put the identity into its scope; while nobody checks, it is
+everyone (an embedded stack on loopback).
+
+May live here: reading identity and address off a request, the fact of an action. May not: checking secrets, rules (services.kit.access).
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from litestar.connection import ASGIConnection
+
+from bus_schemas.events import ActionTaken
+from services.controller.errors import Denied
+from services.kit.access import Action, Identity, everyone
+
+__all__ = ["Caller", "caller_of", "who"]
+
+Connection = ASGIConnection[Any, Any, Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who does something, and from which address (empty: unknown)."""
+
+    identity: Identity
+    source: str = ""
+
+    def may(self, action: Action, tenant: str | None = None) -> bool:
+        return self.identity.may(action, tenant)
+
+    def require(self, action: Action, tenant: str | None = None) -> None:
+        """Raises Denied."""
+        if not self.may(action, tenant):
+            where = f" of tenant {tenant}" if tenant is not None else ""
+            raise Denied(f"{self.identity.name} ({self.identity.role}) may not {action}{where}")
+
+    def took(self, action: Action, target: str, *, tenant: str = "", detail: str = "") -> ActionTaken:
+        """The fact that rides with the facts they caused. ``tenant``: whose thing it was done to (default: the caller's own)."""
+        return ActionTaken(time.time_ns(), self.identity.name, tenant or self.identity.tenant, action, target, detail, self.source)
+
+
+def who(connection: Connection) -> Identity:
+    found = connection.scope.get("user")
+    return found if isinstance(found, Identity) else everyone()
+
+
+def caller_of(connection: Connection) -> Caller:
+    client = connection.client
+    return Caller(who(connection), client.host if client is not None else "")

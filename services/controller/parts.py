@@ -1,0 +1,66 @@
+"""What the routes, pages and their actions work with: the parts of one running controller, by name.
+
+May live here: wiring. May not: doing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from litestar import Request
+
+from scheduler.placement import ClusterView
+from services.controller.actions import ConfigActions, GroupActions, NodeActions, TaskActions
+from services.controller.configuration import Configuration
+from services.controller.gauges import Gauges
+from services.controller.mirror import Mirror
+from services.controller.placer import Placer
+from services.controller.sentinel import Sentinel
+from services.controller.writer import Writer
+
+__all__ = ["Parts", "parts_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """``tasks``, ``nodes``, ``groups``, ``config``: what people do to them, the same for REST and for pages."""
+
+    mirror: Mirror
+    gauges: Gauges
+    writer: Writer
+    placer: Placer
+    configuration: Configuration
+    sentinel: Sentinel
+    tasks: TaskActions
+    nodes: NodeActions
+    groups: GroupActions
+    config: ConfigActions
+
+    @classmethod
+    def over(
+        cls, mirror: Mirror, gauges: Gauges, writer: Writer, placer: Placer, configuration: Configuration, sentinel: Sentinel
+    ) -> Parts:
+        """The parts with their actions."""
+        return cls(
+            mirror,
+            gauges,
+            writer,
+            placer,
+            configuration,
+            sentinel,
+            TaskActions(mirror, writer, placer),
+            NodeActions(mirror, configuration),
+            GroupActions(mirror, writer),
+            ConfigActions(mirror, configuration),
+        )
+
+    async def fresh_view(self) -> ClusterView:
+        """The view, with everything that is in the log now."""
+        await self.mirror.caught_up()
+        return self.mirror.view
+
+
+def parts_of(request: Request[Any, Any, Any]) -> Parts:
+    found: Parts = request.app.state.parts
+    return found

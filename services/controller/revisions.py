@@ -1,0 +1,41 @@
+"""Revisions: the log position of the last fact about a thing itself, what an answer carries and ``If-Match`` names. What its parts do (a
+session that opens on a task, a task on a node) is not a change of it: whoever looks at a running task may still cancel it.
+
+May live here: which subjects make up a thing. May not: conditions of writes.
+"""
+
+from __future__ import annotations
+
+from bus_schemas.subjects import event_subject
+from scheduler.placement.view import GLOBAL
+from services.controller.errors import Stale
+from services.controller.mirror import Mirror
+
+__all__ = ["task_revision", "node_revision", "group_revision", "config_revision", "check"]
+
+
+def task_revision(mirror: Mirror, task: str) -> int:
+    return _last(mirror, ("task", task), ("placement", task))
+
+
+def node_revision(mirror: Mirror, node: str) -> int:
+    return _last(mirror, ("node", node), ("config", node))
+
+
+def group_revision(mirror: Mirror, group: str) -> int:
+    """0: the group is no fact of its own (nodes name it, nobody has described it)."""
+    return _last(mirror, ("group", group))
+
+
+def config_revision(mirror: Mirror) -> int:
+    return _last(mirror, ("config", GLOBAL))
+
+
+def check(what: str, held: int, expected: int | None) -> None:
+    """Raises Stale when ``expected`` is given and is not the revision that holds."""
+    if expected is not None and expected != held:
+        raise Stale(what, held)
+
+
+def _last(mirror: Mirror, *areas: tuple[str, str]) -> int:
+    return max(mirror.subject_positions.get(event_subject(area, entity), 0) for area, entity in areas)

@@ -1,0 +1,60 @@
+"""Decisions: where each task went and why, and where one would go now."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from litestar import Request, get, post
+
+from services.controller.answers import Json, placement_answer
+from services.controller.bodies import TaskBody
+from services.controller.errors import NotThere
+from services.controller.identity import caller_of
+from services.controller.parts import parts_of
+from services.controller.routes.described import Limit, Offset, page, problems
+
+__all__ = ["ROUTES"]
+
+Ask = Request[Any, Any, Any]
+
+
+@get("/api/v1/placements", summary="The last decision on every task, newest first", action="task.read", responses=problems())
+async def placements(request: Ask, limit: Limit = 1_000, offset: Offset = 0) -> Json:
+    caller = caller_of(request)
+    view = await parts_of(request).fresh_view()
+    found = [task for task in view.tasks.values() if task.decision is not None and caller.may("task.read", task.submitted.tenant)]
+    found.sort(key=lambda task: (-task.position, task.submitted.task))
+    shown, total = page(found, limit, offset)
+    return {"items": [placement_answer(view, task.decision) for task in shown], "total": total}
+
+
+@get(
+    "/api/v1/placements/{task:str}",
+    summary="Where a task was placed: the choice, the scores, and why not the others",
+    action="task.read",
+    responses=problems(404),
+)
+async def placement(request: Ask, task: str) -> Json:
+    parts = parts_of(request)
+    view = await parts.fresh_view()
+    decision = parts.tasks.seen(caller_of(request), task).decision
+    if decision is None:
+        raise NotThere(f"there is no decision on task {task}")
+    return placement_answer(view, decision)
+
+
+@post(
+    "/api/v1/placements/query",
+    status_code=200,
+    summary="Where would this task be placed now? Writes nothing",
+    action="task.read",
+    responses=problems(413),
+)
+async def query_placement(request: Ask, data: TaskBody) -> Json:
+    parts = parts_of(request)
+    decision = await parts.tasks.dry_run(caller_of(request), data.submitted(time.time_ns()))
+    return placement_answer(parts.mirror.view, decision)
+
+
+ROUTES: Final = [placements, placement, query_placement]
