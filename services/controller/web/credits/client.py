@@ -1,0 +1,102 @@
+"""Asks billing over its REST, in the name of whoever asks us: their session or key goes along, so billing shows them what is theirs.
+
+    answer = await client.get("credits", request, by="tenant")      # Unreachable, Refused
+
+May live here: that one connection. May not: sums, presentation, any rule about money.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Final, Self
+
+import httpx
+from litestar.connection import ASGIConnection
+
+__all__ = ["BillingClient", "Refused", "Unreachable"]
+
+_TIMEOUT_S: Final = 5.0
+_CARRIED: Final = ("authorization", "cookie")
+_MEDIA: Final = "application/json"
+
+
+class Unreachable(Exception):
+    """Billing does not answer, or nobody has told us where it is. The message is for people."""
+
+
+class Refused(Exception):
+    """Billing said no. ``status``: its HTTP status; ``field``: the field of the request that is the matter, or empty."""
+
+    def __init__(self, status: int, detail: str, field: str = "") -> None:
+        super().__init__(detail)
+        self.status = status
+        self.field = field
+
+
+class BillingClient:
+    """``async with BillingClient(url)``; url empty: nobody told us one, and every question raises Unreachable."""
+
+    def __init__(self, url: str, *, verify: Any = True) -> None:
+        self.url = url.rstrip("/")
+        self._verify = verify
+
+    async def __aenter__(self) -> Self:
+        self._http = httpx.AsyncClient(base_url=self.url, timeout=_TIMEOUT_S, verify=self._verify, follow_redirects=False)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        await self._http.aclose()
+
+    async def get(self, path: str, asking: ASGIConnection[Any, Any, Any, Any], **query: str) -> Any:
+        """The JSON at ``/api/v1/billing/<path>``. Raises Unreachable, Refused."""
+        answer = await self._ask("GET", path, asking, params={name: value for name, value in query.items() if value})
+        return answer.json()
+
+    async def download(self, path: str, asking: ASGIConnection[Any, Any, Any, Any], accept: str, **query: str) -> httpx.Response:
+        """The same in another form (text/csv, text/html)."""
+        return await self._ask("GET", path, asking, params={name: value for name, value in query.items() if value}, accept=accept)
+
+    async def send(
+        self, method: str, path: str, asking: ASGIConnection[Any, Any, Any, Any], body: Mapping[str, Any], revision: int | None = None
+    ) -> Any:
+        """PUT or POST a JSON body; ``revision``: the one that the change was made on. Raises Unreachable, Refused (409: stale)."""
+        more = {} if revision is None else {"if-match": f'"{revision}"'}
+        answer = await self._ask(method, path, asking, json=dict(body), headers=more)
+        return answer.json() if answer.content else None
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        asking: ASGIConnection[Any, Any, Any, Any],
+        *,
+        headers: Mapping[str, str] | None = None,
+        accept: str = _MEDIA,
+        **more: Any,
+    ) -> httpx.Response:
+        if not self.url:
+            raise Unreachable("This controller does not know where billing is: start it with WOOLY_BILLING_URL set.")
+        carried = {name: value for name in _CARRIED if (value := asking.headers.get(name))}
+        try:
+            answer = await self._http.request(
+                method, f"/api/v1/billing/{path}", headers={"accept": accept, **carried, **(headers or {})}, **more
+            )
+        except httpx.HTTPError as error:
+            raise Unreachable(
+                f"Billing does not answer ({type(error).__name__}). Figures come back with it: they are in the log."
+            ) from error
+        if answer.status_code >= 400:
+            raise _refused(answer)
+        return answer
+
+
+def _refused(answer: httpx.Response) -> Refused | Unreachable:
+    if answer.status_code >= 500:
+        return Unreachable(f"Billing cannot answer now (HTTP {answer.status_code}).")
+    try:
+        body = answer.json()
+        errors = body.get("errors") or [{}]
+        return Refused(answer.status_code, str(body.get("detail", "refused")), str(errors[0].get("field", "")))
+    except (ValueError, AttributeError, LookupError, TypeError):
+        return Refused(answer.status_code, f"HTTP {answer.status_code}")

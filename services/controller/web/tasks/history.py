@@ -1,0 +1,162 @@
+"""What happened to one task, read from the log: its own facts, its placements, its sessions. Three subjects or a few, never the whole log.
+
+May live here: reading, and the pure list of moments made of it. May not: what the view knows anyway (story), markup.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from bus_schemas.events import (
+    ActionTaken,
+    Event,
+    SessionClosedFact,
+    SessionOpenedFact,
+    SessionPriorityChanged,
+    TaskPlaced,
+    TaskPriorityChanged,
+    TaskRefused,
+    TaskStateChanged,
+    TaskSubmitted,
+    decode_events,
+)
+from bus_schemas.subjects import EVENTS_STREAM, event_subject
+from services.kit.bus import Bus
+from services.kit.errors import BusRefused
+
+__all__ = ["Moment", "SessionLine", "facts_of", "moments", "session_lines"]
+
+_NOT_FOUND: Final = 10037
+_FACTS_MAX: Final = 200
+_GIB: Final = 1 << 30
+
+Fact = tuple[int, Event]
+"""(log position, event)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """``kind``: queued, placed, refused, started, ended, completed, failed, cancelled, changed. ``actor``: who did it, if anybody."""
+
+    at_ns: int
+    kind: str
+    title: str
+    detail: str = ""
+    actor: str = ""
+    position: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLine:
+    """A session of the task, open or closed (``closed_ns`` 0: open). Meters are of its end."""
+
+    session: str
+    node: str
+    gpu: int
+    opened_ns: int
+    closed_ns: int = 0
+    reason: str = ""
+    failed: bool = False
+    core_ns: int = 0
+    byte_ms: int = 0
+    launches: int = 0
+    digest: str = ""
+
+
+async def facts_of(bus: Bus, task: str, sessions: Iterable[str]) -> list[Fact]:
+    """The task's facts by position, the first ``_FACTS_MAX`` of each subject. Raises BusUnavailable."""
+    subjects = [event_subject("task", task), event_subject("placement", task), *(event_subject("session", name) for name in sessions)]
+    found: dict[int, list[Event]] = {}
+    for subject in subjects:
+        position = 1
+        for _ in range(_FACTS_MAX):
+            message = await _next(bus, subject, position)
+            if message is None:
+                break
+            found[message[0]] = message[1]
+            position = message[0] + 1
+    return [(position, event) for position in sorted(found) for event in found[position]]
+
+
+async def _next(bus: Bus, subject: str, position: int) -> tuple[int, list[Event]] | None:
+    """The first message on ``subject`` at ``position`` or later."""
+    try:
+        answer = await bus.js_api(f"STREAM.MSG.GET.{EVENTS_STREAM}", {"seq": position, "next_by_subj": subject})
+    except BusRefused as error:
+        if error.code == _NOT_FOUND:
+            return None
+        raise
+    return int(answer["message"]["seq"]), decode_events(base64.b64decode(answer["message"].get("data", "")))
+
+
+def moments(facts: Iterable[Fact]) -> list[Moment]:
+    """The timeline, oldest first. An ActionTaken names the actor of the fact it rides with."""
+    out: list[Moment] = []
+    for position, event in facts:
+        if isinstance(event, ActionTaken):
+            if out and out[-1].position == position:
+                out[-1] = _by(out[-1], event.actor)
+            continue
+        moment = _moment(position, event)
+        if moment is not None:
+            out.append(moment)
+    out.sort(key=lambda moment: (moment.position, moment.at_ns))
+    return out
+
+
+def _by(moment: Moment, actor: str) -> Moment:
+    return Moment(moment.at_ns, moment.kind, moment.title, moment.detail, actor, moment.position)
+
+
+def _moment(position: int, event: Event) -> Moment | None:
+    at = getattr(event, "at_ns", 0)
+    match event:
+        case TaskSubmitted():
+            asked = f"priority {event.priority}, {event.vram_bytes / _GIB:.4g} GiB on {event.gpu_count} GPU{'s' * (event.gpu_count != 1)}"
+            return Moment(at, "queued", "Submitted", asked, position=position)
+        case TaskPlaced():
+            where = f"{event.node}, GPU {', '.join(map(str, event.gpus))}"
+            score = f"score {event.scores[0][2]}" if event.scores else ""
+            return Moment(at, "placed", f"Placed on {where}", score, position=position)
+        case TaskRefused():
+            return Moment(at, "refused", "Nothing fits", f"{len(event.refusals)} places looked at", position=position)
+        case TaskStateChanged():
+            return Moment(at, event.state, event.state.capitalize(), event.reason, position=position)
+        case TaskPriorityChanged():
+            return Moment(at, "changed", f"Priority set to {event.priority}", position=position)
+        case SessionPriorityChanged():
+            return Moment(at, "changed", f"Session follows at priority {event.priority}", event.session, position=position)
+        case SessionOpenedFact():
+            return Moment(at, "started", f"Session opened on {event.node}, GPU {event.gpu}", event.session, position=position)
+        case SessionClosedFact():
+            kind = "failed" if event.failed else "ended"
+            return Moment(at, kind, "Session closed", f"{event.session}: {event.reason}", position=position)
+        case _:
+            return None
+
+
+def session_lines(facts: Iterable[Fact]) -> list[SessionLine]:
+    """The sessions in the facts, in order of their opening."""
+    lines: dict[str, SessionLine] = {}
+    for _, event in facts:
+        if isinstance(event, SessionOpenedFact) and event.session not in lines:
+            lines[event.session] = SessionLine(event.session, event.node, event.gpu, event.at_ns)
+        elif isinstance(event, SessionClosedFact) and event.session in lines:
+            opened = lines[event.session]
+            lines[event.session] = SessionLine(
+                opened.session,
+                opened.node,
+                opened.gpu,
+                opened.opened_ns,
+                event.at_ns,
+                event.reason,
+                event.failed,
+                event.core_ns,
+                event.byte_ms,
+                event.launches,
+                event.launch_digest,
+            )
+    return list(lines.values())
