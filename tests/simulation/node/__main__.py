@@ -47,7 +47,18 @@ def _block(first: int, last: int) -> tuple[Counter[str], float, list[str]]:
 
 
 def _report(counts: Counter[str], widest: float, caught: list[tuple[str, str, int]], seconds: float, commit: str) -> str:
-    order = ["seeds", "stimuli", "slices", "preemptions", "snapshots", "waits for memory", "resends", "vanished"]
+    order = [
+        "seeds",
+        "stimuli",
+        "slices",
+        "preemptions",
+        "snapshots",
+        "waits for memory",
+        "resends",
+        "vanished",
+        "priorities changed",
+        "cancelled",
+    ]
     rows = order + sorted(name for name in counts if name not in order)
     lines = [
         "# Simulation of a whole node",

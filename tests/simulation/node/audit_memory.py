@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from scheduler.vram import (
     AllocationRequested,
     Allow,
@@ -19,6 +21,7 @@ from scheduler.vram import (
     Decision,
     DeviceConfigured,
     Holds,
+    PriorityChanged,
     Refuse,
     SessionClosed,
     SessionOpened,
@@ -98,6 +101,8 @@ class MemoryAudit:
                 self._unbar()
             case SwapLost(_, name):
                 self.sessions[name].coming = False
+            case PriorityChanged(_, name, priority):
+                self.sessions[name].opened = replace(self.sessions[name].opened, priority=priority)
             case Holds(at_ns, name) | SwappedIn(at_ns, name):
                 self.sessions[name].coming &= isinstance(stimulus, Holds)
                 self.sessions[name].used_ns = at_ns

@@ -3,7 +3,8 @@
 1. A launch is the next batch of an open session, in flight once; slices of a batch count those that ran; batches end in order, each once.
 2. Strict: no launch while a session of a higher level has one ready, but for levels won by waiting (aging) and one out of the reserve.
    Fifo: no launch while a batch that arrived earlier is ready. Timeslice: no slice is longer than a turn, nobody is passed over twice.
-3. With a launch, what is lower and in flight is preempted; nothing begins on the device while something higher is behind it.
+3. With a launch, what is lower and in flight is preempted; nothing begins on the device while something higher is behind it, also when a
+   session has become lower or higher since. Of a session that is ended at once nothing begins any more.
 4. Low work in flight stays within its budget, and every slice of it has a limit.
 5. The device never idles while something is surely launchable, and lower work in flight holds nobody up.
 6. A paced session uses no more than its pace and burst give, and the slices in flight. Who ages is run within its periods.
@@ -12,6 +13,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from scheduler.dispatch import (
     FAULT,
@@ -26,6 +29,7 @@ from scheduler.dispatch import (
     LaunchStopped,
     MemoryReady,
     Preempt,
+    PriorityChanged,
     Refuse,
     Release,
     SessionClosed,
@@ -65,6 +69,7 @@ class Model:
     ran: int = 0
     faulted: bool = False
     awaits: bool = False
+    ended: bool = False
     last: int | None = None
     since_ns: int = 0
     ready_since_ns: int = -1
@@ -172,6 +177,15 @@ class OrderAudit:
                 model = self.sessions.get(name)
                 if model is not None:
                     model.last = last if model.last is None else min(last, model.last)
+                    model.ended |= stimulus.stop
+            case PriorityChanged(_, name, priority):
+                model = self.sessions.get(name)
+                if model is not None and model.priority != priority:
+                    target_ns = 0 if priority else model.opened.sla_ns
+                    model.opened = replace(model.opened, priority=priority, sla_ns=target_ns)
+                    model.kept = priority
+                    for flight in model.flying.values():
+                        flight.low = self._low(model)
             case _:
                 pass
 
@@ -313,8 +327,10 @@ class OrderAudit:
     def began(self, command: Command, behind: list[Command]) -> None:
         """A slice begins on the device; ``behind`` it wait these."""
         config = self.config
+        model = self.sessions[command.session]
+        expect(not model.ended, f"{command} begins, and its session was ended at once")
         if config.policy == "strict" and self._plain and len(self.configs) == 1:
-            higher = [c for c in behind if c.serial and c.priority < command.priority]
+            higher = [c for c in behind if c.serial and c.session in self.sessions and self.sessions[c.session].priority < model.priority]
             expect(not higher, f"{command} begins, and {higher} of higher levels wait behind it")
 
     def finish(self, cores: int) -> None:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 from unittest.mock import patch
 
-from scheduler.dispatch import Decision, Dispatch, Preempt, Stimulus, fair, pacing, queues
+from scheduler.dispatch import Decision, Dispatch, Preempt, SessionClosed, Stimulus, fair, flights, pacing, queues
 from scheduler.dispatch.state import DispatchState, SessionState
-from scheduler.vram import SwapOut, Vram, victims
+from scheduler.vram import PriorityChanged, SwapOut, Tick, Vram, victims
 from scheduler.vram import core as vram_core
 from scheduler.vram.quota import Verdict
 from scheduler.vram.state import SessionMemory, VramState
@@ -46,6 +46,12 @@ def caught_by(canary: Canary, seeds_max: int = SEEDS_MAX) -> tuple[int, str]:
 class NeverPreempts(Dispatch):
     def on(self, stimulus: Stimulus) -> list[Decision]:
         return [decision for decision in super().on(stimulus) if not isinstance(decision, Preempt)]
+
+
+class RunsOn(Dispatch):
+    def on(self, stimulus: Stimulus) -> list[Decision]:
+        ended = isinstance(stimulus, SessionClosed) and stimulus.stop
+        return [decision for decision in super().on(stimulus) if not (ended and isinstance(decision, Preempt))]
 
 
 @contextmanager
@@ -103,11 +109,33 @@ class SwapsWhoRuns(Vram):
         return decisions
 
 
+def _moved_on_paper(state: DispatchState, session: SessionState, out: list[Decision]) -> None:
+    """The session waits in its new level, and what it has in flight stays where it was."""
+    session.tag = state.levels[session.priority].vtime
+    queues.requeue(state, session)
+
+
+class ForgetsThePriority(Vram):
+    """Goes by the priority that a session opened with."""
+
+    def on(self, stimulus: Any) -> Any:
+        if isinstance(stimulus, PriorityChanged):
+            stimulus = Tick(stimulus.at_ns)
+        return super().on(stimulus)
+
+
 def _always_ready(session: SessionState, config: Any, now_ns: int) -> int:
     return now_ns
 
 
 CANARIES: Final = (
+    Canary(
+        "MovesOnPaper",
+        "a changed priority does not hold for what is in flight",
+        lambda: _replaced(flights, "change_level", _moved_on_paper),
+    ),
+    Canary("RunsOn", "what runs of a session that is ended goes on to its end", _nothing, dispatch=RunsOn),
+    Canary("ForgetsThePriority", "the memory core goes by the priority that a session opened with", _nothing, vram=ForgetsThePriority),
     Canary("NeverPreempts", "low launches are not stopped for high ones", _nothing, dispatch=NeverPreempts),
     Canary("SwapsLevels", "of two levels the lower one goes first", lambda: _replaced(queues, "best", _first_of_second_level)),
     Canary("IgnoresWeights", "shares inside a level do not follow weights", lambda: _replaced(fair, "virtual", _unweighted)),

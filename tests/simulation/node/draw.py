@@ -8,11 +8,14 @@ from typing import Final
 
 from scheduler.dispatch import DispatchConfig
 
-__all__ = ["KIB", "MS", "US", "Batch", "Scenario", "Script", "draw"]
+__all__ = ["END", "KIB", "MS", "US", "Batch", "Scenario", "Script", "draw"]
 
 US: Final = 1_000
 MS: Final = 1_000_000
 KIB: Final = 1 << 10
+
+END: Final = -1
+"""An order to end a session's task."""
 
 TROUBLES: Final = ("resend", "fault", "vanish", "disk_full", "corrupt", "configure", "snapshot", "coarse", "repeat", "lowering")
 
@@ -54,7 +57,8 @@ class Script:
 
 @dataclass(slots=True)
 class Scenario:
-    """``hop_ns``: server to executor and back. ``bytes_us``: a move carries so many bytes a microsecond."""
+    """``hop_ns``: server to executor and back. ``bytes_us``: a move carries so many bytes a microsecond. ``orders``: what an operator does
+    when to which session: its new priority, or END."""
 
     seed: int
     config: DispatchConfig
@@ -70,6 +74,7 @@ class Scenario:
     troubles: frozenset[str]
     configs: list[tuple[int, DispatchConfig]]
     snapshots_ns: list[int]
+    orders: list[tuple[int, str, int]]
 
 
 def draw(seed: int) -> Scenario:
@@ -98,7 +103,18 @@ def draw(seed: int) -> Scenario:
         troubles=troubles,
         configs=configs,
         snapshots_ns=[r.randrange(span_ns) for _ in range(3)] if "snapshot" in troubles else [],
+        orders=_orders(random.Random(f"orders {seed}"), scripts, span_ns),
     )
+
+
+def _orders(r: random.Random, scripts: list[Script], span_ns: int) -> list[tuple[int, str, int]]:
+    """Of their own source of chance, so that what else a seed draws does not depend on them."""
+    if r.random() < 0.5:
+        return []
+    orders = [(r.randrange(span_ns), r.choice(scripts).session, r.randrange(5)) for _ in range(r.randint(1, 6))]
+    if r.random() < 0.6:
+        orders.append((r.randrange(span_ns), r.choice(scripts).session, END))
+    return orders
 
 
 def _config(r: random.Random, cores: int, *, calm: bool) -> DispatchConfig:

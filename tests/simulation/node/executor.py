@@ -151,6 +151,10 @@ class Executor:
         if away:
             self.vram(Expected(self.clock.now_ns, session, away))
 
+    def prioritise(self, session: str, priority: int) -> None:
+        if session in self.tenants:
+            self.vram(vram.PriorityChanged(self.clock.now_ns, session, priority))
+
     # -- launching -----------------------------------------------------------------------------------------------------------------
 
     def _turn(self) -> None:

@@ -12,7 +12,7 @@ from scheduler import vram
 from scheduler.vram import schedulable_bytes
 from tests.simulation.node import executor as device
 from tests.simulation.node.clock import Clock
-from tests.simulation.node.draw import MS, Scenario, Script
+from tests.simulation.node.draw import END, MS, Scenario, Script
 from tests.simulation.node.executor import Command, Executor, Report
 
 __all__ = ["Client", "Shell"]
@@ -20,9 +20,10 @@ __all__ = ["Client", "Shell"]
 
 @dataclass(slots=True)
 class Client:
-    """``sent`` batches so far; ``answered``: seq -> what became of it. ``over``: why it sends no more."""
+    """``priority``: now. ``sent`` batches so far; ``answered``: seq -> what became of it. ``over``: why it sends no more."""
 
     script: Script
+    priority: int
     sent: int = 0
     answered: dict[int, str] = field(default_factory=dict)
     unanswered: int = 0
@@ -46,7 +47,7 @@ class Shell:
         self._wakeup_ns = wakeup_ns
         self._random = random.Random(scenario.seed ^ 0xC11E)
         self._serial = 0
-        self._serials: dict[tuple[str, int], int] = {}
+        self._launched: dict[tuple[str, int], Command] = {}
         self._alarm_ns = -1
         self._quotas: dict[str, tuple[int, bool]] = {}
         self._in_order: deque[tuple[Callable[..., None], tuple[object, ...]]] = deque()
@@ -59,6 +60,8 @@ class Shell:
             self.clock.at(script.opens_ns, self._open, script)
         for at_ns, config in s.configs:
             self.clock.at(at_ns, lambda config=config: self._on(core.ConfigChanged(self.clock.now_ns, config)))
+        for at_ns, name, order in s.orders:
+            self.clock.at(at_ns, self._order, name, order)
         for at in range(1, 6):
             self.clock.at(at * 80 * MS, lambda: self._on(core.Tick(self.clock.now_ns)))
 
@@ -84,7 +87,7 @@ class Shell:
                 self.counts[f"refused at open: {refusal.reason}"] += 1
                 return
         self._quotas[script.session] = (quota, script.swap)
-        client = self.clients[script.session] = Client(script)
+        client = self.clients[script.session] = Client(script, script.priority)
         opened = vram.SessionOpened(self.clock.now_ns, script.session, script.quota_bytes, 0, script.priority, script.swap, script.wait_ns)
         self.executor.open(script.session, script.batches, opened)
         if script.window:
@@ -121,10 +124,25 @@ class Shell:
             self.counts["vanished"] += 1
             self._close(client, -1)
 
-    def _close(self, client: Client, last_seq: int) -> None:
-        if not client.closed:
+    def _order(self, name: str, order: int) -> None:
+        """An operator ends the session, or gives it another priority: both cores hear of it, the device's a way later."""
+        client = self.clients.get(name)
+        if client is None or client.released:
+            return
+        if order == END:
+            client.over = client.over or "cancelled"
+            self.counts["cancelled"] += 1
+            self._close(client, -1, stop=True)
+            return
+        client.priority = order
+        self.counts["priorities changed"] += 1
+        self._on(core.PriorityChanged(self.clock.now_ns, name, order))
+        self.clock.after(self.scenario.hop_ns, self.executor.prioritise, name, order)
+
+    def _close(self, client: Client, last_seq: int, *, stop: bool = False) -> None:
+        if not client.closed or stop:
             client.closed = True
-            self._on(core.SessionClosed(self.clock.now_ns, client.script.session, last_seq))
+            self._on(core.SessionClosed(self.clock.now_ns, client.script.session, last_seq, stop))
 
     def _answer(self, client: Client, seq: int, how: str) -> None:
         """The client hears of a batch; whoever has all answers closes."""
@@ -150,14 +168,13 @@ class Shell:
                 case core.Launch(name, seq, limit_ns, number):
                     assert client is not None
                     self._serial += 1
-                    self._serials[name, seq] = self._serial
-                    command = Command(name, seq, self._serial, client.script.priority, limit_ns, number)
+                    command = self._launched[name, seq] = Command(name, seq, self._serial, client.priority, limit_ns, number)
                     self.counts["slices"] += 1
                     self.clock.after(self.scenario.hop_ns, self.executor.command, command)
                 case core.Preempt(name, seq):
-                    assert client is not None
                     self.counts["preemptions"] += 1
-                    self.executor.stop(client.script.priority, self._serials[name, seq])
+                    launched = self._launched[name, seq]
+                    self.executor.stop(launched.priority, launched.serial)
                 case core.Refuse(name, seq, reason) if seq >= 0:
                     self.counts[f"batch refused: {reason}"] += 1
                     if client is not None and reason.startswith("parked"):

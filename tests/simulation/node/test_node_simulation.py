@@ -23,7 +23,7 @@ def test_every_invariant_holds(block: int) -> None:
     counts: Counter[str] = Counter()
     for seed in range(block * SEEDS // BLOCKS, (block + 1) * SEEDS // BLOCKS):
         counts.update(simulate(seed).counts)
-    for what in ("batches ran", "preemptions", "snapshots", "waits for memory", "swaps out", "swaps in"):
+    for what in ("batches ran", "preemptions", "snapshots", "waits for memory", "swaps out", "swaps in", "priorities changed", "cancelled"):
         assert counts[what] > 0, f"no {what}: the workload tests too little"
 
 
