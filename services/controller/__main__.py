@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 
 from services.controller.app import make_app
@@ -21,6 +22,9 @@ from services.controller.sentinel import Sentinel
 from services.controller.settings import Settings
 from services.controller.store import StoreError, open_store
 from services.controller.writer import Writer
+from services.kit.access import AccessView
+from services.kit.access.access import open_access
+from services.kit.access.mode import hosts_of
 from services.kit.bus import connect
 from services.kit.errors import KitError
 from services.kit.http import serve
@@ -36,7 +40,18 @@ async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
         await bus.ensure_streams()
         store = await open_store(bus, settings.etcd_url)
         stack.push_async_callback(store.close)
-        mirror = await stack.enter_async_context(Mirror(bus))
+        mirror = Mirror(bus)
+        mirror.also(AccessView)
+        await stack.enter_async_context(mirror)
+        access = await open_access(
+            bus,
+            os.environ,
+            listens_on=[settings.address[0], *hosts_of(settings.nats_url)],
+            view=lambda: mirror.fold(AccessView),
+            heard=lambda: mirror.connected and mirror.failure is None,
+            pages=True,
+        )
+        stack.callback(access.close)
         writer = Writer(bus, mirror)
         gauges = Gauges(bus)
         placer = Placer(mirror, gauges, writer)
@@ -47,7 +62,7 @@ async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
         await stack.enter_async_context(gauges)
         configuration = Configuration(store, mirror, writer)
         await configuration.start(settings.overcommit_percent)
-        app = make_app(Parts.over(mirror, gauges, writer, placer, configuration, sentinel))
+        app = make_app(Parts.over(mirror, gauges, writer, placer, configuration, sentinel), access)
         http = await stack.enter_async_context(serve(app, settings.address))
         get_logger().info("controller listening", http=http, position=mirror.position)
         async with asyncio.TaskGroup() as tasks:

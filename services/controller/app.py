@@ -17,20 +17,22 @@ from services.controller.parts import Parts
 from services.controller.problems import HANDLERS
 from services.controller.queries import refuse_unknown_parameters
 from services.controller.routes import ROUTES
+from services.kit.access.access import Access
+from services.kit.access.web import AccessPlugin
 
 __all__ = ["make_app"]
 
 _BODY_BYTES_MAX: Final = 1 << 20
 
 
-def make_app(parts: Parts, *, more_routes: Sequence[Any] = (), middleware: Sequence[Any] = (), guards: Sequence[Any] = ()) -> Litestar:
-    """The application over running parts. ``guards`` run before a route looks at its parameters; a route's ``opt["action"]`` names what it
-    is in services.kit.access (None: open to all)."""
+def make_app(parts: Parts, access: Access, *, more_routes: Sequence[Any] = (), middleware: Sequence[Any] = ()) -> Litestar:
+    """The application over running parts. A route's ``opt["action"]`` names what it is in services.kit.access (None: open to all);
+    ``access`` sees to it before the route looks at its parameters, and refuses to start with a route that says nothing."""
     config = AppConfig(
         route_handlers=[*ROUTES, *more_routes],
         state=State({"parts": parts}),
         middleware=list(middleware),
-        guards=list(guards),
+        plugins=[AccessPlugin(access)],
         before_request=refuse_unknown_parameters,
         exception_handlers=HANDLERS,
         openapi_config=OpenAPIConfig(title="Wooly controller", version="1"),

@@ -1,5 +1,5 @@
-"""Who is asking, as routes and actions see it. Whoever checked the request put the identity into its scope; while nobody checks, it is
-everyone (an embedded stack on loopback).
+"""Who is asking, as routes and actions see it. The access middleware has put the identity into the request's scope; it is everyone where
+nobody is asked (an embedded stack on loopback).
 
 May live here: reading identity and address off a request, the fact of an action. May not: checking secrets, rules (services.kit.access).
 """
@@ -14,7 +14,8 @@ from litestar.connection import ASGIConnection
 
 from bus_schemas.events import ActionTaken
 from services.controller.errors import Denied
-from services.kit.access import Action, Identity, everyone
+from services.kit.access import Action, Identity
+from services.kit.access.requests import proof_of, who
 
 __all__ = ["Caller", "caller_of", "who"]
 
@@ -42,11 +43,5 @@ class Caller:
         return ActionTaken(time.time_ns(), self.identity.name, tenant or self.identity.tenant, action, target, detail, self.source)
 
 
-def who(connection: Connection) -> Identity:
-    found = connection.scope.get("user")
-    return found if isinstance(found, Identity) else everyone()
-
-
 def caller_of(connection: Connection) -> Caller:
-    client = connection.client
-    return Caller(who(connection), client.host if client is not None else "")
+    return Caller(who(connection), proof_of(connection).source)

@@ -1,9 +1,10 @@
 """Who may do what: identities, roles, keys, and the rules between them. Used by every service that answers people or programs.
 
 May live here: the table of actions (``rules``), the fold over the log that knows tenants, users and keys (``view``), checking of secrets,
-tokens. May not: routes, pages, anything of one service.
+tokens, the middleware. May not: routes, pages, anything of one service.
 """
 
 from services.kit.access.rules import ACTIONS, ROLES, SCOPES, Action, Identity, allowed, everyone
+from services.kit.access.view import AccessView
 
-__all__ = ["ACTIONS", "ROLES", "SCOPES", "Action", "Identity", "allowed", "everyone"]
+__all__ = ["ACTIONS", "ROLES", "SCOPES", "AccessView", "Action", "Identity", "allowed", "everyone"]

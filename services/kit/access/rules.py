@@ -1,15 +1,17 @@
 """The one table of who may do what. Pure.
 
 An identity acts in its tenant; those whose tenant is empty (admin, operator, node, service) act in the cluster. A key may be narrowed to
-scopes; it then may do what its role and one of its scopes allow, and nothing else.
+scopes; it then may do what its role and one of its scopes allow, and nothing else. ``key.read`` and ``key.write`` are about one's own
+keys; those of others need ``user.read`` and ``user.write`` beside.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
-__all__ = ["ACTIONS", "ROLES", "SCOPES", "Action", "Identity", "allowed", "everyone"]
+__all__ = ["ACTIONS", "AUDITED", "PEOPLE", "ROLES", "SCOPES", "Action", "Identity", "allowed", "everyone", "may_at_all", "rights"]
 
 Action = Literal[
     "cluster.read",
@@ -38,35 +40,41 @@ Action = Literal[
     "bus.node",
 ]
 
+ACTIONS: Final[frozenset[str]] = frozenset(get_args(Action))
+AUDITED: Final = ACTIONS | {"session.begin", "session.end", "password.change"}
+"""What an ActionTaken may name: an action, or what people do with their own way in."""
 ROLES: Final = ("admin", "operator", "member", "viewer", "node", "service")
+PEOPLE: Final = ("admin", "operator", "member", "viewer")
+"""Roles a user may have; the others are for keys of programs."""
 SCOPES: Final = ("read", "submit", "operate", "admin", "bus")
 
-_READ: Final = frozenset({"cluster.read", "node.read", "group.read", "config.read", "task.read", "credits.read"})
+_READ: Final = frozenset({"cluster.read", "node.read", "group.read", "config.read", "task.read", "credits.read", "tenant.read", "key.read"})
+_KEYS: Final = frozenset({"key.read", "key.write"})
 _OWN: Final = frozenset({"task.submit", "task.cancel", "task.prioritise", "bus.client"})
-_OPERATE: Final = frozenset({"node.configure", "group.write", "config.write", "tenant.read", "audit.read"})
-_RULE: Final = frozenset(
-    {"credits.grant", "budget.write", "tariff.write", "tenant.write", "user.read", "user.write", "key.read", "key.write"}
-)
+_OPERATE: Final = frozenset({"node.configure", "group.write", "config.write", "audit.read"})
+_RULE: Final = frozenset({"credits.grant", "budget.write", "tariff.write", "tenant.write", "user.read", "user.write"})
+_ALL: Final = _READ | _KEYS | _OWN | _OPERATE | _RULE | {"bus.node"}
 
 _BY_ROLE: Final[dict[str, frozenset[str]]] = {
-    "admin": _READ | _OWN | _OPERATE | _RULE | {"bus.node"},
-    "operator": _READ | _OWN | _OPERATE,
-    "member": (_READ | _OWN | {"key.read", "key.write"}),
-    "viewer": _READ,
+    "admin": _ALL,
+    "operator": _READ | _KEYS | _OWN | _OPERATE,
+    "member": _READ | _KEYS | _OWN,
+    "viewer": _READ | _KEYS,
     "node": frozenset({"bus.node"}),
-    "service": _READ | _OWN | _OPERATE | _RULE | {"bus.node"},
+    "service": _ALL,
 }
 _BY_SCOPE: Final[dict[str, frozenset[str]]] = {
-    "read": _READ | {"tenant.read", "user.read", "key.read", "audit.read"},
+    "read": _READ | {"user.read", "audit.read"},
     "submit": _OWN | {"task.read", "cluster.read", "node.read", "group.read"},
-    "operate": _READ | _OWN | _OPERATE,
-    "admin": _READ | _OWN | _OPERATE | _RULE | {"bus.node"},
+    "operate": (_READ | _OWN | _OPERATE),
+    "admin": _ALL,
     "bus": frozenset({"bus.client", "bus.node"}),
 }
-ACTIONS: Final[frozenset[str]] = frozenset().union(*_BY_ROLE.values())
 
 _OF_CLUSTER: Final = frozenset({"cluster.read", "node.read", "group.read", "config.read"})
 """What is nobody's in particular: a tenant's member sees nodes and groups (never other tenants' tasks on them)."""
+_CLUSTER_ONLY: Final = frozenset({"credits.grant", "tariff.write", "tenant.write", "bus.node"})
+"""What a tenant's own people may not do even to their tenant: give it money, prices or a life of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +93,27 @@ class Identity:
         return allowed(self, action, tenant)
 
 
+def rights(role: str, scopes: Iterable[str] = (), tenant: str = "") -> frozenset[str]:
+    """Every action of ``role`` narrowed to ``scopes`` (none: all of it), in a tenant or (empty) in the cluster. Unknown names give none."""
+    found = _BY_ROLE.get(role, frozenset())
+    named = tuple(scopes)
+    if named:
+        found &= frozenset().union(*(_BY_SCOPE.get(scope, frozenset()) for scope in named))
+    return found - _CLUSTER_ONLY if tenant else found
+
+
 def allowed(who: Identity, action: Action, tenant: str | None = None) -> bool:
     """May they do this to something of ``tenant`` (None: to something that is no tenant's)?"""
-    if action not in _BY_ROLE.get(who.role, frozenset()):
-        return False
-    if who.scopes and not any(action in _BY_SCOPE.get(scope, frozenset()) for scope in who.scopes):
+    if action not in rights(who.role, who.scopes, who.tenant):
         return False
     if not who.tenant:
         return True
     return action in _OF_CLUSTER if tenant is None else tenant == who.tenant
+
+
+def may_at_all(who: Identity, action: Action) -> bool:
+    """May they do this to anything? What a route asks before it looks for what the request is about."""
+    return allowed(who, action, who.tenant or None) or allowed(who, action)
 
 
 def everyone() -> Identity:

@@ -1,0 +1,144 @@
+"""Everything a service needs to know who asks: one object over the view of the log, the checker of secrets and the secret of tokens.
+
+    access = await open_access(bus, os.environ, listens_on=[host], view=lambda: mirror.access, heard=lambda: mirror.connected)
+    app = Litestar(handlers, plugins=[AccessPlugin(access)])        # web.py
+
+May live here: putting the parts together, sessions. May not: HTTP (``web``), rules (``rules``).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from services.kit.access.checker import Checker
+from services.kit.access.keys import KeyText, parse_key
+from services.kit.access.mode import authentication_on
+from services.kit.access.rules import Identity, everyone
+from services.kit.access.secret import shared_secret
+from services.kit.access.tokens import RELAY_S, SESSION_MAX_S, SESSION_S, Token, csrf_token, read_token, write_token
+from services.kit.access.view import AccessView
+from services.kit.bus import Bus
+from services.kit.errors import SettingError
+
+__all__ = ["Access", "Network", "open_access"]
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+_SESSION_ID_BYTES: Final = 12
+
+
+class Access:
+    """``on``: whether anybody is asked who they are. ``proxies``: networks whose word about a caller's address is believed.
+    ``pages``: whether this service has pages for people, a login page among them."""
+
+    def __init__(
+        self,
+        *,
+        on: bool,
+        view: Callable[[], AccessView] = AccessView,
+        heard: Callable[[], bool] = lambda: True,
+        secret: bytes = b"",
+        proxies: Iterable[Network] = (),
+        pages: bool = False,
+    ) -> None:
+        if on and len(secret) < 32:
+            raise ValueError("authentication needs a secret of at least 32 bytes")
+        self.on = on
+        self.checker = Checker(view, heard)
+        self.proxies = tuple(proxies)
+        self.pages = pages
+        self._view = view
+        self._secret = secret
+
+    @property
+    def view(self) -> AccessView:
+        return self._view()
+
+    def close(self) -> None:
+        self.checker.hasher.close()
+
+    # -- identities --------------------------------------------------------------------------------------------------------------------
+
+    async def identity_of_key(self, key: str, secret: str, source: str = "") -> Identity:
+        """Who comes with this id and secret of a key, from address ``source``. Raises Unauthenticated, TooMany, Unsure."""
+        return await self.checker.key(KeyText(key, secret), source)
+
+    async def identity_of_text(self, text: str, source: str = "") -> Identity | None:
+        """Who comes with a whole key; None for what has not the form of one. Raises what ``identity_of_key`` does."""
+        key = parse_key(text)
+        return None if key is None else await self.checker.key(key, source)
+
+    def again(self, who: Identity) -> Identity | None:
+        """Who an identity of before is now, None when it may come in no more. For what lives longer than a request."""
+        return self.view.again(who, time.time_ns()) if self.on else everyone()
+
+    # -- sessions and relays -----------------------------------------------------------------------------------------------------------
+
+    def begin_session(self, who: Identity) -> Token:
+        """A new session, of an identity that has just been checked. Its id is new: nobody can have planted it."""
+        now_s = int(time.time())
+        return self._token("session", secrets.token_hex(_SESSION_ID_BYTES), who, now_s, now_s, SESSION_S)
+
+    def renewed(self, token: Token) -> Token:
+        """The same session for another quarter of an hour, within its life."""
+        now_s = int(time.time())
+        expires_s = min(now_s + SESSION_S, token.began_s + SESSION_MAX_S)
+        return Token(token.kind, token.id, token.user, token.key, token.stamp, token.began_s, now_s, expires_s)
+
+    def relay(self, who: Identity) -> Token:
+        """What another service is shown for a minute: this caller asks, through us."""
+        now_s = int(time.time())
+        return self._token("relay", secrets.token_hex(_SESSION_ID_BYTES), who, now_s, now_s, RELAY_S)
+
+    def write(self, token: Token) -> str:
+        return write_token(self._secret, token)
+
+    def csrf(self, session: str) -> str:
+        return csrf_token(self._secret, session)
+
+    def read(self, text: str, kind: str) -> tuple[Token, Identity] | None:
+        """The token and whose it is now; None when it opens nothing (any more). Raises Unsure."""
+        now_ns = time.time_ns()
+        token = read_token(self._secret, text, now_ns // 10**9, kind)
+        if token is None or self.view.session_ended(token.id):
+            return None
+        self.checker.must_hear()
+        if token.key:
+            who = self.view.principal(token.key, now_ns)
+        else:
+            user = self.view.users.get(token.user)
+            who = self.view.person(token.user) if user is not None and user.stamp == token.stamp else None
+        return None if who is None else (token, who)
+
+    def _token(self, kind: str, name: str, who: Identity, began_s: int, now_s: int, life_s: int) -> Token:
+        user = self.view.users.get(who.name)
+        stamp = user.stamp if user is not None and not who.key else ""
+        assert kind in ("session", "relay")
+        return Token("session" if kind == "session" else "relay", name, who.name, who.key, stamp, began_s, now_s, now_s + life_s)
+
+
+async def open_access(
+    bus: Bus,
+    environment: Mapping[str, str],
+    *,
+    listens_on: Iterable[str],
+    view: Callable[[], AccessView],
+    heard: Callable[[], bool],
+    pages: bool = False,
+) -> Access:
+    """As the environment says: WOOLY_AUTH (on, off), WOOLY_TRUSTED_PROXIES (networks, separated by commas). Raises SettingError."""
+    proxies = trusted_proxies(environment.get("WOOLY_TRUSTED_PROXIES", ""))
+    if not authentication_on(environment, listens_on):
+        return Access(on=False, view=view, heard=heard, proxies=proxies, pages=pages)
+    return Access(on=True, view=view, heard=heard, secret=await shared_secret(bus), proxies=proxies, pages=pages)
+
+
+def trusted_proxies(text: str) -> list[Network]:
+    """Raises SettingError."""
+    try:
+        return [ipaddress.ip_network(part.strip()) for part in text.split(",") if part.strip()]
+    except ValueError as error:
+        raise SettingError(f"WOOLY_TRUSTED_PROXIES is {text!r} ({error}); write networks such as 10.0.0.0/8,127.0.0.1") from None

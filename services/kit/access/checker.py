@@ -1,0 +1,104 @@
+"""Who comes with this key, or this name and password. Secrets that were right once are remembered (by blake3, never as they are), so that
+argon2 runs once a key and process; whether the key is still good is asked of the log every time.
+
+May live here: checking. May not: HTTP, the bus.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+import blake3
+
+from services.kit.access.errors import TooMany, Unauthenticated, Unsure
+from services.kit.access.hashing import NO_PASSWORD, NO_SECRET, Hasher
+from services.kit.access.keys import KeyText
+from services.kit.access.limits import FailureLimits
+from services.kit.access.rules import Identity
+from services.kit.access.view import AccessView
+
+__all__ = ["PASSWORD_MAX", "Checker"]
+
+PASSWORD_MAX: Final = 256
+"""Characters of a password at most."""
+_REMEMBERED: Final = 10_000
+_WRONG: Final = "the key is not valid"
+_WRONG_PASSWORD: Final = "user or password is not valid"
+
+
+class Checker:
+    """``view`` gives the view of now; ``heard``: whether a revocation would be heard now (else nobody is let in)."""
+
+    def __init__(self, view: Callable[[], AccessView], heard: Callable[[], bool], *, limits: FailureLimits | None = None) -> None:
+        self.hasher = Hasher()
+        self._view = view
+        self._heard = heard
+        self._limits = limits or FailureLimits()
+        self._right: OrderedDict[bytes, None] = OrderedDict()
+        self._wrong: OrderedDict[bytes, None] = OrderedDict()
+
+    async def key(self, key: KeyText, source: str) -> Identity:
+        """Who comes with ``key`` from address ``source``. Raises Unauthenticated, TooMany, Unsure."""
+        self.must_hear()
+        digest = blake3.blake3(f"{key.id} {key.secret}".encode()).digest()
+        if digest in self._right:
+            self._right.move_to_end(digest)
+        else:
+            await self._check_key(key, digest, source)
+        who = self._view().principal(key.id, time.time_ns())
+        if who is None:
+            raise Unauthenticated(_WRONG)
+        return who
+
+    async def password(self, user: str, password: str, source: str) -> Identity:
+        """Who comes with ``user`` and ``password``. Raises Unauthenticated, TooMany, Unsure."""
+        self.must_hear()
+        if len(password) > PASSWORD_MAX:
+            raise Unauthenticated(_WRONG_PASSWORD)
+        async with self.hasher.turn():
+            self._take(user, source)
+            known = self._view().users.get(user)
+            phc = known.fact.password_hash if known is not None else ""
+            right = await self.hasher.matches(phc or NO_PASSWORD, password) and bool(phc)
+            now = self._view().users.get(user)
+            who = self._view().person(user)
+            if not right or who is None or now is None or now.fact.password_hash != phc:
+                raise Unauthenticated(_WRONG_PASSWORD)
+            self._limits.good(user, source)
+            return who
+
+    def must_hear(self) -> None:
+        """Raises Unsure."""
+        if not self._heard():
+            raise Unsure("the event log cannot be heard, so nobody knows which keys are still good; try again in a moment")
+
+    async def _check_key(self, key: KeyText, digest: bytes, source: str) -> None:
+        """Remember ``digest`` as right, or raise."""
+        if digest in self._wrong:
+            raise Unauthenticated(_WRONG)
+        async with self.hasher.turn():
+            if digest in self._right:
+                return  # somebody who came with it at the same time was faster
+            self._take(key.id, source)
+            known = self._view().keys.get(key.id)
+            if not await self.hasher.matches(known.fact.secret_hash if known is not None else NO_SECRET, key.secret):
+                if known is not None:  # an unknown one may become known
+                    _remember(self._wrong, digest)
+                raise Unauthenticated(_WRONG)
+            if self._view().principal(key.id, time.time_ns()) is not None:
+                self._limits.good(key.id, source)
+                _remember(self._right, digest)
+
+    def _take(self, name: str, source: str) -> None:
+        wait_s = self._limits.take(name, source, time.monotonic_ns())
+        if wait_s:
+            raise TooMany(f"too many failed attempts; try again in {wait_s} s", wait_s)
+
+
+def _remember(where: OrderedDict[bytes, None], digest: bytes) -> None:
+    where[digest] = None
+    if len(where) > _REMEMBERED:
+        where.popitem(last=False)

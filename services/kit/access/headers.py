@@ -1,0 +1,109 @@
+"""What a request says of itself: address, scheme, credentials, where its page was from. Every reader is strict: what comes twice is not
+believed, and proxies are believed only where the operator said so.
+
+May live here: reading headers. May not: deciding who somebody is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+from collections.abc import Iterable
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from services.kit.access.access import Network
+from services.kit.access.errors import CrossSite, Unauthenticated
+from services.kit.access.mode import is_loopback
+
+__all__ = ["SAFE_METHODS", "address_of", "bearer", "check_same_site", "is_secure", "session_cookie", "session_cookie_name"]
+
+Scope = Any
+SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_COOKIE: Final = "wooly_session"
+
+
+def address_of(scope: Scope, proxies: Iterable[Network]) -> str:
+    """The address a request came from; behind trusted proxies what the outermost of them says. Empty: unknown."""
+    client = scope.get("client")
+    address = str(client[0]) if client else ""
+    networks = tuple(proxies)
+    if not networks or not _inside(address, networks):
+        return address
+    hops = [hop.strip() for value in _all(scope, b"x-forwarded-for") for hop in value.split(",")]
+    for hop in reversed(hops):
+        with contextlib.suppress(ValueError):
+            address = str(ipaddress.ip_address(hop))
+            if _inside(address, networks):
+                continue
+        break
+    return address
+
+
+def is_secure(scope: Scope, proxies: Iterable[Network]) -> bool:
+    """Whether the browser speaks TLS, to us or to a trusted proxy."""
+    if scope.get("scheme") in ("https", "wss"):
+        return True
+    client = scope.get("client")
+    return bool(client) and _inside(str(client[0]), tuple(proxies)) and _all(scope, b"x-forwarded-proto")[-1:] == ["https"]
+
+
+def bearer(scope: Scope) -> str:
+    """The token of the Authorization header, empty when there is none. Raises Unauthenticated for any other kind, and for two."""
+    found = _all(scope, b"authorization")
+    if not found:
+        return ""
+    kind, _, text = found[0].strip().partition(" ")
+    if len(found) > 1 or kind.lower() != "bearer" or not text.strip():
+        raise Unauthenticated("send one header `Authorization: Bearer <API key>`")
+    return text.strip()
+
+
+def session_cookie_name(secure: bool) -> str:
+    """Under TLS the prefix binds the cookie to this very host: no sibling domain and no plain-text page can plant one."""
+    return f"__Host-{_COOKIE}" if secure else _COOKIE
+
+
+def session_cookie(scope: Scope, secure: bool) -> str:
+    """The session's token; empty when there is none, or more than one (one of them is somebody else's work)."""
+    name = session_cookie_name(secure)
+    found = [
+        value
+        for header in _all(scope, b"cookie")
+        for part in header.split(";")
+        for key, _, value in [part.strip().partition("=")]
+        if key == name
+    ]
+    return found[0] if len(found) == 1 else ""
+
+
+def check_same_site(scope: Scope) -> None:
+    """Raises CrossSite when a browser says that the page behind this request is not ours. Programs say nothing, and pass."""
+    site = _all(scope, b"sec-fetch-site")
+    origin = _all(scope, b"origin")
+    host = _all(scope, b"host")
+    if site:
+        if any(value not in ("same-origin", "none") for value in site):
+            raise CrossSite("this request comes from a page of another site")
+    elif origin and (len(host) != 1 or any(urlsplit(value).netloc.lower() != host[0].lower() for value in origin)):
+        raise CrossSite("this request comes from a page of another site")
+
+
+def check_local_host(scope: Scope) -> None:
+    """Raises CrossSite unless the browser was sent to a name of this machine: another name may have been made to point here."""
+    host = _all(scope, b"host")
+    name = urlsplit(f"//{host[0]}").hostname if len(host) == 1 else None
+    if host and (name is None or not is_loopback(name)):
+        raise CrossSite("without authentication this service answers to 127.0.0.1 and localhost only; set WOOLY_AUTH=on for other names")
+
+
+def _all(scope: Scope, name: bytes) -> list[str]:
+    return [value.decode("latin-1") for key, value in scope.get("headers", ()) if key.lower() == name]
+
+
+def _inside(address: str, networks: tuple[Network, ...]) -> bool:
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return any(parsed in network for network in networks)

@@ -1,0 +1,90 @@
+"""What route handlers ask: may they, whose things may they see, and what does the log say they did.
+
+May live here: questions about one request. May not: how its identity was found (``web``).
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from bus_schemas.events import ActionTaken
+from services.kit.access.access import Access
+from services.kit.access.errors import Forbidden, Hidden
+from services.kit.access.rules import Action, Identity
+from services.kit.access.tokens import Token
+
+__all__ = ["NOBODY", "Proof", "permit", "proof_of", "relay_authorization", "taken", "tenant_filter", "tenant_of", "who"]
+
+NOBODY = Identity("", "", "")
+"""Who asks on public routes without saying who they are: may nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """How an identity was proved; on ``request.auth``. ``kind``: ``off`` (nobody is asked), ``none``, ``key``, ``session``, ``relay``.
+    ``csrf``: what writes of this session's pages must carry, empty unless it is a session. ``source``: the caller's address."""
+
+    kind: str
+    source: str = ""
+    secure: bool = False
+    csrf: str = ""
+    token: Token | None = None
+
+
+def who(connection: Any) -> Identity:
+    """Who asks. Raises RuntimeError where no AccessPlugin is installed: nobody is anybody by accident."""
+    found = connection.scope.get("user")
+    if not isinstance(found, Identity):
+        raise RuntimeError("the application has no AccessPlugin")
+    return found
+
+
+def proof_of(connection: Any) -> Proof:
+    found = connection.scope.get("auth")
+    if not isinstance(found, Proof):
+        raise RuntimeError("the application has no AccessPlugin")
+    return found
+
+
+def permit(connection: Any, action: Action, tenant: str | None = None, *, hidden: str = "", field: str = "") -> Identity:
+    """Who asks, if they may do ``action`` to something of ``tenant`` (None: to nothing of a tenant's). Else raises Forbidden; or Hidden
+    with the text ``hidden`` (the same as for what does not exist) when it is of a tenant that is not theirs."""
+    asking = who(connection)
+    if asking.may(action, tenant):
+        return asking
+    if hidden and asking.tenant and tenant is not None and tenant != asking.tenant:
+        raise Hidden(hidden)
+    raise Forbidden(f"{asking.role} {asking.name} may not do this ({action})", field)
+
+
+def tenant_filter(connection: Any, action: Action, wanted: str | None = None) -> str | None:
+    """Of which tenant a list may be: ``wanted`` or all (None) in the cluster, one's own in a tenant. Raises Forbidden."""
+    asking = who(connection)
+    tenant = wanted if wanted is not None else (asking.tenant or None)
+    if tenant is not None:
+        permit(connection, action, tenant, field="tenant")
+    elif not asking.may(action, ""):
+        raise Forbidden(f"{asking.role} {asking.name} may not do this ({action})")
+    return tenant
+
+
+def tenant_of(connection: Any, action: Action, given: str | None = None, *, default: str = "default") -> str:
+    """For which tenant something new is: ``given``, else one's own, else ``default``. Raises Forbidden."""
+    tenant = given if given is not None else (who(connection).tenant or default)
+    permit(connection, action, tenant, field="tenant")
+    return tenant
+
+
+def taken(connection: Any, action: str, target: str, detail: str = "", *, tenant: str | None = None) -> ActionTaken:
+    """The fact that rides behind the facts they cause. ``tenant``: whose thing it was (default: their own)."""
+    asking = who(connection)
+    of = asking.tenant if tenant is None else tenant
+    return ActionTaken(time.time_ns(), asking.name, of, action, target, detail, proof_of(connection).source)
+
+
+def relay_authorization(connection: Any) -> str:
+    """The Authorization header with which a service asks another one on behalf of who asks it; empty where nobody is asked."""
+    access: Access = connection.app.state.access
+    return f"Bearer {access.write(access.relay(who(connection)))}" if access.on else ""

@@ -1,0 +1,67 @@
+"""The secret that tokens are signed with: 32 bytes in a bucket on the bus that all replicas and billing read.
+
+Whoever starts first makes it. Deleting the key (``nats kv del wooly_access session_secret``) and restarting makes a new one; every browser
+then logs in again.
+
+May live here: reading and making the secret. May not: tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import secrets
+from typing import Any, Final
+
+from services.kit.bus import Bus
+from services.kit.errors import BusRefused, Conflict, StartError
+
+__all__ = ["BUCKET", "shared_secret"]
+
+BUCKET: Final = "wooly_access"
+_STREAM: Final = f"KV_{BUCKET}"
+_SUBJECT: Final = f"$KV.{BUCKET}.session_secret"
+_BYTES: Final = 32
+_TRIES: Final = 5
+_PAUSE_S: Final = 0.1
+_NO_MESSAGE: Final = 10037
+
+
+def _bucket() -> dict[str, Any]:
+    return {
+        "name": _STREAM,
+        "subjects": [f"$KV.{BUCKET}.>"],
+        "storage": "file",
+        "max_msgs_per_subject": 1,
+        "discard": "new",
+        "allow_rollup_hdrs": True,
+        "deny_delete": True,
+        "allow_direct": True,
+    }
+
+
+async def shared_secret(bus: Bus) -> bytes:
+    """The secret, made now if there is none. Raises StartError when what is there is no secret, BusUnavailable, BusRefused."""
+    await bus.ensure_stream(_bucket())
+    for _ in range(_TRIES):
+        found, revision = await _read(bus)
+        if found:
+            if len(found) != _BYTES:
+                raise StartError(f"{_SUBJECT} holds {len(found)} bytes instead of {_BYTES}; delete it and start again")
+            return found
+        with contextlib.suppress(Conflict):  # another replica made it at the same moment
+            await bus.publish_acked(_SUBJECT, secrets.token_bytes(_BYTES), expect_last_on_subject=revision)
+        await asyncio.sleep(_PAUSE_S)
+    raise StartError(f"no secret could be stored at {_SUBJECT}; is the bucket full or read-only?")
+
+
+async def _read(bus: Bus) -> tuple[bytes, int]:
+    try:
+        answer = await bus.js_api(f"STREAM.MSG.GET.{_STREAM}", {"last_by_subj": _SUBJECT})
+    except BusRefused as refused:
+        if refused.code == _NO_MESSAGE:
+            return b"", 0
+        raise
+    message = answer["message"]
+    return base64.b64decode(message.get("data", "")), int(message["seq"])

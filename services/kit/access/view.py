@@ -1,0 +1,164 @@
+"""Tenants, users, keys and who did what: a fold over the event log. Pure: no clock, no I/O; the same log gives the same view.
+
+May live here: the fold and look-ups in it. May not: checking secrets (``checker``), rules (``rules``).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import Final
+
+import blake3
+
+from bus_schemas.events import ActionTaken, Event, KeyIssued, KeyRevoked, TenantChanged, UserChanged
+from services.kit.access.rules import PEOPLE, Identity, rights
+
+__all__ = ["AccessView", "Done", "Key", "Tenant", "User", "SESSION_END"]
+
+SESSION_END: Final = "session.end"
+_ACTIONS_KEPT: Final = 100_000
+_SESSION_LIFE_NS: Final = 24 * 3_600 * 10**9
+"""Longer than any session lives: an ended one is forgotten after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    fact: TenantChanged
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    fact: UserChanged
+    position: int
+
+    @property
+    def stamp(self) -> str:
+        """Changes with the password, so that sessions begun with another one end."""
+        return blake3.blake3(self.fact.password_hash.encode()).hexdigest(8)
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    fact: KeyIssued
+    position: int
+    revoked_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    fact: ActionTaken
+    position: int
+
+
+class AccessView:
+    """``position``: of the last event about access. ``actions``: the last hundred thousand, oldest first."""
+
+    def __init__(self) -> None:
+        self.position = 0
+        self.tenants: dict[str, Tenant] = {}
+        self.users: dict[str, User] = {}
+        self.keys: dict[str, Key] = {}
+        self.actions: deque[Done] = deque(maxlen=_ACTIONS_KEPT)
+        self._ended: dict[str, int] = {}
+
+    def apply(self, position: int, event: Event) -> None:
+        """Events that are not about access are passed over."""
+        if isinstance(event, ActionTaken):
+            self.actions.append(Done(event, position))
+            if event.action == SESSION_END:
+                self._end_session(event)
+            return
+        if isinstance(event, TenantChanged):
+            self.tenants[event.tenant] = Tenant(event, position)
+        elif isinstance(event, UserChanged):
+            self.users[event.user] = User(event, position)
+        elif isinstance(event, KeyIssued):
+            self.keys.setdefault(event.key, Key(event, position))  # an id is given once; nothing brings a revoked one back
+        elif isinstance(event, KeyRevoked):
+            known = self.keys.get(event.key)
+            if known is not None and not known.revoked_ns:
+                self.keys[event.key] = replace(known, revoked_ns=event.at_ns)
+        else:
+            return
+        self.position = position
+
+    def _end_session(self, event: ActionTaken) -> None:
+        self._ended = {session: at_ns for session, at_ns in self._ended.items() if event.at_ns - at_ns < _SESSION_LIFE_NS}
+        self._ended[event.target] = event.at_ns
+
+    def session_ended(self, session: str) -> bool:
+        """Whether somebody logged out of it."""
+        return session in self._ended
+
+    # -- who somebody is now -----------------------------------------------------------------------------------------------------------
+
+    def principal(self, key: str, now_ns: int) -> Identity | None:
+        """Who comes with this key at ``now_ns`` (Unix), None when nobody may: unknown, revoked, expired, or its user or tenant is disabled.
+        A key never is more than its user is today."""
+        known = self.keys.get(key)
+        if known is None or self.why_not(key, now_ns):
+            return None
+        fact = known.fact
+        role, name = fact.role, fact.key
+        if fact.user:
+            name = fact.user
+            role = self._lesser(fact.role, self.users[fact.user].fact.role)
+        return Identity(name, fact.tenant, role, fact.scopes, fact.key, fact.node)
+
+    def why_not(self, key: str, now_ns: int) -> str:
+        """Why this key opens nothing at ``now_ns``: ``unknown``, ``revoked``, ``expired``, ``disabled``; empty when it does."""
+        known = self.keys.get(key)
+        if known is None:
+            return "unknown"
+        fact = known.fact
+        if known.revoked_ns:
+            return "revoked"
+        if fact.expires_ns and now_ns >= fact.expires_ns:
+            return "expired"
+        if self.tenant_disabled(fact.tenant):
+            return "disabled"
+        if fact.user:
+            user = self.users.get(fact.user)
+            if user is None or user.fact.disabled or user.fact.tenant not in ("", fact.tenant) or self.tenant_disabled(user.fact.tenant):
+                return "disabled"
+        return ""
+
+    def person(self, user: str) -> Identity | None:
+        """Who this user is now, None when they may not come in."""
+        known = self.users.get(user)
+        if known is None or known.fact.disabled or known.fact.role not in PEOPLE or self.tenant_disabled(known.fact.tenant):
+            return None
+        return Identity(known.fact.user, known.fact.tenant, known.fact.role)
+
+    def again(self, who: Identity, now_ns: int) -> Identity | None:
+        """Who an identity of before is now, None when it may come in no more. For what lives longer than a request."""
+        return self.principal(who.key, now_ns) if who.key else self.person(who.name)
+
+    def tenant_disabled(self, tenant: str) -> bool:
+        known = self.tenants.get(tenant)
+        return known is not None and known.fact.disabled
+
+    # -- the way in of those who rule --------------------------------------------------------------------------------------------------
+
+    def ways_in(self, now_ns: int) -> int:
+        """How many people and keys may make users and keys in the whole cluster, for good: a key that runs out does not count."""
+        count = 0
+        for user in self.users.values():
+            who = self.person(user.fact.user)
+            if who is not None and _rules(who) and user.fact.password_hash:
+                count += 1
+        for key in self.keys.values():
+            found = self.principal(key.fact.key, now_ns)
+            if found is not None and _rules(found) and not key.fact.expires_ns and key.fact.role in PEOPLE:
+                count += 1
+        return count
+
+    @staticmethod
+    def _lesser(role: str, of_user: str) -> str:
+        return role if rights(role) <= rights(of_user) else of_user
+
+
+def _rules(who: Identity) -> bool:
+    return not who.tenant and {"user.write", "key.write", "tenant.write"} <= rights(who.role, who.scopes)

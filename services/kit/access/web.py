@@ -1,0 +1,219 @@
+"""Access in a litestar application: every request has an identity, every route says what it needs, and none is left out.
+
+    app = Litestar(handlers, plugins=[AccessPlugin(access)])
+    @get("/api/v1/tasks", action="task.read")        # an Action; "anyone": any identity; None: nobody is asked
+
+May live here: the plugin, its middleware and guard. May not: rules, routes.
+"""
+
+from __future__ import annotations
+
+import hmac
+from typing import Any, Final
+
+from litestar import Litestar
+from litestar.config.app import AppConfig
+from litestar.connection import ASGIConnection
+from litestar.datastructures import Cookie, MutableScopeHeaders
+from litestar.enums import ScopeType
+from litestar.handlers.base import BaseRouteHandler
+from litestar.middleware import ASGIMiddleware
+from litestar.plugins import InitPlugin
+from litestar.routes import HTTPRoute
+from litestar.types import ASGIApp, Message, Receive, Scope, Send
+
+from services.kit.access.access import Access
+from services.kit.access.errors import CrossSite, Forbidden, Unauthenticated
+from services.kit.access.headers import (
+    SAFE_METHODS,
+    address_of,
+    bearer,
+    check_local_host,
+    check_same_site,
+    is_secure,
+    session_cookie,
+    session_cookie_name,
+)
+from services.kit.access.problems import HANDLERS
+from services.kit.access.requests import NOBODY, Proof, proof_of, who
+from services.kit.access.rules import ACTIONS, Identity, everyone, may_at_all
+from services.kit.access.tokens import RENEW_AFTER_S, Token
+
+__all__ = ["ANYONE", "CSRF_FIELD", "CSRF_HEADER", "PUBLIC", "AccessPlugin", "check_form_token", "end_cookie", "session_cookie_header"]
+
+ANYONE: Final = "anyone"
+PUBLIC: Final = "public"
+CSRF_HEADER: Final = b"x-csrf-token"
+CSRF_FIELD: Final = "_csrf_token"
+"""The form field that plain forms send; their routes declare ``csrf="form"`` and call ``check_form_token``."""
+_SCHEMA: Final = "/schema"
+_LOGIN: Final = "log in, or send an API key as `Authorization: Bearer <key>`"
+
+
+class AccessPlugin(InitPlugin):
+    """Middleware, guard, problem documents, and a check at start that no route was forgotten."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+
+    def on_app_init(self, app_config: AppConfig) -> AppConfig:
+        app_config.state["access"] = self._access
+        app_config.middleware.insert(0, AccessMiddleware(self._access))
+        app_config.guards.insert(0, guard)
+        app_config.exception_handlers = {**HANDLERS, **app_config.exception_handlers}
+        app_config.on_startup.append(_check_routes)
+        return app_config
+
+
+class AccessMiddleware(ASGIMiddleware):
+    """Finds out who asks, and renews the session of those who stay."""
+
+    scopes = (ScopeType.HTTP, ScopeType.WEBSOCKET, ScopeType.ASGI)
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
+        secure = is_secure(scope, self._access.proxies)
+        source = address_of(scope, self._access.proxies)
+        if self._access.on:
+            identity, proof = await self._prove(scope, source, secure)
+        else:
+            check_local_host(scope)
+            if scope.get("method", "GET") not in SAFE_METHODS:
+                check_same_site(scope)
+            identity, proof = everyone(), Proof("off", source, secure)
+        scope["user"], scope["auth"] = identity, proof
+        scope["state"]["csrf_token"] = proof.csrf
+        await next_app(scope, receive, self._sending(scope, send, proof))
+
+    async def _prove(self, scope: Scope, source: str, secure: bool) -> tuple[Identity, Proof]:
+        """Who asks. On public routes a bad cookie or key is nobody; elsewhere it is refused."""
+        public = needs_of(scope.get("route_handler")) == PUBLIC
+        text = "" if public else bearer(scope)
+        if text:
+            identity = await self._access.identity_of_text(text, source)
+            if identity is not None:
+                return identity, Proof("key", source, secure)
+            relayed = self._access.read(text, "relay")
+            if relayed is None:
+                raise Unauthenticated("the key is not valid")
+            return relayed[1], Proof("relay", source, secure)
+        found = self._access.read(session_cookie(scope, secure), "session")
+        if found is None:
+            return NOBODY, Proof("none", source, secure)
+        token, identity = found
+        proof = Proof("session", source, secure, self._access.csrf(token.id), token)
+        if scope.get("method", "GET") not in SAFE_METHODS:
+            check_same_site(scope)
+            if not public and not _form_route(scope.get("route_handler")):
+                _check_header_token(scope, proof)
+        return identity, proof
+
+    def _sending(self, scope: Scope, send: Send, proof: Proof) -> Send:
+        """Renews the cookie where it is time, and keeps answers out of caches and frames."""
+        renewed = self._renewed(proof)
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableScopeHeaders(message)
+                headers.setdefault("x-content-type-options", "nosniff")
+                headers.setdefault("x-frame-options", "DENY")
+                headers.setdefault("referrer-policy", "same-origin")
+                if self._access.on and needs_of(scope.get("route_handler")) != PUBLIC:
+                    headers.setdefault("cache-control", "no-store")
+                if renewed is not None and not _sets_session(message, proof.secure):
+                    headers.add("set-cookie", session_cookie_header(self._access, renewed, proof.secure))
+            await send(message)
+
+        return sending
+
+    def _renewed(self, proof: Proof) -> Token | None:
+        token = proof.token
+        if token is None:
+            return None
+        renewed = self._access.renewed(token)
+        return renewed if renewed.issued_s - token.issued_s >= RENEW_AFTER_S else None
+
+
+def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+    """Lets through who may do what the route needs to anything at all; whose thing it is, the handler asks. Raises Unauthenticated,
+    Forbidden."""
+    needs = needs_of(handler)
+    if needs == PUBLIC:
+        return
+    identity = who(connection)
+    if identity == NOBODY:
+        raise Unauthenticated(_LOGIN)
+    if needs == ANYONE:
+        return
+    if needs not in ACTIONS:
+        raise Forbidden("this route does not say what it needs")
+    if not may_at_all(identity, needs):  # type: ignore[arg-type]  # it is one of ACTIONS
+        raise Forbidden(f"{identity.role} {identity.name} may not do this ({needs})")
+
+
+def needs_of(handler: Any) -> str:
+    """What a route needs: an Action, ``anyone``, ``public``, or empty when it does not say. litestar's own say nothing and show nothing:
+    the description of the API and the answer to OPTIONS."""
+    options = getattr(handler, "opt", {})
+    if "action" in options:
+        return PUBLIC if options["action"] is None else str(options["action"])
+    return PUBLIC if handler is not None and _of_litestar(handler) else ""
+
+
+def check_form_token(connection: Any, given: str) -> None:
+    """For routes with ``csrf="form"``: raises CrossSite unless ``given`` (the form's field) is the session's token."""
+    _compare(proof_of(connection), given)
+
+
+def session_cookie_header(access: Access, token: Token, secure: bool) -> str:
+    """The Set-Cookie of a session."""
+    return _cookie(access.write(token), max(1, token.expires_s - token.issued_s), secure)
+
+
+def end_cookie(secure: bool) -> str:
+    """The Set-Cookie that makes a browser forget its session."""
+    return _cookie("", 0, secure)
+
+
+def _cookie(value: str, max_age: int, secure: bool) -> str:
+    cookie = Cookie(session_cookie_name(secure), value=value, path="/", max_age=max_age, httponly=True, secure=secure, samesite="lax")
+    return cookie.to_header(header="")
+
+
+def _check_header_token(scope: Scope, proof: Proof) -> None:
+    given = [value for key, value in scope["headers"] if key.lower() == CSRF_HEADER]
+    _compare(proof, given[0].decode("latin-1") if len(given) == 1 else "")
+
+
+def _compare(proof: Proof, given: str) -> None:
+    if proof.kind == "session" and not hmac.compare_digest(proof.csrf.encode(), given.encode()):
+        raise CrossSite("the page's token is missing or old (header X-CSRF-Token); reload the page")
+
+
+def _sets_session(message: Any, secure: bool) -> bool:
+    start = f"{session_cookie_name(secure)}=".encode()
+    return any(key.lower() == b"set-cookie" and value.startswith(start) for key, value in message.get("headers", ()))
+
+
+def _form_route(handler: Any) -> bool:
+    """Whether this route looks for the token in its form itself."""
+    return bool(getattr(handler, "opt", {}).get("csrf") == "form")
+
+
+def _of_litestar(handler: Any) -> bool:
+    module = str(getattr(getattr(handler, "fn", None), "__module__", ""))
+    return module.startswith("litestar.")
+
+
+def _check_routes(app: Litestar) -> None:
+    """Raises RuntimeError naming the routes that do not say what they need."""
+    silent = sorted(
+        f"{handler} at {route.path}"
+        for route in app.routes
+        for handler in (route.route_handlers if isinstance(route, HTTPRoute) else [route.route_handler])
+        if needs_of(handler) not in ACTIONS | {ANYONE, PUBLIC}
+    )
+    if silent:
+        raise RuntimeError(f"routes without action=...: {', '.join(silent)}")
