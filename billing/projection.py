@@ -14,19 +14,33 @@ from typing import Final
 import blake3
 import msgspec
 
+from billing.budgets import Budget, Budgets, Crossing, Spent
 from billing.errors import CorruptSnapshotError
 from billing.ledger import Ledger
 from billing.meters import charge
-from billing.tariff import DEFAULT_TIER, Tariff
-from bus_schemas.events import DeviceAccounted, Event, GrantRecorded, TariffSet, UsageRecorded
+from billing.periods import PERIODS
+from billing.tariff import Tariff
+from billing.tiers import TierBook
+from bus_schemas.events import (
+    BudgetCrossed,
+    BudgetSet,
+    DeviceAccounted,
+    Event,
+    GrantRecorded,
+    SessionClosedFact,
+    SessionOpenedFact,
+    TariffSet,
+    TierSet,
+    UsageRecorded,
+)
 
-__all__ = ["MINUTE_NS", "BillingView", "Row", "RowKey"]
+__all__ = ["MINUTE_NS", "BillingView", "Grant", "Row", "RowKey"]
 
 MINUTE_NS: Final = 60_000_000_000
 _FINDINGS_MAX: Final = 1_000
 
-RowKey = tuple[int, str, str, str]
-"""(minute since 1970, tenant, task, node)"""
+RowKey = tuple[int, str, str, str, str]
+"""(minute since 1970, tenant, task, node, model): the model is the title of the session that used it."""
 
 
 class Row(msgspec.Struct, array_like=True):
@@ -39,6 +53,16 @@ class Row(msgspec.Struct, array_like=True):
     core_micro: int = 0
     vram_micro: int = 0
     facts: int = 0
+
+
+class Grant(msgspec.Struct, array_like=True, frozen=True):
+    """Credits given to a tenant by the message at ``position``."""
+
+    at_ns: int
+    tenant: str
+    micro: int
+    tier: str
+    position: int
 
 
 class Device(msgspec.Struct, array_like=True):
@@ -60,27 +84,51 @@ class BillingView(msgspec.Struct):
     rows: dict[RowKey, Row] = {}
     ledger: Ledger = msgspec.field(default_factory=Ledger)
     tariff: Tariff = msgspec.field(default_factory=Tariff)
-    tiers: dict[str, str] = {}
-    grants: dict[str, int] = {}
+    tiers: TierBook = msgspec.field(default_factory=TierBook)
+    grants: dict[str, Grant] = {}
     devices: dict[tuple[str, int, int], Device] = {}
     findings: list[str] = []
+    budgets: Budgets = msgspec.field(default_factory=Budgets)
+    titles: dict[str, str] = {}
+    revisions: dict[str, int] = {}
+    """Titles of open sessions; and of every tenant and every tier (``tier:<name>``) the position of the last fact that a person wrote."""
 
     def apply(self, position: int, events: Iterable[Event]) -> None:
         """Fold in one message of the events stream (``position``: its stream sequence)."""
         if position <= self.position:
             return
         for event in events:
-            if isinstance(event, UsageRecorded):
-                self._usage(event)
-            elif isinstance(event, DeviceAccounted):
-                self._accounted(event)
-            elif isinstance(event, TariffSet):
-                self.tariff.record(event)
-            elif isinstance(event, GrantRecorded):
-                self._granted(event)
+            self._apply(event, position)
         self.position = position
 
-    def _usage(self, fact: UsageRecorded) -> None:
+    def _apply(self, event: Event, position: int) -> None:
+        match event:
+            case UsageRecorded():
+                self._usage(event, position)
+            case DeviceAccounted():
+                self._accounted(event)
+                self.budgets.reach(event.from_ns + event.wall_ns, position)
+            case SessionOpenedFact():
+                self.titles[event.session] = event.title
+            case SessionClosedFact():
+                self.titles.pop(event.session, None)
+            case TariffSet():
+                self.tariff.record(event)
+                self.revisions[f"tier:{event.tier}"] = position
+            case GrantRecorded():
+                self._granted(event, position)
+            case BudgetSet():
+                self._budget_set(event, position)
+            case TierSet():
+                self.tiers.apply(position, event)
+                self.revisions[event.tenant or f"tier:{event.tier}"] = position
+            case BudgetCrossed():
+                if not self.budgets.announced(event):
+                    self._find(f"position {position}: budget of {event.tenant} crossed ({event.threshold}) does not follow from the log")
+            case _:
+                pass
+
+    def _usage(self, fact: UsageRecorded, position: int) -> None:
         device = self.devices.setdefault((fact.node, fact.epoch, fact.gpu), Device())
         if fact.serial <= device.usage_serial:
             return
@@ -88,9 +136,10 @@ class BillingView(msgspec.Struct):
             self._find(f"usage of {fact.node}/{fact.epoch}/{fact.gpu} jumps from serial {device.usage_serial} to {fact.serial}")
         device.usage_serial = fact.serial
         device.unaccounted_core_ns[fact.serial] = fact.core_ns
-        price = self.tariff.at(self.tiers.get(fact.tenant, DEFAULT_TIER), fact.from_ns)
+        price = self.tariff.at(self.tiers.tier_of(fact.tenant, fact.from_ns), fact.from_ns)
         amount = charge(fact.core_ns, fact.byte_ms, price)
-        row = self.rows.setdefault((fact.from_ns // MINUTE_NS, fact.tenant, fact.task, fact.node), Row())
+        key = (fact.from_ns // MINUTE_NS, fact.tenant, fact.task, fact.node, self.titles.get(fact.session, ""))
+        row = self.rows.setdefault(key, Row())
         row.core_ns += fact.core_ns
         row.byte_ms += fact.byte_ms
         row.instructions += fact.instructions
@@ -99,6 +148,7 @@ class BillingView(msgspec.Struct):
         row.vram_micro += amount.vram_micro
         row.facts += 1
         self.ledger.charge(fact.tenant, amount)
+        self.budgets.charge(fact.tenant, fact.node, fact.from_ns, amount.core_micro + amount.vram_micro, position)
 
     def _accounted(self, fact: DeviceAccounted) -> None:
         """Check the identity of one interval of one device against the usage facts it names."""
@@ -122,13 +172,21 @@ class BillingView(msgspec.Struct):
         device.scheduler_core_ns += fact.scheduler_core_ns
         device.idle_core_ns += fact.idle_core_ns
 
-    def _granted(self, fact: GrantRecorded) -> None:
+    def _granted(self, fact: GrantRecorded, position: int) -> None:
         if fact.grant in self.grants:
             return
-        self.grants[fact.grant] = fact.micro
+        self.grants[fact.grant] = Grant(fact.at_ns, fact.tenant, fact.micro, fact.tier, position)
         self.ledger.grant(fact.tenant, fact.micro)
-        if fact.tier:
-            self.tiers[fact.tenant] = fact.tier
+        self.tiers.apply(position, fact)
+        self.budgets.grant(fact.tenant, fact.micro, position)
+        self.revisions[fact.tenant] = position
+
+    def _budget_set(self, fact: BudgetSet, position: int) -> None:
+        if fact.period not in PERIODS:
+            self._find(f"position {position}: a budget of {fact.tenant} names the period {fact.period!r}")
+            return
+        self.budgets.set(fact, position)
+        self.revisions[fact.tenant] = position
 
     def _find(self, text: str) -> None:
         if len(self.findings) < _FINDINGS_MAX:
@@ -136,8 +194,11 @@ class BillingView(msgspec.Struct):
 
     def encode(self) -> bytes:
         """The view with its position, as one value: saving it is atomic or it is nothing."""
+        b = self.budgets
+        spent = [(tenant, node, list(on.days.items()), on.total_micro) for tenant, nodes in b.spent.items() for node, on in nodes.items()]
+        budgets = _SavedBudgets(b.by_tenant, spent, b.granted, list(b.due.items()), b.reached_ns, b.told)
         rest = (self.ledger, self.tariff, self.tiers, self.grants, list(self.devices.items()), self.findings)
-        return _encoder.encode(_Saved(self.position, list(self.rows.items()), *rest))
+        return _encoder.encode(_Saved(self.position, list(self.rows.items()), *rest, budgets, self.titles, self.revisions))
 
     @classmethod
     def decode(cls, data: bytes) -> BillingView:
@@ -146,25 +207,43 @@ class BillingView(msgspec.Struct):
             saved = _decoder.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise CorruptSnapshotError(f"the saved billing view cannot be read ({error}); delete it, the log gives it back") from error
+        spent: dict[str, dict[str, Spent]] = {}
+        for tenant, node, days, total in saved.budgets.spent:
+            spent.setdefault(tenant, {})[node] = Spent(dict(days), total)
+        b = saved.budgets
+        budgets = Budgets(b.by_tenant, spent, b.granted, dict(b.due), b.reached_ns, b.told)
         rest = (saved.ledger, saved.tariff, saved.tiers, saved.grants, dict(saved.devices), saved.findings)
-        return cls(saved.position, dict(saved.rows), *rest)
+        return cls(saved.position, dict(saved.rows), *rest, budgets, saved.titles, saved.revisions)
 
     def digest(self) -> str:
         """blake3 of the encoded view, hex."""
         return blake3.blake3(self.encode()).hexdigest()
 
 
+class _SavedBudgets(msgspec.Struct, array_like=True):
+    by_tenant: dict[str, dict[str, Budget]]
+    spent: list[tuple[str, str, list[tuple[int, int]], int]]
+    granted: dict[str, int]
+    due: list[tuple[Crossing, BudgetCrossed]]
+    reached_ns: int
+    told: dict[str, int]
+
+
 class _Saved(msgspec.Struct, array_like=True):
-    """The view as it is saved. JSON, because sums of micro-credits outgrow the 64 bits of msgpack; pairs, because its keys are text."""
+    """The view as it is saved. JSON, because sums of micro-credits outgrow the 64 bits of msgpack; pairs, because its keys are text. No
+    field has a default: a view saved by an older version is derived anew."""
 
     position: int
     rows: list[tuple[RowKey, Row]]
     ledger: Ledger
     tariff: Tariff
-    tiers: dict[str, str]
-    grants: dict[str, int]
+    tiers: TierBook
+    grants: dict[str, Grant]
     devices: list[tuple[tuple[str, int, int], Device]]
     findings: list[str]
+    budgets: _SavedBudgets
+    titles: dict[str, str]
+    revisions: dict[str, int]
 
 
 _encoder: Final = msgspec.json.Encoder()

@@ -9,13 +9,16 @@ from typing import Final, Literal
 import msgspec
 
 from billing.errors import BillingRequestError
-from billing.projection import MINUTE_NS, BillingView, RowKey
+from billing.projection import MINUTE_NS, BillingView
 
-__all__ = ["GROUPINGS", "By", "CreditLine", "CreditReport", "credit_report", "report_csv"]
+__all__ = ["GROUPINGS", "By", "CreditLine", "CreditReport", "credit_report", "credits_text", "csv_cell", "report_csv"]
 
-By = Literal["tenant", "task", "node"]
-GROUPINGS: Final[dict[str, int]] = {"tenant": 1, "task": 2, "node": 3}
+By = Literal["tenant", "task", "node", "model"]
+GROUPINGS: Final[dict[str, int]] = {"tenant": 1, "task": 2, "node": 3, "model": 4}
 """Grouping -> position in a RowKey."""
+
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "|", "%", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""What a spreadsheet may take for the beginning of a formula, full-width forms included."""
 
 
 class CreditLine(msgspec.Struct, frozen=True):
@@ -44,8 +47,8 @@ class CreditReport(msgspec.Struct, frozen=True):
     total: CreditLine
 
 
-def credit_report(view: BillingView, by: str, from_ns: int = 0, to_ns: int = 0) -> CreditReport:
-    """Lines sorted by key. The period is widened to whole minutes; ``to_ns`` 0 means up to now.
+def credit_report(view: BillingView, by: str, from_ns: int = 0, to_ns: int = 0, tenant: str | None = None) -> CreditReport:
+    """Lines sorted by key. The period is widened to whole minutes; ``to_ns`` 0 means up to now. ``tenant``: only its credits.
 
     Raises BillingRequestError naming the field.
     """
@@ -61,10 +64,10 @@ def credit_report(view: BillingView, by: str, from_ns: int = 0, to_ns: int = 0) 
     groups: dict[str, list[int]] = {}
     total = [0] * 6
     for key, row in view.rows.items():
-        if key[0] < first or (to_ns and key[0] >= last):
+        if key[0] < first or (to_ns and key[0] >= last) or (tenant is not None and key[1] != tenant):
             continue
         values = (row.core_micro, row.vram_micro, row.core_ns, row.byte_ms, row.instructions, row.launches)
-        group = groups.setdefault(_name(key, at), [0] * 6)
+        group = groups.setdefault(str(key[at]), [0] * 6)
         for i, value in enumerate(values):
             group[i] += value
             total[i] += value
@@ -72,13 +75,9 @@ def credit_report(view: BillingView, by: str, from_ns: int = 0, to_ns: int = 0) 
     return CreditReport(by, first * MINUTE_NS, last * MINUTE_NS, view.position, lines, CreditLine("total", *total))
 
 
-def _name(key: RowKey, at: int) -> str:
-    return str(key[at])
-
-
-def _cell(text: str) -> str:
-    """A spreadsheet runs what begins with one of these; a leading apostrophe makes it text."""
-    return "'" + text if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
+def csv_cell(text: str) -> str:
+    """``text`` as a cell that no spreadsheet runs: what begins like a formula (also behind blanks) gets a leading apostrophe."""
+    return "'" + text if text.lstrip(" \u00a0\u3000")[:1] in _FORMULA else text
 
 
 def report_csv(report: CreditReport) -> str:
@@ -89,7 +88,7 @@ def report_csv(report: CreditReport) -> str:
     for line in (*report.lines, report.total):
         writer.writerow(
             [
-                _cell(line.key),
+                csv_cell(line.key),
                 credits_text(line.core_credits_micro),
                 credits_text(line.vram_credits_micro),
                 line.core_ns,

@@ -44,7 +44,7 @@ class TierBook(msgspec.Struct, array_like=True):
     members: dict[str, list[Membership]] = {}
     grants: dict[str, None] = {}
 
-    def apply(self, event: Event) -> None:
+    def apply(self, position: int, event: Event) -> None:
         """Fold in one event of the log; most kinds change nothing."""
         if isinstance(event, TierSet):
             valid_ns = max(event.from_ns, event.at_ns)

@@ -131,7 +131,7 @@ def test_rest_answers(nats: NatsServer, tmp_path: Path) -> None:
     ledger = json.loads(billing.get("/api/v1/billing/ledger"))
     assert ledger["debits_micro"] == ledger["credits_micro"] > 0 and sum(a["micro"] for a in ledger["accounts"]) == 0
     assert "wooly_billing_core_credits_total" in billing.get("/metrics", accept="text/plain")
-    for query, field in (("by=model", "by"), ("from=yesterday", "from"), ("from=9&to=3", "to")):
+    for query, field in (("by=colour", "by"), ("from=yesterday", "from"), ("from=9&to=3", "to")):
         with pytest.raises(urllib.error.HTTPError) as raised:
             billing.get("/api/v1/billing/credits?" + query)
         problem = json.loads(raised.value.read())

@@ -88,7 +88,7 @@ def test_report_groups_and_cuts_to_the_period() -> None:
     assert [line.key for line in cut.lines] == ["b"] and cut.total.launches == 1
 
 
-@pytest.mark.parametrize(("by", "start", "end", "field"), [("model", 0, 0, "by"), ("task", -1, 0, "from"), ("task", 5, 5, "to")])
+@pytest.mark.parametrize(("by", "start", "end", "field"), [("colour", 0, 0, "by"), ("task", -1, 0, "from"), ("task", 5, 5, "to")])
 def test_a_bad_report_request_names_the_field(by: str, start: int, end: int, field: str) -> None:
     with pytest.raises(BillingRequestError) as raised:
         credit_report(BillingView(), by, start, end)
@@ -109,7 +109,7 @@ def test_credits_text(micro: int, text: str) -> None:
 def test_verify_names_the_first_difference() -> None:
     view, log = fold([usage(1)]), fold([usage(1)])
     assert verify(view, log).ok
-    view.rows[(0, "acme", "t1", "n1")].core_micro += 1
+    view.rows[(0, "acme", "t1", "n1", "")].core_micro += 1
     result = verify(view, log)
     assert not result.ok and result.first_difference.startswith("row minute=0 tenant=acme task=t1 node=n1")
 
