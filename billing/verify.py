@@ -48,7 +48,8 @@ def _differences(view: BillingView, log: BillingView) -> Iterator[str]:
     for key in sorted(view.rows.keys() | log.rows.keys()):
         have, want = view.rows.get(key), log.rows.get(key)
         if have != want:
-            yield f"row minute={key[0]} tenant={key[1]} task={key[2]} node={key[3]} model={key[4]}: the view has {have}, the log gives {want}"
+            where = f"minute={key[0]} tenant={key[1]} task={key[2]} node={key[3]} model={key[4]}"
+            yield f"row {where}: the view has {have}, the log gives {want}"
     for account in sorted(view.ledger.balances.keys() | log.ledger.balances.keys()):
         a, b = view.ledger.balances.get(account, 0), log.ledger.balances.get(account, 0)
         if a != b:
