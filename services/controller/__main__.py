@@ -21,6 +21,7 @@ from services.controller.placer import Placer
 from services.controller.sentinel import Sentinel
 from services.controller.settings import Settings
 from services.controller.store import StoreError, open_store
+from services.controller.web.house import WEB_ROUTES, Web
 from services.controller.writer import Writer
 from services.kit.access import AccessView
 from services.kit.access.access import open_access
@@ -62,11 +63,14 @@ async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
         await stack.enter_async_context(gauges)
         configuration = Configuration(store, mirror, writer)
         await configuration.start(settings.overcommit_percent)
-        app = make_app(Parts.over(mirror, gauges, writer, placer, configuration, sentinel), access)
+        parts = Parts.over(mirror, gauges, writer, placer, configuration, sentinel)
+        web = Web.over(parts, access)
+        app = make_app(parts, access, more_routes=WEB_ROUTES)
+        app.state.web = web
         http = await stack.enter_async_context(serve(app, settings.address))
         get_logger().info("controller listening", http=http, position=mirror.position)
         async with asyncio.TaskGroup() as tasks:
-            beside = [tasks.create_task(sentinel.run()), tasks.create_task(configuration.follow())]
+            beside = [tasks.create_task(sentinel.run()), tasks.create_task(configuration.follow()), tasks.create_task(web.live.run())]
             ready({"http": http})
             await stop.wait()
             for task in beside:

@@ -17,7 +17,9 @@ from services.controller.parts import Parts
 from services.controller.problems import HANDLERS
 from services.controller.queries import refuse_unknown_parameters
 from services.controller.routes import ROUTES
+from services.controller.web.problems import for_people
 from services.kit.access.access import Access
+from services.kit.access.problems import HANDLERS as ACCESS_HANDLERS
 from services.kit.access.web import AccessPlugin
 
 __all__ = ["make_app"]
@@ -34,7 +36,7 @@ def make_app(parts: Parts, access: Access, *, more_routes: Sequence[Any] = (), m
         middleware=list(middleware),
         plugins=[AccessPlugin(access)],
         before_request=refuse_unknown_parameters,
-        exception_handlers=HANDLERS,
+        exception_handlers=for_people({**ACCESS_HANDLERS, **HANDLERS}),
         openapi_config=OpenAPIConfig(title="Wooly controller", version="1"),
         request_max_body_size=_BODY_BYTES_MAX,
         logging_config=None,

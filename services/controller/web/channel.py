@@ -1,0 +1,105 @@
+"""One thing that pages follow: a topic, for one scope, with one query string. It is rendered once, whoever and however many follow it.
+
+May live here: what was rendered last, the last few changes as bytes, and who waits for the next. May not: sockets, what is rendered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from services.controller.web.patch import Patch, difference, encode_patch
+from services.controller.web.scope import Scope
+
+__all__ = ["Channel", "Gone", "Render", "Topic"]
+
+Render = Callable[[Scope, Mapping[str, str]], Patch | Awaitable[Patch]]
+
+_KEPT: Final = 16
+"""Changes kept as bytes. A reader further behind than these gets the whole once more: nobody's slowness is held in memory."""
+HEARTBEAT: Final = b": still here\n\n"
+
+
+class Gone(Exception):
+    """What this page shows is no more; the page is to be loaded again, and says so better than we could."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """``wakes``: kinds of change (web.live) after which it may look different. ``action``: what one must be allowed to follow it.
+    ``render`` gives everything on the page that may change, for a scope and the page's query string; it may be a coroutine function."""
+
+    name: str
+    wakes: frozenset[str]
+    action: str
+    render: Render
+
+
+@dataclass(slots=True)
+class Channel:
+    """``version``: of what was rendered last; it grows. ``dirty``: something may have changed since. ``due``: loop time before which it is
+    not rendered again: what is slow to render is rendered less often. ``idle_since``: loop time since when nobody follows. ``gone``: what
+    it showed is no more."""
+
+    topic: Topic
+    scope: Scope
+    query: dict[str, str]
+    version: int = 0
+    dirty: bool = True
+    due: float = 0.0
+    idle_since: float = 0.0
+    readers: int = 0
+    shown: Patch | None = None
+    beats: int = 0
+    gone: bool = False
+    _kept_from: int = 0
+    _changes: deque[tuple[int, bytes]] = field(default_factory=deque)
+    _whole: tuple[int, bytes] | None = None
+    _next: asyncio.Future[None] | None = None
+
+    def show(self, patch: Patch, version: int, instance: str) -> None:
+        """Take a new rendering; if it differs, every reader gets the difference. ``version``: greater than any before, of any channel."""
+        changed = difference(self.shown, patch)
+        if self.shown is None:
+            self._kept_from = version  # the first is sent whole
+        elif changed is not None:
+            if len(self._changes) == _KEPT:
+                self._kept_from = self._changes.popleft()[0]
+            self._changes.append((version, _message(f"{instance}-{version}", encode_patch(changed))))
+        self.shown = patch
+        if changed is not None:
+            self.version = version
+            self._wake()
+
+    def beat(self) -> None:
+        """Let every reader send a comment, so that a connection that died unseen is noticed at both ends."""
+        self.beats += 1
+        self._wake()
+
+    def after(self, version: int, instance: str) -> bytes:
+        """What a reader at ``version`` must be sent to be at ``self.version``: the changes, or everything where they are not kept."""
+        if self.shown is None or version == self.version:
+            return b""
+        if self._kept_from <= version < self.version:
+            return b"".join(data for number, data in self._changes if number > version)
+        if self._whole is None or self._whole[0] != self.version:
+            self._whole = self.version, _message(f"{instance}-{self.version}", encode_patch(self.shown, whole=True))
+        return self._whole[1]
+
+    async def changed(self) -> None:
+        """Wait for the next change or beat."""
+        if self._next is None or self._next.done():
+            self._next = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._next)
+
+    def _wake(self) -> None:
+        if self._next is not None and not self._next.done():
+            self._next.set_result(None)
+        self._next = None
+
+
+def _message(identity: str, data: bytes) -> bytes:
+    return b"id: " + identity.encode() + b"\nevent: patch\ndata: " + data + b"\n\n"

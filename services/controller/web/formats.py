@@ -1,0 +1,70 @@
+"""Figures as people read them, for templates. Pure: no clock; how long ago something was is counted by the browser."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+__all__ = ["FILTERS", "bytes_text", "count_text", "duration_text", "iso_time", "clock_time", "credits_text"]
+
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def bytes_text(size_bytes: float) -> str:
+    """``1536 MiB`` is 1.5 GiB: binary units, at most three digits that count."""
+    size, unit = float(size_bytes), 0
+    while abs(size) >= 1024 and unit < len(_UNITS) - 1:
+        size /= 1024
+        unit += 1
+    text = f"{size:.0f}" if unit == 0 or abs(size) >= 100 else f"{size:.1f}"
+    return f"{text.removesuffix('.0')} {_UNITS[unit]}"
+
+
+def count_text(number: float) -> str:
+    """With thousands apart: 12,345."""
+    return f"{number:,.0f}"
+
+
+def credits_text(number: float) -> str:
+    """Credits: whole from a hundred on, two digits behind the point below."""
+    return f"{number:,.0f}" if abs(number) >= 100 or number == 0 else f"{number:,.2f}"
+
+
+def duration_text(duration_ns: int) -> str:
+    """The two largest units: ``3 h 12 min``, ``850 ms``."""
+    seconds = duration_ns / 1e9
+    if seconds < 1:
+        return f"{seconds * 1e3:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s".replace(".0 s", " s")
+    whole = int(seconds)
+    for size, name, small, small_name in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            rest = whole % size // small
+            return f"{whole // size} {name} {rest} {small_name}" if rest else f"{whole // size} {name}"
+    raise AssertionError("a duration of at least a minute has one of these units")
+
+
+def _moment(unix_ns: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=unix_ns // 1_000)
+
+
+def iso_time(unix_ns: int) -> str:
+    """RFC 3339, whole seconds, UTC: for ``datetime`` of ``<time>``."""
+    return _moment(unix_ns).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def clock_time(unix_ns: int) -> str:
+    """For people, UTC; the browser shows its own zone and how long ago it was."""
+    return _moment(unix_ns).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+FILTERS: Final = {
+    "bytes": bytes_text,
+    "count": count_text,
+    "credits": credits_text,
+    "duration": duration_text,
+    "iso": iso_time,
+    "clock": clock_time,
+}

@@ -1,0 +1,55 @@
+"""The pages of one running controller, put together: routes, live topics, what wakes them.
+
+May live here: wiring. May not: what any page shows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from litestar import Request
+
+from bus_schemas.events import Event
+from services.controller.parts import Parts
+from services.controller.web.assets import serve_asset
+from services.controller.web.live import Live, kind_of
+from services.controller.web.stream import live_stream
+from services.kit.access.access import Access
+from services.kit.access.requests import Proof
+from services.kit.access.rules import Identity
+
+__all__ = ["Web", "WEB_ROUTES", "web_of"]
+
+WEB_ROUTES: Final[list[Any]] = [serve_asset, live_stream]
+"""Every handler of the pages: what make_app takes as ``more_routes``."""
+
+
+@dataclass(slots=True)
+class Web:
+    """What pages have beside the parts of the controller."""
+
+    parts: Parts
+    access: Access
+    live: Live
+
+    @classmethod
+    def over(cls, parts: Parts, access: Access) -> Web:
+        web = cls(parts, access, Live())
+        parts.mirror.on_live_event(web._on_event)
+        return web
+
+    def still(self, identity: Identity, proof: Proof) -> bool:
+        """May somebody who opened a stream go on reading it? Asked before every message: what was revoked is not served."""
+        ended = proof.token is not None and self.access.view.session_ended(proof.token.id)
+        return not ended and self.access.again(identity) == identity
+
+    def _on_event(self, position: int, event: Event) -> None:
+        kind = kind_of(event)
+        if kind:
+            self.live.wake(kind)
+
+
+def web_of(request: Request[Any, Any, Any]) -> Web:
+    found: Web = request.app.state.web
+    return found

@@ -1,0 +1,189 @@
+"""Live pages: one renderer for all of them. What changed is rendered once for each topic, scope and query string, at most about once a
+second, and the same bytes go to everybody who follows.
+
+    live = Live()
+    live.add(Topic("nodes", frozenset({"node", "telemetry"}), "node.read", render_nodes))
+    live.wake("telemetry")          # something of that kind changed
+    await live.run()                # beside the server
+
+May live here: which channels there are, when each is rendered. May not: sockets (web.stream), what is rendered (each page's own).
+Kinds of change: ``telemetry``, ``node``, ``task``, ``session``, ``config``, ``group``, ``access``, ``billing``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import uuid
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import urlencode
+
+from bus_schemas import events
+from services.controller.web.channel import Channel, Gone, Topic
+from services.controller.web.scope import Scope
+from services.kit.log import get_logger
+
+__all__ = ["Live", "Busy", "Topic", "Gone", "kind_of"]
+
+_EVERY_S: Final = 1.0
+_SHARE: Final = 0.04
+"""A channel takes at most this part of one core: a rendering of 80 ms is followed by two seconds of rest."""
+_IDLE_S: Final = 30.0
+_BEAT_S: Final = 15.0
+_CHANNELS_MAX: Final = 256
+_READERS_MAX: Final = 2_000
+_QUERY_MAX: Final = 1_000
+
+_KINDS: Final[dict[type[object], str]] = {
+    events.NodeRegistered: "node",
+    events.NodeLost: "node",
+    events.NodeRecovered: "node",
+    events.SessionOpenedFact: "session",
+    events.SessionClosedFact: "session",
+    events.SessionPriorityChanged: "session",
+    events.TaskSubmitted: "task",
+    events.TaskPlaced: "task",
+    events.TaskRefused: "task",
+    events.TaskStateChanged: "task",
+    events.TaskPriorityChanged: "task",
+    events.ConfigChanged: "config",
+    events.GroupChanged: "group",
+    events.TenantChanged: "access",
+    events.UserChanged: "access",
+    events.KeyIssued: "access",
+    events.KeyRevoked: "access",
+    events.TariffSet: "billing",
+    events.GrantRecorded: "billing",
+    events.BudgetSet: "billing",
+    events.BudgetCrossed: "billing",
+    events.TierSet: "billing",
+}
+
+
+def kind_of(event: events.Event) -> str:
+    """The kind of change a fact is, empty for those no page shows by themselves."""
+    return _KINDS.get(type(event), "")
+
+
+class Busy(Exception):
+    """As many follow as may."""
+
+
+class Live:
+    """``closed`` is set at the end: every stream ends then."""
+
+    def __init__(self) -> None:
+        self.instance = uuid.uuid4().hex[:12]
+        self.closed = False
+        self.readers = 0
+        self._topics: dict[str, Topic] = {}
+        self._channels: dict[tuple[str, Scope, str], Channel] = {}
+        self._work = asyncio.Event()
+        self._version = 0
+
+    def add(self, topic: Topic) -> None:
+        self._topics[topic.name] = topic
+
+    def topic(self, name: str) -> Topic | None:
+        return self._topics.get(name)
+
+    @property
+    def channels(self) -> int:
+        return len(self._channels)
+
+    def wake(self, kind: str) -> None:
+        """Something of this kind changed. Costs next to nothing, so it may be called for every event."""
+        for channel in self._channels.values():
+            if kind in channel.topic.wakes and not channel.dirty:
+                channel.dirty = True
+                self._work.set()
+
+    def join(self, topic: Topic, scope: Scope, query: Mapping[str, str]) -> Channel:
+        """The channel of these, followed by one more. Raises Busy. ``leave`` gives it back."""
+        if self.closed or self.readers >= _READERS_MAX:
+            raise Busy
+        own = {name: query[name] for name in sorted(query) if name != "since"}
+        address = urlencode(own)
+        key = topic.name, scope, address
+        channel = self._channels.get(key)
+        if channel is None:
+            if len(self._channels) >= _CHANNELS_MAX or len(address) > _QUERY_MAX:
+                raise Busy
+            channel = self._channels[key] = Channel(topic, scope, own)
+        channel.readers += 1
+        self.readers += 1
+        if channel.dirty:
+            self._work.set()
+        return channel
+
+    def leave(self, channel: Channel) -> None:
+        channel.readers -= 1
+        self.readers -= 1
+        channel.idle_since = asyncio.get_running_loop().time()
+
+    async def run(self) -> None:
+        """Render what changed, until cancelled; then every stream ends."""
+        loop = asyncio.get_running_loop()
+        beat_at = loop.time() + _BEAT_S
+        try:
+            while True:
+                started = loop.time()
+                wait_s = max(0.0, beat_at - started)
+                try:
+                    async with asyncio.timeout(wait_s):
+                        await self._work.wait()
+                except TimeoutError:
+                    beat_at = started + wait_s + _BEAT_S
+                    self._beat()
+                self._work.clear()
+                fresh = await self._render_due()
+                # Somebody who has just come is answered at once; changes are gathered for about a second.
+                await asyncio.sleep(0.05 if fresh else max(0.0, _EVERY_S - (loop.time() - started)))
+        finally:
+            self.closed = True
+            self._beat()
+
+    async def _render_due(self) -> bool:
+        """Render what is dirty, followed and due; whether anything was rendered for the first time."""
+        loop = asyncio.get_running_loop()
+        first = False
+        for channel in list(self._channels.values()):
+            if not channel.dirty or not channel.readers:
+                continue
+            if channel.due > loop.time():
+                loop.call_at(channel.due, self._work.set)
+                continue
+            first = first or channel.shown is None
+            channel.dirty = False
+            started = loop.time()
+            await self._render(channel)
+            took_s = loop.time() - started
+            channel.due = started + max(0.9 * _EVERY_S, took_s / _SHARE)
+            await asyncio.sleep(0)
+        return first
+
+    async def _render(self, channel: Channel) -> None:
+        try:
+            patch = channel.topic.render(channel.scope, channel.query)
+            shown = await patch if inspect.isawaitable(patch) else patch
+            self._version += 1
+            channel.show(shown, self._version, self.instance)
+        except Gone:
+            self._forget(channel)
+        except Exception:
+            # One page's slip must not stop the others; it is rendered again at the next change.
+            get_logger().exception("a live page could not be rendered", topic=channel.topic.name, query=channel.query)
+
+    def _forget(self, channel: Channel) -> None:
+        channel.gone = True
+        self._channels = {key: kept for key, kept in self._channels.items() if kept is not channel}
+        channel.beat()
+
+    def _beat(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for key, channel in list(self._channels.items()):
+            if channel.readers or self.closed:
+                channel.beat()
+            elif now - channel.idle_since > _IDLE_S:
+                del self._channels[key]

@@ -1,0 +1,42 @@
+"""For whom something is rendered: whose rows, and which actions are offered. Two people of one scope see the same bytes.
+
+May live here: that. May not: rules (services.kit.access), requests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from services.kit.access import ACTIONS, Action, Identity, allowed
+
+__all__ = ["CLUSTER", "Scope"]
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """``tenant``: whose rows, empty: everybody's. ``actions``: what may be done to what is shown (a member's: to their own)."""
+
+    tenant: str
+    actions: frozenset[str]
+
+    @classmethod
+    def of(cls, identity: Identity) -> Scope:
+        found = (action for action in ACTIONS if _offered(identity, action))
+        return cls(identity.tenant, frozenset(found))
+
+    def may(self, action: Action) -> bool:
+        return action in self.actions
+
+    def sees(self, tenant: str) -> bool:
+        """Are rows of ``tenant`` shown here?"""
+        return not self.tenant or self.tenant == tenant
+
+
+def _offered(identity: Identity, action: str) -> bool:
+    named: Action = action  # type: ignore[assignment]  # ACTIONS are the Actions, by name
+    return allowed(identity, named) or bool(identity.tenant and allowed(identity, named, identity.tenant))
+
+
+CLUSTER: Final = Scope("", frozenset(ACTIONS))
+"""Everything, as an embedded stack on loopback shows it."""

@@ -1,0 +1,121 @@
+// Charts over time, drawn by uPlot from the data beside them; the stream adds points. Colours come from the legend's swatches, so both
+// themes and the stylesheet have the last word.
+"use strict";
+(() => {
+  const charts = new Map();
+  const HOUR_S = 3600;
+  const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
+  const bytes = (value) => {
+    let unit = 0;
+    while (Math.abs(value) >= 1024 && unit < UNITS.length - 1) { value /= 1024; unit++; }
+    return `${value >= 100 || unit === 0 ? value.toFixed(0) : value.toFixed(1).replace(/\.0$/, "")} ${UNITS[unit]}`;
+  };
+  const text = (value, unit) => {
+    if (value === null || value === undefined) return "–";
+    if (unit === "bytes") return bytes(value);
+    if (unit === "%") return `${Math.round(value)} %`;
+    return value.toLocaleString(undefined, { maximumFractionDigits: Math.abs(value) < 10 ? 2 : 0 });
+  };
+  const style = (element) => getComputedStyle(element);
+  // A colour as the browser resolved it, whatever it was written as.
+  const paint = (color, alpha) => `color-mix(in srgb, ${color} ${alpha}%, transparent)`;
+  const probe = document.createElement("canvas").getContext("2d");
+  const solid = (color) => { probe.fillStyle = color; return probe.fillStyle; };
+
+  // For stacked series the plot gets running sums; the legend and the tooltip show each by itself.
+  const plotted = (chart) => {
+    if (!chart.data.stacked) return [chart.times, ...chart.values];
+    let below = null;
+    return [chart.times, ...chart.values.map((values) => {
+      below = values.map((value, index) => (value === null ? null : value + (below ? below[index] || 0 : 0)));
+      return below;
+    })];
+  };
+  const legend = (chart, index) => {
+    const at = index === null || index === undefined ? chart.times.length - 1 : index;
+    for (const slot of chart.figure.querySelectorAll("[data-legend]")) {
+      const series = Number(slot.dataset.legend) - 1;
+      slot.textContent = at < 0 ? "" : text(chart.values[series][at], chart.data.series[series].unit);
+    }
+  };
+  const draw = (chart) => {
+    if (chart.plot) chart.plot.destroy();
+    const { holder, figure, data } = chart;
+    const colors = [...figure.querySelectorAll(".legend .swatch")].map((swatch) => style(swatch).backgroundColor);
+    const muted = style(figure.querySelector(".legend li")).color, grid = paint(style(holder).borderTopColor || muted, 100);
+    const line = paint(solid(muted), 18);
+    const unit = data.series[0].unit;
+    const order = data.series.map((_, index) => index);
+    chart.plot = new uPlot({
+      width: Math.max(200, holder.clientWidth), height: Number(holder.dataset.height) || 180,
+      padding: [8, 4, 0, 0],
+      legend: { show: false },
+      cursor: { y: false, points: { size: 6 }, sync: { key: "wooly" }, drag: { x: false, y: false } },
+      scales: {
+        x: { time: true, range: (self, low, high) => { const end = high || Date.now() / 1000; return [Math.min(low || end, end - (data.span || HOUR_S)), end]; } },
+        y: { range: (self, low, high) => [0, data.max || Math.max(high * 1.1, data.least || 1)] },
+      },
+      axes: [
+        { stroke: muted, font: "11px Inter, sans-serif", grid: { stroke: line, width: 1 }, ticks: { show: false }, space: 70, size: 28,
+          values: (self, splits) => splits.map((second) => new Date(second * 1000).toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit" })) },
+        { stroke: muted, font: "11px Inter, sans-serif", grid: { stroke: line, width: 1 }, ticks: { show: false }, size: unit === "bytes" ? 62 : 48, gap: 4, space: 36,
+          values: (self, splits) => splits.map((value) => text(value, unit)) },
+      ],
+      series: [{}, ...order.map((index) => ({
+        stroke: colors[index], width: 1.6, fill: paint(colors[index], data.stacked ? 42 : 12), points: { show: false }, spanGaps: false,
+      }))],
+      bands: data.stacked ? order.slice(1).map((index) => ({ series: [index + 1, index], fill: paint(colors[index], 42) })) : [],
+      hooks: { setCursor: [(self) => legend(chart, self.cursor.idx)] },
+    }, plotted(chart), holder);
+    const none = holder.querySelector(".plot-empty");
+    if (none) none.remove();
+    if (chart.times.length < 2) {
+      const note = document.createElement("p");
+      note.className = "plot-empty";
+      note.textContent = "Nothing measured yet";
+      holder.append(note);
+    }
+    legend(chart, null);
+  };
+  const take = (chart, data) => { chart.data = data; chart.times = [...data.t]; chart.values = data.series.map((series) => [...series.values]); };
+  const resize = new ResizeObserver((entries) => {
+    for (const { target, contentRect } of entries) {
+      const chart = charts.get(target.id);
+      if (chart && chart.plot && Math.abs(chart.plot.width - contentRect.width) > 1) chart.plot.setSize({ width: Math.max(200, contentRect.width), height: chart.plot.height });
+    }
+  });
+  const setup = (root) => {
+    for (const holder of root.querySelectorAll("[data-chart]")) {
+      const known = charts.get(holder.id);
+      if (known && known.holder === holder) continue;
+      const chart = { holder, figure: holder.closest("figure"), plot: null };
+      take(chart, JSON.parse(document.getElementById(`${holder.id}-data`).textContent));
+      charts.set(holder.id, chart);
+      draw(chart);
+      resize.observe(holder);
+    }
+  };
+  document.addEventListener("wooly:points", (event) => {
+    for (const [id, [second, ...values]] of Object.entries(event.detail)) {
+      const chart = charts.get(id);
+      if (!chart) continue;
+      const end = chart.times.length - 1;
+      if (end >= 0 && second < chart.times[end]) continue;
+      if (end < 0 || second > chart.times[end]) { chart.times.push(second); chart.values.forEach((series, index) => series.push(values[index])); }
+      else chart.values.forEach((series, index) => { series[end] = values[index]; });
+      while (chart.times[0] < second - (chart.data.span || HOUR_S)) { chart.times.shift(); chart.values.forEach((series) => series.shift()); }
+      if (chart.times.length === 2) draw(chart);
+      else { chart.plot.setData(plotted(chart)); if (chart.plot.cursor.idx === null || chart.plot.cursor.idx === undefined) legend(chart, null); }
+    }
+  });
+  document.addEventListener("wooly:resync", () => {
+    for (const chart of charts.values()) {
+      const src = chart.holder.dataset.src;
+      if (src) fetch(src, { headers: { accept: "application/json" } }).then((answer) => answer.ok ? answer.json() : null).then((data) => { if (data) { take(chart, data); draw(chart); } }).catch(() => {});
+    }
+  });
+  document.addEventListener("wooly:theme", () => requestAnimationFrame(() => charts.forEach(draw)));
+  document.addEventListener("htmx:afterSettle", () => setup(document));
+  document.fonts.ready.then(() => charts.forEach(draw));
+  setup(document);
+})();
