@@ -1,13 +1,22 @@
-"""Which node and device a task gets: the cluster as a fold over the log (view), may it run there (feasible), how good is it there (rank),
-the choice with its reasons (decide), and who is still there (liveness). Pure."""
+"""Which node and device a task gets: the cluster as a fold over the log (view, with its numbers in columns), may it run there (feasible,
+survey), how good is it there (rank), the choice with its reasons (decide), who goes first and why somebody waits (order, reserve, queue,
+waiting, remedies), what nodes must be told (orders), and who is still there (liveness). Pure."""
 
 from scheduler.placement.capacity import Capacity, capacity
-from scheduler.placement.decide import Decision, Measured, check_recorded, decide, measured_of
+from scheduler.placement.decide import Decision, decide, explain
 from scheduler.placement.liveness import Clock, Heard, Liveness, LivenessConfig, overdue_tasks
-from scheduler.placement.rank import SCORE_MAX, WEIGHTS, Parts
-from scheduler.placement.view import ClusterView, NodeView, SessionView, TaskView
+from scheduler.placement.order import effective_priority, queue_order
+from scheduler.placement.orders import load_observed, sessions_to_end, sessions_to_reprioritise
+from scheduler.placement.queue import expired_waiting, queue_decisions, queue_due_ns, worth_telling
+from scheduler.placement.rank import PARTS, SCORE_MAX, WEIGHTS
+from scheduler.placement.recorded import check_recorded
+from scheduler.placement.remedies import Remedy
+from scheduler.placement.view import ClusterView, GroupView, Measured, NodeView, Reservation, SessionView, TaskView
+from scheduler.placement.waiting import Waiting, why_waiting
 
 __all__ = [
-    "ClusterView", "NodeView", "TaskView", "SessionView", "Capacity", "capacity", "Measured", "Decision", "decide", "measured_of",
-    "check_recorded", "Parts", "WEIGHTS", "SCORE_MAX", "Liveness", "LivenessConfig", "Heard", "Clock", "overdue_tasks",
+    "ClusterView", "NodeView", "TaskView", "SessionView", "GroupView", "Reservation", "Capacity", "capacity", "Measured", "Decision",
+    "decide", "explain", "check_recorded", "PARTS", "WEIGHTS", "SCORE_MAX", "effective_priority", "queue_order", "queue_decisions",
+    "worth_telling", "expired_waiting", "queue_due_ns", "Waiting", "Remedy", "why_waiting", "load_observed", "sessions_to_end",
+    "sessions_to_reprioritise", "Liveness", "LivenessConfig", "Heard", "Clock", "overdue_tasks",
 ]  # fmt: skip

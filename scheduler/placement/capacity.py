@@ -1,14 +1,14 @@
-"""What is promised on a device and what may still be: sums over a view. Pure integer arithmetic over bytes."""
+"""What is promised on a device and what may still be: the sums that the fold keeps. Pure integer arithmetic over bytes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from bus_schemas.events import DeviceFact
+from scheduler.placement import columns as col
 from scheduler.placement.view import ClusterView
-from scheduler.vram.overcommit import schedulable_bytes
 
-__all__ = ["Capacity", "capacity"]
+__all__ = ["Capacity", "capacity", "capacity_of_row"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +35,18 @@ class Capacity:
 
 
 def capacity(view: ClusterView, node: str, device: DeviceFact) -> Capacity:
-    promised = noswap = 0
-    exclusive = False
-    priorities: list[int] = []
-    covered: set[str] = set()
-    for task in view.tasks_on(node, device.index):
-        submitted = task.submitted
-        promised += submitted.vram_bytes
-        noswap += submitted.vram_bytes if submitted.noswap else 0
-        exclusive = exclusive or submitted.exclusive
-        priorities.append(submitted.priority)
-        covered.add(submitted.task)
-    for session in view.sessions_on(node, device.index):
-        if session.task in covered:
-            continue  # its memory is the task's
-        promised += session.quota_bytes
-        noswap += 0 if session.swap else session.quota_bytes
-        priorities.append(session.priority)
-    schedulable = schedulable_bytes(device.vram_bytes, view.overcommit_percent(node))
-    return Capacity(device.vram_bytes, schedulable, promised, noswap, exclusive, tuple(sorted(priorities)))
+    """Of a device of a node that has joined."""
+    return capacity_of_row(view, view.columns.row(node, device.index))
+
+
+def capacity_of_row(view: ClusterView, row: int) -> Capacity:
+    values: list[int] = view.columns.devices[:, row].tolist()
+    holders = values[col.HOLDERS :]
+    return Capacity(
+        physical_bytes=values[col.PHYSICAL],
+        schedulable_bytes=values[col.SCHEDULABLE],
+        promised_bytes=values[col.PROMISED],
+        promised_noswap_bytes=values[col.NOSWAP],
+        exclusive=values[col.EXCLUSIVE] > 0,
+        priorities=tuple(priority for priority, count in enumerate(holders) for _ in range(count)),
+    )

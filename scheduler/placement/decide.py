@@ -1,40 +1,46 @@
-"""Which node and devices a task gets, and why not the others: one pure function of (view, task, telemetry).
+"""Which node and devices a task gets, and why not the others: one pure function of (view, task, time).
 
-    decision = decide(view, task, measured)
-    event = decision.event(at_ns)          # TaskPlaced or TaskRefused, ready for the log
+    decision = decide(view, task, at_ns)
+    event = decision.event()               # TaskPlaced or TaskRefused, ready for the log
 
-``check_recorded`` makes a recorded decision again from the view it was made on, and compares.
+It looks at nothing but the log: what was measured is there as LoadObserved, who waits and what is kept for whom as facts of tasks, and
+``at_ns`` (which only says who has waited how long) is in the event. So each can be made again (recorded).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
 
 from bus_schemas.events import Considered, TaskPlaced, TaskRefused, TaskSubmitted
-from scheduler.errors import ReplayMismatch
+from scheduler.placement import columns as col
 from scheduler.placement import reasons as why
-from scheduler.placement.capacity import capacity
-from scheduler.placement.feasible import Refusal, refuse_cluster, refuse_device, refuse_node
-from scheduler.placement.rank import order, parts
+from scheduler.placement.capacity import capacity_of_row
+from scheduler.placement.columns import Ints
+from scheduler.placement.feasible import Refusal, refuse_cluster, refuse_count, refuse_device, refuse_node, refuse_reserved
+from scheduler.placement.order import kept_from, priority_of
+from scheduler.placement.rank import SCORE_MAX, order_keys, parts, scores
+from scheduler.placement.reserve import next_reservation
+from scheduler.placement.survey import CODES, Survey, survey
 from scheduler.placement.view import ClusterView
 
-__all__ = ["Measured", "Decision", "decide", "measured_of", "check_recorded"]
+__all__ = ["BEST", "EXAMPLES", "Decision", "decide", "explain"]
 
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """The last telemetry of one device, as far as placement looks at it."""
-
-    utilization_percent: int = 0
-    starvation_percent: int = 0
-    vram_used_bytes: int = 0
+BEST: Final = 8
+"""How many candidates an event tells, beside the chosen devices."""
+EXAMPLES: Final = 3
+"""How many refusals it tells for each reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """``gpus`` empty: refused everywhere. ``scores``: every candidate, best first. ``considered``: every device looked at."""
+    """``gpus`` empty: refused everywhere. ``scores``: the best candidates, best first, of ``candidates`` in all; ``considered``: what was
+    known of them. ``refusals``: examples of what ``refused`` counts by reason, the commonest first. ``reserved_gpus``: kept for the task
+    from now on."""
 
+    at_ns: int
     task: str
     node: str
     gpus: tuple[int, ...]
@@ -42,90 +48,133 @@ class Decision:
     refusals: tuple[Refusal, ...]
     considered: tuple[Considered, ...]
     position: int
+    candidates: int
+    refused: tuple[tuple[str, int], ...]
+    reserved_node: str = ""
+    reserved_gpus: tuple[int, ...] = ()
 
-    def event(self, at_ns: int) -> TaskPlaced | TaskRefused:
+    def event(self) -> TaskPlaced | TaskRefused:
         """The fact to append to the log."""
         if self.gpus:
-            return TaskPlaced(at_ns, self.task, self.node, self.gpus, self.scores, self.refusals, self.position, self.considered)
-        return TaskRefused(at_ns, self.task, self.refusals, self.position, self.considered)
+            return TaskPlaced(
+                self.at_ns, self.task, self.node, self.gpus, self.scores, self.refusals, self.position, self.considered, self.candidates,
+                self.refused,
+            )  # fmt: skip
+        return TaskRefused(
+            self.at_ns, self.task, self.refusals, self.position, self.considered, self.refused, self.reserved_node, self.reserved_gpus
+        )
 
 
-_NOTHING = Measured()
+def decide(view: ClusterView, task: TaskSubmitted, at_ns: int) -> Decision:
+    """Place ``task`` on ``view`` at Unix time ``at_ns``: the choice, the best candidates, and examples of why not the others."""
+    return _decide(view, task, at_ns, full=False)
 
 
-def decide(view: ClusterView, task: TaskSubmitted, measured: Mapping[tuple[str, int], Measured]) -> Decision:
-    """Place ``task`` on ``view``. ``measured``: by (node, gpu); a device not in it counts as idle."""
+def explain(view: ClusterView, task: TaskSubmitted, at_ns: int) -> Decision:
+    """The same decision with every candidate and every refusal: for a person who asks why, not for the log."""
+    return _decide(view, task, at_ns, full=True)
+
+
+def _decide(view: ClusterView, task: TaskSubmitted, at_ns: int, *, full: bool) -> Decision:
     everywhere = refuse_cluster(view, task)
     if everywhere is not None:
-        return Decision(task.task, "", (), (), (everywhere,), (), view.position)
-    refusals: list[Refusal] = []
-    considered: list[Considered] = []
-    candidates: list[tuple[str, int, int]] = []
-    for name in sorted(view.nodes):
-        refusal = refuse_node(view, task, name, view.nodes[name])
-        if refusal is not None:
-            refusals.append(refusal)
-            continue
-        fit, unfit, seen = _devices(view, task, name, measured)
-        considered += seen
-        refusals += unfit
-        if 0 < len(fit) < task.gpu_count:
-            detail = f"the task needs {task.gpu_count} devices of one node, {len(fit)} of this one would do"
-            refusals += [(name, gpu, why.GPU_COUNT, detail) for _, gpu, _ in fit]
-        else:
-            candidates += fit
-    candidates.sort(key=lambda candidate: order(candidate[2], candidate[0], candidate[1]))
-    node, gpus = _choose(candidates, task.gpu_count)
-    refusals.sort(key=lambda refusal: refusal[:3])
-    return Decision(task.task, node, gpus, tuple(candidates), tuple(refusals), tuple(considered), view.position)
+        return Decision(at_ns, task.task, "", (), (), (everywhere,), (), view.position, 0, ((everywhere[2], 1),))
+    kept = kept_from(view, task, at_ns)
+    found = survey(view, task, kept)
+    made_of = parts(view.columns, found.fits, priority_of(view, task), found.need)
+    score = scores(made_of)
+    node, chosen = _choose(found, score, task.gpu_count)
+    best = _best(found, score, chosen, full)
+    reserved = None
+    waiting = view.tasks.get(task.task)
+    if not chosen and waiting is not None and waiting.waiting:
+        reserved = next_reservation(view, waiting, at_ns, found)
+    return Decision(
+        at_ns=at_ns,
+        task=task.task,
+        node=node,
+        gpus=tuple(int(view.columns.devices[col.GPU, found.fits[at]]) for at in chosen),
+        scores=tuple((*_device(found, int(found.fits[at])), int(score[at])) for at in best),
+        refusals=_refusals(view, task, found, kept, None if full else EXAMPLES),
+        considered=tuple(_considered(found, at, made_of) for at in best),
+        position=view.position,
+        candidates=len(found.fits),
+        refused=tuple(sorted(found.counts().items(), key=lambda item: (-item[1], item[0]))),
+        reserved_node=reserved.node if reserved is not None else "",
+        reserved_gpus=reserved.gpus if reserved is not None else (),
+    )
 
 
-def _devices(
-    view: ClusterView, task: TaskSubmitted, name: str, measured: Mapping[tuple[str, int], Measured]
-) -> tuple[list[tuple[str, int, int]], list[Refusal], list[Considered]]:
-    """The devices of one node: candidates with scores, refusals, and all of them as considered."""
-    fit: list[tuple[str, int, int]] = []
-    unfit: list[Refusal] = []
-    seen: list[Considered] = []
-    for device in sorted(view.nodes[name].registered.devices, key=lambda device: device.index):
-        gpu = device.index
-        now = measured.get((name, gpu), _NOTHING)
-        room = capacity(view, name, device)
-        refusal = refuse_device(task, name, device, room, now.vram_used_bytes)
-        score_parts: tuple[int, ...] = ()
-        if refusal is not None:
-            unfit.append(refusal)
-        else:
-            made_of = parts(room, task.priority, task.vram_bytes, now.utilization_percent, now.starvation_percent)
-            score_parts = (made_of.utilization, made_of.starvation, made_of.vram, made_of.priority)
-            fit.append((name, gpu, made_of.score))
-        seen.append(
-            Considered(name, gpu, now.utilization_percent, now.starvation_percent, now.vram_used_bytes, room.free_bytes, score_parts)
-        )
-    return fit, unfit, seen
+def _choose(found: Survey, score: Ints, gpu_count: int) -> tuple[str, list[int]]:
+    """The node whose best ``gpu_count`` devices score highest together (ties: node id), and those devices in index order, as places in
+    ``found.fits``."""
+    columns, fits = found.columns, found.fits
+    if not len(fits):
+        return "", []
+    if gpu_count <= 1:
+        at = int(score.argmax())  # the first of equals, and rows are in order
+        return columns.names[columns.node_of[fits[at]]], [at]
+    nodes, places = columns.node_of[fits], columns.place_of[fits]
+    width = int(places.max()) + 1
+    table = np.full((len(columns.names), width), -SCORE_MAX * width, np.int64)
+    table[nodes, places] = score
+    total = np.partition(table, width - gpu_count, axis=1)[:, width - gpu_count :].sum(axis=1)
+    node = int(total.argmax())
+    mine = np.flatnonzero(nodes == node)
+    best = mine[np.argsort(-score[mine], kind="stable")[:gpu_count]]
+    return columns.names[node], sorted(best.tolist())
 
 
-def _choose(candidates: list[tuple[str, int, int]], gpu_count: int) -> tuple[str, tuple[int, ...]]:
-    """The node whose best ``gpu_count`` devices score highest together (ties: node id), and those devices in index order."""
-    best: dict[str, list[tuple[int, int]]] = {}
-    for node, gpu, score in candidates:  # best first, so the first ones of each node are its best
-        if len(best.setdefault(node, [])) < gpu_count:
-            best[node].append((gpu, score))
-    if not best:
-        return "", ()
-    node = min(best, key=lambda name: (-sum(score for _, score in best[name]), name))
-    return node, tuple(sorted(gpu for gpu, _ in best[node]))
+def _best(found: Survey, score: Ints, chosen: list[int], full: bool) -> list[int]:
+    """The candidates to tell, best first, as places in ``found.fits``: the BEST ones and the chosen, or all."""
+    keys = order_keys(score, found.fits, found.columns.rows)
+    if full or len(keys) <= BEST:
+        order: list[int] = np.argsort(keys).tolist()
+        return order
+    few = set(np.argpartition(keys, BEST)[:BEST].tolist()) | set(chosen)
+    return sorted(few, key=lambda at: int(keys[at]))
 
 
-def measured_of(considered: tuple[Considered, ...]) -> dict[tuple[str, int], Measured]:
-    """The telemetry that a recorded decision was made with."""
-    return {(c.node, c.gpu): Measured(c.utilization_percent, c.starvation_percent, c.vram_used_bytes) for c in considered}
+def _device(found: Survey, row: int) -> tuple[str, int]:
+    columns = found.columns
+    return columns.names[columns.node_of[row]], int(columns.devices[col.GPU, row])
 
 
-def check_recorded(view: ClusterView, recorded: TaskPlaced | TaskRefused) -> None:
-    """Make a recorded decision again on ``view``, which must stand at the decision's position. Raises ReplayMismatch when it differs."""
-    if view.position != recorded.position:
-        raise ValueError(f"the decision on {recorded.task} was made at position {recorded.position}, the view stands at {view.position}")
-    again = decide(view, view.tasks[recorded.task].submitted, measured_of(recorded.considered)).event(recorded.at_ns)
-    if again != recorded:
-        raise ReplayMismatch(f"task {recorded.task} at position {recorded.position}: recorded {recorded!r}, decided again {again!r}")
+def _considered(found: Survey, at: int, made_of: Ints) -> Considered:
+    row = int(found.fits[at])
+    node, gpu = _device(found, row)
+    device: list[int] = found.columns.devices[:, row].tolist()
+    free_bytes = max(0, device[col.SCHEDULABLE] - device[col.PROMISED])
+    score_parts = tuple(made_of[:, at].tolist())
+    return Considered(node, gpu, device[col.UTILIZATION], device[col.STARVATION], device[col.USED], free_bytes, score_parts)
+
+
+def _refusals(
+    view: ClusterView, task: TaskSubmitted, found: Survey, kept: dict[tuple[str, int], str], limit: int | None
+) -> tuple[Refusal, ...]:
+    """The first ``limit`` refusals of each reason, or all, by (node, gpu)."""
+    out: list[Refusal] = []
+    columns = found.columns
+    for reason in found.counts():
+        code = CODES.index(reason)
+        for node in np.flatnonzero(found.node_code == code)[:limit].tolist():
+            name = columns.names[node]
+            out.append(_sure(refuse_node(view, task, name, view.nodes[name])))
+        for row in np.flatnonzero(found.code == code)[:limit].tolist():
+            name, gpu = _device(found, row)
+            if reason == why.RESERVED:
+                out.append(refuse_reserved(name, gpu, kept[name, gpu]))
+            elif reason == why.GPU_COUNT:
+                out.append(refuse_count(name, gpu, task.gpu_count, int(found.fit_counts[columns.node_of[row]])))
+            else:
+                device = view.nodes[name].device(gpu)
+                assert device is not None  # a row is a device of its node
+                used = int(columns.devices[col.USED, row])
+                out.append(_sure(refuse_device(task, name, device, capacity_of_row(view, row), used)))
+    out.sort(key=lambda refusal: refusal[:3])
+    return tuple(out)
+
+
+def _sure(refusal: Refusal | None) -> Refusal:
+    assert refusal is not None  # survey and feasible say the same
+    return refusal

@@ -1,4 +1,7 @@
-"""May this task run there? Every no has a name (reasons) and a sentence for the person who asks. Pure."""
+"""May this task run there? Every no has a name (reasons) and a sentence for the person who asks: one node, one device at a time.
+
+Which of thousands of devices are refused for what is found by survey, in columns; what is said of them is said here. Pure.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from scheduler.placement.capacity import Capacity
 from scheduler.placement.view import ClusterView, NodeView
 from scheduler.vram.overcommit import schedulable_bytes
 
-__all__ = ["Refusal", "beyond_every_device", "refuse_cluster", "refuse_node", "refuse_device"]
+__all__ = ["Refusal", "beyond_every_device", "refuse_cluster", "refuse_node", "refuse_device", "refuse_count", "refuse_reserved"]
 
 Refusal = tuple[str, int, str, str]
 """(node, gpu, reason, detail); gpu -1: the whole node; node empty: the whole cluster."""
@@ -18,16 +21,12 @@ def refuse_cluster(view: ClusterView, task: TaskSubmitted) -> Refusal | None:
     """Why no node at all can serve the task, or None."""
     if not view.nodes:
         return ("", why.NODE_WIDE, why.NO_NODES, "no node has joined; start one with NODE_NAME and CONTROLLER_NATS_URL set")
-    known = {group for node in view.nodes.values() for group in node.registered.groups}
-    unknown = sorted(set(task.groups) - known)
-    if task.groups and len(unknown) == len(set(task.groups)):
-        return (
-            "",
-            why.NODE_WIDE,
-            why.UNKNOWN_GROUP,
-            f"no node is in {_list('group', unknown)}; known groups: {', '.join(sorted(known)) or 'none'}",
-        )
-    return None
+    if not task.groups or any(view.membership.members(group) for group in task.groups):
+        return None
+    known = view.membership.known()
+    wanted = sorted(set(task.groups))
+    reason = why.GROUP_EMPTY if set(wanted) & set(known) else why.UNKNOWN_GROUP
+    return ("", why.NODE_WIDE, reason, f"no node is in {_list('group', wanted)}; known groups: {', '.join(known) or 'none'}")
 
 
 def beyond_every_device(view: ClusterView, task: TaskSubmitted) -> str:
@@ -44,18 +43,14 @@ def beyond_every_device(view: ClusterView, task: TaskSubmitted) -> str:
 
 def refuse_node(view: ClusterView, task: TaskSubmitted, name: str, node: NodeView) -> Refusal | None:
     """Why this node as a whole cannot serve the task, or None."""
-    groups = node.registered.groups
+    groups = view.groups_of(name)
     if node.lost is not None:
         return (name, why.NODE_WIDE, why.NODE_LOST, f"the node is lost: {node.lost}")
     if view.drained(name):
         return (name, why.NODE_WIDE, why.NODE_DRAINED, "the node is drained: it takes no new tasks")
-    if task.groups and not set(task.groups) & set(groups):
-        return (
-            name,
-            why.NODE_WIDE,
-            why.NOT_IN_GROUP,
-            f"the task targets {_list('group', sorted(set(task.groups)))}, the node is in none of them",
-        )
+    if task.groups and not set(task.groups) & groups:
+        detail = f"the task targets {_list('group', sorted(set(task.groups)))}, the node is in none of them"
+        return (name, why.NODE_WIDE, why.NOT_IN_GROUP, detail)
     if groups and not task.groups:
         return (name, why.NODE_WIDE, why.GROUP_ONLY, f"the node serves only tasks that target {_list('group', sorted(groups))}")
     if not node.registered.devices:
@@ -64,7 +59,7 @@ def refuse_node(view: ClusterView, task: TaskSubmitted, name: str, node: NodeVie
 
 
 def refuse_device(task: TaskSubmitted, name: str, device: DeviceFact, room: Capacity, used_bytes: int) -> Refusal | None:
-    """Why this device cannot serve the task, or None. ``used_bytes``: measured by the last telemetry (0: none)."""
+    """Why this device cannot serve the task, or None. ``used_bytes``: as last measured (0: never)."""
     gpu = device.index
     if room.exclusive:
         return (name, gpu, why.DEVICE_EXCLUSIVE, "another task has the device for itself")
@@ -79,6 +74,16 @@ def refuse_device(task: TaskSubmitted, name: str, device: DeviceFact, room: Capa
         detail = f"needs {_mib(need)} MiB and cannot be swapped out, {_mib(free)} of {_mib(room.physical_bytes)} MiB physical are free"
         return (name, gpu, why.VRAM_PHYSICAL_SHORT, detail)
     return None
+
+
+def refuse_reserved(name: str, gpu: int, holder: str) -> Refusal:
+    """The device would do, but is kept for ``holder``."""
+    return (name, gpu, why.RESERVED, f"kept for task {holder}, which has waited long and goes first")
+
+
+def refuse_count(name: str, gpu: int, wanted: int, fitting: int) -> Refusal:
+    """The device would do, but only ``fitting`` of its node would."""
+    return (name, gpu, why.GPU_COUNT, f"the task needs {wanted} devices of one node, {fitting} of this one would do")
 
 
 def _mib(nbytes: int) -> int:

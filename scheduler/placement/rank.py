@@ -9,47 +9,43 @@ measurements, the last term keeps those of equal or higher priority apart. Ties 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Final
 
-from scheduler.placement.capacity import Capacity
+import numpy as np
 
-__all__ = ["WEIGHTS", "SCORE_MAX", "Parts", "parts", "order"]
+from scheduler.placement import columns as col
+from scheduler.placement.columns import Columns, Ints
+from scheduler.placement.states import PRIORITY_MAX
 
-WEIGHTS = {"utilization": 3, "starvation": 3, "vram": 2, "priority": 2}
-SCORE_MAX = 100 * sum(WEIGHTS.values())
+__all__ = ["WEIGHTS", "SCORE_MAX", "PARTS", "parts", "scores", "order_keys"]
 
+WEIGHTS: Final = {"utilization": 3, "starvation": 3, "vram": 2, "priority": 2}
+SCORE_MAX: Final = 100 * sum(WEIGHTS.values())
+PARTS: Final = tuple(WEIGHTS)
+"""The parts of a score, in the order of the rows of ``parts`` and of Considered.parts."""
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What a score is made of; each 0 to 100."""
-
-    utilization: int
-    starvation: int
-    vram: int
-    priority: int
-
-    @property
-    def score(self) -> int:
-        return (
-            WEIGHTS["utilization"] * self.utilization
-            + WEIGHTS["starvation"] * self.starvation
-            + WEIGHTS["vram"] * self.vram
-            + WEIGHTS["priority"] * self.priority
-        )
+_WEIGHT_COLUMN: Final = np.array(list(WEIGHTS.values()), np.int64)[:, None]
 
 
-def parts(room: Capacity, priority: int, need_bytes: int, utilization_percent: int, starvation_percent: int) -> Parts:
-    """The parts for a task of ``priority`` that needs ``need_bytes`` on a device with this ``room``."""
-    left_bytes = max(0, room.free_bytes - need_bytes)
-    rivals = sum(1 for other in room.priorities if other <= priority)
-    return Parts(
-        utilization=100 - min(100, max(0, utilization_percent)),
-        starvation=100 - min(100, max(0, starvation_percent)),
-        vram=100 * left_bytes // room.schedulable_bytes if room.schedulable_bytes else 0,
-        priority=100 // (1 + rivals),
-    )
+def parts(columns: Columns, rows: Ints, priority: int, need_bytes: int) -> Ints:
+    """The parts of the scores of ``rows`` for a task of ``priority`` that needs ``need_bytes`` and fits there: one row a part."""
+    device = columns.devices[:, rows]
+    out = np.empty((len(PARTS), len(rows)), np.int64)
+    out[0] = 100 - np.clip(device[col.UTILIZATION], 0, 100)
+    out[1] = 100 - np.clip(device[col.STARVATION], 0, 100)
+    left = np.maximum(device[col.SCHEDULABLE] - device[col.PROMISED] - need_bytes, 0)
+    out[2] = 100 * left // np.maximum(device[col.SCHEDULABLE], 1)
+    rivals = device[col.HOLDERS : col.HOLDERS + min(max(priority, -1), PRIORITY_MAX) + 1].sum(axis=0)
+    out[3] = 100 // (1 + rivals)
+    return out
 
 
-def order(score: int, node: str, gpu: int) -> tuple[int, str, int]:
-    """Sort key, best first. Total: no two devices share (node, gpu)."""
-    return (-score, node, gpu)
+def scores(made_of: Ints) -> Ints:
+    total: Ints = (made_of * _WEIGHT_COLUMN).sum(axis=0)
+    return total
+
+
+def order_keys(score: Ints, rows: Ints, rows_in_all: int) -> Ints:
+    """Sort keys, best first: by score, then by row, which is node id, then gpu. Total: no two devices share a row."""
+    keys: Ints = (SCORE_MAX - score) * max(rows_in_all, 1) + rows
+    return keys

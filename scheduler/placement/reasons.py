@@ -6,7 +6,7 @@ from typing import Final
 
 __all__ = [
     "NO_NODES", "UNKNOWN_GROUP", "NODE_LOST", "NODE_DRAINED", "NOT_IN_GROUP", "GROUP_ONLY", "NO_DEVICE", "GPU_COUNT", "VRAM_SHORT",
-    "VRAM_PHYSICAL_SHORT", "EXCLUSIVE_CONFLICT", "DEVICE_EXCLUSIVE", "REASONS", "NODE_WIDE",
+    "VRAM_PHYSICAL_SHORT", "EXCLUSIVE_CONFLICT", "DEVICE_EXCLUSIVE", "GROUP_EMPTY", "RESERVED", "REASONS", "NODE_WIDE",
 ]  # fmt: skip
 
 NO_NODES: Final = "no_nodes"
@@ -34,9 +34,14 @@ EXCLUSIVE_CONFLICT: Final = "exclusive_conflict"
 DEVICE_EXCLUSIVE: Final = "device_exclusive"
 """Another task has the device for itself."""
 
+GROUP_EMPTY: Final = "group_empty"
+"""The groups that the task targets are known, and no node is in them."""
+RESERVED: Final = "reserved"
+"""The device would do, but it is kept for a task that goes first and has waited long."""
+
 REASONS: Final = frozenset(
     {NO_NODES, UNKNOWN_GROUP, NODE_LOST, NODE_DRAINED, NOT_IN_GROUP, GROUP_ONLY, NO_DEVICE, GPU_COUNT, VRAM_SHORT, VRAM_PHYSICAL_SHORT,
-     EXCLUSIVE_CONFLICT, DEVICE_EXCLUSIVE}
+     EXCLUSIVE_CONFLICT, DEVICE_EXCLUSIVE, GROUP_EMPTY, RESERVED}
 )  # fmt: skip
 
 NODE_WIDE: Final = -1

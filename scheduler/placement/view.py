@@ -2,137 +2,122 @@
 
 1. ``ClusterView.apply(position, event)`` is the only way it changes; the same events give the same view.
 2. It never refuses an event: a fact happened, also when it does not fit what was known (an unknown node's session, a repeat).
-3. Nothing measured is in here; telemetry is an input of a decision and recorded with it.
+3. What was measured is in here only as far as the log says so (LoadObserved).
+4. ``columns`` holds the same as numbers, for decisions; who holds what comes through ``holdings`` alone.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
 
 from bus_schemas.events import (
     ConfigChanged,
-    DeviceFact,
     Event,
+    GroupChanged,
+    LoadObserved,
     NodeLost,
     NodeRecovered,
     NodeRegistered,
     SessionClosedFact,
     SessionOpenedFact,
+    SessionPriorityChanged,
     TaskPlaced,
+    TaskPriorityChanged,
     TaskRefused,
     TaskStateChanged,
     TaskSubmitted,
 )
-from scheduler.vram.overcommit import effective_percent
+from scheduler.placement import columns as col
+from scheduler.placement.columns import Columns
+from scheduler.placement.holdings import Hold, Holdings
+from scheduler.placement.membership import Membership
+from scheduler.placement.records import PAST_SESSIONS_MAX, GroupView, Measured, NodeView, Reservation, SessionView, TaskView
+from scheduler.placement.states import (
+    CANCELLED,
+    COMPLETED,
+    CUT_LOST,
+    CUT_RESTARTED,
+    DEFAULTS,
+    DRAINED,
+    ENVIRONMENT,
+    FAILED,
+    GLOBAL,
+    LIVE,
+    MOVES,
+    OVERCOMMIT_GLOBAL,
+    OVERCOMMIT_NODE,
+    QUEUED,
+    REASON_NO_FIT,
+    REASON_NODE_LOST,
+    STARTED,
+    STATES,
+)
+from scheduler.vram.overcommit import PERCENT_MAX, effective_percent
 
 __all__ = [
-    "QUEUED", "STARTED", "COMPLETED", "FAILED", "STATES", "LIVE", "GLOBAL", "ENVIRONMENT", "OVERCOMMIT_GLOBAL", "OVERCOMMIT_NODE",
-    "DRAINED", "REASON_NODE_LOST", "CUT_LOST", "CUT_RESTARTED", "SessionView", "TaskView", "NodeView", "ClusterView",
+    "QUEUED", "STARTED", "COMPLETED", "FAILED", "CANCELLED", "STATES", "LIVE", "GLOBAL", "ENVIRONMENT", "OVERCOMMIT_GLOBAL",
+    "OVERCOMMIT_NODE", "DRAINED", "REASON_NODE_LOST", "CUT_LOST", "CUT_RESTARTED", "SessionView", "TaskView", "NodeView", "GroupView",
+    "Reservation", "Measured", "ClusterView",
 ]  # fmt: skip
-
-QUEUED: Final = "queued"
-STARTED: Final = "started"
-COMPLETED: Final = "completed"
-FAILED: Final = "failed"
-STATES: Final = (QUEUED, STARTED, COMPLETED, FAILED)
-LIVE: Final = frozenset({QUEUED, STARTED})
-"""A placed task in one of these holds its VRAM."""
-
-GLOBAL: Final = "global"
-ENVIRONMENT: Final = "environment"
-OVERCOMMIT_GLOBAL: Final = "default_vram_overcommit_percent"
-OVERCOMMIT_NODE: Final = "overcommit_vram_percent"
-DRAINED: Final = "drained"
-
-REASON_NODE_LOST: Final = "node lost"
-CUT_LOST: Final = "lost"
-CUT_RESTARTED: Final = "restarted"
-
-_MOVES: Final = frozenset(
-    {
-        (QUEUED, STARTED),
-        (QUEUED, COMPLETED),
-        (QUEUED, FAILED),
-        (STARTED, COMPLETED),
-        (STARTED, FAILED),
-        (FAILED, STARTED),  # its node came back, or a session opened late
-        (COMPLETED, STARTED),  # another session of the same task
-    }
-)
-"""(from, to) of every legal change; a fact that asks for another one changes nothing."""
-
-
-@dataclass(slots=True)
-class SessionView:
-    """An open session. ``cut_off``: why it does not count now, or empty. CUT_LOST: its node is held for lost, and may recover;
-    CUT_RESTARTED: its node has a new life, and has not yet said that the session lives on."""
-
-    fact: SessionOpenedFact
-    cut_off: str = ""
-
-
-@dataclass(slots=True)
-class TaskView:
-    """``decision``: the last placement or refusal with its position. ``sessions``: open ones. ``placed`` is None until placed."""
-
-    submitted: TaskSubmitted
-    position: int
-    state: str = QUEUED
-    reason: str = ""
-    updated_ns: int = 0
-    placed: TaskPlaced | None = None
-    decision: TaskPlaced | TaskRefused | None = None
-    sessions: set[str] = field(default_factory=set)
-
-    @property
-    def live(self) -> bool:
-        return self.state in LIVE
-
-    @property
-    def waiting(self) -> bool:
-        """Submitted, and neither placed nor over."""
-        return self.state == QUEUED and self.placed is None
-
-
-@dataclass(slots=True)
-class NodeView:
-    """``lost``: the reason it is lost, None while it is here. ``tasks`` and ``sessions``: placed or open on it, in no order."""
-
-    registered: NodeRegistered
-    lost: str | None = None
-    tasks: set[str] = field(default_factory=set)
-    sessions: set[str] = field(default_factory=set)
-
-    @property
-    def epoch(self) -> int:
-        return self.registered.epoch
-
-    def device(self, gpu: int) -> DeviceFact | None:
-        return next((device for device in self.registered.devices if device.index == gpu), None)
 
 
 @dataclass(slots=True)
 class ClusterView:
-    """``position``: of the last event applied. ``config``: (scope, key) to value. ``live``: ids of the tasks that are not over, so that the
-    many that are cost nothing."""
+    """``position``: of the last event applied. ``live``: ids of the tasks that are not over, ``queue``: of those that wait for room.
+    ``recent``: task id to the position of the last event that changed it, the newest last. ``reservations``: (node, gpu) to the task they
+    are kept for. ``revisions``: config scope to the position of its last change. ``changes`` counts what may let a waiting task in.
+    ``to_end``, ``to_reprioritise``: open sessions of cancelled tasks, and of tasks whose priority was changed to another one."""
 
     position: int = 0
     nodes: dict[str, NodeView] = field(default_factory=dict)
     tasks: dict[str, TaskView] = field(default_factory=dict)
     live: set[str] = field(default_factory=set)
+    queue: set[str] = field(default_factory=set)
+    recent: dict[str, int] = field(default_factory=dict)
     sessions: dict[str, SessionView] = field(default_factory=dict)
     config: dict[tuple[str, str], int | str] = field(default_factory=dict)
+    revisions: dict[str, int] = field(default_factory=dict)
+    load: dict[tuple[str, int], Measured] = field(default_factory=dict)
+    reservations: dict[tuple[str, int], str] = field(default_factory=dict)
+    to_end: set[str] = field(default_factory=set)
+    to_reprioritise: set[str] = field(default_factory=set)
+    changes: int = 0
+    membership: Membership = field(default_factory=Membership)
+    columns: Columns = field(default_factory=Columns)
+    holdings: Holdings = field(init=False, compare=False)
+    _of_task: dict[str, set[str]] = field(default_factory=dict)
+    """Open sessions by the task they name, whether it is known or not."""
+
+    def __post_init__(self) -> None:
+        self.holdings = Holdings(self.columns)
 
     # -- reading -------------------------------------------------------------------------------------------------------------------
 
+    @property
+    def groups(self) -> dict[str, GroupView]:
+        """The groups that were made by a person, by id; those that only nodes name themselves are not among them."""
+        return self.membership.made
+
+    def groups_of(self, node: str) -> frozenset[str]:
+        """Every group a node is in: those it names itself and those it was put into."""
+        return self.membership.of(node)
+
     def overcommit_percent(self, node: str) -> int:
         """The overcommit that holds on a node (0-1000)."""
-        return effective_percent(self.number(node, OVERCOMMIT_NODE), self.number(GLOBAL, OVERCOMMIT_GLOBAL), self.overcommit_default())
+        return effective_percent(_percent(self.number(node, OVERCOMMIT_NODE)), _percent(self.number(GLOBAL, OVERCOMMIT_GLOBAL)),
+                                 _percent(self.overcommit_default()) or 0)  # fmt: skip
 
     def overcommit_default(self) -> int:
         """The percent of the controller's environment, 0 when it has none."""
         return self.number(ENVIRONMENT, OVERCOMMIT_GLOBAL) or 0
+
+    def setting(self, key: str) -> int:
+        """A global key of ``states.DEFAULTS``: the stored value, else the environment's, else the default."""
+        for scope in (GLOBAL, ENVIRONMENT):
+            value = self.number(scope, key)
+            if value is not None:
+                return max(0, value)
+        return DEFAULTS[key]
 
     def drained(self, node: str) -> bool:
         return bool(self.number(node, DRAINED))
@@ -141,6 +126,10 @@ class ClusterView:
         """A configured integer, None when unset."""
         value = self.config.get((scope, key))
         return value if isinstance(value, int) else None
+
+    def measured(self, node: str, gpu: int) -> Measured:
+        """What the log says was last measured on a device; zeros when nothing was."""
+        return self.load.get((node, gpu), _NOTHING)
 
     def live_tasks(self) -> list[TaskView]:
         """The tasks that are not over, by id."""
@@ -162,6 +151,8 @@ class ClusterView:
         """Take the next event; several may share one position. Kinds that say nothing about placement change only the position."""
         self.position = position
         match event:
+            case LoadObserved():
+                self._load_observed(event)
             case NodeRegistered():
                 self._registered(event)
             case NodeLost():
@@ -172,10 +163,10 @@ class ClusterView:
                 self._session_opened(event)
             case SessionClosedFact():
                 self._session_closed(event)
+            case SessionPriorityChanged():
+                self._session_priority(event)
             case TaskSubmitted():
-                if event.task not in self.tasks:
-                    self.tasks[event.task] = TaskView(event, position, updated_ns=event.at_ns)
-                    self.live.add(event.task)
+                self._submitted(event)
             case TaskPlaced():
                 self._placed(event)
             case TaskRefused():
@@ -184,35 +175,63 @@ class ClusterView:
                 task = self.tasks.get(event.task)
                 if task is not None:
                     self._set_state(task, event.state, event.reason, event.at_ns)
+            case TaskPriorityChanged():
+                self._task_priority(event)
             case ConfigChanged():
-                if event.value is None:
-                    self.config.pop((event.scope, event.key), None)
-                else:
-                    self.config[event.scope, event.key] = event.value
+                self._configured(event)
+            case GroupChanged():
+                self._grouped(event)
             case _:
                 pass
 
+    # nodes, groups, configuration, load
+
     def _registered(self, event: NodeRegistered) -> None:
-        before = self.nodes.get(event.node)
-        if before is None:
-            self.nodes[event.node] = NodeView(event)
-            return
-        if event.epoch < before.epoch:
+        node = self.nodes.get(event.node)
+        if node is not None and event.epoch < node.epoch:
             return  # told late; a newer life of the node is known
-        if event.epoch > before.epoch:
-            for name in before.sessions:
+        self.changes += 1
+        if node is None:
+            node = self.nodes[event.node] = NodeView(event)
+        elif event.epoch > node.epoch:
+            for name in node.sessions:
                 self.sessions[name].cut_off = CUT_RESTARTED
-        before.registered = event
-        before.lost = None
+                self._recount_session(name)
+        node.registered = event
+        node.lost = None
+        node.revision = self.position
+        self.membership.declare(event.node, event.groups)
+        devices = {device.index: device.vram_bytes for device in reversed(event.devices)}
+        if self.columns.set_devices(event.node, sorted(devices.items())):
+            self._refill(event.node, node)
+        self.columns.set_percent(event.node, self.overcommit_percent(event.node))
+        self.columns.set_node(event.node, col.LOST, 0)
+        self.columns.set_node(event.node, col.DRAINED, int(self.drained(event.node)))
+        self.columns.set_node(event.node, col.GROUPS, len(self.groups_of(event.node)))
+
+    def _refill(self, name: str, node: NodeView) -> None:
+        """The node's rows are new: put in what its tasks and sessions hold there, and what was measured."""
+        for task in node.tasks:
+            self.holdings.refill("task", task, name)
+        for session in node.sessions:
+            self.holdings.refill("session", session, name)
+        rows = self.columns.span(name)
+        for row, gpu in enumerate(self.columns.devices[col.GPU, rows].tolist(), rows.start):
+            seen = self.measured(name, gpu)
+            self.columns.measure(row, seen.utilization_percent, seen.starvation_percent, seen.vram_used_bytes)
 
     def _lost(self, event: NodeLost) -> None:
         node = self.nodes.get(event.node)
         if node is None or event.epoch != node.epoch or node.lost is not None:
             return
+        self.changes += 1
         node.lost = event.reason
+        node.revision = self.position
+        self.columns.set_node(event.node, col.LOST, 1)
         for name in node.sessions:
             session = self.sessions[name]
             session.cut_off = session.cut_off or CUT_LOST
+            self._recount_session(name)
         for name in sorted(node.tasks):
             self._displace(self.tasks[name], REASON_NODE_LOST, event.at_ns)
 
@@ -220,54 +239,135 @@ class ClusterView:
         node = self.nodes.get(event.node)
         if node is None or event.epoch != node.epoch or node.lost is None:
             return
+        self.changes += 1
         node.lost = None
+        node.revision = self.position
+        self.columns.set_node(event.node, col.LOST, 0)
         for name in sorted(node.sessions):
             session = self.sessions[name]
             if session.cut_off == CUT_LOST:
                 session.cut_off = ""
+                self._recount_session(name)
                 task = self.tasks.get(session.fact.task)
                 if task is not None and task.state == FAILED and task.reason == REASON_NODE_LOST:
                     self._set_state(task, STARTED, "", event.at_ns)
+
+    def _configured(self, event: ConfigChanged) -> None:
+        self.changes += 1
+        self.revisions[event.scope] = self.position
+        if event.value is None:
+            self.config.pop((event.scope, event.key), None)
+        else:
+            self.config[event.scope, event.key] = event.value
+        for name in self.nodes if event.scope in (GLOBAL, ENVIRONMENT) else (event.scope,) if event.scope in self.nodes else ():
+            self.columns.set_percent(name, self.overcommit_percent(name))
+            self.columns.set_node(name, col.DRAINED, int(self.drained(name)))
+
+    def _grouped(self, event: GroupChanged) -> None:
+        self.changes += 1
+        for name in self.membership.change(event, self.position):
+            if name in self.nodes:
+                self.columns.set_node(name, col.GROUPS, len(self.groups_of(name)))
+
+    def _load_observed(self, event: LoadObserved) -> None:
+        for node, gpu, utilization, starvation, used in event.devices:
+            if used < self.measured(node, gpu).vram_used_bytes:
+                self.changes += 1  # room for a task that cannot be swapped out
+            self.load[node, gpu] = Measured(utilization, starvation, used)
+            row = self.columns.row(node, gpu)
+            if row >= 0:
+                self.columns.measure(row, utilization, starvation, used)
+
+    # sessions
 
     def _session_opened(self, event: SessionOpenedFact) -> None:
         """Opened, or announced again by a node that restarted around it."""
         known = self.sessions.get(event.session)
         if known is not None and not known.cut_off:
             return
-        if known is not None and known.fact.node != event.node and known.fact.node in self.nodes:
-            self.nodes[known.fact.node].sessions.discard(event.session)
-        self.sessions[event.session] = SessionView(event)
+        if known is not None:
+            self._forget(event.session, known.fact)
+        self.sessions[event.session] = SessionView(event, priority=event.priority)
+        self._of_task.setdefault(event.task, set()).add(event.session)
         node = self.nodes.get(event.node)
         if node is not None:
             node.sessions.add(event.session)
+        self._recount_session(event.session)
         task = self.tasks.get(event.task)
         if task is not None:
             task.sessions.add(event.session)
+            self._touch(task)
             self._set_state(task, STARTED, "", event.at_ns)
+            self._follow_task(task, event.session)
 
     def _session_closed(self, event: SessionClosedFact) -> None:
         session = self.sessions.pop(event.session, None)
         if session is None:
             return
-        node = self.nodes.get(session.fact.node)
-        if node is not None:
-            node.sessions.discard(event.session)
+        self.changes += 1
+        self._forget(event.session, session.fact)
+        self.holdings.set("session", event.session, ())
+        self.to_end.discard(event.session)
+        self.to_reprioritise.discard(event.session)
         task = self.tasks.get(session.fact.task)
         if task is None:
             return
         task.sessions.discard(event.session)
+        task.past_sessions = [*task.past_sessions[1 - PAST_SESSIONS_MAX :], event.session]
+        self._touch(task)
         if not task.sessions and task.state == STARTED:
             self._set_state(task, FAILED if event.failed else COMPLETED, event.reason if event.failed else "", event.at_ns)
+
+    def _forget(self, name: str, fact: SessionOpenedFact) -> None:
+        """Take a session out of the indexes by node and task."""
+        if fact.node in self.nodes:
+            self.nodes[fact.node].sessions.discard(name)
+        of_task = self._of_task.get(fact.task, set())
+        of_task.discard(name)
+        if not of_task:
+            self._of_task.pop(fact.task, None)
+
+    def _session_priority(self, event: SessionPriorityChanged) -> None:
+        session = self.sessions.get(event.session)
+        if session is None:
+            return
+        session.priority = event.priority
+        self._recount_session(event.session)
+        task = self.tasks.get(session.fact.task)
+        if task is not None:
+            self._touch(task)
+            self._follow_task(task, event.session)
+
+    def _follow_task(self, task: TaskView, name: str) -> None:
+        """Whether a session must still be told what became of its task."""
+        (self.to_end.add if task.state == CANCELLED else self.to_end.discard)(name)
+        behind = task.live and task.priority_changed and self.sessions[name].priority != task.priority
+        (self.to_reprioritise.add if behind else self.to_reprioritise.discard)(name)
+
+    # tasks
+
+    def _submitted(self, event: TaskSubmitted) -> None:
+        if event.task in self.tasks:
+            return
+        task = self.tasks[event.task] = TaskView(event, self.position, updated_ns=event.at_ns)
+        task.priority, task.wait_from_ns = event.priority, event.at_ns
+        self.live.add(event.task)
+        self.queue.add(event.task)
+        self._touch(task)
 
     def _placed(self, event: TaskPlaced) -> None:
         task = self.tasks.get(event.task)
         if task is None or not task.waiting:
             return
+        self._reserve(task, None)
         task.placed = task.decision = event
         task.updated_ns = event.at_ns
+        self.queue.discard(event.task)
+        self._touch(task)
         node = self.nodes.get(event.node)
         if node is not None:
             node.tasks.add(event.task)
+            self._recount_task(task)
         if node is None or node.lost is not None:  # it was lost between the decision and its place in the log
             self._displace(task, REASON_NODE_LOST, event.at_ns)
 
@@ -276,10 +376,27 @@ class ClusterView:
         if task is None or not task.waiting:
             return
         task.decision = event
-        if task.submitted.queue:
-            task.updated_ns = event.at_ns
-        else:
-            self._set_state(task, FAILED, "no device fits", event.at_ns)
+        self._touch(task)
+        if not task.submitted.queue:
+            self._set_state(task, FAILED, REASON_NO_FIT, event.at_ns)
+            return
+        task.updated_ns = event.at_ns
+        same = task.reserved is not None and (task.reserved.node, task.reserved.gpus) == (event.reserved_node, event.reserved_gpus)
+        if not same:
+            self._reserve(task, Reservation(event.reserved_node, event.reserved_gpus, event.at_ns) if event.reserved_gpus else None)
+
+    def _task_priority(self, event: TaskPriorityChanged) -> None:
+        task = self.tasks.get(event.task)
+        if task is None or not task.live:
+            return
+        self.changes += 1
+        task.priority = event.priority
+        task.priority_changed = True
+        task.updated_ns = event.at_ns
+        self._touch(task)
+        self._recount_task(task)
+        for name in task.sessions:
+            self._follow_task(task, name)
 
     def _displace(self, task: TaskView, reason: str, at_ns: int) -> None:
         """A live task loses its node: it waits again if it asked to and has not started, and fails otherwise."""
@@ -287,18 +404,90 @@ class ClusterView:
             if task.placed is not None and task.placed.node in self.nodes:
                 self.nodes[task.placed.node].tasks.discard(task.submitted.task)
             task.placed = None
-            task.updated_ns = at_ns
+            task.updated_ns = task.wait_from_ns = at_ns
+            self.queue.add(task.submitted.task)
+            self._touch(task)
+            self._recount_task(task)
         else:
             self._set_state(task, FAILED, reason, at_ns)
 
     def _set_state(self, task: TaskView, state: str, reason: str, at_ns: int) -> None:
-        """Change a task's state if that is a legal move, and with it whether it holds VRAM on its node."""
-        if (task.state, state) not in _MOVES:
+        """Change a task's state if that is a legal move, and with it whether it waits, and whether it holds VRAM on its node."""
+        if (task.state, state) not in MOVES:
             return
+        name = task.submitted.task
+        self.changes += 1
         task.state = state
         task.reason = reason
         task.updated_ns = at_ns
-        (self.live.add if task.live else self.live.discard)(task.submitted.task)
+        (self.live.add if task.live else self.live.discard)(name)
+        self.queue.discard(name)
+        self._reserve(task, None)
+        self._touch(task)
         node = self.nodes.get(task.placed.node) if task.placed is not None else None
         if node is not None:
-            (node.tasks.add if state in LIVE else node.tasks.discard)(task.submitted.task)
+            (node.tasks.add if state in LIVE else node.tasks.discard)(name)
+        self._recount_task(task)
+        for session in task.sessions:
+            self._follow_task(task, session)
+
+    def _reserve(self, task: TaskView, reserved: Reservation | None) -> None:
+        """From now on exactly this is kept for a task. What another one holds stays with it."""
+        if task.reserved is None and reserved is None:
+            return
+        self.changes += 1
+        name = task.submitted.task
+        if task.reserved is not None:
+            for gpu in task.reserved.gpus:
+                if self.reservations.get((task.reserved.node, gpu)) == name:
+                    del self.reservations[task.reserved.node, gpu]
+        task.reserved = reserved
+        for gpu in reserved.gpus if reserved is not None else ():
+            self.reservations.setdefault((reserved.node, gpu), name)  # type: ignore[union-attr]  # the loop is empty when it is None
+
+    def _touch(self, task: TaskView) -> None:
+        """The event that is being applied changed this task."""
+        task.revision = self.position
+        self.recent.pop(task.submitted.task, None)
+        self.recent[task.submitted.task] = self.position
+
+    # who holds what
+
+    def _recount_task(self, task: TaskView) -> None:
+        """Bring the sums up to what a task and its sessions hold now."""
+        name, submitted, placed = task.submitted.task, task.submitted, task.placed
+        holds: list[Hold] = []
+        if placed is not None and placed.node in self.nodes and name in self.nodes[placed.node].tasks:
+            holds = [
+                Hold.of(placed.node, gpu, submitted.vram_bytes, noswap=submitted.noswap, exclusive=submitted.exclusive,
+                        priority=task.priority)
+                for gpu in sorted(set(placed.gpus))
+            ]  # fmt: skip
+        self.holdings.set("task", name, holds)
+        for session in self._of_task.get(name, ()):
+            self._recount_session(session)
+
+    def _recount_session(self, name: str) -> None:
+        session = self.sessions[name]
+        fact = session.fact
+        holds: list[Hold] = []
+        if fact.node in self.nodes and name in self.nodes[fact.node].sessions and not session.cut_off and not self._covered(fact):
+            holds = [Hold.of(fact.node, fact.gpu, fact.quota_bytes, noswap=not fact.swap, exclusive=False, priority=session.priority)]
+        self.holdings.set("session", name, holds)
+
+    def _covered(self, fact: SessionOpenedFact) -> bool:
+        """Whether the session's task holds memory on this device, so that the session need not."""
+        task = self.tasks.get(fact.task)
+        placed = task.placed if task is not None else None
+        return (
+            placed is not None and placed.node == fact.node and fact.gpu in placed.gpus
+            and placed.node in self.nodes and fact.task in self.nodes[placed.node].tasks
+        )  # fmt: skip
+
+
+_NOTHING = Measured()
+
+
+def _percent(value: int | None) -> int | None:
+    """What the log says, within what there can be."""
+    return None if value is None else min(max(value, 0), PERCENT_MAX)

@@ -91,7 +91,7 @@ def test_a_waiting_task_has_no_node_and_no_placement() -> None:
 def test_every_candidate_shows_the_parts_of_its_score() -> None:
     devices = tuple(DeviceFact(index, "gpu", "host", 8, 10 << 30) for index in range(2))
     view = view_with(NodeRegistered(1, "a", "a", "", 1, devices))
-    answer = placement_answer(view, decide(view, TaskSubmitted(1, "t", "acme", 0, 1 << 30), {}).event(5))
+    answer = placement_answer(view, decide(view, TaskSubmitted(1, "t", "acme", 0, 1 << 30), 5).event())
     assert [candidate["gpu"] for candidate in answer["candidates"]] == [0, 1]
     for candidate in answer["candidates"]:
         parts = candidate["parts"]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from bus_schemas.events import (
     ConfigChanged,
     DeviceFact,
     Event,
+    LoadObserved,
     NodeLost,
     NodeRecovered,
     NodeRegistered,
@@ -52,10 +54,17 @@ def view_of(*events: Event) -> ClusterView:
     return view
 
 
+def observe(view: ClusterView, measured: dict[tuple[str, int], Measured]) -> None:
+    """Put what was measured into the log."""
+    devices = [(name, gpu, m.utilization_percent, m.starvation_percent, m.vram_used_bytes) for (name, gpu), m in measured.items()]
+    view.apply(view.position + 1, LoadObserved(1, tuple(devices)))
+
+
 def place(view: ClusterView, wanted: TaskSubmitted, measured: dict[tuple[str, int], Measured] | None = None) -> TaskPlaced | TaskRefused:
     """Submit, decide, and put both facts into the view."""
+    observe(view, measured or {})
     view.apply(view.position + 1, wanted)
-    event = decide(view, wanted, measured or {}).event(2)
+    event = decide(view, wanted, 2).event()
     view.apply(view.position + 1, event)
     return event
 
@@ -63,7 +72,8 @@ def place(view: ClusterView, wanted: TaskSubmitted, measured: dict[tuple[str, in
 def reasons(
     view: ClusterView, wanted: TaskSubmitted, measured: dict[tuple[str, int], Measured] | None = None
 ) -> dict[tuple[str, int], str]:
-    return {(name, gpu): reason for name, gpu, reason, _ in decide(view, wanted, measured or {}).refusals}
+    observe(view, measured or {})
+    return {(name, gpu): reason for name, gpu, reason, _ in decide(view, wanted, 2).refusals}
 
 
 def where(event: TaskPlaced | TaskRefused) -> tuple[str, tuple[int, ...]]:
@@ -220,20 +230,21 @@ def test_a_lost_node_sends_queued_tasks_back_and_fails_the_others() -> None:
 
 def test_a_placement_that_lands_behind_the_loss_of_its_node_fails() -> None:
     view = view_of(node("a", 10), task("t"))
-    placed = decide(view, view.tasks["t"].submitted, {}).event(2)
+    placed = decide(view, view.tasks["t"].submitted, 2).event()
     view.apply(3, NodeLost(2, "a", 1, "stopped"))
     view.apply(4, placed)
     assert (view.tasks["t"].state, view.nodes["a"].tasks) == ("failed", set())
 
 
 def test_a_recorded_decision_is_checked_against_the_log() -> None:
-    view = view_of(node("a", 10), node("b", 10), task("t"))
-    recorded = decide(view, view.tasks["t"].submitted, {("a", 0): Measured(90, 5, 1)}).event(7)
+    view = view_of(node("a", 10), node("b", 10), task("t"), LoadObserved(1, (("a", 0, 90, 5, 1),)))
+    recorded = decide(view, view.tasks["t"].submitted, 7).event()
     check_recorded(view, recorded)
     assert isinstance(recorded, TaskPlaced)
-    forged = TaskPlaced(7, "t", "a", (0,), recorded.scores, recorded.refusals, recorded.position, recorded.considered)
-    with pytest.raises(ReplayMismatch, match="task t at position 3"):
-        check_recorded(view, forged)
-    view.apply(4, node("c", 1))
-    with pytest.raises(ValueError, match="stands at 4"):
+    with pytest.raises(ReplayMismatch, match="task t at position 4"):
+        check_recorded(view, msgspec.structs.replace(recorded, node="a"))
+    with pytest.raises(ReplayMismatch):
+        check_recorded(view, msgspec.structs.replace(recorded, refused=(("vram_short", 1),)))
+    view.apply(5, node("c", 1))
+    with pytest.raises(ValueError, match="stands at 5"):
         check_recorded(view, recorded)

@@ -1,0 +1,134 @@
+"""The cluster as columns of integers, one row a device and one a node, in order of (node id, gpu): what a decision over thousands of
+devices reads. Kept by the fold (view, holdings), read by survey, capacity and reserve. May not live here: what a column means for a task.
+
+Amounts are held within 64 TiB a holder and a device, priorities within 0-4, so that no sum leaves 64 bits whatever the log says.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.placement.states import PRIORITY_MAX
+
+__all__ = [
+    "Ints", "Flags", "Columns", "BYTES_MAX", "GPU", "PHYSICAL", "SCHEDULABLE", "PROMISED", "NOSWAP", "EXCLUSIVE", "HOLDERS",
+    "UTILIZATION", "STARVATION", "USED", "LOST", "DRAINED", "GROUPS",
+]  # fmt: skip
+
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+BYTES_MAX: Final = 1 << 46
+
+GPU, PHYSICAL, SCHEDULABLE, PROMISED, NOSWAP, EXCLUSIVE, UTILIZATION, STARVATION, USED, HOLDERS = range(10)
+"""Columns of ``devices``; from HOLDERS on: how many hold memory, one column a priority (0-4). EXCLUSIVE: how many have it alone."""
+_DEVICE_COLUMNS: Final = HOLDERS + PRIORITY_MAX + 1
+
+LOST, DRAINED, GROUPS = range(3)
+"""Columns of ``nodes``. GROUPS: in how many groups it is."""
+_NODE_COLUMNS: Final = 3
+
+
+class Columns:
+    """``names``: node ids in order; ``offsets[i]`` to ``offsets[i + 1]``: the device rows of node i; ``node_of``: the node of each row."""
+
+    __slots__ = ("devices", "index", "names", "node_of", "nodes", "offsets", "place_of")
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.index: dict[str, int] = {}
+        self.devices: Ints = np.zeros((_DEVICE_COLUMNS, 0), np.int64)
+        self.nodes: Ints = np.zeros((_NODE_COLUMNS, 0), np.int64)
+        self._rearranged(np.zeros(0, np.int64))
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Columns)
+            and self.names == other.names
+            and np.array_equal(self.offsets, other.offsets)
+            and np.array_equal(self.devices, other.devices)
+            and np.array_equal(self.nodes, other.nodes)
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    @property
+    def rows(self) -> int:
+        return len(self.node_of)
+
+    def row(self, node: str, gpu: int) -> int:
+        """The row of a device, -1 when there is none."""
+        at = self.index.get(node)
+        if at is None:
+            return -1
+        first, end = int(self.offsets[at]), int(self.offsets[at + 1])
+        guess = first + gpu
+        if first <= guess < end and self.devices[GPU, guess] == gpu:
+            return guess
+        found = np.flatnonzero(self.devices[GPU, first:end] == gpu)
+        return first + int(found[0]) if found.size else -1
+
+    def span(self, node: str) -> slice:
+        """The rows of a node that is here."""
+        at = self.index[node]
+        return slice(int(self.offsets[at]), int(self.offsets[at + 1]))
+
+    def set_devices(self, node: str, devices: Sequence[tuple[int, int]]) -> bool:
+        """A node has these devices: (gpu, physical bytes), by gpu. Whether rows were made anew, with sums of zero to be filled again."""
+        known = node in self.index
+        if known:
+            rows = self.span(node)
+            if self.devices[GPU, rows].tolist() == [gpu for gpu, _ in devices]:
+                self.devices[PHYSICAL, rows] = [clamp_bytes(size) for _, size in devices]
+                return False
+        at = self.index[node] if known else bisect_left(self.names, node)
+        first = int(self.offsets[at])
+        end = int(self.offsets[at + 1]) if known else first
+        fresh = np.zeros((_DEVICE_COLUMNS, len(devices)), np.int64)
+        fresh[GPU] = [gpu for gpu, _ in devices]
+        fresh[PHYSICAL] = [clamp_bytes(size) for _, size in devices]
+        self.devices = np.concatenate((self.devices[:, :first], fresh, self.devices[:, end:]), axis=1)
+        counts = np.diff(self.offsets)
+        if known:
+            counts[at] = len(devices)
+        else:
+            self.names.insert(at, node)
+            self.nodes = np.insert(self.nodes, at, 0, axis=1)
+            counts = np.insert(counts, at, len(devices))
+        self._rearranged(counts)
+        return True
+
+    def set_percent(self, node: str, percent: int) -> None:
+        rows = self.span(node)
+        self.devices[SCHEDULABLE, rows] = self.devices[PHYSICAL, rows] * (100 + percent) // 100
+
+    def set_node(self, node: str, column: int, value: int) -> None:
+        self.nodes[column, self.index[node]] = value
+
+    def hold(self, row: int, sign: int, nbytes: int, noswap_bytes: int, exclusive: bool, priority: int) -> None:
+        """Somebody holds memory on a device from now on (``sign`` 1), or no longer (-1). The values are clamped by the caller."""
+        devices = self.devices
+        devices[PROMISED, row] += sign * nbytes
+        devices[HOLDERS + priority, row] += sign
+        if noswap_bytes:
+            devices[NOSWAP, row] += sign * noswap_bytes
+        if exclusive:
+            devices[EXCLUSIVE, row] += sign
+
+    def measure(self, row: int, utilization: int, starvation: int, used: int) -> None:
+        self.devices[UTILIZATION : USED + 1, row] = (clamp_bytes(utilization), clamp_bytes(starvation), clamp_bytes(used))
+
+    def _rearranged(self, counts: Ints) -> None:
+        self.index = {name: at for at, name in enumerate(self.names)}
+        self.offsets: Ints = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)))
+        self.node_of: Ints = np.repeat(np.arange(len(self.names), dtype=np.int64), counts)
+        self.place_of: Ints = np.arange(self.rows, dtype=np.int64) - self.offsets[self.node_of]
+
+
+def clamp_bytes(value: int) -> int:
+    return min(max(value, 0), BYTES_MAX)

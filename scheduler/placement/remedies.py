@@ -1,0 +1,219 @@
+"""What would let a waiting task in: whose end, which setting, which node. Each is a change after which the task fits where it says, were
+it alone in the queue; the tests make the change and look. Pure. May not live here: what was decided, who goes first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from bus_schemas.events import TaskSubmitted
+from scheduler.placement import columns as col
+from scheduler.placement import reasons as why
+from scheduler.placement.capacity import Capacity, capacity_of_row
+from scheduler.placement.columns import Ints
+from scheduler.placement.feasible import beyond_every_device, refuse_cluster
+from scheduler.placement.reserve import NEVER, Place, nearest, shortfalls
+from scheduler.placement.states import OVERCOMMIT_NODE
+from scheduler.placement.survey import CODES, FITS, Survey, survey
+from scheduler.placement.view import ClusterView
+from scheduler.vram.overcommit import PERCENT_MAX
+
+__all__ = ["END", "OVERCOMMIT", "RESUME", "RECOVER", "GROUP", "FIRST", "JOIN", "Remedy", "remedies"]
+
+END: Final = "end"
+"""These tasks and sessions end."""
+OVERCOMMIT: Final = "overcommit"
+"""The node's overcommit is raised to ``value`` percent."""
+RESUME: Final = "resume"
+"""The drained node is taken into service again."""
+RECOVER: Final = "recover"
+"""The lost node comes back."""
+GROUP: Final = "group"
+"""The node is put into group ``value``; or, with an empty value, taken out of all groups."""
+FIRST: Final = "first"
+"""A task that goes first, for which devices are kept, gets its place."""
+JOIN: Final = "join"
+"""A node with such devices joins."""
+
+_PLACES: Final = 3
+_MIB_SHIFT: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """``kind``: one of the above; ``text`` says it all for a person. ``tasks``, ``sessions``: whose end (or placement) it takes."""
+
+    kind: str
+    text: str
+    node: str = ""
+    gpus: tuple[int, ...] = ()
+    tasks: tuple[str, ...] = ()
+    sessions: tuple[str, ...] = ()
+    value: int | str = ""
+
+
+def remedies(view: ClusterView, task: TaskSubmitted, kept: dict[tuple[str, int], str]) -> tuple[Remedy, ...]:
+    """What would let ``task`` in, the nearest first. ``kept``: devices that are kept from it, with for whom. Empty: it fits now."""
+    everywhere = refuse_cluster(view, task)
+    if everywhere is not None:
+        return (_for_cluster(task, everywhere[2]),)
+    found = survey(view, task, kept)
+    if len(found.fits):
+        return ()
+    out = _ends(view, task, found, kept)
+    out += _overcommit(view, task, found)
+    for kind, reason in ((RESUME, why.NODE_DRAINED), (RECOVER, why.NODE_LOST), (GROUP, why.NOT_IN_GROUP), (GROUP, why.GROUP_ONLY)):
+        out += _without(view, task, kept, kind, reason)
+    if kept:
+        holders = tuple(sorted(set(kept.values())))
+        out.append(Remedy(FIRST, f"{_names('task', holders)}, for which devices are kept, being placed or cancelled", tasks=holders))
+    if not out or beyond_every_device(view, task):
+        out.append(_join(task))
+    return tuple(out)
+
+
+def _for_cluster(task: TaskSubmitted, reason: str) -> Remedy:
+    if reason == why.NO_NODES:
+        return _join(task)
+    wanted = sorted(set(task.groups))
+    return Remedy(GROUP, f"a node being put into {_names('group', wanted)}", value=wanted[0])
+
+
+def _join(task: TaskSubmitted) -> Remedy:
+    where = f" in {_names('group', sorted(set(task.groups)))}" if task.groups else ""
+    count = f"{task.gpu_count} devices" if task.gpu_count > 1 else "a device"
+    return Remedy(JOIN, f"a node{where} with {count} of {task.vram_bytes >> _MIB_SHIFT} MiB or more joining")
+
+
+# -- whose end ---------------------------------------------------------------------------------------------------------------------------
+
+
+def _ends(view: ClusterView, task: TaskSubmitted, found: Survey, kept: dict[tuple[str, int], str]) -> list[Remedy]:
+    """Of the nearest nodes: the fewest bytes that would have to end, largest holders first."""
+    missing = shortfalls(task, found)
+    for node, gpu in kept:
+        row = view.columns.row(node, gpu)
+        if row >= 0:
+            missing[row] = NEVER
+    out = []
+    for place in nearest(missing, task.gpu_count, found, _PLACES):
+        ending = _who_ends(view, task, place)
+        if ending:
+            tasks = tuple(sorted(name for kind, name in ending if kind == "task"))
+            sessions = tuple(sorted(name for kind, name in ending if kind == "session"))
+            who = " and ".join(_names(noun, names) for noun, names in (("task", tasks), ("session", sessions)) if names)
+            gpus = _names("gpu", [str(gpu) for gpu in place.gpus])
+            out.append(Remedy(END, f"{who} on node {place.node} {gpus} ending", place.node, place.gpus, tasks, sessions))
+    return out
+
+
+def _who_ends(view: ClusterView, task: TaskSubmitted, place: Place) -> set[tuple[str, str]]:
+    """The holders whose end makes the place fit; empty when not even all of them would."""
+    ending: set[tuple[str, str]] = set()
+    for gpu in place.gpus:
+        row = view.columns.row(place.node, gpu)
+        room, used = capacity_of_row(view, row), int(view.columns.devices[col.USED, row])
+        held = _held(view, place.node, gpu)
+        must_be_empty = task.exclusive or room.exclusive
+        fits = _fits_after(task, room, used, held, must_be_empty)
+        chosen = {holder for holder in held if holder in ending}
+        for holder in sorted(held, key=lambda holder: (-held[holder][0], holder)):
+            if fits(chosen):
+                break
+            chosen.add(holder)
+        if not fits(chosen):
+            return set()
+        for holder in sorted(chosen - ending, key=lambda holder: (held[holder][0], holder)):
+            if fits(chosen - {holder}):
+                chosen.discard(holder)
+        ending |= chosen
+    return ending
+
+
+def _held(view: ClusterView, node: str, gpu: int) -> dict[tuple[str, str], tuple[int, int]]:
+    """Who holds memory on a device: (kind, id) to bytes and the part of them that cannot be swapped out."""
+    here = view.nodes[node]
+    holders = [("task", name) for name in here.tasks] + [("session", name) for name in here.sessions]
+    return {
+        holder: (hold.nbytes, hold.noswap_bytes)
+        for holder in holders
+        for hold in view.holdings.held.get(holder, ())
+        if (hold.node, hold.gpu) == (node, gpu)
+    }
+
+
+def _fits_after(
+    task: TaskSubmitted, room: Capacity, used: int, held: dict[tuple[str, str], tuple[int, int]], must_be_empty: bool
+) -> Callable[[set[tuple[str, str]]], bool]:
+    """Whether the task fits once these holders are gone, and with them what they use."""
+
+    def fits(gone: set[tuple[str, str]]) -> bool:
+        if must_be_empty and len(gone) < len(held):
+            return False
+        freed = sum(held[holder][0] for holder in gone)
+        after = Capacity(
+            room.physical_bytes,
+            room.schedulable_bytes,
+            room.promised_bytes - freed,
+            room.promised_noswap_bytes - sum(held[holder][1] for holder in gone),
+            False,
+            (),
+        )
+        if task.noswap:
+            return task.vram_bytes <= after.free_physical_bytes(max(0, used - freed))
+        return task.vram_bytes <= after.free_bytes
+
+    return fits
+
+
+# -- which setting, which node -----------------------------------------------------------------------------------------------------------
+
+
+def _overcommit(view: ClusterView, task: TaskSubmitted, found: Survey) -> list[Remedy]:
+    """The node that needs the smallest percent so that enough of its devices would do."""
+    columns = found.columns
+    device = columns.devices
+    if task.noswap or not columns.rows:
+        return []
+    short = found.code == CODES.index(why.VRAM_SHORT)
+    would_do = (found.code == FITS) | (found.code == CODES.index(why.GPU_COUNT))
+    physical = np.maximum(device[col.PHYSICAL], 1)
+    percent: Ints = -(-(100 * (device[col.PROMISED] + found.need)) // physical) - 100
+    percent = np.where(would_do, 0, np.where(short & (device[col.PHYSICAL] > 0), np.maximum(percent, 0), NEVER))
+    percent[percent > PERCENT_MAX] = NEVER
+    width = int(columns.place_of.max()) + 1
+    if task.gpu_count > width:
+        return []
+    table = np.full((len(columns.names), width), NEVER, np.int64)
+    table[columns.node_of, columns.place_of] = percent
+    needed = np.partition(table, task.gpu_count - 1, axis=1)[:, task.gpu_count - 1]
+    node = int(needed.argmin())
+    if needed[node] >= NEVER:
+        return []
+    name, value = columns.names[node], int(needed[node])
+    text = f"{OVERCOMMIT_NODE} of node {name} at {value} or more (it is {view.overcommit_percent(name)})"
+    return [Remedy(OVERCOMMIT, text, name, value=value)]
+
+
+def _without(view: ClusterView, task: TaskSubmitted, kept: dict[tuple[str, int], str], kind: str, reason: str) -> list[Remedy]:
+    """The first node that would do, were it not for ``reason``."""
+    found = survey(view, task, kept, frozenset({reason}))
+    if not len(found.fits):
+        return []
+    name = found.columns.names[found.columns.node_of[found.fits[0]]]
+    if kind == RESUME:
+        return [Remedy(RESUME, f"node {name}, which is drained, being resumed", name)]
+    if kind == RECOVER:
+        return [Remedy(RECOVER, f"node {name}, which is lost, coming back", name)]
+    if task.groups:
+        group = min(task.groups)
+        return [Remedy(GROUP, f"node {name} being put into group {group}", name, value=group)]
+    groups = sorted(view.groups_of(name))
+    return [Remedy(GROUP, f"node {name} leaving {_names('group', groups)}, or the task targeting one of them", name)]
+
+
+def _names(noun: str, names: tuple[str, ...] | list[str]) -> str:
+    return f"{noun}{'s' if len(names) != 1 else ''} {', '.join(names)}"

@@ -1,0 +1,71 @@
+"""The words of the fold: states of a task and their legal changes, configuration keys with limits and defaults, why things ended.
+Constants only; append, never rename."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from scheduler.vram.overcommit import PERCENT_MAX
+
+__all__ = [
+    "QUEUED", "STARTED", "COMPLETED", "FAILED", "CANCELLED", "STATES", "LIVE", "MOVES", "GLOBAL", "ENVIRONMENT", "OVERCOMMIT_GLOBAL",
+    "OVERCOMMIT_NODE", "DRAINED", "QUEUE_AGE_MS", "QUEUE_PROTECT_MS", "QUEUE_RESERVATIONS", "GLOBAL_LIMITS", "NODE_LIMITS", "DEFAULTS",
+    "REASON_NODE_LOST", "REASON_NO_FIT", "REASON_QUEUE_TIMEOUT", "CUT_LOST", "CUT_RESTARTED", "PRIORITY_MAX",
+]  # fmt: skip
+
+PRIORITY_MAX: Final = 4
+"""The lowest priority; 0 is the highest."""
+
+QUEUED: Final = "queued"
+STARTED: Final = "started"
+COMPLETED: Final = "completed"
+FAILED: Final = "failed"
+CANCELLED: Final = "cancelled"
+STATES: Final = (QUEUED, STARTED, COMPLETED, FAILED, CANCELLED)
+LIVE: Final = frozenset({QUEUED, STARTED})
+"""A placed task in one of these holds its VRAM."""
+
+MOVES: Final = frozenset(
+    {
+        (QUEUED, STARTED),
+        (QUEUED, COMPLETED),
+        (QUEUED, FAILED),
+        (QUEUED, CANCELLED),
+        (STARTED, COMPLETED),
+        (STARTED, FAILED),
+        (STARTED, CANCELLED),
+        (FAILED, STARTED),  # its node came back, or a session opened late
+        (COMPLETED, STARTED),  # another session of the same task
+    }
+)
+"""(from, to) of every legal change; a fact that asks for another one changes nothing. Cancelled is for ever."""
+
+GLOBAL: Final = "global"
+ENVIRONMENT: Final = "environment"
+OVERCOMMIT_GLOBAL: Final = "default_vram_overcommit_percent"
+OVERCOMMIT_NODE: Final = "overcommit_vram_percent"
+DRAINED: Final = "drained"
+QUEUE_AGE_MS: Final = "queue_age_ms"
+"""Global: a waiting task rises one level for each of these; 0: never."""
+QUEUE_PROTECT_MS: Final = "queue_protect_ms"
+"""Global: after this wait a task reserves the devices on which it needs least to end; 0: never."""
+QUEUE_RESERVATIONS: Final = "queue_reservations_max"
+"""Global: how many tasks may have reserved devices at a time."""
+
+_DAY_MS: Final = 86_400_000
+GLOBAL_LIMITS: Final = {
+    OVERCOMMIT_GLOBAL: PERCENT_MAX,
+    QUEUE_AGE_MS: 7 * _DAY_MS,
+    QUEUE_PROTECT_MS: 7 * _DAY_MS,
+    QUEUE_RESERVATIONS: 10_000,
+}
+"""The largest value of each global key; the smallest is 0."""
+NODE_LIMITS: Final = {OVERCOMMIT_NODE: PERCENT_MAX, DRAINED: 1}
+DEFAULTS: Final = {OVERCOMMIT_GLOBAL: 0, QUEUE_AGE_MS: 600_000, QUEUE_PROTECT_MS: 300_000, QUEUE_RESERVATIONS: 32}
+"""What holds where neither the log's global value nor the environment says otherwise."""
+
+REASON_NODE_LOST: Final = "node lost"
+REASON_NO_FIT: Final = "no device fits"
+REASON_QUEUE_TIMEOUT: Final = "no room came within the task's queue timeout"
+CUT_LOST: Final = "lost"
+CUT_RESTARTED: Final = "restarted"

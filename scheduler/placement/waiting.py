@@ -1,0 +1,79 @@
+"""Why a task waits: its place in the queue, what is in its way, what would let it in, and what happens by time alone. Pure, for people."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scheduler.placement.decide import decide
+from scheduler.placement.feasible import Refusal
+from scheduler.placement.order import MS, effective_priority, kept_from, rank
+from scheduler.placement.queue import expiry_ns
+from scheduler.placement.remedies import Remedy, remedies
+from scheduler.placement.reserve import protected_from_ns
+from scheduler.placement.states import QUEUE_AGE_MS
+from scheduler.placement.view import ClusterView
+
+__all__ = ["Waiting", "why_waiting"]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Of one task at one time. ``place``: 1 for the first in the queue of ``queue_length``. ``level``: where it waits, ``priority`` raised
+    by waiting; ``rises_ns``: when it rises next. ``refused``: reasons with counts, the commonest first; ``examples`` of them.
+    ``protected_ns``: from when on it may reserve devices; ``reserved_gpus``: those it has. ``expires_ns``: when it gives up. None: never.
+    """
+
+    task: str
+    place: int
+    queue_length: int
+    priority: int
+    level: int
+    waited_ns: int
+    refused: tuple[tuple[str, int], ...]
+    examples: tuple[Refusal, ...]
+    remedies: tuple[Remedy, ...]
+    rises_ns: int | None
+    protected_ns: int | None
+    reserved_node: str
+    reserved_gpus: tuple[int, ...]
+    expires_ns: int | None
+    sentence: str
+
+
+def why_waiting(view: ClusterView, name: str, at_ns: int) -> Waiting | None:
+    """Of a task that waits for room at Unix time ``at_ns``; None when it does not. Milliseconds of work: for who asks about one task."""
+    task = view.tasks.get(name)
+    if task is None or not task.waiting:
+        return None
+    decision = decide(view, task.submitted, at_ns)
+    mine = rank(view, task, at_ns)
+    place = 1 + sum(1 for other in view.queue if rank(view, view.tasks[other], at_ns) < mine)
+    found = remedies(view, task.submitted, kept_from(view, task.submitted, at_ns)) if not decision.gpus else ()
+    period_ns, level = view.setting(QUEUE_AGE_MS) * MS, effective_priority(view, task, at_ns)
+    rises_ns = None
+    if period_ns and level:
+        rises_ns = task.submitted.at_ns + (max(0, at_ns - task.submitted.at_ns) // period_ns + 1) * period_ns
+    return Waiting(
+        task=name,
+        place=place,
+        queue_length=len(view.queue),
+        priority=task.priority,
+        level=level,
+        waited_ns=max(0, at_ns - task.wait_from_ns),
+        refused=decision.refused,
+        examples=decision.refusals,
+        remedies=found,
+        rises_ns=rises_ns,
+        protected_ns=protected_from_ns(view, task),
+        reserved_node=task.reserved.node if task.reserved is not None else "",
+        reserved_gpus=task.reserved.gpus if task.reserved is not None else (),
+        expires_ns=expiry_ns(task),
+        sentence=_sentence(place, decision.refused, found),
+    )
+
+
+def _sentence(place: int, refused: tuple[tuple[str, int], ...], found: tuple[Remedy, ...]) -> str:
+    if not found:
+        return f"there is room; it is number {place} in the queue and is placed when its turn comes"
+    reasons = ", ".join(f"{reason} ({count}x)" for reason, count in refused)
+    return f"number {place} in the queue; nothing fits: {reasons}; what would let it in: {'; or '.join(remedy.text for remedy in found)}"
