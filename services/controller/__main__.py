@@ -21,6 +21,7 @@ from services.controller.placer import Placer
 from services.controller.sentinel import Sentinel
 from services.controller.settings import Settings
 from services.controller.store import StoreError, open_store
+from services.controller.web.desk import Desk
 from services.controller.web.house import WEB_ROUTES, Web
 from services.controller.writer import Writer
 from services.kit.access import AccessView
@@ -55,16 +56,15 @@ async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
         stack.callback(access.close)
         writer = Writer(bus, mirror)
         gauges = Gauges(bus)
-        placer = Placer(mirror, gauges, writer)
-        sentinel = Sentinel(
-            bus, store, mirror, writer, placer, node_lease_ms=settings.node_lease_ms, start_lease_ms=settings.start_lease_ms
-        )
-        gauges.on_heard(sentinel.heard)
+        placer = Placer(mirror, writer)
+        leases = {"node_lease_ms": settings.node_lease_ms, "start_lease_ms": settings.start_lease_ms}
+        sentinel = Sentinel(bus, store, mirror, gauges, writer, placer, **leases)
         await stack.enter_async_context(gauges)
         configuration = Configuration(store, mirror, writer)
         await configuration.start(settings.overcommit_percent)
         parts = Parts.over(mirror, gauges, writer, placer, configuration, sentinel)
-        web = Web.over(parts, access)
+        desk = await stack.enter_async_context(Desk.from_environment())
+        web = Web.over(parts, access, desk)
         app = make_app(parts, access, more_routes=WEB_ROUTES)
         app.state.web = web
         http = await stack.enter_async_context(serve(app, settings.address))

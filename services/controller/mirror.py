@@ -22,9 +22,10 @@ from services.controller.errors import LogUnreadable
 from services.kit.bus import Bus
 from services.kit.errors import BusRefused, BusUnavailable
 
-__all__ = ["Fold", "Mirror", "PLACEMENTS"]
+__all__ = ["ACCESS", "Fold", "Mirror", "PLACEMENTS"]
 
 PLACEMENTS: Final = "wooly.evt.placement."
+ACCESS: Final = "wooly.evt.access."
 _USAGE: Final = "wooly.evt.usage."
 _SESSION: Final = "wooly.evt.session."
 
@@ -40,7 +41,7 @@ F = TypeVar("F", bound=Fold)
 
 class Mirror:
     """``async with Mirror(bus)`` returns once the history is applied. ``position``: of the last message seen (``view.position``: of the
-    last one about placement). ``changes``: counts messages that may make room. ``failure``: why it has stopped following, or None."""
+    last one about placement). ``failure``: why it has stopped following, or None."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
@@ -52,9 +53,11 @@ class Mirror:
         self.view = ClusterView()
         self.position = 0
         self.placement_position = 0
-        self.changes = 0
+        self.access_position = 0
         self.subject_positions: dict[str, int] = {}
         self.failure: Exception | None = None
+        self._end: asyncio.Task[int] | None = None
+        self._next_end: asyncio.Task[int] | None = None
 
     async def __aenter__(self) -> Self:
         self._live_from = await self._bus.last_position(EVENTS_STREAM) + 1
@@ -75,6 +78,10 @@ class Mirror:
         return cast(F, self._folds[kind])
 
     @property
+    def bus(self) -> Bus:
+        return self._bus
+
+    @property
     def connected(self) -> bool:
         """Whether the bus is there: without it, answers are as old as the moment it went."""
         return self._bus.connected
@@ -92,11 +99,27 @@ class Mirror:
             heapq.heappush(self._waiters, (position, next(self._order), future))
             await future
 
-    async def caught_up(self, timeout_s: float = 1.0) -> None:
-        """Return once everything that is in the log now is applied, or after ``timeout_s``: an answer then is as fresh as can be had."""
+    async def caught_up(self, timeout_s: float = 1.0) -> bool:
+        """Return once everything that was in the log at the call is applied, or after ``timeout_s``: an answer then is as fresh as can be
+        had. Whether it is. Callers at the same time share one question to the bus."""
         with contextlib.suppress(TimeoutError, BusUnavailable, BusRefused):
             async with asyncio.timeout(timeout_s):
-                await self.wait_for(await self._bus.last_position(EVENTS_STREAM))
+                await self.wait_for(await self._log_end())
+                return True
+        return False
+
+    async def _log_end(self) -> int:
+        """The log's last position, asked after the call: an answer under way may be older than what the caller knows of."""
+        if self._next_end is None:
+            self._next_end = asyncio.create_task(self._ask_end(self._end))
+            self._next_end.add_done_callback(_retrieved)
+        return await asyncio.shield(self._next_end)
+
+    async def _ask_end(self, before: asyncio.Task[int] | None) -> int:
+        if before is not None:
+            await asyncio.wait((before,))
+        self._end, self._next_end = self._next_end, None
+        return await self._bus.last_position(EVENTS_STREAM)
 
     def _on_message(self, position: int, subject: str, data: bytes) -> None:
         if self.failure is not None:
@@ -127,8 +150,8 @@ class Mirror:
             self.subject_positions[subject] = position
         if subject.startswith(PLACEMENTS):
             self.placement_position = position
-        else:
-            self.changes += 1
+        elif subject.startswith(ACCESS):
+            self.access_position = position
         if position >= self._live_from:
             for event in events:
                 for listener in self._listeners:
@@ -138,7 +161,7 @@ class Mirror:
         """The broker lost the log's tail in a crash and gives positions again: forget what is no longer so."""
         self.view = ClusterView()
         self._folds = {kind: kind() for kind in self._folds}
-        self.placement_position = 0
+        self.placement_position = self.access_position = 0
         self.subject_positions.clear()
 
     @staticmethod
@@ -149,3 +172,9 @@ class Mirror:
             future.set_result(None)
         else:
             future.set_exception(failure)
+
+
+def _retrieved(task: asyncio.Task[int]) -> None:
+    """Whoever waited may have gone: a failure is theirs, not the loop's to report."""
+    if not task.cancelled():
+        task.exception()

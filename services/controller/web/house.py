@@ -13,15 +13,17 @@ from litestar import Request
 from bus_schemas.events import Event
 from services.controller.parts import Parts
 from services.controller.web.assets import serve_asset
+from services.controller.web.desk import Desk
 from services.controller.web.live import Live, kind_of
 from services.controller.web.stream import live_stream
+from services.controller.web.tables import TABLE_ROUTES, add_topics
 from services.kit.access.access import Access
 from services.kit.access.requests import Proof
 from services.kit.access.rules import Identity
 
 __all__ = ["Web", "WEB_ROUTES", "web_of"]
 
-WEB_ROUTES: Final[list[Any]] = [serve_asset, live_stream]
+WEB_ROUTES: Final[list[Any]] = [serve_asset, live_stream, *TABLE_ROUTES]
 """Every handler of the pages: what make_app takes as ``more_routes``."""
 
 
@@ -32,10 +34,12 @@ class Web:
     parts: Parts
     access: Access
     live: Live
+    desk: Desk
 
     @classmethod
-    def over(cls, parts: Parts, access: Access) -> Web:
-        web = cls(parts, access, Live())
+    def over(cls, parts: Parts, access: Access, desk: Desk) -> Web:
+        web = cls(parts, access, Live(), desk)
+        add_topics(web.live, parts, desk)
         parts.mirror.on_live_event(web._on_event)
         return web
 

@@ -1,4 +1,4 @@
-"""Asks billing over its REST, in the name of whoever asks us: their session or key goes along, so billing shows them what is theirs.
+"""Asks billing over its REST, in the name of whoever asks us: a token that says who goes along, so billing shows them what is theirs.
 
     answer = await client.get("credits", request, by="tenant")      # Unreachable, Refused
 
@@ -14,10 +14,11 @@ from typing import Any, Final, Self
 import httpx
 from litestar.connection import ASGIConnection
 
+from services.kit.access.requests import relay_authorization
+
 __all__ = ["BillingClient", "Refused", "Unreachable"]
 
 _TIMEOUT_S: Final = 5.0
-_CARRIED: Final = ("authorization", "cookie")
 _MEDIA: Final = "application/json"
 
 
@@ -77,7 +78,8 @@ class BillingClient:
     ) -> httpx.Response:
         if not self.url:
             raise Unreachable("This controller does not know where billing is: start it with WOOLY_BILLING_URL set.")
-        carried = {name: value for name in _CARRIED if (value := asking.headers.get(name))}
+        relayed = relay_authorization(asking)
+        carried = {"authorization": relayed} if relayed else {}
         try:
             answer = await self._http.request(
                 method, f"/api/v1/billing/{path}", headers={"accept": accept, **carried, **(headers or {})}, **more

@@ -23,11 +23,12 @@ from bus_schemas.events import (
     TaskSubmitted,
     decode_events,
 )
-from bus_schemas.subjects import EVENTS_STREAM, event_subject
+from bus_schemas.subjects import EVENTS_STREAM, event_subject, session_facts
 from services.kit.bus import Bus
 from services.kit.errors import BusRefused
+from services.kit.trace import parse_traceparent
 
-__all__ = ["Moment", "SessionLine", "facts_of", "moments", "session_lines"]
+__all__ = ["Moment", "SessionLine", "facts_of", "moments", "session_lines", "trace_of"]
 
 _NOT_FOUND: Final = 10037
 _FACTS_MAX: Final = 200
@@ -49,7 +50,7 @@ class Moment:
     position: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SessionLine:
     """A session of the task, open or closed (``closed_ns`` 0: open). Meters are of its end."""
 
@@ -57,6 +58,7 @@ class SessionLine:
     node: str
     gpu: int
     opened_ns: int
+    node_name: str = ""
     closed_ns: int = 0
     reason: str = ""
     failed: bool = False
@@ -68,7 +70,7 @@ class SessionLine:
 
 async def facts_of(bus: Bus, task: str, sessions: Iterable[str]) -> list[Fact]:
     """The task's facts by position, the first ``_FACTS_MAX`` of each subject. Raises BusUnavailable."""
-    subjects = [event_subject("task", task), event_subject("placement", task), *(event_subject("session", name) for name in sessions)]
+    subjects = [event_subject("task", task), event_subject("placement", task), *(session_facts(name) for name in sessions)]
     found: dict[int, list[Event]] = {}
     for subject in subjects:
         position = 1
@@ -143,20 +145,19 @@ def session_lines(facts: Iterable[Fact]) -> list[SessionLine]:
     lines: dict[str, SessionLine] = {}
     for _, event in facts:
         if isinstance(event, SessionOpenedFact) and event.session not in lines:
-            lines[event.session] = SessionLine(event.session, event.node, event.gpu, event.at_ns)
+            lines[event.session] = SessionLine(event.session, event.node, event.gpu, event.at_ns, event.node)
         elif isinstance(event, SessionClosedFact) and event.session in lines:
-            opened = lines[event.session]
-            lines[event.session] = SessionLine(
-                opened.session,
-                opened.node,
-                opened.gpu,
-                opened.opened_ns,
-                event.at_ns,
-                event.reason,
-                event.failed,
-                event.core_ns,
-                event.byte_ms,
-                event.launches,
-                event.launch_digest,
-            )
+            line = lines[event.session]
+            line.closed_ns, line.reason, line.failed = event.at_ns, event.reason, event.failed
+            line.core_ns, line.byte_ms, line.launches, line.digest = event.core_ns, event.byte_ms, event.launches, event.launch_digest
     return list(lines.values())
+
+
+def trace_of(facts: Iterable[Fact]) -> str:
+    """The id of the newest trace that a session of the task continued, or empty."""
+    found = ""
+    for _, event in facts:
+        parsed = parse_traceparent(getattr(event, "traceparent", "") or "")
+        if parsed is not None:
+            found = f"{parsed[0]:032x}"
+    return found

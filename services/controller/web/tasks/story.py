@@ -14,7 +14,7 @@ from scheduler.placement import ClusterView, TaskView
 from scheduler.placement import reasons as why
 from scheduler.placement.rank import SCORE_MAX, WEIGHTS
 
-__all__ = ["Candidate", "Part", "Placement", "REASON_TITLES", "WhyNot", "placement_of"]
+__all__ = ["Candidate", "Part", "Placement", "REASON_TITLES", "WhyNot", "Waiting", "placement_of", "waiting_of"]
 
 _EXAMPLES: Final = 3
 _CANDIDATES: Final = 8
@@ -89,6 +89,23 @@ class Placement:
     candidates: tuple[Candidate, ...]
     why_not: tuple[WhyNot, ...]
     score_max: int = SCORE_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Why a task waits: ``place`` of ``of`` in the queue, sentences, and what would free it."""
+
+    place: int
+    of: int
+    why: tuple[str, ...]
+    frees: tuple[str, ...]
+
+
+def waiting_of(view: ClusterView, task: TaskView, now_ns: int) -> Waiting | None:
+    """None: it does not wait."""
+    if not task.waiting:
+        return None
+    return Waiting(0, 0, (), ())
 
 
 def placement_of(view: ClusterView, task: TaskView) -> Placement | None:

@@ -7,7 +7,7 @@ narrowest filter leaves, once. ``Page.touched`` says how many rows that were.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
@@ -81,9 +81,9 @@ def _size(shelf: Shelf, one: _Filter) -> int:
 
 def _as_kept(shelf: Shelf, listing: Listing, start: _Filter | None) -> Page:
     """Order and filter are those that the shelf keeps: only the page's rows are touched (and those before it are stepped over)."""
-    ids: Mapping[str, Any] = shelf.rows if start is None else shelf.facets.get((start[0], start[1][0]), {})
+    ids: dict[str, Any] = shelf.rows if start is None else shelf.facets.get((start[0], start[1][0]), {})
     counted = listing.counted(len(ids))
-    order: Iterator[str] = reversed(ids) if listing.descending else iter(ids)  # type: ignore[call-overload]  # both are dicts
+    order = reversed(ids) if listing.descending else iter(ids)
     rows = tuple(shelf.rows[name] for name in islice(order, max(0, counted.first - 1), counted.last))
     return Page(rows, counted, len(rows))
 

@@ -1,0 +1,52 @@
+"""What the pages work with beside the controller's parts: the index of tasks, the line to billing, where traces are shown.
+
+May live here: holding these for the time of one controller. May not: questions, routes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Final, Self
+
+from litestar import Request
+
+from services.controller.web.credits.client import BillingClient
+from services.controller.web.tasks.index import TaskIndex
+
+__all__ = ["Desk", "desk_of"]
+
+TRACE_MARK: Final = "{trace}"
+
+
+@dataclass(slots=True)
+class Desk:
+    """``async with Desk.from_environment() as desk``. ``trace_url``: address of one trace with ``{trace}`` where its id goes, or empty."""
+
+    billing: BillingClient
+    trace_url: str = ""
+    tasks: TaskIndex = field(default_factory=TaskIndex)
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
+        """WOOLY_BILLING_URL: where billing answers. WOOLY_TRACE_URL: for example ``http://jaeger.example:16686/trace/{trace}``."""
+        return cls(BillingClient(environment.get("WOOLY_BILLING_URL", "")), environment.get("WOOLY_TRACE_URL", ""))
+
+    async def __aenter__(self) -> Self:
+        await self.billing.__aenter__()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        await self.billing.__aexit__(kind, value, trace)
+
+    def trace_of(self, trace: str) -> str:
+        """The address of a trace, or empty when nobody shows them or there is none."""
+        known = self.trace_url.startswith(("http://", "https://")) and TRACE_MARK in self.trace_url
+        return self.trace_url.replace(TRACE_MARK, trace) if known and trace else ""
+
+
+def desk_of(request: Request[Any, Any, Any]) -> Desk:
+    found: Desk = request.app.state.web.desk
+    return found

@@ -1,0 +1,72 @@
+"""What a posted form says, checked by the same structs as the bodies of REST: a page accepts what REST accepts, and names the same field.
+
+    values = await form_values(request, lists=("groups",), flags=("queue",))     # the route declares csrf="form"
+    body, errors = read_as(TaskBody, values)        # errors: {"priority": "Expected `int` <= 4"}
+
+May live here: from form to struct. May not: what a struct allows, HTML.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Any, Final, TypeVar
+
+import msgspec
+from litestar import Request
+
+from services.controller.errors import Invalid
+from services.kit.access.web import CSRF_FIELD, check_form_token
+
+__all__ = ["Values", "form_values", "read_as", "revision_in"]
+
+T = TypeVar("T")
+Values = dict[str, Any]
+"""Field -> text, or a list of texts where the form may give several."""
+
+_PATH: Final = re.compile(r" - at `\$\.?([A-Za-z_0-9]*).*`$")
+_NAMED: Final = re.compile(r"field `([A-Za-z_0-9]+)`")
+_FIELDS_MAX: Final = 5_000
+
+
+async def form_values(request: Request[Any, Any, Any], *, lists: Collection[str] = (), flags: Collection[str] = ()) -> Values:
+    """The fields that were filled in. ``lists``: names that may come several times; ``flags``: check boxes (there or not).
+    For routes with ``csrf="form"``: raises CrossSite without the session's token; Invalid for what no form of ours sends."""
+    form = await request.form()
+    check_form_token(request, str(form.get(CSRF_FIELD, "")))
+    values: Values = {}
+    for number, (name, value) in enumerate(form.multi_items()):
+        if number >= _FIELDS_MAX or not isinstance(value, str):
+            raise Invalid(name, "is not what this form sends")
+        if name == CSRF_FIELD:
+            continue
+        if name in lists:
+            values.setdefault(name, []).append(value)
+        elif value.strip() or name in flags:
+            values[name] = value.strip()
+    for name in flags:
+        values[name] = name in values
+    return values
+
+
+def read_as(kind: type[T], values: Values) -> tuple[T | None, dict[str, str]]:
+    """The struct, or what is wrong with it by field (the first fault found; a struct is read once)."""
+    try:
+        return msgspec.convert(values, kind, strict=False), {}
+    except msgspec.ValidationError as error:
+        text = str(error)
+        at = _PATH.search(text)
+        message = _PATH.sub("", text)
+        named = _NAMED.search(message)
+        field = at.group(1) if at and at.group(1) else named.group(1) if named else ""
+        return None, {field: "is needed" if "missing required" in message else message}
+
+
+def revision_in(values: Values) -> int | None:
+    """The revision that a form was made on, None when it names none. Raises Invalid."""
+    text = values.pop("revision", "")
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise Invalid("revision", "is not a revision")
+    return int(text)

@@ -1,0 +1,126 @@
+"""The pages /tasks: the table, one task, submit, cancel, change priority. Forms post here and do what REST does, by the same actions.
+
+May live here: routes. May not: questions (table), wording (story), rules (actions).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from litestar import Request, Response, get, post
+
+from bus_schemas.events import TaskRefused
+from services.controller.answers import refusal_sentence
+from services.controller.bodies import PriorityBody, TaskBody
+from services.controller.errors import Invalid, OutOfState, Stale, TaskExists
+from services.controller.identity import caller_of
+from services.controller.parts import Parts, parts_of
+from services.controller.web.desk import Desk, desk_of
+from services.controller.web.flash import redirect
+from services.controller.web.forms import Values, form_values, read_as, revision_in
+from services.controller.web.tasks.showing import show
+from services.controller.web.tasks.telling import Story, tell
+from services.controller.web.templating import page, scope_of
+
+__all__ = ["ROUTES", "STALE"]
+
+Ask = Request[Any, Any, Any]
+STALE: Final = "Somebody changed it since this page was shown. Nothing was done: look at it as it is now, and decide again."
+
+
+@get("/tasks", action="task.read", include_in_schema=False)
+async def listed(request: Ask) -> Response[str]:
+    parts, desk = parts_of(request), desk_of(request)
+    shown = show(await parts.fresh_view(), desk, scope_of(request), request.query_params)
+    story = await _opened(request, parts, desk, shown.opened) if shown.opened else None
+    return page(
+        request,
+        "tasks/list.html",
+        live="tasks",
+        listing=shown.listing,
+        rows=shown.rows,
+        names=shown.names,
+        counts=shown.counts,
+        filters=shown.filters,
+        opened=shown.opened,
+        story=story,
+    )
+
+
+async def _opened(request: Ask, parts: Parts, desk: Desk, task: str) -> Story:
+    return await tell(request, parts, desk, parts.tasks.seen(caller_of(request), task), time.time_ns())
+
+
+@get("/tasks/{task:str}", action="task.read", include_in_schema=False)
+async def one(request: Ask, task: str) -> Response[str]:
+    parts, desk = parts_of(request), desk_of(request)
+    await parts.fresh_view()
+    story = await _opened(request, parts, desk, task)
+    return page(request, "tasks/task.html", story=story)
+
+
+@get("/tasks/new", action="task.submit", include_in_schema=False)
+async def new(request: Ask) -> Response[str]:
+    return await _form(request, {"queue": True}, {})
+
+
+@post("/tasks", action="task.submit", include_in_schema=False, csrf="form")
+async def submit(request: Ask) -> Response[Any]:
+    """As POST /api/v1/tasks, but that a task whose tenant is not named is the caller's own."""
+    caller, parts = caller_of(request), parts_of(request)
+    values = await form_values(request, lists=("groups",), flags=("queue", "noswap"))
+    if caller.identity.tenant:
+        values["tenant"] = caller.identity.tenant
+    body, errors = read_as(TaskBody, values)
+    contradiction = body.contradiction() if body is not None else None
+    if body is None or contradiction is not None:
+        return await _form(request, values, errors if contradiction is None else {contradiction[0]: contradiction[1]}, 400)
+    try:
+        task, _ = await parts.tasks.submit(caller, body.submitted(time.time_ns()))
+    except Invalid as error:
+        return await _form(request, values, {error.field: str(error)}, 400)
+    except TaskExists as error:
+        return await _form(request, values, {"id": str(error)}, 409)
+    if isinstance(task.decision, TaskRefused) and not task.submitted.queue:
+        return redirect(f"/tasks/{task.submitted.task}", f"It was not placed: {refusal_sentence(task.decision)}", "bad")
+    waits = "It waits for room." if task.waiting else "It has a place."
+    return redirect(f"/tasks/{task.submitted.task}", f"Submitted. {waits}")
+
+
+async def _form(request: Ask, values: Values, errors: dict[str, str], status: int = 200) -> Response[str]:
+    view = await parts_of(request).fresh_view()
+    groups = sorted({group for node in view.nodes for group in view.groups_of(node)} | set(view.groups))
+    return page(request, "tasks/new.html", status=status, values=values, errors=errors, groups=groups)
+
+
+@post("/tasks/{task:str}/cancel", action="task.cancel", include_in_schema=False, csrf="form")
+async def cancel(request: Ask, task: str) -> Response[Any]:
+    values = await form_values(request)
+    try:
+        await parts_of(request).tasks.cancel(caller_of(request), task, revision=revision_in(values))
+    except Stale:
+        return redirect(f"/tasks/{task}", STALE, "warn")
+    except OutOfState as error:
+        return redirect(f"/tasks/{task}", f"Nothing to cancel: {error}.", "warn")
+    return redirect(f"/tasks/{task}", "Cancelled. What runs of it ends now.")
+
+
+@post("/tasks/{task:str}/priority", action="task.prioritise", include_in_schema=False, csrf="form")
+async def prioritise(request: Ask, task: str) -> Response[Any]:
+    values = await form_values(request)
+    revision = revision_in(values)
+    body, errors = read_as(PriorityBody, values)
+    if body is None:
+        field, message = next(iter(errors.items()))
+        raise Invalid(field or "priority", message)
+    try:
+        await parts_of(request).tasks.set_priority(caller_of(request), task, body.priority, revision=revision)
+    except Stale:
+        return redirect(f"/tasks/{task}", STALE, "warn")
+    except OutOfState as error:
+        return redirect(f"/tasks/{task}", f"Its priority stays: {error}.", "warn")
+    return redirect(f"/tasks/{task}", f"Priority {body.priority} from now on.")
+
+
+ROUTES: Final = [listed, one, new, submit, cancel, prioritise]

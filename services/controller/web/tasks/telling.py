@@ -1,0 +1,111 @@
+"""Puts the story of a task together: from the view, from the task's own facts in the log, from billing.
+
+May live here: gathering. May not: what each part says (story, history, the billing service).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from litestar import Request
+
+from scheduler.placement import ClusterView, TaskView
+from services.controller.parts import Parts
+from services.controller.revisions import task_revision
+from services.controller.web.credits.client import Refused, Unreachable
+from services.controller.web.desk import Desk
+from services.controller.web.formats import duration_text
+from services.controller.web.tasks.history import Moment, SessionLine, facts_of, moments, session_lines, trace_of
+from services.controller.web.tasks.index import Row, row_of
+from services.controller.web.tasks.story import Placement, Waiting, placement_of, waiting_of
+from services.kit.errors import BusRefused, BusUnavailable
+
+__all__ = ["Story", "tell"]
+
+_MS: int = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What templates/tasks/story.html shows. ``asked``: wishes beyond the usual, (name, value). ``bill``: a line of billing's report, or
+    None with ``bill_missing`` saying why."""
+
+    row: Row
+    revision: int
+    priority_first: int
+    noswap: bool
+    asked: tuple[tuple[str, str], ...]
+    placement: Placement | None
+    waiting: Waiting | None
+    moments: list[Moment]
+    sessions: list[SessionLine]
+    bill: Mapping[str, Any] | None
+    bill_missing: str
+    trace_id: str
+    trace_url: str
+
+
+async def tell(request: Request[Any, Any, Any], parts: Parts, desk: Desk, task: TaskView, now_ns: int) -> Story:
+    """Everything about one task that the caller may see. Never fails for want of a part: what is away is said to be."""
+    view = parts.mirror.view
+    said = task.submitted
+    try:
+        facts = await facts_of(parts.mirror.bus, said.task, [*task.past_sessions, *sorted(task.sessions)])
+    except (BusUnavailable, BusRefused):
+        facts = []
+    bill, missing = await _bill(request, desk, task)
+    trace = trace_of(facts)
+    node = view.nodes.get(task.placed.node) if task.placed is not None else None
+    return Story(
+        row=row_of(task, node.registered.name if node is not None else "", 0),
+        revision=task_revision(parts.mirror, said.task),
+        priority_first=said.priority,
+        noswap=said.noswap,
+        asked=_wishes(task),
+        placement=placement_of(view, task),
+        waiting=waiting_of(view, task, now_ns),
+        moments=moments(facts),
+        sessions=_named(view, session_lines(facts)),
+        bill=bill,
+        bill_missing=missing,
+        trace_id=trace,
+        trace_url=desk.trace_of(trace),
+    )
+
+
+def _wishes(task: TaskView) -> tuple[tuple[str, str], ...]:
+    said = task.submitted
+    out = []
+    if said.weight != 100:
+        out.append(("Weight", str(said.weight)))
+    if said.sla_ms_p99:
+        out.append(("Latency", f"{said.sla_ms_p99} ms for 99 of 100 batches"))
+    if said.pace_percent:
+        out.append(("Pace", f"at most {said.pace_percent} % of a device"))
+    if said.queue_timeout_ms:
+        out.append(("Waits", f"at most {duration_text(said.queue_timeout_ms * _MS)}"))
+    elif not said.queue:
+        out.append(("Waits", "no: it fails when nothing fits"))
+    return tuple(out)
+
+
+def _named(view: ClusterView, lines: list[SessionLine]) -> list[SessionLine]:
+    for line in lines:
+        known = view.nodes.get(line.node)
+        if known is not None:
+            line.node_name = known.registered.name
+    return lines
+
+
+async def _bill(request: Request[Any, Any, Any], desk: Desk, task: TaskView) -> tuple[Mapping[str, Any] | None, str]:
+    """The task's line of the report, or why there is none."""
+    try:
+        report = await desk.billing.get("credits", request, by="task", tenant=task.submitted.tenant, task=task.submitted.task)
+    except Unreachable as error:
+        return None, str(error)
+    except Refused as error:
+        return None, f"Billing does not show it: {error}"
+    line = next((line for line in report["items"] if line["key"] == task.submitted.task), None)
+    return (line, "") if line is not None else (None, "Nothing has been charged yet: a bill begins with the first batch.")
