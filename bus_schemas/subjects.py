@@ -14,7 +14,7 @@ from typing import Final
 __all__ = [
     "EVENTS_STREAM", "EVENTS_ALL", "TELEMETRY_STREAM", "TELEMETRY_ALL", "DISCOVER_ALL", "LOCAL", "token", "batch_stream", "batch_subject",
     "batch_all", "batch_parts", "discover", "inbox_prefix", "node_request", "node_requests", "requester", "session_name", "session_done",
-    "event_subject", "telemetry_subject", "JOURNAL_STREAM", "JOURNAL_ALL", "journal_subject",
+    "session_facts",    "event_subject", "telemetry_subject", "JOURNAL_STREAM", "JOURNAL_ALL", "journal_subject",
 ]  # fmt: skip
 
 EVENTS_STREAM: Final = "WOOLY_EVENTS"
@@ -35,6 +35,10 @@ def token(text: str) -> str:
     if not _TOKEN.match(text):
         raise ValueError(f"{text!r} may not stand in a subject: use 1 to 64 letters, digits, '-' or '_'")
     return text
+
+
+def _token_or_any(text: str) -> str:
+    return text if text == "*" else token(text)
 
 
 def batch_stream(node: str) -> str:
@@ -86,14 +90,19 @@ def session_name(principal: str, unique: str) -> str:
     return unique if principal == LOCAL else f"{principal}-{unique}"
 
 
-def session_done(session: str, principal: str = LOCAL) -> str:
-    """Core subject on which a session hears of its batches (Done messages)."""
-    return f"wooly.session.{token(principal)}.{token(session)}.done"
+def session_done(session: str, principal: str = LOCAL, node: str = "*") -> str:
+    """Core subject on which a session hears of its batches (Done messages) from ``node``. ``*`` stands for any, when listening."""
+    return f"wooly.session.{_token_or_any(node)}.{_token_or_any(principal)}.{_token_or_any(session)}.done"
 
 
 def event_subject(area: str, entity: str) -> str:
     """Subject of a fact: area is ``node``, ``session``, ``usage``, ``task``, ``placement`` or ``config``; entity its id."""
     return f"wooly.evt.{token(area)}.{token(entity)}"
+
+
+def session_facts(session: str, node: str = "*") -> str:
+    """Subject of a node's facts about a session. ``*`` stands for any, when reading."""
+    return f"wooly.evt.session.{_token_or_any(session)}.{_token_or_any(node)}"
 
 
 def journal_subject(node: str, gpu: int, lane: str) -> str:

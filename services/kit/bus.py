@@ -25,10 +25,12 @@ from nats.aio.msg import Msg
 
 from bus_schemas import subjects
 from bus_schemas.events import Event, encode_events
+from services.kit.credentials import Credentials
 from services.kit.errors import BusRefused, BusUnavailable, Conflict
 from services.kit.follow import Follower, Handler
 from services.kit.log import get_logger
 from services.kit.replay import Replay
+from services.kit.seal import HEADER, NAME_HEADER, Seal, is_fact
 from services.kit.streams import batch_stream_config, events_stream_config, journal_stream_config, telemetry_stream_config
 
 __all__ = ["Bus", "connect", "EVENTS_PER_MESSAGE_MAX"]
@@ -57,8 +59,9 @@ _decode_ack: Final = msgspec.json.Decoder(_Ack).decode
 class Bus:
     """One connection. Owned by one event loop; made by ``connect``."""
 
-    def __init__(self, nc: Client, *, window: int = 256) -> None:
+    def __init__(self, nc: Client, *, window: int = 256, seal: Seal | None = None) -> None:
         self.nc = nc
+        self.seal = seal
         self._acks: dict[str, asyncio.Future[_Ack]] = {}
         self._ack_inbox = nc.new_inbox()
         self._tokens = itertools.count()
@@ -92,9 +95,15 @@ class Bus:
         return await self.nc.subscribe(subject, queue=queue, cb=on_message)
 
     async def serve(
-        self, subject: str, handler: Callable[[str, bytes], Awaitable[bytes | None]], *, principal: Callable[[str], str] | None = None
+        self,
+        subject: str,
+        handler: Callable[[str, bytes], Awaitable[bytes | None]],
+        *,
+        principal: Callable[[str], str] | None = None,
+        queue: str = "",
     ) -> Any:
-        """Answer requests: ``await handler(subject, data)`` gives the reply, None for silence. Requests run side by side.
+        """Answer requests: ``await handler(subject, data)`` gives the reply, None for silence. Requests run side by side. Of those who
+        serve with the same ``queue`` one answers each request.
 
         ``principal(subject)`` says who asked: the answer then goes into that principal's inbox or nowhere. The bus does not check what a
         publisher writes as reply subject, so without this anybody could have an answer sent to anybody."""
@@ -111,7 +120,7 @@ class Bus:
             self._answering.add(task)
             task.add_done_callback(self._answering.discard)
 
-        return await self.nc.subscribe(subject, cb=on_request)
+        return await self.nc.subscribe(subject, queue=queue, cb=on_request)
 
     async def request(self, subject: str, data: bytes, timeout_s: float = 2.0) -> bytes:
         """Ask and wait for one answer. Raises BusUnavailable when nobody serves ``subject``, no answer came in time, or the connection
@@ -147,7 +156,10 @@ class Bus:
         stream (or the subject) has moved on. ``headers``: further JetStream headers. Raises BusUnavailable after ``deadline_s``,
         BusRefused when the stream refuses.
         """
-        sent = {"Nats-Msg-Id": message_id or f"{self._publish_id}.{next(self._tokens)}", **(headers or {})}
+        name = message_id or f"{self._publish_id}.{next(self._tokens)}"
+        sent = {NAME_HEADER: name, **(headers or {})}
+        if self.seal is not None and is_fact(subject):
+            sent[HEADER] = self.seal.make(subject, name, data)
         if expect_last_position is not None:
             sent["Nats-Expected-Last-Sequence"] = str(expect_last_position)
         if expect_last_on_subject is not None:
@@ -182,11 +194,14 @@ class Bus:
                 continue
             raise BusRefused(f"{subject}: {text}", code)
 
-    async def publish_events(self, area: str, entity: str, events: Sequence[Event], *, message_id: str | None = None) -> int:
+    async def publish_events(
+        self, area: str, entity: str, events: Sequence[Event], *, message_id: str | None = None, node: str = ""
+    ) -> int:
         """Store facts on ``event_subject(area, entity)``, in order also across calls, up to 100 a message; the last message's position.
 
-        ``message_id`` names this call for ever: the stream drops a repeat within its window."""
-        subject = subjects.event_subject(area, entity)
+        ``message_id`` names this call for ever: the stream drops a repeat within its window. ``node``: they are this node's facts about a
+        session, on ``session_facts``."""
+        subject = subjects.session_facts(entity, node) if node else subjects.event_subject(area, entity)
         position = 0
         async with self._events_lock:
             for part, chunk in enumerate(_packs(events)):
@@ -296,6 +311,13 @@ class Bus:
             callback()
 
 
+def _why_not(url: str, error: Exception) -> str:
+    text = str(error) or type(error).__name__
+    if "authorization" in text.lower():
+        return f"the bus at {url} refuses our credentials ({text}); check WOOLY_API_KEY or WOOLY_NATS_NKEY, and that a controller runs"
+    return f"no NATS server answers at {url} ({text})"
+
+
 def _own_inbox(principal: str, reply: str) -> bool:
     return principal == subjects.LOCAL or reply.startswith(f"_INBOX_{principal}.")
 
@@ -315,8 +337,10 @@ def _packs(events: Sequence[Event]) -> list[bytes]:
     return out
 
 
-async def connect(url: str, *, name: str, deadline_s: float = 10.0) -> Bus:
-    """Connect to the bus at ``url`` (one, or several separated by commas); reconnects for ever afterwards. Raises BusUnavailable."""
+async def connect(url: str, *, name: str, deadline_s: float = 10.0, credentials: Credentials | None = None) -> Bus:
+    """Connect to the bus at ``url`` (one, or several separated by commas); reconnects for ever afterwards. ``credentials``: as the
+    environment says unless given. Raises BusUnavailable, SettingError."""
+    shown = credentials if credentials is not None else Credentials.from_environment(os.environ, url)
     holder: list[Bus] = []
 
     async def on_reconnected() -> None:
@@ -343,16 +367,17 @@ async def connect(url: str, *, name: str, deadline_s: float = 10.0) -> Bus:
                 connect_timeout=2,
                 ping_interval=5,
                 pending_size=64 << 20,
-                inbox_prefix=f"_INBOX_{name}",
+                inbox_prefix=subjects.inbox_prefix(shown.principal if shown.password else name),
                 allow_reconnect=True,
+                **shown.options(),
             )
             break
         except (TimeoutError, OSError, nats.errors.Error) as error:
             if loop.time() >= deadline:
-                raise BusUnavailable(f"no NATS server answers at {url} ({error or type(error).__name__})") from error
+                raise BusUnavailable(_why_not(url, error)) from error
             await asyncio.sleep(0.1)
     nc.options["max_reconnect_attempts"] = -1  # from here on for ever
-    bus = Bus(nc)
+    bus = Bus(nc, seal=Seal(shown.seal_key) if shown.seal_key else None)
     holder.append(bus)
     await bus._start()
     return bus

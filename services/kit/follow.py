@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import json
-import os
+import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from nats.aio.msg import Msg
 
+from bus_schemas.subjects import EVENTS_STREAM
 from services.kit.errors import BusRefused, BusUnavailable
+from services.kit.seal import SEALED_FROM, SealedLog
 
 if TYPE_CHECKING:
     from services.kit.bus import Bus
@@ -35,7 +36,6 @@ _SILENCE_S: Final = 2.5 * _HEARTBEAT_S
 _RETRY_S: Final = 0.1
 _INACTIVE_NS: Final = 60 * 10**9
 _PULL: Final = json.dumps({"batch": _PULL_MESSAGES, "expires": int(_EXPIRES_S * 1e9), "idle_heartbeat": int(_HEARTBEAT_S * 1e9)}).encode()
-_names: Final = itertools.count()
 
 
 class Follower:
@@ -58,6 +58,7 @@ class Follower:
         self._asked = 0
         self._paused = False
         self._last_heard = 0.0
+        self._log = None if bus.seal is None or stream != EVENTS_STREAM else SealedLog(bus.seal)
 
     async def start(self) -> None:
         """Begin; returns once the consumer exists. Raises BusRefused when there is no such stream, BusUnavailable when nobody answers."""
@@ -113,8 +114,13 @@ class Follower:
         last = int(info["state"]["last_seq"])
         if self.position > last:
             self.position = 0  # the broker lost more than its tail: everything it has is new
+            if self._log is not None:
+                self._log.start_over()
+        if self._log is not None:
+            since = (info["config"].get("metadata") or {}).get(SEALED_FROM)
+            self._log.since = None if since is None else int(since)
         self.position = max(0, self.position - rewind)
-        name = f"follow_{os.getpid()}_{next(_names)}"
+        name = f"follow_{secrets.token_hex(12)}"  # who knows the name of a consumer can take its messages
         config = {
             "name": name,
             "deliver_policy": "by_start_sequence",
@@ -172,7 +178,10 @@ class Follower:
         self._consumer_sequence = sequence
         self._asked -= 1
         self.position = position
-        self._handler(position, message.subject, message.data)
+        data = message.data
+        if self._log is not None:
+            data = self._log.accepted(position, message.subject, message.headers or {}, data)
+        self._handler(position, message.subject, data)
         if self._asked <= _PULL_MESSAGES and not self._paused:
             await self._pull()
 

@@ -188,9 +188,9 @@ class FactLog:
     async def _publish(self, bus: Bus, record: Recorded) -> None:
         while True:
             try:
-                await bus.publish_events(
-                    record.area, record.entity, decode_events(record.events), message_id=f"{self._node}.{record.index}"
-                )
+                node = self._node if record.area == "session" else ""
+                events, name = decode_events(record.events), f"{self._node}.{record.index}"
+                await bus.publish_events(record.area, record.entity, events, message_id=name, node=node)
                 return
             except (BusUnavailable, BusRefused) as error:
                 self._log.warning("facts wait for the bus", problem=str(error), waiting=len(self._waiting))

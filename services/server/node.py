@@ -37,6 +37,7 @@ from services.server.facts import FactLog
 from services.server.intake import Bad, read_batch
 from services.server.journal_stream import JournalStream
 from services.server.model_cache_door import answer_open
+from services.server.orders import Orders
 from services.server.overcommit import Overcommit
 from services.server.refusals import OpenRefused
 from services.server.sessions import Session, SessionRecord
@@ -74,6 +75,7 @@ class Node:
         self._overcommit = Overcommit(self._node, settings.memory.overcommit_percent)
         run_dir = _private(settings.run_dir())
         self._devices = [self._device(gpu, run_dir) for gpu in range(settings.devices)]
+        self._orders = Orders(self._node, facts.epoch, self._devices)
         self._gauges = [telemetry.Gauge() for _ in self._devices]
 
     def _device(self, gpu: int, run_dir: Path) -> Device:
@@ -106,6 +108,7 @@ class Node:
         await self._bus.serve(subjects.DISCOVER_ALL, self._discovered, principal=subjects.requester)
         for verb, handler in (
             ("open", self._open), ("close", self._close), ("ping", self._ping), ("stats", self._stats), (MODELS_VERB, self._models),
+            ("end_task", self._orders.end_task), ("set_priority", self._orders.set_priority),
         ):  # fmt: skip
             await self._bus.serve(subjects.node_requests(self._node, verb), handler, principal=subjects.requester)
         await self._bus.nc.flush()  # who hears that the node is there must find it
@@ -173,7 +176,7 @@ class Node:
 
     def _send_to(self, principal: str, session: str, done: bytes) -> None:
         with contextlib.suppress(ValueError):  # the names may be a stranger's
-            self._spawn(self._bus.publish(subjects.session_done(session, principal), done))
+            self._spawn(self._bus.publish(subjects.session_done(session, principal, self._node), done))
 
     # -- requests ------------------------------------------------------------------------------------------------------------------
 

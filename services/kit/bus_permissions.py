@@ -1,0 +1,141 @@
+"""What each identity may publish and hear on the bus: the one table. Pure.
+
+People and programs come with keys (``of_key``), controller and billing are users that the bus knows itself (``of_service``). Everything not
+named here is refused by the bus. Why each line is as narrow as it is: docs/security.md.
+
+May live here: subjects and who may use them. May not: JWTs, configuration files, I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from bus_schemas import subjects
+from services.kit.access import Identity
+
+__all__ = ["BILLING", "CONTROLLER", "GONE", "Permissions", "REPLY_LIFE_NS", "WHO_ALL", "of_key", "of_service", "who_subject"]
+
+CONTROLLER: Final = "controller"
+BILLING: Final = "billing"
+WHO_ALL: Final = "wooly.access.who.*"
+GONE: Final = "wooly.access.gone"
+"""Controllers tell all nodes on it which keys open nothing any more."""
+REPLY_LIFE_NS: Final = 600 * 10**9
+"""A node may answer a request for so long: closing a session waits for its last batch."""
+
+_CLIENT_VERBS: Final = ("open", "close", "ping", "models")
+_NODE_READS: Final = ("config", "budget", "tier")
+"""Areas of facts that nodes follow."""
+
+
+def who_subject(node: str) -> str:
+    """A node asks the controllers on it who a principal is."""
+    return f"wooly.access.who.{subjects.token(node)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Permissions:
+    """Subjects with wildcards. ``replies``: it may answer a request once, whatever the reply subject."""
+
+    publish: tuple[str, ...]
+    subscribe: tuple[str, ...]
+    replies: bool = False
+
+
+def of_key(who: Identity) -> Permissions | None:
+    """Of a key on the bus; None when it has no business there."""
+    if who.role == "node":
+        return _node(who.key, who.node) if who.node and who.may("bus.node") else None
+    client = who.may("bus.client", who.tenant or None)
+    watcher = not who.tenant and who.may("cluster.read")
+    if not client and not watcher:
+        return None
+    principal = who.key
+    publish = [subjects.discover(principal)]
+    subscribe = [f"{subjects.inbox_prefix(principal)}.>"]
+    if client:
+        publish += [f"wooly.node.*.req.{verb}.{principal}" for verb in _CLIENT_VERBS]
+        publish.append(f"wooly.node.*.batch.{principal}.*")
+        subscribe.append(subjects.session_done("*", principal))
+    if watcher:  # gauges and statistics show every tenant's sessions
+        publish.append(f"wooly.node.*.req.stats.{principal}")
+        subscribe.append(subjects.TELEMETRY_ALL)
+    if watcher and who.may("audit.read"):  # whoever may read everything, for `wooly replay` and `wooly why`
+        publish += _reads(subjects.EVENTS_STREAM, subjects.JOURNAL_STREAM, subjects.TELEMETRY_STREAM)
+    return Permissions(tuple(publish), tuple(subscribe))
+
+
+def of_service(name: str) -> Permissions:
+    """Of ``controller`` and ``billing``."""
+    return _SERVICES[name]
+
+
+def _node(principal: str, node: str) -> Permissions:
+    node = subjects.token(node)
+    batches = subjects.batch_stream(node)
+    return Permissions(
+        publish=(
+            subjects.event_subject("node", node),
+            subjects.event_subject("usage", node),
+            subjects.session_facts("*", node),
+            f"wooly.telemetry.{node}.*",
+            f"wooly.journal.{node}.>",
+            subjects.session_done("*", "*", node),
+            who_subject(node),
+            f"wooly.billing.req.allow.{node}",
+            f"$JS.API.STREAM.INFO.{subjects.EVENTS_STREAM}",
+            f"$JS.API.STREAM.INFO.{subjects.TELEMETRY_STREAM}",
+            f"$JS.API.STREAM.INFO.{subjects.JOURNAL_STREAM}",
+            f"$JS.API.CONSUMER.MSG.NEXT.{subjects.EVENTS_STREAM}.*",
+            f"$JS.API.CONSUMER.DELETE.{subjects.EVENTS_STREAM}.*",
+            *(f"$JS.API.CONSUMER.CREATE.{subjects.EVENTS_STREAM}.*.wooly.evt.{area}.>" for area in _NODE_READS),
+            *_reads(batches),
+        ),
+        subscribe=(subjects.DISCOVER_ALL, f"wooly.node.{node}.req.>", GONE, f"{subjects.inbox_prefix(principal)}.>"),
+        replies=True,
+    )
+
+
+def _reads(*streams: str) -> list[str]:
+    """Reading whole streams. Names of consumers are random, so nobody can touch another's."""
+    return [
+        f"$JS.API.{verb}"
+        for stream in streams
+        for verb in (
+            f"STREAM.INFO.{stream}",
+            f"STREAM.MSG.GET.{stream}",
+            f"CONSUMER.CREATE.{stream}.>",
+            f"CONSUMER.MSG.NEXT.{stream}.*",
+            f"CONSUMER.DELETE.{stream}.*",
+        )
+    ]
+
+
+_LEASES: Final = "WOOLY_LEASES"
+
+_SERVICES: Final[Mapping[str, Permissions]] = {
+    CONTROLLER: Permissions(
+        publish=("wooly.evt.>", "wooly.node.*.req.*.controller", subjects.discover(CONTROLLER), GONE, "$JS.API.>", "$KV.>"),
+        subscribe=("wooly.telemetry.>", "wooly.evt.>", WHO_ALL, "$KV.>", f"{subjects.inbox_prefix(CONTROLLER)}.>"),
+        replies=True,
+    ),
+    BILLING: Permissions(
+        publish=(
+            "wooly.evt.budget.*",
+            "wooly.evt.tier.*",
+            "wooly.lease.>",
+            "$KV.wooly_access.>",
+            *_reads(subjects.EVENTS_STREAM, _LEASES, "KV_wooly_access"),
+            f"$JS.API.STREAM.INFO.{subjects.TELEMETRY_STREAM}",
+            f"$JS.API.STREAM.INFO.{subjects.JOURNAL_STREAM}",
+            *(f"$JS.API.STREAM.CREATE.{name}" for name in (subjects.EVENTS_STREAM, subjects.TELEMETRY_STREAM, subjects.JOURNAL_STREAM)),
+            f"$JS.API.STREAM.CREATE.{_LEASES}",
+            f"$JS.API.STREAM.UPDATE.{_LEASES}",
+            "$JS.API.STREAM.CREATE.KV_wooly_access",
+        ),
+        subscribe=("wooly.billing.req.>", f"{subjects.inbox_prefix(BILLING)}.>"),
+        replies=True,
+    ),
+}
