@@ -12,6 +12,7 @@ import os
 import sys
 
 from services.controller.app import make_app
+from services.controller.bootstrap import bootstrap
 from services.controller.configuration import Configuration
 from services.controller.errors import LogUnreadable
 from services.controller.gauges import Gauges
@@ -62,7 +63,8 @@ async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
         await stack.enter_async_context(gauges)
         configuration = Configuration(store, mirror, writer)
         await configuration.start(settings.overcommit_percent)
-        parts = Parts.over(mirror, gauges, writer, placer, configuration, sentinel)
+        await bootstrap(os.environ, access, mirror, writer)
+        parts = Parts.over(mirror, gauges, writer, placer, configuration, sentinel, access)
         desk = await stack.enter_async_context(Desk.from_environment())
         web = Web.over(parts, access, desk)
         app = make_app(parts, access, more_routes=WEB_ROUTES)

@@ -11,20 +11,31 @@ from typing import Any
 from litestar import Request
 
 from scheduler.placement import ClusterView
-from services.controller.actions import ConfigActions, GroupActions, NodeActions, TaskActions
+from services.controller.actions import (
+    AccessLog,
+    ConfigActions,
+    GroupActions,
+    KeyActions,
+    NodeActions,
+    TaskActions,
+    TenantActions,
+    UserActions,
+)
 from services.controller.configuration import Configuration
 from services.controller.gauges import Gauges
 from services.controller.mirror import Mirror
 from services.controller.placer import Placer
 from services.controller.sentinel import Sentinel
 from services.controller.writer import Writer
+from services.kit.access.access import Access
 
 __all__ = ["Parts", "parts_of"]
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """``tasks``, ``nodes``, ``groups``, ``config``: what people do to them, the same for REST and for pages."""
+    """``tasks``, ``nodes``, ``groups``, ``config``, ``tenants``, ``users``, ``keys``: what people do to
+    them, the same for REST and pages."""
 
     mirror: Mirror
     gauges: Gauges
@@ -36,12 +47,24 @@ class Parts:
     nodes: NodeActions
     groups: GroupActions
     config: ConfigActions
+    access_log: AccessLog
+    tenants: TenantActions
+    users: UserActions
+    keys: KeyActions
 
     @classmethod
     def over(
-        cls, mirror: Mirror, gauges: Gauges, writer: Writer, placer: Placer, configuration: Configuration, sentinel: Sentinel
+        cls,
+        mirror: Mirror,
+        gauges: Gauges,
+        writer: Writer,
+        placer: Placer,
+        configuration: Configuration,
+        sentinel: Sentinel,
+        access: Access,
     ) -> Parts:
-        """The parts with their actions."""
+        """The parts with their actions. The mirror keeps an AccessView."""
+        log = AccessLog(mirror, writer)
         return cls(
             mirror,
             gauges,
@@ -53,6 +76,10 @@ class Parts:
             NodeActions(mirror, configuration),
             GroupActions(mirror, writer),
             ConfigActions(mirror, configuration),
+            log,
+            TenantActions(log),
+            UserActions(log, access),
+            KeyActions(log, access),
         )
 
     async def fresh_view(self) -> ClusterView:

@@ -10,7 +10,7 @@ from typing import Final
 
 from bus_schemas.events import Event, encode_events
 from bus_schemas.subjects import event_subject
-from services.controller.mirror import PLACEMENTS, Mirror
+from services.controller.mirror import ACCESS, PLACEMENTS, Mirror
 from services.kit.bus import Bus
 
 __all__ = ["Writer"]
@@ -47,5 +47,24 @@ class Writer:
             headers={_FILTER: PLACEMENTS + "*"},
             deadline_s=_DEADLINE_S,
         )
+        await self._mirror.wait_for(position)
+        return position
+
+    async def append_access(self, entity: str, events: Sequence[Event], after: int) -> int:
+        """Append facts about a tenant, user or key, as one message, if ``after`` is the position of the last one about any of them: so
+        what must be true of all together is decided on all of them."""
+        position = await self._bus.publish_acked(
+            event_subject("access", entity),
+            encode_events(list(events)),
+            expect_last_on_subject=after,
+            headers={_FILTER: ACCESS + "*"},
+            deadline_s=_DEADLINE_S,
+        )
+        await self._mirror.wait_for(position)
+        return position
+
+    async def append_always(self, area: str, entity: str, events: Sequence[Event]) -> int:
+        """Append facts that depend on nothing."""
+        position = await self._bus.publish_acked(event_subject(area, entity), encode_events(list(events)), deadline_s=_DEADLINE_S)
         await self._mirror.wait_for(position)
         return position

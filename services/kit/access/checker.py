@@ -7,6 +7,7 @@ May live here: checking. May not: HTTP, the bus.
 from __future__ import annotations
 
 import time
+import unicodedata
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
@@ -62,13 +63,17 @@ class Checker:
             self._take(user, source)
             known = self._view().users.get(user)
             phc = known.fact.password_hash if known is not None else ""
-            right = await self.hasher.matches(phc or NO_PASSWORD, password) and bool(phc)
+            right = await self.hasher.matches(phc or NO_PASSWORD, _one_spelling(password)) and bool(phc)
             now = self._view().users.get(user)
             who = self._view().person(user)
             if not right or who is None or now is None or now.fact.password_hash != phc:
                 raise Unauthenticated(_WRONG_PASSWORD)
             self._limits.good(user, source)
             return who
+
+    async def hash_password(self, password: str) -> str:
+        """The argon2id hash that ``password`` checks against. Raises TooMany."""
+        return await self.hasher.hash_password(_one_spelling(password))
 
     def must_hear(self) -> None:
         """Raises Unsure."""
@@ -96,6 +101,11 @@ class Checker:
         wait_s = self._limits.take(name, source, time.monotonic_ns())
         if wait_s:
             raise TooMany(f"too many failed attempts; try again in {wait_s} s", wait_s)
+
+
+def _one_spelling(password: str) -> str:
+    """The same letters by whatever keyboard (RFC 8265: normalised to NFC)."""
+    return unicodedata.normalize("NFC", password)
 
 
 def _remember(where: OrderedDict[bytes, None], digest: bytes) -> None:
