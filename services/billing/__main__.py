@@ -1,41 +1,82 @@
 """``python -P -m services.billing``: run billing until told to stop.
 
-Environment: WOOLY_NATS_URL (the bus), WOOLY_HTTP (host:port, default 127.0.0.1:8082), WOOLY_DATA_DIR (where the saved view lives).
+Environment: WOOLY_NATS_URL (the bus), WOOLY_HTTP (host:port, default 127.0.0.1:8082), WOOLY_DATA_DIR (where the saved view lives),
+WOOLY_AUTH and WOOLY_TRUSTED_PROXIES (see services.kit.access).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 from pathlib import Path
 
-from services.billing.api import make_app
+from services.billing.allowances import Allowances
+from services.billing.announcer import announce_forever
+from services.billing.app import make_app
 from services.billing.keeper import Keeper
-from services.kit.bus import connect
+from services.billing.parts import Parts
+from services.billing.writer import Writer
+from services.kit.access.access import open_access
+from services.kit.access.follower import AccessFollower
+from services.kit.access.mode import hosts_of
+from services.kit.bus import Bus, connect
 from services.kit.errors import KitError, SettingError
 from services.kit.http import parse_address, serve
 from services.kit.log import get_logger, setup_logging
 from services.kit.process import ready, run
 
 
+async def serve_until(stop: asyncio.Event) -> None:
+    """Everything billing is, for as long as ``stop`` is not set. Nodes are answered once the history is applied."""
+    url = os.environ.get("WOOLY_NATS_URL", "")
+    if not url:
+        raise SettingError("WOOLY_NATS_URL is not set; give the address of the bus, for example nats://127.0.0.1:4222")
+    address = parse_address(os.environ.get("WOOLY_HTTP", "127.0.0.1:8082"))
+    folder = Path(os.environ.get("WOOLY_DATA_DIR", ".wooly")) / "billing"
+    async with contextlib.AsyncExitStack() as stack:
+        bus = await connect(url, name="billing")
+        stack.push_async_callback(bus.close)
+        await bus.ensure_streams()
+        keeper = await stack.enter_async_context(Keeper(bus, folder / "view.json"))
+        known = await stack.enter_async_context(AccessFollower(bus))
+        access = await open_access(
+            bus, os.environ, listens_on=[address[0], *hosts_of(url)], view=lambda: known.view, heard=lambda: known.heard
+        )
+        stack.callback(access.close)
+        writer = Writer(bus, keeper)
+        http = await stack.enter_async_context(serve(make_app(Parts(keeper, writer, access)), address))
+        get_logger().info("billing listening", http=http, position=keeper.view.position)
+        beside = [
+            asyncio.create_task(announce_forever(keeper, writer), name="announce"),
+            asyncio.create_task(_lend(bus, keeper), name="lend"),
+        ]
+        ready({"http": http})
+        await first_of(stop, *beside)
+
+
+async def _lend(bus: Bus, keeper: Keeper) -> None:
+    """Answer nodes once everything that was in the log at the start is applied: who lends on half a log lends too much."""
+    await keeper.history_applied()
+    await Allowances(bus, keeper).start()
+    await asyncio.Event().wait()
+
+
+async def first_of(stop: asyncio.Event, *tasks: asyncio.Task[None]) -> None:
+    """Return when ``stop`` is set; raises what one of ``tasks`` raises before. Ends them."""
+    stopping = asyncio.create_task(stop.wait())
+    done, _ = await asyncio.wait({stopping, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+    for task in (stopping, *tasks):
+        task.cancel()
+    for task in done - {stopping}:
+        await task
+
+
 async def main(stop: asyncio.Event) -> int:
     setup_logging("billing")
     try:
-        url = os.environ.get("WOOLY_NATS_URL", "")
-        if not url:
-            raise SettingError("WOOLY_NATS_URL is not set; give the address of the bus, for example nats://127.0.0.1:4222")
-        address = parse_address(os.environ.get("WOOLY_HTTP", "127.0.0.1:8082"))
-        folder = Path(os.environ.get("WOOLY_DATA_DIR", ".wooly")) / "billing"
-        bus = await connect(url, name="billing")
-        try:
-            await bus.ensure_streams()
-            async with Keeper(bus, folder / "view.json") as keeper, serve(make_app(keeper), address) as http:
-                get_logger().info("billing listening", http=http, position=keeper.view.position)
-                ready({"http": http})
-                await stop.wait()
-        finally:
-            await bus.close()
+        await serve_until(stop)
     except KitError as error:
         sys.stderr.write(f"billing: {error}\n")
         return 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +28,7 @@ class Keeper:
         self._bus = bus
         self._file = file
         self._saved_position = 0
+        self._history_end = 0
         self._moved = asyncio.Condition()
         self._tasks: list[asyncio.Task[None]] = []
         self.view = BillingView()
@@ -35,6 +37,7 @@ class Keeper:
     async def __aenter__(self) -> Keeper:
         self.view = self._load()
         last = await self._bus.last_position(EVENTS_STREAM)
+        self._history_end = last
         if self.view.position > last:  # of another log
             get_logger().warning("billing view is ahead of the log, starting over", view=self.view.position, log=last)
             self.view = BillingView()
@@ -52,15 +55,32 @@ class Keeper:
                 await task
         self._try_to_save()
 
+    @property
+    def connected(self) -> bool:
+        """Whether the bus is there: without it, answers are as old as the moment it went."""
+        return self._bus.connected
+
     async def caught_up(self, timeout_s: float = 5.0) -> bool:
         """Wait until the view holds everything the log held when this was called; whether it does."""
-        target = await self._bus.last_position(EVENTS_STREAM)
+        return await self.reached(await self._bus.last_position(EVENTS_STREAM), timeout_s)
+
+    async def history_applied(self) -> None:
+        """Wait until the view holds everything the log held when it began to follow, or has stopped following."""
+        await self.moved_until(lambda view: view.position >= self._history_end or self.failure is not None)
+
+    async def reached(self, position: int, timeout_s: float) -> bool:
+        """Wait until the view holds everything up to ``position``; whether it does."""
         try:
-            async with asyncio.timeout(timeout_s), self._moved:
-                await self._moved.wait_for(lambda: self.view.position >= target)
+            async with asyncio.timeout(timeout_s):
+                await self.moved_until(lambda view: view.position >= position)
         except TimeoutError:
             return False
         return True
+
+    async def moved_until(self, condition: Callable[[BillingView], bool]) -> None:
+        """Wait until ``condition(view)``; it is asked after every message."""
+        async with self._moved:
+            await self._moved.wait_for(lambda: condition(self.view))
 
     async def verify(self) -> Verification:
         """Fold the whole log again, up to where the view stands, and compare."""
@@ -88,6 +108,8 @@ class Keeper:
         except Exception as error:  # whatever it is, /health must say it: a bill that silently stands still is worse than none
             self.failure = error
             get_logger().error("billing stopped following the log", error=str(error))
+            async with self._moved:
+                self._moved.notify_all()
         finally:
             await replay.close()
 

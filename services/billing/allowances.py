@@ -1,0 +1,114 @@
+"""Answers nodes that ask what their tenants may still spend. Any replica may answer; who has been lent what is in a stream of leases.
+
+May live here: requests, and the leases' place on the bus. May not: the arithmetic (billing.allowance).
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+from typing import Any, Final
+
+import blake3
+import msgspec
+
+from billing.allowance import Leases, binding, lend, unlimited
+from bus_schemas.allowance import ALLOWANCE_ALL, Allowance, AllowancesGiven, AskAllowances, TenantUse
+from services.billing.keeper import Keeper
+from services.billing.writer import last_on_subject
+from services.kit.bus import Bus
+from services.kit.errors import BusRefused, BusUnavailable, Conflict
+from services.kit.log import get_logger
+
+__all__ = ["LEASES_STREAM", "Allowances"]
+
+LEASES_STREAM: Final = "WOOLY_LEASES"
+_SUBJECT: Final = "wooly.lease.allow."
+_QUEUE: Final = "billing"
+_ATTEMPTS: Final = 20
+_HOUR_NS: Final = 3_600 * 10**9
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(AskAllowances).decode
+_write: Final = msgspec.json.Encoder().encode
+_read: Final = msgspec.json.Decoder(Leases).decode
+
+
+def _stream_config() -> dict[str, Any]:
+    """The leases of each tenant as one value: only the last counts, and not for long."""
+    return {
+        "name": LEASES_STREAM,
+        "subjects": [_SUBJECT + "*"],
+        "storage": "file",
+        "retention": "limits",
+        "max_msgs_per_subject": 1,
+        "max_age": _HOUR_NS,
+        "allow_direct": True,
+    }
+
+
+class Allowances:
+    """``await start()`` once the view is caught up."""
+
+    def __init__(self, bus: Bus, keeper: Keeper) -> None:
+        self._bus = bus
+        self._keeper = keeper
+        self._known: dict[str, tuple[int, Leases]] = {}
+
+    async def start(self) -> None:
+        await self._bus.ensure_stream(_stream_config())
+        await self._bus.serve(ALLOWANCE_ALL, self._asked, queue=_QUEUE)
+
+    async def _asked(self, subject: str, data: bytes) -> bytes | None:
+        """None (silence) when nothing can be said: the node then asks again."""
+        node = subject.rsplit(".", 1)[1]
+        try:
+            asked = _decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        if asked.node != node or self._keeper.failure is not None:
+            return None
+        serials = self._serials(asked)
+        try:
+            answers = [await self._allowance(asked, use, dict(serials)) for use in asked.tenants]
+        except (BusUnavailable, BusRefused) as error:
+            get_logger().warning("an allowance could not be given", node=node, problem=str(error))
+            return None
+        return _encode(AllowancesGiven(serials, tuple(answers)))
+
+    def _serials(self, asked: AskAllowances) -> tuple[tuple[int, int], ...]:
+        """The last usage fact of each device of the node that the view holds."""
+        devices = self._keeper.view.devices
+        return tuple(
+            (gpu, device.usage_serial) for (node, epoch, gpu), device in devices.items() if (node, epoch) == (asked.node, asked.epoch)
+        )
+
+    async def _allowance(self, asked: AskAllowances, use: TenantUse, serials: dict[int, int]) -> Allowance:
+        subject = _SUBJECT + blake3.blake3(use.tenant.encode()).hexdigest()[:32]
+        for _ in range(_ATTEMPTS):
+            budgets = self._keeper.view.budgets
+            now_ns = time.time_ns()
+            left = binding(budgets, use.tenant, now_ns)
+            if left is None:
+                return unlimited(use.tenant)
+            position, leases = await self._leases(subject)
+            billed = {node: spent.total_micro for node, spent in budgets.spent.get(use.tenant, {}).items()}
+            unbilled = use.running_micro + sum(micro for gpu, serial, micro in use.facts if serial > serials.get(gpu, 0))
+            leases, allowance = lend(
+                leases, asked.node, now_ns // 10**6, left=left, billed=billed, unbilled_micro=unbilled, busy=use.busy, tenant=use.tenant
+            )
+            try:
+                position = await self._bus.publish_acked(subject, _write(leases), expect_last_on_subject=position, deadline_s=2.0)
+            except Conflict:
+                self._known.pop(subject, None)  # another replica has lent meanwhile
+                continue
+            self._known[subject] = position, leases
+            return allowance
+        raise BusUnavailable(f"the leases of tenant {use.tenant!r} are written by too many at once")
+
+    async def _leases(self, subject: str) -> tuple[int, Leases]:
+        """The leases as this replica wrote them last, or as they stand on the bus."""
+        known = self._known.get(subject)
+        if known is not None:
+            return known
+        position, data = await last_on_subject(self._bus, LEASES_STREAM, subject)
+        return position, _read(base64.b64decode(data)) if data else Leases()

@@ -1,0 +1,46 @@
+"""Tells the log what the fold derived: every BudgetCrossed that is due, once, however many billing services run.
+
+May live here: appending what is due. May not: deriving it (billing.budgets).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+import msgspec
+
+from billing.projection import BillingView
+from bus_schemas.events import Event
+from services.billing.keeper import Keeper
+from services.billing.writer import Writer
+from services.kit.errors import BusRefused, BusUnavailable
+from services.kit.log import get_logger
+
+__all__ = ["announce_forever"]
+
+_RETRY_S: Final = 1.0
+
+
+async def announce_forever(keeper: Keeper, writer: Writer) -> None:
+    """Runs until cancelled. What could not be written is tried again: it stays due until the log holds it."""
+    while True:
+        await keeper.moved_until(lambda view: bool(view.budgets.due))
+        for tenant in {crossing[0] for crossing in keeper.view.budgets.due}:
+            try:
+                await writer.tenant(tenant, lambda view, tenant=tenant: _due(view, tenant))  # type: ignore[misc]  # a default binds it
+            except (BusUnavailable, BusRefused) as error:
+                get_logger().warning("a crossed budget waits for the bus", tenant=tenant, problem=str(error))
+                await asyncio.sleep(_RETRY_S)
+
+
+def _due(view: BillingView, tenant: str) -> list[Event]:
+    """The crossings of ``tenant`` that the log lacks, in the order they were derived."""
+    now_ns = time.time_ns()
+    found: list[Event] = []
+    for crossing, fact in view.budgets.due.items():
+        if crossing[0] == tenant:
+            found.append(msgspec.structs.replace(fact, at_ns=now_ns))
+            get_logger().info("budget crossed", tenant=tenant, period=fact.period, threshold=fact.threshold, used_micro=fact.used_micro)
+    return found

@@ -1,0 +1,37 @@
+"""The REST face of billing, under /api/v1/billing: routes and what every request passes through.
+
+May live here: assembling. May not: routes, what they do.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from litestar import Litestar
+from litestar.config.app import AppConfig
+from litestar.datastructures import State
+from litestar.openapi.config import OpenAPIConfig
+
+from services.billing.parts import Parts
+from services.billing.problems import HANDLERS, refuse_unknown_parameters
+from services.billing.routes import ROUTES
+from services.kit.access.web import AccessPlugin
+
+__all__ = ["make_app"]
+
+_BODY_BYTES_MAX: Final = 64 << 10
+
+
+def make_app(parts: Parts) -> Litestar:
+    """The application over running parts."""
+    config = AppConfig(
+        route_handlers=list(ROUTES),
+        state=State({"parts": parts}),
+        plugins=[AccessPlugin(parts.access)],
+        before_request=refuse_unknown_parameters,
+        exception_handlers=HANDLERS,
+        openapi_config=OpenAPIConfig(title="Wooly billing", version="1"),
+        request_max_body_size=_BODY_BYTES_MAX,
+        logging_config=None,
+    )
+    return Litestar.from_config(config)

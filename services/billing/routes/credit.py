@@ -1,0 +1,99 @@
+"""Credits used: by tenant, task, model or node, over a period, and over time for charts."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any, Final
+
+from litestar import MediaType, Response, get
+from litestar.params import Parameter
+
+from billing.periods import DAY_NS
+from billing.report import CreditLine, CreditReport, credit_report, credits_text, report_csv
+from billing.series import credit_series
+from services.billing.described import Json, TenantName, parse_time_ns, problems
+from services.billing.parts import Ask, fresh_view
+from services.kit.access.requests import tenant_filter
+
+__all__ = ["ROUTES"]
+
+By = Annotated[str, Parameter(description="tenant, task, model (the title of the session) or node", max_length=20)]
+From = Annotated[str, Parameter(query="from", max_length=40, description="start of the period: Unix seconds or ISO 8601; whole minutes")]
+To = Annotated[str, Parameter(max_length=40, description="end of the period, exclusive")]
+
+
+def _line(line: CreditLine) -> Json:
+    return {
+        "key": line.key,
+        "core_credits": credits_text(line.core_credits_micro),
+        "vram_credits": credits_text(line.vram_credits_micro),
+        "core_credits_micro": line.core_credits_micro,
+        "vram_credits_micro": line.vram_credits_micro,
+        "core_ns": line.core_ns,
+        "byte_ms": line.byte_ms,
+        "instructions": line.instructions,
+        "launches": line.launches,
+    }
+
+
+def _json(report: CreditReport) -> Json:
+    return {
+        "by": report.by,
+        "from_ns": report.from_ns,
+        "to_ns": report.to_ns,
+        "position": report.position,
+        "items": [_line(line) for line in report.lines],
+        "total": _line(report.total),
+    }
+
+
+@get(
+    "/api/v1/billing/credits",
+    summary="Credits used, by tenant, task, model or node",
+    media_type=MediaType.JSON,
+    action="credits.read",
+    responses=problems(),
+)
+async def credits(request: Ask, by: By = "tenant", from_: From = "", to: To = "", tenant: TenantName = None) -> Response[Any]:
+    """JSON, or CSV when the Accept header prefers text/csv. Waits a moment for facts that are in the log already."""
+    only = tenant_filter(request, "credits.read", tenant)
+    view = await fresh_view(request)
+    report = credit_report(view, by, parse_time_ns("from", from_), parse_time_ns("to", to), only)
+    if request.accept.best_match(["application/json", "text/csv"], default="application/json") == "text/csv":
+        headers = {"content-disposition": 'attachment; filename="credits.csv"'}
+        return Response(report_csv(report), media_type="text/csv; charset=utf-8", headers=headers)
+    return Response(_json(report))
+
+
+@get(
+    "/api/v1/billing/series",
+    summary="Credits over time, in buckets of a minute, an hour or a day",
+    action="credits.read",
+    responses=problems(),
+)
+async def series(
+    request: Ask,
+    by: By = "tenant",
+    from_: From = "",
+    to: To = "",
+    step: Annotated[str, Parameter(max_length=20, description="minute, hour or day")] = "hour",
+    tenant: TenantName = None,
+    top: Annotated[int, Parameter(ge=1, le=50, description="lines of their own; the rest is summed")] = 8,
+) -> Json:
+    """Without ``from``, the day before ``to``; without ``to``, up to now. Both are widened to whole buckets."""
+    only = tenant_filter(request, "credits.read", tenant)
+    view = await fresh_view(request)
+    to_ns = parse_time_ns("to", to) or time.time_ns()
+    from_ns = parse_time_ns("from", from_) or max(0, to_ns - DAY_NS)
+    found = credit_series(view, by, from_ns, to_ns, step, tenant=only, top=top)
+    return {
+        "by": found.by,
+        "step_ns": found.step_ns,
+        "times_ns": list(found.times_ns),
+        "times": [at_ns // 10**9 for at_ns in found.times_ns],
+        "lines": [{"key": line.key, "other": line.other, "micro": list(line.micro)} for line in found.lines],
+        "position": found.position,
+    }
+
+
+ROUTES: Final = (credits, series)

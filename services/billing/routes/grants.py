@@ -1,0 +1,66 @@
+"""Grants: credits given to tenants."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import Final
+
+from litestar import Response, get, post
+
+from billing.projection import BillingView, Grant
+from billing.report import credits_text
+from bus_schemas.events import Event, GrantRecorded
+from services.billing.bodies import GrantBody
+from services.billing.described import Json, TenantName, problems
+from services.billing.errors import AlreadyThere, Invalid
+from services.billing.parts import Ask, fresh_view, parts_of, tenant_must_be
+from services.kit.access.requests import taken, tenant_filter
+
+__all__ = ["ROUTES"]
+
+
+def _answer(name: str, grant: Grant) -> Json:
+    return {
+        "id": name,
+        "tenant": grant.tenant,
+        "micro": grant.micro,
+        "credits": credits_text(grant.micro),
+        "at_ns": grant.at_ns,
+        "position": grant.position,
+    }
+
+
+@get("/api/v1/billing/grants", summary="Credits given, newest first", action="credits.read", responses=problems())
+async def grants(request: Ask, tenant: TenantName = None) -> Json:
+    only = tenant_filter(request, "credits.read", tenant)
+    view = await fresh_view(request)
+    found = [(name, grant) for name, grant in view.grants.items() if only is None or grant.tenant == only]
+    found.sort(key=lambda item: -item[1].position)
+    return {"items": [_answer(name, grant) for name, grant in found], "total": len(found)}
+
+
+@post("/api/v1/billing/grants", summary="Give credits to a tenant", action="credits.grant", responses=problems(404, 409, 413))
+async def post_grant(request: Ask, data: GrantBody) -> Response[Json]:
+    """201; 200 when the same grant was made before under this id; 409 when the id is of another one."""
+    if data.micro == 0:
+        raise Invalid("micro", "a grant of nothing is none")
+    parts = parts_of(request)
+    tenant_must_be(request, await fresh_view(request), "credits.grant", data.tenant)
+    name = data.id or uuid.uuid4().hex
+    fact = GrantRecorded(time.time_ns(), name, data.tenant, data.micro)
+    action = taken(request, "credits.grant", data.tenant, f"{credits_text(data.micro)} credits as {name}: {data.note}", tenant=data.tenant)
+
+    def decide(view: BillingView) -> list[Event]:
+        known = view.grants.get(name)
+        if known is None:
+            return [fact, action]
+        if (known.tenant, known.micro) != (data.tenant, data.micro):
+            raise AlreadyThere(f"the id {name} names a grant of another tenant or amount")
+        return []
+
+    written = await parts.writer.tenant(data.tenant, decide)
+    return Response(_answer(name, parts.keeper.view.grants[name]), status_code=201 if written else 200)
+
+
+ROUTES: Final = (grants, post_grant)

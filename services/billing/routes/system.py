@@ -1,0 +1,79 @@
+"""How billing itself does: verification, health, metrics."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from litestar import MediaType, Response, get
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+
+from billing.budgets import STOPPED, WARNING
+from billing.ledger import CORE, VRAM
+from services.billing.described import Json, problems
+from services.billing.parts import Ask, parts_of
+from services.kit.access.requests import permit
+
+__all__ = ["ROUTES"]
+
+
+@get("/api/v1/billing/verify", summary="Recompute the whole bill from the log and compare", action="credits.read", responses=problems())
+async def verify(request: Ask) -> Json:
+    permit(request, "credits.read")
+    result = await parts_of(request).keeper.verify()
+    return {
+        "ok": result.ok,
+        "position": result.position,
+        "rows": result.rows,
+        "core_credits_micro": result.core_credits_micro,
+        "vram_credits_micro": result.vram_credits_micro,
+        "first_difference": result.first_difference or None,
+        "findings": list(result.findings),
+        "view_digest": result.view_digest,
+        "log_digest": result.log_digest,
+    }
+
+
+def _health(request: Ask) -> Response[Any]:
+    keeper = parts_of(request).keeper
+    if keeper.failure is not None:
+        return Response({"status": "failed", "position": keeper.view.position, "detail": str(keeper.failure)}, status_code=503)
+    return Response({"status": "ok", "position": keeper.view.position})
+
+
+@get("/health", summary="Whether billing follows the log", action=None)
+async def health(request: Ask) -> Response[Any]:
+    return _health(request)
+
+
+@get("/health/live", summary="Whether the process answers", action=None)
+async def live() -> Json:
+    return {"status": "ok"}
+
+
+@get("/health/ready", summary="Whether its answers are as fresh as the log", action=None)
+async def ready(request: Ask) -> Response[Any]:
+    if parts_of(request).keeper.failure is None and not parts_of(request).keeper.connected:
+        position = parts_of(request).keeper.view.position
+        return Response({"status": "disconnected", "position": position, "detail": "the bus is away"}, status_code=503)
+    return _health(request)
+
+
+@get("/metrics", summary="Prometheus metrics", media_type=MediaType.TEXT, action=None)
+async def metrics(request: Ask) -> str:
+    view = parts_of(request).keeper.view
+    levels = [budget.level for budgets in view.budgets.by_tenant.values() for budget in budgets.values()]
+    registry = CollectorRegistry()
+    values = {
+        "wooly_billing_log_position": ("Position of the last event billed", view.position),
+        "wooly_billing_core_credits_total": ("Core credits charged", -view.ledger.balances.get(CORE, 0) / 1e6),
+        "wooly_billing_vram_credits_total": ("VRAM credits charged", -view.ledger.balances.get(VRAM, 0) / 1e6),
+        "wooly_billing_findings": ("Places in the log that do not add up", len(view.findings)),
+        "wooly_billing_budgets_warning": ("Budgets beyond their warning, not used up", levels.count(WARNING)),
+        "wooly_billing_budgets_stopped": ("Budgets that are used up", levels.count(STOPPED)),
+    }
+    for name, (text, value) in values.items():
+        Gauge(name, text, registry=registry).set(value)
+    return generate_latest(registry).decode()
+
+
+ROUTES: Final = (verify, health, live, ready, metrics)

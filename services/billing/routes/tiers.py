@@ -1,0 +1,133 @@
+"""Tiers: what they cost and allow, over time, and who is in which. Nothing here works backwards."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from litestar import get, put
+
+from billing.projection import BillingView
+from billing.report import credits_text
+from billing.tariff import DEFAULT_TIER, TIERS
+from bus_schemas.events import Event, TariffSet, TierSet
+from services.billing.bodies import MembershipBody, PriceBody, TierBody
+from services.billing.described import Json, Revision, check_revision, not_past_ns, problems, revision_of
+from services.billing.errors import NotThere
+from services.billing.parts import Ask, fresh_view, parts_of, tenant_must_be
+from services.kit.access.requests import permit, taken, who
+
+__all__ = ["ROUTES"]
+
+
+def _tier(view: BillingView, tier: str, now_ns: int) -> Json:
+    price = view.tariff.at(tier, now_ns)
+    return {
+        "tier": tier,
+        "priority_ceiling": view.tiers.ceiling(tier, now_ns),
+        "core_second_micro": price.core_second_micro,
+        "gib_second_micro": price.gib_second_micro,
+        "windows": [
+            {
+                "from_ns": window.from_ns,
+                "to_ns": window.to_ns,
+                "core_second_micro": window.price.core_second_micro,
+                "gib_second_micro": window.price.gib_second_micro,
+            }
+            for window in view.tariff.windows(tier)
+        ],
+        "revision": view.revisions.get(f"tier:{tier}", 0),
+    }
+
+
+def _all(request: Ask, view: BillingView) -> Json:
+    now_ns = time.time_ns()
+    asking = who(request)
+    members = {tenant: view.tiers.tier_of(tenant, now_ns) for tenant in sorted(view.tiers.members) if asking.may("credits.read", tenant)}
+    return {"items": [_tier(view, tier, now_ns) for tier in TIERS], "tenants": members, "default_tier": DEFAULT_TIER}
+
+
+@get("/api/v1/billing/prices", summary="Prices by tier, now and over time", action="credits.read", responses=problems())
+async def prices(request: Ask) -> Json:
+    return _all(request, await fresh_view(request))
+
+
+@get("/api/v1/billing/tiers", summary="What tiers cost and allow, and who is in which", action="credits.read", responses=problems())
+async def tiers(request: Ask) -> Json:
+    return _all(request, await fresh_view(request))
+
+
+def _must_be_tier(tier: str) -> None:
+    if tier not in TIERS:
+        raise NotThere(f"there is no tier {tier[:60]!r}; there are: {', '.join(TIERS)}")
+
+
+@put(
+    "/api/v1/billing/prices/{tier:str}",
+    summary="Set what a tier costs from a moment on",
+    action="tariff.write",
+    responses=problems(404, 409, 413),
+)
+async def put_price(request: Ask, tier: str, data: PriceBody, if_match: Revision = None) -> Json:
+    """What is used before that moment costs what it cost: a time in the past is refused."""
+    permit(request, "tariff.write")
+    _must_be_tier(tier)
+    now_ns = time.time_ns()
+    fact = TariffSet(now_ns, tier, not_past_ns(data.from_, now_ns), data.core_second_micro, data.gib_second_micro)
+    detail = f"{credits_text(data.core_second_micro)} a core-second, {credits_text(data.gib_second_micro)} a GiB-second"
+    return await _write(request, tier, fact, detail, if_match)
+
+
+@put(
+    "/api/v1/billing/tiers/{tier:str}",
+    summary="Set what a tier allows from a moment on",
+    action="tariff.write",
+    responses=problems(404, 409, 413),
+)
+async def put_tier(request: Ask, tier: str, data: TierBody, if_match: Revision = None) -> Json:
+    """Tasks that run already keep their priority."""
+    permit(request, "tariff.write")
+    _must_be_tier(tier)
+    now_ns = time.time_ns()
+    fact = TierSet(now_ns, tier, data.priority_ceiling, "", not_past_ns(data.from_, now_ns))
+    return await _write(request, tier, fact, f"priority ceiling {data.priority_ceiling}", if_match)
+
+
+async def _write(request: Ask, tier: str, fact: Event, detail: str, if_match: str | None) -> Json:
+    parts = parts_of(request)
+    expected = revision_of(if_match)
+    action = taken(request, "tariff.write", tier, detail)
+
+    def decide(view: BillingView) -> list[Event]:
+        check_revision(f"tier {tier}", view.revisions.get(f"tier:{tier}", 0), expected)
+        return [fact, action]
+
+    await parts.writer.tier(tier, decide)
+    return _tier(parts.keeper.view, tier, time.time_ns())
+
+
+@put(
+    "/api/v1/billing/tenants/{tenant:str}/tier",
+    summary="Put a tenant into a tier from a moment on",
+    action="tariff.write",
+    responses=problems(404, 409, 413),
+)
+async def put_membership(request: Ask, tenant: str, data: MembershipBody, if_match: Revision = None) -> Json:
+    parts = parts_of(request)
+    tenant_must_be(request, await fresh_view(request), "tariff.write", tenant)
+    expected = revision_of(if_match)
+    now_ns = time.time_ns()
+    fact = TierSet(now_ns, data.tier, 0, tenant, not_past_ns(data.from_, now_ns))
+    action = taken(request, "tariff.write", tenant, f"tier {data.tier}", tenant=tenant)
+
+    def decide(view: BillingView) -> list[Event]:
+        check_revision(f"the account of {tenant}", view.revisions.get(tenant, 0), expected)
+        return [fact, action]
+
+    await parts.writer.tenant(tenant, decide)
+    view = parts.keeper.view
+    tier = view.tiers.tier_of(tenant, time.time_ns())
+    return {"tenant": tenant, "tier": tier, "from_ns": fact.from_ns, "next_tier": data.tier, "revision": view.revisions.get(tenant, 0)}
+
+
+ROUTES: Final = (prices, tiers, put_price, put_tier, put_membership)
