@@ -1,7 +1,6 @@
-"""The story of one task: where it was put and with what scores, why not elsewhere, why it waits and what would free it. Pure: a view in,
-what the templates show out.
+"""Where a task was put, with what scores, and why not elsewhere. Pure: a view in, what the templates show out.
 
-May live here: choosing and wording. May not: reading the log (history), money (billing answers that), markup.
+May live here: choosing and wording. May not: why it waits (waiting), what happened (history), money (billing answers that), markup.
 """
 
 from __future__ import annotations
@@ -13,15 +12,16 @@ from bus_schemas.events import Considered, TaskPlaced, TaskRefused
 from scheduler.placement import ClusterView, TaskView
 from scheduler.placement import reasons as why
 from scheduler.placement.rank import SCORE_MAX, WEIGHTS
+from services.controller.web.scope import Scope
 
-__all__ = ["Candidate", "Part", "Placement", "REASON_TITLES", "WhyNot", "Waiting", "placement_of", "waiting_of"]
+__all__ = ["Candidate", "Part", "Placement", "REASON_TITLES", "WhyNot", "name_of", "placement_of"]
 
 _EXAMPLES: Final = 3
 _CANDIDATES: Final = 8
 
 REASON_TITLES: Final[dict[str, str]] = {
     why.NO_NODES: "No node has joined yet",
-    why.UNKNOWN_GROUP: "No node is in the groups that the task targets",
+    why.UNKNOWN_GROUP: "Nobody knows the groups that the task targets",
     why.NODE_LOST: "The node is lost",
     why.NODE_DRAINED: "The node is drained: it takes no new tasks",
     why.NOT_IN_GROUP: "The node is in none of the task's groups",
@@ -32,6 +32,8 @@ REASON_TITLES: Final[dict[str, str]] = {
     why.VRAM_PHYSICAL_SHORT: "Too little physical VRAM for a task that cannot be swapped out",
     why.EXCLUSIVE_CONFLICT: "Others are on the device, the task wants it for itself",
     why.DEVICE_EXCLUSIVE: "Another task has the device for itself",
+    why.GROUP_EMPTY: "No node is in the groups that the task targets",
+    why.RESERVED: "Kept for a task that goes first",
 }
 _PART_TITLES: Final = {"utilization": "idle device", "starvation": "no queue", "vram": "VRAM left", "priority": "few rivals"}
 
@@ -91,25 +93,8 @@ class Placement:
     score_max: int = SCORE_MAX
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """Why a task waits: ``place`` of ``of`` in the queue, sentences, and what would free it."""
-
-    place: int
-    of: int
-    why: tuple[str, ...]
-    frees: tuple[str, ...]
-
-
-def waiting_of(view: ClusterView, task: TaskView, now_ns: int) -> Waiting | None:
-    """None: it does not wait."""
-    if not task.waiting:
-        return None
-    return Waiting(0, 0, (), ())
-
-
-def placement_of(view: ClusterView, task: TaskView) -> Placement | None:
-    """None: nobody has decided on it yet."""
+def placement_of(view: ClusterView, task: TaskView, scope: Scope) -> Placement | None:
+    """None: nobody has decided on it yet. ``scope``: who looks; of others' tasks no sentence names one."""
     decision = task.decision
     if decision is None:
         return None
@@ -127,9 +112,9 @@ def placement_of(view: ClusterView, task: TaskView) -> Placement | None:
         gpus=placed.gpus if placed is not None else (),
         decided_ns=decision.at_ns,
         position=decision.position,
-        fits=len(scores),
+        fits=max(len(scores), placed.candidates) if placed is not None else 0,
         candidates=candidates,
-        why_not=_why_not(view, decision),
+        why_not=_why_not(view, decision, scope),
     )
 
 
@@ -154,12 +139,15 @@ def _candidate(view: ClusterView, node: str, gpu: int, score: int, seen: Conside
     )
 
 
-def _why_not(view: ClusterView, decision: TaskPlaced | TaskRefused) -> tuple[WhyNot, ...]:
+def _why_not(view: ClusterView, decision: TaskPlaced | TaskRefused, scope: Scope) -> tuple[WhyNot, ...]:
     by_reason: dict[str, list[tuple[str, str]]] = {}
     for node, gpu, reason, detail in decision.refusals:
         where = "the cluster" if not node else name_of(view, node) if gpu == why.NODE_WIDE else f"{name_of(view, node)}, GPU {gpu}"
-        by_reason.setdefault(reason, []).append((where, detail))
+        hidden = reason == why.RESERVED and scope.tenant
+        by_reason.setdefault(reason, []).append((where, "kept for a task that has waited long" if hidden else detail))
+    counts = dict(decision.refused)
     found = [
-        WhyNot(reason, REASON_TITLES.get(reason, reason), len(places), tuple(places[:_EXAMPLES])) for reason, places in by_reason.items()
+        WhyNot(reason, REASON_TITLES.get(reason, reason), counts.get(reason, len(places)), tuple(places[:_EXAMPLES]))
+        for reason, places in by_reason.items()
     ]
     return tuple(sorted(found, key=lambda one: (-one.count, one.reason)))

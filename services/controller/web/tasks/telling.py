@@ -19,7 +19,9 @@ from services.controller.web.desk import Desk
 from services.controller.web.formats import duration_text
 from services.controller.web.tasks.history import Moment, SessionLine, facts_of, moments, session_lines, trace_of
 from services.controller.web.tasks.index import Row, row_of
-from services.controller.web.tasks.story import Placement, Waiting, placement_of, waiting_of
+from services.controller.web.tasks.story import Placement, placement_of
+from services.controller.web.tasks.waiting import Waiting, waiting_of
+from services.controller.web.templating import scope_of
 from services.kit.errors import BusRefused, BusUnavailable
 
 __all__ = ["Story", "tell"]
@@ -49,7 +51,7 @@ class Story:
 
 async def tell(request: Request[Any, Any, Any], parts: Parts, desk: Desk, task: TaskView, now_ns: int) -> Story:
     """Everything about one task that the caller may see. Never fails for want of a part: what is away is said to be."""
-    view = parts.mirror.view
+    view, scope = parts.mirror.view, scope_of(request)
     said = task.submitted
     try:
         facts = await facts_of(parts.mirror.bus, said.task, [*task.past_sessions, *sorted(task.sessions)])
@@ -64,8 +66,8 @@ async def tell(request: Request[Any, Any, Any], parts: Parts, desk: Desk, task: 
         priority_first=said.priority,
         noswap=said.noswap,
         asked=_wishes(task),
-        placement=placement_of(view, task),
-        waiting=waiting_of(view, task, now_ns),
+        placement=placement_of(view, task, scope),
+        waiting=waiting_of(view, said.task, now_ns, scope),
         moments=moments(facts),
         sessions=_named(view, session_lines(facts)),
         bill=bill,
