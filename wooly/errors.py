@@ -22,6 +22,7 @@ __all__ = [
     "NodeLostError",
     "SessionLostError",
     "PlacementError",
+    "TaskCancelledError",
     "DeviceError",
     "QuotaExceeded",
     "DeviceAssertError",
@@ -76,6 +77,10 @@ class SessionLostError(ServiceError):
 
 class PlacementError(ServiceError):
     """The controller could not be asked, or has no place for this task."""
+
+
+class TaskCancelledError(ServiceError):
+    """Somebody ended this task; the message names them. What it had on the node is gone."""
 
 
 class DeviceError(WoolyError):
@@ -166,6 +171,7 @@ _BY_FAULT: dict[str, type[WoolyError]] = {
     "OutOfFuel": OutOfFuelError,
     "SwapCorrupt": SwapCorruptError,
     "KernelRefused": KernelError,
+    "TaskCancelled": TaskCancelledError,
     "ProtocolError": ProtocolError,
 }
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from bus_schemas.events import SessionClosedFact, SessionOpenedFact
+from bus_schemas.events import SessionClosedFact, SessionOpenedFact, SessionPriorityChanged
 from bus_schemas.session import SessionClosed
 from services.server.facts import FactLog, Progress
 from services.server.meter import Account, Meter
@@ -68,6 +68,15 @@ class Accounting:
         self.settle(in_flight=in_flight)
         self.meter.open(Account(record.session, record.tenant, record.task, record.priority))
         self.opened_fact(record)
+
+    def prioritised(self, record: SessionRecord, *, in_flight: bool) -> None:
+        """A session has another priority: what it used so far is recorded under the one before."""
+        assert self.meter is not None
+        self.settle(in_flight=in_flight)
+        account = self.meter.accounts.get(record.session)
+        if account is not None:
+            account.priority = record.priority
+        self._facts.record("session", record.session, [SessionPriorityChanged(time.time_ns(), record.session, self._node, record.priority)])
 
     def opened_fact(self, record: SessionRecord) -> None:
         fact = SessionOpenedFact(

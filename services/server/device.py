@@ -36,6 +36,7 @@ from services.server.protocol import (
     RAN,
     STOPPED,
     Attached,
+    ChangePriority,
     Charged,
     CloseSpace,
     Confirm,
@@ -54,7 +55,7 @@ from services.server.protocol import (
     SpaceOpened,
 )
 from services.server.refusals import EXECUTOR_LOST, REFUSALS, OpenRefused, not_taken, refusal
-from services.server.sessions import Pending, Session, SessionRecord, decode_record, open_space, opened_stimulus
+from services.server.sessions import CANCELLED, Pending, Session, SessionRecord, decode_record, encode_record, open_space, opened_stimulus
 from services.server.settings import ExecutorSettings
 from services.server.spans import record_spans
 from services.server.stop_page import StopPage
@@ -201,17 +202,39 @@ class Device:
         self._accounting.opened(record, in_flight=self._dispatch.state.in_flight > 0)
         self._note()
 
-    def close(self, session: Session, last_seq: int, reason: str) -> asyncio.Future[SessionClosed]:
-        """End a session once batch ``last_seq`` has run (-1: at once); resolves to its totals."""
+    def close(self, session: Session, last_seq: int, reason: str, *, stop: bool = False) -> asyncio.Future[SessionClosed]:
+        """End a session once batch ``last_seq`` has run (-1: at once); resolves to its totals. ``stop``: what runs beyond is stopped."""
         if session.closing is None:
             session.closing = asyncio.get_running_loop().create_future()
             session.reason = reason
         name = session.record.session
         if name in self._dispatch.state.sessions:
-            self._on(core.SessionClosed(time.monotonic_ns(), name, last_seq))
+            self._on(core.SessionClosed(time.monotonic_ns(), name, last_seq, stop))
         else:
             self._executor.send(CloseSpace(name))
         return session.closing
+
+    def cancel(self, session: Session, fault: Fault) -> None:
+        """End a session at once, for somebody else's wish: it is told ``fault``, and what of it runs is stopped. Again: nothing."""
+        if session.reason == CANCELLED:
+            return
+        name = session.record.session
+        self._send_done(name, encode_done(Done(name, 0, fault=fault)))
+        released = session.closing is not None and name not in self._dispatch.state.sessions
+        session.fault, session.reason = fault, CANCELLED
+        if not released:
+            self.close(session, -1, CANCELLED, stop=True)
+
+    def prioritise(self, session: Session, priority: int) -> None:
+        """Give a session another priority: from now on for its launches, its memory, its bill; in the log."""
+        record = session.record
+        target_ms = 0 if priority else record.sla_ms_p99
+        session.record = msgspec.structs.replace(record, priority=priority, sla_ms_p99=target_ms)
+        self._accounting.prioritised(session.record, in_flight=self._dispatch.state.in_flight > 0)
+        self._executor.send(ChangePriority(record.session, priority, encode_record(session.record)))
+        if record.session in self._dispatch.state.sessions:
+            self._on(core.PriorityChanged(time.monotonic_ns(), record.session, priority))
+        self._note()
 
     def account(self, session: str) -> Account:
         """The session's totals in the facts so far."""
@@ -268,7 +291,7 @@ class Device:
                     self._launch(session, decision)
                 case core.Preempt(_, seq):
                     assert session is not None and self._page is not None, "what is in flight has a session and an executor"
-                    self._page.stop(session.record.priority, session.pending[seq].serial)
+                    self._page.stop(session.pending[seq].priority, session.pending[seq].serial)
                 case core.Drop(_, seq):
                     self._counters.dropped += 1
                     if session is not None:
@@ -289,11 +312,10 @@ class Device:
     def _launch(self, session: Session, launch: core.Launch) -> None:
         pending = session.pending[launch.seq]
         self._serial += 1
-        pending.serial = self._serial
+        pending.serial, pending.priority = self._serial, session.record.priority
         data = pending.data if launch.slice == 0 else b""
         pending.chain = self._dispatch.chain_after(launch.session, launch.seq)
-        priority = session.record.priority
-        self._executor.send(Execute(launch.session, launch.seq, pending.chain, data, self._serial, priority, launch.limit_ns))
+        self._executor.send(Execute(launch.session, launch.seq, pending.chain, data, self._serial, pending.priority, launch.limit_ns))
 
     def _rang(self) -> None:
         if self.attached is not None:

@@ -12,8 +12,8 @@ import msgspec
 
 __all__ = [
     "PROTOCOL", "RAN", "FAULTED", "NEEDS", "BEHIND", "STOPPED", "AWAITS", "STOP_WORDS", "Attach", "OpenSpace", "CloseSpace", "Prepare",
-    "Execute", "Expect", "JournalAnew", "Recall", "Confirm", "Shutdown", "Command", "HeldSession", "Attached", "SpaceOpened",
-    "SpaceClosed", "Prepared", "Executed", "MemoryFreed", "Charged", "Journalled", "Recalled", "Report", "frame", "Frames",
+    "Execute", "Expect", "ChangePriority", "JournalAnew", "Recall", "Confirm", "Shutdown", "Command", "HeldSession", "Attached",
+    "SpaceOpened", "SpaceClosed", "Prepared", "Executed", "MemoryFreed", "Charged", "Journalled", "Recalled", "Report", "frame", "Frames",
     "decode_command", "decode_report",
 ]  # fmt: skip
 
@@ -21,7 +21,7 @@ STOP_WORDS: Final = 8
 """The stop page is a file of this many u64 (little-endian), mapped by both: the server writes into word p the serial up to which launches
 of priority p stop as soon as they can. Faster than any message: the code that runs a launch reads it."""
 
-PROTOCOL: Final = 2
+PROTOCOL: Final = 3
 """Grows with every change of these messages: a server does not take over an executor of another version."""
 
 RAN: Final = 0
@@ -85,6 +85,14 @@ class Expect(msgspec.Struct, array_like=True, frozen=True, tag="expect"):
     session: str
 
 
+class ChangePriority(msgspec.Struct, array_like=True, frozen=True, tag="priority"):
+    """The session has another priority from now on, for its memory; what is launched says itself. ``record``: as in OpenSpace."""
+
+    session: str
+    priority: int
+    record: bytes
+
+
 class JournalAnew(msgspec.Struct, array_like=True, frozen=True, tag="journal_anew"):
     """Begin a new segment of the memory core's journal: the record of the one before has a hole."""
 
@@ -106,7 +114,7 @@ class Shutdown(msgspec.Struct, array_like=True, frozen=True, tag="shutdown"):
     pass
 
 
-Command = Attach | OpenSpace | CloseSpace | Prepare | Execute | Expect | JournalAnew | Recall | Confirm | Shutdown
+Command = Attach | OpenSpace | CloseSpace | Prepare | Execute | Expect | ChangePriority | JournalAnew | Recall | Confirm | Shutdown
 
 
 class Executed(msgspec.Struct, array_like=True, frozen=True, tag="executed"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import Final
 
 import msgspec
 
@@ -13,7 +14,11 @@ from bus_schemas.subjects import LOCAL
 from scheduler.dispatch import SessionOpened
 from services.server.protocol import Executed, OpenSpace
 
-__all__ = ["Pending", "Session", "SessionRecord", "decode_record", "encode_record", "open_space", "opened_stimulus"]
+__all__ = ["CANCELLED", "Pending", "Session", "SessionRecord", "decode_record", "encode_record", "open_space", "opened_stimulus"]
+
+
+CANCELLED: Final = "cancelled"
+"""Why a session closed: somebody ended its task."""
 
 
 class SessionRecord(msgspec.Struct, array_like=True, frozen=True):
@@ -43,8 +48,8 @@ class SessionRecord(msgspec.Struct, array_like=True, frozen=True):
 @dataclass(slots=True)
 class Pending:
     """A batch that came and is not over. ``position``: its place in the batch stream. ``prepared``: dispatch has heard of it. ``serial``:
-    of its last Execute; ``chain``: the session's launch digest after it. Of its slices so far: ``begun_ns`` when the executor took up the
-    first, ``start_ns`` when that was launched, ``core_ns`` and ``slices`` of all."""
+    of its last Execute, sent with ``priority``; ``chain``: the session's launch digest after it. Of its slices so far: ``begun_ns`` when
+    the executor took up the first, ``start_ns`` when that was launched, ``core_ns`` and ``slices`` of all."""
 
     batch: Batch
     data: bytes
@@ -52,6 +57,7 @@ class Pending:
     received_ns: int
     prepared: bool = False
     serial: int = 0
+    priority: int = 0
     chain: bytes = b""
     begun_ns: int = 0
     start_ns: int = 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from blake3 import blake3
 
 from bus_schemas import subjects
 from bus_schemas.events import Event
-from bus_schemas.session import NodeInfo, NodeStats
+from bus_schemas.session import NodeInfo, NodeStats, OpenSession, SessionOpened
 from services.kit.bus import Bus, connect
 from services.kit.nats_server import NatsServer
 from tests.support.stack import ROOT, plain_environment
@@ -33,6 +34,7 @@ from wis.encoding import encode_program
 from wooly.config import Config
 from wooly.link import Flush
 from wooly.session import Session, open_session
+from wooly.transport.bus import BusThread
 
 __all__ = ["Node", "Program", "add_one", "increment", "until", "until_async"]
 
@@ -155,6 +157,32 @@ class Node:
         session = open_session(self.config(**keys))
         self._sessions.append(session)
         return session
+
+    def open_for(self, task: str, **keys: Any) -> Session:
+        """Like ``open``, as a client that a controller has given this task."""
+        config = self.config(**keys)
+        bus = BusThread(config.nats_urls, "wooly_test")
+        bus.start()
+        request = OpenSession(
+            secrets.token_hex(8), "default", task, config.prio, (0,), config.vram_quota_bytes, sla_ms_p99=config.sla_ms_p99
+        )
+        asking = bus.request(subjects.node_request(self.info().node, "open"), msgspec.msgpack.encode(request), DEADLINE_S)
+        opened = msgspec.msgpack.decode(bus.call(asking, DEADLINE_S), type=SessionOpened)
+        assert opened.fault is None, opened.fault
+        session = Session(bus, msgspec.structs.replace(opened, task=task))
+        bus.call(session._start(), DEADLINE_S)
+        self._sessions.append(session)
+        return session
+
+    def ask(self, verb: str, request: Any, kind: type[T]) -> T:
+        """A request of the node, and its answer. ``request``: a struct, or bytes as they are."""
+        data = request if isinstance(request, bytes) else msgspec.msgpack.encode(request)
+
+        async def body(bus: Bus) -> T:
+            info = msgspec.msgpack.decode(await bus.request(subjects.discover(), b""), type=NodeInfo)
+            return msgspec.msgpack.decode(await bus.request(subjects.node_request(info.node, verb), data), type=kind)
+
+        return self.run(body)
 
     def run(self, work: Callable[[Bus], Coroutine[Any, Any, T]]) -> T:
         """Run ``work`` with a connection to the bus."""

@@ -42,6 +42,7 @@ from services.server.protocol import (
     STOPPED,
     Attach,
     Attached,
+    ChangePriority,
     Charged,
     CloseSpace,
     Command,
@@ -201,6 +202,10 @@ class Executor:
                 self._close(session)
             case Expect(session):
                 self._memory.expect(session)
+            case ChangePriority(session, priority, record):
+                if session in self._tenants:
+                    self._tenants[session].record = record
+                    self._memory.prioritise(self._tenants[session], priority)
             case JournalAnew():
                 self._memory.journal.anew()
             case Recall(session, after_seq):

@@ -30,6 +30,7 @@ from scheduler.vram import (
     Freed,
     Holds,
     MemoryReady,
+    PriorityChanged,
     Refuse,
     SessionClosed,
     SessionOpened,
@@ -126,6 +127,11 @@ class DeviceMemory:
         self._tenants[tenant.session] = tenant
         self._content.open(tenant.session, domain, tenant.space)
         self._on(SessionOpened(time.monotonic_ns(), tenant.session, quota_bytes, 0, priority, swap, wait_ms * 1_000_000))
+
+    def prioritise(self, tenant: Tenant, priority: int) -> None:
+        """Another priority from now on; moves under way go on as they began."""
+        tenant.priority = priority
+        self._on(PriorityChanged(time.monotonic_ns(), tenant.session, priority))
 
     def close(self, tenant: Tenant) -> None:
         """Everything of the session goes: its space, what was swapped, what was moving."""
