@@ -24,6 +24,7 @@ from services.controller.settings import Settings
 from services.controller.store import StoreError, open_store
 from services.controller.web.desk import Desk
 from services.controller.web.house import WEB_ROUTES, Web
+from services.controller.web.rates import PriceBook
 from services.controller.writer import Writer
 from services.kit.access import AccessView
 from services.kit.access.access import open_access
@@ -45,6 +46,7 @@ async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
         stack.push_async_callback(store.close)
         mirror = Mirror(bus)
         mirror.also(AccessView)
+        mirror.also(PriceBook)
         await stack.enter_async_context(mirror)
         access = await open_access(
             bus,
@@ -72,7 +74,12 @@ async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
         http = await stack.enter_async_context(serve(app, settings.address))
         get_logger().info("controller listening", http=http, position=mirror.position)
         async with asyncio.TaskGroup() as tasks:
-            beside = [tasks.create_task(sentinel.run()), tasks.create_task(configuration.follow()), tasks.create_task(web.live.run())]
+            beside = [
+                tasks.create_task(sentinel.run()),
+                tasks.create_task(configuration.follow()),
+                tasks.create_task(web.live.run()),
+                tasks.create_task(web.read_past(bus)),
+            ]
             ready({"http": http})
             await stop.wait()
             for task in beside:

@@ -31,6 +31,7 @@ class Gauges:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self._listeners: list[Callable[[str, int], None]] = []
+        self._seen: list[Callable[[Telemetry], None]] = []
         self._live_from = 0
         self._position = 0
         self._last: dict[tuple[str, int], Telemetry] = {}
@@ -47,6 +48,15 @@ class Gauges:
     def on_heard(self, listener: Callable[[str, int], None]) -> None:
         """Call ``listener(node, epoch)`` for every measurement published since the start: a sign of life."""
         self._listeners.append(listener)
+
+    def on_seen(self, listener: Callable[[Telemetry], None]) -> None:
+        """Call ``listener(measurement)`` for every one from now on."""
+        self._seen.append(listener)
+
+    @property
+    def position(self) -> int:
+        """Of the last measurement taken, in its stream."""
+        return self._position
 
     def last(self) -> list[Telemetry]:
         """By node and gpu; of nodes long gone too."""
@@ -73,6 +83,8 @@ class Gauges:
         if position <= self._position:
             self._live_from = 0  # the stream is in memory: the broker restarted, and counts anew
         self._position = position
+        for take in self._seen:
+            take(seen)
         if position >= self._live_from:
             for listener in self._listeners:
                 listener(seen.node, seen.epoch)

@@ -80,7 +80,7 @@ def _page(request: Request[Any, Any, Any], found: Response[Any]) -> Response[Any
     again = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     back = ("Try again", again) if status in (500, 503) and request.method == "GET" else _HOME
     kept = {name: value for name, value in found.headers.items() if name.lower() == "retry-after"}
-    shown = {"code": status, "heading": heading, "detail": _sentence(detail), "advice": advice, "back": back}
+    shown: dict[str, Any] = {"code": status, "heading": heading, "detail": _sentence(detail), "advice": advice, "back": back}
     return page(request, "problem.html", status=status, headers=kept, **shown)
 
 

@@ -45,12 +45,15 @@ async def live_stream(scope: AsgiScope, receive: Receive, send: Send) -> None:
     live: Live = web.live
     identity = who(request)
     name = scope["path"].rstrip("/").rpartition("/")[2]
+    name, _, entity = name.partition(".")
     topic = live.topic(name)
     viewer = Scope.of(identity)
     if topic is None or topic.action not in viewer.actions:
         await _refuse(send, 404 if topic is None else 403)
         return
     query = dict(parse_qsl(scope["query_string"].decode("ascii", "replace"), max_num_fields=32))
+    if entity:
+        query["topic"] = entity  # /live/node.<id>: the page of one thing
     since = request.headers.get("last-event-id") or query.get("since", "")
     try:
         channel = live.join(topic, viewer, query)

@@ -1,0 +1,75 @@
+"""Charts as data: what static/charts.js draws, and the same as a table for those who do not see it. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from services.controller.web.formats import bytes_text, clock_time, credits_text
+from services.controller.web.ring import Floats
+
+__all__ = ["Chart", "Line", "chart_data", "chart_point", "chart_table"]
+
+_TABLE_ROWS: Final = 12
+_TEXTS: Final = {"%": lambda value: f"{value:.0f} %", "bytes": bytes_text, "": credits_text}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """``shade``: a class of the stylesheet, k1 to k6. ``unit``: ``%``, ``bytes`` or empty."""
+
+    label: str
+    shade: str
+    unit: str
+    values: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Lines over the same times (Unix seconds, evenly apart). ``top``: where the axis ends, None: by the values. ``least``: and at least
+    here."""
+
+    times: Sequence[int]
+    lines: tuple[Line, ...]
+    stacked: bool = False
+    top: float | None = None
+    least: float = 1.0
+
+
+def chart_data(chart: Chart) -> dict[str, Any]:
+    """What a page carries."""
+    series = [
+        {"label": line.label, "class": line.shade, "unit": line.unit, "values": [_number(value) for value in line.values]}
+        for line in chart.lines
+    ]
+    return {"t": list(chart.times), "series": series, "stacked": chart.stacked, "max": chart.top, "least": chart.least, "span": 3600}
+
+
+def chart_point(chart: Chart, back: int = 1) -> tuple[float | None, ...]:
+    """The last point as the stream sends it; ``back`` 2: the one before, where the last slot is not full yet."""
+    return (float(chart.times[-back]), *(_number(line.values[-back]) for line in chart.lines))
+
+
+def chart_table(chart: Chart) -> tuple[list[str], list[list[str]]]:
+    """Head and rows: the mean of every five minutes, newest first."""
+    size = max(1, len(chart.times) // _TABLE_ROWS)
+    rows = []
+    for end in range(len(chart.times), 0, -size):
+        start = max(0, end - size)
+        cells = [_mean([float(value) for value in line.values[start:end] if value == value], line.unit) for line in chart.lines]
+        rows.append([clock_time(chart.times[start] * 10**9)[11:16] + " UTC", *cells])
+    return ["From", *(line.label for line in chart.lines)], rows
+
+
+def _number(value: Any) -> float | int | None:
+    """JSON-ready, with as many digits as show; None for what was not measured."""
+    number = float(value)
+    if math.isnan(number):
+        return None
+    return int(number) if number >= 1000 else round(number, 1)
+
+
+def _mean(values: list[float], unit: str) -> str:
+    return _TEXTS[unit](sum(values) / len(values)) if values else "–"

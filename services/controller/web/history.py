@@ -1,0 +1,93 @@
+"""The last hour of every device and tenant, from the telemetry stream: which holds it, so a controller that restarts has it again.
+
+May live here: what is kept, and reading the stream's past. May not: the log, how it is drawn (web.charts).
+Memory: 24 bytes and a stamp for each of 360 slots of a device, about 12 KiB; at most 16,384 devices and 2,048 tenants.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from bus_schemas.subjects import TELEMETRY_STREAM
+from bus_schemas.telemetry import Telemetry, decode_telemetry
+from services.controller.web.rates import PriceBook
+from services.controller.web.ring import Ring
+from services.kit.bus import Bus
+from services.kit.errors import BusRefused, BusUnavailable
+from services.kit.follow import Follower
+from services.kit.log import get_logger
+
+__all__ = ["History", "EVERYBODY"]
+
+EVERYBODY: Final = ""
+"""The key under which credits of all tenants are added up."""
+
+_HOUR_S: Final = 3600
+_STEP_S: Final = 10
+_CREDITS_STEP_S: Final = 30
+_BURST: Final = 2_000
+_REST_S: Final = 0.05
+
+
+class History:
+    """``devices``: by (node, gpu): utilization and starvation in percent, resident, shared and swapped bytes; each slot's mean is its sum
+    over its count. ``credits``: by tenant, spent in the slot. ``prices`` is asked each time: it may be another one later."""
+
+    def __init__(self, prices: Callable[[], PriceBook]) -> None:
+        self._prices = prices
+        self.devices = Ring(
+            ("utilization", "starvation", "resident", "shared", "swapped"), step_s=_STEP_S, slots=_HOUR_S // _STEP_S, rows_max=16_384
+        )
+        self.credits = Ring(("spent",), step_s=_CREDITS_STEP_S, slots=_HOUR_S // _CREDITS_STEP_S, rows_max=2_048)
+
+    def take(self, seen: Telemetry) -> None:
+        """One measurement; in any order."""
+        at_s = seen.at_ns // 10**9
+        resident = max(0, seen.vram_used_bytes - seen.vram_shared_bytes)
+        values = (seen.utilization_percent, seen.starvation_percent, resident, seen.vram_shared_bytes, seen.vram_swapped_bytes)
+        self.devices.add((seen.node, seen.gpu), at_s, values)
+        spent = self._prices().spent(seen)
+        for tenant, credits in spent.items():
+            self.credits.add(tenant, at_s, (credits,))
+        self.credits.add(EVERYBODY, at_s, (sum(spent.values()),))
+
+    async def read_past(self, bus: Bus, before: int) -> None:
+        """Take what the stream holds before position ``before``, in bursts with rests between, so that nothing waits for it long."""
+        if before <= 1:
+            return
+        done = asyncio.Event()
+        oldest_ns = time.time_ns() - _HOUR_S * 10**9
+        taken = 0
+
+        def on_message(position: int, subject: str, data: bytes) -> None:
+            nonlocal taken
+            if position >= before or done.is_set():
+                done.set()
+                return
+            try:
+                seen = decode_telemetry(data)
+            except msgspec.DecodeError:
+                return  # who follows it live says so
+            if seen.at_ns >= oldest_ns:
+                self.take(seen)
+            taken += 1
+            if taken % _BURST == 0:
+                follower.pause()
+                asyncio.get_running_loop().call_later(_REST_S, follower.resume)
+            if position >= before - 1:
+                done.set()
+
+        follower: Follower = bus.follow(TELEMETRY_STREAM, 1, on_message)
+        try:
+            await follower.start()
+            await done.wait()
+        except (BusUnavailable, BusRefused) as error:
+            get_logger().warning("the charts begin now: the past could not be read", error=str(error))
+        finally:
+            await follower.stop()
+        get_logger().info("charts filled from the stream", measurements=taken)
