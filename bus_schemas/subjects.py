@@ -9,12 +9,14 @@ The bus lets a client use subjects and inboxes of its own principal only, so the
 from __future__ import annotations
 
 import re
+import uuid
 from typing import Final
 
 __all__ = [
-    "EVENTS_STREAM", "EVENTS_ALL", "TELEMETRY_STREAM", "TELEMETRY_ALL", "DISCOVER_ALL", "LOCAL", "token", "batch_stream", "batch_subject",
-    "batch_all", "batch_parts", "discover", "inbox_prefix", "node_request", "node_requests", "requester", "session_name", "session_done",
-    "session_facts",    "event_subject", "telemetry_subject", "JOURNAL_STREAM", "JOURNAL_ALL", "journal_subject",
+    "EVENTS_STREAM", "EVENTS_ALL", "TELEMETRY_STREAM", "TELEMETRY_ALL", "DISCOVER_ALL", "LOCAL", "token", "batch_stream",
+    "batch_subject", "batch_all", "batch_parts", "discover", "inbox_prefix", "node_id", "node_request", "node_requests", "requester",
+    "session_name", "session_done", "session_facts", "event_subject", "telemetry_subject", "JOURNAL_STREAM", "JOURNAL_ALL",
+    "journal_subject",
 ]  # fmt: skip
 
 EVENTS_STREAM: Final = "WOOLY_EVENTS"
@@ -27,6 +29,7 @@ DISCOVER_ALL: Final = "wooly.discover.*"
 LOCAL: Final = "local"
 """The principal of everybody where authentication is off."""
 
+_NODE_NAMESPACE: Final = uuid.UUID("6f0a2c9e-6d0c-5b0e-9a65-1d5f6f9e3a11")
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
 
@@ -44,6 +47,11 @@ def _token_or_any(text: str) -> str:
 def batch_stream(node: str) -> str:
     """The stream that holds the batches of one node (file storage, limits by age and size)."""
     return f"WOOLY_BATCH_{token(node)}"
+
+
+def node_id(name: str) -> str:
+    """The id of the node called ``name``, unless it was given another: the same for ever."""
+    return str(uuid.uuid5(_NODE_NAMESPACE, name))
 
 
 def batch_subject(node: str, session: str, principal: str = LOCAL) -> str:

@@ -13,10 +13,12 @@ import sys
 
 from services.controller.app import make_app
 from services.controller.bootstrap import bootstrap
+from services.controller.bus_guard import BusGuard
 from services.controller.configuration import Configuration
 from services.controller.errors import LogUnreadable
 from services.controller.gauges import Gauges
 from services.controller.mirror import Mirror
+from services.controller.node_keys import bootstrap_nodes
 from services.controller.parts import Parts
 from services.controller.placer import Placer
 from services.controller.sentinel import Sentinel
@@ -66,6 +68,8 @@ async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
         configuration = Configuration(store, mirror, writer)
         await configuration.start(settings.overcommit_percent)
         await bootstrap(os.environ, access, mirror, writer)
+        await bootstrap_nodes(os.environ, mirror, writer)
+        await stack.enter_async_context(BusGuard.from_environment(settings.nats_url, bus, access, mirror))
         parts = Parts.over(mirror, gauges, writer, placer, configuration, sentinel, access)
         desk = await stack.enter_async_context(Desk.from_environment())
         web = Web.over(parts, access, desk)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 from bus_schemas.events import ActionTaken, KeyIssued
@@ -32,11 +33,20 @@ async def bootstrap(environment: Mapping[str, str], access: Access, mirror: Mirr
     """Take the key over, or say that nobody may come in. Raises SettingError for what is no key."""
     if not access.on:
         return
-    text = environment.get(BOOTSTRAP_KEY, "").strip()
+    text = environment.get(BOOTSTRAP_KEY, "").strip() or _from_file(environment)
     if text:
         await _take_over(text, access, mirror, writer)
     if not mirror.fold(AccessView).ways_in(time.time_ns()):
         get_logger().warning("nobody may come in: make a key with `wooly keys generate` and start again with it", setting=BOOTSTRAP_KEY)
+
+
+def _from_file(environment: Mapping[str, str]) -> str:
+    """The key in the file that WOOLY_BOOTSTRAP_KEY_FILE names."""
+    path = environment.get(f"{BOOTSTRAP_KEY}_FILE", "").strip()
+    try:
+        return Path(path).read_text().strip() if path else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(f"{BOOTSTRAP_KEY}_FILE={path} cannot be read: {error}") from None
 
 
 async def _take_over(text: str, access: Access, mirror: Mirror, writer: Writer) -> None:

@@ -30,7 +30,7 @@ from services.kit.errors import BusRefused, BusUnavailable, Conflict
 from services.kit.follow import Follower, Handler
 from services.kit.log import get_logger
 from services.kit.replay import Replay
-from services.kit.seal import HEADER, NAME_HEADER, Seal, is_fact
+from services.kit.seal import HEADER, NAME_HEADER, SEALED_FROM, Seal, is_fact
 from services.kit.streams import batch_stream_config, events_stream_config, journal_stream_config, telemetry_stream_config
 
 __all__ = ["Bus", "connect", "EVENTS_PER_MESSAGE_MAX"]
@@ -41,6 +41,8 @@ EVENTS_PER_MESSAGE_MAX: Final = 100
 _EVENTS_BYTES_MAX: Final = 512 << 10
 _ACK_TIMEOUT_S: Final = 2.0
 _RECONNECT_WAIT_S: Final[Any] = 0.1  # nats-py declares int and takes any number
+_KEPT_RIGHT: Final = ("subjects", "no_ack")
+"""Options of a stream that an older version may have made differently, and that must be as we say."""
 _WRONG_LAST: Final = frozenset({10071, 10070, 10164})
 """JetStream err_codes of a failed expectation: wrong last sequence, wrong last msg id, wrong last sequence (constant)."""
 
@@ -231,14 +233,15 @@ class Bus:
         return answer
 
     async def ensure_stream(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Create the stream, or leave it as it is when it exists (but for its subjects); its info. Options an older server does not know
+        """Create the stream, or leave it as it is when it exists (but for _KEPT_RIGHT); its info. Options an older server does not know
         are left out."""
         name = config["name"]
         with contextlib.suppress(BusRefused):
             info = await self.js_api(f"STREAM.INFO.{name}")
-            if info["config"].get("subjects") == config["subjects"]:
+            wanted: dict[str, Any] = {option: config[option] for option in _KEPT_RIGHT if option in config}
+            if all(info["config"].get(option) == value for option, value in wanted.items()):
                 return info
-            return await self.js_api(f"STREAM.UPDATE.{name}", {**info["config"], "subjects": config["subjects"]})
+            return await self.js_api(f"STREAM.UPDATE.{name}", {**info["config"], **wanted})
         try:
             return await self.js_api(f"STREAM.CREATE.{name}", config)
         except BusRefused:
@@ -248,8 +251,13 @@ class Bus:
             return await self.js_api(f"STREAM.CREATE.{name}", {k: v for k, v in config.items() if k != "persist_mode"})
 
     async def ensure_streams(self, node: str | None = None) -> None:
-        """Make sure that the events, telemetry and journal streams exist, and with ``node`` its batch stream."""
-        await self.ensure_stream(events_stream_config())
+        """Make sure that the events, telemetry and journal streams exist, and with ``node`` its batch stream. From the first time that
+        somebody with a seal does it, facts without one no longer count."""
+        info = await self.ensure_stream(events_stream_config())
+        if self.seal is not None and SEALED_FROM not in (info["config"].get("metadata") or {}):
+            since = {SEALED_FROM: str(int(info["state"]["last_seq"]) + 1)}
+            config = {**info["config"], "metadata": {**(info["config"].get("metadata") or {}), **since}}
+            await self.js_api(f"STREAM.UPDATE.{subjects.EVENTS_STREAM}", config)
         await self.ensure_stream(telemetry_stream_config())
         try:
             await self.ensure_stream(journal_stream_config())

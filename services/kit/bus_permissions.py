@@ -131,6 +131,7 @@ _SERVICES: Final[Mapping[str, Permissions]] = {
             f"$JS.API.STREAM.INFO.{subjects.TELEMETRY_STREAM}",
             f"$JS.API.STREAM.INFO.{subjects.JOURNAL_STREAM}",
             *(f"$JS.API.STREAM.CREATE.{name}" for name in (subjects.EVENTS_STREAM, subjects.TELEMETRY_STREAM, subjects.JOURNAL_STREAM)),
+            f"$JS.API.STREAM.UPDATE.{subjects.EVENTS_STREAM}",
             f"$JS.API.STREAM.CREATE.{_LEASES}",
             f"$JS.API.STREAM.UPDATE.{_LEASES}",
             "$JS.API.STREAM.CREATE.KV_wooly_access",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 from collections.abc import AsyncIterator
 from typing import Any, Final
@@ -16,6 +17,8 @@ from typing import Any, Final
 import uvicorn
 
 from services.kit.errors import SettingError, StartError
+from services.kit.patience import PatientProtocol, whole_bodies
+from services.kit.tls import CERT_VARIABLE, KEY_VARIABLE, plain_allowed, server_context
 
 __all__ = ["parse_address", "serve"]
 
@@ -32,13 +35,21 @@ def parse_address(text: str) -> tuple[str, int]:
 
 @contextlib.asynccontextmanager
 async def serve(app: Any, address: tuple[str, int]) -> AsyncIterator[str]:
-    """Serve an ASGI app inside the block; yields its URL. Raises StartError when the address cannot be had."""
+    """Serve an ASGI app inside the block; yields its URL, https with this process's certificate (WOOLY_TLS_CERT). Raises StartError when
+    the address cannot be had, SettingError for plain text beyond loopback."""
     host, port = address
+    context = server_context(os.environ)
+    if context is None:
+        plain_allowed(os.environ, host, "REST", f"set {CERT_VARIABLE} and {KEY_VARIABLE} to a certificate and its key")
     try:
         bound = socket.create_server((host, port), reuse_port=False)
     except OSError as error:
         raise StartError(f"cannot listen on {host}:{port} ({error.strerror}); set WOOLY_HTTP to another address") from error
-    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=2)
+    config = uvicorn.Config(
+        whole_bodies(app), http=PatientProtocol, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=2
+    )
+    config.load()
+    config.ssl = context
     server = uvicorn.Server(config)
     # Signals belong to the process, which tells us to stop by leaving the block.
     task = asyncio.create_task(server._serve([bound]), name="http")
@@ -49,7 +60,7 @@ async def serve(app: Any, address: tuple[str, int]) -> AsyncIterator[str]:
                     await task
                     raise StartError("the HTTP server ended while it started")
                 await asyncio.sleep(0.005)
-        yield f"http://{host}:{bound.getsockname()[1]}"
+        yield f"http{'s' if context is not None else ''}://{host}:{bound.getsockname()[1]}"
     finally:
         server.should_exit = True
         with contextlib.suppress(asyncio.CancelledError):

@@ -18,8 +18,9 @@ from typing import Final
 
 from services.kit.errors import StartError
 from services.kit.process import spawn, stop_process
+from services.kit.tls import plain_allowed
 
-__all__ = ["NatsServer", "nats_server_binary"]
+__all__ = ["NatsServer", "nats_server_binary", "reachable"]
 
 MAX_PAYLOAD_BYTES: Final = 16 << 20
 
@@ -41,15 +42,21 @@ def nats_server_binary() -> str:
 class NatsServer:
     """One server, its store and log under ``folder``. Start, kill and start again: the port stays."""
 
-    def __init__(self, folder: Path, *, sync_always: bool = True) -> None:
+    def __init__(self, folder: Path, *, sync_always: bool = True, security: Path | None = None, host: str = "127.0.0.1") -> None:
+        """``security``: what the server includes (Keyring makes it): TLS, accounts, who is asked about connections. ``host``: where it
+        listens. Raises SettingError for plain text beyond loopback."""
+        if security is None:
+            plain_allowed(os.environ, host, "the bus", "start it with certificates (wooly up --secure)")
         self.folder = folder
         self.port = _pinned_port(folder)
         self._sync_always = sync_always
+        self._security = security
+        self._host = host
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
-        return f"nats://127.0.0.1:{self.port}"
+        return f"{'nats' if self._security is None else 'tls'}://{reachable(self._host)}:{self.port}"
 
     @property
     def log_path(self) -> Path:
@@ -95,7 +102,7 @@ class NatsServer:
                 self.kill()
                 raise StartError(f"nats-server was not ready within {deadline_s:g} s:\n{_tail(self.log_path)}")
             port = self._listening_port(self.process.pid)
-            if port is not None and _greets(port):
+            if port is not None and _greets(reachable(self._host), port):
                 break
             time.sleep(0.002)
         self.port = port
@@ -103,7 +110,8 @@ class NatsServer:
 
     def _config(self) -> str:
         sync = "sync_interval: always" if self._sync_always else ""
-        return f"""listen: "127.0.0.1:{self.port or -1}"
+        security = f"include {json.dumps(os.path.relpath(self._security, self.folder))}" if self._security is not None else ""
+        return f"""listen: "{self._host}:{self.port or -1}"
 server_name: wooly_embedded
 ports_file_dir: "{self.folder}"
 max_payload: {MAX_PAYLOAD_BYTES}
@@ -115,6 +123,7 @@ jetstream {{
   max_file: 200GB
   {sync}
 }}
+{security}
 """
 
     def _listening_port(self, pid: int) -> int | None:
@@ -132,9 +141,14 @@ def _pinned_port(folder: Path) -> int:
         return 0
 
 
-def _greets(port: int) -> bool:
+def reachable(host: str) -> str:
+    """An address at which this machine reaches what listens on ``host``."""
+    return "127.0.0.1" if host in ("0.0.0.0", "::") else host
+
+
+def _greets(host: str, port: int) -> bool:
     try:
-        with socket.create_connection(("127.0.0.1", port), 0.5) as probe:
+        with socket.create_connection((host, port), 0.5) as probe:
             return probe.recv(4) == b"INFO"
     except OSError:
         return False

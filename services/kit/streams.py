@@ -70,4 +70,5 @@ def batch_stream_config(node: str) -> dict[str, Any]:
         "discard": "old",
         "duplicate_window": 2 * _MINUTE_NS,
         "persist_mode": "async",
+        "no_ack": True,  # an answer would go wherever the sender says, onto other people's subjects too
     }

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from bus_schemas.subjects import node_id as derived_id
 from bus_schemas.subjects import token
 from scheduler.dispatch import POLICY_NAMES, STRICT, DispatchConfig
 from scheduler.vram import PERCENT_MAX
@@ -25,7 +25,6 @@ __all__ = ["EXECUTOR_VARIABLE", "ExecutorSettings", "MemorySettings", "Settings"
 
 EXECUTOR_VARIABLE: Final = "WOOLY_EXECUTOR"
 
-_NODE_NAMESPACE: Final = uuid.UUID("6f0a2c9e-6d0c-5b0e-9a65-1d5f6f9e3a11")
 _DEFAULT_VRAM_MB: Final = 8192
 _SWAP_HOST_MB: Final = 8192
 _MS: Final = 10**6
@@ -93,7 +92,7 @@ class Settings:
         """Raises SettingError that names the variable and what is allowed."""
         nats_url = env.get("CONTROLLER_NATS_URL") or env.get("WOOLY_NATS_URL") or "nats://127.0.0.1:4222"
         name = env.get("NODE_NAME") or os.uname().nodename
-        node_id = env.get("NODE_ID") or str(uuid.uuid5(_NODE_NAMESPACE, name))
+        node_id = env.get("NODE_ID") or derived_id(name)
         try:
             token(node_id)
         except ValueError as error:

@@ -1,7 +1,8 @@
-"""``python -P -m services.up [--dir DIR] [--backend NAME]``: the embedded stack.
+"""``python -P -m services.up [--dir DIR] [--backend NAME] [--secure] [--listen HOST]``: the embedded stack.
 
-Prints one JSON line when everything is ready: {"nats", "controller", "billing", "node", "dir", "pids"}. Ends on SIGTERM, SIGINT, or with
-its parent when WOOLY_DIE_WITH_PARENT names it. State is kept under DIR; without one it is temporary.
+Prints one JSON line when everything is ready: {"nats", "controller", "billing", "node", "dir", "pids"}, and with --secure {"ca",
+"admin_key_file"}. Ends on SIGTERM, SIGINT, or with its parent when WOOLY_DIE_WITH_PARENT names it. State is kept under DIR; without one it
+is temporary.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from typing import Any, Final
 
 from services.kit.errors import KitError, StartError
 from services.kit.log import setup_logging
-from services.kit.nats_server import NatsServer
+from services.kit.nats_server import NatsServer, reachable
 from services.kit.process import exited, free_port, ready, run
 from services.up.children import Child
+from services.up.secure import Secure
 
 _NODE_SEEN_S: Final = 10.0
 _POLL_S: Final = 0.02
@@ -35,12 +37,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="services.up", description="Start the embedded stack.")
     parser.add_argument("--dir", type=Path, default=None, help="keep state here across restarts (default: temporary)")
     parser.add_argument("--backend", default=os.environ.get("WOOLY_BACKEND") or "host", help="the node's backend (default: host)")
+    parser.add_argument("--secure", action="store_true", help="TLS and authentication: makes certificates and a first admin key")
+    parser.add_argument("--listen", metavar="HOST", default=None, help="be there for other machines too; implies --secure")
     options = parser.parse_args(arguments)
+    listen = options.listen or "127.0.0.1"
     setup_logging("up")
     folder = Path(tempfile.mkdtemp(prefix="wooly-up-")) if options.dir is None else options.dir.expanduser().resolve()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return run(lambda stop: serve(stop, folder, options.backend))
+        secure = _secure(folder, listen) if options.secure or options.listen is not None else None
+        return run(lambda stop: serve(stop, folder, options.backend, secure))
     except (KitError, OSError) as error:
         print(f"wooly up: {error}", file=sys.stderr)
         return 2
@@ -49,16 +55,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-async def serve(stop: asyncio.Event, folder: Path, backend: str) -> int:
-    nats = NatsServer(folder / "nats")
+def _secure(folder: Path, listen: str) -> Secure:
+    """The keyring of this stack; a new admin key is shown, once."""
+    secure = Secure.make(folder / "keyring", listen, _node_name())
+    if secure.new:
+        print(f"\n  The first admin key, shown once (it stays in {folder}/keyring/controller/admin.key):\n", file=sys.stderr)
+        print(f"      {secure.ring.admin_key}\n", file=sys.stderr, flush=True)
+    return secure
+
+
+async def serve(stop: asyncio.Event, folder: Path, backend: str, secure: Secure | None) -> int:
+    nats = NatsServer(folder / "nats") if secure is None else NatsServer(folder / "nats", security=secure.bus_config, host=secure.listen)
     nats.start()
-    children = _children(folder, nats.url, backend)
+    children = _children(folder, nats.url, backend, secure)
     watching: list[asyncio.Task[None]] = []
     stopping = asyncio.create_task(stop.wait())
     try:
-        addresses = await _or_stop(_start(children), stopping)
+        addresses = await _or_stop(_start(children, secure), stopping)
         if addresses is None:
             return 0
+        if secure is not None:
+            addresses.update(ca=str(secure.ring.ca), admin_key_file=str(secure.ring.folder / "controller" / "admin.key"))
         ready({"nats": nats.url, **addresses, "dir": str(folder), "pids": {child.name: child.pid for child in children}})
         watching = [asyncio.create_task(_keep_nats(nats)), *(asyncio.create_task(child.keep()) for child in children)]
         done, _ = await asyncio.wait([stopping, *watching], return_when=asyncio.FIRST_COMPLETED)
@@ -74,18 +91,23 @@ async def serve(stop: asyncio.Event, folder: Path, backend: str) -> int:
         nats.stop()
 
 
-def _children(folder: Path, nats_url: str, backend: str) -> list[Child]:
+def _node_name() -> str:
+    return os.environ.get("NODE_NAME") or "local"
+
+
+def _children(folder: Path, nats_url: str, backend: str, secure: Secure | None) -> list[Child]:
     common = {"WOOLY_NATS_URL": nats_url, "CONTROLLER_NATS_URL": nats_url}
     logs = folder / "logs"
     logs.mkdir(exist_ok=True)
     ports = _ports(folder)
+    listen, scheme = ("127.0.0.1", "http") if secure is None else (secure.listen, "https")
+    common["WOOLY_BILLING_URL"] = f"{scheme}://{reachable(listen)}:{ports['billing']}"
+    environments = {name: {"WOOLY_HTTP": f"{listen}:{ports[name]}", "WOOLY_DATA_DIR": str(folder / name)} for name in _HTTP}
+    environments["server"] = {"WOOLY_BACKEND": backend, "NODE_NAME": _node_name(), "WOOLY_DATA_DIR": str(folder / "server")}
     children = []
-    for name in _HTTP:
-        env = {**common, "WOOLY_HTTP": f"127.0.0.1:{ports[name]}", "WOOLY_DATA_DIR": str(folder / name)}
-        children.append(Child(name, f"services.{name}", logs, env))
-    node_name = os.environ.get("NODE_NAME") or "local"
-    env = {**common, "WOOLY_BACKEND": backend, "NODE_NAME": node_name, "WOOLY_DATA_DIR": str(folder / "server")}
-    children.append(Child("server", "services.server", logs, env))
+    for name, env in environments.items():
+        more = secure.environment(name) if secure is not None else {}
+        children.append(Child(name, f"services.{name}", logs, {**common, **env, **more}))
     return children
 
 
@@ -101,22 +123,23 @@ def _ports(folder: Path) -> dict[str, int]:
     return fresh
 
 
-async def _start(children: list[Child]) -> dict[str, Any]:
+async def _start(children: list[Child], secure: Secure | None) -> dict[str, Any]:
     """Start all at once; their addresses from their ready lines."""
     lines = await asyncio.gather(*(child.start() for child in children))
     addresses: dict[str, Any] = {}
     for child, line in zip(children, lines, strict=True):
         if child.name in _HTTP:
-            addresses[child.name] = json.loads(line)["http"]
-    addresses["node"] = await asyncio.to_thread(_node_seen, addresses["controller"])
+            addresses[child.name] = json.loads(line)["http"].replace("//0.0.0.0:", "//127.0.0.1:")
+    addresses["node"] = await asyncio.to_thread(_node_seen, addresses["controller"], secure)
     return addresses
 
 
-def _node_seen(controller: str) -> str:
+def _node_seen(controller: str, secure: Secure | None) -> str:
     """Wait until the controller knows the node; its id."""
     deadline = time.monotonic() + _NODE_SEEN_S
     while time.monotonic() < deadline:
-        with urllib.request.urlopen(f"{controller}/api/v1/nodes", timeout=5) as answer:
+        request = urllib.request.Request(f"{controller}/api/v1/nodes", headers=dict(secure.headers()) if secure is not None else {})
+        with urllib.request.urlopen(request, timeout=5, context=secure.context() if secure is not None else None) as answer:
             ids = [str(node["id"]) for node in json.loads(answer.read())["items"] if node["state"] == "ready"]
         if ids:
             return ids[0]

@@ -217,9 +217,9 @@ class TestReplay:
 
         async def body() -> None:
             bus = await ready(nats)
-            subject = subjects.batch_subject("n1", "s")  # a stream that is not synced to disk each time
+            subject = subjects.journal_subject("n1", 0, "s")  # a stream that is not synced to disk each time
             await asyncio.gather(*(bus.publish_acked(subject, b"\x90") for _ in range(6000)))
-            replay = bus.replay(subjects.batch_stream("n1"))
+            replay = bus.replay(subjects.JOURNAL_STREAM)
             assert await replay.history_end() == 6000
             await until_async(lambda: _paused(replay), "the reader to be full")
             seen = [(await asyncio.wait_for(anext(replay), DEADLINE_S))[0] for _ in range(6000)]

@@ -43,7 +43,7 @@ class Raw:
     dones: asyncio.Queue[Done] = field(default_factory=asyncio.Queue)
 
     async def publish(self, data: bytes) -> None:
-        await self.bus.publish_acked(subjects.batch_subject(self.node, self.name), data)
+        await self.bus.publish(subjects.batch_subject(self.node, self.name), data)
 
     async def send(self, seq: int, **fields: Any) -> None:
         await self.publish(encode_batch(Batch(**({"session": self.name, "epoch": self.epoch, "seq": seq} | fields))))

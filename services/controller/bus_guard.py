@@ -1,0 +1,207 @@
+"""Who may connect to the bus, and with which rights: the answer to NATS's auth callout, and the end of connections whose rights have ended.
+
+Every controller answers (one of a queue group for each connection). Rights are a pure function of the log (``of_key`` of the principal's
+identity), and the bus says when a connection began; so any controller, also one started since, can see which connections have rights that
+they should not have any more, and ends them: at once when the log says something about access, and every few seconds whatever happened.
+
+May live here: the callout, ending connections, telling nodes who a principal is. May not: the rights themselves (kit.bus_permissions).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import json
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import msgspec
+
+from bus_schemas.access import Principal, WhoIs
+from bus_schemas.events import Event, KeyIssued, KeyRevoked, TenantChanged, UserChanged
+from services.controller.mirror import Mirror
+from services.kit import nats_jwt
+from services.kit.access import AccessView
+from services.kit.access.access import Access
+from services.kit.access.errors import AccessError
+from services.kit.access.keys import is_key_id
+from services.kit.bus import Bus, connect
+from services.kit.bus_permissions import GONE, REPLY_LIFE_NS, WHO_ALL, Permissions, of_key
+from services.kit.credentials import Credentials
+from services.kit.errors import BusRefused, BusUnavailable, SettingError
+from services.kit.log import get_logger
+from services.kit.streams import batch_stream_config
+
+__all__ = ["GUARD_VARIABLE", "BusGuard"]
+
+GUARD_VARIABLE: Final = "WOOLY_GUARD_DIR"
+_CALLOUT: Final = "$SYS.REQ.USER.AUTH"
+_ACCOUNT: Final = "WOOLY"
+_QUEUE: Final = "wooly-controllers"
+_LOOK_S: Final = 5.0
+_PAGE: Final = 1024
+_CONNECTIONS_S: Final = 2.0
+_CLOCKS_NS: Final = 2 * 10**9
+"""Clocks of machines differ by less. Who came just after a change is ended once for nothing, and comes again."""
+_SUBSCRIPTIONS_MAX: Final = 1024
+_ABOUT_ACCESS: Final = (KeyIssued, KeyRevoked, UserChanged, TenantChanged)
+
+
+class BusGuard:
+    """``async with BusGuard.from_environment(...)``: answers from then on. ``bus``: the controller's own connection."""
+
+    def __init__(self, url: str, folder: Path, bus: Bus, access: Access, mirror: Mirror) -> None:
+        self._url = url
+        self._bus = bus
+        self._access = access
+        self._mirror = mirror
+        self._look = asyncio.Event()
+        self._nodes: set[str] = set()
+        try:
+            self._seed = (folder / "guard.nk").read_text()
+            self._issuer = nats_jwt.key_from_seed((folder / "issuer.nk").read_text())
+        except OSError as error:
+            raise SettingError(f"{GUARD_VARIABLE}={folder}: {error}; it holds guard.nk and issuer.nk of the bus") from None
+
+    @classmethod
+    def from_environment(cls, url: str, bus: Bus, access: Access, mirror: Mirror) -> contextlib.AbstractAsyncContextManager[object]:
+        """The guard, or nothing where the bus asks nobody who they are. Raises SettingError."""
+        folder = os.environ.get(GUARD_VARIABLE, "").strip()
+        return cls(url, Path(folder), bus, access, mirror) if folder else contextlib.nullcontext()
+
+    async def __aenter__(self) -> Self:
+        shown = replace(Credentials.from_environment(os.environ, self._url), nkey_seed=self._seed, seal_key=b"")
+        self._system = await connect(self._url, name="guard", credentials=shown)
+        self._mirror.on_live_event(self._heard)
+        await self._bus.serve(WHO_ALL, self._who, queue=_QUEUE)
+        await self._bus.nc.flush()
+        await self._system.serve(_CALLOUT, self._asked, queue=_QUEUE)
+        await self._system.nc.flush()
+        self._task = asyncio.create_task(self._watch(), name="bus guard")
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+        await self._system.close()
+
+    # -- coming in ---------------------------------------------------------------------------------------------------------------------
+
+    async def _asked(self, subject: str, data: bytes) -> bytes | None:
+        """The bus asks about a connection."""
+        try:
+            asked = nats_jwt.read_claims(data)["nats"]
+            user, server = asked["user_nkey"], asked["server_id"]["id"]
+            opts, host = asked.get("connect_opts", {}), asked.get("client_info", {}).get("host", "")
+        except (ValueError, KeyError, TypeError) as error:
+            get_logger().error("the bus asked something unreadable about a connection", error=str(error))
+            return None
+        now_s = int(time.time())
+        answer: dict[str, Any] = {"type": "authorization_response", "version": 2}
+        try:
+            answer["jwt"] = await self._admit(user, str(opts.get("user", "")), str(opts.get("pass", "")), str(host), now_s)
+        except (AccessError, BusUnavailable, BusRefused, ValueError) as error:
+            answer["error"] = str(error)
+            get_logger().warning("not let onto the bus", key=str(opts.get("user", ""))[:64], source=host, why=str(error))
+        return nats_jwt.sign_claims(self._issuer, {"sub": user, "aud": server, "nats": answer}, now_s).encode()
+
+    async def _admit(self, user: str, key: str, secret: str, source: str, now_s: int) -> str:
+        """The rights of who comes with this key, as a token for the bus. Raises AccessError, BusUnavailable, BusRefused."""
+        who = await self._access.identity_of_key(key, secret, source)
+        granted = of_key(who)
+        if granted is None:
+            raise AccessError(f"a key with role {who.role} has no business on the bus")
+        if who.node and who.node not in self._nodes:
+            await self._bus.ensure_stream(batch_stream_config(who.node))  # nodes may not make streams
+            self._nodes.add(who.node)
+        claims: dict[str, Any] = {"sub": user, "aud": _ACCOUNT, "name": who.key, "nats": _user(granted)}
+        known = self._mirror.fold(AccessView).keys.get(who.key)
+        if known is not None and known.fact.expires_ns:
+            claims["exp"] = max(now_s + 1, known.fact.expires_ns // 10**9)
+        return nats_jwt.sign_claims(self._issuer, claims, now_s)
+
+    # -- going out ---------------------------------------------------------------------------------------------------------------------
+
+    def _heard(self, position: int, event: Event) -> None:
+        if isinstance(event, _ABOUT_ACCESS):
+            self._look.set()
+
+    async def _watch(self) -> None:
+        while True:
+            heard = False
+            with contextlib.suppress(TimeoutError):
+                heard = await asyncio.wait_for(self._look.wait(), _LOOK_S)
+            self._look.clear()
+            if not self._mirror.connected or self._mirror.failure is not None:
+                continue
+            try:
+                if heard:
+                    await self._bus.publish(GONE, b"")
+                await self._end_connections()
+            except (BusUnavailable, BusRefused, ValueError, KeyError) as error:
+                get_logger().warning("connections to the bus cannot be looked through", error=str(error))
+
+    async def _end_connections(self) -> None:
+        """End every connection whose key opens nothing any more, or has changed since it came."""
+        view, now_ns, offset = self._mirror.fold(AccessView), time.time_ns(), 0
+        while True:
+            question = {"auth": True, "acc": _ACCOUNT, "limit": _PAGE, "offset": offset}
+            answer = json.loads(await self._system.request("$SYS.REQ.SERVER.PING.CONNZ", json.dumps(question).encode(), _CONNECTIONS_S))
+            server, found = answer["server"]["id"], answer["data"]["connections"] or []
+            for connection in found:
+                key = connection.get("authorized_user", "")
+                if is_key_id(key) and (why := _why_end(view, key, connection["start"], now_ns)):
+                    get_logger().info("ending a connection to the bus", key=key, why=why)
+                    await self._system.publish(f"$SYS.REQ.SERVER.{server}.KICK", json.dumps({"cid": connection["cid"]}).encode())
+            offset += len(found)
+            if len(found) < _PAGE:
+                return
+
+    # -- for nodes ---------------------------------------------------------------------------------------------------------------------
+
+    async def _who(self, subject: str, data: bytes) -> bytes | None:
+        """A node asks who a principal is. Silence when that cannot be known now: another controller may know, or the node asks again."""
+        if not self._mirror.connected or self._mirror.failure is not None:
+            return None
+        try:
+            principal = msgspec.msgpack.decode(data, type=WhoIs).principal
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        who = self._mirror.fold(AccessView).principal(principal, time.time_ns())
+        if who is None or not who.may("bus.client", who.tenant or None):
+            return msgspec.msgpack.encode(Principal(principal, False))
+        return msgspec.msgpack.encode(Principal(principal, True, who.tenant, who.role, who.name))
+
+
+def _user(granted: Permissions) -> dict[str, Any]:
+    """The claims about a user that NATS understands."""
+    out: dict[str, Any] = {
+        "type": "user",
+        "version": 2,
+        "pub": {"allow": list(granted.publish)},
+        "sub": {"allow": list(granted.subscribe)},
+        "subs": _SUBSCRIPTIONS_MAX,
+        "data": -1,
+        "payload": -1,
+    }
+    if granted.replies:
+        out["resp"] = {"max": 1, "ttl": REPLY_LIFE_NS}
+    return out
+
+
+def _why_end(view: AccessView, key: str, began: str, now_ns: int) -> str:
+    """Why a connection of ``key`` that began at ``began`` (RFC 3339) is to be ended; empty: it may stay."""
+    why = view.why_not(key, now_ns)
+    if why:
+        return why
+    fact = view.keys[key].fact
+    owners = [view.users[fact.user].fact.at_ns] if fact.user else []
+    owners += [view.tenants[fact.tenant].fact.at_ns] if fact.tenant in view.tenants else []
+    began_ns = int(datetime.datetime.fromisoformat(began).timestamp() * 1e9)
+    return "changed" if began_ns < max(owners, default=0) + _CLOCKS_NS else ""
