@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from bus_schemas.events import TaskPlaced, TaskRefused
 from scheduler.placement import ClusterView, NodeView, TaskView, capacity
-from scheduler.placement.reasons import NODE_WIDE
+from scheduler.placement.reasons import NODE_WIDE, RESERVED
 from scheduler.placement.view import OVERCOMMIT_NODE
 from services.controller.bodies import MIB
 
@@ -29,14 +29,19 @@ def rfc3339(unix_ns: int) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def task_answer(view: ClusterView, task: TaskView) -> Json:
+def _all(tenant: str) -> bool:
+    return True
+
+
+def task_answer(view: ClusterView, task: TaskView, shown: Shown = _all) -> Json:
+    """``shown``: whether the caller may know of a tenant's tasks; of the others no decision names one."""
     submitted, placed = task.submitted, task.placed
     node = view.nodes.get(placed.node) if placed is not None else None
     return {
         "id": submitted.task,
         "tenant": submitted.tenant,
         "title": submitted.title,
-        "priority": submitted.priority,
+        "priority": task.priority,
         "state": task.state,
         "reason": task.reason,
         "required_vram_mb": submitted.vram_bytes // MIB,
@@ -45,18 +50,22 @@ def task_answer(view: ClusterView, task: TaskView) -> Json:
         "groups": list(submitted.groups),
         "noswap": submitted.noswap,
         "queue": submitted.queue,
+        "queue_timeout_ms": submitted.queue_timeout_ms,
+        "weight": submitted.weight,
+        "sla_ms_p99": submitted.sla_ms_p99,
+        "pace_percent": submitted.pace_percent,
         "node": placed.node if placed is not None else None,
         "node_name": node.registered.name if node is not None else None,
         "gpus": list(placed.gpus) if placed is not None else [],
         "sessions": len(task.sessions),
         "submitted_at": rfc3339(submitted.at_ns),
         "updated_at": rfc3339(task.updated_ns),
-        "placement": placement_answer(view, task.decision) if task.decision is not None else None,
+        "placement": placement_answer(view, task.decision, shown) if task.decision is not None else None,
     }
 
 
-def placement_answer(view: ClusterView, decision: TaskPlaced | TaskRefused) -> Json:
-    """A decision: the choice, the scores with their parts, and why not the others."""
+def placement_answer(view: ClusterView, decision: TaskPlaced | TaskRefused, shown: Shown = _all) -> Json:
+    """A decision: the choice, the best candidates' scores with their parts, and examples of why not the others, with all counts."""
     placed = decision if isinstance(decision, TaskPlaced) else None
     node = view.nodes.get(placed.node) if placed is not None else None
     considered = {(seen.node, seen.gpu): seen for seen in decision.considered}
@@ -88,14 +97,22 @@ def placement_answer(view: ClusterView, decision: TaskPlaced | TaskRefused) -> J
         "decided_at": rfc3339(decision.at_ns),
         "position": decision.position,
         "candidates": candidates,
-        "refusals": refusals_answer(decision),
+        "candidates_total": max(len(candidates), placed.candidates) if placed is not None else 0,
+        "refusals": refusals_answer(decision, shown),
+        "refused": [{"reason": reason, "count": count} for reason, count in decision.refused],
     }
 
 
-def refusals_answer(decision: TaskPlaced | TaskRefused) -> list[Json]:
+def refusals_answer(decision: TaskPlaced | TaskRefused, shown: Shown = _all) -> list[Json]:
     """gpu null: the whole node; node null: the whole cluster."""
+    hidden = "" if shown("") else "kept for a task that has waited long and goes first"
     return [
-        {"node": node or None, "gpu": None if gpu == NODE_WIDE else gpu, "reason": reason, "detail": detail}
+        {
+            "node": node or None,
+            "gpu": None if gpu == NODE_WIDE else gpu,
+            "reason": reason,
+            "detail": hidden if hidden and reason == RESERVED else detail,
+        }
         for node, gpu, reason, detail in decision.refusals
     ]
 
@@ -112,10 +129,6 @@ def refusal_sentence(decision: TaskPlaced | TaskRefused) -> str:
     return "no device fits: " + "; ".join(parts)
 
 
-def _all(tenant: str) -> bool:
-    return True
-
-
 def node_answer(view: ClusterView, name: str, node: NodeView, shown: Shown = _all) -> Json:
     """``shown``: whether the caller may know of a tenant's tasks and sessions; what is promised to the others counts all the same."""
     registered = node.registered
@@ -128,7 +141,8 @@ def node_answer(view: ClusterView, name: str, node: NodeView, shown: Shown = _al
         "reason": node.lost or "",
         "epoch": registered.epoch,
         "version": registered.version,
-        "groups": list(registered.groups),
+        "groups": sorted(view.groups_of(name)),
+        "declared_groups": sorted(registered.groups),
         "registered_at": rfc3339(registered.at_ns),
         "overcommit_vram_percent": view.number(name, OVERCOMMIT_NODE),
         "effective_overcommit_vram_percent": view.overcommit_percent(name),
@@ -140,6 +154,7 @@ def node_answer(view: ClusterView, name: str, node: NodeView, shown: Shown = _al
 def _device(view: ClusterView, name: str, node: NodeView, index: int, shown: Shown) -> Json:
     device = node.registered.devices[index]
     room = capacity(view, name, device)
+    observed = view.measured(name, device.index)
     return {
         "index": device.index,
         "name": device.name,
@@ -151,6 +166,18 @@ def _device(view: ClusterView, name: str, node: NodeView, index: int, shown: Sho
         "promised_noswap_bytes": room.promised_noswap_bytes,
         "free_bytes": room.free_bytes,
         "exclusive": room.exclusive,
+        "reserved_for": _reserved_for(view, name, device.index, shown),
+        "observed": {
+            "utilization_percent": observed.utilization_percent,
+            "starvation_percent": observed.starvation_percent,
+            "vram_used_bytes": observed.vram_used_bytes,
+        },
         "tasks": [task.submitted.task for task in view.tasks_on(name, device.index) if shown(task.submitted.tenant)],
         "sessions": [session.session for session in view.sessions_on(name, device.index) if shown(session.tenant)],
     }
+
+
+def _reserved_for(view: ClusterView, node: str, gpu: int, shown: Shown) -> str | None:
+    """The task a device is kept for; empty: another tenant's."""
+    holder = view.reservations.get((node, gpu))
+    return holder if holder is None or shown(view.tasks[holder].submitted.tenant) else ""

@@ -5,7 +5,6 @@ May live here: what was heard, and how old it is. May not: anything the log know
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
@@ -22,7 +21,6 @@ __all__ = ["Gauges"]
 
 _HISTORY: Final = 2_000
 """Messages looked back at the start, for devices measured just before it."""
-_FRESH_NS: Final = 15 * 10**9
 
 
 class Gauges:
@@ -63,13 +61,8 @@ class Gauges:
         return [self._last[key] for key in sorted(self._last)]
 
     def measured(self) -> dict[tuple[str, int], Measured]:
-        """What placement may look at: measurements no older than 15 s."""
-        oldest_ns = time.time_ns() - _FRESH_NS
-        return {
-            key: Measured(seen.utilization_percent, seen.starvation_percent, seen.vram_used_bytes)
-            for key, seen in self._last.items()
-            if seen.at_ns >= oldest_ns
-        }
+        """What placement may look at, by node and gpu. A node that says nothing any more is lost before its last measurement is old."""
+        return {key: Measured(seen.utilization_percent, seen.starvation_percent, seen.vram_used_bytes) for key, seen in self._last.items()}
 
     def _on_message(self, position: int, subject: str, data: bytes) -> None:
         try:

@@ -6,63 +6,77 @@ May live here: the loop decide, append, on conflict decide again. May not: the d
 from __future__ import annotations
 
 import asyncio
+import math
 import time
+from collections.abc import Iterator
 
 from bus_schemas.events import ActionTaken, TaskPlaced, TaskRefused, TaskSubmitted
-from scheduler.placement import TaskView, decide
+from scheduler.placement import ClusterView, Decision, TaskView, decide, explain, queue_decisions, queue_due_ns, worth_telling
 from scheduler.placement.feasible import beyond_every_device
 from services.controller.errors import TaskExists, TaskImpossible
-from services.controller.gauges import Gauges
 from services.controller.mirror import Mirror
 from services.controller.writer import Writer
 from services.kit.errors import Conflict
 
 __all__ = ["Placer"]
 
+_SLICE_S = 0.05
+"""How long the queue may be gone through before requests come in between."""
+_AT_MOST_S = 1.0
+"""How long before the other duties have their turn."""
+
 
 class Placer:
     """One decision at a time; controllers beside this one are kept apart by the log's conditions."""
 
-    def __init__(self, mirror: Mirror, gauges: Gauges, writer: Writer) -> None:
+    def __init__(self, mirror: Mirror, writer: Writer) -> None:
         self._mirror = mirror
-        self._gauges = gauges
         self._writer = writer
         self._one = asyncio.Lock()
-        self._seen_changes = -1
+        self._seen_view: ClusterView | None = None
+        self._seen = (-1, -1)
+        self._due_ns: int | None = None
+        self._ahead: tuple[ClusterView, int, int] | None = None
 
     async def submit(self, task: TaskSubmitted, took: ActionTaken) -> tuple[TaskView, bool]:
         """Submit and place; the task as it is then, and whether it is new (the same again changes nothing). ``took``: who did it.
 
         Raises TaskExists, and TaskImpossible with nothing written.
         """
+        known = await self._known(task)
+        new = known is None
+        if known is None:
+            reason = beyond_every_device(self._mirror.view, task)
+            if reason:
+                raise TaskImpossible("required_vram_mb", reason)
+            try:
+                await self._writer.append("task", task.task, [task, took])
+            except Conflict:
+                known = await self._known(task)
+                new = known is None  # written before the log's tail was lost: nobody else has it
         async with self._one:
-            known = await self._known(task)
-            if known is None:
-                reason = beyond_every_device(self._mirror.view, task)
-                if reason:
-                    raise TaskImpossible("required_vram_mb", reason)
-                try:
-                    await self._writer.append("task", task.task, [task, took])
-                except Conflict:
-                    known = await self._known(task)
             await self._place(task.task)
-            return self._mirror.view.tasks[task.task], known is None
+        return self._mirror.view.tasks[task.task], new
 
     async def dry_run(self, task: TaskSubmitted) -> TaskPlaced | TaskRefused:
-        """What ``submit`` would decide now. Writes nothing."""
+        """What ``submit`` would decide now, with every candidate and every refusal. Writes nothing."""
         await self._mirror.caught_up()
-        return decide(self._mirror.view, task, self._gauges.measured()).event(time.time_ns())
+        return explain(self._mirror.view, task, time.time_ns()).event()
 
     async def place_waiting(self) -> None:
-        """Place what waits and fits now: by priority, then by age. Does nothing while nothing has changed."""
-        if self._seen_changes == self._mirror.changes:
+        """Go through the queue in its order and place what fits now. Does nothing while nothing has changed and no time has come."""
+        at_ns, until_s = time.time_ns(), time.monotonic() + _AT_MOST_S
+        view = self._mirror.view
+        now = (view.changes, len(view.tasks))
+        if view is self._seen_view and now == self._seen and (self._due_ns is None or at_ns < self._due_ns):
             return
-        self._seen_changes = self._mirror.changes
-        waiting = [task for task in self._mirror.view.live_tasks() if task.waiting]
-        for task in sorted(waiting, key=lambda task: (task.submitted.priority, task.position)):
-            async with self._one:
-                await self._place(task.submitted.task)
-            await asyncio.sleep(0)  # requests come in between: a long queue must not hold them up
+        self._seen_view, self._seen, self._due_ns = view, now, at_ns
+        while time.monotonic() < until_s:
+            async with self._one:  # and no longer than a moment: requests wait for it
+                finished = await self._tell(queue_decisions(self._mirror.view, at_ns), time.monotonic() + _SLICE_S)
+            if finished:
+                self._due_ns = queue_due_ns(self._mirror.view, at_ns)
+                return
 
     async def _known(self, task: TaskSubmitted) -> TaskView | None:
         """The task if it was submitted before with the same body (but the time)."""
@@ -75,20 +89,44 @@ class Placer:
         return known
 
     async def _place(self, name: str) -> None:
-        """Decide on a waiting task and append the decision. A task in the queue that still does not fit is told so only once."""
+        """Decide on a waiting task and append the decision, if it says something new; before it on those ahead of it that may fit by now:
+        a newcomer takes nobody's room."""
         while True:
-            task = self._mirror.view.tasks[name]
+            view = self._mirror.view
+            task = view.tasks[name]
             if not task.waiting:
                 return
-            after = self._mirror.placement_position
-            decision = decide(self._mirror.view, task.submitted, self._gauges.measured())
-            if not decision.gpus and task.decision is not None:
+            at_ns = time.time_ns()
+            if self._ahead_seen(view, task.priority):
+                decision = decide(view, task.submitted, at_ns)
+                decisions = iter((decision,) if worth_telling(task, decision) else ())
+            else:
+                decisions = queue_decisions(view, at_ns, last=name)
+            changes = view.changes
+            if await self._tell(decisions):
+                if self._mirror.view is view and view.changes == changes:
+                    self._ahead = (view, changes, task.priority)
                 return
+
+    async def _tell(self, decisions: Iterator[Decision], until_s: float = math.inf) -> bool:
+        """Append them one by one, each decided on the view with those before it; False when another controller placed something first (look
+        at what is left) or time is up."""
+        for decision in decisions:
             try:
-                await self._writer.append_placement(name, decision.event(time.time_ns()), after)
-                return
+                await self._writer.append_placement(decision.task, decision.event(), self._mirror.placement_position)
             except Conflict:
-                await self._mirror.caught_up()  # another controller placed something: decide on what is left
+                await self._mirror.caught_up()
+                return False
+            if time.monotonic() > until_s:
+                return False
+        return True
+
+    def _ahead_seen(self, view: ClusterView, priority: int) -> bool:
+        """Whether the queue was gone through as far as this priority since anything made room."""
+        if self._ahead is None:
+            return False
+        seen, changes, as_far_as = self._ahead
+        return seen is view and changes == view.changes and priority <= as_far_as
 
 
 def _body(task: TaskSubmitted) -> tuple[object, ...]:

@@ -24,7 +24,8 @@ def node_revision(mirror: Mirror, node: str) -> int:
 
 def group_revision(mirror: Mirror, group: str) -> int:
     """0: the group is no fact of its own (nodes name it, nobody has described it)."""
-    return _last(mirror, ("group", group))
+    made = mirror.view.groups.get(group)
+    return made.revision if made is not None else 0
 
 
 def config_revision(mirror: Mirror) -> int:

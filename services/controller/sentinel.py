@@ -1,4 +1,5 @@
-"""The duties nobody asks for: declare silent nodes lost, fail tasks that never start, place what waits for room.
+"""The duties nobody asks for: declare silent nodes lost, fail tasks that never start or have waited long enough, place what waits for room,
+tell the log what was measured, and nodes what became of their tasks.
 
 One controller at a time does them, the one that holds the duty key under a lease; the log's conditions make a moment with two harmless.
 """
@@ -12,9 +13,12 @@ import uuid
 from typing import Final
 
 from bus_schemas.events import Event, NodeRegistered
-from scheduler.placement import Clock, Heard, Liveness, LivenessConfig, overdue_tasks
+from scheduler.placement import Clock, Heard, Liveness, LivenessConfig, expired_waiting, overdue_tasks
+from services.controller.gauges import Gauges
+from services.controller.load import LoadTeller
 from services.controller.mirror import Mirror
 from services.controller.placer import Placer
+from services.controller.reconcile import Reconciler
 from services.controller.store import ConfigStore, Lease, LeaseLost, StoreConflict, StoreUnavailable
 from services.controller.writer import Writer
 from services.kit.bus import Bus
@@ -27,25 +31,40 @@ _DUTY: Final = "duty/sentinel"
 _LEASE_S: Final = 5
 _KEEPALIVE_S: Final = 1.5
 _TICK_S: Final = 0.25
+_LOOK_S: Final = 1.0
 
 
 class Sentinel:
     """``run()`` is for ever; ``heard`` is told of every sign of life."""
 
     def __init__(
-        self, bus: Bus, store: ConfigStore, mirror: Mirror, writer: Writer, placer: Placer, *, node_lease_ms: int, start_lease_ms: int
+        self,
+        bus: Bus,
+        store: ConfigStore,
+        mirror: Mirror,
+        gauges: Gauges,
+        writer: Writer,
+        placer: Placer,
+        *,
+        node_lease_ms: int,
+        start_lease_ms: int,
     ) -> None:
         self._bus = bus
         self._store = store
         self._mirror = mirror
+        self._gauges = gauges
         self._writer = writer
         self._placer = placer
         self._start_lease_ms = start_lease_ms
         self._liveness = Liveness(LivenessConfig(node_lease_ms))
+        self._reconciler = Reconciler(bus)
+        self._load = LoadTeller()
+        self._look_again = 0.0
         self._instance = uuid.uuid4().hex
         self._lease: Lease | None = None
         self._renew_at = 0.0
         mirror.on_live_event(self._on_event)
+        gauges.on_heard(self.heard)
 
     @property
     def on_duty(self) -> bool:
@@ -63,6 +82,7 @@ class Sentinel:
                     get_logger().warning("sentinel cannot work", error=str(error))
                 await asyncio.sleep(_TICK_S)
         finally:
+            await self._reconciler.close()
             await self._hand_over()
 
     def _on_event(self, position: int, event: Event) -> None:
@@ -79,9 +99,22 @@ class Sentinel:
             for fact in facts:
                 await self._writer.append("node", fact.node, [fact])
                 get_logger().warning(type(fact).__name__, node=fact.node, epoch=fact.epoch)
-            for change in overdue_tasks(self._mirror.view, time.time_ns(), self._start_lease_ms):
-                await self._writer.append("task", change.task, [change])
+            await self._end_overdue()
+            load = self._load.due(self._mirror.view, self._gauges.measured(), time.time_ns())
+            if load is not None:
+                await self._writer.append("load", self._instance, [load])
+        self._reconciler.step(self._mirror.view)
         await self._placer.place_waiting()
+
+    async def _end_overdue(self) -> None:
+        """Every second: it looks at every task that is not over."""
+        if time.monotonic() < self._look_again:
+            return
+        self._look_again = time.monotonic() + _LOOK_S
+        now_ns = time.time_ns()
+        for change in [*overdue_tasks(self._mirror.view, now_ns, self._start_lease_ms), *expired_waiting(self._mirror.view, now_ns)]:
+            if self._mirror.view.tasks[change.task].live:
+                await self._writer.append("task", change.task, [change])
 
     async def _hold_duty(self) -> bool:
         """Take the duty or keep it; whether it is ours."""

@@ -139,7 +139,7 @@ class Plane:
         self.publish("node", name, registered(name, gib=gib, groups=groups, epoch=epoch))
 
     def measure(self, node: str, gpu: int = 0, *, utilization: int = 0, starvation: int = 0, used: int = 0, epoch: int = 1) -> None:
-        """Publish telemetry as the node would, and return once the controller shows it."""
+        """Publish telemetry as the node would, and return once the controller shows it, and as a fact of the log too."""
         at_ns = time.time_ns()
         seen = Telemetry(at_ns, node, epoch, gpu, 1000, utilization, starvation, 10 * GIB, used)
         self._runner.run(self.bus.publish_acked(telemetry_subject(node, gpu), encode_telemetry(seen)))
@@ -151,6 +151,8 @@ class Plane:
             )
 
         wait_until(shown)
+        wanted = {"utilization_percent": utilization, "starvation_percent": starvation, "vram_used_bytes": used}
+        wait_until(lambda: self.controller.get(f"/api/v1/nodes/{node}")["devices"][gpu]["observed"] == wanted)
 
 
 def registered(name: str, *, gib: Sequence[int] = (10,), groups: Sequence[str] = (), epoch: int = 1) -> NodeRegistered:

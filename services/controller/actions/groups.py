@@ -46,10 +46,10 @@ class GroupActions:
         while True:
             await self._mirror.caught_up()
             view = self._mirror.view
-            if group not in view.groups:
+            if group not in view.membership.known():
                 raise NotThere(f"there is no group {group}")
             check(f"group {group}", group_revision(self._mirror, group), revision)
-            naming = sorted(name for name, node in view.nodes.items() if group in node.registered.groups)
+            naming = sorted(name for name in view.membership.members(group) if group in view.membership.declared[name])
             if naming:
                 raise OutOfState(f"group {group} is named by node {', '.join(naming)} itself: take it out of NODE_GROUPS there first")
             waiting = [task.submitted.task for task in view.live_tasks() if task.waiting and group in task.submitted.groups]
@@ -66,15 +66,15 @@ class GroupActions:
             held = view.groups.get(group)
             if new and held is not None:
                 raise OutOfState(f"group {group} exists")
-            if not new and held is None:
+            if not new and group not in view.membership.known():
                 raise NotThere(f"there is no group {group}")
             check(f"group {group}", group_revision(self._mirror, group), revision)
             for node in values.nodes or ():
                 if node not in view.nodes:
                     raise Invalid("nodes", f"there is no node {node}")
             title = values.title if values.title is not None else held.title if held is not None else ""
-            nodes = tuple(sorted(set(values.nodes))) if values.nodes is not None else held.nodes if held is not None else ()
-            if held is not None and (held.title, held.nodes) == (title, nodes):
+            nodes = tuple(sorted(set(values.nodes))) if values.nodes is not None else tuple(sorted(held.nodes)) if held is not None else ()
+            if held is not None and (held.title, tuple(sorted(held.nodes))) == (title, nodes):
                 return
             if await self._append(by, GroupChanged(time.time_ns(), group, title, nodes), f"members: {', '.join(nodes) or 'none'}"):
                 return

@@ -13,10 +13,11 @@ from litestar.params import Parameter
 
 from services.controller.errors import Invalid
 
-__all__ = ["Limit", "Offset", "Search", "Revision", "Problem", "problems", "revision_of", "page"]
+__all__ = ["Limit", "Offset", "Name", "Search", "Revision", "Problem", "problems", "revision_of", "page", "words"]
 
 Limit = Annotated[int, Parameter(ge=1, le=10_000, description="how many at most")]
 Offset = Annotated[int, Parameter(ge=0, le=1 << 53, description="how many to leave out")]
+Name = Annotated[str | None, Parameter(min_length=1, max_length=200, description="only of this one")]
 Search = Annotated[str, Parameter(query="q", max_length=200, description="words that must all occur in what names it")]
 Revision = Annotated[
     str | None,
@@ -69,6 +70,11 @@ def revision_of(header: str | None) -> int | None:
     if not text.isascii() or not text.isdigit() or len(text) > 18:
         raise Invalid("If-Match", f"{header!r} is no revision; give the number that the answer carried as revision")
     return int(text)
+
+
+def words(search: str) -> tuple[str, ...]:
+    """The words of a search, as they are looked for."""
+    return tuple(search.casefold().split())
 
 
 def page(items: list[Any], limit: int, offset: int) -> tuple[list[Any], int]:

@@ -7,26 +7,32 @@ from typing import Any, Final
 
 from litestar import Request, get, post
 
-from services.controller.answers import Json, placement_answer
+from services.controller.answers import Json, Shown, placement_answer
 from services.controller.bodies import TaskBody
 from services.controller.errors import NotThere
 from services.controller.identity import caller_of
 from services.controller.parts import parts_of
-from services.controller.routes.described import Limit, Offset, page, problems
+from services.controller.routes.described import Limit, Offset, problems
+from services.controller.task_query import TaskQuery, find_tasks
 
 __all__ = ["ROUTES"]
 
 Ask = Request[Any, Any, Any]
 
 
-@get("/api/v1/placements", summary="The last decision on every task, newest first", action="task.read", responses=problems())
-async def placements(request: Ask, limit: Limit = 1_000, offset: Offset = 0) -> Json:
+def _shown(request: Ask) -> Shown:
     caller = caller_of(request)
+    return lambda tenant: caller.may("task.read", tenant)
+
+
+@get("/api/v1/placements", summary="The last decision on every task, newest first", action="task.read", responses=problems())
+async def placements(request: Ask, limit: Limit = 100, offset: Offset = 0) -> Json:
     view = await parts_of(request).fresh_view()
-    found = [task for task in view.tasks.values() if task.decision is not None and caller.may("task.read", task.submitted.tenant)]
-    found.sort(key=lambda task: (-task.position, task.submitted.task))
-    shown, total = page(found, limit, offset)
-    return {"items": [placement_answer(view, task.decision) for task in shown], "total": total}
+    found, total = find_tasks(view, TaskQuery(decided=True, limit=limit, offset=offset), caller_of(request).identity.tenant)
+    return {
+        "items": [placement_answer(view, task.decision, _shown(request)) for task in found if task.decision is not None],
+        "total": total,
+    }
 
 
 @get(
@@ -41,7 +47,7 @@ async def placement(request: Ask, task: str) -> Json:
     decision = parts.tasks.seen(caller_of(request), task).decision
     if decision is None:
         raise NotThere(f"there is no decision on task {task}")
-    return placement_answer(view, decision)
+    return placement_answer(view, decision, _shown(request))
 
 
 @post(
@@ -54,7 +60,7 @@ async def placement(request: Ask, task: str) -> Json:
 async def query_placement(request: Ask, data: TaskBody) -> Json:
     parts = parts_of(request)
     decision = await parts.tasks.dry_run(caller_of(request), data.submitted(time.time_ns()))
-    return placement_answer(parts.mirror.view, decision)
+    return placement_answer(parts.mirror.view, decision, _shown(request))
 
 
 ROUTES: Final = [placements, placement, query_placement]

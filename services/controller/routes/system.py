@@ -6,18 +6,19 @@ import time
 from typing import Any, Final
 
 from litestar import Request, Response, get
+from litestar.openapi.datastructures import ResponseSpec
 
 from services.controller.answers import Json
 from services.controller.identity import caller_of
 from services.controller.metrics import metrics_text
-from services.controller.mirror import Mirror
-from services.controller.parts import parts_of
+from services.controller.parts import Parts, parts_of
 from services.controller.routes.described import problems
 from services.controller.telemetry_answer import telemetry_answer
 
 __all__ = ["ROUTES"]
 
 Ask = Request[Any, Any, Any]
+_UNWELL: Final = {503: ResponseSpec(dict[str, Any], description="It does not; detail says why", generate_examples=False)}
 
 
 @get("/api/v1/telemetry", summary="The last measurements of every device: live, not from the log", action="node.read", responses=problems())
@@ -28,10 +29,31 @@ async def telemetry(request: Ask) -> Json:
     return {"items": items, "total": len(items)}
 
 
-@get("/health", summary="Whether the controller follows the log", action=None, exclude_from_auth=True)
+@get("/health", summary="Whether the controller follows the log", action=None, responses=_UNWELL)
 async def health(request: Ask) -> Response[Json]:
+    return _health(parts_of(request))
+
+
+@get("/health/live", summary="Whether the process does its work: restart it when it does not", action=None, responses=_UNWELL)
+async def live(request: Ask) -> Response[Json]:
+    """A bus that is away is no reason to restart: the controller goes on when it is back. A log it cannot read is."""
     parts = parts_of(request)
-    mirror: Mirror = parts.mirror
+    if parts.mirror.failure is not None:
+        return _health(parts)
+    return Response({"status": "ok", "position": parts.mirror.position})
+
+
+@get("/health/ready", summary="Whether to send requests here", action=None, responses=_UNWELL)
+async def is_ready(request: Ask) -> Response[Json]:
+    """Bus and log are there, and the view is up to the log's end."""
+    parts = parts_of(request)
+    if parts.mirror.failure is None and parts.mirror.connected and not await parts.mirror.caught_up():
+        return Response({"status": "behind", "position": parts.mirror.position, "detail": "the view is behind the log"}, status_code=503)
+    return _health(parts)
+
+
+def _health(parts: Parts) -> Response[Json]:
+    mirror = parts.mirror
     if mirror.failure is not None:
         return Response({"status": "failed", "position": mirror.position, "detail": str(mirror.failure)}, status_code=503)
     if not mirror.connected:
@@ -45,4 +67,4 @@ async def metrics(request: Ask) -> str:
     return metrics_text(parts.mirror, parts.gauges)
 
 
-ROUTES: Final = [telemetry, health, metrics]
+ROUTES: Final = [telemetry, health, live, is_ready, metrics]

@@ -1,0 +1,38 @@
+"""What was measured, as facts: the controller on duty tells the log of devices whose measurement changed enough to matter, so that every
+controller decides on the same numbers, and every decision can be made again.
+
+May live here: how often a device is told of. May not: what matters (scheduler.placement), hearing (gauges), writing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import islice
+from typing import Final
+
+from bus_schemas.events import LoadObserved
+from scheduler.placement import ClusterView, Measured, load_observed
+
+__all__ = ["LoadTeller"]
+
+_DEVICES_MAX: Final = 4_000
+"""Of one fact, so that a message stays below half a megabyte."""
+_PAUSE_NS: Final = 2 * 10**9
+
+
+class LoadTeller:
+    """Remembers when each device was last told of: no more than every 2 s, except that what has come to rest is told at once."""
+
+    def __init__(self) -> None:
+        self._told_ns: dict[tuple[str, int], int] = {}
+
+    def due(self, view: ClusterView, heard: Mapping[tuple[str, int], Measured], at_ns: int) -> LoadObserved | None:
+        """The fact that is due at Unix time ``at_ns``, None when there is none."""
+        candidates = ((key, seen) for key, seen in heard.items() if seen != view.load.get(key) and self._may(key, seen, at_ns))
+        fact = load_observed(view, dict(islice(candidates, _DEVICES_MAX)), at_ns)
+        if fact is not None:
+            self._told_ns.update({(node, gpu): at_ns for node, gpu, *_ in fact.devices})
+        return fact
+
+    def _may(self, key: tuple[str, int], seen: Measured, at_ns: int) -> bool:
+        return seen == Measured() or at_ns - self._told_ns.get(key, 0) >= _PAUSE_NS
