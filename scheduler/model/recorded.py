@@ -3,7 +3,7 @@
 Costs come from the journal alone. The executor works on one launch after another, so a launch that was handed over at h, after whose
 predecessor the dispatcher heard at p, and of whose end it heard at f, took f - max(p, h + way) beside its ``wall_ns`` for itself; *way* is
 what it takes to go to the executor and back, hidden behind another launch. It is estimated as the difference between launches that
-found the device idle and launches that queued.
+found the device idle and launches that queued. A session whose priority was changed has the last one all along.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from scheduler.dispatch import (
     BatchArrived,
@@ -22,6 +24,7 @@ from scheduler.dispatch import (
     LaunchReturned,
     LaunchStopped,
     Preempt,
+    PriorityChanged,
     Refuse,
     SessionClosed,
     SessionOpened,
@@ -121,6 +124,10 @@ class Recording:
                 self._sessions[stimulus.session] = _Session(stimulus)
             case SessionClosed() if stimulus.session in self._sessions:
                 self._sessions[stimulus.session].closed_ns = stimulus.at_ns
+            case PriorityChanged() if stimulus.session in self._sessions:
+                session = self._sessions[stimulus.session]
+                target_ns = 0 if stimulus.priority else session.opened.sla_ns
+                session.opened = msgspec.structs.replace(session.opened, priority=stimulus.priority, sla_ns=target_ns)
             case BatchArrived() if stimulus.session in self._sessions and (stimulus.session, stimulus.seq) not in refused:
                 batches = self._sessions[stimulus.session].batches
                 batches[stimulus.seq] = _Batch(BatchOutcome(stimulus.seq, stimulus.at_ns), stimulus.nbytes)
