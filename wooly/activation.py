@@ -18,6 +18,7 @@ from wooly.device.face import backend_module, patch
 from wooly.device.face.devices import index_of
 from wooly.device.recorder import RECORDER
 from wooly.link import Link
+from wooly.rest import Credentials
 
 __all__ = ["activate"]
 
@@ -55,7 +56,7 @@ def _open(config: Config) -> Link:
             return  # a forked child that runs its exit handlers; the session is its parent's
         RECORDER.close()
         session.close()
-        progress.closed(session.totals, opened_at_s, config.billing_url, session.info.task)
+        progress.closed(session.totals, opened_at_s, config.billing_url, session.info.task, Credentials.of(config))
 
     # The session's own farewell would come before the recorder's; this runs both in order.
     atexit.unregister(session.close)

@@ -46,6 +46,9 @@ class Config:
     sla_ms_p99: int = 0
     pace_percent: int = 0
     vram_wait_ms: int = 60_000
+    api_key: str = field(default="", repr=False)
+    tls_ca: str = ""
+    insecure: bool = False
     origin: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
@@ -131,6 +134,23 @@ def _name(value: Any) -> str:
     return text
 
 
+_API_KEY: Final = re.compile(r"wk_[a-z2-7]{16}_[a-z2-7]{52}", re.ASCII)
+
+
+def _api_key(value: Any) -> str:
+    text = str(value).strip()
+    if not _API_KEY.fullmatch(text):
+        raise _Bad
+    return text
+
+
+def _path(value: Any) -> str:
+    text = os.path.expanduser(str(value).strip())
+    if not text or "\0" in text:
+        raise _Bad
+    return text
+
+
 def _names(value: Any) -> tuple[str, ...]:
     names = tuple(_items(value))
     if not names or any(len(name) > 128 for name in names):
@@ -166,13 +186,15 @@ def _urls(*schemes: str) -> Callable[[Any], tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key: its name everywhere, the field of Config, how to read it, what is allowed (for errors) and what it means (for help)."""
+    """One key: its name everywhere, the field of Config, how to read it, what is allowed (for errors) and what it means (for help).
+    ``secret``: its value is in no message and on no command line."""
 
     name: str
     field: str
     parse: Callable[[Any], Any]
     allowed: str
     help: str
+    secret: bool = False
 
 
 _BOOL: Final = "0 or 1 (or false, true)"
@@ -241,6 +263,9 @@ KEYS: Final[tuple[Key, ...]] = (
         "an integer number of milliseconds from 0 to 3600000",
         "how long to wait for memory that other tasks hold before an out-of-memory error; 0: not at all",
     ),
+    Key("WOOLY_API_KEY", "api_key", _api_key, "a key such as wk_<id>_<secret>, as `wooly login` stores it", "who you are", secret=True),
+    Key("WOOLY_TLS_CA", "tls_ca", _path, "a file of certificates (PEM)", "who signs certificates of bus and services; unset: the system's"),
+    Key("WOOLY_INSECURE", "insecure", _switch, _BOOL, "send the API key in plain text to other machines, where nobody else listens"),
 )
 _BY_NAME: Final = {key.name: key for key in KEYS}
 
@@ -294,6 +319,8 @@ def _parse(key: Key, value: Any, source: str) -> Any:
     try:
         return key.parse(value)
     except _Bad:
+        if key.secret:
+            raise ConfigError(f"{key.name} ({source}) is not {key.allowed}; `wooly login` stores a good one") from None
         shown = re.sub(r"//[^@/]*@", "//***@", repr(value))  # a bus URL may hold a password; errors end up in logs
         raise ConfigError(f"{key.name}={shown} ({source}) is not allowed; use {key.allowed}") from None
 
@@ -318,9 +345,22 @@ def load(flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | No
             key = _BY_NAME[name]
             values[key.field] = _parse(key, value, describe(key))
             origin[name] = describe(key)
+    if "api_key" not in values:
+        _from_credentials(values, origin)
     config = Config(**values, origin=origin)
     _check_together(config, task)
     return config
+
+
+def _from_credentials(values: dict[str, Any], origin: dict[str, str]) -> None:
+    """What ``wooly login`` stored, where nothing else says who we are."""
+    from wooly import credentials
+
+    path = credentials.path()
+    key = credentials.read(path)
+    if key:
+        values["api_key"] = _parse(_BY_NAME["WOOLY_API_KEY"], key, f"from {path}")
+        origin["WOOLY_API_KEY"] = f"from {path}"
 
 
 def _check_together(config: Config, task: bool) -> None:

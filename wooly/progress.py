@@ -10,6 +10,8 @@ import sys
 import time
 
 from bus_schemas.session import SessionClosed, SessionOpened
+from wooly.errors import ConfigError
+from wooly.rest import Credentials, open_url
 
 __all__ = ["opened", "closed", "opened_text", "closed_text", "credits_text"]
 
@@ -42,19 +44,18 @@ def closed_text(totals: SessionClosed, seconds: float, credits: str = "") -> str
     return f"wooly: {seconds:.1f} s, {totals.launches} launches, {cores}, {gib_s:.3g} GiB-seconds{'; ' + credits if credits else ''}"
 
 
-def _credits(billing_url: str, task: str) -> str:
+def _credits(billing_url: str, task: str, credentials: Credentials) -> str:
     """What billing has of a task so far; empty when it does not answer at once or does not know the task."""
     if not (billing_url and task):
         return ""
     import json
-    import urllib.request
 
     try:
-        with urllib.request.urlopen(f"{billing_url.rstrip('/')}/api/v1/billing/credits?by=task", timeout=_BILLING_S) as answer:
+        with open_url(f"{billing_url.rstrip('/')}/api/v1/billing/credits?by=task", credentials, timeout_s=_BILLING_S) as answer:
             items = json.loads(answer.read())["items"]
         line = next(item for item in items if item["key"] == task)
         return f"credits: {line['core_credits']} core, {line['vram_credits']} VRAM"
-    except (OSError, ValueError, KeyError, TypeError, StopIteration):
+    except (OSError, ValueError, KeyError, TypeError, StopIteration, ConfigError):
         return ""  # the bill can be asked for later; the end of a script must not fail for it
 
 
@@ -71,9 +72,11 @@ def opened(info: SessionOpened, tenant: str) -> float:
     return time.monotonic()
 
 
-def closed(totals: SessionClosed | None, opened_at_s: float, billing_url: str = "", task: str = "") -> None:
+def closed(
+    totals: SessionClosed | None, opened_at_s: float, billing_url: str = "", task: str = "", credentials: Credentials | None = None
+) -> None:
     """Say what it used; ``totals`` None: the node did not say."""
     if totals is None:
         _say("wooly: the node did not say what the session used; `wooly credits` shows the bill")
     else:
-        _say(closed_text(totals, time.monotonic() - opened_at_s, _credits(billing_url, task)))
+        _say(closed_text(totals, time.monotonic() - opened_at_s, _credits(billing_url, task, credentials or Credentials())))

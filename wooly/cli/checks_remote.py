@@ -6,22 +6,26 @@ May live here: checks over the network. May not: opening sessions.
 from __future__ import annotations
 
 import email.utils
+import json
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from typing import Final
 
 from wooly.cli.bus import discover
 from wooly.cli.checks import Finding
+from wooly.cli.http import detail_of
+from wooly.cli.login import described
 from wooly.config import Config
-from wooly.errors import NoServerError
+from wooly.errors import ConfigError, NoServerError
+from wooly.rest import Credentials, open_url
 
-__all__ = ["bus", "controller"]
+__all__ = ["bus", "controller", "login"]
 
 _WAIT_S: Final = 1.0
 _HTTP_S: Final = 5.0
 _SKEW_S: Final = 5.0
+_NOBODY_ASKED: Final = "local"
 
 
 def bus(config: Config) -> Iterator[Finding]:
@@ -57,9 +61,8 @@ def controller(config: Config) -> Iterator[Finding]:
     for name, base in (("controller", config.controller_url), ("billing", config.billing_url)):
         if not base:
             continue
-        request = urllib.request.Request(base.rstrip("/") + "/health", headers={"User-Agent": "wooly"})
         try:
-            with urllib.request.urlopen(request, timeout=_HTTP_S) as answer:
+            with open_url(base.rstrip("/") + "/health", Credentials(tls_ca=config.tls_ca), timeout_s=_HTTP_S) as answer:
                 date = answer.headers.get("Date")
         except (OSError, ValueError) as error:
             code = f"HTTP {error.code}" if isinstance(error, urllib.error.HTTPError) else getattr(error, "reason", error)
@@ -70,6 +73,24 @@ def controller(config: Config) -> Iterator[Finding]:
         yield Finding(name, "ok", f"{base} is healthy")
         if date:
             yield _clock(name, date)
+        if name == "controller":
+            yield login(config)
+
+
+def login(config: Config) -> Finding:
+    """Does the controller know who we are?"""
+    url = config.controller_url.rstrip("/") + "/api/v1/session"
+    fix = "`wooly login`" if not config.api_key else f"`wooly login` (the key is {config.origin['WOOLY_API_KEY']})"
+    try:
+        with open_url(url, Credentials.of(config), timeout_s=_HTTP_S) as answer:
+            who = json.loads(answer.read())
+            return Finding("login", "ok", described(who) if who.get("name") != _NOBODY_ASKED else "the controller asks nobody who they are")
+    except urllib.error.HTTPError as error:
+        return Finding("login", "fail", f"the controller says: {detail_of(error)}", fix)
+    except ConfigError as error:
+        return Finding("login", "fail", str(error), "use an address that begins with https://")
+    except (OSError, ValueError) as error:
+        return Finding("login", "fail", f"{url} does not answer ({getattr(error, 'reason', error)})", "look at the controller's log")
 
 
 def _clock(name: str, date: str) -> Finding:

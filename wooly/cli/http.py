@@ -1,6 +1,6 @@
-"""Questions to the REST services.
+"""Questions to the REST services, and requests to change something.
 
-May live here: one GET and its errors. May not: what the answers mean.
+May live here: one request and its errors. May not: what the answers mean.
 """
 
 from __future__ import annotations
@@ -8,35 +8,63 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Mapping
 from typing import Any, Final
 
+from wooly import config as configuration
 from wooly.cli.errors import CommandError
+from wooly.rest import Credentials, open_url
 
-__all__ = ["get_json", "get_text"]
+__all__ = ["detail_of", "get_json", "get_text", "send_json"]
 
 _TIMEOUT_S: Final = 10.0
 
 
 def get_text(base: str, path: str, query: Mapping[str, str] | None = None, *, accept: str, what: str) -> str:
     """The body of GET ``base + path``. ``what`` names the service in errors. Raises CommandError."""
-    url = base + path
-    if query:
-        url += "?" + urllib.parse.urlencode(query)
-    request = urllib.request.Request(url, headers={"Accept": accept, "User-Agent": "wooly"})
+    url = path + ("?" + urllib.parse.urlencode(query) if query else "")
+    return _ask("GET", base, url, None, {"Accept": accept}, what)
+
+
+def get_json(base: str, path: str, query: Mapping[str, str] | None = None, *, what: str) -> Any:
+    """The JSON answer of GET ``base + path``. Raises CommandError."""
+    return _json(base, path, get_text(base, path, query, accept="application/json", what=what), what)
+
+
+def send_json(
+    method: str,
+    base: str,
+    path: str,
+    body: Any = None,
+    *,
+    what: str,
+    headers: Mapping[str, str] | None = None,
+    credentials: Credentials | None = None,
+) -> Any:
+    """The JSON answer of a request that changes something; ``body`` None: none. None when the answer is empty. ``credentials``: instead of
+    the configured ones. Raises CommandError."""
+    data = None if body is None else json.dumps(body).encode()
+    sent = {"Accept": "application/json", **({} if body is None else {"Content-Type": "application/json"}), **(headers or {})}
+    text = _ask(method, base, path, data, sent, what, credentials)
+    return _json(base, path, text, what) if text else None
+
+
+def _ask(
+    method: str, base: str, path: str, data: bytes | None, headers: Mapping[str, str], what: str, credentials: Credentials | None = None
+) -> str:
+    credentials = credentials or Credentials.of(configuration.load(task=False))
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
-            body: bytes = answer.read()
-            return body.decode()
+        with open_url(base + path, credentials, method=method, data=data, headers=headers, timeout_s=_TIMEOUT_S) as answer:
+            return answer.read().decode()
     except urllib.error.HTTPError as error:
-        raise CommandError(f"the {what} at {base} refused {path}: {_detail(error)}") from None
+        raise CommandError(f"the {what} at {base} refused {path}: {detail_of(error)}{_advice(error.code, credentials)}") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
         raise CommandError(f"the {what} at {base} does not answer ({reason}); is it running, and is the address right?") from None
 
 
-def _detail(error: urllib.error.HTTPError) -> str:
+def detail_of(error: urllib.error.HTTPError) -> str:
+    """The sentence for people in a problem document, with the fields it is about, or the status."""
     try:
         problem = json.loads(error.read())
         return str(problem.get("detail") or problem.get("title") or error.reason)
@@ -44,9 +72,13 @@ def _detail(error: urllib.error.HTTPError) -> str:
         return f"HTTP {error.code} {error.reason}"
 
 
-def get_json(base: str, path: str, query: Mapping[str, str] | None = None, *, what: str) -> Any:
-    """The JSON answer of GET ``base + path``. Raises CommandError."""
-    text = get_text(base, path, query, accept="application/json", what=what)
+def _advice(status: int, credentials: Credentials) -> str:
+    if status != 401:
+        return ""
+    return "; the stored key is no longer good: `wooly login`" if credentials.api_key else "; `wooly login` tells it who you are"
+
+
+def _json(base: str, path: str, text: str, what: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:

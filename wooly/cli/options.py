@@ -20,13 +20,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 json_flag: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
 
+_FLAGS: Final = [key for key in KEYS if not key.secret]
 _CONTROLLER_DEFAULT: Final = "http://127.0.0.1:8080"
 _BILLING_DEFAULT: Final = "http://127.0.0.1:8082"
 
 
 def config_flags(function: F) -> F:
-    """A flag for every key; the values go to ``given_flags`` as ``key_<field>``."""
-    for key in reversed(KEYS):
+    """A flag for every key but secrets (every user of a machine sees command lines); the values go to ``given_flags`` as
+    ``key_<field>``."""
+    for key in reversed(_FLAGS):
         option = click.option(
             configuration.flag_name(key), f"key_{key.field}", default=None, metavar="VALUE", help=f"{key.help} ({key.name}: {key.allowed})"
         )
@@ -37,7 +39,7 @@ def config_flags(function: F) -> F:
 def given_flags(options: dict[str, Any]) -> dict[str, str]:
     """The configuration flags that were given, by key name; takes them out of ``options``."""
     given = {}
-    for key in KEYS:
+    for key in _FLAGS:
         value = options.pop(f"key_{key.field}")
         if value is not None:
             given[key.name] = value

@@ -7,12 +7,12 @@ import os
 import threading
 import time
 import urllib.error
-import urllib.request
 from dataclasses import dataclass
 from typing import Any, Final
 
 from wooly.config import Config
 from wooly.errors import ConfigError, PlacementError
+from wooly.rest import Credentials, open_url
 
 __all__ = ["Place", "ask", "place_for"]
 
@@ -51,7 +51,7 @@ def ask(config: Config, title: str) -> Place:
     if config.required_vram_mb is None:
         raise ConfigError("REQUIRED_VRAM is not set: with CONTROLLER_URL a task must say how many MB of device memory it needs")
     body = {
-        "tenant": config.tenant,
+        **({"tenant": config.tenant} if "WOOLY_TENANT" in config.origin or not config.api_key else {}),  # else the key says it
         "priority": config.prio,
         "required_vram_mb": config.required_vram_mb,
         "gpu_count": config.device_count,
@@ -64,22 +64,25 @@ def ask(config: Config, title: str) -> Place:
         "pace_percent": config.pace_percent,
     }
     base = config.controller_url.rstrip("/") + "/api/v1/tasks"
-    task = _call(base, json.dumps(body).encode())
+    credentials = Credentials.of(config)
+    task = _call(base, json.dumps(body).encode(), credentials)
     while task.get("node") is None:
         if task.get("state") == "failed":
             raise PlacementError(f"the controller has no place for this task: {task.get('reason') or 'no reason given'}")
         time.sleep(_POLL_S)
-        task = _call(f"{base}/{task['id']}", None)
+        task = _call(f"{base}/{task['id']}", None, credentials)
     return Place(str(task["id"]), str(task["node"]), tuple(task.get("gpus") or (0,)))
 
 
-def _call(url: str, body: bytes | None) -> dict[str, Any]:
-    request = urllib.request.Request(url, data=body, headers={"Content-Type": "application/json", "Accept": "application/json"})
+def _call(url: str, body: bytes | None, credentials: Credentials) -> dict[str, Any]:
+    headers = {"Content-Type": "application/json", "Accept": "application/json"}
+    method = "GET" if body is None else "POST"
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
+        with open_url(url, credentials, method=method, data=body, headers=headers, timeout_s=_TIMEOUT_S) as answer:
             task = json.loads(answer.read())
     except urllib.error.HTTPError as error:
-        raise PlacementError(f"the controller refused the task: {_detail(error)}") from None
+        advice = "; `wooly login` stores a key that is good" if error.code == 401 else ""
+        raise PlacementError(f"the controller refused the task: {_detail(error)}{advice}") from None
     except (OSError, ValueError) as error:
         raise PlacementError(f"no controller answers at {url} ({error}); check CONTROLLER_URL") from None
     if not isinstance(task, dict) or "id" not in task:

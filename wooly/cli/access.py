@@ -1,0 +1,241 @@
+"""``wooly keys``, ``wooly tenants``, ``wooly users``: who may come in, and as what.
+
+May live here: asking the controller and showing its answers. May not: rules about rights (the controller has them).
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+import sys
+from typing import Any, Final
+from urllib.parse import quote
+
+import click
+
+from wooly.cli.errors import CommandError
+from wooly.cli.http import get_json, send_json
+from wooly.cli.options import controller_flag, json_flag
+from wooly.cli.output import print_json, print_table
+
+__all__ = ["keys", "tenants", "users"]
+
+_WHAT: Final = "controller"
+_PATH: Final = "/api/v1"
+_PEOPLE: Final = ("admin", "operator", "member", "viewer")
+_PROGRAMS: Final = ("node", "service")
+_SCOPES: Final = ("read", "submit", "operate", "admin", "bus")
+_DAY_S: Final = 86_400
+
+
+@click.group()
+def keys() -> None:
+    """API keys: list, create, revoke; generate one for a first start."""
+
+
+@keys.command("list")
+@controller_flag
+@click.option("--user", default=None, metavar="NAME", help="Only keys of this user.")
+@click.option("--tenant", default=None, metavar="NAME", help="Only keys of this tenant.")
+@json_flag
+def list_keys(controller: str, user: str | None, tenant: str | None, as_json: bool) -> None:
+    """Your keys; for admins also those of others."""
+    query = {name: value for name, value in (("user", user), ("tenant", tenant)) if value}
+    found = get_json(controller, f"{_PATH}/keys", query, what=_WHAT)
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        (key["id"], key["title"], key["user"] or key["node"], key["tenant"], key["role"], " ".join(key["scopes"]), key["state"],
+         key["expires_at"])
+        for key in found["items"]
+    ]  # fmt: skip
+    print_table(("key", "title", "whose", "tenant", "role", "scopes", "state", "expires"), rows, empty="no keys")
+
+
+@keys.command("create")
+@controller_flag
+@click.option("--title", default="", help="What it is for.")
+@click.option("--user", default=None, metavar="NAME", help="Whose it is (admins; default: yours).")
+@click.option("--tenant", default=None, metavar="NAME", help="Where it is good (default: where its user is).")
+@click.option("--role", type=click.Choice((*_PEOPLE, *_PROGRAMS)), default=None, help="At most this (default: as its user).")
+@click.option("--scope", "scopes", type=click.Choice(_SCOPES), multiple=True, help="Only this of the role; may be given more than once.")
+@click.option("--days", type=click.IntRange(1, 3650), default=None, help="How long it is good (default: until revoked).")
+@click.option("--node", default=None, metavar="NAME", help="With --role node: the only node it may be.")
+@json_flag
+def create_key(
+    controller: str,
+    title: str,
+    user: str | None,
+    tenant: str | None,
+    role: str | None,
+    scopes: tuple[str, ...],
+    days: int | None,
+    node: str | None,
+    as_json: bool,
+) -> None:
+    """Make a key and print it: the only time it is shown."""
+    given = {"user": user, "tenant": tenant, "role": role, "node": node, "expires_in_s": None if days is None else days * _DAY_S}
+    body: dict[str, Any] = {"title": title, **{name: value for name, value in given.items() if value is not None}}
+    if scopes:
+        body["scopes"] = list(scopes)
+    made = send_json("POST", controller, f"{_PATH}/keys", body, what=_WHAT)
+    if as_json:
+        print_json(made)
+        return
+    click.echo(made["key"])
+    whose = f"user {made['user']}" if made["user"] else f"node {made['node']}" if made["node"] else "nobody in particular"
+    expires = f", good until {made['expires_at']}" if made["expires_at"] else ""
+    click.echo(f"key {made['id']} for {whose}: {made['role']}{expires}; it is not shown again", err=True)
+
+
+@keys.command("revoke")
+@controller_flag
+@click.argument("key")
+def revoke_key(controller: str, key: str) -> None:
+    """Revoke a key, by its id or whole. It is refused from now on, and its connections end."""
+    name = key.split("_")[1] if key.startswith("wk_") and key.count("_") == 2 else key
+    revoked = send_json("DELETE", controller, f"{_PATH}/keys/{quote(name, safe='')}", what=_WHAT)
+    click.echo(f"key {revoked['id']} is revoked")
+
+
+@keys.command("generate")
+def generate_key() -> None:
+    """Print a new key without asking anybody: for WOOLY_BOOTSTRAP_KEY, the first admin's way in."""
+    click.echo(f"wk_{_base32(10)}_{_base32(32)}")
+
+
+def _base32(count: int) -> str:
+    return base64.b32encode(secrets.token_bytes(count)).decode().rstrip("=").lower()
+
+
+@click.group()
+def tenants() -> None:
+    """Tenants: list, create, disable, enable."""
+
+
+@tenants.command("list")
+@controller_flag
+@json_flag
+def list_tenants(controller: str, as_json: bool) -> None:
+    """The tenants you may know of."""
+    found = get_json(controller, f"{_PATH}/tenants", what=_WHAT)
+    if as_json:
+        print_json(found)
+        return
+    rows = [(tenant["id"], tenant["title"], "disabled" if tenant["disabled"] else "", tenant["updated_at"]) for tenant in found["items"]]
+    print_table(("tenant", "title", "state", "changed"), rows, empty="no tenants; make one with: wooly tenants create NAME")
+
+
+@tenants.command("create")
+@controller_flag
+@click.argument("name")
+@click.option("--title", default="", help="Its name for people.")
+def create_tenant(controller: str, name: str, title: str) -> None:
+    """Make a tenant."""
+    made = send_json("POST", controller, f"{_PATH}/tenants", {"id": name, "title": title}, what=_WHAT)
+    click.echo(f"tenant {made['id']} is there; `wooly users create --tenant {made['id']}` lets somebody in")
+
+
+def _tenant_state(controller: str, name: str, disabled: bool) -> None:
+    changed = send_json("PATCH", controller, f"{_PATH}/tenants/{quote(name, safe='')}", {"disabled": disabled}, what=_WHAT)
+    click.echo(f"tenant {changed['id']} is {'disabled: its keys and users open nothing' if disabled else 'enabled'}")
+
+
+@tenants.command("disable")
+@controller_flag
+@click.argument("name")
+def disable_tenant(controller: str, name: str) -> None:
+    """Its keys and users open nothing from now on; what it did stays on the bill."""
+    _tenant_state(controller, name, True)
+
+
+@tenants.command("enable")
+@controller_flag
+@click.argument("name")
+def enable_tenant(controller: str, name: str) -> None:
+    """Let a disabled tenant in again."""
+    _tenant_state(controller, name, False)
+
+
+@click.group()
+def users() -> None:
+    """Users: list, create, set, disable, enable."""
+
+
+@users.command("list")
+@controller_flag
+@click.option("--tenant", default=None, metavar="NAME", help="Only users of this tenant.")
+@json_flag
+def list_users(controller: str, tenant: str | None, as_json: bool) -> None:
+    """The users you may know of."""
+    found = get_json(controller, f"{_PATH}/users", {"tenant": tenant} if tenant else None, what=_WHAT)
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        (user["id"], user["title"], user["tenant"] or "(cluster)", user["role"], "yes" if user["has_password"] else "",
+         "disabled" if user["disabled"] else "")
+        for user in found["items"]
+    ]  # fmt: skip
+    print_table(("user", "name", "tenant", "role", "password", "state"), rows, empty="no users; make one with: wooly users create NAME")
+
+
+@users.command("create")
+@controller_flag
+@click.argument("name")
+@click.option("--role", type=click.Choice(_PEOPLE), default="member", show_default=True)
+@click.option("--tenant", default=None, metavar="NAME", help="Where they belong (default: where you do).")
+@click.option("--title", default="", help="Their name for people.")
+@click.option("--password", "with_password", is_flag=True, help="Ask for a password (or read it from standard input), for the web pages.")
+def create_user(controller: str, name: str, role: str, tenant: str | None, title: str, with_password: bool) -> None:
+    """Make a user. Without --password they come in by API keys only."""
+    body: dict[str, Any] = {"id": name, "role": role, "title": title, "password": _password() if with_password else ""}
+    if tenant is not None:
+        body["tenant"] = tenant
+    made = send_json("POST", controller, f"{_PATH}/users", body, what=_WHAT)
+    click.echo(f"user {made['id']} is there: {made['role']} of {made['tenant'] or 'the whole cluster'}")
+
+
+@users.command("set")
+@controller_flag
+@click.argument("name")
+@click.option("--role", type=click.Choice(_PEOPLE), default=None)
+@click.option("--tenant", default=None, metavar="NAME", help="Where they belong; '' for the whole cluster.")
+@click.option("--title", default=None, help="Their name for people.")
+@click.option("--password", "with_password", is_flag=True, help="Ask for a new password (or read it from standard input).")
+def set_user(controller: str, name: str, role: str | None, tenant: str | None, title: str | None, with_password: bool) -> None:
+    """Change a user. A new password ends their sessions."""
+    given = {"role": role, "tenant": tenant, "title": title, "password": _password() if with_password else None}
+    body = {field: value for field, value in given.items() if value is not None}
+    if not body:
+        raise CommandError("nothing to change: give --role, --tenant, --title or --password")
+    changed = send_json("PATCH", controller, f"{_PATH}/users/{quote(name, safe='')}", body, what=_WHAT)
+    click.echo(f"user {changed['id']}: {changed['role']} of {changed['tenant'] or 'the whole cluster'}")
+
+
+def _user_state(controller: str, name: str, disabled: bool) -> None:
+    changed = send_json("PATCH", controller, f"{_PATH}/users/{quote(name, safe='')}", {"disabled": disabled}, what=_WHAT)
+    click.echo(f"user {changed['id']} is {'disabled: their keys and sessions open nothing' if disabled else 'enabled'}")
+
+
+@users.command("disable")
+@controller_flag
+@click.argument("name")
+def disable_user(controller: str, name: str) -> None:
+    """Their keys and sessions open nothing from now on."""
+    _user_state(controller, name, True)
+
+
+@users.command("enable")
+@controller_flag
+@click.argument("name")
+def enable_user(controller: str, name: str) -> None:
+    """Let a disabled user in again."""
+    _user_state(controller, name, False)
+
+
+def _password() -> str:
+    if sys.stdin.isatty():
+        return str(click.prompt("Password", hide_input=True, confirmation_prompt=True))
+    return sys.stdin.readline().rstrip("\n")

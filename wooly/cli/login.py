@@ -1,0 +1,142 @@
+"""``wooly login`` and ``wooly logout``: who this machine's user is for the services.
+
+May live here: getting a key and storing it. May not: what a key may do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import socket
+import sys
+import urllib.error
+from collections.abc import Iterator
+from typing import Any, Final
+
+import click
+
+from wooly import config as configuration
+from wooly import credentials
+from wooly.cli.errors import CommandError
+from wooly.cli.http import detail_of, send_json
+from wooly.cli.options import controller_flag
+from wooly.rest import Credentials, open_url
+
+__all__ = ["described", "login", "logout"]
+
+_WHAT: Final = "controller"
+_SESSION: Final = "/api/v1/session"
+_KEYS: Final = "/api/v1/keys"
+_KEY: Final = re.compile(r"wk_[a-z2-7]{16}_[a-z2-7]{52}")
+_TIMEOUT_S: Final = 10.0
+_DAY_S: Final = 86_400
+
+
+@click.command()
+@controller_flag
+@click.option("--user", default=None, metavar="NAME", help="Log in with a name and a password; a key of your own is made for this machine.")
+@click.option("--days", type=click.IntRange(1, 3650), default=90, show_default=True, help="With --user: how long that key is good.")
+def login(controller: str, user: str | None, days: int) -> None:
+    """Store an API key for this machine's user. It is asked for, or read from standard input; never given on the command line."""
+    key = _key_by_password(controller, user, days) if user else _secret("API key: ").strip()
+    if not _KEY.fullmatch(key):
+        raise CommandError("this is no API key: it looks like wk_<id>_<secret>; an admin makes one, or you do on the page Settings")
+    who = _who(controller, key)
+    file = credentials.path()
+    credentials.write(file, key, f"{who['name']} at {controller}")
+    click.echo(f"logged in as {described(who)}; the key is in {file}")
+    if os.environ.get("WOOLY_API_KEY", "").strip():
+        click.echo("wooly: WOOLY_API_KEY is set in this environment and goes before the stored key", err=True)
+
+
+@click.command()
+@controller_flag
+@click.option("--keep", is_flag=True, help="Only forget the key here; it stays good for others who have it.")
+def logout(controller: str, keep: bool) -> None:
+    """Revoke the stored key and forget it."""
+    file = credentials.path()
+    key = credentials.read(file)
+    if not key:
+        click.echo("nobody is logged in here")
+        return
+    said = "forgotten"
+    if not keep:
+        said = _revoke(controller, key)
+    credentials.forget(file)
+    click.echo(f"logged out: the key is {said}")
+
+
+def _revoke(controller: str, key: str) -> str:
+    """What became of it. A key that is no longer good needs no revocation; one that cannot be asked about is kept."""
+    name = key.split("_")[1]
+    try:
+        with open_url(f"{controller}{_KEYS}/{name}", _with(key), method="DELETE", timeout_s=_TIMEOUT_S):
+            return "revoked"
+    except urllib.error.HTTPError as error:
+        if error.code == 401:
+            return "forgotten (it was no longer good)"
+        if error.code == 403:
+            return "forgotten, but still good: it may not revoke itself, ask an admin"
+        raise CommandError(f"the key was not revoked: {detail_of(error)}; `wooly logout --keep` only forgets it here") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise CommandError(
+            f"the controller at {controller} does not answer ({reason}); `wooly logout --keep` only forgets the key"
+        ) from None
+
+
+def _who(controller: str, key: str) -> dict[str, Any]:
+    with _asking(controller, "take this key"), open_url(f"{controller}{_SESSION}", _with(key), timeout_s=_TIMEOUT_S) as answer:
+        found: dict[str, Any] = json.loads(answer.read())
+    return found
+
+
+def _key_by_password(controller: str, user: str, days: int) -> str:
+    """A new key of ``user``, made in a session that ends at once."""
+    nobody = _with("")
+    body = json.dumps({"user": user, "password": _secret("Password: ")}).encode()
+    json_body = {"Content-Type": "application/json"}
+    with (
+        _asking(controller, f"let {user} in"),
+        open_url(controller + _SESSION, nobody, method="POST", data=body, headers=json_body, timeout_s=_TIMEOUT_S, secret=True) as answer,
+    ):
+        session = json.loads(answer.read())
+        cookie = str(answer.headers.get("Set-Cookie", "")).partition(";")[0]
+    headers = {"Cookie": cookie, "X-CSRF-Token": str(session.get("csrf_token") or "")}
+    wanted = {"title": f"wooly login on {socket.gethostname()}"[:200], "expires_in_s": days * _DAY_S}
+    try:
+        made = send_json("POST", controller, _KEYS, wanted, what=_WHAT, headers=headers, credentials=nobody)
+    finally:
+        send_json("DELETE", controller, _SESSION, what=_WHAT, headers=headers, credentials=nobody)
+    return str(made["key"])
+
+
+@contextlib.contextmanager
+def _asking(controller: str, what: str) -> Iterator[None]:
+    """Turns refusals and silence into CommandError."""
+    try:
+        yield
+    except urllib.error.HTTPError as error:
+        raise CommandError(f"the controller at {controller} does not {what}: {detail_of(error)}") from None
+    except (OSError, ValueError) as error:
+        raise CommandError(f"the controller at {controller} does not answer ({getattr(error, 'reason', error)})") from None
+
+
+def _with(key: str) -> Credentials:
+    return dataclasses.replace(Credentials.of(configuration.load(task=False)), api_key=key)
+
+
+def _secret(prompt: str) -> str:
+    """From the terminal without an echo, or the first line of standard input."""
+    if sys.stdin.isatty():
+        return str(click.prompt(prompt.rstrip(": "), hide_input=True))
+    return sys.stdin.readline().rstrip("\n")
+
+
+def described(who: dict[str, Any]) -> str:
+    where = f"tenant {who['tenant']}" if who.get("tenant") else "the whole cluster"
+    scopes = f", only {', '.join(who['scopes'])}" if who.get("scopes") else ""
+    return f"{who['name']} ({who['role']} of {where}{scopes})"
