@@ -9,8 +9,8 @@ from typing import Final
 
 __all__ = [
     "MALFORMED", "OVERSIZED", "UNVERIFIABLE", "BAD_HANDLE", "QUOTA_EXCEEDED", "TRAP", "OUT_OF_FUEL", "KERNEL_REFUSED", "SESSION_LOST",
-    "NODE_LOST", "OUT_OF_ORDER", "NO_SUCH_DEVICE", "DEVICE_TAKEN", "SESSION_TAKEN", "NODE_FAULT", "SWAP_CORRUPT",
-    "CANCELLED",
+    "NODE_LOST", "OUT_OF_ORDER", "NO_SUCH_DEVICE", "DEVICE_TAKEN", "SESSION_TAKEN", "NODE_FAULT", "SWAP_CORRUPT", "BUDGET_EXCEEDED",
+    "PRIORITY_CEILING", "CANCELLED",
 ]  # fmt: skip
 
 MALFORMED: Final = "MalformedBatch"
@@ -40,6 +40,10 @@ DEVICE_TAKEN: Final = "DeviceTaken"
 """Held exclusively by another session, or wanted exclusively while others hold it."""
 SESSION_TAKEN: Final = "SessionTaken"
 """The session's name is in use."""
+BUDGET_EXCEEDED: Final = "BudgetExceeded"
+"""The tenant's budget is used up. Nothing of the batch was done, and the session lives on: the same batch may be sent again."""
+PRIORITY_CEILING: Final = "PriorityCeiling"
+"""The tenant's tier does not allow sessions of so high a priority."""
 NODE_FAULT: Final = "NodeFault"
 """The node's own failure; the session is over, others are not."""
 SWAP_CORRUPT: Final = "SwapCorrupt"

@@ -9,6 +9,7 @@ from typing import Final
 
 from bus_schemas.events import SessionClosedFact, SessionOpenedFact, SessionPriorityChanged
 from bus_schemas.session import SessionClosed
+from services.server.allowance import Allowances
 from services.server.facts import FactLog, Progress
 from services.server.meter import Account, Meter
 from services.server.protocol import Attached, Charged, Executed, SpaceClosed
@@ -25,9 +26,11 @@ def boot_id() -> str:
 
 
 class Accounting:
-    """One device's books. ``position`` gives the batch stream's position to remember."""
+    """One device's books. ``position`` gives the batch stream's position to remember; ``allowances`` hear what tenants use."""
 
-    def __init__(self, node: str, gpu: int, facts: FactLog, position: Callable[[], tuple[str, int]]) -> None:
+    def __init__(self, node: str, gpu: int, facts: FactLog, position: Callable[[], tuple[str, int]], allowances: Allowances) -> None:
+        self.allowances = allowances
+        allowances.watch(lambda: self.meter)
         self._node = node
         self._gpu = gpu
         self._facts = facts
@@ -100,6 +103,9 @@ class Accounting:
         """Enter one report."""
         assert self.meter is not None
         self._report = done.index
+        account = self.meter.accounts.get(done.session)
+        if account is not None:
+            self.allowances.ran(self._gpu, account.tenant, done.core_ns)
         self.meter.work(
             done.session,
             done.begin_ns,
@@ -137,7 +143,10 @@ class Accounting:
         meter = self.meter
         assert meter is not None
         until_ns = max(meter.finish_ns, meter.accounted_ns) if in_flight else time.monotonic_ns()
-        self._facts.record("usage", self._node, meter.cut(until_ns, whole=whole))
+        events = meter.cut(until_ns, whole=whole)
+        self._facts.record("usage", self._node, events)
+        if events:
+            self.allowances.settled(self._gpu, events)
 
     def note(self, confirm: Callable[[int], None]) -> None:
         """Journal how far the books are; ``confirm(report index)`` runs once that is safe."""

@@ -24,6 +24,7 @@ from services.kit.log import get_logger
 from services.kit.trace import Tracing
 from services.server.accounting import Accounting
 from services.server.alarm import Alarm
+from services.server.allowance_gate import Gate
 from services.server.dispatch_log import DispatchLog
 from services.server.executor_process import ExecutorProcess
 from services.server.intake import content_digest
@@ -96,6 +97,7 @@ class Device:
     ) -> None:
         self.gpu = gpu
         self.sessions: dict[str, Session] = {}
+        self.gate = Gate(accounting.allowances, self.sessions, self._arrived, self.refuse, time.monotonic_ns)
         self.attached: Attached | None = None
         self._accounting = accounting
         self._config = config
@@ -279,16 +281,22 @@ class Device:
     def _arrived(self, pending: Pending) -> None:
         pending.prepared = True
         batch = pending.batch
+        if not self.gate.passes(batch.session, batch.seq):
+            return
         self._on(core.BatchArrived(time.monotonic_ns(), batch.session, batch.epoch, batch.seq, len(pending.data), content_digest(batch)))
 
     def _on(self, stimulus: core.Stimulus) -> None:
         """One stimulus to the core; carry out what it decides."""
+        stopped: list[core.Launch] = []
         for decision in self._dispatch.on(stimulus):
             session = self.sessions.get(decision.session)
             match decision:
                 case core.Launch():
                     assert session is not None, "only open sessions have batches to launch"
-                    self._launch(session, decision)
+                    if decision.slice or self.gate.passes(decision.session, decision.seq):
+                        self._launch(session, decision)
+                    else:
+                        stopped.append(decision)
                 case core.Preempt(_, seq):
                     assert session is not None and self._page is not None, "what is in flight has a session and an executor"
                     self._page.stop(session.pending[seq].priority, session.pending[seq].serial)
@@ -307,6 +315,8 @@ class Device:
                     self._executor.send(CloseSpace(name))
                 case core.Park():
                     continue  # it waits in the core; nothing to do
+        for launch in stopped:  # the core forgets them until the gate lets them go, or their session sends them again
+            self._on(core.LaunchReturned(time.monotonic_ns(), launch.session, launch.seq, True))
         self._alarm.set(self._dispatch.next_wakeup_ns)
 
     def _launch(self, session: Session, launch: core.Launch) -> None:

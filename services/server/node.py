@@ -31,6 +31,8 @@ from services.kit.trace import Tracing
 from services.server import telemetry
 from services.server.accounting import Accounting
 from services.server.admission import check_quota, check_request
+from services.server.allowance import Allowances
+from services.server.allowance_link import AllowanceLink
 from services.server.device import Counters, Device
 from services.server.dispatch_log import DispatchLog
 from services.server.facts import FactLog
@@ -73,8 +75,10 @@ class Node:
         self._tracing = Tracing("wooly-server")
         self._journal = JournalStream(self._node, facts.epoch)
         self._overcommit = Overcommit(self._node, settings.memory.overcommit_percent)
+        self._allowances = Allowances(time.time_ns, time.monotonic_ns)
         run_dir = _private(settings.run_dir())
         self._devices = [self._device(gpu, run_dir) for gpu in range(settings.devices)]
+        self._money = AllowanceLink(self._node, facts.epoch, self._allowances, [device.gate for device in self._devices])
         self._orders = Orders(self._node, facts.epoch, self._devices)
         self._gauges = [telemetry.Gauge() for _ in self._devices]
 
@@ -84,7 +88,7 @@ class Node:
         return Device(
             gpu,
             settings.executor(gpu, run_dir),
-            Accounting(self._node, gpu, facts, self._position),
+            Accounting(self._node, gpu, facts, self._position, self._allowances),
             settings.dispatch,
             lambda: DispatchLog(folder, gpu, facts.epoch, lane),
             self._journal.lane(gpu, VRAM),
@@ -104,6 +108,7 @@ class Node:
         self._facts.start(self._bus)
         self._journal.start(self._bus)
         await self._overcommit.start(self._bus)
+        await self._money.start(self._bus)
         await self._follow_batches()
         await self._bus.serve(subjects.DISCOVER_ALL, self._discovered, principal=subjects.requester)
         for verb, handler in (
@@ -121,6 +126,7 @@ class Node:
         if self._follower is not None:
             await self._follower.stop()
         await self._overcommit.stop()
+        await self._money.stop()
         fault = Fault(faults.NODE_LOST, f"node {self._settings.node_name} is being stopped; start the script again")
         for device in self._devices:
             for session in device.sessions:
@@ -239,6 +245,9 @@ class Node:
             known = self._find(request.session, principal)
             same = record.tenant == request.tenant and record.principal == principal and (known is None or known[1].closing is None)
             return None if same else Fault(faults.SESSION_TAKEN, f"session {request.session} exists already")
+        fault = self._allowances.ceiling_fault(request.tenant, request.priority)
+        if fault is not None:
+            return fault
         device = self._devices[gpu]
         if device.attached is None:
             return Fault(faults.NODE_FAULT, f"device {gpu} is being restarted; try again", fatal=False)
@@ -311,8 +320,12 @@ class Node:
             await asyncio.sleep(due - loop.time())
             self._journal.tick()
             for device, gauge in zip(self._devices, self._gauges, strict=True):
-                device.tick(self._settings.lease_ms * 10**6)
-                message = gauge.read(device, self._node, self._facts.epoch)
+                try:
+                    device.tick(self._settings.lease_ms * 10**6)
+                    message = gauge.read(device, self._node, self._facts.epoch)
+                except Exception:  # one device's trouble must not silence the node, which would then be held for lost
+                    self._log.exception("a device could not be measured", gpu=device.gpu)
+                    continue
                 if message is not None:
                     with contextlib.suppress(Exception):  # telemetry is never worth an error; a closed connection shows elsewhere
                         await self._bus.publish(subjects.telemetry_subject(self._node, device.gpu), message)

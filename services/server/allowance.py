@@ -1,0 +1,184 @@
+"""What tenants with a budget may still use on this node: billing's leases, less what the node has counted since.
+
+May live here: the books. May not: the bus (allowance_link.py), batches (allowance_gate.py), the price of anything (billing).
+
+The node counts in micro-credits, usage fact by usage fact, with the function and the prices that billing charges them with. What is in no
+fact yet (launches since the last one, memory held since) is priced the same way, so a tenant is at most one batch a session beyond what it
+may use. Of a tenant without a budget these books know nothing: asking for it is one look into a dictionary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from billing.meters import charge
+from billing.tariff import Tariff
+from billing.tiers import TierBook, priority_refusal
+from bus_schemas import faults
+from bus_schemas.allowance import GRANTED, Allowance, TenantUse
+from bus_schemas.batch import Fault
+from bus_schemas.events import BudgetSet, Event, GrantRecorded, TariffSet, TierSet, UsageRecorded
+from services.server.meter import Meter
+
+__all__ = ["Allowances", "Purse"]
+
+_FACTS_MAX: Final = 256
+_MS: Final = 10**6
+
+
+@dataclass(slots=True)
+class Purse:
+    """One tenant: ``micro`` may be used beyond the facts that billing knew, until ``until_ns`` (monotonic). ``facts``: (gpu, serial, micro)
+    of those it did not; ``running``: core-ns of every device that are in no fact yet. ``since``: the last usage fact of every device when
+    these books were opened: an answer must know it. ``periods``: of its budgets that can stop it."""
+
+    tenant: str
+    since: dict[int, int] = field(default_factory=dict)
+    periods: set[str] = field(default_factory=set)
+    micro: int = 0
+    until_ns: int = 0
+    facts: list[tuple[int, int, int]] = field(default_factory=list)
+    running: dict[int, int] = field(default_factory=dict)
+    busy: bool = False
+
+    def remember(self, gpu: int, serial: int, micro: int) -> None:
+        """A usage fact; when there are too many that billing has not acknowledged, the older ones of a device become one."""
+        self.facts.append((gpu, serial, micro))
+        if len(self.facts) > _FACTS_MAX:
+            sums: dict[int, tuple[int, int]] = {}
+            for of, number, amount in self.facts:
+                last, total = sums.get(of, (0, 0))
+                sums[of] = max(last, number), total + amount
+            self.facts = [(of, last, total) for of, (last, total) in sums.items()]
+
+
+class Allowances:
+    """The purses of this node. ``now_ns``: Unix time; ``monotonic_ns``: the clock of the meters."""
+
+    def __init__(self, now_ns: Callable[[], int], monotonic_ns: Callable[[], int]) -> None:
+        self._now_ns = now_ns
+        self._monotonic_ns = monotonic_ns
+        self._meters: list[Callable[[], Meter | None]] = []
+        self._tariff = Tariff()
+        self._tiers = TierBook()
+        self._serials: dict[int, int] = {}
+        self.purses: dict[str, Purse] = {}
+        self.on_changed: Callable[[str], None] = lambda tenant: None
+        """Called when the log says that a tenant's budget, credits or prices may be others now."""
+
+    def watch(self, meter: Callable[[], Meter | None]) -> None:
+        """Look at this device's meter for memory that is in no fact yet."""
+        self._meters.append(meter)
+
+    # -- the log -------------------------------------------------------------------------------------------------------------------
+
+    def apply(self, position: int, event: Event) -> None:
+        """Fold in one event about money."""
+        match event:
+            case BudgetSet():
+                self._budget(event)
+            case TariffSet():
+                self._tariff.record(event)
+            case TierSet() | GrantRecorded():
+                self._tiers.apply(position, event)
+        tenant = getattr(event, "tenant", "")
+        if tenant in self.purses:
+            self.on_changed(tenant)
+
+    def _budget(self, fact: BudgetSet) -> None:
+        purse = self.purses.get(fact.tenant) or Purse(fact.tenant, {meter.gpu: meter.serial for meter in self._known_meters()})
+        if fact.limit_micro >= 0 and fact.stop_percent:
+            purse.periods.add(fact.period)
+            self.purses[fact.tenant] = purse
+            purse.micro = 0  # what was lent was lent under another limit
+            return
+        purse.periods.discard(fact.period)
+        if not purse.periods and self.purses.pop(fact.tenant, None) is not None:
+            self.on_changed(fact.tenant)
+
+    def ceiling_fault(self, tenant: str, priority: int) -> Fault | None:
+        """Why a session of ``tenant`` may not have ``priority``, or None."""
+        text = priority_refusal(self._tiers, tenant, priority, self._now_ns())
+        if text is None:
+            return None
+        ceiling = self._tiers.ceiling_of(tenant, self._now_ns())
+        return Fault(faults.PRIORITY_CEILING, f"priority: {text}", (f"ceiling @ priority: {ceiling}",))
+
+    # -- use -----------------------------------------------------------------------------------------------------------------------
+
+    def ran(self, gpu: int, tenant: str, core_ns: int) -> None:
+        """A launch of ``tenant`` used so much that is in no fact yet."""
+        purse = self.purses.get(tenant)
+        if purse is not None:
+            purse.running[gpu] = purse.running.get(gpu, 0) + core_ns
+            purse.busy = True
+
+    def settled(self, gpu: int, events: Sequence[Event]) -> None:
+        """Everything that device ``gpu`` has reported is in facts now: these."""
+        if not self.purses:
+            return
+        for purse in self.purses.values():
+            purse.running.pop(gpu, None)
+        for event in events:
+            if isinstance(event, UsageRecorded) and event.tenant in self.purses:
+                self.purses[event.tenant].remember(
+                    gpu, event.serial, self._price(event.tenant, event.from_ns, event.core_ns, event.byte_ms)
+                )
+
+    def _price(self, tenant: str, at_ns: int, core_ns: int, byte_ms: int) -> int:
+        amount = charge(core_ns, byte_ms, self._tariff.at(self._tiers.tier_of(tenant, at_ns), at_ns))
+        return amount.core_micro + amount.vram_micro
+
+    def left_micro(self, purse: Purse) -> int:
+        """What the tenant may still use now; not positive: nothing."""
+        if self._monotonic_ns() >= purse.until_ns:
+            return 0
+        left = purse.micro - sum(micro for _, _, micro in purse.facts)
+        return left - self._running_micro(purse) if left > 0 else left
+
+    def _running_micro(self, purse: Purse) -> int:
+        byte_ms = 0
+        now_ns = self._monotonic_ns()
+        for meter in self._known_meters():
+            elapsed_ms = max(0, now_ns - meter.accounted_ns) // _MS
+            held = sum(account.resident_bytes for account in meter.accounts.values() if account.tenant == purse.tenant)
+            byte_ms += held * elapsed_ms
+        return self._price(purse.tenant, self._now_ns(), sum(purse.running.values()), byte_ms)
+
+    def _known_meters(self) -> list[Meter]:
+        return [meter for of in self._meters if (meter := of()) is not None]
+
+    # -- billing -------------------------------------------------------------------------------------------------------------------
+
+    def present(self) -> set[str]:
+        """The tenants with a budget that have sessions here."""
+        if not self.purses:
+            return set()
+        return {account.tenant for meter in self._known_meters() for account in meter.accounts.values()} & self.purses.keys()
+
+    def use(self, tenant: str, waiting: bool) -> TenantUse:
+        """What billing is told of a tenant."""
+        purse = self.purses[tenant]
+        busy, purse.busy = purse.busy or waiting, False
+        return TenantUse(tenant, tuple(purse.facts), self._running_micro(purse), busy)
+
+    def fresh(self, serials: Sequence[tuple[int, int]]) -> bool:
+        """Whether an answer knows every fact that an earlier one knew; one of a replica that lags is worth nothing."""
+        known = dict(serials)
+        return all(known.get(gpu, 0) >= serial for gpu, serial in self._serials.items())
+
+    def given(self, serials: Sequence[tuple[int, int]], allowance: Allowance, asked_ns: int) -> bool:
+        """Billing's answer to what was asked at ``asked_ns`` (monotonic); False: it does not know of all use before these books began."""
+        known = dict(serials)
+        self._serials |= known
+        purse = self.purses.get(allowance.tenant)
+        if purse is None:
+            return True
+        if any(known.get(gpu, 0) < serial for gpu, serial in purse.since.items()):
+            return False
+        purse.facts = [fact for fact in purse.facts if fact[1] > known.get(fact[0], 0)]
+        purse.micro = allowance.micro
+        purse.until_ns = asked_ns + allowance.valid_ms * _MS if allowance.state == GRANTED else 0
+        return True
