@@ -71,6 +71,8 @@ class SessionOpenedFact(msgspec.Struct, array_like=True, frozen=True, tag="sessi
     weight: int = 100
     sla_ms_p99: int = 0
     pace_percent: int = 0
+    traceparent: str = ""
+    """W3C: the trace that the session's sampled batches are in, or empty."""
 
 
 class SessionClosedFact(msgspec.Struct, array_like=True, frozen=True, tag="session.closed.v1"):

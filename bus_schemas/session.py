@@ -52,7 +52,7 @@ class OpenSession(msgspec.Struct, frozen=True):
     """A client asks a node for a session. ``task``: the controller's task id, or empty. ``vram_bytes`` 0: no quota but the device.
     ``weight``: its part of core time beside others of its priority. ``sla_ms_p99``: the latency that 99 of 100 of its batches shall have
     (P0 only), 0: none. ``pace_percent``: the most of the device's core time it may take, 0: no bound. ``vram_wait_ms``: how long a batch
-    may wait for memory that others hold before it fails, 0: not at all."""
+    may wait for memory that others hold before it fails, 0: not at all. ``traceparent`` (W3C): of the session's trace, or empty."""
 
     session: str
     tenant: str
@@ -69,6 +69,7 @@ class OpenSession(msgspec.Struct, frozen=True):
     sla_ms_p99: int = 0
     pace_percent: int = 0
     vram_wait_ms: int = 60_000
+    traceparent: str = ""
 
 
 class SessionOpened(msgspec.Struct, frozen=True):

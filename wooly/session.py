@@ -80,7 +80,7 @@ class _Answer:
 class Session:
     """Implements ``wooly.link.Link``. Made by ``open_session``. Any thread may call; a fault is raised by every call after it."""
 
-    def __init__(self, bus: BusThread, info: SessionOpened) -> None:
+    def __init__(self, bus: BusThread, info: SessionOpened, tracer: Tracer | None = None) -> None:
         assert info.node is not None
         self._bus = bus
         self._info = info
@@ -88,7 +88,7 @@ class Session:
         self._subject = subjects.batch_subject(self._node, info.session, bus.principal)
         self._encoder = BatchEncoder(info.session, info.epoch)
         self._data_port = DataPort(info.node.data_port, info.session, info.token)
-        self._tracer = Tracer("wooly-client")
+        self._tracer = tracer if tracer is not None else Tracer("wooly-client")
         self._pid = os.getpid()
         self._submit_lock = threading.Lock()
         self._state = threading.Condition()
@@ -438,8 +438,9 @@ def open_session(config: Config, *, title: str = "", device: int = 0) -> Session
     bus = BusThread(config.nats_urls, f"wooly_{secrets.token_hex(6)}")
     bus.start()
     try:
-        info = open_on_node(bus, config, title, device)
-        session = Session(bus, info)
+        tracer = Tracer("wooly-client")
+        info = open_on_node(bus, config, title, device, tracer.open(title))
+        session = Session(bus, info, tracer)
         bus.call(session._start(), 6.0)
     except BaseException:
         bus.stop()

@@ -96,6 +96,7 @@ class Accounting:
             record.weight,
             record.sla_ms_p99,
             record.pace_percent,
+            record.traceparent,
         )
         self._facts.record("session", record.session, [fact])
 

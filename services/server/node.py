@@ -27,7 +27,7 @@ from services.kit.bus import Bus
 from services.kit.errors import StartError
 from services.kit.follow import Follower
 from services.kit.log import get_logger
-from services.kit.trace import Tracing
+from services.kit.trace import Tracing, parse_traceparent
 from services.server import telemetry
 from services.server.accounting import Accounting
 from services.server.admission import check_quota, check_request
@@ -220,6 +220,7 @@ class Node:
             request.pace_percent,
             request.vram_wait_ms,
             principal,
+            request.traceparent if parse_traceparent(request.traceparent) is not None else "",
         )
         try:
             await self._devices[gpu].open(record)

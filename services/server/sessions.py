@@ -23,7 +23,8 @@ CANCELLED: Final = "cancelled"
 
 class SessionRecord(msgspec.Struct, array_like=True, frozen=True):
     """What stays true of a session for its life. The executor keeps a copy, so that a restarted server finds it. ``domain``: whose content
-    it may share (empty: nobody's, not even its own). ``principal``: whose it is."""
+    it may share (empty: nobody's, not even its own). ``principal``: whose it is. ``traceparent``: of its trace, or
+    empty."""
 
     session: str
     tenant: str
@@ -43,6 +44,7 @@ class SessionRecord(msgspec.Struct, array_like=True, frozen=True):
     pace_percent: int = 0
     vram_wait_ms: int = 0
     principal: str = LOCAL
+    traceparent: str = ""
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from bus_schemas.events import SessionOpenedFact
 from tests.support.node import Node, increment
 from wooly.link import Flush
 
@@ -58,18 +59,35 @@ def run(node: Node) -> None:
     session.close()
 
 
-def test_a_sampled_batch_is_one_trace(tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_is_one_trace_and_the_log_names_it(tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
     monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "1")
     with Node(tmp_path) as node:
         run(node)
         node.stop_server()
-    roots = [span for span in collector.spans if span[1] == "wooly.batch"]
-    assert len(roots) == 2
-    assert all(service == "wooly-client" and parent == b"" for service, _, _, _, parent in roots)
-    for _, _, trace_id, span_id, _ in roots:
+        (opened,) = [event for event in node.events() if isinstance(event, SessionOpenedFact)]
+    (session,) = [span for span in collector.spans if span[1] == "wooly.session"]
+    assert session[4] == b"", "nothing is above it"
+    assert opened.traceparent == f"00-{session[2].hex()}-{session[3].hex()}-01"
+    batches = [span for span in collector.spans if span[1] == "wooly.batch"]
+    assert len(batches) == 2
+    assert all((service, trace, parent) == ("wooly-client", session[2], session[3]) for service, _, trace, _, parent in batches)
+    for _, _, trace_id, span_id, _ in batches:
         below = {(service, name) for service, name, trace, _, parent in collector.spans if trace == trace_id and parent == span_id}
         assert below == {("wooly-server", "wooly.queue"), ("wooly-server", "wooly.execute"), ("wooly-server", "wooly.launch")}
+
+
+def test_a_session_continues_the_trace_of_the_script(tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "1")
+    monkeypatch.setenv("TRACEPARENT", f"00-{'ab' * 16}-{'cd' * 8}-01")
+    with Node(tmp_path) as node:
+        run(node)
+        node.stop_server()
+        (opened,) = [event for event in node.events() if isinstance(event, SessionOpenedFact)]
+    assert {span[2].hex() for span in collector.spans} == {"ab" * 16}
+    assert opened.traceparent.split("-")[1] == "ab" * 16
+    assert [span[4].hex() for span in collector.spans if span[1] == "wooly.session"] == ["cd" * 8]
 
 
 def test_unsampled_batches_leave_no_trace(tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,4 +96,5 @@ def test_unsampled_batches_leave_no_trace(tmp_path: Path, collector: Collector, 
     with Node(tmp_path) as node:
         run(node)
         node.stop_server()
+        assert [event.traceparent for event in node.events() if isinstance(event, SessionOpenedFact)] == [""]
     assert collector.spans == []

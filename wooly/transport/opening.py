@@ -42,8 +42,8 @@ def discover(bus: BusThread, deadline_s: float = _DISCOVER_S) -> NodeInfo:
             raise ProtocolError(f"a node's answer is unreadable ({error}); client and node are of different versions") from error
 
 
-def open_on_node(bus: BusThread, config: Config, title: str, device: int) -> SessionOpened:
-    """Open a session for the script's device ``device``; the node's answer. Raises what ``open_session`` says."""
+def open_on_node(bus: BusThread, config: Config, title: str, device: int, traceparent: str = "") -> SessionOpened:
+    """Open a session for the script's device ``device``, in this trace; the node's answer. Raises what ``open_session`` says."""
     if config.controller_url:
         place = controller.place_for(config, title, device)
         node, task, gpus = place.node, place.task, place.gpus
@@ -67,6 +67,7 @@ def open_on_node(bus: BusThread, config: Config, title: str, device: int) -> Ses
         sla_ms_p99=config.sla_ms_p99,
         pace_percent=config.pace_percent,
         vram_wait_ms=config.vram_wait_ms,
+        traceparent=traceparent,
     )
     opened = _open(bus, node, request)
     deadline = time.monotonic() + _RETRY_S

@@ -1,7 +1,7 @@
-"""Traces from the client: one span a sampled batch, from submit to its Done; the node's spans hang below it.
+"""Traces from the client: one trace a session, in it one span a sampled batch, from submit to its Done; the node's spans hang below that.
 
 On when OTEL_EXPORTER_OTLP_ENDPOINT is set and the extra ``trace`` is installed; the share of batches is OTEL_TRACES_SAMPLER_ARG
-(default 0.01). Off, it costs one attribute test a batch.
+(default 0.01; with 0 there is no trace). A W3C traceparent in TRACEPARENT is continued. Off, it costs one attribute test a batch.
 """
 
 from __future__ import annotations
@@ -25,17 +25,31 @@ class Tracer:
         self._tracer: Any = None
         self._provider: Any = None
         self._spans: dict[str, Any] = {}
+        self._session: Any = None
+        self._context: Any = None
         self._ratio = 0.0
         if os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
             self._start(service)
+
+    def open(self, title: str) -> str:
+        """The span of the whole session, above those of its batches, ends with ``close``; its traceparent, empty: none."""
+        if self._tracer is None or not self._ratio:
+            return ""
+        from opentelemetry.trace import set_span_in_context
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        above = TraceContextTextMapPropagator().extract({"traceparent": os.environ.get("TRACEPARENT", "")})
+        self._session = self._tracer.start_span("wooly.session", context=above, attributes={"wooly.title": title})
+        self._context = set_span_in_context(self._session)
+        return _traceparent(self._session)
 
     def begin(self, seq: int, n_ops: int) -> str:
         """A span for batch ``seq`` if it is sampled: its traceparent, else an empty string."""
         if self._tracer is None or random.random() >= self._ratio:
             return ""
-        span = self._tracer.start_span("wooly.batch", start_time=time.time_ns(), attributes={"wooly.seq": seq, "wooly.ops": n_ops})
-        context = span.get_span_context()
-        traceparent = f"00-{context.trace_id:032x}-{context.span_id:016x}-01"
+        about = {"wooly.seq": seq, "wooly.ops": n_ops}
+        span = self._tracer.start_span("wooly.batch", context=self._context, start_time=time.time_ns(), attributes=about)
+        traceparent = _traceparent(span)
         self._spans[traceparent] = span
         return traceparent
 
@@ -47,7 +61,10 @@ class Tracer:
             span.end(end_time=time.time_ns())
 
     def close(self) -> None:
-        """Export what is buffered."""
+        """End the session's span, and export what is buffered."""
+        if self._session is not None:
+            self._session.end()
+            self._session = None
         if self._provider is not None:
             self._provider.shutdown()
 
@@ -67,3 +84,8 @@ class Tracer:
         self._provider = TracerProvider(resource=Resource.create({"service.name": service}))
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         self._tracer = self._provider.get_tracer("wooly")
+
+
+def _traceparent(span: Any) -> str:
+    context = span.get_span_context()
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-01" if context.trace_flags & 1 else ""
