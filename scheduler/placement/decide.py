@@ -20,7 +20,7 @@ from scheduler.placement import reasons as why
 from scheduler.placement.capacity import capacity_of_row
 from scheduler.placement.columns import Ints
 from scheduler.placement.feasible import Refusal, refuse_cluster, refuse_count, refuse_device, refuse_node, refuse_reserved
-from scheduler.placement.order import kept_from, priority_of
+from scheduler.placement.order import kept_from, known_task, priority_of
 from scheduler.placement.rank import SCORE_MAX, order_keys, parts, scores
 from scheduler.placement.reserve import next_reservation
 from scheduler.placement.survey import CODES, Survey, survey
@@ -85,8 +85,9 @@ def _decide(view: ClusterView, task: TaskSubmitted, at_ns: int, *, full: bool) -
     score = scores(made_of)
     node, chosen = _choose(found, score, task.gpu_count)
     best = _best(found, score, chosen, full)
+    counts = found.counts()
     reserved = None
-    waiting = view.tasks.get(task.task)
+    waiting = known_task(view, task)
     if not chosen and waiting is not None and waiting.waiting:
         reserved = next_reservation(view, waiting, at_ns, found)
     return Decision(
@@ -95,11 +96,11 @@ def _decide(view: ClusterView, task: TaskSubmitted, at_ns: int, *, full: bool) -
         node=node,
         gpus=tuple(int(view.columns.devices[col.GPU, found.fits[at]]) for at in chosen),
         scores=tuple((*_device(found, int(found.fits[at])), int(score[at])) for at in best),
-        refusals=_refusals(view, task, found, kept, None if full else EXAMPLES),
+        refusals=_refusals(view, task, found, counts, kept, None if full else EXAMPLES),
         considered=tuple(_considered(found, at, made_of) for at in best),
         position=view.position,
         candidates=len(found.fits),
-        refused=tuple(sorted(found.counts().items(), key=lambda item: (-item[1], item[0]))),
+        refused=tuple(sorted(counts.items(), key=lambda item: (-item[1], item[0]))),
         reserved_node=reserved.node if reserved is not None else "",
         reserved_gpus=reserved.gpus if reserved is not None else (),
     )
@@ -150,12 +151,12 @@ def _considered(found: Survey, at: int, made_of: Ints) -> Considered:
 
 
 def _refusals(
-    view: ClusterView, task: TaskSubmitted, found: Survey, kept: dict[tuple[str, int], str], limit: int | None
+    view: ClusterView, task: TaskSubmitted, found: Survey, counts: dict[str, int], kept: dict[tuple[str, int], str], limit: int | None
 ) -> tuple[Refusal, ...]:
-    """The first ``limit`` refusals of each reason, or all, by (node, gpu)."""
+    """The first ``limit`` refusals of each reason that ``counts`` has, or all, by (node, gpu)."""
     out: list[Refusal] = []
     columns = found.columns
-    for reason in found.counts():
+    for reason in counts:
         code = CODES.index(reason)
         for node in np.flatnonzero(found.node_code == code)[:limit].tolist():
             name = columns.names[node]

@@ -15,7 +15,7 @@ from scheduler.placement.records import TaskView
 from scheduler.placement.states import QUEUE_AGE_MS
 from scheduler.placement.view import ClusterView
 
-__all__ = ["Rank", "effective_priority", "rank", "rank_of_wish", "priority_of", "queue_order", "kept_from"]
+__all__ = ["Rank", "effective_priority", "rank", "rank_of_wish", "priority_of", "queue_order", "kept_from", "known_task"]
 
 Rank = tuple[int, int, str]
 
@@ -43,13 +43,13 @@ def queue_order(view: ClusterView, at_ns: int) -> list[TaskView]:
 
 def priority_of(view: ClusterView, wish: TaskSubmitted) -> int:
     """The priority that holds for it: as changed since, when it is a task of the log."""
-    known = _known(view, wish)
+    known = known_task(view, wish)
     return known.priority if known is not None else wish.priority
 
 
 def rank_of_wish(view: ClusterView, wish: TaskSubmitted, at_ns: int) -> Rank:
     """Of a task of the log, or of one that is only asked about: behind all of its priority."""
-    known = _known(view, wish)
+    known = known_task(view, wish)
     return rank(view, known, at_ns) if known is not None else (wish.priority, _BEHIND_ALL, wish.task)
 
 
@@ -68,6 +68,7 @@ def _level(task: TaskView, at_ns: int, period_ns: int) -> int:
     return max(0, task.priority - max(0, at_ns - task.submitted.at_ns) // period_ns)
 
 
-def _known(view: ClusterView, wish: TaskSubmitted) -> TaskView | None:
+def known_task(view: ClusterView, wish: TaskSubmitted) -> TaskView | None:
+    """The task of the log that this is; None for one that is only asked about, though the log may know its id."""
     known = view.tasks.get(wish.task)
     return known if known is not None and known.submitted == wish else None

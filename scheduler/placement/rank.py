@@ -24,24 +24,30 @@ SCORE_MAX: Final = 100 * sum(WEIGHTS.values())
 PARTS: Final = tuple(WEIGHTS)
 """The parts of a score, in the order of the rows of ``parts`` and of Considered.parts."""
 
-_WEIGHT_COLUMN: Final = np.array(list(WEIGHTS.values()), np.int64)[:, None]
+_ROOM_BESIDE: Final = np.array([100 // (1 + rivals) for rivals in range(101)], np.int64)
+_WEIGHTS: Final = tuple(WEIGHTS.values())
 
 
 def parts(columns: Columns, rows: Ints, priority: int, need_bytes: int) -> Ints:
     """The parts of the scores of ``rows`` for a task of ``priority`` that needs ``need_bytes`` and fits there: one row a part."""
-    device = columns.devices[:, rows]
+    device = columns.devices
     out = np.empty((len(PARTS), len(rows)), np.int64)
-    out[0] = 100 - np.clip(device[col.UTILIZATION], 0, 100)
-    out[1] = 100 - np.clip(device[col.STARVATION], 0, 100)
-    left = np.maximum(device[col.SCHEDULABLE] - device[col.PROMISED] - need_bytes, 0)
-    out[2] = 100 * left // np.maximum(device[col.SCHEDULABLE], 1)
-    rivals = device[col.HOLDERS : col.HOLDERS + min(max(priority, -1), PRIORITY_MAX) + 1].sum(axis=0)
-    out[3] = 100 // (1 + rivals)
+    for part, column in enumerate((col.UTILIZATION, col.STARVATION)):
+        out[part] = 100 - np.minimum(device[column].take(rows), 100)
+    schedulable = device[col.SCHEDULABLE].take(rows)
+    left = np.maximum(schedulable - device[col.PROMISED].take(rows) - need_bytes, 0)
+    out[2] = 100 * left // np.maximum(schedulable, 1)
+    rivals = np.zeros(len(rows), np.int64)
+    for level in range(min(priority, PRIORITY_MAX) + 1):
+        rivals += device[col.HOLDERS + level].take(rows)
+    out[3] = _ROOM_BESIDE.take(np.minimum(rivals, 100))
     return out
 
 
 def scores(made_of: Ints) -> Ints:
-    total: Ints = (made_of * _WEIGHT_COLUMN).sum(axis=0)
+    total: Ints = made_of[0] * _WEIGHTS[0]
+    for part, weight in zip(made_of[1:], _WEIGHTS[1:], strict=True):
+        total += part * weight
     return total
 
 

@@ -64,7 +64,7 @@ def remedies(view: ClusterView, task: TaskSubmitted, kept: dict[tuple[str, int],
     if len(found.fits):
         return ()
     out = _ends(view, task, found, kept)
-    out += _overcommit(view, task, found)
+    out += _overcommit(view, task, found, kept)
     for kind, reason in ((RESUME, why.NODE_DRAINED), (RECOVER, why.NODE_LOST), (GROUP, why.NOT_IN_GROUP), (GROUP, why.GROUP_ONLY)):
         out += _without(view, task, kept, kind, reason)
     if kept:
@@ -94,10 +94,7 @@ def _join(task: TaskSubmitted) -> Remedy:
 def _ends(view: ClusterView, task: TaskSubmitted, found: Survey, kept: dict[tuple[str, int], str]) -> list[Remedy]:
     """Of the nearest nodes: the fewest bytes that would have to end, largest holders first."""
     missing = shortfalls(task, found)
-    for node, gpu in kept:
-        row = view.columns.row(node, gpu)
-        if row >= 0:
-            missing[row] = NEVER
+    missing[_rows(view, kept)] = NEVER
     out = []
     for place in nearest(missing, task.gpu_count, found, _PLACES):
         ending = _who_ends(view, task, place)
@@ -172,7 +169,7 @@ def _fits_after(
 # -- which setting, which node -----------------------------------------------------------------------------------------------------------
 
 
-def _overcommit(view: ClusterView, task: TaskSubmitted, found: Survey) -> list[Remedy]:
+def _overcommit(view: ClusterView, task: TaskSubmitted, found: Survey, kept: dict[tuple[str, int], str]) -> list[Remedy]:
     """The node that needs the smallest percent so that enough of its devices would do."""
     columns = found.columns
     device = columns.devices
@@ -184,6 +181,7 @@ def _overcommit(view: ClusterView, task: TaskSubmitted, found: Survey) -> list[R
     percent: Ints = -(-(100 * (device[col.PROMISED] + found.need)) // physical) - 100
     percent = np.where(would_do, 0, np.where(short & (device[col.PHYSICAL] > 0), np.maximum(percent, 0), NEVER))
     percent[percent > PERCENT_MAX] = NEVER
+    percent[_rows(view, kept)] = NEVER
     width = int(columns.place_of.max()) + 1
     if task.gpu_count > width:
         return []
@@ -213,6 +211,12 @@ def _without(view: ClusterView, task: TaskSubmitted, kept: dict[tuple[str, int],
         return [Remedy(GROUP, f"node {name} being put into group {group}", name, value=group)]
     groups = sorted(view.groups_of(name))
     return [Remedy(GROUP, f"node {name} leaving {_names('group', groups)}, or the task targeting one of them", name)]
+
+
+def _rows(view: ClusterView, kept: dict[tuple[str, int], str]) -> list[int]:
+    """The rows of devices that are kept for others."""
+    rows = (view.columns.row(node, gpu) for node, gpu in kept)
+    return [row for row in rows if row >= 0]
 
 
 def _names(noun: str, names: tuple[str, ...] | list[str]) -> str:
