@@ -25,11 +25,11 @@ __all__ = ["parse_address", "serve"]
 _START_S: Final = 10.0
 
 
-def parse_address(text: str) -> tuple[str, int]:
-    """``host:port`` (port 0: any free one). Raises SettingError."""
+def parse_address(text: str, variable: str = "WOOLY_HTTP") -> tuple[str, int]:
+    """``host:port`` (port 0: any free one), as ``variable`` gave it. Raises SettingError."""
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isdigit() or int(port) > 65535:
-        raise SettingError(f"WOOLY_HTTP is {text!r}; write host:port, for example 127.0.0.1:8080")
+        raise SettingError(f"{variable} is {text!r}; write host:port, for example 127.0.0.1:8080")
     return host, int(port)
 
 

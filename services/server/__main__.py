@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import sys
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
 from services.kit.bus import connect
@@ -16,9 +17,10 @@ from services.kit.process import ready, run
 from services.server.facts import FactLog
 from services.server.node import Node
 from services.server.settings import Settings
+from services.server.watch import Watch
 
 
-async def serve(stop: asyncio.Event) -> int:
+async def run_node(stop: asyncio.Event) -> int:
     log = get_logger()
     settings = Settings.from_environment(os.environ)
     settings.data_dir.mkdir(parents=True, exist_ok=True)
@@ -32,14 +34,27 @@ async def serve(stop: asyncio.Event) -> int:
             facts = FactLog(settings.data_dir / "facts.journal", settings.node_id)
             node = Node(settings, bus, facts)
             await node.start()
-            log.info("server listening", node=settings.node_name, id=settings.node_id, epoch=facts.epoch, bus=settings.nats_url)
-            ready(f"server listening on {settings.nats_url} as node {settings.node_name} ({settings.node_id})")
-            await first_of(stop.wait(), facts.failed.wait())
+            async with watched(node, os.environ.get("WOOLY_NODE_HTTP", "")) as http:
+                log.info("server listening", node=settings.node_name, epoch=facts.epoch, bus=settings.nats_url, http=http)
+                ready(f"server listening on {settings.nats_url} as node {settings.node_name} ({settings.node_id}){http and f', {http}'}")
+                await first_of(stop.wait(), facts.failed.wait())
             log.info("stopping")
             await node.stop()
         finally:
             await bus.close()
     return 1 if facts.failed.is_set() else 0
+
+
+@contextlib.asynccontextmanager
+async def watched(node: Node, address: str) -> AsyncIterator[str]:
+    """Answer who watches the node, inside the block; yields the URL, empty when nobody shall. Raises StartError, SettingError."""
+    if not address:
+        yield ""
+        return
+    from services.kit.http import parse_address, serve  # a web server only for those who want one
+
+    async with serve(Watch(node.standing), parse_address(address, "WOOLY_NODE_HTTP")) as url:
+        yield url
 
 
 async def first_of(*events: Coroutine[Any, Any, object]) -> None:
@@ -53,7 +68,7 @@ async def first_of(*events: Coroutine[Any, Any, object]) -> None:
 def main() -> int:
     setup_logging("server")
     try:
-        return run(serve)
+        return run(run_node)
     except (SettingError, StartError, BusUnavailable, KitError) as error:
         print(f"wooly server: {error}", file=sys.stderr)
         return 2

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bus_schemas.events import SessionClosedFact, SessionOpenedFact, SessionPriorityChanged
+from bus_schemas.events import DeviceAccounted, Event, SessionClosedFact, SessionOpenedFact, SessionPriorityChanged
 from bus_schemas.session import SessionClosed
 from services.server.allowance import Allowances
 from services.server.facts import FactLog, Progress
@@ -15,7 +16,7 @@ from services.server.meter import Account, Meter
 from services.server.protocol import Attached, Charged, Executed, SpaceClosed
 from services.server.sessions import SessionRecord
 
-__all__ = ["Accounting", "boot_id"]
+__all__ = ["Accounting", "Spent", "boot_id"]
 
 _GONE: Final = "node_restarted"
 
@@ -23,6 +24,22 @@ _GONE: Final = "node_restarted"
 def boot_id() -> str:
     """Names this boot of the machine: monotonic times compare only within one."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+@dataclass(slots=True)
+class Spent:
+    """Core time of the device in facts, since the server started."""
+
+    charged_ns: int = 0
+    scheduler_ns: int = 0
+    idle_ns: int = 0
+
+    def add(self, facts: Sequence[Event]) -> None:
+        for fact in facts:
+            if isinstance(fact, DeviceAccounted):
+                self.charged_ns += fact.charged_core_ns
+                self.scheduler_ns += fact.scheduler_core_ns
+                self.idle_ns += fact.idle_core_ns
 
 
 class Accounting:
@@ -39,6 +56,7 @@ class Accounting:
         self._executor = 0
         self._report = 0
         self.meter: Meter | None = None
+        self.spent = Spent()
 
     def attach(self, attached: Attached, records: dict[str, SessionRecord]) -> list[Executed]:
         """Begin with this executor: its sessions (``records``) go on where the journal left them; sessions that are gone are closed.
@@ -146,6 +164,7 @@ class Accounting:
         until_ns = max(meter.finish_ns, meter.accounted_ns) if in_flight else time.monotonic_ns()
         events = meter.cut(until_ns, whole=whole)
         self._facts.record("usage", self._node, events)
+        self.spent.add(events)
         if events:
             self.allowances.settled(self._gpu, events)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -22,9 +21,10 @@ from scheduler.dispatch import decisions as why
 from services.kit.errors import StartError
 from services.kit.log import get_logger
 from services.kit.trace import Tracing
-from services.server.accounting import Accounting
+from services.server.accounting import Accounting, Spent
 from services.server.alarm import Alarm
 from services.server.allowance_gate import Gate
+from services.server.counters import Counters
 from services.server.dispatch_log import DispatchLog
 from services.server.executor_process import ExecutorProcess
 from services.server.intake import content_digest
@@ -62,22 +62,11 @@ from services.server.spans import record_spans
 from services.server.stop_page import StopPage
 from services.server.warm import Warm
 
-__all__ = ["Counters", "Device"]
+__all__ = ["Device"]
 
 _AHEAD_MAX: Final = 1024
 """How far a batch may be ahead of the last one executed; nearer ones are bounded by the dispatch core."""
 _RESTART_PAUSE_S: Final = 1.0
-
-
-@dataclass(slots=True)
-class Counters:
-    """Since the server started; over all devices."""
-
-    received: int = 0
-    executed: int = 0
-    dropped: int = 0
-    refused: int = 0
-    restarts: int = 0
 
 
 class Device:
@@ -171,6 +160,15 @@ class Device:
     @property
     def used_bytes(self) -> int:
         return sum(session.resident_bytes for session in self.sessions.values())
+
+    @property
+    def in_flight(self) -> int:
+        """Launches with the executor."""
+        return self._dispatch.state.in_flight
+
+    @property
+    def spent(self) -> Spent:
+        return self._accounting.spent
 
     @property
     def reserved_bytes(self) -> int:

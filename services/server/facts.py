@@ -128,6 +128,11 @@ class FactLog:
         self._after_sync.append(then)
         self._wake.set()
 
+    @property
+    def waiting(self) -> int:
+        """Messages that the log has not acknowledged."""
+        return len(self._waiting)
+
     async def settled(self, deadline_s: float) -> bool:
         """Wait until every recorded fact is acknowledged; False when that took longer, or the journal has failed."""
         with contextlib.suppress(TimeoutError):

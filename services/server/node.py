@@ -33,11 +33,13 @@ from services.server.accounting import Accounting
 from services.server.admission import check_quota, check_request
 from services.server.allowance import Allowances
 from services.server.allowance_link import AllowanceLink
-from services.server.device import Counters, Device
+from services.server.counters import Counters
+from services.server.device import Device
 from services.server.dispatch_log import DispatchLog
 from services.server.facts import FactLog
 from services.server.intake import Bad, read_batch
 from services.server.journal_stream import JournalStream
+from services.server.metrics import Standing
 from services.server.model_cache_door import answer_open
 from services.server.orders import Orders
 from services.server.overcommit import Overcommit
@@ -330,6 +332,18 @@ class Node:
                 if message is not None:
                     with contextlib.suppress(Exception):  # telemetry is never worth an error; a closed connection shows elsewhere
                         await self._bus.publish(subjects.telemetry_subject(self._node, device.gpu), message)
+
+    def standing(self) -> Standing:
+        """How the node stands, for those who watch it."""
+        failed = self._facts.failed.is_set() or self._ticker is None or self._ticker.done()
+        away = [str(device.gpu) for device in self._devices if device.attached is None]
+        problem = "the journal cannot be written, or the node is being stopped" if failed else ""
+        if not problem and not self._bus.connected:
+            problem = "the bus is away"
+        elif not problem and away:
+            problem = f"the executor of device {', '.join(away)} is being restarted"
+        facts, connected = self._facts, self._bus.connected
+        return Standing(self._node, facts.epoch, self._devices, self._counters, facts.waiting, connected, problem, failed)
 
     # -- helpers -------------------------------------------------------------------------------------------------------------------
 
