@@ -47,8 +47,10 @@ class CreditReport(msgspec.Struct, frozen=True):
     total: CreditLine
 
 
-def credit_report(view: BillingView, by: str, from_ns: int = 0, to_ns: int = 0, tenant: str | None = None) -> CreditReport:
-    """Lines sorted by key. The period is widened to whole minutes; ``to_ns`` 0 means up to now. ``tenant``: only its credits.
+def credit_report(
+    view: BillingView, by: str, from_ns: int = 0, to_ns: int = 0, tenant: str | None = None, task: str | None = None
+) -> CreditReport:
+    """Lines sorted by key. The period is widened to whole minutes; ``to_ns`` 0 means up to now. ``tenant``, ``task``: only its credits.
 
     Raises BillingRequestError naming the field.
     """
@@ -64,7 +66,12 @@ def credit_report(view: BillingView, by: str, from_ns: int = 0, to_ns: int = 0, 
     groups: dict[str, list[int]] = {}
     total = [0] * 6
     for key, row in view.rows.items():
-        if key[0] < first or (to_ns and key[0] >= last) or (tenant is not None and key[1] != tenant):
+        if (
+            key[0] < first
+            or (to_ns and key[0] >= last)
+            or (tenant is not None and key[1] != tenant)
+            or (task is not None and key[2] != task)
+        ):
             continue
         values = (row.core_micro, row.vram_micro, row.core_ns, row.byte_ms, row.instructions, row.launches)
         group = groups.setdefault(str(key[at]), [0] * 6)

@@ -19,6 +19,7 @@ __all__ = ["ROUTES"]
 
 By = Annotated[str, Parameter(description="tenant, task, model (the title of the session) or node", max_length=20)]
 From = Annotated[str, Parameter(query="from", max_length=40, description="start of the period: Unix seconds or ISO 8601; whole minutes")]
+TaskName = Annotated[str | None, Parameter(max_length=64, description="of this task only")]
 To = Annotated[str, Parameter(max_length=40, description="end of the period, exclusive")]
 
 
@@ -54,11 +55,13 @@ def _json(report: CreditReport) -> Json:
     action="credits.read",
     responses=problems(),
 )
-async def credits(request: Ask, by: By = "tenant", from_: From = "", to: To = "", tenant: TenantName = None) -> Response[Any]:
+async def credits(
+    request: Ask, by: By = "tenant", from_: From = "", to: To = "", tenant: TenantName = None, task: TaskName = None
+) -> Response[Any]:
     """JSON, or CSV when the Accept header prefers text/csv. Waits a moment for facts that are in the log already."""
     only = tenant_filter(request, "credits.read", tenant)
     view = await fresh_view(request)
-    report = credit_report(view, by, parse_time_ns("from", from_), parse_time_ns("to", to), only)
+    report = credit_report(view, by, parse_time_ns("from", from_), parse_time_ns("to", to), only, task)
     if request.accept.best_match(["application/json", "text/csv"], default="application/json") == "text/csv":
         headers = {"content-disposition": 'attachment; filename="credits.csv"'}
         return Response(report_csv(report), media_type="text/csv; charset=utf-8", headers=headers)

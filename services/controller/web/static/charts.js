@@ -14,8 +14,15 @@
     if (value === null || value === undefined) return "–";
     if (unit === "bytes") return bytes(value);
     if (unit === "%") return `${Math.round(value)} %`;
-    return value.toLocaleString(undefined, { maximumFractionDigits: Math.abs(value) < 10 ? 2 : 0 });
+    return value.toLocaleString("en", { maximumFractionDigits: Math.abs(value) < 10 ? 2 : 0 });
   };
+  const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+  const tick = (value, unit) => (unit ? text(value, unit) : short.format(value));
+  // Hours of the day, or days where a chart shows more than two.
+  const moment = (second, span) => (span > 172800
+    ? new Date(second * 1000).toLocaleDateString("en", { month: "short", day: "numeric" })
+    : new Date(second * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hourCycle: "h23" }));
+  const POWERS = Array.from({ length: 50 }, (_, power) => 2 ** power);
   const style = (element) => getComputedStyle(element);
   // A colour as the browser resolved it, whatever it was written as.
   const paint = (color, alpha) => `color-mix(in srgb, ${color} ${alpha}%, transparent)`;
@@ -32,10 +39,11 @@
     })];
   };
   const legend = (chart, index) => {
-    const at = index === null || index === undefined ? chart.times.length - 1 : index;
     for (const slot of chart.figure.querySelectorAll("[data-legend]")) {
-      const series = Number(slot.dataset.legend) - 1;
-      slot.textContent = at < 0 ? "" : text(chart.values[series][at], chart.data.series[series].unit);
+      const series = Number(slot.dataset.legend) - 1, values = chart.values[series];
+      let at = index;
+      if (at === null || at === undefined) for (at = values.length - 1; at > 0 && values[at] === null; at--);
+      slot.textContent = at < 0 ? "" : text(values[at], chart.data.series[series].unit);
     }
   };
   const draw = (chart) => {
@@ -57,9 +65,9 @@
       },
       axes: [
         { stroke: muted, font: "11px Inter, sans-serif", grid: { stroke: line, width: 1 }, ticks: { show: false }, space: 70, size: 28,
-          values: (self, splits) => splits.map((second) => new Date(second * 1000).toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit" })) },
-        { stroke: muted, font: "11px Inter, sans-serif", grid: { stroke: line, width: 1 }, ticks: { show: false }, size: unit === "bytes" ? 62 : 48, gap: 4, space: 36,
-          values: (self, splits) => splits.map((value) => text(value, unit)) },
+          values: (self, splits) => splits.map((second) => moment(second, data.span || HOUR_S)) },
+        { stroke: muted, font: "11px Inter, sans-serif", grid: { stroke: line, width: 1 }, ticks: { show: false }, size: unit === "bytes" ? 62 : 48, gap: 4, space: 32,
+          ...(unit === "bytes" ? { incrs: POWERS } : {}), values: (self, splits) => splits.map((value) => tick(value, unit)) },
       ],
       series: [{}, ...order.map((index) => ({
         stroke: colors[index], width: 1.6, fill: paint(colors[index], data.stacked ? 42 : 12), points: { show: false }, spanGaps: false,

@@ -1,0 +1,104 @@
+"""The pages /groups: every group, make, change, delete.
+
+May live here: routes. May not: who is in a group (scheduler.placement), rules (actions).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from litestar import Request, Response, get, post
+
+from services.controller.actions import GroupValues
+from services.controller.bodies import NewGroupBody
+from services.controller.errors import Invalid, NotThere, OutOfState, Stale
+from services.controller.identity import caller_of
+from services.controller.parts import parts_of
+from services.controller.web.flash import redirect
+from services.controller.web.forms import Values, form_values, read_as, revision_in
+from services.controller.web.groups.table import SORTS, group_rows, members_to_choose
+from services.controller.web.listing import Listing
+from services.controller.web.templating import page, scope_of
+
+__all__ = ["ROUTES"]
+
+Ask = Request[Any, Any, Any]
+_STALE: Final = "Somebody changed this group since the page was shown. Nothing was done: look at it as it is now."
+
+
+@get("/groups", action="group.read", include_in_schema=False)
+async def listed(request: Ask) -> Response[str]:
+    view = await parts_of(request).fresh_view()
+    listing = Listing.read(request, sorts=tuple(SORTS), default="id", filters=("members",))
+    rows = [row for row in group_rows(view, scope_of(request).tenant) if listing.search.casefold() in row.text]
+    if listing.filters.get("members") in ("none", "some"):
+        rows = [row for row in rows if bool(row.members) is (listing.filters["members"] == "some")]
+    rows.sort(key=SORTS[listing.sort], reverse=listing.descending)
+    shown, listing = listing.take(rows)
+    return page(request, "groups/list.html", listing=listing, rows=shown)
+
+
+@get("/groups/new", action="group.write", include_in_schema=False)
+async def new(request: Ask) -> Response[str]:
+    return await _form(request, "", {}, {})
+
+
+@get("/groups/{group:str}", action="group.read", include_in_schema=False)
+async def one(request: Ask, group: str) -> Response[str]:
+    return await _form(request, group, {}, {})
+
+
+async def _form(request: Ask, group: str, values: Values, errors: dict[str, str], status: int = 200) -> Response[str]:
+    """The form of one group, empty for a new one; and what hangs on it. Raises NotThere."""
+    view = await parts_of(request).fresh_view()
+    row = next((row for row in group_rows(view, scope_of(request).tenant) if row.id == group), None) if group else None
+    if group and row is None:
+        raise NotThere(f"there is no group {group}")
+    return page(request, "groups/group.html", status=status, row=row, values=values, errors=errors, choices=members_to_choose(view, group))
+
+
+@post("/groups", action="group.write", include_in_schema=False, csrf="form")
+async def create(request: Ask) -> Response[Any]:
+    values = await form_values(request, lists=("nodes",))
+    values.pop("revision", None)
+    body, errors = read_as(NewGroupBody, values)
+    if body is None:
+        return await _form(request, "", values, errors, 400)
+    try:
+        await parts_of(request).groups.create(caller_of(request), body.id, GroupValues(body.title, body.nodes))
+    except OutOfState as error:
+        return await _form(request, "", values, {"id": str(error)}, 409)
+    except Invalid as error:
+        return await _form(request, "", values, {error.field: str(error)}, 400)
+    return redirect("/groups", f"Group {body.id} is there.")
+
+
+@post("/groups/{group:str}", action="group.write", include_in_schema=False, csrf="form")
+async def edit(request: Ask, group: str) -> Response[Any]:
+    values = await form_values(request, lists=("nodes",))
+    revision = revision_in(values)
+    body, errors = read_as(NewGroupBody, {**values, "id": group})
+    if body is None:
+        return await _form(request, group, values, errors, 400)
+    try:
+        await parts_of(request).groups.edit(caller_of(request), group, GroupValues(body.title, body.nodes), revision=revision)
+    except Stale:
+        return redirect(f"/groups/{group}", _STALE, "warn")
+    except Invalid as error:
+        return await _form(request, group, values, {error.field: str(error)}, 400)
+    return redirect("/groups", f"Group {group} is saved.")
+
+
+@post("/groups/{group:str}/delete", action="group.write", include_in_schema=False, csrf="form")
+async def delete(request: Ask, group: str) -> Response[Any]:
+    values = await form_values(request)
+    try:
+        await parts_of(request).groups.delete(caller_of(request), group, revision=revision_in(values))
+    except Stale:
+        return redirect(f"/groups/{group}", _STALE, "warn")
+    except OutOfState as error:
+        return redirect(f"/groups/{group}", f"It stays: {error}.", "warn")
+    return redirect("/groups", f"Group {group} is deleted.")
+
+
+ROUTES: Final = [listed, new, one, create, edit, delete]

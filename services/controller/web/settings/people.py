@@ -1,0 +1,175 @@
+"""The pages /settings/users and /settings/tenants: make, change, disable.
+
+May live here: routes. May not: rules (actions), hashes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from litestar import Response, get, post
+from msgspec import UNSET
+
+from services.controller.access_answers import tenant_answer, user_answer
+from services.controller.access_bodies import NewTenantBody, NewUserBody, TenantBody, UserBody
+from services.controller.actions.tenants import visible_tenants
+from services.controller.actions.users import UserValues, visible_users
+from services.controller.errors import Stale
+from services.controller.identity import caller_of
+from services.controller.parts import parts_of
+from services.controller.web.flash import redirect
+from services.controller.web.forms import Values, form_values, read_as, revision_in
+from services.controller.web.listing import Listing
+from services.controller.web.settings.shared import SLIPS, Ask, settings_page, slip_of
+from services.kit.access import AccessView
+
+__all__ = ["ROUTES"]
+
+_STALE: Final = "Somebody changed it since this page was shown. Nothing was done: look at it as it is now."
+_PEOPLE: Final = ("admin", "operator", "member", "viewer")
+
+
+# -- users -------------------------------------------------------------------------------------------------------------------------------
+
+
+@get("/settings/users", action="user.read", include_in_schema=False)
+async def users(request: Ask) -> Response[str]:
+    return await _users(request, {}, {})
+
+
+async def _users(request: Ask, values: Values, errors: dict[str, str], status: int = 200) -> Response[str]:
+    parts, caller = parts_of(request), caller_of(request)
+    await parts.mirror.caught_up()
+    view = parts.mirror.fold(AccessView)
+    listing = Listing.parse("/settings/users", request.query_params, sorts=("id", "role", "tenant"), default="id", filters=("role", "edit"))
+    rows = [user_answer(user) for user in visible_users(view, caller)]
+    needle = listing.search.casefold()
+    rows = [row for row in rows if needle in f"{row['id']}\n{row['title']}\n{row['tenant']}".casefold()]
+    if listing.filters.get("role"):
+        rows = [row for row in rows if row["role"] == listing.filters["role"]]
+    rows.sort(key=lambda row: (str(row[listing.sort] or ""), row["id"]), reverse=listing.descending)
+    shown, listing = listing.take(rows)
+    tenants = [] if caller.identity.tenant else sorted(view.tenants)
+    return settings_page(
+        request,
+        "settings/users.html",
+        status=status,
+        listing=listing,
+        rows=shown,
+        values=values,
+        errors=errors,
+        roles=_PEOPLE,
+        tenants=tenants,
+    )
+
+
+@post("/settings/users", action="user.write", include_in_schema=False, csrf="form")
+async def make_user(request: Ask) -> Response[Any]:
+    values = await form_values(request)
+    body, errors = read_as(NewUserBody, values)
+    if body is None:
+        return await _users(request, values, errors, 400)
+    wanted = UserValues(None if body.tenant is UNSET else body.tenant, body.role, body.title, None, body.password)
+    try:
+        await parts_of(request).users.create(caller_of(request), body.id, wanted)
+    except SLIPS as error:
+        return await _users(request, values, dict([slip_of(error)]), 400)
+    return redirect("/settings/users", f"User {body.id} can come in." if body.password else f"User {body.id} is there, without a password.")
+
+
+@get("/settings/users/{user:str}", action="user.read", include_in_schema=False)
+async def one_user(request: Ask, user: str) -> Response[str]:
+    return await _user(request, user, {}, {})
+
+
+async def _user(request: Ask, user: str, values: Values, errors: dict[str, str], status: int = 200) -> Response[str]:
+    parts, caller = parts_of(request), caller_of(request)
+    await parts.mirror.caught_up()
+    row = user_answer(parts.users.seen(caller, user))
+    tenants = [] if caller.identity.tenant else sorted(parts.mirror.fold(AccessView).tenants)
+    return settings_page(
+        request, "settings/user.html", status=status, row=row, values=values, errors=errors, roles=_PEOPLE, tenants=tenants
+    )
+
+
+@post("/settings/users/{user:str}", action="user.write", include_in_schema=False, csrf="form")
+async def change_user(request: Ask, user: str) -> Response[Any]:
+    """An empty password leaves the one there is."""
+    values = await form_values(request, flags=("disabled",))
+    revision = revision_in(values)
+    body, errors = read_as(UserBody, {**values, "title": values.get("title", "")})
+    if body is None:
+        return await _user(request, user, values, errors, 400)
+    wanted = UserValues(
+        None if body.tenant is UNSET else body.tenant,
+        None if body.role is UNSET else body.role,
+        None if body.title is UNSET else body.title,
+        None if body.disabled is UNSET else body.disabled,
+        None if body.password is UNSET else body.password,
+    )
+    try:
+        await parts_of(request).users.change(caller_of(request), user, wanted, revision=revision)
+    except Stale:
+        return redirect(f"/settings/users/{user}", _STALE, "warn")
+    except SLIPS as error:
+        return await _user(request, user, values, dict([slip_of(error)]), 400)
+    return redirect("/settings/users", f"User {user} is saved.")
+
+
+# -- tenants -----------------------------------------------------------------------------------------------------------------------------
+
+
+@get("/settings/tenants", action="tenant.read", include_in_schema=False)
+async def tenants(request: Ask) -> Response[str]:
+    return await _tenants(request, {}, {})
+
+
+async def _tenants(request: Ask, values: Values, errors: dict[str, str], status: int = 200) -> Response[str]:
+    parts = parts_of(request)
+    await parts.mirror.caught_up()
+    view = parts.mirror.fold(AccessView)
+    listing = Listing.parse("/settings/tenants", request.query_params, sorts=("id", "title"), default="id", filters=())
+    rows = [tenant_answer(tenant) for tenant in visible_tenants(view, caller_of(request))]
+    rows = [row for row in rows if listing.search.casefold() in f"{row['id']}\n{row['title']}".casefold()]
+    rows.sort(key=lambda row: (str(row[listing.sort]), row["id"]), reverse=listing.descending)
+    shown, listing = listing.take(rows)
+    people = {row["id"]: sum(user.fact.tenant == row["id"] for user in view.users.values()) for row in shown}
+    return settings_page(
+        request, "settings/tenants.html", status=status, listing=listing, rows=shown, values=values, errors=errors, people=people
+    )
+
+
+@post("/settings/tenants", action="tenant.write", include_in_schema=False, csrf="form")
+async def make_tenant(request: Ask) -> Response[Any]:
+    values = await form_values(request)
+    body, errors = read_as(NewTenantBody, values)
+    if body is None:
+        return await _tenants(request, values, errors, 400)
+    try:
+        await parts_of(request).tenants.create(caller_of(request), body.id, body.title)
+    except SLIPS as error:
+        field, text = slip_of(error)
+        return await _tenants(request, values, {field or "id": text}, 400)
+    return redirect("/settings/tenants", f"Tenant {body.id} is there.")
+
+
+@post("/settings/tenants/{tenant:str}", action="tenant.write", include_in_schema=False, csrf="form")
+async def change_tenant(request: Ask, tenant: str) -> Response[Any]:
+    values = await form_values(request)
+    revision = revision_in(values)
+    body, errors = read_as(TenantBody, values)
+    if body is None:
+        return redirect("/settings/tenants", next(iter(errors.values())), "bad")
+    title = None if body.title is UNSET else body.title
+    disabled = None if body.disabled is UNSET else body.disabled
+    try:
+        await parts_of(request).tenants.change(caller_of(request), tenant, title=title, disabled=disabled, revision=revision)
+    except Stale:
+        return redirect("/settings/tenants", _STALE, "warn")
+    except SLIPS as error:
+        return redirect("/settings/tenants", slip_of(error)[1], "warn")
+    done = "" if disabled is None else " Its keys and users open nothing." if disabled else " Its keys and users come in again."
+    return redirect("/settings/tenants", f"Tenant {tenant} is saved.{done}")
+
+
+ROUTES: Final = [users, make_user, one_user, change_user, tenants, make_tenant, change_tenant]

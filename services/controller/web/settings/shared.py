@@ -1,0 +1,58 @@
+"""What the pages of /settings share: their tabs, what counts as a person's slip, the form's decimal credits.
+
+May live here: that. May not: any one page.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+
+from litestar import Request, Response
+
+from services.controller.errors import Denied, Invalid, NotThere, OutOfState, TaskExists
+from services.controller.web.scope import Scope
+from services.controller.web.templating import page, scope_of
+from services.kit.access import Action
+from services.kit.access.errors import Forbidden
+
+__all__ = ["SLIPS", "Ask", "micro_of", "settings_page", "slip_of"]
+
+Ask = Request[Any, Any, Any]
+SLIPS: Final = (Invalid, OutOfState, Denied, Forbidden, NotThere, TaskExists)
+"""What a form can get wrong: shown beside the form, with what was typed still in it."""
+
+_TABS: Final[tuple[tuple[str, str, Action], ...]] = (
+    ("/settings", "Cluster", "config.read"),
+    ("/settings/tiers", "Tiers and prices", "credits.read"),
+    ("/settings/keys", "API keys", "key.read"),
+    ("/settings/users", "Users", "user.read"),
+    ("/settings/tenants", "Tenants", "tenant.read"),
+    ("/settings/audit", "Audit", "audit.read"),
+)
+
+
+def settings_page(request: Ask, template: str, *, status: int = 200, **context: Any) -> Response[str]:
+    return page(request, template, status=status, tabs=_tabs(scope_of(request)), **context)
+
+
+def _tabs(scope: Scope) -> list[tuple[str, str]]:
+    return [(path, label) for path, label, action in _TABS if scope.may(action)]
+
+
+def slip_of(error: Exception) -> tuple[str, str]:
+    """(field or empty, sentence) of one of SLIPS."""
+    field = str(getattr(error, "field", "") or "")
+    text = str(error)
+    return field, text[:1].upper() + text[1:]
+
+
+def micro_of(field: str, text: str) -> int:
+    """Decimal credits as micro-credits, exact. Raises Invalid."""
+    try:
+        micro = Decimal(text.replace(",", "")) * 1_000_000
+        if not micro.is_finite() or micro != micro.to_integral_value() or abs(micro) > 10**18:
+            raise Invalid(field, "write credits with at most six digits after the point")
+        return int(micro)
+    except InvalidOperation:
+        raise Invalid(field, "write a number of credits, for example 1500 or 0.25") from None
