@@ -11,6 +11,7 @@ import contextlib
 import os
 import sys
 
+from billing.tiers import TierBook
 from services.controller.app import make_app
 from services.controller.bootstrap import bootstrap
 from services.controller.bus_guard import BusGuard
@@ -48,6 +49,7 @@ async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
         stack.push_async_callback(store.close)
         mirror = Mirror(bus)
         mirror.also(AccessView)
+        mirror.also(TierBook)
         mirror.also(PriceBook)
         await stack.enter_async_context(mirror)
         access = await open_access(

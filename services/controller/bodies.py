@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from bus_schemas.events import TaskSubmitted
+from scheduler.placement.states import GLOBAL_LIMITS, OVERCOMMIT_GLOBAL, QUEUE_AGE_MS, QUEUE_PROTECT_MS, QUEUE_RESERVATIONS
 from scheduler.vram import PERCENT_MAX
 
 __all__ = ["TaskBody", "PriorityBody", "GroupBody", "NewGroupBody", "ConfigBody", "NodeConfigBody", "MIB"]
@@ -24,7 +25,7 @@ class TaskBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     required_vram_mb: Annotated[int, Meta(ge=1, le=1 << 30, description="VRAM the task needs on each of its GPUs, in MiB")]
     id: Token | None = None
-    tenant: Annotated[str, Meta(min_length=1, max_length=200)] = "default"
+    tenant: Annotated[str, Meta(min_length=1, max_length=200, description="whose it is; left out: the caller's own")] | None = None
     priority: Annotated[int, Meta(ge=0, le=4, description="0 is highest")] = 0
     gpu_count: Annotated[int, Meta(ge=1, le=64, description="devices, all on one node")] = 1
     gpu_mode: Literal["Shared", "Exclusive"] = "Shared"
@@ -50,12 +51,12 @@ class TaskBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             return "queue_timeout_ms", "a task that does not wait (queue) cannot wait too long"
         return None
 
-    def submitted(self, at_ns: int) -> TaskSubmitted:
-        """The fact; an id is made when there is none."""
+    def submitted(self, at_ns: int, own_tenant: str = "") -> TaskSubmitted:
+        """The fact; an id is made when there is none. ``own_tenant``: the caller's, empty for those who are of none."""
         return TaskSubmitted(
             at_ns=at_ns,
             task=self.id or uuid.uuid4().hex,
-            tenant=self.tenant,
+            tenant=self.tenant or own_tenant or "default",
             priority=self.priority,
             vram_bytes=self.required_vram_mb * MIB,
             gpu_count=self.gpu_count,
@@ -93,9 +94,30 @@ class NewGroupBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class ConfigBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """The global configuration; null goes back to the controller's environment."""
+    """The global configuration; null goes back to the controller's environment or default, what is left out stays as it is."""
 
     default_vram_overcommit_percent: Percent | None
+    queue_age_ms: (
+        Annotated[int, Meta(ge=0, le=GLOBAL_LIMITS[QUEUE_AGE_MS], description="a waiting task rises one priority for each; 0: never")]
+        | UnsetType
+        | None
+    ) = UNSET
+    queue_protect_ms: (
+        Annotated[int, Meta(ge=0, le=GLOBAL_LIMITS[QUEUE_PROTECT_MS], description="after it a waiting task has devices kept; 0: never")]
+        | UnsetType
+        | None
+    ) = UNSET
+    queue_reservations_max: (
+        Annotated[int, Meta(ge=0, le=GLOBAL_LIMITS[QUEUE_RESERVATIONS], description="tasks that may have devices kept at a time")]
+        | UnsetType
+        | None
+    ) = UNSET
+
+    def changes(self) -> dict[str, int | None]:
+        """What to set; None unsets."""
+        named = {OVERCOMMIT_GLOBAL: self.default_vram_overcommit_percent, QUEUE_AGE_MS: self.queue_age_ms,
+                 QUEUE_PROTECT_MS: self.queue_protect_ms, QUEUE_RESERVATIONS: self.queue_reservations_max}  # fmt: skip
+        return {key: value for key, value in named.items() if not isinstance(value, UnsetType)}
 
 
 class NodeConfigBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):

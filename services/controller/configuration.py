@@ -15,8 +15,7 @@ from typing import Final
 import msgspec
 
 from bus_schemas.events import ActionTaken, ConfigChanged, Event, decode_events, encode_events
-from scheduler.placement.view import DRAINED, ENVIRONMENT, GLOBAL, OVERCOMMIT_GLOBAL, OVERCOMMIT_NODE
-from scheduler.vram import PERCENT_MAX
+from scheduler.placement.states import ENVIRONMENT, GLOBAL, GLOBAL_LIMITS, NODE_LIMITS, OVERCOMMIT_GLOBAL
 from services.controller.mirror import Mirror
 from services.controller.store import ConfigStore, Entry, StoreConflict, StoreUnavailable
 from services.controller.writer import Writer
@@ -149,7 +148,7 @@ def _decode(key: str, value: bytes | None) -> _Document:
     except msgspec.DecodeError as error:
         get_logger().warning("configuration ignored", key=key, error=str(error))
         return _Document({})
-    limits = {OVERCOMMIT_GLOBAL: PERCENT_MAX} if key == _GLOBAL_KEY else {OVERCOMMIT_NODE: PERCENT_MAX, DRAINED: 1}
+    limits = GLOBAL_LIMITS if key == _GLOBAL_KEY else NODE_LIMITS
     values: Values = {}
     by = document.pop(_BY, None)
     for name, found in document.items():

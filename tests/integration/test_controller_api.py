@@ -126,11 +126,19 @@ def test_overcommit_precedence_is_node_then_stored_then_environment(plane: Plane
     def schedulable() -> int:
         return int(plane.controller.get("/api/v1/nodes/over-a")["devices"][0]["schedulable_bytes"]) >> 20
 
-    assert plane.controller.get("/api/v1/config") == {"default_vram_overcommit_percent": 0, "source": "default", "revision": 0}
+    assert plane.controller.get("/api/v1/config") == {
+        "default_vram_overcommit_percent": 0,
+        "source": "default",
+        "queue_age_ms": 600_000,
+        "queue_protect_ms": 300_000,
+        "queue_reservations_max": 32,
+        "revision": 0,
+    }
     assert schedulable() == 10 * 1024
     put = plane.controller.ask("PUT", "/api/v1/config", {"default_vram_overcommit_percent": 50})
     revision = plane.controller.get("/health")["position"]
-    assert (put.status, put.json) == (200, {"default_vram_overcommit_percent": 50, "source": "stored", "revision": revision})
+    assert (put.status, put.json["default_vram_overcommit_percent"], put.json["source"]) == (200, 50, "stored")
+    assert put.json["revision"] == revision
     assert schedulable() == 15 * 1024
     node = plane.controller.ask("PUT", "/api/v1/nodes/over-a/config", {"overcommit_vram_percent": 0})
     assert (node.status, node.json["overcommit_vram_percent"], node.json["effective_overcommit_vram_percent"]) == (200, 0, 0)

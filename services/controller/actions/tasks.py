@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Final
 
+from billing.tiers import TierBook, priority_refusal
 from bus_schemas.events import Event, TaskPlaced, TaskPriorityChanged, TaskRefused, TaskStateChanged, TaskSubmitted
 from scheduler.placement import TaskView
-from services.controller.errors import NotThere, OutOfState
+from scheduler.placement.states import CANCELLED
+from services.controller.errors import Invalid, NotThere, OutOfState
 from services.controller.identity import Caller
 from services.controller.mirror import Mirror
 from services.controller.placer import Placer
@@ -18,8 +19,6 @@ from services.kit.access import Action
 from services.kit.errors import Conflict
 
 __all__ = ["TaskActions"]
-
-_CANCELLED: Final = "cancelled"
 
 
 class TaskActions:
@@ -32,8 +31,10 @@ class TaskActions:
         self._placer = placer
 
     async def submit(self, by: Caller, task: TaskSubmitted) -> tuple[TaskView, bool]:
-        """Submit and place; the task as it is then, and whether it is new. Raises TaskExists, TaskImpossible with nothing written."""
+        """Submit and place; the task as it is then, and whether it is new. With nothing written: raises TaskExists, TaskImpossible,
+        Invalid above the ceiling of the tenant's tier."""
         by.require("task.submit", task.tenant)
+        self._under_ceiling(task.tenant, task.priority)
         return await self._placer.submit(task, by.took("task.submit", task.task, tenant=task.tenant))
 
     async def dry_run(self, by: Caller, task: TaskSubmitted) -> TaskPlaced | TaskRefused:
@@ -46,23 +47,30 @@ class TaskActions:
         Raises OutOfState when it is over in another way."""
 
         def change(view: TaskView) -> Event | None:
-            if view.state == _CANCELLED:
+            if view.state == CANCELLED:
                 return None
             if not view.live:
                 raise OutOfState(f"task {task} is over: {view.state}")
-            return TaskStateChanged(time.time_ns(), task, _CANCELLED, f"cancelled by {by.identity.name}")
+            return TaskStateChanged(time.time_ns(), task, CANCELLED, f"cancelled by {by.identity.name}")
 
         return await self._change(by, "task.cancel", task, revision, "", change)
 
     async def set_priority(self, by: Caller, task: str, priority: int, *, revision: int | None = None) -> TaskView:
-        """Give it another priority (0-4), waiting or running. Raises OutOfState when it is over."""
+        """Give it another priority (0-4), waiting or running. Raises OutOfState when it is over, Invalid above the tier's ceiling."""
 
         def change(view: TaskView) -> Event | None:
             if not view.live:
                 raise OutOfState(f"task {task} is over: {view.state}")
+            self._under_ceiling(view.submitted.tenant, priority)
             return None if view.priority == priority else TaskPriorityChanged(time.time_ns(), task, priority)
 
         return await self._change(by, "task.prioritise", task, revision, str(priority), change)
+
+    def _under_ceiling(self, tenant: str, priority: int) -> None:
+        """Raises Invalid when the tenant's tier has no such priority."""
+        text = priority_refusal(self._mirror.fold(TierBook), tenant, priority, time.time_ns())
+        if text is not None:
+            raise Invalid("priority", text)
 
     def seen(self, by: Caller, task: str) -> TaskView:
         """A task that they may know of. Raises NotThere."""

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from litestar import Request, get, put
 
-from scheduler.placement.view import ENVIRONMENT, GLOBAL, OVERCOMMIT_GLOBAL
+from scheduler.placement.states import ENVIRONMENT, GLOBAL, OVERCOMMIT_GLOBAL, QUEUE_AGE_MS, QUEUE_PROTECT_MS, QUEUE_RESERVATIONS
 from services.controller.answers import Json
 from services.controller.bodies import ConfigBody
 from services.controller.identity import caller_of
@@ -29,19 +29,19 @@ async def get_config(request: Ask) -> Json:
 @put("/api/v1/config", summary="Change the global configuration", action="config.write", responses=problems(409, 413))
 async def put_config(request: Ask, data: ConfigBody, if_match: Revision = None) -> Json:
     parts = parts_of(request)
-    changes = {OVERCOMMIT_GLOBAL: data.default_vram_overcommit_percent}
-    await parts.config.change(caller_of(request), changes, revision=revision_of(if_match))
+    await parts.config.change(caller_of(request), data.changes(), revision=revision_of(if_match))
     return _config(parts)
 
 
 def _config(parts: Parts) -> Json:
-    """The value that holds, and where it is from."""
+    """The values that hold; ``source``: where the overcommit is from."""
     view = parts.mirror.view
     stored = view.number(GLOBAL, OVERCOMMIT_GLOBAL)
     source = "stored" if stored is not None else "environment" if view.number(ENVIRONMENT, OVERCOMMIT_GLOBAL) else "default"
     return {
         OVERCOMMIT_GLOBAL: stored if stored is not None else view.overcommit_default(),
         "source": source,
+        **{key: view.setting(key) for key in (QUEUE_AGE_MS, QUEUE_PROTECT_MS, QUEUE_RESERVATIONS)},
         "revision": config_revision(parts.mirror),
     }
 

@@ -9,7 +9,7 @@ from litestar import Request, get, post
 
 from services.controller.answers import Json, Shown, placement_answer
 from services.controller.bodies import TaskBody
-from services.controller.errors import NotThere
+from services.controller.errors import Invalid, NotThere
 from services.controller.identity import caller_of
 from services.controller.parts import parts_of
 from services.controller.routes.described import Limit, Offset, problems
@@ -58,8 +58,11 @@ async def placement(request: Ask, task: str) -> Json:
     responses=problems(413),
 )
 async def query_placement(request: Ask, data: TaskBody) -> Json:
-    parts = parts_of(request)
-    decision = await parts.tasks.dry_run(caller_of(request), data.submitted(time.time_ns()))
+    parts, caller = parts_of(request), caller_of(request)
+    contradiction = data.contradiction()
+    if contradiction is not None:
+        raise Invalid(*contradiction)
+    decision = await parts.tasks.dry_run(caller, data.submitted(time.time_ns(), caller.identity.tenant))
     return placement_answer(parts.mirror.view, decision, _shown(request))
 
 

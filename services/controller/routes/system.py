@@ -64,7 +64,7 @@ def _health(parts: Parts) -> Response[Json]:
 @get("/metrics", summary="Prometheus metrics", media_type="text/plain; version=0.0.4", action="cluster.read", responses=problems())
 async def metrics(request: Ask) -> str:
     parts = parts_of(request)
-    return metrics_text(parts.mirror, parts.gauges)
+    return metrics_text(parts.mirror, parts.gauges, on_duty=parts.sentinel.on_duty)
 
 
 ROUTES: Final = [telemetry, health, live, is_ready, metrics]

@@ -9,15 +9,17 @@ from litestar import Request, Response, get, patch, post
 from litestar.params import Parameter
 
 from bus_schemas.events import TaskRefused
-from scheduler.placement import TaskView
+from scheduler.placement import TaskView, why_waiting
 from services.controller.answers import Json, task_answer
 from services.controller.bodies import PriorityBody, TaskBody
+from services.controller.errors import OutOfState
 from services.controller.identity import caller_of
 from services.controller.parts import parts_of
 from services.controller.problems import field_problem, no_fit
 from services.controller.revisions import task_revision
 from services.controller.routes.described import Limit, Name, Offset, Revision, Search, problems, revision_of, words
 from services.controller.task_query import TaskQuery, find_tasks
+from services.controller.waiting_answer import waiting_answer
 
 __all__ = ["ROUTES"]
 
@@ -63,14 +65,31 @@ async def task(request: Ask, task: TaskId) -> Json:
     return _answer(request, parts.tasks.seen(caller_of(request), task))
 
 
+@get(
+    "/api/v1/tasks/{task:str}/waiting",
+    summary="Why a task waits, and what would let it in",
+    action="task.read",
+    responses=problems(404, 409),
+)
+async def waiting(request: Ask, task: TaskId) -> Json:
+    """409 when it does not wait."""
+    parts, caller = parts_of(request), caller_of(request)
+    view = await parts.fresh_view()
+    parts.tasks.seen(caller, task)
+    found = why_waiting(view, task, time.time_ns())
+    if found is None:
+        raise OutOfState(f"task {task} does not wait: it is {view.tasks[task].state}")
+    return waiting_answer(view, found, lambda tenant: caller.may("task.read", tenant))
+
+
 @post("/api/v1/tasks", summary="Submit a task and place it", action="task.submit", responses=problems(409, 413))
 async def post_task(request: Ask, data: TaskBody) -> Response[Json]:
     """201 placed, 200 when the same id and body came before, 202 waiting, 409 when nothing fits now, 400 when nothing ever could."""
-    parts = parts_of(request)
+    parts, caller = parts_of(request), caller_of(request)
     contradiction = data.contradiction()
     if contradiction is not None:
         return field_problem(*contradiction)
-    placed, new = await parts.tasks.submit(caller_of(request), data.submitted(time.time_ns()))
+    placed, new = await parts.tasks.submit(caller, data.submitted(time.time_ns(), caller.identity.tenant))
     if isinstance(placed.decision, TaskRefused) and not placed.submitted.queue:
         return no_fit(placed.decision)
     status = 202 if placed.waiting else 201 if new else 200
@@ -96,4 +115,4 @@ async def cancel_task(request: Ask, task: TaskId, if_match: Revision = None) -> 
     return _answer(request, await parts.tasks.cancel(caller_of(request), task, revision=revision_of(if_match)))
 
 
-ROUTES: Final = [tasks, task, post_task, patch_task, cancel_task]
+ROUTES: Final = [tasks, task, waiting, post_task, patch_task, cancel_task]
