@@ -1,7 +1,12 @@
-"""Prometheus metrics of the cluster, made anew for each scrape from the view and the last telemetry."""
+"""Prometheus metrics of the cluster, made anew for each scrape from the view and the last telemetry.
+
+Every controller shows all of this, so of several replicas one is enough; only what begins with wooly_controller_ is about itself.
+"""
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -18,8 +23,8 @@ __all__ = ["metrics_text"]
 _DEVICE = ("node", "gpu")
 
 
-def metrics_text(mirror: Mirror, gauges: Gauges) -> str:
-    """The text exposition format."""
+def metrics_text(mirror: Mirror, gauges: Gauges, *, on_duty: bool = False) -> str:
+    """The text exposition format. ``on_duty``: this controller does the periodic work."""
     registry = CollectorRegistry()
     view = mirror.view
 
@@ -28,18 +33,27 @@ def metrics_text(mirror: Mirror, gauges: Gauges) -> str:
 
     gauge("controller_log_position", "Position of the last event applied").set(mirror.position)
     gauge("controller_following", "1 while the event log is followed").set(0 if mirror.failure else 1)
+    gauge("controller_bus_connected", "1 while the bus is there").set(mirror.connected)
+    gauge("controller_on_duty", "1 for the controller that does the periodic work").set(on_duty)
 
+    counts = Counter(task.state for task in view.tasks.values())
     states = gauge("tasks", "Tasks by state", ("state",))
     for state in STATES:
-        states.labels(state).set(sum(1 for task in view.tasks.values() if task.state == state))
-    gauge("tasks_waiting", "Tasks that wait for room").set(sum(1 for task in view.tasks.values() if task.waiting))
+        states.labels(state).set(counts[state])
+    waiting = [view.tasks[name] for name in view.queue]
+    now_ns = time.time_ns()
+    longest_ns = max((now_ns - task.wait_from_ns for task in waiting), default=0)
+    gauge("tasks_waiting", "Tasks that wait for room").set(len(waiting))
+    gauge("task_wait_max_seconds", "How long the task that has waited longest for room has waited").set(max(0, longest_ns) / 1e9)
     gauge("sessions_open", "Open sessions").set(len(view.sessions))
 
     up = gauge("node_up", "1 while the node is not held for lost", ("node",))
+    drained = gauge("node_drained", "1 while the node takes no new tasks", ("node",))
     schedulable = gauge("device_vram_schedulable_bytes", "VRAM that may be promised", _DEVICE)
     promised = gauge("device_vram_promised_bytes", "VRAM promised to tasks and sessions", _DEVICE)
     for name, node in sorted(view.nodes.items()):
         up.labels(name).set(0 if node.lost is not None else 1)
+        drained.labels(name).set(view.drained(name))
         for device in node.registered.devices:
             room = capacity(view, name, device)
             schedulable.labels(name, device.index).set(room.schedulable_bytes)
@@ -47,6 +61,9 @@ def metrics_text(mirror: Mirror, gauges: Gauges) -> str:
 
     utilization = gauge("device_utilization_percent", "Share of the last window with a launch running", _DEVICE)
     starvation = gauge("device_starvation_percent", "Share of the last window with a further launch waiting while one ran", _DEVICE)
+    age = gauge("device_telemetry_age_seconds", "How old the last measurement is", _DEVICE)
+    total = gauge("device_vram_total_bytes", "VRAM there is", _DEVICE)
+    reserved = gauge("device_vram_reserved_bytes", "Quotas of open sessions, together", _DEVICE)
     used = gauge("device_vram_used_bytes", "VRAM in use", _DEVICE)
     swapped = gauge("device_vram_swapped_bytes", "VRAM of sessions that is held elsewhere", _DEVICE)
     shared = gauge("device_vram_shared_bytes", "VRAM that several sessions share, counted once", _DEVICE)
@@ -55,6 +72,7 @@ def metrics_text(mirror: Mirror, gauges: Gauges) -> str:
     for seen in live:
         for measure, value in (
             (utilization, seen.utilization_percent), (starvation, seen.starvation_percent), (used, seen.vram_used_bytes),
+            (total, seen.vram_total_bytes), (reserved, seen.vram_reserved_bytes), (age, max(0, now_ns - seen.at_ns) / 1e9),
             (swapped, seen.vram_swapped_bytes), (shared, seen.vram_shared_bytes), (saved, seen.vram_saved_bytes),
         ):  # fmt: skip
             measure.labels(seen.node, seen.gpu).set(value)

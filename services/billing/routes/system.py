@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from litestar import MediaType, Response, get
-from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from billing.budgets import STOPPED, WARNING
 from billing.ledger import CORE, VRAM
@@ -60,13 +60,19 @@ async def ready(request: Ask) -> Response[Any]:
 
 @get("/metrics", summary="Prometheus metrics", media_type=MediaType.TEXT, action=None)
 async def metrics(request: Ask) -> str:
-    view = parts_of(request).keeper.view
+    keeper = parts_of(request).keeper
+    view = keeper.view
     levels = [budget.level for budgets in view.budgets.by_tenant.values() for budget in budgets.values()]
     registry = CollectorRegistry()
+    for name, text, account in (
+        ("wooly_billing_core_credits", "Core credits charged", CORE),
+        ("wooly_billing_vram_credits", "VRAM credits charged", VRAM),
+    ):
+        Counter(name, text, registry=registry).inc(max(0, -view.ledger.balances.get(account, 0)) / 1e6)
     values = {
         "wooly_billing_log_position": ("Position of the last event billed", view.position),
-        "wooly_billing_core_credits_total": ("Core credits charged", -view.ledger.balances.get(CORE, 0) / 1e6),
-        "wooly_billing_vram_credits_total": ("VRAM credits charged", -view.ledger.balances.get(VRAM, 0) / 1e6),
+        "wooly_billing_following": ("1 while the event log is followed", keeper.failure is None),
+        "wooly_billing_bus_connected": ("1 while the bus is there", keeper.connected),
         "wooly_billing_findings": ("Places in the log that do not add up", len(view.findings)),
         "wooly_billing_budgets_warning": ("Budgets beyond their warning, not used up", levels.count(WARNING)),
         "wooly_billing_budgets_stopped": ("Budgets that are used up", levels.count(STOPPED)),
