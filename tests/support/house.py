@@ -111,7 +111,12 @@ class House:
             if self._history:
                 asyncio.run(_publish_history(self.nats.url, self._nodes))
             self.billing = json.loads(self._start("billing", "services.billing", WOOLY_HTTP="127.0.0.1:0"))["http"]
-            environment = {"WOOLY_BILLING_URL": self.billing, "CONTROLLER_START_LEASE_MS": "600000", **self._environment}
+            environment = {
+                "WOOLY_BILLING_URL": self.billing,
+                "CONTROLLER_START_LEASE_MS": "600000",
+                "CONTROLLER_NODE_LEASE_MS": "60000",
+                **self._environment,
+            }
             self.controller = Controller(self.nats.url, self.folder, **environment)
             self.controller.start()
             for node in self._nodes:

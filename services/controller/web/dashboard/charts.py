@@ -53,6 +53,6 @@ def _vram(times: list[int], sums: dict[str, Floats], total: float | None = None)
     lines = (
         Line("Resident", "k3", "bytes", sums["resident"]),
         Line("Shared", "k5", "bytes", sums["shared"]),
-        Line("Swapped out", "k4", "bytes", sums["swapped"]),
+        Line("Swapped", "k4", "bytes", sums["swapped"]),
     )
     return Chart(times, lines, stacked=True, least=total or float(1 << 20))
