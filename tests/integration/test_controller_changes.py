@@ -1,0 +1,271 @@
+"""What people change, and how: groups, priorities, cancelling, draining; on the revision they saw, by fields that exist, each with who did
+it in the log."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from bus_schemas.events import ActionTaken, Event, SessionClosedFact, SessionOpenedFact, SessionPriorityChanged, decode_events
+from bus_schemas.session import EndTask, SetPriority
+from bus_schemas.subjects import node_requests
+from services.kit.bus import connect
+from tests.support.plane import GIB, Answer, Plane, wait_until
+
+
+@pytest.fixture(scope="module")
+def plane() -> Iterator[Plane]:
+    """One controller for tests that do not disturb each other: each uses nodes and groups of its own."""
+    with Plane() as running:
+        yield running
+
+
+def submit(plane: Plane, **body: Any) -> Any:
+    answer = plane.controller.ask("POST", "/api/v1/tasks", {"required_vram_mb": 1024, **body})
+    assert answer.status in (200, 201, 202), answer.body
+    return answer.json
+
+
+def ask_at(plane: Plane, method: str, path: str, revision: object, body: Any = None) -> Answer:
+    data = None if body is None else json.dumps(body).encode()
+    headers = {"Content-Type": "application/json", "If-Match": str(revision)}
+    request = urllib.request.Request(plane.controller.url + path, data=data, method=method, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return Answer(answer.status, answer.read(), answer.headers.get_content_type())
+    except urllib.error.HTTPError as error:
+        with error:
+            return Answer(error.code, error.read(), error.headers.get_content_type())
+
+
+def log_of(plane: Plane, subject: str) -> list[list[Event]]:
+    """The messages on one subject, in order."""
+
+    async def read() -> list[list[Event]]:
+        bus = await connect(plane.nats.url, name="reader")
+        found: list[list[Event]] = []
+        info = await bus.js_api("STREAM.INFO.WOOLY_EVENTS", {"subjects_filter": subject})
+        wanted = info["state"].get("subjects", {}).get(subject, 0)
+        all_there = asyncio.Event()
+
+        def on_message(position: int, on: str, data: bytes) -> None:
+            found.append(decode_events(data))
+            if len(found) == wanted:
+                all_there.set()
+
+        follower = bus.follow("WOOLY_EVENTS", 1, on_message, subject=subject)
+        await follower.start()
+        try:
+            async with asyncio.timeout(10):
+                await all_there.wait()
+        finally:
+            await follower.stop()
+            await bus.close()
+        return found
+
+    return asyncio.run(read())
+
+
+def test_a_group_lives_from_empty_to_deleted(plane: Plane) -> None:
+    plane.register("grp-a")
+    plane.register("grp-b", groups=("grp-own",))
+    made = plane.controller.ask("POST", "/api/v1/groups", {"id": "grp-new", "title": "New ones"})
+    assert made.status == 201
+    assert (made.json["nodes"], made.json["title"]) == ([], "New ones")
+    assert [item["id"] for item in plane.controller.get("/api/v1/groups?empty=true&q=grp")["items"]] == ["grp-new"]
+    assert plane.controller.ask("POST", "/api/v1/groups", {"id": "grp-new"}).status == 409
+    put = ask_at(plane, "PUT", "/api/v1/groups/grp-new", made.json["revision"], {"nodes": ["grp-a"]})
+    assert (put.status, put.json["nodes"], put.json["title"]) == (200, ["grp-a"], "New ones")
+    assert plane.controller.get("/api/v1/nodes/grp-a")["groups"] == ["grp-new"]
+    assert submit(plane, groups=["grp-new"])["node"] == "grp-a"
+    stale = ask_at(plane, "PUT", "/api/v1/groups/grp-new", made.json["revision"], {"title": "too late"})
+    assert (stale.status, stale.media_type, stale.json["errors"][0]["field"]) == (409, "application/problem+json", "If-Match")
+    assert stale.json["revision"] == put.json["revision"]
+    assert ask_at(plane, "DELETE", "/api/v1/groups/grp-new", made.json["revision"]).status == 409
+    assert ask_at(plane, "DELETE", "/api/v1/groups/grp-new", put.json["revision"]).status == 204
+    assert plane.controller.ask("GET", "/api/v1/groups/grp-new").status == 404
+    assert plane.controller.get("/api/v1/nodes/grp-a")["groups"] == []
+    assert plane.controller.get("/api/v1/groups/grp-own")["declared_by"] == ["grp-b"]
+    named = plane.controller.ask("DELETE", "/api/v1/groups/grp-own")
+    assert named.status == 409
+    assert "grp-b" in named.json["detail"]
+    actions = [[event for event in events if isinstance(event, ActionTaken)] for events in log_of(plane, "wooly.evt.group.grp-new")]
+    assert [(action.actor, action.action, action.target) for (action,) in actions] == [("local", "group.write", "grp-new")] * 3
+
+
+def test_a_member_that_is_no_node_is_refused_by_field(plane: Plane) -> None:
+    answer = plane.controller.ask("POST", "/api/v1/groups", {"id": "nobody", "nodes": ["no-such-node"]})
+    assert (answer.status, answer.json["errors"][0]["field"]) == (400, "nodes")
+    assert plane.controller.ask("GET", "/api/v1/groups/nobody").status == 404
+
+
+def test_a_waiting_task_says_why_goes_ahead_and_leaves(plane: Plane) -> None:
+    plane.register("wait-a", gib=(2,), groups=("wait",))
+    holder = submit(plane, groups=["wait"], required_vram_mb=2048)
+    first = submit(plane, id="wait-1", groups=["wait"], required_vram_mb=1500, queue=True, priority=3)
+    second = submit(plane, id="wait-2", groups=["wait"], required_vram_mb=1500, queue=True, priority=3)
+    assert (first["state"], first["node"], second["node"]) == ("queued", None, None)
+    why = plane.controller.get("/api/v1/tasks/wait-2/waiting")
+    assert (why["place"], why["queue_length"], why["priority"]) == (2, 2, 3)
+    assert holder["id"] in [task for remedy in why["remedies"] for task in remedy["tasks"]]
+    moved = plane.controller.ask("PATCH", "/api/v1/tasks/wait-2", {"priority": 1})
+    assert (moved.status, moved.json["priority"]) == (200, 1)
+    assert ask_at(plane, "PATCH", "/api/v1/tasks/wait-2", second["revision"], {"priority": 0}).status == 409
+    assert plane.controller.get("/api/v1/tasks/wait-2/waiting")["place"] == 1
+    cancelled = plane.controller.ask("POST", f"/api/v1/tasks/{holder['id']}/cancel")
+    assert (cancelled.status, cancelled.json["state"], cancelled.json["reason"]) == (200, "cancelled", "cancelled by local")
+    wait_until(lambda: plane.controller.get("/api/v1/tasks/wait-2")["node"] == "wait-a")
+    assert plane.controller.get("/api/v1/tasks/wait-1")["node"] is None
+    again = plane.controller.ask("POST", f"/api/v1/tasks/{holder['id']}/cancel")
+    assert (again.status, again.json) == (200, cancelled.json)
+    assert plane.controller.ask("PATCH", f"/api/v1/tasks/{holder['id']}", {"priority": 0}).status == 409
+    assert plane.controller.ask("GET", f"/api/v1/tasks/{holder['id']}/waiting").status == 409
+    assert plane.controller.ask("POST", "/api/v1/tasks/wait-1/cancel").json["state"] == "cancelled"
+    (_, action), (changed, by) = log_of(plane, f"wooly.evt.task.{holder['id']}")
+    assert isinstance(action, ActionTaken)
+    assert isinstance(by, ActionTaken)
+    assert (action.action, by.action, by.tenant, getattr(changed, "state", "")) == ("task.submit", "task.cancel", "default", "cancelled")
+
+
+def test_who_waits_too_long_fails_by_its_own_wish(plane: Plane) -> None:
+    plane.register("late-a", gib=(1,), groups=("late",))
+    submit(plane, groups=["late"])
+    body = {"id": "late-1", "groups": ["late"], "required_vram_mb": 1024, "queue_timeout_ms": 1}
+    refused = plane.controller.ask("POST", "/api/v1/tasks", body)
+    assert (refused.status, refused.json["errors"][0]["field"]) == (400, "queue_timeout_ms")
+    submit(plane, **body, queue=True)
+    wait_until(lambda: plane.controller.get("/api/v1/tasks/late-1")["state"] == "failed")
+    assert "queue timeout" in plane.controller.get("/api/v1/tasks/late-1")["reason"]
+
+
+def test_nodes_are_asked_until_their_facts_say_so(plane: Plane) -> None:
+    """A cancelled task's session is ended, a changed priority reaches it: asked again while nobody answers."""
+    plane.register("verb-a", groups=("verb",))
+    for name in ("verb-1", "verb-2"):
+        submit(plane, id=name, groups=["verb"], priority=2)
+        plane.publish("session", f"s-{name}", SessionOpenedFact(time.time_ns(), f"s-{name}", "default", name, "verb-a", 0, 2, GIB))
+    wait_until(lambda: plane.controller.get("/api/v1/tasks/verb-2")["state"] == "started")
+    plane.controller.ask("POST", "/api/v1/tasks/verb-1/cancel")
+    plane.controller.ask("PATCH", "/api/v1/tasks/verb-2", {"priority": 0})
+
+    async def node() -> list[tuple[str, Any]]:
+        """A node that hears the second time only."""
+        bus = await connect(plane.nats.url, name="node")
+        heard: list[tuple[str, Any]] = []
+        enough = asyncio.Event()
+
+        def answers(verb: str, kind: Any) -> Any:
+            async def answer(subject: str, data: bytes) -> bytes | None:
+                wish = msgspec.msgpack.decode(data, type=kind)
+                heard.append((verb, wish))
+                if [seen for seen, _ in heard].count(verb) == 2:
+                    now_ns, name = time.time_ns(), f"s-{wish.task}"
+                    fact: Event = (
+                        SessionClosedFact(now_ns, name, "verb-a", "cancelled", 0, 0, 0, 0, "")
+                        if verb == "end_task"
+                        else SessionPriorityChanged(now_ns, name, "verb-a", wish.priority)
+                    )
+                    await bus.publish_events("session", name, [fact])
+                if min([seen for seen, _ in heard].count(each) for each in ("end_task", "set_priority")) >= 2:
+                    enough.set()
+                return None
+
+            return answer
+
+        await bus.serve(node_requests("verb-a", "end_task"), answers("end_task", EndTask))
+        await bus.serve(node_requests("verb-a", "set_priority"), answers("set_priority", SetPriority))
+        async with asyncio.timeout(20):
+            await enough.wait()
+        await bus.close()
+        return heard
+
+    heard = asyncio.run(node())
+    assert {(verb, wish.task, getattr(wish, "priority", None)) for verb, wish in heard} == {
+        ("end_task", "verb-1", None),
+        ("set_priority", "verb-2", 0),
+    }
+    wait_until(lambda: plane.controller.get("/api/v1/tasks/verb-1")["sessions"] == 0)
+    assert plane.controller.get("/api/v1/tasks/verb-1")["state"] == "cancelled"
+    (device,) = plane.controller.get("/api/v1/nodes/verb-a")["devices"]
+    assert device["tasks"] == ["verb-2"]
+
+
+def test_drain_and_resume_on_the_revision_seen(plane: Plane) -> None:
+    plane.register("dr-a", groups=("dr",))
+    seen = plane.controller.get("/api/v1/nodes/dr-a")["revision"]
+    drained = ask_at(plane, "POST", "/api/v1/nodes/dr-a/drain", seen)
+    assert (drained.status, drained.json["state"]) == (200, "drained")
+    assert ask_at(plane, "POST", "/api/v1/nodes/dr-a/resume", seen).status == 409
+    assert ask_at(plane, "PUT", "/api/v1/nodes/dr-a/config", seen, {"overcommit_vram_percent": 9}).status == 409
+    assert ask_at(plane, "POST", "/api/v1/nodes/dr-a/resume", f'"{drained.json["revision"]}"').json["state"] == "ready"
+    assert ask_at(plane, "POST", "/api/v1/nodes/dr-a/drain", "yesterday").json["errors"][0]["field"] == "If-Match"
+    by = [event for events in log_of(plane, "wooly.evt.config.dr-a") for event in events if isinstance(event, ActionTaken)]
+    assert [(action.action, action.detail) for action in by] == [("node.configure", "drained=1"), ("node.configure", "drained=unset")]
+
+
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        ("/api/v1/tasks?statee=queued", "statee"),
+        ("/api/v1/tasks?state=asleep", "state"),
+        ("/api/v1/tasks?sort=colour", "sort"),
+        ("/api/v1/tasks?limit=0", "limit"),
+        ("/api/v1/tasks?limit=100000", "limit"),
+        ("/api/v1/tasks?offset=-1", "offset"),
+        ("/api/v1/nodes?limit=x", "limit"),
+        ("/api/v1/groups?empty=perhaps", "empty"),
+        ("/api/v1/config?why=1", "why"),
+    ],
+)
+def test_a_query_that_cannot_be_meant_is_refused_by_field(plane: Plane, path: str, field: str) -> None:
+    answer = plane.controller.ask("GET", path)
+    assert (answer.status, answer.media_type, answer.json["errors"][0]["field"]) == (400, "application/problem+json", field)
+
+
+def test_tasks_are_searched_filtered_sorted_and_paged_on_the_server(plane: Plane) -> None:
+    plane.register("page-a", gib=(100,), groups=("page",))
+    for number in range(7):
+        body = {"id": f"page-{number}", "groups": ["page"], "title": f"Run {number % 2}", "priority": number % 3}
+        submit(plane, **body, required_vram_mb=100 + number, tenant="pagers")
+
+    def ids(query: str) -> list[str]:
+        return [item["id"] for item in plane.controller.get(f"/api/v1/tasks?tenant=pagers&{query}")["items"]]
+
+    assert ids("") == [f"page-{number}" for number in range(6, -1, -1)]
+    assert ids("q=run+1") == ["page-5", "page-3", "page-1"]
+    assert ids("sort=vram&limit=2&offset=3") == ["page-3", "page-4"]
+    assert ids("sort=-priority&limit=2") == ["page-5", "page-2"]
+    assert ids("priority=2&sort=id") == ["page-2", "page-5"]
+    assert ids("node=page-a&group=page&state=queued&sort=submitted&limit=1") == ["page-0"]
+    assert ids("state=failed") == []
+    assert plane.controller.get("/api/v1/tasks?tenant=pagers&limit=2&offset=6")["total"] == 7
+
+
+def test_a_body_is_read_up_to_a_megabyte(plane: Plane) -> None:
+    padding = " " * (1 << 20)
+    large = plane.controller.ask("POST", "/api/v1/tasks", ('{"required_vram_mb": 1' + padding + "}").encode())
+    assert (large.status, large.media_type, large.json["errors"][0]["field"]) == (413, "application/problem+json", "body")
+    huge = plane.controller.ask("PUT", "/api/v1/config", b"[" * (20 << 20))
+    assert huge.status == 413
+    assert plane.controller.get("/health/ready")["status"] == "ok"
+
+
+def test_live_and_ready_tell_a_bus_that_is_away_from_a_log_that_cannot_be_read() -> None:
+    with Plane() as plane:
+        assert plane.controller.ask("GET", "/health/live").status == plane.controller.ask("GET", "/health/ready").status == 200
+        plane.nats.kill()
+        wait_until(lambda: plane.controller.ask("GET", "/health/ready").status == 503)
+        assert plane.controller.ask("GET", "/health/live").status == 200
+        plane.nats.start()
+        wait_until(lambda: plane.controller.ask("GET", "/health/ready").status == 200)
+        plane.publish_raw("node", "n1", b"\x91\x92\xb0node.exploded.v9\x01")
+        wait_until(lambda: plane.controller.ask("GET", "/health/live").status == 503)
+        assert "node.exploded.v9" in plane.controller.ask("GET", "/health/ready").json["detail"]
