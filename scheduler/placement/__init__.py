@@ -7,7 +7,7 @@ from scheduler.placement.decide import Decision, decide, explain
 from scheduler.placement.liveness import Clock, Heard, Liveness, LivenessConfig, overdue_tasks
 from scheduler.placement.order import effective_priority, queue_order
 from scheduler.placement.orders import load_observed, sessions_to_end, sessions_to_reprioritise
-from scheduler.placement.queue import expired_waiting, queue_decisions, queue_due_ns, worth_telling
+from scheduler.placement.queue import QueueMemory, expired_waiting, queue_decisions, queue_due_ns, worth_telling
 from scheduler.placement.rank import PARTS, SCORE_MAX, WEIGHTS
 from scheduler.placement.recorded import check_recorded
 from scheduler.placement.remedies import Remedy
@@ -17,6 +17,6 @@ from scheduler.placement.waiting import Waiting, why_waiting
 __all__ = [
     "ClusterView", "NodeView", "TaskView", "SessionView", "GroupView", "Reservation", "Capacity", "capacity", "Measured", "Decision",
     "decide", "explain", "check_recorded", "PARTS", "WEIGHTS", "SCORE_MAX", "effective_priority", "queue_order", "queue_decisions",
-    "worth_telling", "expired_waiting", "queue_due_ns", "Waiting", "Remedy", "why_waiting", "load_observed", "sessions_to_end",
-    "sessions_to_reprioritise", "Liveness", "LivenessConfig", "Heard", "Clock", "overdue_tasks",
+    "QueueMemory", "worth_telling", "expired_waiting", "queue_due_ns", "Waiting", "Remedy", "why_waiting", "load_observed",
+    "sessions_to_end", "sessions_to_reprioritise", "Liveness", "LivenessConfig", "Heard", "Clock", "overdue_tasks",
 ]  # fmt: skip

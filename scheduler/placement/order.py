@@ -8,6 +8,7 @@ So no task is overtaken for ever: after ``priority`` periods it is at level 0, w
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from bus_schemas.events import TaskSubmitted
@@ -15,7 +16,9 @@ from scheduler.placement.records import TaskView
 from scheduler.placement.states import QUEUE_AGE_MS
 from scheduler.placement.view import ClusterView
 
-__all__ = ["Rank", "effective_priority", "rank", "rank_of_wish", "priority_of", "queue_order", "kept_from", "known_task"]
+__all__ = [
+    "Rank", "effective_priority", "rank", "rank_of_wish", "priority_of", "queue_order", "in_order", "rises_ns", "kept_from", "known_task",
+]  # fmt: skip
 
 Rank = tuple[int, int, str]
 
@@ -35,10 +38,23 @@ def rank(view: ClusterView, task: TaskView, at_ns: int) -> Rank:
 
 def queue_order(view: ClusterView, at_ns: int) -> list[TaskView]:
     """The tasks that wait for room at Unix time ``at_ns``, first to be served first."""
+    return in_order(view, view.queue, at_ns)
+
+
+def in_order(view: ClusterView, names: Iterable[str], at_ns: int) -> list[TaskView]:
+    """These tasks of the log, first to be served first."""
     period_ns = view.setting(QUEUE_AGE_MS) * MS
-    waiting = [view.tasks[name] for name in view.queue]
+    waiting = [view.tasks[name] for name in names]
     waiting.sort(key=lambda task: (_level(task, at_ns, period_ns), task.position, task.submitted.task))
     return waiting
+
+
+def rises_ns(view: ClusterView, task: TaskView, at_ns: int) -> int | None:
+    """When a waiting task rises by its next level, None: never."""
+    period_ns = view.setting(QUEUE_AGE_MS) * MS
+    if not period_ns or not _level(task, at_ns, period_ns):
+        return None
+    return task.submitted.at_ns + (max(0, at_ns - task.submitted.at_ns) // period_ns + 1) * period_ns
 
 
 def priority_of(view: ClusterView, wish: TaskSubmitted) -> int:

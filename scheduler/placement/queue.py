@@ -6,55 +6,93 @@ The order is ``order``'s, protection against being overtaken for ever is ``reser
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from bus_schemas.events import TaskPlaced, TaskStateChanged, TaskSubmitted
 from scheduler.placement.decide import Decision, decide
-from scheduler.placement.order import MS, queue_order
+from scheduler.placement.order import MS, in_order, rises_ns
 from scheduler.placement.records import Reservation, TaskView
 from scheduler.placement.reserve import protected_from_ns
-from scheduler.placement.states import FAILED, QUEUE_AGE_MS, QUEUE_PROTECT_MS, QUEUE_RESERVATIONS, REASON_QUEUE_TIMEOUT
+from scheduler.placement.states import FAILED, QUEUE_PROTECT_MS, QUEUE_RESERVATIONS, REASON_QUEUE_TIMEOUT
 from scheduler.placement.view import ClusterView
 
-__all__ = ["queue_decisions", "worth_telling", "expired_waiting", "queue_due_ns", "expiry_ns"]
+__all__ = ["QueueMemory", "queue_decisions", "worth_telling", "expired_waiting", "queue_due_ns", "expiry_ns"]
 
 _Shape = tuple[int, int, bool, bool, tuple[str, ...]]
 
 
-def queue_decisions(view: ClusterView, at_ns: int, last: str = "") -> Iterator[Decision]:
+@dataclass(slots=True)
+class QueueMemory:
+    """That the queue of ``view`` was gone through to its end when ``view.changes`` was ``changes``, and that before ``due_ns`` only what
+    has come since can have a new decision. Makes a submission beside a long queue cheap; forgetting it changes no decision."""
+
+    view: ClusterView | None = None
+    changes: int = -1
+    due_ns: int | None = None
+
+    def settled(self, view: ClusterView, at_ns: int) -> bool:
+        return self.view is view and self.changes == view.changes and (self.due_ns is None or at_ns < self.due_ns)
+
+
+def queue_decisions(view: ClusterView, at_ns: int, memory: QueueMemory | None = None, last: str = "") -> Iterator[Decision]:
     """Go once through those that wait, in their order, and give each decision that the log should have: a placement, a first refusal, a
     changed reservation. Append each (or drop the iterator) before asking for the next: it is decided on the view as it is then. ``last``:
     go no further than this task, so that it gets its decision, and those ahead of it theirs before.
 
     Who asks for the same as one ahead who fits nowhere fits nowhere either, so a long queue of few shapes costs few decisions.
     """
-    hopeless: set[_Shape] = set()
-    unreservable: set[_Shape] = set()
-    changes = view.changes
-    for task in queue_order(view, at_ns):
-        if not task.waiting:
-            continue  # something came in while the caller wrote
-        if view.changes != changes:
-            hopeless, unreservable, changes = set(), set(), view.changes
-        shape = _shape(task.submitted)
-        wants = _may_change_reservation(view, task, at_ns) and (task.reserved is not None or shape not in unreservable)
-        if shape in hopeless and _told(task) and not wants:
-            if task.submitted.task == last:
-                return
-            continue
-        decision = decide(view, task.submitted, at_ns)
-        if not decision.gpus:
-            hopeless.add(shape)
-            if wants and not decision.reserved_gpus:
-                unreservable.add(shape)
-        if worth_telling(task, decision):
-            yield decision
+    memory = memory if memory is not None else QueueMemory()
+    settled = memory.settled(view, at_ns)
+    order = in_order(view, view.untold if settled else view.queue, at_ns)
+    hopeless = _Hopeless(view.changes)
+    before = view.changes
+    for task in order:
+        if task.waiting:
+            hopeless.keep_while(view.changes)
+            decision = _decide_unless_hopeless(view, task, at_ns, hopeless)
+            if decision is not None and worth_telling(task, decision):
+                yield decision
         if task.submitted.task == last:
-            return
+            break
+    else:
+        if view.changes == before:
+            seen = order if settled else [view.tasks[name] for name in view.queue]
+            due = [memory.due_ns] if settled else []
+            memory.view, memory.changes = view, before
+            memory.due_ns = min((at for at in (*due, *(_due_of(view, task, at_ns) for task in seen)) if at is not None), default=None)
+
+
+@dataclass(slots=True)
+class _Hopeless:
+    """Shapes that were found to fit nowhere, and shapes for which nothing can be reserved: in one pass, while ``changes`` stays."""
+
+    changes: int
+    unfitting: set[_Shape] = field(default_factory=set)
+    unreservable: set[_Shape] = field(default_factory=set)
+
+    def keep_while(self, changes: int) -> None:
+        if changes != self.changes:
+            self.changes = changes
+            self.unfitting.clear()
+            self.unreservable.clear()
+
+
+def _decide_unless_hopeless(view: ClusterView, task: TaskView, at_ns: int, hopeless: _Hopeless) -> Decision | None:
+    shape = _shape(task.submitted)
+    wants = _may_change_reservation(view, task, at_ns) and (task.reserved is not None or shape not in hopeless.unreservable)
+    if shape in hopeless.unfitting and task.submitted.task not in view.untold and not wants:
+        return None
+    decision = decide(view, task.submitted, at_ns)
+    if not decision.gpus:
+        hopeless.unfitting.add(shape)
+        if wants and not decision.reserved_gpus:
+            hopeless.unreservable.add(shape)
+    return decision
 
 
 def worth_telling(task: TaskView, decision: Decision) -> bool:
     """Whether the log should have this decision on a waiting task: a placement always, a refusal once, and when what is kept changes."""
-    if decision.gpus or not _told(task):
+    if decision.gpus or task.decision is None or isinstance(task.decision, TaskPlaced):
         return True
     held = (task.reserved.node, task.reserved.gpus) if task.reserved is not None else ("", ())
     return held != (decision.reserved_node, decision.reserved_gpus)
@@ -74,33 +112,22 @@ def expired_waiting(view: ClusterView, unix_ns: int) -> list[TaskStateChanged]:
 def queue_due_ns(view: ClusterView, unix_ns: int) -> int | None:
     """The next Unix time after ``unix_ns`` at which somebody in the queue runs out of time, may reserve, or rises a level, though nothing
     happens; None when there is none."""
-    due: list[int] = []
-    period_ns = view.setting(QUEUE_AGE_MS) * MS
-    again_ns = view.setting(QUEUE_PROTECT_MS) * MS
-    for name in view.queue:
-        task = view.tasks[name]
-        gives_up_ns = expiry_ns(task)
-        if gives_up_ns is not None:
-            due.append(gives_up_ns)
-        protected_ns = protected_from_ns(view, task)
-        if protected_ns is not None:
-            due.append(task.reserved.since_ns + again_ns if task.reserved is not None else protected_ns)
-        if period_ns and task.priority:
-            risen = max(0, unix_ns - task.submitted.at_ns) // period_ns
-            if risen < task.priority:
-                due.append(task.submitted.at_ns + (risen + 1) * period_ns)
-    return min((at_ns for at_ns in due if at_ns > unix_ns), default=None)
+    due = (_due_of(view, view.tasks[name], unix_ns) for name in view.queue)
+    return min((at_ns for at_ns in due if at_ns is not None), default=None)
+
+
+def _due_of(view: ClusterView, task: TaskView, unix_ns: int) -> int | None:
+    due = [expiry_ns(task), rises_ns(view, task, unix_ns)]
+    protected_ns = protected_from_ns(view, task)
+    if protected_ns is not None:
+        due.append(protected_ns if task.reserved is None else task.reserved.since_ns + view.setting(QUEUE_PROTECT_MS) * MS)
+    return min((at_ns for at_ns in due if at_ns is not None and at_ns > unix_ns), default=None)
 
 
 def expiry_ns(task: TaskView) -> int | None:
     """When a waiting task gives up, None: never."""
     timeout_ms = task.submitted.queue_timeout_ms
     return task.wait_from_ns + timeout_ms * MS if timeout_ms > 0 else None
-
-
-def _told(task: TaskView) -> bool:
-    """Whether the log says why it waits; after it lost its place it says something else."""
-    return task.decision is not None and not isinstance(task.decision, TaskPlaced)
 
 
 def _may_change_reservation(view: ClusterView, task: TaskView, at_ns: int) -> bool:

@@ -63,7 +63,8 @@ __all__ = [
 
 @dataclass(slots=True)
 class ClusterView:
-    """``position``: of the last event applied. ``live``: ids of the tasks that are not over, ``queue``: of those that wait for room.
+    """``position``: of the last event applied. ``live``: ids of the tasks that are not over, ``queue``: of those that wait for room,
+    ``untold``: of those of them about whom the log does not say why.
     ``recent``: task id to the position of the last event that changed it, the newest last. ``reservations``: (node, gpu) to the task they
     are kept for. ``revisions``: config scope to the position of its last change. ``changes`` counts what may let a waiting task in.
     ``to_end``, ``to_reprioritise``: open sessions of cancelled tasks, and of tasks whose priority was changed to another one."""
@@ -73,6 +74,7 @@ class ClusterView:
     tasks: dict[str, TaskView] = field(default_factory=dict)
     live: set[str] = field(default_factory=set)
     queue: set[str] = field(default_factory=set)
+    untold: set[str] = field(default_factory=set)
     recent: dict[str, int] = field(default_factory=dict)
     sessions: dict[str, SessionView] = field(default_factory=dict)
     config: dict[tuple[str, str], int | str] = field(default_factory=dict)
@@ -353,6 +355,7 @@ class ClusterView:
         task.priority, task.wait_from_ns = event.priority, event.at_ns
         self.live.add(event.task)
         self.queue.add(event.task)
+        self.untold.add(event.task)
         self._touch(task)
 
     def _placed(self, event: TaskPlaced) -> None:
@@ -363,6 +366,7 @@ class ClusterView:
         task.placed = task.decision = event
         task.updated_ns = event.at_ns
         self.queue.discard(event.task)
+        self.untold.discard(event.task)
         self._touch(task)
         node = self.nodes.get(event.node)
         if node is not None:
@@ -376,6 +380,7 @@ class ClusterView:
         if task is None or not task.waiting:
             return
         task.decision = event
+        self.untold.discard(event.task)
         self._touch(task)
         if not task.submitted.queue:
             self._set_state(task, FAILED, REASON_NO_FIT, event.at_ns)
@@ -406,6 +411,7 @@ class ClusterView:
             task.placed = None
             task.updated_ns = task.wait_from_ns = at_ns
             self.queue.add(task.submitted.task)
+            self.untold.add(task.submitted.task)
             self._touch(task)
             self._recount_task(task)
         else:
@@ -422,6 +428,7 @@ class ClusterView:
         task.updated_ns = at_ns
         (self.live.add if task.live else self.live.discard)(name)
         self.queue.discard(name)
+        self.untold.discard(name)
         self._reserve(task, None)
         self._touch(task)
         node = self.nodes.get(task.placed.node) if task.placed is not None else None

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 from scheduler.placement.decide import decide
 from scheduler.placement.feasible import Refusal
-from scheduler.placement.order import MS, effective_priority, kept_from, rank
+from scheduler.placement.order import effective_priority, kept_from, rank, rises_ns
 from scheduler.placement.queue import expiry_ns
 from scheduler.placement.remedies import Remedy, remedies
 from scheduler.placement.reserve import protected_from_ns
-from scheduler.placement.states import QUEUE_AGE_MS
 from scheduler.placement.view import ClusterView
 
 __all__ = ["Waiting", "why_waiting"]
@@ -49,21 +48,17 @@ def why_waiting(view: ClusterView, name: str, at_ns: int) -> Waiting | None:
     mine = rank(view, task, at_ns)
     place = 1 + sum(1 for other in view.queue if rank(view, view.tasks[other], at_ns) < mine)
     found = remedies(view, task.submitted, kept_from(view, task.submitted, at_ns)) if not decision.gpus else ()
-    period_ns, level = view.setting(QUEUE_AGE_MS) * MS, effective_priority(view, task, at_ns)
-    rises_ns = None
-    if period_ns and level:
-        rises_ns = task.submitted.at_ns + (max(0, at_ns - task.submitted.at_ns) // period_ns + 1) * period_ns
     return Waiting(
         task=name,
         place=place,
         queue_length=len(view.queue),
         priority=task.priority,
-        level=level,
+        level=effective_priority(view, task, at_ns),
         waited_ns=max(0, at_ns - task.wait_from_ns),
         refused=decision.refused,
         examples=decision.refusals,
         remedies=found,
-        rises_ns=rises_ns,
+        rises_ns=rises_ns(view, task, at_ns),
         protected_ns=protected_from_ns(view, task),
         reserved_node=task.reserved.node if task.reserved is not None else "",
         reserved_gpus=task.reserved.gpus if task.reserved is not None else (),

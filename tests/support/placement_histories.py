@@ -24,7 +24,7 @@ from bus_schemas.events import (
     TaskStateChanged,
     TaskSubmitted,
 )
-from scheduler.placement import ClusterView, Decision, expired_waiting, queue_decisions
+from scheduler.placement import ClusterView, Decision, QueueMemory, expired_waiting, queue_decisions
 from scheduler.placement.states import STATES
 
 MS = 1_000_000
@@ -42,7 +42,8 @@ percents = st.sampled_from([None, 0, 10, 100, 1000])
 now = st.just(1)
 submissions = st.builds(
     TaskSubmitted, now, st.sampled_from(TASKS), st.just("acme"), st.integers(0, 4), st.integers(1, 12).map(lambda number: number * MIB),
-    st.sampled_from([1, 1, 1, 2, 3]), st.sampled_from([False, False, False, True]), st.one_of(st.just(()), st.just(()), groups), st.booleans(),
+    st.sampled_from([1, 1, 1, 2, 3]), st.sampled_from([False, False, False, True]), st.one_of(st.just(()), st.just(()), groups),
+    st.booleans(),
     st.just(""), st.sampled_from([True, True, True, False]),
     queue_timeout_ms=st.sampled_from([0, 0, 5, 20]),
 )  # fmt: skip
@@ -140,9 +141,11 @@ def dated(event: Event, at_ns: int) -> Event:
     return msgspec.structs.replace(event, at_ns=at_ns) if hasattr(event, "at_ns") else event
 
 
-def live(history: Sequence[Event], seen: Callable[[ClusterView, Decision], None] | None = None) -> tuple[ClusterView, list[Event]]:
+def live(
+    history: Sequence[Event], seen: Callable[[ClusterView, Decision], None] | None = None, memory: QueueMemory | None = None
+) -> tuple[ClusterView, list[Event]]:
     """A controller's life, a millisecond a fact: after each it goes through the queue, and what it decides joins the log. ``seen`` is
-    shown each decision on the view that it was made on. The view, and the log."""
+    shown each decision on the view that it was made on. ``memory``: kept from one pass to the next. The view, and the log."""
     view, log = ClusterView(), list[Event]()
 
     def add(event: Event) -> None:
@@ -154,7 +157,7 @@ def live(history: Sequence[Event], seen: Callable[[ClusterView, Decision], None]
         add(dated(event, at_ns))
         for expired in expired_waiting(view, at_ns):
             add(expired)
-        for decision in queue_decisions(view, at_ns):
+        for decision in queue_decisions(view, at_ns, memory):
             if seen is not None:
                 seen(view, decision)
             add(decision.event())
