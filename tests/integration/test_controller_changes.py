@@ -13,12 +13,15 @@ from typing import Any
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
 from bus_schemas.events import ActionTaken, Event, SessionClosedFact, SessionOpenedFact, SessionPriorityChanged, decode_events
 from bus_schemas.session import EndTask, SetPriority
 from bus_schemas.subjects import node_requests
 from services.kit.bus import connect
 from tests.support.plane import GIB, Answer, Plane, wait_until
+from wooly.cli.errors import CommandError
+from wooly.cli.group import app
 
 
 @pytest.fixture(scope="module")
@@ -269,3 +272,29 @@ def test_live_and_ready_tell_a_bus_that_is_away_from_a_log_that_cannot_be_read()
         plane.publish_raw("node", "n1", b"\x91\x92\xb0node.exploded.v9\x01")
         wait_until(lambda: plane.controller.ask("GET", "/health/live").status == 503)
         assert "node.exploded.v9" in plane.controller.ask("GET", "/health/ready").json["detail"]
+
+
+def test_the_same_from_the_command_line(plane: Plane) -> None:
+    plane.register("cli-a", gib=(1,))
+    at = ["--controller", plane.controller.url]
+
+    def wooly(*arguments: str) -> str:
+        result = CliRunner().invoke(app, [*arguments, *at], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    assert wooly("groups", "create", "cli-g", "--title", "By hand", "--node", "cli-a") == "group cli-g: cli-a\n"
+    submit(plane, id="cli-1", groups=["cli-g"], queue=True)
+    submit(plane, id="cli-2", groups=["cli-g"], queue=True)
+    assert wooly("tasks", "priority", "cli-2", "3") == "cli-2 has priority 3\n"
+    assert "cli-g" in wooly("groups") and "By hand" in wooly("groups", "list")
+    assert wooly("nodes", "drain", "cli-a") == "cli-a takes no new tasks; 1 still on it\n"
+    assert wooly("nodes", "resume", "cli-a") == "cli-a takes tasks\n"
+    assert wooly("tasks", "cancel", "cli-1", "cli-2") == "cli-1 is cancelled\ncli-2 is cancelled\n"
+    assert {"cli-1", "cli-2"} <= set(wooly("tasks", "--state", "cancelled", "--search", "cli").split())
+    assert wooly("groups", "edit", "cli-g", "--no-nodes") == "group cli-g: no node yet\n"
+    assert wooly("groups", "delete", "cli-g") == "cli-g is deleted\n"
+    with pytest.raises(CommandError, match="there is no task cli-9"):
+        CliRunner().invoke(app, ["tasks", "cancel", "cli-9", *at], catch_exceptions=False)
+    with pytest.raises(CommandError, match="behind `cancel`"):
+        CliRunner().invoke(app, ["tasks", *at, "cancel", "cli-1"], catch_exceptions=False)

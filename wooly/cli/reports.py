@@ -1,28 +1,42 @@
-"""``wooly nodes`` and ``wooly tasks``: what the controller knows.
+"""``wooly nodes``, ``wooly tasks`` and ``wooly groups``: what the controller knows. What changes it: ``changes``.
 
 May live here: asking the controller and showing its answers. May not: deciding anything.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import click
 
+from wooly.cli.changes import (
+    cancel_task,
+    create_group,
+    delete_group,
+    drain_node,
+    edit_group,
+    leave_to_subcommand,
+    prioritise_task,
+    resume_node,
+)
 from wooly.cli.http import get_json
 from wooly.cli.options import controller_flag, json_flag
 from wooly.cli.output import bytes_text, print_json, print_table
 
-__all__ = ["nodes", "tasks"]
+__all__ = ["groups", "nodes", "tasks"]
 
 _WHAT = "controller"
+STATES: Final = ("queued", "started", "completed", "failed", "cancelled")
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @controller_flag
 @json_flag
-def nodes(controller: str, as_json: bool) -> None:
-    """List nodes, their GPUs and how busy they are."""
+@click.pass_context
+def nodes(context: click.Context, controller: str, as_json: bool) -> None:
+    """List nodes, their GPUs and how busy they are; drain and resume them."""
+    if leave_to_subcommand(context):
+        return
     found = get_json(controller, "/api/v1/nodes", what=_WHAT)
     live = get_json(controller, "/api/v1/telemetry", what=_WHAT)
     if as_json:
@@ -57,21 +71,28 @@ def _percent(value: float | None) -> str:
     return "" if value is None else f"{value:.0f} %"
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @controller_flag
-@click.option("--state", type=click.Choice(["queued", "started", "completed", "failed"]), default=None, help="Only tasks in this state.")
+@click.option("--state", type=click.Choice(STATES), default=None, help="Only tasks in this state.")
 @click.option("--node", default=None, metavar="ID", help="Only tasks of this node.")
 @click.option("--tenant", default=None, metavar="NAME", help="Only tasks of this tenant.")
+@click.option("--search", "q", default=None, metavar="WORDS", help="Only tasks whose id, title, tenant, node or groups hold these words.")
+@click.option("--sort", default=None, metavar="COLUMN", help="submitted, updated, priority, ...; with - before it the other way round.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="How many at most.")
 @json_flag
-def tasks(controller: str, state: str | None, node: str | None, tenant: str | None, as_json: bool) -> None:
-    """List tasks, newest first, and where each was placed."""
-    asked = {"state": state, "node": node, "tenant": tenant}
-    found = get_json(controller, "/api/v1/tasks", {key: value for key, value in asked.items() if value}, what=_WHAT)
+@click.pass_context
+def tasks(context: click.Context, /, controller: str, as_json: bool, **asked: Any) -> None:
+    """List tasks, newest first, and where each was placed; cancel them, change their priority."""
+    if leave_to_subcommand(context):
+        return
+    found = get_json(controller, "/api/v1/tasks", {key: str(value) for key, value in asked.items() if value}, what=_WHAT)
     if as_json:
         print_json(found)
         return
     columns = ("task", "title", "tenant", "prio", "state", "node", "gpus", "VRAM MB", "updated")
     print_table(columns, [_task_row(task) for task in found["items"]], numbers=("prio", "VRAM MB"), empty="no tasks")
+    if found["total"] > len(found["items"]):
+        click.echo(f"{len(found['items'])} of {found['total']} tasks; --limit shows more")
 
 
 def _task_row(task: dict[str, Any]) -> tuple[Any, ...]:
@@ -86,3 +107,38 @@ def _task_row(task: dict[str, Any]) -> tuple[Any, ...]:
         task["required_vram_mb"],
         task["updated_at"],
     )
+
+
+@click.group(invoke_without_command=True)
+@controller_flag
+@json_flag
+@click.pass_context
+def groups(context: click.Context, controller: str, as_json: bool) -> None:
+    """List groups of nodes; create, edit and delete them."""
+    if not leave_to_subcommand(context):
+        _list_groups(controller, as_json)
+
+
+@groups.command(name="list")
+@controller_flag
+@json_flag
+def list_groups(controller: str, as_json: bool) -> None:
+    """List groups, also those without a node."""
+    _list_groups(controller, as_json)
+
+
+def _list_groups(controller: str, as_json: bool) -> None:
+    found = get_json(controller, "/api/v1/groups", what=_WHAT)
+    if as_json:
+        print_json(found)
+        return
+    rows = [(group["id"], group["title"], ", ".join(group["nodes"]) or "(empty)", group["tasks"]) for group in found["items"]]
+    print_table(("group", "title", "nodes", "tasks"), rows, numbers=("tasks",), empty="no groups")
+
+
+for _command in (cancel_task, prioritise_task):
+    tasks.add_command(_command)
+for _command in (drain_node, resume_node):
+    nodes.add_command(_command)
+for _command in (create_group, edit_group, delete_group):
+    groups.add_command(_command)

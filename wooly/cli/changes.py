@@ -1,0 +1,115 @@
+"""What ``wooly tasks``, ``wooly nodes`` and ``wooly groups`` change: cancel, priority, drain, resume, create, edit, delete.
+
+May live here: subcommands that ask the controller for a change. May not: lists (reports), deciding anything.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import quote
+
+import click
+
+from wooly.cli.errors import CommandError
+from wooly.cli.http import send_json
+from wooly.cli.options import controller_flag
+
+__all__ = [
+    "cancel_task", "prioritise_task", "drain_node", "resume_node", "create_group", "edit_group", "delete_group", "leave_to_subcommand",
+]  # fmt: skip
+
+_WHAT: Final = "controller"
+
+
+def leave_to_subcommand(context: click.Context) -> bool:
+    """Whether a subcommand follows. Raises CommandError for a flag before it, which would mean nothing to it."""
+    if context.invoked_subcommand is None:
+        return False
+    for name in context.params:
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            raise CommandError(f"give flags behind `{context.invoked_subcommand}`, not before it")
+    return True
+
+
+def _change(method: str, controller: str, path: str, body: Any = None) -> Any:
+    return send_json(method, controller, f"/api/v1/{path}", body, what=_WHAT)
+
+
+@click.command(name="cancel")
+@click.argument("task", nargs=-1, required=True)
+@controller_flag
+def cancel_task(task: tuple[str, ...], controller: str) -> None:
+    """End tasks, waiting or running."""
+    for name in task:
+        _change("POST", controller, f"tasks/{quote(name, safe='')}/cancel")
+        click.echo(f"{name} is cancelled")
+
+
+@click.command(name="priority")
+@click.argument("task")
+@click.argument("priority", type=click.IntRange(0, 4))
+@controller_flag
+def prioritise_task(task: str, priority: int, controller: str) -> None:
+    """Give a task another priority: 0, the highest, to 4."""
+    _change("PATCH", controller, f"tasks/{quote(task, safe='')}", {"priority": priority})
+    click.echo(f"{task} has priority {priority}")
+
+
+@click.command(name="drain")
+@click.argument("node")
+@controller_flag
+def drain_node(node: str, controller: str) -> None:
+    """Give a node no new tasks; it finishes what it has."""
+    answer = _change("POST", controller, f"nodes/{quote(node, safe='')}/drain")
+    left = sum(len(device["tasks"]) for device in answer["devices"])
+    click.echo(f"{node} takes no new tasks; {left} still on it" if left else f"{node} takes no new tasks; nothing is on it")
+
+
+@click.command(name="resume")
+@click.argument("node")
+@controller_flag
+def resume_node(node: str, controller: str) -> None:
+    """Give a drained node tasks again."""
+    _change("POST", controller, f"nodes/{quote(node, safe='')}/resume")
+    click.echo(f"{node} takes tasks")
+
+
+@click.command(name="create")
+@click.argument("group")
+@click.option("--title", default="", metavar="TEXT", help="What people call it.")
+@click.option("--node", "nodes", multiple=True, metavar="ID", help="A member; several times for several.")
+@controller_flag
+def create_group(group: str, title: str, nodes: tuple[str, ...], controller: str) -> None:
+    """Make a group; a node in it serves only tasks that target it."""
+    _say(_change("POST", controller, "groups", {"id": group, "title": title, "nodes": nodes}))
+
+
+@click.command(name="edit")
+@click.argument("group")
+@click.option("--title", default=None, metavar="TEXT", help="What people call it.")
+@click.option("--node", "nodes", multiple=True, metavar="ID", help="A member; those not given leave it.")
+@click.option("--no-nodes", is_flag=True, help="Take every node out of it.")
+@controller_flag
+def edit_group(group: str, title: str | None, nodes: tuple[str, ...], no_nodes: bool, controller: str) -> None:
+    """Change a group's title or its members."""
+    if no_nodes and nodes:
+        raise CommandError("give --node or --no-nodes, not both")
+    body: dict[str, Any] = {} if title is None else {"title": title}
+    if nodes or no_nodes:
+        body["nodes"] = nodes
+    if not body:
+        raise CommandError("nothing to change: give --title, --node or --no-nodes")
+    _say(_change("PUT", controller, f"groups/{quote(group, safe='')}", body))
+
+
+@click.command(name="delete")
+@click.argument("group")
+@controller_flag
+def delete_group(group: str, controller: str) -> None:
+    """Delete a group; its nodes serve any task then, unless they are in another."""
+    _change("DELETE", controller, f"groups/{quote(group, safe='')}")
+    click.echo(f"{group} is deleted")
+
+
+def _say(group: dict[str, Any]) -> None:
+    click.echo(f"group {group['id']}: {', '.join(group['nodes']) or 'no node yet'}")
