@@ -28,7 +28,8 @@ class _Flash(msgspec.Struct, array_like=True):
 
 def redirect(to: str, text: str = "", kind: Kind = "ok") -> Redirect:
     """303 to one of our own pages, with a message to show there. ``to`` must be a path: what a form says is not trusted."""
-    path = to if to.startswith("/") and not to.startswith(("//", "/\\")) else "/"
+    inside = to.startswith("/") and not to.startswith("//") and "\\" not in to and to.isascii() and to.isprintable()
+    path = to if inside else "/"
     answer = Redirect(path, status_code=303)
     if text:
         value = urlsafe_b64encode(msgspec.json.encode(_Flash(kind, text[:_LONGEST]))).decode()

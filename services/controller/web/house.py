@@ -19,6 +19,7 @@ from services.controller.web.dashboard.page import dashboard_topic
 from services.controller.web.desk import Desk
 from services.controller.web.history import History
 from services.controller.web.live import Live, kind_of
+from services.controller.web.login.page import ROUTES as LOGIN
 from services.controller.web.nodes.pages import ROUTES as NODES
 from services.controller.web.nodes.pages import node_topic, nodes_topic
 from services.controller.web.rates import PriceBook
@@ -31,7 +32,7 @@ from services.kit.bus import Bus
 
 __all__ = ["Web", "WEB_ROUTES", "web_of"]
 
-WEB_ROUTES: Final[list[Any]] = [serve_asset, live_stream, *DASHBOARD, *NODES, *TABLE_ROUTES]
+WEB_ROUTES: Final[list[Any]] = [serve_asset, live_stream, *DASHBOARD, *NODES, *LOGIN, *TABLE_ROUTES]
 """Every handler of the pages: what make_app takes as ``more_routes``."""
 
 

@@ -94,4 +94,6 @@ def _to_login(request: Request[Any, Any, Any]) -> Response[Any]:
 
 
 def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) or not text else ".")
+    if text.lower() in ("not found", ""):
+        return ""
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
