@@ -86,13 +86,24 @@ WAITING = (
 
 
 class House:
-    """``with House() as house``: the nodes are there; ``house.fill()`` brings the guests. ``url``: the controller."""
+    """``with House() as house``: the nodes are there; ``house.fill()`` brings the guests. ``url``: the controller.
+    ``watch``: nodes answer over HTTP too, at ``watched[name]``."""
 
-    def __init__(self, folder: Path | None = None, *, nodes: Sequence[NodeSpec] = NODES, history: bool = False, **environment: str) -> None:
+    def __init__(
+        self,
+        folder: Path | None = None,
+        *,
+        nodes: Sequence[NodeSpec] = NODES,
+        history: bool = False,
+        watch: bool = False,
+        **environment: str,
+    ) -> None:
         self._own = tempfile.TemporaryDirectory() if folder is None else None
         self.folder = Path(self._own.name) if self._own is not None else folder or Path()
         self._nodes = nodes
         self._history = history
+        self._watch = watch
+        self.watched: dict[str, str] = {}
         self._environment = environment
         self.nats = NatsServer(self.folder / "nats", sync_always=False)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -145,7 +156,7 @@ class House:
     # -- processes -----------------------------------------------------------------------------------------------------------------
 
     def start_node(self, node: NodeSpec) -> None:
-        self._start(
+        line = self._start(
             node.name,
             "services.server",
             NODE_NAME=node.name,
@@ -156,7 +167,9 @@ class House:
             WOOLY_DEVICE_VRAM_MB=str(node.vram_mb),
             WOOLY_DEVICE_THREADS="1",
             WOOLY_CACHE_DIR=str(self.folder / node.name / "cache"),
+            **({"WOOLY_NODE_HTTP": "127.0.0.1:0"} if self._watch else {}),
         )
+        self.watched[node.name] = line.split(", ")[-1].strip() if self._watch else ""
 
     def stop(self, name: str) -> None:
         process = self.processes.pop(name)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 from litestar import MediaType, Response, get
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from billing.budgets import STOPPED, WARNING
 from billing.ledger import CORE, VRAM
@@ -58,17 +61,26 @@ async def ready(request: Ask) -> Response[Any]:
     return _health(request)
 
 
-@get("/metrics", summary="Prometheus metrics", media_type=MediaType.TEXT, action=None)
+class _Charged(Collector):
+    """Credits charged so far: totals that only grow."""
+
+    def __init__(self, core: float, vram: float) -> None:
+        self._credits = {"core": core, "vram": vram}
+
+    def collect(self) -> Iterator[Metric]:
+        for kind, credits in self._credits.items():
+            yield CounterMetricFamily(f"wooly_billing_{kind}_credits", f"Credits charged for {kind}", value=credits)
+
+
+@get("/metrics", summary="Prometheus metrics", media_type=MediaType.TEXT, action="cluster.read", responses=problems())
 async def metrics(request: Ask) -> str:
+    """Of the whole cluster: not for people of one tenant."""
+    permit(request, "cluster.read", "")
     keeper = parts_of(request).keeper
     view = keeper.view
     levels = [budget.level for budgets in view.budgets.by_tenant.values() for budget in budgets.values()]
     registry = CollectorRegistry()
-    for name, text, account in (
-        ("wooly_billing_core_credits", "Core credits charged", CORE),
-        ("wooly_billing_vram_credits", "VRAM credits charged", VRAM),
-    ):
-        Counter(name, text, registry=registry).inc(max(0, -view.ledger.balances.get(account, 0)) / 1e6)
+    registry.register(_Charged(-view.ledger.balances.get(CORE, 0) / 1e6, -view.ledger.balances.get(VRAM, 0) / 1e6))
     values = {
         "wooly_billing_log_position": ("Position of the last event billed", view.position),
         "wooly_billing_following": ("1 while the event log is followed", keeper.failure is None),
