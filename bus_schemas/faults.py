@@ -10,7 +10,7 @@ from typing import Final
 __all__ = [
     "MALFORMED", "OVERSIZED", "UNVERIFIABLE", "BAD_HANDLE", "QUOTA_EXCEEDED", "TRAP", "OUT_OF_FUEL", "KERNEL_REFUSED", "SESSION_LOST",
     "NODE_LOST", "OUT_OF_ORDER", "NO_SUCH_DEVICE", "DEVICE_TAKEN", "SESSION_TAKEN", "NODE_FAULT", "SWAP_CORRUPT", "BUDGET_EXCEEDED",
-    "PRIORITY_CEILING", "CANCELLED",
+    "PRIORITY_CEILING", "CANCELLED", "ACCESS_DENIED",
 ]  # fmt: skip
 
 MALFORMED: Final = "MalformedBatch"
@@ -48,5 +48,7 @@ NODE_FAULT: Final = "NodeFault"
 """The node's own failure; the session is over, others are not."""
 SWAP_CORRUPT: Final = "SwapCorrupt"
 """Memory that was swapped out did not come back as it went: the session is over; none of it was used."""
+ACCESS_DENIED: Final = "AccessDenied"
+"""Whoever asks may not."""
 CANCELLED: Final = "TaskCancelled"
 """Somebody ended the session's task."""

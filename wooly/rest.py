@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from wooly.config import Config
 from wooly.errors import ConfigError
 
-__all__ = ["Credentials", "open_url"]
+__all__ = ["Credentials", "is_loopback", "open_url"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def open_url(
     read."""
     sent = {"User-Agent": "wooly", **(headers or {})}
     parts = urlsplit(url)
-    plain = parts.scheme != "https" and not _is_loopback(parts.hostname or "")
+    plain = parts.scheme != "https" and not is_loopback(parts.hostname or "")
     if (secret or credentials.api_key) and plain and not credentials.insecure:
         raise ConfigError(
             f"the {'password' if secret else 'API key'} is not sent to {parts.hostname} in plain text; use https://, or set "
@@ -84,7 +84,7 @@ def _context(authorities: str) -> ssl.SSLContext:
     return _contexts[authorities]
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     if host.lower() == "localhost":
         return True
     try:

@@ -31,6 +31,7 @@ from wooly.link import Flush, ReadBytes, Ticket
 from wooly.transport.batches import BatchEncoder
 from wooly.transport.bus import BusThread, NoAnswer
 from wooly.transport.data_port import DataPort
+from wooly.transport.identity import BusIdentity
 from wooly.transport.opening import open_on_node
 from wooly.transport.trace import Tracer
 
@@ -87,7 +88,7 @@ class Session:
         self._node = info.node.node
         self._subject = subjects.batch_subject(self._node, info.session, bus.principal)
         self._encoder = BatchEncoder(info.session, info.epoch)
-        self._data_port = DataPort(info.node.data_port, info.session, info.token)
+        self._data_port = DataPort(info.node.data_port, info.session, info.token, bus.identity.tls)
         self._tracer = tracer if tracer is not None else Tracer("wooly-client")
         self._pid = os.getpid()
         self._submit_lock = threading.Lock()
@@ -392,6 +393,8 @@ class Session:
                 self._send(sent)
 
     def _silence(self, silent_s: float) -> NodeLostError:
+        if self._bus.refused:
+            return NodeLostError("the bus does not accept our key any more: it was revoked, or has expired; run `wooly login`")
         if not self._bus.connected:
             return NodeLostError("the connection to the bus is lost and does not come back; is the NATS server alive?")
         name = self._info.node.name if self._info.node is not None else self._node
@@ -435,7 +438,7 @@ def open_session(config: Config, *, title: str = "", device: int = 0) -> Session
     ``device``: which of the script's devices (``cuda:N``) it is for. Raises ConfigError, NoServerError, PlacementError, or the
     node's refusal.
     """
-    bus = BusThread(config.nats_urls, f"wooly_{secrets.token_hex(6)}")
+    bus = BusThread(config.nats_urls, f"wooly_{secrets.token_hex(6)}", BusIdentity.of(config))
     bus.start()
     try:
         tracer = Tracer("wooly-client")

@@ -22,7 +22,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from bus_schemas.access import Principal, WhoIs
+from bus_schemas.access import WHO_ALL, WHO_GONE, Principal, WhoIs
 from bus_schemas.events import Event, KeyIssued, KeyRevoked, TenantChanged, UserChanged
 from services.controller.mirror import Mirror
 from services.kit import nats_jwt
@@ -31,7 +31,7 @@ from services.kit.access.access import Access
 from services.kit.access.errors import AccessError
 from services.kit.access.keys import is_key_id
 from services.kit.bus import Bus, connect
-from services.kit.bus_permissions import GONE, REPLY_LIFE_NS, WHO_ALL, Permissions, of_key
+from services.kit.bus_permissions import REPLY_LIFE_NS, Permissions, of_key
 from services.kit.credentials import Credentials
 from services.kit.errors import BusRefused, BusUnavailable, SettingError
 from services.kit.log import get_logger
@@ -142,7 +142,7 @@ class BusGuard:
                 continue
             try:
                 if heard:
-                    await self._bus.publish(GONE, b"")
+                    await self._bus.publish(WHO_GONE, b"")
                 await self._end_connections()
             except (BusUnavailable, BusRefused, ValueError, KeyError) as error:
                 get_logger().warning("connections to the bus cannot be looked through", error=str(error))
@@ -170,13 +170,15 @@ class BusGuard:
         if not self._mirror.connected or self._mirror.failure is not None:
             return None
         try:
-            principal = msgspec.msgpack.decode(data, type=WhoIs).principal
+            asked = msgspec.msgpack.decode(data, type=WhoIs)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
-        who = self._mirror.fold(AccessView).principal(principal, time.time_ns())
+        who = self._mirror.fold(AccessView).principal(asked.principal, time.time_ns())
         if who is None or not who.may("bus.client", who.tenant or None):
-            return msgspec.msgpack.encode(Principal(principal, False))
-        return msgspec.msgpack.encode(Principal(principal, True, who.tenant, who.role, who.name))
+            return msgspec.msgpack.encode(Principal(asked.principal, False))
+        task = self._mirror.view.tasks.get(asked.task)
+        task_good = not asked.task or (task is not None and (not who.tenant or task.submitted.tenant == who.tenant))
+        return msgspec.msgpack.encode(Principal(asked.principal, True, who.tenant, who.role, who.name, task_good))
 
 
 def _user(granted: Permissions) -> dict[str, Any]:

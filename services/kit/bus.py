@@ -15,7 +15,8 @@ import contextlib
 import itertools
 import json
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -40,6 +41,7 @@ EVENTS_PER_MESSAGE_MAX: Final = 100
 
 _EVENTS_BYTES_MAX: Final = 512 << 10
 _ACK_TIMEOUT_S: Final = 2.0
+_CONNECT_S: Final = 8.0
 _RECONNECT_WAIT_S: Final[Any] = 0.1  # nats-py declares int and takes any number
 _KEPT_RIGHT: Final = ("subjects", "no_ack")
 """Options of a stream that an older version may have made differently, and that must be as we say."""
@@ -319,9 +321,9 @@ class Bus:
             callback()
 
 
-def _why_not(url: str, error: Exception) -> str:
+def _why_not(url: str, error: Exception, told: Iterable[str]) -> str:
     text = str(error) or type(error).__name__
-    if "authorization" in text.lower():
+    if any("authorization" in said for said in [text.lower(), *told]):
         return f"the bus at {url} refuses our credentials ({text}); check WOOLY_API_KEY or WOOLY_NATS_NKEY, and that a controller runs"
     return f"no NATS server answers at {url} ({text})"
 
@@ -350,6 +352,7 @@ async def connect(url: str, *, name: str, deadline_s: float = 10.0, credentials:
     environment says unless given. Raises BusUnavailable, SettingError."""
     shown = credentials if credentials is not None else Credentials.from_environment(os.environ, url)
     holder: list[Bus] = []
+    told: deque[str] = deque(maxlen=4)
 
     async def on_reconnected() -> None:
         if holder:
@@ -357,6 +360,7 @@ async def connect(url: str, *, name: str, deadline_s: float = 10.0, credentials:
 
     async def on_error(error: Exception) -> None:
         """Errors of the connection show as overdue acknowledgements and answers; what is left are failures in handlers: ours."""
+        told.append(str(error).lower())
         if not isinstance(error, OSError | TimeoutError | nats.errors.Error):
             get_logger().error("a handler of a bus message failed", exc_info=error)
 
@@ -365,24 +369,25 @@ async def connect(url: str, *, name: str, deadline_s: float = 10.0, credentials:
     while True:
         nc = Client()
         try:
-            await nc.connect(
+            connecting = nc.connect(
                 servers=[part.strip() for part in url.split(",") if part.strip()],
                 name=name,
                 error_cb=on_error,
                 reconnected_cb=on_reconnected,
                 reconnect_time_wait=_RECONNECT_WAIT_S,
                 max_reconnect_attempts=2,
-                connect_timeout=2,
+                connect_timeout=5,
                 ping_interval=5,
                 pending_size=64 << 20,
                 inbox_prefix=subjects.inbox_prefix(shown.principal if shown.password else name),
                 allow_reconnect=True,
                 **shown.options(),
             )
+            await asyncio.wait_for(connecting, _CONNECT_S)  # after a failed handshake it would wait for a farewell that never comes
             break
         except (TimeoutError, OSError, nats.errors.Error) as error:
             if loop.time() >= deadline:
-                raise BusUnavailable(_why_not(url, error)) from error
+                raise BusUnavailable(_why_not(url, error, told)) from error
             await asyncio.sleep(0.1)
     nc.options["max_reconnect_attempts"] = -1  # from here on for ever
     bus = Bus(nc, seal=Seal(shown.seal_key) if shown.seal_key else None)

@@ -13,26 +13,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from bus_schemas import subjects
+from bus_schemas.access import WHO_ALL, WHO_GONE, who_subject
 from services.kit.access import Identity
 
-__all__ = ["BILLING", "CONTROLLER", "GONE", "Permissions", "REPLY_LIFE_NS", "WHO_ALL", "of_key", "of_service", "who_subject"]
+__all__ = ["BILLING", "CONTROLLER", "REPLY_LIFE_NS", "Permissions", "of_key", "of_service"]
 
 CONTROLLER: Final = "controller"
 BILLING: Final = "billing"
-WHO_ALL: Final = "wooly.access.who.*"
-GONE: Final = "wooly.access.gone"
-"""Controllers tell all nodes on it which keys open nothing any more."""
 REPLY_LIFE_NS: Final = 600 * 10**9
 """A node may answer a request for so long: closing a session waits for its last batch."""
 
 _CLIENT_VERBS: Final = ("open", "close", "ping", "models")
 _NODE_READS: Final = ("config", "budget", "tier")
 """Areas of facts that nodes follow."""
-
-
-def who_subject(node: str) -> str:
-    """A node asks the controllers on it who a principal is."""
-    return f"wooly.access.who.{subjects.token(node)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +86,7 @@ def _node(principal: str, node: str) -> Permissions:
             *(f"$JS.API.CONSUMER.CREATE.{subjects.EVENTS_STREAM}.*.wooly.evt.{area}.>" for area in _NODE_READS),
             *_reads(batches),
         ),
-        subscribe=(subjects.DISCOVER_ALL, f"wooly.node.{node}.req.>", GONE, f"{subjects.inbox_prefix(principal)}.>"),
+        subscribe=(subjects.DISCOVER_ALL, f"wooly.node.{node}.req.>", WHO_GONE, f"{subjects.inbox_prefix(principal)}.>"),
         replies=True,
     )
 
@@ -117,7 +110,7 @@ _LEASES: Final = "WOOLY_LEASES"
 
 _SERVICES: Final[Mapping[str, Permissions]] = {
     CONTROLLER: Permissions(
-        publish=("wooly.evt.>", "wooly.node.*.req.*.controller", subjects.discover(CONTROLLER), GONE, "$JS.API.>", "$KV.>"),
+        publish=("wooly.evt.>", "wooly.node.*.req.*.controller", subjects.discover(CONTROLLER), WHO_GONE, "$JS.API.>", "$KV.>"),
         subscribe=("wooly.telemetry.>", "wooly.evt.>", WHO_ALL, "$KV.>", f"{subjects.inbox_prefix(CONTROLLER)}.>"),
         replies=True,
     ),

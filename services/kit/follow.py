@@ -43,6 +43,8 @@ class Follower:
 
     def __init__(self, bus: Bus, stream: str, from_position: int, handler: Handler, subject: str = "", rewind: int = 0) -> None:
         self.position = from_position - 1
+        self.current = asyncio.Event()
+        """Set once everything that the stream held when it was asked has been handed over."""
         self._bus = bus
         self._stream = stream
         self._handler = handler
@@ -135,7 +137,9 @@ class Follower:
             config["filter_subject"] = self._subject
         suffix = f".{self._subject}" if self._subject else ""
         create = {"stream_name": self._stream, "config": config, "action": "create"}
-        await self._bus.js_api(f"CONSUMER.CREATE.{self._stream}.{name}{suffix}", create)
+        made = await self._bus.js_api(f"CONSUMER.CREATE.{self._stream}.{name}{suffix}", create)
+        if not made.get("num_pending"):
+            self.current.set()
         self._consumer = name
         self._consumer_sequence = 0
         self._asked = 0
@@ -182,6 +186,8 @@ class Follower:
         if self._log is not None:
             data = self._log.accepted(position, message.subject, message.headers or {}, data)
         self._handler(position, message.subject, data)
+        if not self.current.is_set() and parts[at + 6] == "0":
+            self.current.set()
         if self._asked <= _PULL_MESSAGES and not self._paused:
             await self._pull()
 

@@ -34,7 +34,6 @@ _EVERY_S: Final = 1.0
 _WAIT_S: Final = 0.2
 _ANSWER_S: Final = 2.0
 _HISTORY_S: Final = 10.0
-_NO_MESSAGE: Final = 10037
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(AllowancesGiven).decode
 
@@ -49,8 +48,6 @@ class AllowanceLink:
         self._gates = gates
         self._followers: list[Follower] = []
         self._wake = asyncio.Event()
-        self._moved = asyncio.Event()
-        self._position = 0
         self._task: asyncio.Task[None] | None = None
         allowances.on_changed = self._soon
         for gate in gates:
@@ -59,14 +56,10 @@ class AllowanceLink:
     async def start(self, bus: Bus) -> None:
         """Returns once the money facts that are in the log are applied: the first session finds its tenant's ceiling."""
         for subject in MONEY_SUBJECTS:
-            last = await _last(bus, subject)
-            self._followers.append(bus.follow(EVENTS_STREAM, 1, self._on_fact, subject=subject))
-            await self._followers[-1].start()
-            async with asyncio.timeout(_HISTORY_S):
-                while self._position < last:
-                    self._moved.clear()
-                    await self._moved.wait()
-            self._position = 0
+            follower = bus.follow(EVENTS_STREAM, 1, self._on_fact, subject=subject)
+            self._followers.append(follower)
+            await follower.start()
+            await asyncio.wait_for(follower.current.wait(), _HISTORY_S)
         self._task = asyncio.create_task(self._ask_forever(bus), name="allowances")
 
     async def stop(self) -> None:
@@ -83,8 +76,6 @@ class AllowanceLink:
                 self._allowances.apply(position, event)
         except msgspec.DecodeError:  # of a newer version
             get_logger().warning("a fact about money cannot be read: is this node older than billing?", subject=subject, position=position)
-        self._position = position
-        self._moved.set()
 
     def _soon(self, tenant: str) -> None:
         self._wake.set()
@@ -148,14 +139,3 @@ class AllowanceLink:
                 get_logger().warning("billing does not answer", tenant=tenant)
                 for gate in self._gates:
                     gate.shut(tenant, silence_fault(tenant), time.monotonic_ns())
-
-
-async def _last(bus: Bus, subject: str) -> int:
-    """Position of the last message on ``subject`` (which may hold wildcards), 0 when there is none."""
-    try:
-        answer = await bus.js_api(f"STREAM.MSG.GET.{EVENTS_STREAM}", {"last_by_subj": subject})
-    except BusRefused as refused:
-        if refused.code == _NO_MESSAGE:
-            return 0
-        raise
-    return int(answer["message"]["seq"])

@@ -21,7 +21,7 @@ from bus_schemas import faults, subjects
 from bus_schemas.batch import LIMITS, Done, Fault, encode_done
 from bus_schemas.events import DeviceFact, NodeLost, NodeRegistered
 from bus_schemas.journal import DISPATCH, VRAM
-from bus_schemas.model_cache import MODELS_VERB, OpenModelCache
+from bus_schemas.model_cache import MODELS_VERB, ModelCacheOpened, OpenModelCache
 from bus_schemas.session import CloseSession, NodeInfo, NodeStats, OpenSession, Ping, Pong, SessionClosed, SessionOpened, SessionStats
 from services.kit.bus import Bus
 from services.kit.errors import StartError
@@ -43,6 +43,7 @@ from services.server.metrics import Standing
 from services.server.model_cache_door import answer_open
 from services.server.orders import Orders
 from services.server.overcommit import Overcommit
+from services.server.principals import Principals
 from services.server.refusals import OpenRefused
 from services.server.sessions import Session, SessionRecord
 from services.server.settings import Settings
@@ -81,6 +82,7 @@ class Node:
         run_dir = _private(settings.run_dir())
         self._devices = [self._device(gpu, run_dir) for gpu in range(settings.devices)]
         self._money = AllowanceLink(self._node, facts.epoch, self._allowances, [device.gate for device in self._devices])
+        self._principals = Principals(bus, self._node, self._devices, on=settings.authentication)
         self._orders = Orders(self._node, facts.epoch, self._devices)
         self._gauges = [telemetry.Gauge() for _ in self._devices]
 
@@ -110,6 +112,7 @@ class Node:
         self._facts.start(self._bus)
         self._journal.start(self._bus)
         await self._overcommit.start(self._bus)
+        await self._principals.start()
         await self._money.start(self._bus)
         await self._follow_batches()
         await self._bus.serve(subjects.DISCOVER_ALL, self._discovered, principal=subjects.requester)
@@ -128,6 +131,7 @@ class Node:
         if self._follower is not None:
             await self._follower.stop()
         await self._overcommit.stop()
+        await self._principals.stop()
         await self._money.stop()
         fault = Fault(faults.NODE_LOST, f"node {self._settings.node_name} is being stopped; start the script again")
         for device in self._devices:
@@ -196,6 +200,10 @@ class Node:
         if request is None:
             return _encode(SessionOpened("", self._facts.epoch, None, fault=_UNREADABLE))
         principal = subjects.requester(subject)
+        tenant = await self._principals.tenant_of(principal, request.tenant, request.task)
+        if isinstance(tenant, Fault):
+            return _encode(SessionOpened(request.session, self._facts.epoch, None, fault=tenant))
+        request = msgspec.structs.replace(request, tenant=tenant)
         fault = self._refuse_open(request, principal)
         if fault is not None:
             return _encode(SessionOpened(request.session, self._facts.epoch, None, fault=fault))
@@ -239,6 +247,8 @@ class Node:
         fault = check_request(request)
         if fault is not None:
             return fault
+        if self._principals.on and not request.session.startswith(subjects.session_name(principal, "")):
+            return Fault(faults.MALFORMED, f"session: its name must begin with {subjects.session_name(principal, '')}, whose it is")
         if len(request.gpus) > 1:
             return Fault(faults.NO_SUCH_DEVICE, "a session uses one device; open one session a device")
         gpu = request.gpus[0] if request.gpus else 0
@@ -309,6 +319,10 @@ class Node:
         request = _decode(data, OpenModelCache)
         if request is None:
             return None
+        tenant = await self._principals.tenant_of(subjects.requester(subject), request.tenant)
+        if isinstance(tenant, Fault):
+            return _encode(ModelCacheOpened(fault=tenant))
+        request = msgspec.structs.replace(request, tenant=tenant)
         ports = [device.attached.data_port if device.attached is not None else None for device in self._devices]
         folder = self._settings.executor(0, Path()).model_cache_dir
         return _encode(answer_open(request, folder, self._settings.trust, ports, int(time.time())))

@@ -19,6 +19,7 @@ from bus_schemas.subjects import token
 from scheduler.dispatch import POLICY_NAMES, STRICT, DispatchConfig
 from scheduler.vram import PERCENT_MAX
 from services.kit.errors import SettingError
+from services.kit.tls import CERT_VARIABLE, KEY_VARIABLE, plain_allowed, server_context
 from services.server.trust import TRUST_VARIABLE, Trust, read_trust
 
 __all__ = ["EXECUTOR_VARIABLE", "ExecutorSettings", "MemorySettings", "Settings"]
@@ -60,6 +61,7 @@ class ExecutorSettings(msgspec.Struct, frozen=True):
     model_cache_dir: str = ""
     model_cache_bytes: int = 0
     memory: MemorySettings = MemorySettings()
+    tls_files: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,8 @@ class Settings:
     trust: Trust
     memory: MemorySettings
     dispatch: DispatchConfig
+    authentication: bool = False
+    tls_files: tuple[str, str] | None = None
 
     @staticmethod
     def from_environment(env: Mapping[str, str]) -> Settings:
@@ -120,6 +124,8 @@ class Settings:
             memory=_memory(env, data_dir),
             dispatch=_dispatch(env),
             model_cache_bytes=_integer(env, "WOOLY_MODEL_CACHE_MB", 16_384, 0, 1 << 30) << 20,
+            authentication=bool(env.get("WOOLY_API_KEY") or env.get("WOOLY_API_KEY_FILE")),
+            tls_files=_tls_files(env),
         )
 
     def executor(self, gpu: int, run_dir: Path) -> ExecutorSettings:
@@ -141,6 +147,7 @@ class Settings:
             model_cache_dir=str(self.data_dir / "model-cache") if self.model_cache_bytes else "",
             model_cache_bytes=self.model_cache_bytes,
             memory=msgspec.structs.replace(self.memory, swap_dir=str(Path(self.memory.swap_dir) / f"gpu{gpu}")),
+            tls_files=self.tls_files,
         )
 
     def run_dir(self) -> Path:
@@ -148,6 +155,14 @@ class Settings:
         digest = hashlib.sha256(f"{self.data_dir.resolve()}\0{self.node_id}".encode()).hexdigest()[:16]
         base = os.environ.get("XDG_RUNTIME_DIR") or "/tmp"
         return Path(base) / f"wooly-{os.getuid()}-{digest}"
+
+
+def _tls_files(env: Mapping[str, str]) -> tuple[str, str] | None:
+    """Certificate and key of the data port. Raises SettingError when there are none and it listens beyond loopback."""
+    if server_context(env) is not None:
+        return env[CERT_VARIABLE].strip(), env[KEY_VARIABLE].strip()
+    plain_allowed(env, env.get("WOOLY_DATA_HOST") or "127.0.0.1", "the data port", f"set {CERT_VARIABLE} and {KEY_VARIABLE}")
+    return None
 
 
 def _dispatch(env: Mapping[str, str]) -> DispatchConfig:

@@ -15,12 +15,14 @@ import msgspec
 
 from bus_schemas import subjects
 from bus_schemas.session import NodeInfo
+from wooly import config as configuration
 from wooly.errors import NoServerError
+from wooly.transport.identity import BusIdentity
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
 
-__all__ = ["connect", "discover"]
+__all__ = ["connect", "discover", "principal_of"]
 
 _CONNECT_S: Final = 5.0
 _node_info: Final = msgspec.msgpack.Decoder(NodeInfo)
@@ -29,6 +31,11 @@ _node_info: Final = msgspec.msgpack.Decoder(NodeInfo)
 def discover(urls: Sequence[str], wait_s: float) -> list[tuple[NodeInfo, float]]:
     """Every node that answers within ``wait_s``, by name, and its round trip in seconds. Raises NoServerError when no bus answers."""
     return asyncio.run(_discover(urls, wait_s))
+
+
+def principal_of(urls: Sequence[str]) -> str:
+    """Who we are on the bus. Raises ConfigError."""
+    return BusIdentity.of(configuration.load(task=False), urls).principal
 
 
 @contextlib.asynccontextmanager
@@ -41,10 +48,19 @@ async def connect(urls: Sequence[str]) -> AsyncIterator[Client]:
         """The error is raised below; nats-py would print it too."""
 
     client = Client()
+    identity = BusIdentity.of(configuration.load(task=False), urls)
     try:
-        await asyncio.wait_for(
-            client.connect(list(urls), allow_reconnect=False, connect_timeout=2, max_reconnect_attempts=1, error_cb=quiet), _CONNECT_S
+        inbox = subjects.inbox_prefix(identity.principal)
+        connecting = client.connect(
+            list(urls),
+            allow_reconnect=False,
+            connect_timeout=2,
+            max_reconnect_attempts=1,
+            error_cb=quiet,
+            inbox_prefix=inbox,
+            **identity.options(),
         )
+        await asyncio.wait_for(connecting, _CONNECT_S)
     except (OSError, nats.errors.Error, TimeoutError) as error:
         raise NoServerError(
             f"no NATS server answers at {', '.join(urls)} ({error or 'timeout'}); check WOOLY_NATS_URL, and that the bus runs"
@@ -62,7 +78,7 @@ async def _discover(urls: Sequence[str], wait_s: float) -> list[tuple[NodeInfo, 
         inbox = client.new_inbox()
         answers = await client.subscribe(inbox)
         start = time.perf_counter()
-        await client.publish(subjects.discover(), b"", reply=inbox)
+        await client.publish(subjects.discover(principal_of(urls)), b"", reply=inbox)
         found: dict[str, tuple[NodeInfo, float]] = {}
         while (left := start + wait_s - time.perf_counter()) > 0:
             with contextlib.suppress(nats.errors.TimeoutError):

@@ -17,11 +17,13 @@ from bus_schemas.batch import LIMITS
 from bus_schemas.dataport import Forget, Forgotten, Keep, Kept, Listed, Models
 from bus_schemas.model_cache import MODELS_VERB, ModelCacheOpened, ModelManifest, ModelTensor, OpenModelCache, encode_manifest
 from bus_schemas.session import NodeInfo
-from wooly.cli.bus import connect, discover
+from wooly import config as configuration
+from wooly.cli.bus import connect, discover, principal_of
 from wooly.cli.errors import CommandError
 from wooly.cli.model_files import Tensor
 from wooly.errors import NoServerError, ProtocolError
 from wooly.transport.data_port import DataPort
+from wooly.transport.identity import BusIdentity
 
 __all__ = ["ModelNode", "find_node"]
 
@@ -51,7 +53,7 @@ class ModelNode:
         opened = asyncio.run(_open(urls, node, OpenModelCache(tenant, gpu)))
         if opened.fault is not None:
             raise CommandError(f"node {node.name}: {opened.fault.message}")
-        self._port = DataPort(opened.data_port, opened.name, opened.token)
+        self._port = DataPort(opened.data_port, opened.name, opened.token, BusIdentity.of(configuration.load(task=False), urls).tls)
 
     @property
     def sent_bytes(self) -> int:
@@ -105,7 +107,7 @@ async def _open(urls: Sequence[str], node: NodeInfo, request: OpenModelCache) ->
 
     async with connect(urls) as client:
         try:
-            subject = subjects.node_request(node.node, MODELS_VERB)
+            subject = subjects.node_request(node.node, MODELS_VERB, principal_of(urls))
             answer = await client.request(subject, msgspec.msgpack.encode(request), timeout=_REQUEST_S)
             return _opened.decode(answer.data)
         except (nats.errors.Error, TimeoutError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import ssl
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
@@ -18,12 +19,14 @@ from nats.aio.msg import Msg
 
 from bus_schemas import subjects
 from wooly.errors import NoServerError
+from wooly.transport.identity import BusIdentity
 
 __all__ = ["BusThread", "NoAnswer"]
 
 _CONNECT_S: Final = 6.0
 _RECONNECT_WAIT_S: Final[Any] = 0.1  # nats-py declares int and takes any number
 _PENDING_BYTES: Final = 64 << 20
+_AUTHORIZATION: Final = "authorization violation"
 
 T = TypeVar("T")
 
@@ -35,10 +38,12 @@ class NoAnswer(Exception):
 class BusThread:
     """``on_reconnect`` runs on the bus thread after every reconnect. Everything marked *(bus thread)* may be called only there."""
 
-    def __init__(self, urls: Sequence[str], name: str) -> None:
+    def __init__(self, urls: Sequence[str], name: str, identity: BusIdentity | None = None) -> None:
         self._urls = list(urls)
         self._name = name
-        self.principal = subjects.LOCAL
+        self.identity = identity or BusIdentity()
+        self._refused = False
+        self.principal = self.identity.principal
         self._nc = Client()
         self._reconnected: Callable[[], None] = lambda: None
         self.loop = asyncio.new_event_loop()
@@ -53,10 +58,7 @@ class BusThread:
             self.call(self._connect(), _CONNECT_S + 1)
         except (OSError, nats.errors.Error, TimeoutError, concurrent.futures.TimeoutError) as error:
             self.stop()
-            where = ", ".join(self._urls)
-            raise NoServerError(
-                f"no NATS server answers at {where} ({error or 'timeout'}); check WOOLY_NATS_URL, and that the bus runs"
-            ) from None
+            raise NoServerError(self._why_not(error)) from None
 
     def call(self, work: Coroutine[Any, Any, T], timeout_s: float) -> T:
         """Run ``work`` on the bus thread and wait for it. Raises TimeoutError."""
@@ -86,6 +88,11 @@ class BusThread:
     @property
     def connected(self) -> bool:
         return bool(self._nc.is_connected)
+
+    @property
+    def refused(self) -> bool:
+        """The bus did not let us in (any more)."""
+        return self._refused and not self.connected
 
     def on_reconnect(self, callback: Callable[[], None]) -> None:
         self._reconnected = callback
@@ -130,8 +137,9 @@ class BusThread:
         async def reconnected() -> None:
             self._reconnected()
 
-        async def failed(_: Exception) -> None:
+        async def failed(error: Exception) -> None:
             """What matters shows as a missing answer; nats-py would print a traceback."""
+            self._refused |= _AUTHORIZATION in str(error).lower()
 
         await asyncio.wait_for(
             self._nc.connect(
@@ -145,10 +153,20 @@ class BusThread:
                 ping_interval=5,
                 pending_size=_PENDING_BYTES,
                 inbox_prefix=subjects.inbox_prefix(self.principal),
+                **self.identity.options(),
             ),
             _CONNECT_S,
         )
         self._nc.options["max_reconnect_attempts"] = -1  # from here on for ever: the session decides when to give up
+
+    def _why_not(self, error: Exception) -> str:
+        where = ", ".join(self._urls)
+        if self._refused or _AUTHORIZATION in str(error).lower():
+            what = "does not accept the API key" if self.identity.secret else "asks for an API key"
+            return f"the bus at {where} {what}: run `wooly login`, or set WOOLY_API_KEY to a key that is good"
+        if isinstance(error, ssl.SSLError):
+            return f"the bus at {where} is not who we expect ({error}); set WOOLY_TLS_CA to the installation's ca.pem"
+        return f"no NATS server answers at {where} ({error or 'timeout'}); check WOOLY_NATS_URL, and that the bus runs"
 
     async def _disconnect(self) -> None:
         if self._nc.is_connected:

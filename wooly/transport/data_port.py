@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
@@ -49,10 +50,12 @@ class _Refusal(OSError):
 
 
 class DataPort:
-    """``addresses``: ``unix:/path`` and ``tcp:host:port``, best first. ``sent_bytes`` counts what went out."""
+    """``addresses``: ``unix:/path``, ``tcp:host:port`` and ``tls:host:port``, best first. ``tls``: whom to believe. ``sent_bytes`` counts
+    what went out."""
 
-    def __init__(self, addresses: Sequence[str], session: str, token: str) -> None:
+    def __init__(self, addresses: Sequence[str], session: str, token: str, tls: ssl.SSLContext | None = None) -> None:
         self._addresses = addresses
+        self._tls = tls
         self._hello = Hello(session, token)
         self._socket: socket.socket | None = None
         self._lock = threading.Lock()
@@ -119,7 +122,7 @@ class DataPort:
         failure: OSError = ConnectionError("the node announced no data port")
         for address in self._addresses:
             try:
-                connection = _open(address)
+                connection = _open(address, self._tls)
             except OSError as error:
                 failure = error
                 continue
@@ -171,7 +174,7 @@ class DataPort:
         return data
 
 
-def _open(address: str) -> socket.socket:
+def _open(address: str, tls: ssl.SSLContext | None) -> socket.socket:
     kind, _, rest = address.partition(":")
     if kind == "unix":
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -185,7 +188,13 @@ def _open(address: str) -> socket.socket:
     host, _, port = rest.rpartition(":")
     connection = socket.create_connection((host, int(port)), _TIMEOUT_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return connection
+    if kind != "tls":
+        return connection
+    try:
+        return (tls or ssl.create_default_context()).wrap_socket(connection, server_hostname=host.strip("[]"))
+    except OSError:
+        connection.close()
+        raise
 
 
 def _fill(connection: socket.socket, target: memoryview) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import gc
 import os
+import ssl
 import sys
 import time
 from pathlib import Path
@@ -15,6 +16,7 @@ import msgspec
 from jit.engine import create_engine
 from jit.errors import ToolchainError, UnknownBackend
 from services.kit.log import get_logger, setup_logging
+from services.kit.tls import CERT_VARIABLE, KEY_VARIABLE, server_context
 from services.server.executor.cache_port import CachePort
 from services.server.executor.content import Content
 from services.server.executor.data_port import DataPort
@@ -68,6 +70,7 @@ def main() -> int:
         settings.data_port,
         settings.data_host_advertised,
         open_cache=open_cache,
+        tls=_tls(settings),
     )
     try:
         data_port.start()
@@ -80,6 +83,13 @@ def main() -> int:
     memory.shut()
     engine.close()
     return 0
+
+
+def _tls(settings: ExecutorSettings) -> ssl.SSLContext | None:
+    """With the node's certificate; the server has looked that it can be used."""
+    if settings.tls_files is None:
+        return None
+    return server_context(dict(zip((CERT_VARIABLE, KEY_VARIABLE), settings.tls_files, strict=True)))
 
 
 def _model_cache(settings: ExecutorSettings) -> ModelCache | None:

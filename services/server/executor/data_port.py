@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import ssl
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -230,7 +231,10 @@ class DataPort:
         *,
         open_cache: OpenCache = _no_cache,
         hello_s: float = _HELLO_S,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
+        """``tls``: TCP is encrypted, with the node's certificate; the Unix socket never is."""
+        self._tls = tls
         self._staging = staging
         self._content = content
         self._open_cache = open_cache
@@ -260,12 +264,13 @@ class DataPort:
             self._path.unlink(missing_ok=True)
             await loop.create_unix_server(self._connection, str(self._path))
             os.chmod(self._path, 0o600)
-            tcp = await loop.create_server(self._connection, self._host, self._port)
+            handshake_s = None if self._tls is None else self._hello_s
+            tcp = await loop.create_server(self._connection, self._host, self._port, ssl=self._tls, ssl_handshake_timeout=handshake_s)
         except OSError as error:
             self._failure = error
             self._started.set()
             return
         port = tcp.sockets[0].getsockname()[1]
-        self.addresses = (f"unix:{self._path}", f"tcp:{self._advertised_host}:{port}")
+        self.addresses = (f"unix:{self._path}", f"{'tcp' if self._tls is None else 'tls'}:{self._advertised_host}:{port}")
         self._started.set()
         await asyncio.Event().wait()
