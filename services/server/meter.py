@@ -23,17 +23,21 @@ import msgspec
 
 from bus_schemas.events import DeviceAccounted, Event, UsageRecorded
 
-__all__ = ["Account", "Meter", "INTERVAL_NS"]
+__all__ = ["Account", "Meter", "INTERVAL_NS", "TOTAL_MAX"]
 
 INTERVAL_NS: Final = 10**9
 """The longest interval while sessions are open: a usage fact belongs to the minute it begins in."""
+
+TOTAL_MAX: Final = (1 << 64) - 1
 
 _IDLE_INTERVAL_NS: Final = 60 * 10**9
 _MS: Final = 10**6
 
 
 class Account(msgspec.Struct, array_like=True):
-    """One session's totals, and what its next interval starts from. ``byte_ns`` is exact; ``byte_ms`` what facts have said so far."""
+    """One session's totals, and what its next interval starts from. ``byte_ns``: what no fact has said yet, less than a byte-millisecond;
+    ``byte_ms``: what facts have said. Totals stop at TOTAL_MAX (80 GB for two days and a half), for journal and log hold 64 bits; facts of
+    usage go on, and bills are made of those."""
 
     session: str
     tenant: str
@@ -87,7 +91,9 @@ class Meter:
     _resident: list[tuple[int, str, int]] = field(default_factory=list)
 
     def open(self, account: Account) -> None:
-        """A session may be charged from now on."""
+        """A session may be charged from now on. (Journals of old hold all byte-nanoseconds of its life, what facts have said included.)"""
+        if account.byte_ns >= _MS:
+            account.byte_ns -= account.byte_ms * _MS
         self.accounts[account.session] = account
 
     def close(self, session: str) -> Account | None:
@@ -241,12 +247,11 @@ class Meter:
 
     def _fact(self, session: str, use: _Use, from_ns: int, to_ns: int) -> UsageRecorded | None:
         account = self.accounts[session]
-        account.core_ns += use.core_ns
-        account.byte_ns += use.byte_ns
-        account.instructions += use.instructions
+        byte_ms, account.byte_ns = divmod(account.byte_ns + use.byte_ns, _MS)
+        account.byte_ms = min(account.byte_ms + byte_ms, TOTAL_MAX)
+        account.core_ns = min(account.core_ns + use.core_ns, TOTAL_MAX)
+        account.instructions = min(account.instructions + use.instructions, TOTAL_MAX)
         account.launches += use.launches
-        byte_ms = account.byte_ns // _MS - account.byte_ms
-        account.byte_ms += byte_ms
         if not (use.core_ns or byte_ms or use.instructions or use.launches):
             return None
         self.serial += 1

@@ -118,7 +118,7 @@ class _Node:
         self.meter.cut(self.now_ns)
         account = self.meter.close(session)
         assert account is not None
-        self.charged_byte_ns += account.byte_ns
+        self.charged_byte_ns += account.byte_ms * 10**6 + account.byte_ns
 
     def check(self) -> None:
         assert sum(self.content.charged(session) for session in self.sessions) == self.engine.memory.used_bytes
@@ -154,7 +154,7 @@ def test_what_sessions_are_charged_for_is_what_the_device_holds(script: list[tup
             node.meter.cut(node.now_ns)
     node.pass_time(1)
     node.meter.cut(node.now_ns)
-    charged = node.charged_byte_ns + sum(account.byte_ns for account in node.meter.accounts.values())
+    charged = node.charged_byte_ns + sum(a.byte_ms * 10**6 + a.byte_ns for a in node.meter.accounts.values())
     assert charged == node.held_byte_ns
     for session in list(node.sessions):
         node.close(session)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bus_schemas.events import DeviceAccounted, Event, UsageRecorded
-from services.server.meter import INTERVAL_NS, Account, Meter
+from services.server.meter import INTERVAL_NS, TOTAL_MAX, Account, Meter
 
 SECOND = 10**9
 
@@ -142,4 +143,26 @@ def test_the_identity_holds_for_every_timeline(timeline: list[Step], cores: int)
         assert account.launches == count == sum(event.launches for event in mine)
         assert account.instructions == 3 * count == sum(event.instructions for event in mine)
         assert account.core_ns == sum(event.core_ns for event in mine)
-        assert account.byte_ms == sum(event.byte_ms for event in mine) == account.byte_ns // 10**6
+        assert account.byte_ms == sum(event.byte_ms for event in mine)
+        assert account.byte_ns < 10**6
+
+
+def test_a_session_that_holds_much_for_long_stays_within_what_the_journal_can_write() -> None:
+    """1 TiB for an hour and 80 GB for a week: nothing of it is lost to the bill, and every account can be written."""
+    for held, seconds in ((1 << 40, 3_600), (80 << 30, 7 * 86_400)):
+        m = meter()
+        m.resident("s", held, 0)
+        said = 0
+        for at in (1, seconds // 2, seconds):
+            said += sum(event.byte_ms for event in usage(m.cut(at * SECOND)))
+            msgspec.msgpack.encode(tuple(m.accounts.values()))
+        assert said == held * seconds * 1000
+        assert m.accounts["s"].byte_ms == min(said, TOTAL_MAX)
+
+
+def test_an_account_of_an_old_journal_goes_on_where_it_was() -> None:
+    """There, byte_ns held all of the session's life."""
+    m = meter()
+    m.open(Account("s", "tenant", "task", 0, resident_bytes=1, byte_ns=5_000_000_000_400_000, byte_ms=5_000_000_000))
+    (used,) = usage(m.cut(1_600_000))
+    assert used.byte_ms == 2
