@@ -23,6 +23,7 @@ __all__ = [
     "SessionLostError",
     "PlacementError",
     "TaskCancelledError",
+    "BudgetExceededError",
     "DeviceError",
     "QuotaExceeded",
     "DeviceAssertError",
@@ -81,6 +82,11 @@ class PlacementError(ServiceError):
 
 class TaskCancelledError(ServiceError):
     """Somebody ended this task; the message names them. What it had on the node is gone."""
+
+
+class BudgetExceededError(ServiceError):
+    """The tenant's budget is used up: no batch of it is run now. Nothing is lost: the session keeps its memory and the batches that were
+    not run; whoever catches this and goes on later, after a grant or in a new period, goes on where it stood."""
 
 
 class DeviceError(WoolyError):
@@ -172,6 +178,8 @@ _BY_FAULT: dict[str, type[WoolyError]] = {
     "SwapCorrupt": SwapCorruptError,
     "KernelRefused": KernelError,
     "TaskCancelled": TaskCancelledError,
+    "BudgetExceeded": BudgetExceededError,
+    "PriorityCeiling": ConfigError,
     "ProtocolError": ProtocolError,
 }
 

@@ -22,7 +22,7 @@ from typing import Final
 
 import msgspec
 
-from bus_schemas import subjects
+from bus_schemas import faults, subjects
 from bus_schemas.batch import Done, Fault, Upload, decode_done
 from bus_schemas.session import CloseSession, Ping, Pong, SessionClosed, SessionOpened
 from wooly.config import Config
@@ -31,6 +31,7 @@ from wooly.link import Flush, ReadBytes, Ticket
 from wooly.transport.batches import BatchEncoder
 from wooly.transport.bus import BusThread, NoAnswer
 from wooly.transport.data_port import DataPort
+from wooly.transport.halt import Halt
 from wooly.transport.identity import BusIdentity
 from wooly.transport.opening import open_on_node
 from wooly.transport.trace import Tracer
@@ -97,6 +98,7 @@ class Session:
         self._answers: dict[int, _Answer] = {}
         self._fault: WoolyError | None = None
         self._refusal: tuple[int, WoolyError] | None = None
+        self._halt = Halt()
         self._seq = 0
         self._closed = False
         self._envelope_bytes = 0
@@ -118,11 +120,15 @@ class Session:
         return self._envelope_bytes + self._data_port.sent_bytes
 
     def submit(self, flush: Flush) -> Ticket:
-        """Send ``flush``; returns at once unless the window is full or uploads are large (they are on the node when this returns)."""
+        """Send ``flush``; returns at once unless the window is full or uploads are large (they are on the node when this returns).
+
+        While the node refuses the tenant's batches for its budget, flushes are kept, to be sent again. Whoever waits for one hears of it,
+        and so does who has sent more than the window holds: BudgetExceededError, and ``flush`` is kept all the same."""
         self._check()
+        self._go_on()
         with self._submit_lock:
             uploads = self._upload(flush.uploads)
-            self._wait_for_room()
+            full = self._wait_for_room()
             self._seq += 1
             seq = self._seq
             trace = self._tracer.begin(seq, flush.n_ops)
@@ -139,13 +145,17 @@ class Session:
                 self._answers[seq] = _Answer()
             self.batches += 1
             self._envelope_bytes += len(data)
-            self._bus.post(self._send, sent)
+            if not self._halt:
+                self._bus.post(self._send, sent)
+        if full:
+            self._halt.tell()
         return Ticket(seq, len(flush.reads))
 
     def wait(self, ticket: Ticket) -> list[ReadBytes]:
         """Wait for a submitted flush; the answers of its reads, in order."""
         self._check_process()
         self._raise_refusal(ticket.seq - 1)
+        self._go_on()
         with self._state:
             answer = self._answers.get(ticket.seq)
         if answer is None:
@@ -156,6 +166,8 @@ class Session:
             self.waits += 1
             while not answer.event.wait(1.0):
                 self._raise_fault()
+        if answer.done is None and self._fault is None:
+            self._halt.tell()
         with self._state:
             self._answers.pop(ticket.seq, None)
         if answer.done is None:
@@ -222,12 +234,26 @@ class Session:
             self._refusal = None
             raise refusal[1]
 
-    def _wait_for_room(self) -> None:
-        """Until the next batch is within reach of the oldest without a Done: the node keeps answers for no longer than that."""
+    def _go_on(self) -> None:
+        """After a refusal for the budget that the script was told: send all again, under new names (the bus knows the old ones)."""
+        if self._halt.over():
+            with self._state:
+                for seq, sent in self._sent.items():
+                    sent.attempt += 1
+                    if seq in self._answers:
+                        self._answers[seq].event.clear()
+            self._bus.post(self._send_all)
+
+    def _wait_for_room(self) -> bool:
+        """Until the next batch is within reach of the oldest without a Done: the node keeps answers for no longer than that. True: it will
+        not be, for the node takes none of this session's batches now."""
         with self._state:
             while self._sent and self._seq + 1 - min(self._sent) >= self._info.limits.outstanding_batches_max:
+                if self._halt:
+                    return True
                 self._state.wait(1.0)
                 self._raise_fault()
+        return False
 
     def _upload(self, uploads: Sequence[tuple[int, memoryview]]) -> tuple[Upload, ...]:
         """Small ones inline, the rest as chunks that are on the node when this returns."""
@@ -274,6 +300,8 @@ class Session:
     def _send_all(self) -> None:
         """Go back to the oldest batch without a Done and send all again, in order; the node drops those it has."""
         self._shaken.set()  # answers may have been lost as well
+        if self._halt:
+            return  # they are sent when the script asks again
         with self._state:
             unanswered = [self._sent[seq] for seq in sorted(self._sent)]
         for sent in unanswered:
@@ -293,6 +321,9 @@ class Session:
             # A refusal that nobody has seen yet is the cause: what follows it fails for lack of its results.
             self._settle(self._refusal[1] if self._refusal is not None else _exception(done.fault))
             return
+        if done.fault is not None and done.fault.name == faults.BUDGET_EXCEEDED:
+            self._stop(_exception(done.fault))
+            return
         if done.fault is not None and self._refusal is None:
             self._refusal = (done.seq, _exception(done.fault))
         with self._state:
@@ -306,6 +337,15 @@ class Session:
         self._tracer.end(sent.trace, done.core_ns)
         if answer is not None:
             answer.done = done
+            answer.event.set()
+
+    def _stop(self, refused: WoolyError) -> None:
+        """The tenant's budget is used up: whoever waits hears of it; the batches stay, to be sent again."""
+        self._halt.set(refused)
+        with self._state:
+            answers = [self._answers[seq] for seq in self._sent if seq in self._answers]
+            self._state.notify_all()
+        for answer in answers:
             answer.event.set()
 
     def _send_bodies(self, done: Done) -> None:
@@ -386,7 +426,7 @@ class Session:
         overdue_s = self._heard_s - _STALLED_S
         with self._state:
             lost = [sent for seq, sent in sorted(self._sent.items()) if seq >= pong.seq_next > 0 and sent.sent_s < overdue_s]
-        if lost and lost[0].seq == pong.seq_next:  # the bus lost them, and would take the same names for repeats
+        if lost and lost[0].seq == pong.seq_next and not self._halt:  # the bus lost them, and would take the same names for repeats
             for sent in lost:
                 sent.attempt += 1
                 sent.sent_s = self._heard_s
@@ -419,13 +459,13 @@ class Session:
         """Wait until everything submitted is done, or the session is over."""
         deadline = time.monotonic() + deadline_s
         with self._state:
-            while self._sent and self._fault is None and time.monotonic() < deadline:
+            while self._sent and self._fault is None and not self._halt and time.monotonic() < deadline:
                 self._state.wait(0.2)
 
     async def _goodbye(self) -> SessionClosed:
         if self._watcher is not None:
             self._watcher.cancel()
-        failed = self._fault is not None
+        failed = self._fault is not None or bool(self._halt)
         request = CloseSession(self._info.session, "failed" if failed else "done", -1 if failed else self._seq)
         timeout_s = 2.0 if failed else _CLOSE_S
         subject = subjects.node_request(self._node, "close", self._bus.principal)

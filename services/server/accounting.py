@@ -124,7 +124,7 @@ class Accounting:
         self._report = done.index
         account = self.meter.accounts.get(done.session)
         if account is not None:
-            self.allowances.ran(self._gpu, account.tenant, done.core_ns)
+            self.allowances.ran(self._gpu, account.tenant, done.session, done.core_ns, done.launches > 0)
         self.meter.work(
             done.session,
             done.begin_ns,

@@ -32,7 +32,8 @@ _MS: Final = 10**6
 class Purse:
     """One tenant: ``micro`` may be used beyond the facts that billing knew, until ``until_ns`` (monotonic). ``facts``: (gpu, serial, micro)
     of those it did not; ``running``: core-ns of every device that are in no fact yet. ``since``: the last usage fact of every device when
-    these books were opened: an answer must know it. ``periods``: of its budgets that can stop it."""
+    these books were opened: an answer must know it. ``periods``: of its budgets that can stop it. ``batches``: core-ns of the
+    batches that run, by session; ``batch_core_ns``: of the costliest one so far."""
 
     tenant: str
     since: dict[int, int] = field(default_factory=dict)
@@ -42,6 +43,8 @@ class Purse:
     facts: list[tuple[int, int, int]] = field(default_factory=list)
     running: dict[int, int] = field(default_factory=dict)
     busy: bool = False
+    batches: dict[str, int] = field(default_factory=dict)
+    batch_core_ns: int = 0
 
     def remember(self, gpu: int, serial: int, micro: int) -> None:
         """A usage fact; when there are too many that billing has not acknowledged, the older ones of a device become one."""
@@ -108,12 +111,21 @@ class Allowances:
 
     # -- use -----------------------------------------------------------------------------------------------------------------------
 
-    def ran(self, gpu: int, tenant: str, core_ns: int) -> None:
-        """A launch of ``tenant`` used so much that is in no fact yet."""
+    def ran(self, gpu: int, tenant: str, session: str, core_ns: int, over: bool) -> None:
+        """A slice of a batch used so much that is in no fact yet. ``over``: it was the batch's last."""
         purse = self.purses.get(tenant)
-        if purse is not None:
-            purse.running[gpu] = purse.running.get(gpu, 0) + core_ns
-            purse.busy = True
+        if purse is None:
+            return
+        purse.running[gpu] = purse.running.get(gpu, 0) + core_ns
+        purse.busy = True
+        whole = purse.batches.pop(session, 0) + core_ns
+        purse.batch_core_ns = max(purse.batch_core_ns, whole)
+        if not over:
+            purse.batches[session] = whole
+
+    def batch_micro(self, purse: Purse) -> int:
+        """What the tenant's costliest batch so far costs now."""
+        return self._price(purse.tenant, self._now_ns(), purse.batch_core_ns, 0)
 
     def settled(self, gpu: int, events: Sequence[Event]) -> None:
         """Everything that device ``gpu`` has reported is in facts now: these."""

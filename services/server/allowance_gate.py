@@ -22,6 +22,11 @@ PATIENCE_NS: Final = 40 * 10**9
 """How long a batch waits for billing's word before it is refused: longer than what another node was lent can be held from it."""
 
 
+_NEAR: Final = 64
+"""Nearer to its limit than so many of its costliest batches, a session has one batch with the executor, not one behind the other: what the
+first costs decides about the second."""
+
+
 class Gate:
     """``sessions``: the device's; ``release(pending)`` hands a batch to dispatch (which asks here again); ``refuse(session, seq, fault)``
     tells the session. ``ask(tenant)``: billing shall be asked at once."""
@@ -46,12 +51,31 @@ class Gate:
         """May this batch of session ``name`` be launched? If not, it waits here."""
         session = self._sessions.get(name)
         purse = self._allowances.purses.get(session.record.tenant) if session is not None else None
-        if purse is None or self._allowances.left_micro(purse) > 0:
+        if session is None or purse is None:
             return True
-        tenant = purse.tenant
-        self._waiting.setdefault(tenant, {}).setdefault(name, {}).setdefault(seq, self._monotonic_ns())
-        self.ask(tenant)
+        left = self._allowances.left_micro(purse)
+        if left > self._allowances.batch_micro(purse) * _NEAR or (left > 0 and seq == session.seq_done + 1):
+            return True
+        self._waiting.setdefault(purse.tenant, {}).setdefault(name, {}).setdefault(seq, self._monotonic_ns())
+        if left <= 0:
+            self.ask(purse.tenant)
         return False
+
+    def advance(self, session: Session) -> None:
+        """A batch of this session is over: the one after it may go, if it waited for that."""
+        if session.record.tenant not in self._waiting:
+            return
+        sessions = self._waiting[session.record.tenant]
+        batches = sessions.get(session.record.session, {})
+        seq = session.seq_done + 1
+        if batches.pop(seq, None) is None:
+            return
+        if not batches:
+            del sessions[session.record.session]
+        if not sessions:
+            del self._waiting[session.record.tenant]
+        if seq in session.pending:
+            self._release(session.pending[seq])
 
     def waits(self, tenant: str) -> bool:
         """Whether a batch of ``tenant`` waits here."""
@@ -75,8 +99,8 @@ class Gate:
                     self._release(session.pending[seq])
 
     def shut(self, tenant: str, fault: Fault, asked_ns: int) -> bool:
-        """Refuse what waited when the question was asked (monotonic): of each session the first batch, for it is sent again with all that
-        follow. Whether there was any."""
+        """Refuse what waited when the question was asked (monotonic): of each session the next batch, for it is sent again with all that
+        follow; these are forgotten, also when the next one was refused before. Whether there was any."""
         waiting = self._waiting.pop(tenant, {})
         later = {name: batches for name, batches in waiting.items() if min(batches.values()) > asked_ns}
         if later:
@@ -86,8 +110,8 @@ class Gate:
                 continue
             session = self._sessions.get(name)
             here = [seq for seq in sorted(batches) if session is not None and session.pending.pop(seq, None) is not None]
-            if here:
-                self._refuse(name, here[0], fault)
+            if session is not None and session.seq_done + 1 in here:
+                self._refuse(name, session.seq_done + 1, fault)
         return len(later) < len(waiting)
 
 

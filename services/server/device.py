@@ -389,6 +389,7 @@ class Device:
             self._over(session, done)
             outcome = core.FAULT if done.status == FAULTED else core.OK
             self._on(core.LaunchFinished(now_ns, done.session, done.seq, done.core_ns, outcome, wall_ns))
+            self.gate.advance(session)
         elif done.status == STOPPED:
             if wall_ns:
                 session.pending[done.seq].slice(done)

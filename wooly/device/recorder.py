@@ -17,7 +17,7 @@ from wooly.counters import COUNTERS
 from wooly.device import tensors
 from wooly.device.memory import MEMORY
 from wooly.device.programs import ProgramCache, Record, TooLarge, wire
-from wooly.errors import ForkError
+from wooly.errors import BudgetExceededError, ForkError
 from wooly.link import Flush, Link, ReadBytes, Ticket
 
 __all__ = ["Recorder", "RECORDER", "stats", "RECORDS_MAX", "UPLOAD_BYTES_MAX"]
@@ -147,7 +147,11 @@ class Recorder:
                 built = self._programs.get(wired)
             except TooLarge:
                 middle = len(records) // 2
-                self._send(records[:middle], allocs, uploads, [], ())
+                try:
+                    self._send(records[:middle], allocs, uploads, [], ())
+                except BudgetExceededError:  # it is kept all the same, so the rest must follow
+                    self._send(records[middle:], [], [], freed, reads)
+                    raise
                 return self._send(records[middle:], [], [], freed, reads)
             flush.program, flush.program_body = built.program, built.program_body
             flush.dims_digest, flush.dims = built.dims_digest, built.dims

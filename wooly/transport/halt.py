@@ -1,0 +1,45 @@
+"""What a session knows of a budget that is used up: the node's refusal, until the script has heard it and asks again.
+
+May live here: that one state. May not: sending, waiting (session.py).
+"""
+
+from __future__ import annotations
+
+import threading
+
+from wooly.errors import WoolyError
+
+__all__ = ["Halt"]
+
+
+class Halt:
+    """Any thread may call. True while the node has refused a batch that is to be sent again."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._error: WoolyError | None = None
+        self._told = False
+
+    def __bool__(self) -> bool:
+        return self._error is not None
+
+    def set(self, error: WoolyError) -> None:
+        """The node refuses; another refusal of the same batches says nothing new."""
+        with self._lock:
+            if self._error is None:
+                self._error, self._told = error, False
+
+    def tell(self) -> None:
+        """Raise the refusal, if there is one."""
+        with self._lock:
+            error, self._told = self._error, self._error is not None
+        if error is not None:
+            raise error.with_traceback(None)
+
+    def over(self) -> bool:
+        """Whether the script was told and asks again now: once, the batches are to be sent again then."""
+        with self._lock:
+            over, self._told = self._told, False
+            if over:
+                self._error = None
+        return over
