@@ -5,9 +5,9 @@ May live here: assembling. May not: routes, what they do.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-from litestar import Litestar
+from litestar import Litestar, Request, Response
 from litestar.config.app import AppConfig
 from litestar.datastructures import State
 from litestar.openapi.config import OpenAPIConfig
@@ -16,10 +16,16 @@ from services.billing.parts import Parts
 from services.billing.problems import HANDLERS, refuse_unknown_parameters
 from services.billing.routes import ROUTES
 from services.kit.access.web import AccessPlugin
+from services.kit.facts_log import bind_request
 
 __all__ = ["make_app"]
 
 _BODY_BYTES_MAX: Final = 64 << 10
+
+
+async def _before(request: Request[Any, Any, Any]) -> Response[Any] | None:
+    bind_request(request)
+    return await refuse_unknown_parameters(request)
 
 
 def make_app(parts: Parts) -> Litestar:
@@ -28,7 +34,7 @@ def make_app(parts: Parts) -> Litestar:
         route_handlers=list(ROUTES),
         state=State({"parts": parts}),
         plugins=[AccessPlugin(parts.access)],
-        before_request=refuse_unknown_parameters,
+        before_request=_before,
         exception_handlers=HANDLERS,
         openapi_config=OpenAPIConfig(title="Wooly billing", version="1"),
         request_max_body_size=_BODY_BYTES_MAX,

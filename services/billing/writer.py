@@ -16,6 +16,7 @@ from bus_schemas.subjects import EVENTS_STREAM, event_subject, token
 from services.billing.keeper import Keeper
 from services.kit.bus import Bus
 from services.kit.errors import BusRefused, BusUnavailable, Conflict
+from services.kit.facts_log import log_written
 
 __all__ = ["Writer", "last_on_subject"]
 
@@ -67,6 +68,7 @@ class Writer:
                     raise
                 continue
             await self._reach(position)
+            log_written(position, events)
             return position
         raise AssertionError("unreachable: the last attempt returns or raises")
 

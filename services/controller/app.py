@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from litestar import Litestar
+from litestar import Litestar, Request, Response
 from litestar.config.app import AppConfig
 from litestar.datastructures import State
 from litestar.openapi.config import OpenAPIConfig
@@ -21,10 +21,16 @@ from services.controller.web.problems import for_people
 from services.kit.access.access import Access
 from services.kit.access.problems import HANDLERS as ACCESS_HANDLERS
 from services.kit.access.web import AccessPlugin
+from services.kit.facts_log import bind_request
 
 __all__ = ["make_app"]
 
 _BODY_BYTES_MAX: Final = 1 << 20
+
+
+async def _before(request: Request[Any, Any, Any]) -> Response[Any] | None:
+    bind_request(request)
+    return await refuse_unknown_parameters(request)
 
 
 def make_app(parts: Parts, access: Access, *, more_routes: Sequence[Any] = (), middleware: Sequence[Any] = ()) -> Litestar:
@@ -35,7 +41,7 @@ def make_app(parts: Parts, access: Access, *, more_routes: Sequence[Any] = (), m
         state=State({"parts": parts}),
         middleware=list(middleware),
         plugins=[AccessPlugin(access)],
-        before_request=refuse_unknown_parameters,
+        before_request=_before,
         exception_handlers=for_people({**ACCESS_HANDLERS, **HANDLERS}),
         openapi_config=OpenAPIConfig(title="Wooly controller", version="1"),
         request_max_body_size=_BODY_BYTES_MAX,

@@ -12,6 +12,7 @@ from bus_schemas.events import Event, encode_events
 from bus_schemas.subjects import event_subject
 from services.controller.mirror import ACCESS, PLACEMENTS, Mirror
 from services.kit.bus import Bus
+from services.kit.facts_log import log_written
 
 __all__ = ["Writer"]
 
@@ -34,8 +35,7 @@ class Writer:
         expected = self._mirror.subject_positions.get(subject, 0)
         data = encode_events(list(events))
         position = await self._bus.publish_acked(subject, data, expect_last_on_subject=expected, deadline_s=_DEADLINE_S)
-        await self._mirror.wait_for(position)
-        return position
+        return await self._written(position, events)
 
     async def append_placement(self, task: str, event: Event, after: int) -> int:
         """Append a placement if ``after`` is the position of the last one of any task: so no two promise the same memory, however many
@@ -47,8 +47,7 @@ class Writer:
             headers={_FILTER: PLACEMENTS + "*"},
             deadline_s=_DEADLINE_S,
         )
-        await self._mirror.wait_for(position)
-        return position
+        return await self._written(position, [event])
 
     async def append_access(self, entity: str, events: Sequence[Event], after: int) -> int:
         """Append facts about a tenant, user or key, as one message, if ``after`` is the position of the last one about any of them: so
@@ -60,11 +59,16 @@ class Writer:
             headers={_FILTER: ACCESS + "*"},
             deadline_s=_DEADLINE_S,
         )
-        await self._mirror.wait_for(position)
-        return position
+        return await self._written(position, events)
 
     async def append_always(self, area: str, entity: str, events: Sequence[Event]) -> int:
         """Append facts that depend on nothing."""
         position = await self._bus.publish_acked(event_subject(area, entity), encode_events(list(events)), deadline_s=_DEADLINE_S)
+        return await self._written(position, events)
+
+    async def _written(self, position: int, events: Sequence[Event]) -> int:
+        """The facts are in the log: wait until the mirror shows them, and say so to people."""
         await self._mirror.wait_for(position)
+        task = self._mirror.view.tasks.get(getattr(events[0], "task", "")) if events else None
+        log_written(position, events, task.submitted.tenant if task is not None else "")
         return position

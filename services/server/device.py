@@ -425,6 +425,7 @@ class Device:
         self.sessions.pop(name, None)
         in_flight = self._dispatch.state.in_flight > 0 and self.attached is not None
         totals = self._accounting.closed(name, session.chain.hex(), reason, failed, in_flight=in_flight)
+        self._log.info("session closed", **session.record.about, reason=reason, failed=failed, core_ns=totals.core_ns)
         self._note()
         if session.closing is not None and not session.closing.done():
             session.closing.set_result(totals)
@@ -438,7 +439,7 @@ class Device:
         now_ns = time.monotonic_ns()
         for session in list(self.sessions.values()):
             if session.closing is None and now_ns - session.heard_ns > lease_ns:
-                self._log.info("lease ran out", session=session.record.session)
+                self._log.info("lease ran out", **session.record.about)
                 self.close(session, -1, "lease")
         self._on(core.Tick(now_ns))
         self._dispatch.flush()

@@ -238,7 +238,7 @@ class Node:
             return _encode(SessionOpened(request.session, self._facts.epoch, None, fault=Fault(faults.NODE_FAULT, str(error), fatal=False)))
         except OpenRefused as refused:
             return _encode(SessionOpened(request.session, self._facts.epoch, None, fault=refused.fault))
-        self._log.info("session opened", session=record.session, tenant=record.tenant, gpu=gpu, priority=record.priority)
+        self._log.info("session opened", **record.about, gpu=gpu, priority=record.priority)
         opened = self._find(request.session)
         return _encode(self._opened(opened[1].record if opened is not None else record))
 
@@ -280,7 +280,6 @@ class Node:
         device, session = found
         totals = await device.close(session, request.last_seq, request.reason)
         await self._facts.settled(_SETTLE_S)
-        self._log.info("session closed", session=request.session, reason=request.reason, core_ns=totals.core_ns)
         return _encode(totals)
 
     async def _ping(self, subject: str, data: bytes) -> bytes | None:

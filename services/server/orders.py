@@ -70,7 +70,7 @@ class Orders:
         sessions = []
         for device, session in self._of(order.task):
             if session.record.priority != order.priority:
-                self._log.info("priority changed", task=order.task, session=session.record.session, priority=order.priority)
+                self._log.info("priority changed", **session.record.about, priority=order.priority)
                 device.prioritise(session, order.priority)
             sessions.append(session.record.session)
         return msgspec.msgpack.encode(PrioritySet(self._node, self._epoch, order.task, order.priority, tuple(sessions)))

@@ -41,7 +41,8 @@ class Attach(msgspec.Struct, array_like=True, frozen=True, tag="attach"):
 
 class OpenSpace(msgspec.Struct, array_like=True, frozen=True, tag="open"):
     """``record``: the server's own notes about the session, given back when a server attaches. ``domain``: whose content it may share
-    (empty: it did not opt in). ``wait_ms``: how long a batch may wait for memory before it is refused, 0: not at all."""
+    (empty: it did not opt in). ``wait_ms``: how long a batch may wait for memory before it is refused, 0: not at all. ``tenant`` and
+    ``task``: for the log."""
 
     session: str
     token: str
@@ -51,6 +52,8 @@ class OpenSpace(msgspec.Struct, array_like=True, frozen=True, tag="open"):
     swap: bool = True
     domain: str = ""
     wait_ms: int = 0
+    tenant: str = ""
+    task: str = ""
 
 
 class CloseSpace(msgspec.Struct, array_like=True, frozen=True, tag="close"):

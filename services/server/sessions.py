@@ -46,6 +46,11 @@ class SessionRecord(msgspec.Struct, array_like=True, frozen=True):
     principal: str = LOCAL
     traceparent: str = ""
 
+    @property
+    def about(self) -> dict[str, str]:
+        """For lines of the log."""
+        return {"session": self.session, "task": self.task, "tenant": self.tenant}
+
 
 @dataclass(slots=True)
 class Pending:
@@ -132,6 +137,8 @@ def open_space(record: SessionRecord) -> OpenSpace:
         record.swap,
         record.domain,
         record.vram_wait_ms,
+        record.tenant,
+        record.task,
     )
 
 

@@ -127,3 +127,25 @@ def test_the_dashboard_is_one_that_grafana_takes() -> None:
         assert 0 <= grid["x"] and grid["x"] + grid["w"] <= 24
         for target in panel.get("targets", []):
             assert target["datasource"]["uid"] == source
+
+
+def lines(house: House, name: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (house.folder / f"{name}.log").read_text().splitlines() if line.startswith("{")]
+
+
+def test_logs_name_task_session_and_tenant(house: House, seen: Seen) -> None:
+    """From the request that caused it to the node that ran it, one task can be followed through all services' logs."""
+    task = house.controller.ask("POST", "/api/v1/tasks", {"tenant": "acme", "required_vram_mb": 1, "title": "to be seen"}).json["id"]
+    written = [line for line in lines(house, "controller") if line["event"] == "fact written" and line.get("task") == task]
+    assert [(line["fact"], line["tenant"]) for line in written][:2] == [("TaskSubmitted", "acme"), ("TaskPlaced", "acme")]
+    assert all(line["service"] == "controller" and line["path"] == "/api/v1/tasks" and line["asker"] == "local" for line in written)
+    assert len({line["request"] for line in written}) == 1
+    opened = [line for line in lines(house, "atlas") if line["event"] == "session opened"]
+    assert {str(line["tenant"]) for line in opened} == {guest.tenant for guest in GUESTS[:2]}
+    assert all(line["task"] and line["session"] and line["service"] == "server" for line in opened)
+    body = json.dumps({"tenant": "acme", "micro": 1_000_000}).encode()
+    request = urllib.request.Request(f"{house.billing}/api/v1/billing/grants", body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        assert answer.status == 201
+    (granted, taken) = [line for line in lines(house, "billing") if line["event"] == "fact written"]
+    assert (granted["fact"], granted["tenant"], taken["fact"], taken["actor"]) == ("GrantRecorded", "acme", "ActionTaken", "local")

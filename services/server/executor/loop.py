@@ -242,6 +242,7 @@ class Executor:
         if command.session not in self._tenants:
             space = self._engine.open_space()
             tenant = self._tenants[command.session] = Tenant(command.session, space, command.record)
+            tenant.about = {"session": command.session, "task": command.task, "tenant": command.tenant}
             self._memory.open(tenant, command.quota_bytes, command.priority, command.swap, command.wait_ms, command.domain)
             memory_bytes = command.quota_bytes or self._engine.info.vram_bytes
             self._staging.open(command.session, command.token, min(memory_bytes, _STAGED_BYTES_MAX), memory_bytes)
@@ -304,7 +305,7 @@ class Executor:
         except (Needs, Awaits):
             raise
         except Exception as error:  # a failure of ours in one batch must not take the other sessions down
-            self._log.error("batch failed", session=command.session, seq=command.seq, trace=traceback.format_exc())
+            self._log.error("batch failed", **tenant.about, seq=command.seq, trace=traceback.format_exc())
             self._runner.drop(tenant)
             return batch, _node_fault(command, error)
 

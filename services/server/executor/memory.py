@@ -427,7 +427,7 @@ class DeviceMemory:
         if move.out:
             tenant.kept.update(move.done)
             if move.problem:
-                get_logger().warning("swap abandoned", session=name, problem=move.problem, moved_bytes=move.moved_bytes)
+                get_logger().warning("swap abandoned", **tenant.about, problem=move.problem, moved_bytes=move.moved_bytes)
                 self._on(SwapFailed(now_ns, name, move.moved_bytes, move.dropped_bytes))
             else:
                 self._on(SwappedOut(now_ns, name, move.moved_bytes, move.dropped_bytes))
@@ -436,7 +436,7 @@ class DeviceMemory:
         tenant.used_ns.update(dict.fromkeys(move.done, now_ns))
         tenant.problem = move.problem
         if move.lost:
-            get_logger().error("swapped memory is lost", session=name, problem=move.lost)
+            get_logger().error("swapped memory is lost", **tenant.about, problem=move.lost)
             tenant.lost = move.lost
             self._on(SwapLost(now_ns, name, move.moved_bytes))
         else:

@@ -27,7 +27,7 @@ class Tenant:
     with the blobs it names. ``chain``: launch digest after ``seq_done``. ``under_way``: the batch after ``seq_done``, when it has begun and
     was stopped. ``kept``: its buffers that are swapped out; ``used_ns``: when each was used last. Of the batch that asked for memory last:
     ``pinned``, the buffers it names, ``wanted``, those of them that were swapped out, and ``problem``, why they did not come back.
-    ``lost``: why the session cannot go on (what came back is not what went)."""
+    ``about``: who it is, for the log. ``lost``: why the session cannot go on (what came back is not what went)."""
 
     session: str
     space: Space
@@ -45,6 +45,7 @@ class Tenant:
     problem: str = ""
     lost: str = ""
     dones: OrderedDict[int, tuple[bytes, tuple[str, ...]]] = field(default_factory=OrderedDict)
+    about: dict[str, str] = field(default_factory=dict)
 
     def finish(self, seq: int, chain: bytes, done: bytes, blobs: tuple[str, ...]) -> tuple[str, ...]:
         """Batch ``seq`` is over: its answer is kept; the blobs of answers that are not kept any longer are returned."""
