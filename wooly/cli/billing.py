@@ -1,4 +1,4 @@
-"""``wooly credits``, ``wooly billing`` and ``wooly billing verify``.
+"""``wooly billing`` and ``wooly billing verify``; the bill at the end of a run.
 
 May live here: asking the billing service and showing its answers. May not: computing anything about money.
 """
@@ -6,45 +6,18 @@ May live here: asking the billing service and showing its answers. May not: comp
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import click
 
 from wooly.cli.errors import CommandError
-from wooly.cli.http import get_json, get_text
+from wooly.cli.http import get_json
 from wooly.cli.options import billing_flag, json_flag
-from wooly.cli.output import print_json, print_table
+from wooly.cli.output import print_json
 
-__all__ = ["credits_", "billing", "bill_lines"]
+__all__ = ["billing", "bill_lines"]
 
 _PATH = "/api/v1/billing/credits"
 _WHAT = "billing service"
-
-
-@click.command(name="credits")
-@billing_flag
-@click.option("--by", type=click.Choice(["tenant", "task", "node"]), default="tenant", show_default=True, help="What a line is about.")
-@click.option("--from", "from_", default="", metavar="TIME", help="Start: ISO 8601 or Unix seconds (default: the beginning).")
-@click.option("--to", default="", metavar="TIME", help="End, exclusive (default: now).")
-@click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
-@json_flag
-def credits_(billing: str, by: str, from_: str, to: str, as_csv: bool, as_json: bool) -> None:
-    """Show the credits used, from the event log."""
-    query = {"by": by, **({"from": from_} if from_ else {}), **({"to": to} if to else {})}
-    if as_csv:
-        click.echo(get_text(billing, _PATH, query, accept="text/csv", what=_WHAT), nl=False)
-        return
-    report = get_json(billing, _PATH, query, what=_WHAT)
-    if as_json:
-        print_json(report)
-        return
-    lines = [*report["items"], {**report["total"], "key": "total"}] if report["items"] else []
-    columns = (by, "core credits", "VRAM credits", "core-seconds", "launches")
-    print_table(columns, [_row(line) for line in lines], numbers=columns[1:], empty="no credits have been used")
-
-
-def _row(line: dict[str, Any]) -> tuple[Any, ...]:
-    return line["key"] or "(none)", line["core_credits"], line["vram_credits"], f"{line['core_ns'] / 1e9:.3f}", line["launches"]
 
 
 def bill_lines(address: str) -> Iterator[str]:

@@ -48,7 +48,7 @@ def test_versions(wooly: Wooly) -> None:
 def test_unknown_commands_and_options(wooly: Wooly) -> None:
     assert wooly("fly").returncode == 2 and "No such command 'fly'" in wooly("fly").stderr
     assert wooly("nodes", "--fast").returncode == 2
-    assert wooly("credits", "--by", "model").returncode == 2
+    assert wooly("credits", "--by", "colour").returncode == 2
 
 
 @pytest.mark.parametrize(
