@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ T = TypeVar("T")
 
 AXE = Path(__file__).parent / "assets" / "axe.min.js"
 _WAIT_S = 15
+_OUR_FAULT = re.compile(r"^network: .*the server responded with a status of 4(00|03|04|09) ")
 _BINARY, _DRIVER = shutil.which("chromium") or shutil.which("chromium-browser"), shutil.which("chromedriver")
 MISSING = "" if _BINARY and _DRIVER else "there is no browser: apt-get install chromium chromium-driver"
 """Why there can be no browser test here, or nothing."""
@@ -141,9 +143,11 @@ class Chrome:
     # -- judging -------------------------------------------------------------------------------------------------------------------
 
     def console(self) -> list[str]:
-        """Warnings and errors since the last look: scripts that failed, and what the content security policy stopped."""
-        entries = self.driver.get_log("browser")
-        return [f"{entry['source']}: {entry['message']}" for entry in entries if entry["level"] in ("SEVERE", "WARNING")]
+        """Warnings and errors since the last look: scripts that failed, and what the content security policy stopped. Not among them: that
+        the answer to a form, or a page that is none, has a status of the caller's fault."""
+        entries = [entry for entry in self.driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
+        lines = [f"{entry['source']}: {entry['message']}" for entry in entries]
+        return [line for line in lines if not _OUR_FAULT.search(line) or "/static/" in line]
 
     def faults(self) -> list[str]:
         """Serious and critical findings of axe-core on the page as it is now, one line each."""

@@ -1,7 +1,7 @@
 """What a posted form says, checked by the same structs as the bodies of REST: a page accepts what REST accepts, and names the same field.
 
     values = await form_values(request, lists=("groups",), flags=("queue",))     # the route declares csrf="form"
-    body, errors = read_as(TaskBody, values)        # errors: {"priority": "Expected `int` <= 4"}
+    body, errors = read_as(TaskBody, values)        # errors: {"priority": "At most 4."}
 
 May live here: from form to struct. May not: what a struct allows, HTML.
 """
@@ -26,6 +26,20 @@ Values = dict[str, Any]
 
 _PATH: Final = re.compile(r" - at `\$\.?([A-Za-z_0-9]*).*`$")
 _NAMED: Final = re.compile(r"field `([A-Za-z_0-9]+)`")
+_SAID: Final = tuple(
+    (re.compile(pattern), text)
+    for pattern, text in (
+        (r"missing required", "This is needed."),
+        (r"matching regex", "Use letters, digits, - and _, at most 64."),
+        (r"of length <= (\d+)", "At most {} characters or entries."),
+        (r"of length >= (\d+)", "At least {} characters or entries."),
+        (r"Expected `int` >= (\d+)", "At least {}."),
+        (r"Expected `int` <= (\d+)", "At most {}."),
+        (r"Expected `int", "Write a whole number."),
+        (r"Invalid enum value|Expected `bool", "Choose one of what is offered."),
+    )
+)
+"""What msgspec says of a bad value, and what a form says."""
 _FIELDS_MAX: Final = 5_000
 
 
@@ -59,7 +73,16 @@ def read_as(kind: type[T], values: Values) -> tuple[T | None, dict[str, str]]:
         message = _PATH.sub("", text)
         named = _NAMED.search(message)
         field = at.group(1) if at and at.group(1) else named.group(1) if named else ""
-        return None, {field: "is needed" if "missing required" in message else message}
+        return None, {field: _for_people(message)}
+
+
+def _for_people(message: str) -> str:
+    """What msgspec says, as a form says it."""
+    for pattern, text in _SAID:
+        found = pattern.search(message)
+        if found:
+            return text.format(*found.groups())
+    return message
 
 
 def revision_in(values: Values) -> int | None:

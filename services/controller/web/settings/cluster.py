@@ -54,9 +54,9 @@ _SHOWN: Final = (
         OVERCOMMIT_GLOBAL, "VRAM overcommit", "%", 1,
         "Tasks that may be swapped can be promised this much more than a device has. A node's own value comes first.",
     ),
-    (QUEUE_AGE_MS, "A waiting task rises one level every", "s", 1000, "Fair aging; 0: nobody rises."),
-    (QUEUE_PROTECT_MS, "Devices are kept for a waiting task after", "s", 1000, "Then nobody behind it takes its room; 0: never."),
-    (QUEUE_RESERVATIONS, "Tasks that devices are kept for, at most", "tasks", 1, "At one time."),
+    (QUEUE_AGE_MS, "A waiting task rises every", "s", 1000, "By one level: fair aging; 0: nobody rises."),
+    (QUEUE_PROTECT_MS, "Devices are kept for it after", "s", 1000, "Then nobody behind it takes its room; 0: never."),
+    (QUEUE_RESERVATIONS, "Devices are kept for at most", "tasks", 1, "At one time."),
 )  # fmt: skip
 
 

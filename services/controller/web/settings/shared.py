@@ -10,16 +10,15 @@ from typing import Any, Final
 
 from litestar import Request, Response
 
-from services.controller.errors import Denied, Invalid, NotThere, OutOfState, TaskExists
+from services.controller.errors import Invalid, OutOfState, TaskExists
 from services.controller.web.scope import Scope
 from services.controller.web.templating import page, scope_of
 from services.kit.access import Action
-from services.kit.access.errors import Forbidden
 
 __all__ = ["SLIPS", "Ask", "micro_of", "settings_page", "slip_of"]
 
 Ask = Request[Any, Any, Any]
-SLIPS: Final = (Invalid, OutOfState, Denied, Forbidden, NotThere, TaskExists)
+SLIPS: Final = (Invalid, OutOfState, TaskExists)
 """What a form can get wrong: shown beside the form, with what was typed still in it."""
 
 _TABS: Final[tuple[tuple[str, str, Action], ...]] = (
