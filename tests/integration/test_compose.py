@@ -117,7 +117,11 @@ def test_the_file_holds_together() -> None:
         assert set(service.get("profiles", [])) <= {"gpu", "observe"}
     assert volumes == set(DOCUMENT["volumes"])
     assert SERVICES["server-gpu"]["profiles"] == ["gpu"]
-    assert {name for name, service in SERVICES.items() if service.get("profiles") == ["observe"]} == {"otel-collector", "prometheus"}
+    assert {name for name, service in SERVICES.items() if service.get("profiles") == ["observe"]} == {
+        "otel-collector",
+        "prometheus",
+        "grafana",
+    }
 
 
 def test_images_have_the_targets_and_all_packages() -> None:
@@ -137,6 +141,9 @@ def test_prometheus_scrapes_ports_that_are_served() -> None:
     config = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())
     targets = {target for job in config["scrape_configs"] for static in job["static_configs"] for target in static["targets"]}
     served = {f"{name}:{SERVICES[name]['environment']['WOOLY_HTTP'].rsplit(':', 1)[1]}" for name in ("controller", "billing")}
+    served.add(f"server:{SERVICES['server']['environment']['WOOLY_NODE_HTTP'].rsplit(':', 1)[1]}")
+    mounted = {volume.split(":")[1] for volume in SERVICES["prometheus"]["volumes"]}
+    assert set(config["rule_files"]) <= mounted
     collector = yaml.safe_load((ROOT / "deploy/otel/collector.yaml").read_text())
     reader = collector["service"]["telemetry"]["metrics"]["readers"][0]["pull"]["exporter"]["prometheus"]
     assert targets == served | {f"otel-collector:{reader['port']}"}
