@@ -11,8 +11,9 @@ import time
 from collections.abc import Iterator
 
 from bus_schemas.events import ActionTaken, TaskPlaced, TaskRefused, TaskSubmitted
-from scheduler.placement import ClusterView, Decision, TaskView, decide, explain, queue_decisions, queue_due_ns, worth_telling
+from scheduler.placement import Decision, TaskView, explain, queue_decisions
 from scheduler.placement.feasible import beyond_every_device
+from scheduler.placement.queue import QueueMemory
 from services.controller.errors import TaskExists, TaskImpossible
 from services.controller.mirror import Mirror
 from services.controller.writer import Writer
@@ -33,10 +34,7 @@ class Placer:
         self._mirror = mirror
         self._writer = writer
         self._one = asyncio.Lock()
-        self._seen_view: ClusterView | None = None
-        self._seen = (-1, -1)
-        self._due_ns: int | None = None
-        self._ahead: tuple[ClusterView, int, int] | None = None
+        self._memory = QueueMemory()
 
     async def submit(self, task: TaskSubmitted, took: ActionTaken) -> tuple[TaskView, bool]:
         """Submit and place; the task as it is then, and whether it is new (the same again changes nothing). ``took``: who did it.
@@ -64,19 +62,19 @@ class Placer:
         return explain(self._mirror.view, task, time.time_ns()).event()
 
     async def place_waiting(self) -> None:
-        """Go through the queue in its order and place what fits now. Does nothing while nothing has changed and no time has come."""
-        at_ns, until_s = time.time_ns(), time.monotonic() + _AT_MOST_S
-        view = self._mirror.view
-        now = (view.changes, len(view.tasks))
-        if view is self._seen_view and now == self._seen and (self._due_ns is None or at_ns < self._due_ns):
-            return
-        self._seen_view, self._seen, self._due_ns = view, now, at_ns
-        while time.monotonic() < until_s:
+        """Go through the queue in its order and place what fits now, for a second at most. Costs nothing while nothing has changed."""
+        until_s = time.monotonic() + _AT_MOST_S
+        finished = False
+        while not finished and time.monotonic() < until_s:
             async with self._one:  # and no longer than a moment: requests wait for it
-                finished = await self._tell(queue_decisions(self._mirror.view, at_ns), time.monotonic() + _SLICE_S)
-            if finished:
-                self._due_ns = queue_due_ns(self._mirror.view, at_ns)
-                return
+                decisions = queue_decisions(self._mirror.view, time.time_ns(), self._memory)
+                finished = await self._tell(decisions, time.monotonic() + _SLICE_S)
+
+    def look(self) -> None:
+        """What a controller without the duty does instead: remember that nobody in the queue fits, if that is so, so that a submission here
+        does not have to go through it."""
+        for _ in queue_decisions(self._mirror.view, time.time_ns(), self._memory):
+            return
 
     async def _known(self, task: TaskSubmitted) -> TaskView | None:
         """The task if it was submitted before with the same body (but the time)."""
@@ -89,23 +87,10 @@ class Placer:
         return known
 
     async def _place(self, name: str) -> None:
-        """Decide on a waiting task and append the decision, if it says something new; before it on those ahead of it that may fit by now:
-        a newcomer takes nobody's room."""
-        while True:
-            view = self._mirror.view
-            task = view.tasks[name]
-            if not task.waiting:
-                return
-            at_ns = time.time_ns()
-            if self._ahead_seen(view, task.priority):
-                decision = decide(view, task.submitted, at_ns)
-                decisions = iter((decision,) if worth_telling(task, decision) else ())
-            else:
-                decisions = queue_decisions(view, at_ns, last=name)
-            changes = view.changes
-            if await self._tell(decisions):
-                if self._mirror.view is view and view.changes == changes:
-                    self._ahead = (view, changes, task.priority)
+        """Decide on a waiting task and append the decision; before it on those ahead of it that may fit by now: a newcomer takes nobody's
+        room. Again when another controller placed something meanwhile."""
+        while self._mirror.view.tasks[name].waiting:
+            if await self._tell(queue_decisions(self._mirror.view, time.time_ns(), self._memory, last=name)):
                 return
 
     async def _tell(self, decisions: Iterator[Decision], until_s: float = math.inf) -> bool:
@@ -120,13 +105,6 @@ class Placer:
             if time.monotonic() > until_s:
                 return False
         return True
-
-    def _ahead_seen(self, view: ClusterView, priority: int) -> bool:
-        """Whether the queue was gone through as far as this priority since anything made room."""
-        if self._ahead is None:
-            return False
-        seen, changes, as_far_as = self._ahead
-        return seen is view and changes == view.changes and priority <= as_far_as
 
 
 def _body(task: TaskSubmitted) -> tuple[object, ...]:

@@ -94,6 +94,7 @@ class Sentinel:
             return  # nothing can be heard or told: silence then says nothing about the nodes
         facts = self._liveness.on(Clock(time.monotonic_ns(), time.time_ns()), self._mirror.view)
         if not await self._hold_duty():
+            self._placer.look()
             return
         with contextlib.suppress(Conflict):  # somebody told it first, or the node itself did: look again at the next tick
             for fact in facts:

@@ -26,7 +26,7 @@ async def get_config(request: Ask) -> Json:
     return _config(parts)
 
 
-@put("/api/v1/config", summary="Change the global configuration", action="config.write", responses=problems(409, 413))
+@put("/api/v1/config", summary="Change the global configuration", action="config.write", responses=problems(409))
 async def put_config(request: Ask, data: ConfigBody, if_match: Revision = None) -> Json:
     parts = parts_of(request)
     await parts.config.change(caller_of(request), data.changes(), revision=revision_of(if_match))

@@ -45,6 +45,7 @@ _TEXT = {
     401: "Nobody, or nobody known, is asking",
     403: "Not allowed",
     404: "No such thing, or none that the caller may know of",
+    408: "The body did not come in time",
     405: "This method is none of this path's",
     409: "It was changed meanwhile, or cannot be done as it is now",
     413: "The body is too large",
@@ -55,10 +56,10 @@ _TEXT = {
 
 
 def problems(*statuses: int) -> dict[int, ResponseSpec]:
-    """The problems a route may answer with, beside those that any may: 400, 401, 403, 429, 503."""
+    """The problems a route may answer with, beside those that any may: 400, 401, 403, 408, 413, 429, 503."""
     return {
         status: ResponseSpec(Problem, generate_examples=False, description=_TEXT[status], media_type="application/problem+json")
-        for status in sorted({400, 401, 403, 429, 503, *statuses})
+        for status in sorted({400, 401, 403, 408, 413, 429, 503, *statuses})
     }
 
 

@@ -57,14 +57,14 @@ async def group(request: Ask, group: GroupId) -> Json:
     return _answer(request, parts, group)
 
 
-@post("/api/v1/groups", summary="Make a group", action="group.write", responses=problems(409, 413))
+@post("/api/v1/groups", summary="Make a group", action="group.write", responses=problems(409))
 async def post_group(request: Ask, data: NewGroupBody) -> Json:
     parts = parts_of(request)
     await parts.groups.create(caller_of(request), data.id, GroupValues(data.title, data.nodes))
     return _answer(request, parts, data.id)
 
 
-@put("/api/v1/groups/{group:str}", summary="Change a group's title or members", action="group.write", responses=problems(404, 409, 413))
+@put("/api/v1/groups/{group:str}", summary="Change a group's title or members", action="group.write", responses=problems(404, 409))
 async def put_group(request: Ask, group: GroupId, data: GroupBody, if_match: Revision = None) -> Json:
     """A group that only nodes name themselves becomes one of its own by it."""
     parts = parts_of(request)

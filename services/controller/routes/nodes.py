@@ -58,7 +58,7 @@ async def node(request: Ask, node: NodeId) -> Json:
     "/api/v1/nodes/{node:str}/config",
     summary="Set a node's overcommit, or take it out of service for new tasks",
     action="node.configure",
-    responses=problems(404, 409, 413),
+    responses=problems(404, 409),
 )
 async def put_node_config(request: Ask, node: NodeId, data: NodeConfigBody, if_match: Revision = None) -> Json:
     parts = parts_of(request)

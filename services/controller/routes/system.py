@@ -63,6 +63,8 @@ def _health(parts: Parts) -> Response[Json]:
 
 @get("/metrics", summary="Prometheus metrics", media_type="text/plain; version=0.0.4", action="cluster.read", responses=problems())
 async def metrics(request: Ask) -> str:
+    """Of the whole cluster: not for people of one tenant."""
+    caller_of(request).require("cluster.read", "")
     parts = parts_of(request)
     return metrics_text(parts.mirror, parts.gauges, on_duty=parts.sentinel.on_duty)
 

@@ -6,6 +6,7 @@ import time
 from typing import Annotated, Any, Final, Literal
 
 from litestar import Request, Response, get, patch, post
+from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import Parameter
 
 from bus_schemas.events import TaskRefused
@@ -26,6 +27,10 @@ __all__ = ["ROUTES"]
 Ask = Request[Any, Any, Any]
 TaskId = Annotated[str, Parameter(description="id of a task")]
 State = Literal["queued", "started", "completed", "failed", "cancelled"]
+_SUBMITTED: Final = {
+    200: ResponseSpec(dict[str, Any], description="It was submitted before, with the same body", generate_examples=False),
+    202: ResponseSpec(dict[str, Any], description="It waits for room", generate_examples=False),
+}
 Sort = Literal[
     "submitted", "updated", "priority", "state", "vram", "node", "tenant", "title", "id",
     "-submitted", "-updated", "-priority", "-state", "-vram", "-node", "-tenant", "-title", "-id",
@@ -82,7 +87,7 @@ async def waiting(request: Ask, task: TaskId) -> Json:
     return waiting_answer(view, found, lambda tenant: caller.may("task.read", tenant))
 
 
-@post("/api/v1/tasks", summary="Submit a task and place it", action="task.submit", responses=problems(409, 413))
+@post("/api/v1/tasks", summary="Submit a task and place it", action="task.submit", responses={**problems(409), **_SUBMITTED})
 async def post_task(request: Ask, data: TaskBody) -> Response[Json]:
     """201 placed, 200 when the same id and body came before, 202 waiting, 409 when nothing fits now, 400 when nothing ever could."""
     parts, caller = parts_of(request), caller_of(request)
@@ -96,7 +101,7 @@ async def post_task(request: Ask, data: TaskBody) -> Response[Json]:
     return Response(_answer(request, placed), status_code=status)
 
 
-@patch("/api/v1/tasks/{task:str}", summary="Give a task another priority", action="task.prioritise", responses=problems(404, 409, 413))
+@patch("/api/v1/tasks/{task:str}", summary="Give a task another priority", action="task.prioritise", responses=problems(404, 409))
 async def patch_task(request: Ask, task: TaskId, data: PriorityBody, if_match: Revision = None) -> Json:
     parts = parts_of(request)
     return _answer(request, await parts.tasks.set_priority(caller_of(request), task, data.priority, revision=revision_of(if_match)))
