@@ -105,28 +105,29 @@ def placement_answer(view: ClusterView, decision: TaskPlaced | TaskRefused, show
 
 def refusals_answer(decision: TaskPlaced | TaskRefused, shown: Shown = _all) -> list[Json]:
     """gpu null: the whole node; node null: the whole cluster."""
-    hidden = "" if shown("") else "kept for a task that has waited long and goes first"
     return [
-        {
-            "node": node or None,
-            "gpu": None if gpu == NODE_WIDE else gpu,
-            "reason": reason,
-            "detail": hidden if hidden and reason == RESERVED else detail,
-        }
+        {"node": node or None, "gpu": None if gpu == NODE_WIDE else gpu, "reason": reason, "detail": _detail(reason, detail, shown)}
         for node, gpu, reason, detail in decision.refusals
     ]
 
 
-def refusal_sentence(decision: TaskPlaced | TaskRefused) -> str:
-    """One sentence for the person whose task fits nowhere: every distinct reason, the commonest first."""
+def refusal_sentence(decision: TaskPlaced | TaskRefused, shown: Shown = _all) -> str:
+    """One sentence for the person whose task fits nowhere: every distinct reason, with how often and an example."""
+    counts = dict(decision.refused)
     reasons: dict[str, list[str]] = {}
     for node, gpu, reason, detail in decision.refusals:
         where = "the cluster" if not node else f"node {node}" if gpu == NODE_WIDE else f"node {node} gpu {gpu}"
-        reasons.setdefault(reason, []).append(f"{where}: {detail}")
-    parts = [
-        f"{reason} ({len(seen)}x, e.g. {seen[0]})" if len(seen) > 1 else f"{reason} ({seen[0]})" for reason, seen in sorted(reasons.items())
-    ]
+        reasons.setdefault(reason, []).append(f"{where}: {_detail(reason, detail, shown)}")
+    parts = []
+    for reason, seen in sorted(reasons.items()):
+        count = max(len(seen), counts.get(reason, 0))
+        parts.append(f"{reason} ({count}x, e.g. {seen[0]})" if count > 1 else f"{reason} ({seen[0]})")
     return "no device fits: " + "; ".join(parts)
+
+
+def _detail(reason: str, detail: str, shown: Shown) -> str:
+    """The sentence of a refusal; for who may not know of all tenants, without the task that a device is kept for."""
+    return "kept for a task that has waited long and goes first" if reason == RESERVED and not shown("") else detail
 
 
 def node_answer(view: ClusterView, name: str, node: NodeView, shown: Shown = _all) -> Json:

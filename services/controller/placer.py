@@ -83,7 +83,7 @@ class Placer:
         if known is None:
             return None
         if _body(known.submitted) != _body(task):
-            raise TaskExists(f"task {task.task} exists with another body; leave out the id to get a new one")
+            raise TaskExists(f"the id {task.task} is taken by a task with another body; leave it out to get a new one")
         return known
 
     async def _place(self, name: str) -> None:

@@ -10,7 +10,7 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException, ValidationException
 
 from bus_schemas.events import TaskRefused
-from services.controller.answers import refusal_sentence, refusals_answer
+from services.controller.answers import Shown, refusal_sentence, refusals_answer
 from services.controller.errors import Denied, Invalid, LogUnreadable, NotThere, OutOfState, Stale, TaskExists
 from services.controller.store import StoreUnavailable
 from services.kit.errors import BusUnavailable
@@ -38,10 +38,15 @@ def query_problem(found: Sequence[tuple[str, str]]) -> Response[dict[str, Any]]:
     return problem(400, "invalid-query", "The query is not valid", detail, errors=errors)
 
 
-def no_fit(decision: TaskRefused) -> Response[dict[str, Any]]:
-    """409: a task that no device can serve."""
+def no_fit(decision: TaskRefused, shown: Shown) -> Response[dict[str, Any]]:
+    """409: a task that no device can serve. ``shown``: whether the caller may know of a tenant's tasks."""
     return problem(
-        409, "no-placement", "No device fits", refusal_sentence(decision), task=decision.task, refusals=refusals_answer(decision)
+        409,
+        "no-placement",
+        "No device fits",
+        refusal_sentence(decision, shown),
+        task=decision.task,
+        refusals=refusals_answer(decision, shown),
     )
 
 

@@ -1,19 +1,21 @@
 """Which tasks a caller asked for: filter, search, sort, page. Pure: a view in, tasks out.
 
-Unfiltered and newest first (or last changed first), only the tasks of the page are looked at, however many there are; anything else looks
-once at every task of the view. May live here: questions about tasks. May not: how a task is shown.
+Unfiltered and in the order of submission, only the tasks of the page are looked at, however many there are; of the states that are not
+over, only the tasks that are not over; anything else looks once at every task of the view.
+
+May live here: questions about tasks. May not: how a task is shown.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
 from scheduler.placement import ClusterView, TaskView
-from scheduler.placement.view import STATES
+from scheduler.placement.states import LIVE, STATES
 
 __all__ = ["SORTS", "TaskQuery", "find_tasks"]
 
@@ -71,17 +73,30 @@ class TaskQuery:
 
     def _names(self, task: TaskView) -> bool:
         said = task.submitted
-        text = "\n".join((said.task, said.title, said.tenant, _node(task), *said.groups)).casefold()
+        text = f"{said.task}\n{said.title}\n{said.tenant}\n{_node(task)}"
+        text = ("\n".join((text, *said.groups)) if said.groups else text).lower()
         return all(word in text for word in self.words)
 
 
 def find_tasks(view: ClusterView, query: TaskQuery, tenant: str = "") -> tuple[list[TaskView], int]:
     """The tasks of the page, and how many there are on all pages. ``tenant`` not empty: of this tenant's only, whatever the query says."""
     until = query.offset + query.limit
-    if query.everything and not tenant and query.sort in ("-submitted", "submitted"):
-        order: Iterator[TaskView] = reversed(view.tasks.values()) if query.sort[0] == "-" else iter(view.tasks.values())
+    descending = query.sort.startswith("-")
+    by_age = query.sort.removeprefix("-") == "submitted"
+    if query.everything and not tenant and by_age:
+        order: Iterator[TaskView] = reversed(view.tasks.values()) if descending else iter(view.tasks.values())
         return list(islice(order, query.offset, until)), len(view.tasks)
-    found = [task for task in view.tasks.values() if (not tenant or task.submitted.tenant == tenant) and query.takes(task)]
-    pick = heapq.nlargest if query.sort.startswith("-") else heapq.nsmallest
-    best = pick(until, found, key=SORTS[query.sort.removeprefix("-")]) if query.offset < len(found) else []
-    return best[query.offset :], len(found)
+    found = [task for task in _candidates(view, query) if (not tenant or task.submitted.tenant == tenant) and query.takes(task)]
+    if query.offset >= len(found):
+        return [], len(found)
+    if by_age:
+        return (found[::-1] if descending else found)[query.offset : until], len(found)
+    pick = heapq.nlargest if descending else heapq.nsmallest
+    return pick(until, found, key=SORTS[query.sort.removeprefix("-")])[query.offset :], len(found)
+
+
+def _candidates(view: ClusterView, query: TaskQuery) -> Iterable[TaskView]:
+    """The tasks that may match, in the order of their submission: the view keeps them so."""
+    if query.state in LIVE:
+        return sorted((view.tasks[name] for name in view.live), key=SORTS["submitted"])
+    return view.tasks.values()

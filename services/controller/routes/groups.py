@@ -44,7 +44,7 @@ async def groups(
         name
         for name in view.membership.known()
         if (empty is None or empty is not bool(view.membership.members(name)))
-        and all(word in f"{name}\n{view.groups[name].title if name in view.groups else ''}".casefold() for word in words(search))
+        and all(word in f"{name}\n{view.groups[name].title if name in view.groups else ''}".lower() for word in words(search))
     ]
     names, total = page(found, limit, offset)
     return {"items": [_answer(request, parts, name) for name in names], "total": total}
