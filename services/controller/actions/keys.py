@@ -104,6 +104,8 @@ class KeyActions:
             raise Invalid("node", "a key of role node, and only such a key, names its node")
         role = values.role or (user.fact.role if user is not None else who.role)
         tenant = values.tenant if values.tenant is not None else "" if program else user.fact.tenant if user is not None else who.tenant
+        scopes = tuple(sorted(set(values.scopes))) if values.scopes is not None else () if program else who.scopes
+        check_grant(who, role, tenant, scopes)  # first: nobody learns from the other answers which tenants there are
         if tenant and tenant not in view.tenants:
             raise Invalid("tenant", f"there is no tenant {tenant}")
         if program and tenant:
@@ -112,10 +114,8 @@ class KeyActions:
             raise Invalid("tenant", "a member belongs to a tenant")
         if user is not None and user.fact.tenant not in ("", tenant):
             raise Invalid("tenant", f"user {name} belongs to tenant {user.fact.tenant}")
-        scopes = tuple(sorted(set(values.scopes))) if values.scopes is not None else () if program else who.scopes
         if (name != who.name or not name) and not by.may("user.write", tenant):
             raise Denied(f"{who.name} ({who.role}) makes keys for themselves only")
-        check_grant(who, role, tenant, scopes)
         if user is not None:
             check_grant(Identity(name, user.fact.tenant, user.fact.role), role, tenant, scopes)
         return Identity(name, tenant, role, scopes, node=values.node)

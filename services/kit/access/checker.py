@@ -93,9 +93,8 @@ class Checker:
                 if known is not None:  # an unknown one may become known
                     _remember(self._wrong, digest)
                 raise Unauthenticated(_WRONG)
-            if self._view().principal(key.id, time.time_ns()) is not None:
-                self._limits.good(key.id, source)
-                _remember(self._right, digest)
+            self._limits.good(key.id, source)  # also of a revoked one: whoever has the secret does not guess it
+            _remember(self._right, digest)
 
     def _take(self, name: str, source: str) -> None:
         wait_s = self._limits.take(name, source, time.monotonic_ns())

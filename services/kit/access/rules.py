@@ -73,8 +73,11 @@ _BY_SCOPE: Final[dict[str, frozenset[str]]] = {
 
 _OF_CLUSTER: Final = frozenset({"cluster.read", "node.read", "group.read", "config.read"})
 """What is nobody's in particular: a tenant's member sees nodes and groups (never other tenants' tasks on them)."""
-_CLUSTER_ONLY: Final = frozenset({"credits.grant", "tariff.write", "tenant.write", "bus.node"})
-"""What a tenant's own people may not do even to their tenant: give it money, prices or a life of its own."""
+_CLUSTER_ONLY: Final = frozenset(
+    {"node.configure", "group.write", "config.write", "credits.grant", "tariff.write", "tenant.write", "bus.node"}
+)
+"""What nobody of a tenant may do, whatever their role: it is about things of all, or would give their tenant money, prices or a life of
+its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 import httpx
 from litestar.connection import ASGIConnection
 
+from services.controller.errors import Denied, NotThere
 from services.kit.access.requests import relay_authorization
 
 __all__ = ["BillingClient", "Refused", "Unreachable"]
@@ -61,9 +62,15 @@ class BillingClient:
     async def send(
         self, method: str, path: str, asking: ASGIConnection[Any, Any, Any, Any], body: Mapping[str, Any], revision: int | None = None
     ) -> Any:
-        """PUT or POST a JSON body; ``revision``: the one that the change was made on. Raises Unreachable, Refused (409: stale)."""
+        """PUT or POST a JSON body; ``revision``: the one that the change was made on. Raises Unreachable, Refused (409: stale), and Denied
+        or NotThere: what may not be done is no slip of a form."""
         more = {} if revision is None else {"if-match": f'"{revision}"'}
-        answer = await self._ask(method, path, asking, json=dict(body), headers=more)
+        try:
+            answer = await self._ask(method, path, asking, json=dict(body), headers=more)
+        except Refused as error:
+            if error.status in (403, 404):
+                raise (Denied if error.status == 403 else NotThere)(str(error)) from error
+            raise
         return answer.json() if answer.content else None
 
     async def _ask(
