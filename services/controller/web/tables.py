@@ -18,7 +18,7 @@ from services.controller.web.settings.keys import ROUTES as KEYS
 from services.controller.web.settings.people import ROUTES as PEOPLE
 from services.controller.web.settings.tiers import ROUTES as TIERS
 from services.controller.web.tasks.routes import ROUTES as TASKS
-from services.controller.web.tasks.showing import tasks_topic
+from services.controller.web.tasks.showing import task_topic, tasks_topic
 
 __all__ = ["TABLE_ROUTES", "add_topics"]
 
@@ -28,3 +28,4 @@ TABLE_ROUTES: Final[list[Any]] = [*TASKS, *GROUPS, *CLUSTER, *TIERS, *KEYS, *PEO
 def add_topics(live: Live, parts: Parts, desk: Desk) -> None:
     """What keeps these pages up to date."""
     live.add(tasks_topic(parts, desk))
+    live.add(task_topic(parts))

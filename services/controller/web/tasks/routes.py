@@ -57,7 +57,7 @@ async def one(request: Ask, task: str) -> Response[str]:
     parts, desk = parts_of(request), desk_of(request)
     await parts.fresh_view()
     story = await _opened(request, parts, desk, task)
-    return page(request, "tasks/task.html", story=story)
+    return page(request, "tasks/task.html", live=f"task.{task}.{story.revision}", story=story)
 
 
 @get("/tasks/new", action="task.submit", include_in_schema=False)

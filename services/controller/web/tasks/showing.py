@@ -5,6 +5,7 @@ May live here: that reading, and its parts as patches. May not: requests, the st
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,16 +13,18 @@ from typing import Any, Final
 from scheduler.placement import ClusterView
 from scheduler.placement.view import STATES
 from services.controller.parts import Parts
+from services.controller.revisions import task_revision
+from services.controller.web.channel import Gone, Topic
 from services.controller.web.desk import Desk
 from services.controller.web.listing import Listing
-from services.controller.web.live import Topic
 from services.controller.web.patch import Patch
 from services.controller.web.scope import Scope
-from services.controller.web.tasks.index import Row
+from services.controller.web.tasks.index import Row, row_of
 from services.controller.web.tasks.table import DEFAULT_SORT, FILTERS, SORTS, ask
+from services.controller.web.tasks.waiting import waiting_of
 from services.controller.web.templating import ENVIRONMENT
 
-__all__ = ["Shown", "show", "tasks_topic"]
+__all__ = ["Shown", "show", "task_topic", "tasks_topic"]
 
 _TEMPLATE: Final = "tasks/rows.html"
 _CHOICES_MAX: Final = 300
@@ -96,3 +99,20 @@ def tasks_topic(parts: Parts, desk: Desk) -> Topic:
         return Patch(html, {"task-rows": tuple(f"task-{one.id}" for one in shown.rows)})
 
     return Topic("tasks", frozenset({"task", "session", "node"}), "task.read", render)
+
+
+def task_topic(parts: Parts) -> Topic:
+    """Followed as ``/live/task.<id>.<revision>``: state, priority and waiting of one task, and whether it changed since that revision."""
+
+    def render(scope: Scope, query: Mapping[str, str]) -> Patch:
+        name, _, revision = query.get("topic", "").partition(".")
+        view = parts.mirror.view
+        task = view.tasks.get(name)
+        if task is None or not scope.sees(task.submitted.tenant):
+            raise Gone
+        parts_of_page: Any = ENVIRONMENT.get_template("tasks/now.html").module
+        changed = revision != str(task_revision(parts.mirror, name))
+        waiting = waiting_of(view, name, time.time_ns(), scope)
+        return Patch({"task-now": str(parts_of_page.head(row_of(task, "", 0), changed)), "task-waits": str(parts_of_page.waits(waiting))})
+
+    return Topic("task", frozenset({"task", "session", "node", "config"}), "task.read", render)
