@@ -15,7 +15,7 @@ from scheduler.placement.reasons import NODE_WIDE, RESERVED
 from scheduler.placement.view import OVERCOMMIT_NODE
 from services.controller.bodies import MIB
 
-__all__ = ["Json", "task_answer", "placement_answer", "node_answer", "refusal_sentence", "rfc3339", "Shown"]
+__all__ = ["Json", "task_answer", "placement_answer", "node_answer", "node_state_of", "refusal_sentence", "rfc3339", "Shown"]
 
 Json = dict[str, Any]
 Shown = Callable[[str], bool]
@@ -130,10 +130,14 @@ def _detail(reason: str, detail: str, shown: Shown) -> str:
     return "kept for a task that has waited long and goes first" if reason == RESERVED and not shown("") else detail
 
 
+def node_state_of(view: ClusterView, name: str, node: NodeView) -> str:
+    return "lost" if node.lost is not None else "drained" if view.drained(name) else "ready"
+
+
 def node_answer(view: ClusterView, name: str, node: NodeView, shown: Shown = _all) -> Json:
     """``shown``: whether the caller may know of a tenant's tasks and sessions; what is promised to the others counts all the same."""
     registered = node.registered
-    state = "lost" if node.lost is not None else "drained" if view.drained(name) else "ready"
+    state = node_state_of(view, name, node)
     return {
         "id": name,
         "name": registered.name,

@@ -205,6 +205,8 @@ def test_drain_and_resume_on_the_revision_seen(plane: Plane) -> None:
     plane.register("dr-a", groups=("dr",))
     seen = plane.controller.get("/api/v1/nodes/dr-a")["revision"]
     drained = ask_at(plane, "POST", "/api/v1/nodes/dr-a/drain", seen)
+    assert [item["id"] for item in plane.controller.get("/api/v1/nodes?state=drained&group=dr&q=DR-A")["items"]] == ["dr-a"]
+    assert plane.controller.get("/api/v1/nodes?state=ready&group=dr&sort=-name") == {"items": [], "total": 0}
     assert (drained.status, drained.json["state"]) == (200, "drained")
     assert ask_at(plane, "POST", "/api/v1/nodes/dr-a/resume", seen).status == 409
     assert ask_at(plane, "PUT", "/api/v1/nodes/dr-a/config", seen, {"overcommit_vram_percent": 9}).status == 409

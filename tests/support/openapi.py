@@ -14,6 +14,7 @@ from hypothesis import seed as seeded
 from schemathesis import GenerationMode
 from schemathesis.checks import load_all_checks, not_a_server_error
 from schemathesis.core.failures import Failure, FailureGroup
+from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance, status_code_conformance
 
 __all__ = ["against_description"]
@@ -29,6 +30,7 @@ def against_description(url: str, *, examples: int, seed: int = 1, skip: tuple[s
     looked_at = 0
     findings: list[str] = []
     for result in schema.get_all_operations():
+        assert isinstance(result, Ok), result
         operation = result.ok()
         if any(part in operation.path for part in skip):
             continue

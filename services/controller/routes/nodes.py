@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from litestar import Request, get, post, put
 from litestar.params import Parameter
 from msgspec import UNSET
 
-from scheduler.placement import ClusterView
 from scheduler.placement.view import DRAINED, OVERCOMMIT_NODE
-from services.controller.answers import Json, node_answer
+from services.controller.answers import Json, node_answer, node_state_of
 from services.controller.bodies import NodeConfigBody
 from services.controller.configuration import Values
 from services.controller.errors import NotThere
 from services.controller.identity import caller_of
 from services.controller.parts import Parts, parts_of
 from services.controller.revisions import node_revision
-from services.controller.routes.described import Limit, Offset, Revision, page, problems, revision_of
+from services.controller.routes.described import Limit, Name, Offset, Revision, Search, page, problems, revision_of, words
 
 __all__ = ["ROUTES"]
 
 Ask = Request[Any, Any, Any]
 NodeId = Annotated[str, Parameter(description="id of a node")]
+State = Literal["ready", "drained", "lost"]
 
 
 def _answer(request: Ask, parts: Parts, node: str) -> Json:
@@ -40,11 +40,28 @@ def _answer(request: Ask, parts: Parts, node: str) -> Json:
     action="node.read",
     responses=problems(),
 )
-async def nodes(request: Ask, limit: Limit = 1_000, offset: Offset = 0) -> Json:
+async def nodes(
+    request: Ask,
+    search: Search = "",
+    node_state: Annotated[State | None, Parameter(query="state")] = None,
+    group: Name = None,
+    sort: Annotated[Literal["id", "-id", "name", "-name"], Parameter(description="with - before it the other way round")] = "id",
+    limit: Limit = 1_000,
+    offset: Offset = 0,
+) -> Json:
+    """``total``: how many there are on all pages."""
     parts = parts_of(request)
-    view: ClusterView = await parts.fresh_view()
-    names, total = page(sorted(view.nodes), limit, offset)
-    return {"items": [_answer(request, parts, name) for name in names], "total": total}
+    view = await parts.fresh_view()
+    found = [
+        (node.registered.name if sort.endswith("name") else "", name)
+        for name, node in view.nodes.items()
+        if (node_state is None or node_state_of(view, name, node) == node_state)
+        and (group is None or group in view.groups_of(name))
+        and all(word in f"{name}\n{node.registered.name}\n{node.registered.address}".lower() for word in words(search))
+    ]
+    found.sort(reverse=sort.startswith("-"))
+    shown, total = page(found, limit, offset)
+    return {"items": [_answer(request, parts, name) for _, name in shown], "total": total}
 
 
 @get("/api/v1/nodes/{node:str}", summary="One node", action="node.read", responses=problems(404))
