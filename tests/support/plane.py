@@ -138,11 +138,15 @@ class Plane:
         """A node with one device for each number of GiB."""
         self.publish("node", name, registered(name, gib=gib, groups=groups, epoch=epoch))
 
+    def publish_telemetry(self, seen: Telemetry) -> None:
+        """Publish a measurement, and do not ask whether anybody shows it."""
+        self._runner.run(self.bus.publish_acked(telemetry_subject(seen.node, seen.gpu), encode_telemetry(seen)))
+
     def measure(self, node: str, gpu: int = 0, *, utilization: int = 0, starvation: int = 0, used: int = 0, epoch: int = 1) -> None:
         """Publish telemetry as the node would, and return once the controller shows it, and as a fact of the log too."""
         at_ns = time.time_ns()
         seen = Telemetry(at_ns, node, epoch, gpu, 1000, utilization, starvation, 10 * GIB, used)
-        self._runner.run(self.bus.publish_acked(telemetry_subject(node, gpu), encode_telemetry(seen)))
+        self.publish_telemetry(seen)
 
         def shown() -> bool:
             return any(

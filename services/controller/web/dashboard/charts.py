@@ -19,7 +19,7 @@ _HOUR_S: Final = 3600
 def cluster_charts(history: History, now_s: float) -> tuple[Chart, Chart]:
     """(utilization and starvation: the mean over devices; VRAM: the sum)."""
     sums = history.devices.means(now_s)
-    count = np.maximum(sums["count"], np.float32(1))
+    count = np.maximum(sums["count"], 1).astype(np.float32)
     times = history.devices.times(now_s)
     return _load(times, sums["utilization"] / count, sums["starvation"] / count), _vram(times, sums)
 

@@ -42,7 +42,7 @@
     for (const slot of chart.figure.querySelectorAll("[data-legend]")) {
       const series = Number(slot.dataset.legend) - 1, values = chart.values[series];
       let at = index;
-      if (at === null || at === undefined) for (at = values.length - 1; at > 0 && values[at] === null; at--);
+      if (at === null || at === undefined) for (at = values.length - 1; at > values.length - 4 && values[at] === null; at--);
       slot.textContent = at < 0 ? "" : text(values[at], chart.data.series[series].unit);
     }
   };
@@ -77,7 +77,7 @@
     }, plotted(chart), holder);
     const none = holder.querySelector(".plot-empty");
     if (none) none.remove();
-    if (chart.times.length < 2) {
+    if (!chart.values.some((values) => values.some((value) => value !== null))) {
       const note = document.createElement("p");
       note.className = "plot-empty";
       note.textContent = "Nothing measured yet";
@@ -85,6 +85,7 @@
     }
     legend(chart, null);
   };
+  const holderIsEmpty = (chart) => chart.holder.querySelector(".plot-empty") !== null;
   const take = (chart, data) => { chart.data = data; chart.times = [...data.t]; chart.values = data.series.map((series) => [...series.values]); };
   const resize = new ResizeObserver((entries) => {
     for (const { target, contentRect } of entries) {
@@ -112,7 +113,7 @@
       if (end < 0 || second > chart.times[end]) { chart.times.push(second); chart.values.forEach((series, index) => series.push(values[index])); }
       else chart.values.forEach((series, index) => { series[end] = values[index]; });
       while (chart.times[0] < second - (chart.data.span || HOUR_S)) { chart.times.shift(); chart.values.forEach((series) => series.shift()); }
-      if (chart.times.length === 2) draw(chart);
+      if (holderIsEmpty(chart)) draw(chart);
       else { chart.plot.setData(plotted(chart)); if (chart.plot.cursor.idx === null || chart.plot.cursor.idx === undefined) legend(chart, null); }
     }
   });
