@@ -64,14 +64,16 @@ def confirm(browser: Chrome, button: str) -> None:
     browser.click_text(button, "#confirm button")
 
 
-PAGES = (
-    "/", "/tasks", "/tasks?open={running}", "/tasks/{waiting}", "/tasks/new", "/tasks?q=nobody-has-this", "/nodes", "/nodes/atlas",
-    "/groups", "/groups/new", "/groups/research", "/credits", "/credits?by=task&period=day", "/settings",
-    "/settings/tiers", "/settings/keys", "/settings/users", "/settings/tenants", "/settings/audit", "/login",
+PAGES = ("/", "/tasks?open={running}", "/nodes/atlas", "/credits", "/settings/keys", "/login")
+MORE_PAGES = (
+    "/tasks", "/tasks/{waiting}", "/tasks/new", "/tasks?q=nobody-has-this", "/nodes", "/groups", "/groups/new", "/groups/research",
+    "/credits?by=task&period=day", "/settings", "/settings/tiers", "/settings/users", "/settings/tenants", "/settings/audit",
 )  # fmt: skip
+later = pytest.mark.soak
+"""Part of ``make browser``, with the rest; ``make test`` has a minute for a browser at most."""
 
 
-@pytest.mark.parametrize("path", PAGES)
+@pytest.mark.parametrize("path", [*PAGES, *(pytest.param(path, marks=later) for path in MORE_PAGES)])
 def test_a_page_is_sound_in_both_themes_and_both_widths(house: House, browser: Chrome, path: str) -> None:
     """axe-core finds nothing serious, nothing sticks out sideways, and there is one heading of the first rank."""
     if "{" in path:
@@ -182,6 +184,7 @@ def test_a_stale_page_changes_nothing_and_says_so(house: House, browser: Chrome)
     assert "was P3" in browser.text()
 
 
+@later
 def test_groups_come_change_and_go(house: House, browser: Chrome) -> None:
     browser.open("/groups")
     browser.click_text("New group")
@@ -204,6 +207,7 @@ def test_groups_come_change_and_go(house: House, browser: Chrome) -> None:
     assert house.controller.ask("GET", "/api/v1/groups/night").status == 404
 
 
+@later
 def test_a_node_is_drained_and_resumed(house: House, browser: Chrome) -> None:
     browser.open("/nodes/cirrus")
     browser.click_text("Drain")
@@ -213,6 +217,7 @@ def test_a_node_is_drained_and_resumed(house: House, browser: Chrome) -> None:
     browser.until(lambda: not house.controller.get("/api/v1/nodes/cirrus")["drained"] or None, "it takes tasks again")
 
 
+@later
 def test_settings_are_changed_and_given_back(house: House, browser: Chrome) -> None:
     browser.open("/settings")
     browser.fill("#f-default_vram_overcommit_percent", "2000")
@@ -247,6 +252,7 @@ def test_the_secret_of_a_key_is_shown_once(house: House, browser: Chrome) -> Non
     browser.says("revoked", f"#key-{key}")
 
 
+@later
 def test_tenants_users_and_what_was_done(house: House, browser: Chrome) -> None:
     browser.open("/settings/tenants")
     browser.click_text("New tenant", "summary")
@@ -276,6 +282,7 @@ def test_tenants_users_and_what_was_done(house: House, browser: Chrome) -> None:
     assert "created: member" in browser.text("tbody")
 
 
+@later
 def test_credits_budgets_and_files(house: House, browser: Chrome) -> None:
     until(lambda: browser.open("/credits") or "acme" in browser.text("#listing table"), "something was charged")
     assert browser.all("figure .uplot canvas"), "a chart is drawn"
@@ -318,6 +325,7 @@ def test_everything_can_be_read_and_done_without_scripts(house: House, browser: 
     assert house.controller.get(f"/api/v1/tasks/{task}")["state"] == "cancelled"
 
 
+@later
 def test_a_theme_is_chosen_and_stays(browser: Chrome) -> None:
     browser.open("/groups")
     browser.run("document.querySelector('[data-theme-switch] input[value=dark]').click()")
@@ -328,6 +336,7 @@ def test_a_theme_is_chosen_and_stays(browser: Chrome) -> None:
     assert browser.run("return document.documentElement.dataset.theme || ''") == ""
 
 
+@later
 def test_an_address_that_is_none_is_a_page_that_helps(browser: Chrome) -> None:
     browser.open("/tasks/there-is-none")
     browser.says("There is nothing here", "h1")
