@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import sys
 
@@ -52,6 +53,7 @@ async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
         mirror.also(TierBook)
         mirror.also(PriceBook)
         await stack.enter_async_context(mirror)
+        gc.freeze()  # the history stays: looking through it for garbage again and again would stop every answer for long
         access = await open_access(
             bus,
             os.environ,

@@ -1,4 +1,4 @@
-"""Several controllers over one log: a round of tests.simulation.controllers, and that its audit sees what it is for."""
+"""Several controllers over one log: a round of tests.controllers, and that its audit sees what it is for."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 from bus_schemas.events import ActionTaken, DeviceFact, Event, NodeRegistered, TaskPlaced, TaskSubmitted
 from scheduler.placement import ClusterView, decide
-from tests.simulation.controllers.audit import audit
-from tests.simulation.controllers.match import play
+from tests.controllers.audit import audit
+from tests.controllers.match import play
 
 GIB = 1 << 30
 

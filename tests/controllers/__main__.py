@@ -1,4 +1,4 @@
-"""``python -m tests.simulation.controllers [--rounds N] [--seed S] [--tasks N]``: exits with 1 at the first round in which something does
+"""``python -m tests.controllers [--rounds N] [--seed S] [--tasks N]``: exits with 1 at the first round in which something does
 not hold, and says what and under which seed.
 """
 
@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.simulation.controllers.match import play
+from tests.controllers.match import play
 
 
 def main() -> int:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from bus_schemas.events import Event
 from services.kit.bus import connect
-from tests.simulation.controllers.audit import Findings, audit
-from tests.simulation.controllers.clients import bodies, submit_all
+from tests.controllers.audit import Findings, audit
+from tests.controllers.clients import bodies, submit_all
 from tests.support.plane import Controller, Plane, wait_until
 
 __all__ = ["Outcome", "play"]
