@@ -5,7 +5,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test lint setup bench strict-ulp conformance fuzz test-torch kernels attacks simulate replay-runs conformance-cut stops conformance-opencl clean
+.PHONY: help demo test lint setup bench strict-ulp conformance fuzz test-torch kernels attacks simulate replay-runs conformance-cut stops conformance-opencl \
+	what-if controllers simulate-placement openapi browser screenshots clean
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
@@ -41,6 +42,7 @@ bench: $(STAMP).dev ## ratios in one run: torch, NumPy, PoCL, shared devices, me
 	$(BIN)/python -m benchmarks.memory
 	$(BIN)/python -m benchmarks.allocator --publish
 	$(BIN)/python -m benchmarks.dispatch
+	$(BIN)/python -m benchmarks.pages --publish
 	$(BIN)/python -m benchmarks
 
 kernels: $(STAMP).dev ## the corpus of CUDA kernels on every back end, and for NVIDIA's targets; results go to docs/kernels.md
@@ -66,6 +68,24 @@ simulate: $(STAMP).dev ## 10,000 random nodes in virtual time, judged by indepen
 
 replay-runs: $(STAMP).dev ## 20 recorded lives of real nodes with several tenants, decided again; results go to docs/replay.md
 	$(BIN)/python -m tests.replay --report default
+
+what-if: $(STAMP).dev ## predictions of other policies beside real runs under them; wants a quiet machine, 9 minutes (docs/what-if.md)
+	$(BIN)/python -m benchmarks.sla --what-if
+
+controllers: $(STAMP).dev ## 20 rounds of two controllers, 500 submissions, one controller killed midway
+	$(BIN)/python -m tests.controllers --rounds 20
+
+simulate-placement: $(STAMP).dev ## 1,000 nodes of 8 devices, 100,000 tasks, audited and decided again; results go to docs/placement.md
+	$(BIN)/python -m tests.simulation.placement --publish
+
+openapi: $(STAMP).dev ## both REST interfaces held against their descriptions by schemathesis, many examples
+	$(BIN)/python -m pytest -q -m soak tests/integration/test_openapi.py
+
+browser: $(STAMP).dev ## every page and flow in headless Chromium, with axe (needs chromium and chromium-driver)
+	$(BIN)/python -m pytest -q -m 'soak or not soak' tests/browser
+
+screenshots: $(STAMP).dev ## every page, light and dark, wide and narrow, into docs/screenshots
+	$(BIN)/python -m tests.browser.screenshots
 
 conformance-cut: $(STAMP).dev ## the operator database with every run cut into pieces and its buffers moved between them
 	$(BIN)/python -m tests.conformance --backend host --cut --forward 2 --backward 1
