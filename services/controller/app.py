@@ -15,7 +15,7 @@ from litestar.openapi.config import OpenAPIConfig
 
 from services.controller.parts import Parts
 from services.controller.problems import HANDLERS
-from services.controller.queries import refuse_unknown_parameters
+from services.controller.requests import check_request
 from services.controller.routes import ROUTES
 from services.controller.web.problems import for_people
 from services.kit.access.access import Access
@@ -30,7 +30,7 @@ _BODY_BYTES_MAX: Final = 1 << 20
 
 async def _before(request: Request[Any, Any, Any]) -> Response[Any] | None:
     bind_request(request)
-    return await refuse_unknown_parameters(request)
+    return await check_request(request)
 
 
 def make_app(parts: Parts, access: Access, *, more_routes: Sequence[Any] = (), middleware: Sequence[Any] = ()) -> Litestar:

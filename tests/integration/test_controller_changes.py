@@ -263,6 +263,24 @@ def test_a_body_is_read_up_to_a_megabyte(plane: Plane) -> None:
     assert plane.controller.get("/health/ready")["status"] == "ok"
 
 
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [("application/json", 201), ("application/json; charset=utf-8", 201), ("text/plain", 415), ("application/x-www-form-urlencoded", 415)],
+)
+def test_a_body_says_that_it_is_json(plane: Plane, kind: str, status: int) -> None:
+    plane.register("kind-a", groups=("kind",))
+    data = json.dumps({"required_vram_mb": 1, "groups": ["kind"]}).encode()
+    request = urllib.request.Request(plane.controller.url + "/api/v1/tasks", data=data, headers={"Content-Type": kind})
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            got = answer.status
+    except urllib.error.HTTPError as error:
+        with error:
+            got = error.code
+            assert json.loads(error.read())["errors"][0]["field"] == "Content-Type"
+    assert got == status
+
+
 def test_live_and_ready_tell_a_bus_that_is_away_from_a_log_that_cannot_be_read() -> None:
     with Plane() as plane:
         assert plane.controller.ask("GET", "/health/live").status == plane.controller.ask("GET", "/health/ready").status == 200

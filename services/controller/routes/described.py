@@ -56,10 +56,10 @@ _TEXT = {
 
 
 def problems(*statuses: int) -> dict[int, ResponseSpec]:
-    """The problems a route may answer with, beside those that any may: 400, 401, 403, 408, 413, 429, 503."""
+    """The problems a route may answer with, beside those that any may: 400, 401, 403, 408, 413, 415, 429, 503."""
     return {
         status: ResponseSpec(Problem, generate_examples=False, description=_TEXT[status], media_type="application/problem+json")
-        for status in sorted({400, 401, 403, 408, 413, 429, 503, *statuses})
+        for status in sorted({400, 401, 403, 408, 413, 415, 429, 503, *statuses})
     }
 
 
