@@ -17,7 +17,8 @@ from scheduler.placement.states import QUEUE_AGE_MS
 from scheduler.placement.view import ClusterView
 
 __all__ = [
-    "Rank", "effective_priority", "rank", "rank_of_wish", "priority_of", "queue_order", "in_order", "rises_ns", "kept_from", "known_task",
+    "Rank", "effective_priority", "rank", "rank_of_wish", "priority_of", "queue_order", "in_order", "rises_ns", "next_rise_ns",
+    "kept_from", "known_task",
 ]  # fmt: skip
 
 Rank = tuple[int, int, str]
@@ -51,7 +52,11 @@ def in_order(view: ClusterView, names: Iterable[str], at_ns: int) -> list[TaskVi
 
 def rises_ns(view: ClusterView, task: TaskView, at_ns: int) -> int | None:
     """When a waiting task rises by its next level, None: never."""
-    period_ns = view.setting(QUEUE_AGE_MS) * MS
+    return next_rise_ns(task, at_ns, view.setting(QUEUE_AGE_MS) * MS)
+
+
+def next_rise_ns(task: TaskView, at_ns: int, period_ns: int) -> int | None:
+    """The same with the period given (0: nobody rises)."""
     if not period_ns or not _level(task, at_ns, period_ns):
         return None
     return task.submitted.at_ns + (max(0, at_ns - task.submitted.at_ns) // period_ns + 1) * period_ns

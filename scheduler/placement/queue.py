@@ -5,15 +5,14 @@ The order is ``order``'s, protection against being overtaken for ever is ``reser
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from bus_schemas.events import TaskPlaced, TaskStateChanged, TaskSubmitted
 from scheduler.placement.decide import Decision, decide
-from scheduler.placement.order import MS, in_order, rises_ns
-from scheduler.placement.records import Reservation, TaskView
-from scheduler.placement.reserve import protected_from_ns
-from scheduler.placement.states import FAILED, QUEUE_PROTECT_MS, QUEUE_RESERVATIONS, REASON_QUEUE_TIMEOUT
+from scheduler.placement.order import MS, in_order, next_rise_ns
+from scheduler.placement.records import TaskView
+from scheduler.placement.states import FAILED, QUEUE_AGE_MS, QUEUE_PROTECT_MS, QUEUE_RESERVATIONS, REASON_QUEUE_TIMEOUT
 from scheduler.placement.view import ClusterView
 
 __all__ = ["QueueMemory", "queue_decisions", "worth_telling", "expired_waiting", "queue_due_ns", "expiry_ns"]
@@ -44,7 +43,7 @@ def queue_decisions(view: ClusterView, at_ns: int, memory: QueueMemory | None = 
     memory = memory if memory is not None else QueueMemory()
     settled = memory.settled(view, at_ns)
     order = in_order(view, view.untold if settled else view.queue, at_ns)
-    hopeless = _Hopeless(view.changes)
+    hopeless = _Hopeless(view.changes, view.setting(QUEUE_PROTECT_MS) * MS)
     before = view.changes
     for task in order:
         if task.waiting:
@@ -59,7 +58,7 @@ def queue_decisions(view: ClusterView, at_ns: int, memory: QueueMemory | None = 
             seen = order if settled else [view.tasks[name] for name in view.queue]
             due = [memory.due_ns] if settled else []
             memory.view, memory.changes = view, before
-            memory.due_ns = min((at for at in (*due, *(_due_of(view, task, at_ns) for task in seen)) if at is not None), default=None)
+            memory.due_ns = min((at for at in (*due, _next_due_ns(view, seen, at_ns)) if at is not None), default=None)
 
 
 @dataclass(slots=True)
@@ -67,8 +66,13 @@ class _Hopeless:
     """Shapes that were found to fit nowhere, and shapes for which nothing can be reserved: in one pass, while ``changes`` stays."""
 
     changes: int
+    protect_ns: int
     unfitting: set[_Shape] = field(default_factory=set)
     unreservable: set[_Shape] = field(default_factory=set)
+
+    reserved: int = -1
+    slots: bool = False
+    """Whether one more may reserve, while ``reserved`` devices are."""
 
     def keep_while(self, changes: int) -> None:
         if changes != self.changes:
@@ -76,10 +80,21 @@ class _Hopeless:
             self.unfitting.clear()
             self.unreservable.clear()
 
+    def may_reserve(self, view: ClusterView, task: TaskView, at_ns: int, shape: _Shape) -> bool:
+        """Whether a decision now could give a task other devices than it has reserved."""
+        if task.reserved is not None:
+            return True
+        if not self.protect_ns or at_ns - task.wait_from_ns < self.protect_ns or not task.submitted.queue or shape in self.unreservable:
+            return False
+        if self.reserved != len(view.reservations):
+            self.reserved = len(view.reservations)
+            self.slots = len(set(view.reservations.values())) < view.setting(QUEUE_RESERVATIONS)
+        return self.slots
+
 
 def _decide_unless_hopeless(view: ClusterView, task: TaskView, at_ns: int, hopeless: _Hopeless) -> Decision | None:
     shape = _shape(task.submitted)
-    wants = _may_change_reservation(view, task, at_ns) and (task.reserved is not None or shape not in hopeless.unreservable)
+    wants = hopeless.may_reserve(view, task, at_ns, shape)
     if shape in hopeless.unfitting and task.submitted.task not in view.untold and not wants:
         return None
     decision = decide(view, task.submitted, at_ns)
@@ -112,33 +127,26 @@ def expired_waiting(view: ClusterView, unix_ns: int) -> list[TaskStateChanged]:
 def queue_due_ns(view: ClusterView, unix_ns: int) -> int | None:
     """The next Unix time after ``unix_ns`` at which somebody in the queue runs out of time, may reserve, or rises a level, though nothing
     happens; None when there is none."""
-    due = (_due_of(view, view.tasks[name], unix_ns) for name in view.queue)
-    return min((at_ns for at_ns in due if at_ns is not None), default=None)
+    return _next_due_ns(view, (view.tasks[name] for name in view.queue), unix_ns)
 
 
-def _due_of(view: ClusterView, task: TaskView, unix_ns: int) -> int | None:
-    due = [expiry_ns(task), rises_ns(view, task, unix_ns)]
-    protected_ns = protected_from_ns(view, task)
-    if protected_ns is not None:
-        due.append(protected_ns if task.reserved is None else task.reserved.since_ns + view.setting(QUEUE_PROTECT_MS) * MS)
-    return min((at_ns for at_ns in due if at_ns is not None and at_ns > unix_ns), default=None)
+def _next_due_ns(view: ClusterView, tasks: Iterable[TaskView], unix_ns: int) -> int | None:
+    period_ns, protect_ns = view.setting(QUEUE_AGE_MS) * MS, view.setting(QUEUE_PROTECT_MS) * MS
+    first: int | None = None
+    for task in tasks:
+        due = [expiry_ns(task), next_rise_ns(task, unix_ns, period_ns)]
+        if protect_ns and task.submitted.queue:
+            due.append((task.wait_from_ns if task.reserved is None else task.reserved.since_ns) + protect_ns)
+        for at_ns in due:
+            if at_ns is not None and at_ns > unix_ns and (first is None or at_ns < first):
+                first = at_ns
+    return first
 
 
 def expiry_ns(task: TaskView) -> int | None:
     """When a waiting task gives up, None: never."""
     timeout_ms = task.submitted.queue_timeout_ms
     return task.wait_from_ns + timeout_ms * MS if timeout_ms > 0 else None
-
-
-def _may_change_reservation(view: ClusterView, task: TaskView, at_ns: int) -> bool:
-    """Whether a decision now could give a task other devices than it has reserved."""
-    from_ns = protected_from_ns(view, task)
-    if from_ns is None or at_ns < from_ns:
-        return task.reserved is not None
-    held: Reservation | None = task.reserved
-    if held is None:
-        return len(set(view.reservations.values())) < view.setting(QUEUE_RESERVATIONS)
-    return True
 
 
 def _shape(task: TaskSubmitted) -> _Shape:

@@ -353,11 +353,9 @@ class ClusterView(ClusterState):
 
     def _reserve(self, task: TaskView, reserved: Reservation | None) -> None:
         """From now on exactly this is kept for a task. What another one holds stays with it."""
-        if task.reserved is None and reserved is None:
-            return
-        self.changes += 1
         name = task.submitted.task
         if task.reserved is not None:
+            self.changes += 1
             for gpu in task.reserved.gpus:
                 if self.reservations.get((task.reserved.node, gpu)) == name:
                     del self.reservations[task.reserved.node, gpu]

@@ -49,7 +49,7 @@ Reading = tuple[str, int, int, int, int]
 times = st.integers(0, 80).map(lambda tick: tick * MS)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(histories)
 def test_rebuilding_gives_the_same_view_and_decisions(history: list[Event]) -> None:
     """Through the wire format; and each decision can be made again from the log alone."""
@@ -62,7 +62,7 @@ def test_rebuilding_gives_the_same_view_and_decisions(history: list[Event]) -> N
     assert again == view
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(histories, submissions, times)
 def test_columns_decide_as_the_slow_obvious_way_does(history: list[Event], wish: TaskSubmitted, at_ns: int) -> None:
     """For every task that waits, and for one that is only asked about: candidates, parts, refusals with their sentences, the choice, and
@@ -99,13 +99,13 @@ def _check_told(told: Decision, every: Decision) -> None:
         assert set(shown) <= set(of_reason)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(histories)
 def test_what_a_pass_remembers_changes_no_decision(history: list[Event]) -> None:
     assert live(history, memory=QueueMemory())[1] == live(history)[1]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(histories)
 def test_the_sums_are_those_of_a_recount_after_every_fact(history: list[Event]) -> None:
     _, log = live(history)
@@ -125,7 +125,7 @@ def test_the_sums_are_those_of_a_recount_after_every_fact(history: list[Event]) 
         assert {name: task.revision for name, task in view.tasks.items()} == view.recent
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(histories, submissions, times)
 def test_every_device_is_a_candidate_or_refused_by_name(history: list[Event], task: TaskSubmitted, at_ns: int) -> None:
     view, _ = live(history)
@@ -146,7 +146,7 @@ def test_every_device_is_a_candidate_or_refused_by_name(history: list[Event], ta
     assert all(0 <= score <= SCORE_MAX for _, _, score in decision.scores)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(histories)
 def test_nobody_is_placed_before_somebody_ahead_who_fits(history: list[Event]) -> None:
     """By the slow way. And once the queue was gone through, nobody in it fits."""
@@ -170,7 +170,7 @@ def test_nobody_is_placed_before_somebody_ahead_who_fits(history: list[Event]) -
         assert not reference(view, task, now_ns).gpus, task
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(histories)
 def test_no_placement_sells_memory_twice(history: list[Event]) -> None:
     """After each placement, what is promised on its devices fits: all of it the schedulable memory, what cannot be swapped the physical,
@@ -195,7 +195,7 @@ def test_no_placement_sells_memory_twice(history: list[Event]) -> None:
                 assert len(here.priorities) == 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(histories)
 def test_each_remedy_lets_the_task_in(history: list[Event]) -> None:
     """Make the change that is proposed, and the task fits on the node it names, were it alone in the queue."""
@@ -252,7 +252,7 @@ def _then(view: ClusterView, event: Event) -> ClusterView:
     return after
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(histories, submissions, st.lists(readings, max_size=9))
 def test_decisions_recorded_with_all_devices_stay_checkable(history: list[Event], wish: TaskSubmitted, measured: list[Reading]) -> None:
     """Controllers used to record what was measured of every device with each decision, instead of in the log."""
@@ -284,7 +284,7 @@ def test_decisions_recorded_with_all_devices_stay_checkable(history: list[Event]
     check_recorded(view, recorded)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(histories)
 def test_between_due_times_nothing_changes_by_itself(history: list[Event]) -> None:
     """Just before the time that queue_due_ns names, the queue has the order it has now, nobody gives up, and nobody's reservation may
@@ -301,7 +301,7 @@ def test_between_due_times_nothing_changes_by_itself(history: list[Event]) -> No
 def test_the_histories_reach_what_they_should() -> None:
     """The properties above would hold of empty histories too: count what the crowded ones bring about."""
     seen: Counter[str] = Counter()
-    for seed in range(200):
+    for seed in range(120):
         view, log = live(busy(seed))
         for event in log:
             if isinstance(event, TaskPlaced | TaskRefused):

@@ -11,9 +11,9 @@ from tests.simulation.placement.world import Plan, digest_of, replay, run
 
 def test_a_crowded_cluster_keeps_its_promises() -> None:
     """The auditor agrees with every decision; everything that can happen happened; decided again the decisions are the same."""
-    plan = Plan(seed=7, nodes=16, gpus=4, tasks=600, fill=1.8, every=6, task_s=900)
+    plan = Plan(seed=7, nodes=16, gpus=4, tasks=450, fill=1.8, every=10, task_s=900)
     outcome = run(plan)
-    assert outcome.counts["placed"] > 400
+    assert outcome.counts["placed"] > 300
     assert outcome.counts["reservations"] > 10
     assert outcome.counts["searches"] > 100
     seen = {reason for reason in REASONS if outcome.counts[reason]}
