@@ -65,6 +65,11 @@ def _too_deep(_: Request[Any, Any, Any], error: RecursionError) -> Response[Any]
     return _bad("body", [("body", "the JSON is nested too deeply")])
 
 
+def _not_text(_: Request[Any, Any, Any], error: UnicodeDecodeError) -> Response[Any]:
+    """A string in the body that is no UTF-8: the decoder lets that error through."""
+    return _bad("body", [("body", "the body is not UTF-8")])
+
+
 def _bad_request(_: Request[Any, Any, Any], error: BillingRequestError) -> Response[Any]:
     return problem(400, "invalid-query", "The query is not valid", str(error), [(error.field, str(error))])
 
@@ -93,6 +98,7 @@ HANDLERS: Final[dict[int | type[Exception], Any]] = {
     ValidationException: _invalid,
     HTTPException: _http_error,
     RecursionError: _too_deep,
+    UnicodeDecodeError: _not_text,
     BillingRequestError: _bad_request,
     Invalid: _cannot_be,
     NotThere: _not_there,

@@ -84,6 +84,12 @@ def _too_deep(_: Request[Any, Any, Any], error: RecursionError) -> Response[dict
     return problem(400, "invalid-body", "The body is not valid", detail, errors=[{"field": "body", "message": detail}])
 
 
+def _not_text(_: Request[Any, Any, Any], error: UnicodeDecodeError) -> Response[dict[str, Any]]:
+    """A string in the body that is no UTF-8: the decoder lets that error through."""
+    detail = "the body is not UTF-8"
+    return problem(400, "invalid-body", "The body is not valid", detail, errors=[{"field": "body", "message": detail}])
+
+
 def _not_there(_: Request[Any, Any, Any], error: NotThere) -> Response[dict[str, Any]]:
     return problem(404, "not-found", "Not found", str(error))
 
@@ -123,6 +129,7 @@ HANDLERS: Final[dict[int | type[Exception], Any]] = {
     ValidationException: _invalid,
     HTTPException: _http_error,
     RecursionError: _too_deep,
+    UnicodeDecodeError: _not_text,
     NotThere: _not_there,
     TaskExists: _exists,
     OutOfState: _out_of_state,

@@ -85,16 +85,25 @@ def check_same_site(scope: Scope) -> None:
     if site:
         if any(value not in ("same-origin", "none") for value in site):
             raise CrossSite("this request comes from a page of another site")
-    elif origin and (len(host) != 1 or any(urlsplit(value).netloc.lower() != host[0].lower() for value in origin)):
+    elif origin and (len(host) != 1 or any(_split(value)[0] != host[0].lower() for value in origin)):
         raise CrossSite("this request comes from a page of another site")
 
 
 def check_local_host(scope: Scope) -> None:
     """Raises CrossSite unless the browser was sent to a name of this machine: another name may have been made to point here."""
     host = _all(scope, b"host")
-    name = urlsplit(f"//{host[0]}").hostname if len(host) == 1 else None
-    if host and (name is None or not is_loopback(name)):
+    name = _split(f"//{host[0]}")[1] if len(host) == 1 else ""
+    if host and not is_loopback(name):
         raise CrossSite("without authentication this service answers to 127.0.0.1 and localhost only; set WOOLY_AUTH=on for other names")
+
+
+def _split(url: str) -> tuple[str, str]:
+    """(host and port, host) of a URL; empty for what is none."""
+    try:
+        parts = urlsplit(url)
+        return parts.netloc.lower(), parts.hostname or ""
+    except ValueError:
+        return "", ""
 
 
 def _all(scope: Scope, name: bytes) -> list[str]:

@@ -41,5 +41,12 @@ def is_loopback(host: str) -> bool:
 
 
 def hosts_of(urls: str) -> list[str]:
-    """The hosts in a list of URLs separated by commas, as WOOLY_NATS_URL is one."""
-    return [urlsplit(url if "://" in url else f"nats://{url}").hostname or "" for part in urls.split(",") if (url := part.strip())]
+    """The hosts in a list of URLs separated by commas, as WOOLY_NATS_URL is one; empty (no loopback) for what is no URL."""
+    return [_host(url if "://" in url else f"nats://{url}") for part in urls.split(",") if (url := part.strip())]
+
+
+def _host(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""

@@ -1,0 +1,452 @@
+"""Coming in, staying in and being put out, on a real controller; and what an attacker tries at the door."""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import pytest
+
+from services.kit.access.keys import make_key
+from tests.support.plane import Controller, Plane, wait_until
+from tests.support.secured import PASSWORD, Reply, ask
+
+ADMIN = make_key().text
+FORM = "application/x-www-form-urlencoded"
+_addresses = itertools.count(1)
+
+
+class Door:
+    """Asks from an address of its own, so that one test's failures do not count in the next."""
+
+    def __init__(self, url: str, address: str = "") -> None:
+        parts = urlsplit(url)
+        self.address = address or f"198.51.100.{next(_addresses)}"
+        self.connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=60)
+
+    def __call__(self, method: str, path: str, body: Any = None, key: str = "", **headers: str) -> Reply:
+        sent = {"X_Forwarded_For": self.address, **({"Authorization": f"Bearer {key}"} if key else {}), **headers}
+        return ask(self.connection, method, path, body, **sent)
+
+    def log_in(self, user: str, password: str = PASSWORD) -> dict[str, str]:
+        """The headers of a new session."""
+        found = self("POST", "/api/v1/session", {"user": user, "password": password})
+        assert found.status == 200, found.body
+        return {"Cookie": found.headers["Set-Cookie"].partition(";")[0], "X_CSRF_Token": found.json["csrf_token"]}
+
+
+@pytest.fixture(scope="module")
+def plane() -> Iterator[Plane]:
+    with Plane(WOOLY_AUTH="on", WOOLY_BOOTSTRAP_KEY=ADMIN, WOOLY_TRUSTED_PROXIES="127.0.0.1") as plane:
+        door = Door(plane.controller.url)
+        for tenant in ("acme", "zebra"):
+            assert door("POST", "/api/v1/tenants", {"id": tenant}, ADMIN).status == 201
+        for user, role, tenant in (("anna", "member", "acme"), ("carl", "admin", "acme"), ("root", "admin", ""), ("olaf", "operator", "")):
+            body = {"id": user, "role": role, "tenant": tenant, "password": PASSWORD}
+            assert door("POST", "/api/v1/users", body, ADMIN).status == 201
+        yield plane
+
+
+@pytest.fixture
+def door(plane: Plane) -> Iterator[Door]:
+    found = Door(plane.controller.url)
+    yield found
+    found.connection.close()
+
+
+def new_key(door: Door, maker: str = ADMIN, **wanted: Any) -> tuple[str, str]:
+    made = door("POST", "/api/v1/keys", wanted, maker)
+    assert made.status == 201, made.body
+    return made.json["id"], made.json["key"]
+
+
+# -- sessions ----------------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_session_begins_with_a_password_and_ends_for_every_copy(door: Door) -> None:
+    found = door("POST", "/api/v1/session", {"user": "anna", "password": PASSWORD})
+    cookie = found.headers["Set-Cookie"]
+    assert found.json["name"] == "anna" and {"HttpOnly", "SameSite=lax", "Path=/"} <= set(cookie.split("; ")) and "Secure" not in cookie
+    copy = {"Cookie": cookie.partition(";")[0], "X_CSRF_Token": found.json["csrf_token"]}
+    assert door("GET", "/api/v1/session", **copy).json["name"] == "anna"
+    assert "Max-Age=0" in door("DELETE", "/api/v1/session", **copy).headers["Set-Cookie"]
+    assert door("GET", "/api/v1/session", **copy).status == 401
+    assert door("GET", "/tasks", **copy, Accept="text/html").headers["Location"] == "/login?next=%2Ftasks"
+
+
+def test_under_tls_the_cookie_is_bound_to_the_host(door: Door) -> None:
+    found = door("POST", "/api/v1/session", {"user": "anna", "password": PASSWORD}, X_Forwarded_Proto="https")
+    parts = found.headers["Set-Cookie"].split("; ")
+    assert parts[0].startswith("__Host-wooly_session=") and {"Secure", "HttpOnly", "Path=/"} <= set(parts)
+
+
+def test_a_key_opens_a_session_that_ends_with_it(door: Door) -> None:
+    name, key = new_key(door, user="anna")
+    found = door("POST", "/api/v1/session", {"key": key})
+    session = {"Cookie": found.headers["Set-Cookie"].partition(";")[0]}
+    assert door("GET", "/api/v1/session", **session).json["key"] == name
+    assert door("DELETE", f"/api/v1/keys/{name}", key=ADMIN).status == 200
+    assert door("GET", "/api/v1/session", **session).status == 401
+
+
+def test_a_new_password_ends_the_other_sessions(door: Door) -> None:
+    body = {"id": "paul", "role": "viewer", "tenant": "acme", "password": PASSWORD}
+    assert door("POST", "/api/v1/users", body, ADMIN).status == 201
+    here, there = door.log_in("paul"), door.log_in("paul")
+    wrong = {"old_password": "not the password", "new_password": "another fine sentence"}
+    assert door("POST", "/api/v1/session/password", wrong, **here).status == 401
+    found = door("POST", "/api/v1/session/password", {**wrong, "old_password": PASSWORD}, **here)
+    assert found.status == 200
+    again = {"Cookie": found.headers["Set-Cookie"].partition(";")[0]}
+    assert [door("GET", "/api/v1/session", **session).status for session in (again, here, there)] == [200, 401, 401]
+    assert door("POST", "/api/v1/session", {"user": "paul", "password": PASSWORD}).status == 401
+
+
+def test_a_disabled_user_is_out_at_once_and_a_lesser_role_is_less_at_once(door: Door) -> None:
+    body = {"id": "rita", "role": "operator", "tenant": "", "password": PASSWORD}
+    assert door("POST", "/api/v1/users", body, ADMIN).status == 201
+    session = door.log_in("rita")
+    _, key = new_key(door, user="rita")
+    assert door("GET", "/api/v1/audit", **session).status == door("GET", "/api/v1/audit", key=key).status == 200
+    assert door("PATCH", "/api/v1/users/rita", {"role": "viewer"}, ADMIN).status == 200
+    assert door("GET", "/api/v1/audit", **session).status == door("GET", "/api/v1/audit", key=key).status == 403
+    assert door("PATCH", "/api/v1/users/rita", {"disabled": True}, ADMIN).status == 200
+    assert door("GET", "/api/v1/tasks", **session).status == door("GET", "/api/v1/tasks", key=key).status == 401
+
+
+def test_writes_of_a_session_need_its_token_and_our_own_page(door: Door) -> None:
+    session, other = door.log_in("anna"), door.log_in("anna")
+    wanted = {"title": "csrf"}
+    cookie = {"Cookie": session["Cookie"]}
+    assert door("POST", "/api/v1/keys", wanted, **session).status == 201
+    refused = [
+        door("POST", "/api/v1/keys", wanted, **cookie),
+        door("POST", "/api/v1/keys", wanted, **cookie, X_CSRF_Token=""),
+        door("POST", "/api/v1/keys", wanted, **cookie, X_CSRF_Token=other["X_CSRF_Token"]),
+        door("POST", "/api/v1/keys", wanted, **session, Origin="http://evil.example"),
+        door("POST", "/api/v1/keys", wanted, **session, Sec_Fetch_Site="cross-site"),
+        door("POST", "/api/v1/session", {"user": "anna", "password": PASSWORD}, Sec_Fetch_Site="cross-site"),
+        door("POST", "/login", b"user=anna&password=x", Content_Type=FORM, Origin="http://evil.example"),
+        door("POST", "/logout", b"", Content_Type=FORM, **cookie),
+        door("POST", "/logout", b"_csrf_token=x", Content_Type=FORM, **cookie),
+    ]
+    assert [found.status for found in refused] == [403] * len(refused)
+    assert door("GET", "/api/v1/session", **cookie).status == 200
+
+
+def test_every_form_of_a_session_needs_its_token(door: Door, plane: Plane) -> None:
+    """Of all routes that look for the token themselves: none forgot."""
+    from services.controller.web.house import WEB_ROUTES
+
+    session = door.log_in("root")
+    forms = [handler for handler in WEB_ROUTES if getattr(handler, "opt", {}).get("csrf") == "form"]
+    assert len(forms) > 10
+    for handler in forms:
+        path = sorted(handler.paths)[0]
+        for kind in ("{task:str}", "{node:str}", "{group:str}", "{user:str}", "{tenant:str}", "{key:str}", "{tier:str}"):
+            path = path.replace(kind, "x")
+        assert door("POST", path, b"id=x", Content_Type=FORM, Cookie=session["Cookie"]).status == 403, path
+
+
+@pytest.mark.parametrize(
+    ("wanted", "led_to"),
+    [
+        ("/tasks?state=queued", "/tasks?state=queued"),
+        ("", "/"),
+        ("//evil.example", "/"),
+        ("https://evil.example", "/"),
+        ("/\\evil.example", "/"),
+        ("/tasks\r\nSet-Cookie: a=b", "/"),
+        ("javascript:alert(1)", "/"),
+        ("/\u2028", "/"),
+    ],
+)
+def test_a_login_leads_nowhere_but_to_our_pages(door: Door, wanted: str, led_to: str) -> None:
+    body = f"user=anna&password={quote(PASSWORD)}&next={quote(wanted)}".encode()
+    found = door("POST", "/login", body, Content_Type=FORM)
+    assert (found.status, found.headers["Location"]) == (303, led_to) and len(found.headers.get_all("Set-Cookie")) == 1
+
+
+def test_a_planted_cookie_is_not_taken_over(door: Door) -> None:
+    mine = door.log_in("olaf")
+    found = door("POST", "/api/v1/session", {"user": "anna", "password": PASSWORD}, Cookie=mine["Cookie"])
+    assert found.headers["Set-Cookie"].partition(";")[0] != mine["Cookie"] and found.json["name"] == "anna"
+    both = f"{mine['Cookie']}; {found.headers['Set-Cookie'].partition(';')[0]}"
+    assert door("GET", "/api/v1/session", Cookie=both).status == 401
+    for forged in ("", "x", "wt_.", "wt_" + "A" * 900, "wt_\xff.\xfe"):
+        assert door("GET", "/api/v1/session", Cookie=f"wooly_session={forged}").status == 401
+
+
+# -- keys --------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_revoked_key_is_refused_at_once_and_by_the_other_controller_too(plane: Plane, door: Door) -> None:
+    folder = plane.folder / "second"
+    folder.mkdir()
+    second = Controller(plane.nats.url, folder, WOOLY_AUTH="on", WOOLY_TRUSTED_PROXIES="127.0.0.1")
+    second.start()
+    try:
+        other = Door(second.url)
+        name, key = new_key(door, user="anna")
+        session = door.log_in("anna")
+        wait_until(lambda: other("GET", "/api/v1/tasks", key=key).status == 200)
+        assert other("GET", "/api/v1/session", **session).json["name"] == "anna"
+        assert door("DELETE", f"/api/v1/keys/{name}", key=ADMIN).json["state"] == "revoked"
+        assert door("GET", "/api/v1/tasks", key=key).status == 401
+        wait_until(lambda: other("GET", "/api/v1/tasks", key=key).status == 401)
+        assert door("DELETE", f"/api/v1/keys/{name}", key=ADMIN).status == 200
+    finally:
+        second.stop()
+
+
+def test_nobody_gives_more_than_they_have(door: Door) -> None:
+    _, anna = new_key(door, user="anna")
+    _, carl = new_key(door, user="carl")
+    _, olaf = new_key(door, user="olaf")
+    _, narrow = new_key(door, user="root", scopes=["admin"], expires_in_s=600)
+    _, reading = new_key(door, user="root", scopes=["read"])
+    refused: list[tuple[str, dict[str, Any], int]] = [
+        (anna, {"role": "operator"}, 403),
+        (anna, {"role": "admin", "scopes": ["read"]}, 403),
+        (anna, {"tenant": ""}, 403),
+        (anna, {"tenant": "zebra"}, 403),
+        (anna, {"tenant": "no-such-tenant"}, 403),
+        (anna, {"user": "carl"}, 400),
+        (anna, {"user": ""}, 403),
+        (anna, {"role": "node", "node": "n"}, 403),
+        (anna, {"role": "service"}, 403),
+        (carl, {"role": "node", "node": "n"}, 403),
+        (carl, {"user": "root"}, 400),
+        (carl, {"user": "", "tenant": ""}, 403),
+        (olaf, {"role": "admin"}, 403),
+        (olaf, {"user": "anna"}, 400),
+        (reading, {}, 403),
+        (ADMIN, {"role": "node"}, 400),
+        (ADMIN, {"user": "anna", "role": "admin"}, 403),
+        (ADMIN, {"user": "anna", "tenant": "zebra"}, 400),
+        (ADMIN, {"user": "nobody-here"}, 400),
+        (ADMIN, {"scopes": ["everything"]}, 400),
+        (ADMIN, {"expires_in_s": 0}, 400),
+        (ADMIN, {"titel": "x"}, 400),
+    ]
+    for maker, wanted, status in refused:
+        found = door("POST", "/api/v1/keys", wanted, maker)
+        assert found.status == status, (wanted, found.body)
+    made = door("POST", "/api/v1/keys", {}, narrow).json
+    assert made["scopes"] == ["admin"] and made["expires_at"] is not None
+    assert door("POST", "/api/v1/keys", {"expires_in_s": 86_400}, narrow).json["expires_at"] < "2" + made["expires_at"]
+    users: list[tuple[str, str, dict[str, Any], int]] = [
+        (carl, "carl", {"tenant": ""}, 403),
+        (carl, "anna", {"role": "admin"}, 200),
+        (carl, "anna", {"role": "member"}, 200),
+        (carl, "root", {"disabled": True}, 404),
+        (olaf, "anna", {"role": "viewer"}, 403),
+        (ADMIN, "anna", {"tenant": ""}, 400),
+        (ADMIN, "anna", {"password": "short"}, 400),
+        (ADMIN, "anna", {"password": "aaaaaaaaaaaaaaaa"}, 400),
+    ]
+    for maker, user, wanted, status in users:
+        found = door("PATCH", f"/api/v1/users/{user}", wanted, maker)
+        assert found.status == status, (user, wanted, found.body)
+
+
+def test_the_last_admin_stays_even_when_two_go_at_once() -> None:
+    key = make_key().text
+    with Plane(WOOLY_AUTH="on", WOOLY_BOOTSTRAP_KEY=key) as plane:
+        door = Door(plane.controller.url)
+        assert door("DELETE", f"/api/v1/keys/{key.split('_')[1]}", key=key).status == 409
+        names = ["first", "second"]
+        for name in names:
+            body = {"id": name, "role": "admin", "tenant": "", "password": PASSWORD}
+            assert door("POST", "/api/v1/users", body, key).status == 201
+        assert door("DELETE", f"/api/v1/keys/{key.split('_')[1]}", key=key).status == 200
+        sessions = {name: door.log_in(name) for name in names}
+        statuses: dict[str, int] = {}
+
+        def leave(name: str) -> None:
+            own = Door(plane.controller.url)
+            statuses[name] = own("PATCH", f"/api/v1/users/{name}", {"role": "viewer"}, **sessions[name]).status
+
+        threads = [threading.Thread(target=leave, args=(name,)) for name in names]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(statuses.values()) == [200, 409]
+        plane.controller.stop()
+        plane.controller.start()  # the environment's key was revoked: a new start does not bring it back
+        assert Door(plane.controller.url)("GET", "/api/v1/tasks", key=key).status == 401
+
+
+def test_what_was_done_is_told_and_no_secret_is(door: Door) -> None:
+    name, key = new_key(door, title="for the audit", user="anna")
+    assert door("DELETE", f"/api/v1/keys/{name}", key=key).status == 200
+    found = door("GET", f"/api/v1/audit?target={name}", key=ADMIN).json["items"]
+    assert [(done["actor"], done["action"], done["tenant"], done["detail"]) for done in found] == [
+        ("anna", "key.write", "acme", "revoked"),
+        (ADMIN.split("_")[1], "key.write", "acme", "issued: member for anna"),
+    ]
+    assert found[0]["source"] == door.address
+    for path in ("/api/v1/audit?limit=10000", "/api/v1/keys", "/api/v1/users", f"/api/v1/keys/{name}", "/settings/keys", "/settings/audit"):
+        body = door("GET", path, key=ADMIN).body
+        assert b"argon2" not in body and key.split("_")[2].encode() not in body and ADMIN.split("_")[2].encode() not in body, path
+
+
+def test_pages_and_filters_of_the_audit(door: Door) -> None:
+    whole = door("GET", "/api/v1/audit?action=user.write&limit=10000", key=ADMIN).json
+    part = door("GET", "/api/v1/audit?action=user.write&limit=2&offset=1", key=ADMIN).json
+    assert part["items"] == whole["items"][1:3] and part["total"] == whole["total"] >= 4
+    at = quote(whole["items"][1]["at"])
+    assert door("GET", f"/api/v1/audit?action=user.write&before={at}", key=ADMIN).json["total"] < whole["total"]
+    for query in ("action=fly", "after=yesterday", "after=2030-01-01T00:00:00", "limit=0", "colour=red"):
+        assert door("GET", f"/api/v1/audit?{query}", key=ADMIN).status == 400, query
+
+
+# -- at the door -------------------------------------------------------------------------------------------------------------------------
+
+
+def test_guessing_ends_in_429_for_the_address_and_for_the_name(plane: Plane) -> None:
+    guesser = Door(plane.controller.url)
+    body = {"user": "olaf", "password": "a wrong guess"}
+    statuses = [guesser("POST", "/api/v1/session", body).status for _ in range(12)]
+    assert statuses[:10] == [401] * 10 and 429 in statuses
+    elsewhere = Door(plane.controller.url)
+    refused = elsewhere("POST", "/api/v1/session", {"user": "olaf", "password": PASSWORD})
+    assert refused.status == 429 and 1 <= int(refused.headers["Retry-After"]) <= 60
+    assert elsewhere("POST", "/api/v1/session", {"user": "root", "password": PASSWORD}).status == 200
+    statuses = [guesser("GET", "/api/v1/tasks", key=make_key().text).status for _ in range(24)]
+    assert statuses[0] == 401 and statuses[-1] == 429
+    assert guesser("GET", "/api/v1/tasks", key=ADMIN).status == 200, "a key that was good before is not locked out by others' failures"
+    page = guesser("POST", "/login", b"user=root&password=x", Content_Type=FORM)
+    assert page.status == 303 and page.headers["Location"].startswith("/login?wait=")
+
+
+def test_a_flood_of_wrong_secrets_does_not_stop_the_service(plane: Plane, door: Door) -> None:
+    stop = threading.Event()
+    seen: list[int] = []
+
+    def guess() -> None:
+        while not stop.is_set():
+            one = Door(plane.controller.url, address=f"203.0.113.{next(_addresses) % 250}")
+            seen.append(one("POST", "/api/v1/session", {"user": f"u{next(_addresses)}", "password": "guess guess guess"}).status)
+            one.connection.close()
+
+    threads = [threading.Thread(target=guess) for _ in range(24)]
+    for thread in threads:
+        thread.start()
+    try:
+        assert [door("GET", "/api/v1/tasks", key=ADMIN).status for _ in range(20)] == [200] * 20
+        assert door("GET", "/health/live").status == 200
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert seen and set(seen) <= {401, 429}
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/api/v1/tasks/", 401),
+        ("/api/v1/%74asks", 401),
+        ("/API/v1/tasks", 404),
+        ("//api/v1/tasks", 404),
+        ("/api/v1/health/../tasks", 404),
+        ("/health/%2e%2e/api/v1/tasks", 404),
+        ("/static/0/..%2f..%2fapi/v1/tasks", 404),
+        ("/api/v1/tasks;x=/health", 404),
+        ("/api/v1/tasks%00", 404),
+        ("/live/tasks", 401),
+        ("/api/v1/tasks?access=/health", 401),
+    ],
+)
+def test_no_spelling_of_a_path_gets_around_the_guard(door: Door, path: str, status: int) -> None:
+    found = door("GET", path)
+    assert found.status in (status, 401, 404) and found.status != 200, (found.status, found.body)
+
+
+def test_no_header_gets_around_the_guard(door: Door) -> None:
+    for headers in (
+        {"X_HTTP_Method_Override": "GET"},
+        {"X_Original_URL": "/health"},
+        {"X_Rewrite_URL": "/health"},
+        {"X_Forwarded_User": "root"},
+        {"X_Forwarded_Prefix": "/health"},
+        {"Authorization": "Basic cm9vdDpyb290"},
+        {"Authorization": f"Bearer {ADMIN.upper()}"},
+        {"Authorization": f"Bearer {ADMIN}, Bearer {ADMIN}"},
+        {"Authorization": f"Bearer {ADMIN}\t{ADMIN}"},
+        {"Authorization": "Bearer " + "a" * 8_000},
+        {"Authorization": "Bearer \xff\xfe"},
+        {"Cookie": "a" * 8_000},
+    ):
+        assert door("POST", "/api/v1/keys", {}, **headers).status == 401, headers
+    door.connection.putrequest("GET", "/api/v1/tasks")
+    for key in (ADMIN, make_key().text):
+        door.connection.putheader("Authorization", f"Bearer {key}")
+    door.connection.endheaders()
+    assert door.connection.getresponse().status == 401
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"user": "anna", "password": "x" * 257},
+        {"user": "a" * 65, "password": PASSWORD},
+        {"user": "", "password": PASSWORD},
+        {"user": "anna", "key": "k", "password": ""},
+        {"user": "anna", "password": 5},
+        {"user": ["anna"], "password": PASSWORD},
+        b'{"user": "anna", "password": "\\ud800"}',
+        b'{"user": "anna", "password": "' + b"\xff" + b'"}',
+        b"[" * 100_000,
+    ],
+)
+def test_odd_logins_are_bad_requests(door: Door, body: Any) -> None:
+    assert door("POST", "/api/v1/session", body).status == 400
+
+
+def test_names_have_one_spelling(door: Door) -> None:
+    odd = ("Anna", "ANNA", "anna ", "\u0430nna", "anna\u0000", "\uff41nna", "anna\u200b", "a" * 65, "", "../anna")
+    for user in (*odd, "local", "bootstrap", "a" * 16):
+        found = door("POST", "/api/v1/users", {"id": user, "role": "member", "tenant": "acme"}, ADMIN)
+        assert found.status == 400, (user, found.body)
+        if user != "anna ":
+            assert door("POST", "/api/v1/session", {"user": user, "password": PASSWORD}).status in (400, 401)
+    for tenant in ("ACME", "Acme"):
+        assert door("POST", "/api/v1/tenants", {"id": tenant}, ADMIN).status == 409
+    for tenant in ("\u0430cme", "ac me", "acme.", "*", ">", "a" * 65, ""):
+        assert door("POST", "/api/v1/tenants", {"id": tenant}, ADMIN).status == 400
+
+
+def test_the_same_letters_are_the_same_password(door: Door) -> None:
+    composed, decomposed = "caf\u00e9 cr\u00e8me br\u00fbl\u00e9e", "cafe\u0301 cre\u0300me bru\u0302le\u0301e"
+    body = {"id": "zoe", "role": "viewer", "tenant": "acme", "password": composed}
+    assert door("POST", "/api/v1/users", body, ADMIN).status == 201
+    door.log_in("zoe", decomposed)
+
+
+def test_stale_revisions_are_refused(door: Door) -> None:
+    revision = door("GET", "/api/v1/users/olaf", key=ADMIN).json["revision"]
+    assert door("PATCH", "/api/v1/users/olaf", {"title": "one"}, ADMIN, If_Match=f'"{revision}"').status == 200
+    stale = door("PATCH", "/api/v1/users/olaf", {"title": "two"}, ADMIN, If_Match=f'"{revision}"')
+    assert stale.status == 409 and stale.json["revision"] > revision
+
+
+def test_without_authentication_other_sites_are_kept_out() -> None:
+    with Plane() as plane:
+        door = Door(plane.controller.url)
+        task = {"required_vram_mb": 1, "queue": True}
+        assert door("POST", "/api/v1/tasks", task).status in (202, 409, 400)
+        assert door("GET", "/api/v1/tasks", Host="evil.example").status == 403
+        assert door("GET", "/", Host="evil.example", Accept="text/html").status == 403
+        assert door("POST", "/api/v1/tasks", task, Sec_Fetch_Site="cross-site").status == 403
+        assert door("POST", "/api/v1/tasks", task, Origin="http://evil.example").status == 403
+        assert door("GET", "/api/v1/session", key="whatever").json["name"] == "local"
+        who = json.loads(door("POST", "/api/v1/session", {}).body)
+        assert who["role"] == "admin" and who["csrf_token"] is None

@@ -1,0 +1,277 @@
+"""Keys, tokens, limits, modes and headers: the parts of access that need no service."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.kit.access.errors import CrossSite, Forbidden, Unauthenticated
+from services.kit.access.grants import check_grant
+from services.kit.access.headers import address_of, bearer, check_local_host, check_same_site, is_secure, session_cookie
+from services.kit.access.keys import make_key, parse_key
+from services.kit.access.limits import FailureLimits, Rate, address_group
+from services.kit.access.mode import authentication_on, hosts_of, is_loopback
+from services.kit.access.rules import ROLES, SCOPES, Identity, allowed, rights
+from services.kit.access.tokens import SESSION_S, Token, read_token, write_token
+from services.kit.errors import SettingError
+from tests.support.access_table import MAY, ONLY_CLUSTER, SCOPED
+
+SECRET = b"s" * 32
+S = 1_000_000_000
+
+
+# -- rules -------------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_rights_are_those_of_the_hand_written_table(role: str) -> None:
+    whole = {action for action, roles in MAY.items() if role in roles}
+    assert rights(role) == whole
+    assert rights(role, tenant="acme") == whole - ONLY_CLUSTER
+    for scope in SCOPES:
+        assert rights(role, (scope,)) == whole & SCOPED[scope]
+    assert rights(role, SCOPES) == whole and rights(role, ("no such scope",)) == frozenset()
+
+
+@pytest.mark.parametrize("action", sorted(MAY))
+def test_nobody_reaches_into_another_tenant(action: Any) -> None:
+    for role in ROLES:
+        who = Identity("x", "acme", role)
+        assert not allowed(who, action, "zebra") and not allowed(who, action, "") and not allowed(who, action, "ACME")
+    assert not allowed(Identity("", "", ""), action) and not allowed(Identity("x", "", "Admin"), action)
+
+
+@given(st.sampled_from(ROLES), st.sets(st.sampled_from(SCOPES)), st.sampled_from(["", "acme"]), st.sampled_from(ROLES),
+       st.sets(st.sampled_from(SCOPES)), st.sampled_from(["", "acme", "zebra"]))  # fmt: skip
+def test_what_is_granted_is_no_more_than_the_granter_has(
+    role: str, scopes: set[str], tenant: str, given_role: str, given_scopes: set[str], given_tenant: str
+) -> None:
+    who, made = Identity("x", tenant, role, tuple(scopes)), Identity("y", given_tenant, given_role, tuple(given_scopes))
+    try:
+        check_grant(who, given_role, given_tenant, given_scopes)
+    except Forbidden:
+        return
+    for action in MAY:
+        for of in (None, "", "acme", "zebra"):
+            assert not allowed(made, action, of) or allowed(who, action, of), (action, of)  # type: ignore[arg-type]
+
+
+# -- keys and tokens ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_key_is_read_back_and_nothing_else_is() -> None:
+    key = make_key()
+    assert parse_key(key.text) == key and key.secret not in repr(key)
+    text = key.text
+    for wrong in ("", text[:-1], text + "a", text.upper(), text.replace("_", "-"), " " + text, text + "\n", text.replace("wk_", "wt_"),
+                  text[:-1] + "1", text[:-1] + "ａ", "wk_" + "a" * 16 + "_" + "a" * 51 + "\u0661", text * 1000):  # fmt: skip
+        assert parse_key(wrong) is None, wrong
+
+
+def token(kind: Any = "session", expires_s: int = 1_000 + SESSION_S) -> Token:
+    return Token(kind, "id", "anna", "", "stamp", 1_000, 1_000, expires_s)
+
+
+def test_a_token_is_good_in_its_time_for_its_kind_under_its_secret() -> None:
+    text = write_token(SECRET, token())
+    assert read_token(SECRET, text, 1_000, "session") == token()
+    assert read_token(SECRET, text, 1_000 + SESSION_S, "session") is None
+    assert read_token(SECRET, text, 900, "session") is None
+    assert read_token(SECRET, text, 1_000, "relay") is None
+    assert read_token(b"t" * 32, text, 1_000, "session") is None
+
+
+@given(st.data())
+def test_no_change_of_a_token_opens_anything(data: st.DataObject) -> None:
+    text = write_token(SECRET, token())
+    at = data.draw(st.integers(0, len(text) - 1))
+    letter = data.draw(st.characters())
+    for changed in (text[:at] + letter + text[at + 1 :], text[:at] + text[at + 1 :], text[:at] + letter + text[at:]):
+        assert changed == text or read_token(SECRET, changed, 1_000, "session") is None
+
+
+@given(st.text(max_size=200))
+def test_no_text_is_a_token(text: str) -> None:
+    assert read_token(SECRET, text, 1_000, "session") is None and read_token(SECRET, "wt_" + text, 1_000, "session") is None
+
+
+# -- limits ------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_failures_use_up_the_burst_and_come_back_with_time() -> None:
+    limits = FailureLimits(address=Rate(3, 10.0), name=Rate(100, 1.0))
+    assert [limits.take(f"n{index}", "1.2.3.4", 0) for index in range(4)] == [0, 0, 0, 10]
+    assert limits.take("n", "1.2.3.5", 0) == 0
+    assert limits.take("n", "1.2.3.4", 9 * S) == 1
+    assert limits.take("n", "1.2.3.4", 10 * S) == 0
+    assert limits.take("n", "1.2.3.4", 10 * S) == 10
+
+
+def test_a_name_is_limited_wherever_it_is_tried_from_but_where_it_was_good_before() -> None:
+    limits = FailureLimits(address=Rate(100, 1.0), name=Rate(2, 10.0))
+    assert limits.take("anna", "10.0.0.1", 0) == 0
+    limits.good("anna", "10.0.0.1")
+    assert [limits.take("anna", f"9.9.9.{index}", 0) for index in range(3)] == [0, 0, 10]
+    assert limits.take("anna", "10.0.0.1", 0) == 0
+    assert limits.take("bert", "9.9.9.9", 0) == 0
+
+
+def test_good_tries_cost_nothing() -> None:
+    limits = FailureLimits(address=Rate(2, 10.0), name=Rate(2, 10.0))
+    for _ in range(50):
+        assert limits.take("anna", "1.2.3.4", 0) == 0
+        limits.good("anna", "1.2.3.4")
+
+
+def test_memory_is_bounded() -> None:
+    limits = FailureLimits()
+    for index in range(30_000):
+        limits.take(f"n{index}", str(ipaddress.IPv4Address(index)), 0)
+        limits.good(f"n{index}", str(ipaddress.IPv4Address(index)))
+    kept = [len(limits._addresses._spent), len(limits._names._spent), len(limits._known)]
+    assert max(kept) <= 20_000
+
+
+@pytest.mark.parametrize(
+    ("address", "group"),
+    [
+        ("1.2.3.4", "1.2.3.4"),
+        ("::ffff:1.2.3.4", "1.2.3.4"),
+        ("2001:db8::1", "2001:db8::/64"),
+        ("2001:db8::ffff:ffff:ffff:ffff", "2001:db8::/64"),
+        ("2001:db8:0:1::1", "2001:db8:0:1::/64"),
+        ("", ""),
+        ("x" * 5_000, "x" * 64),
+    ],
+)
+def test_addresses_of_one_network_count_as_one(address: str, group: str) -> None:
+    assert address_group(address) == group
+
+
+# -- mode --------------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "hosts", "on"),
+    [
+        ("", ["127.0.0.1", "localhost"], False),
+        ("", ["127.0.0.1", "::1", "[::1]", "127.9.9.9"], False),
+        ("on", ["127.0.0.1"], True),
+        ("off", ["127.0.0.1"], False),
+        ("", ["0.0.0.0"], True),
+        ("", ["127.0.0.1", "bus"], True),
+        ("ON ", ["10.0.0.1"], True),
+        ("", ["localhost.example.org"], True),
+        ("", [""], True),
+    ],
+)
+def test_authentication_is_off_on_loopback_only(said: str, hosts: list[str], on: bool) -> None:
+    assert authentication_on({"WOOLY_AUTH": said}, hosts) is on
+
+
+@pytest.mark.parametrize(
+    ("said", "host", "says"), [("off", "0.0.0.0", "WOOLY_AUTH=on"), ("off", "::", "127.0.0.1"), ("no", "::1", "on or off")]
+)
+def test_switching_it_off_elsewhere_is_refused(said: str, host: str, says: str) -> None:
+    with pytest.raises(SettingError, match=says):
+        authentication_on({"WOOLY_AUTH": said}, [host])
+
+
+def test_hosts_of_a_list_of_urls() -> None:
+    assert hosts_of("nats://a:4222, tls://u:p@b ,127.0.0.1:1,nats://[::1]:4222") == ["a", "b", "127.0.0.1", "::1"]
+    assert is_loopback("[::1]") and not is_loopback("127.0.0.1.example.org") and not is_loopback("2130706433")
+
+
+# -- headers -----------------------------------------------------------------------------------------------------------------------------
+
+
+def scope(*headers: tuple[str, str], client: str = "10.0.0.1", scheme: str = "http") -> dict[str, Any]:
+    return {"headers": [(name.encode(), value.encode("latin-1")) for name, value in headers], "client": (client, 1), "scheme": scheme}
+
+
+PROXIES = [ipaddress.ip_network("10.0.0.0/8")]
+
+
+@pytest.mark.parametrize(
+    ("client", "forwarded", "address"),
+    [
+        ("1.1.1.1", ["9.9.9.9"], "1.1.1.1"),
+        ("10.0.0.1", [], "10.0.0.1"),
+        ("10.0.0.1", ["9.9.9.9"], "9.9.9.9"),
+        ("10.0.0.1", ["6.6.6.6, 9.9.9.9"], "9.9.9.9"),
+        ("10.0.0.1", ["6.6.6.6, 9.9.9.9, 10.0.0.2"], "9.9.9.9"),
+        ("10.0.0.1", ["6.6.6.6", "9.9.9.9"], "9.9.9.9"),
+        ("10.0.0.1", ["6.6.6.6, junk"], "10.0.0.1"),
+        ("10.0.0.1", ["6.6.6.6, 9.9.9.9:80"], "10.0.0.1"),
+    ],
+)
+def test_only_trusted_proxies_say_where_a_request_is_from(client: str, forwarded: list[str], address: str) -> None:
+    asked = scope(*(("x-forwarded-for", value) for value in forwarded), client=client)
+    assert address_of(asked, PROXIES) == address
+    assert address_of(asked, []) == client
+
+
+def test_only_trusted_proxies_say_that_there_is_tls() -> None:
+    said = ("x-forwarded-proto", "https")
+    assert is_secure(scope(said), PROXIES) and is_secure(scope(scheme="https"), [])
+    assert not is_secure(scope(said), []) and not is_secure(scope(said, client="1.1.1.1"), PROXIES) and not is_secure(scope(), PROXIES)
+
+
+def test_one_bearer_token_and_nothing_else() -> None:
+    assert bearer(scope()) == "" and bearer(scope(("authorization", "bearer  x "))) == "x"
+    for headers in ([("authorization", "Basic eDp5")], [("authorization", "Bearer")], [("authorization", "")],
+                    [("authorization", "Bearer a"), ("authorization", "Bearer b")]):  # fmt: skip
+        with pytest.raises(Unauthenticated):
+            bearer(scope(*headers))
+
+
+def test_two_session_cookies_are_none() -> None:
+    assert session_cookie(scope(("cookie", "a=b; wooly_session=x")), False) == "x"
+    assert session_cookie(scope(("cookie", "wooly_session=x; wooly_session=y")), False) == ""
+    assert session_cookie(scope(("cookie", "wooly_session=x"), ("cookie", "wooly_session=y")), False) == ""
+    assert session_cookie(scope(("cookie", "wooly_session=x")), True) == ""
+    assert session_cookie(scope(("cookie", "__Host-wooly_session=x; wooly_session=planted")), True) == "x"
+
+
+@pytest.mark.parametrize(
+    ("headers", "ours"),
+    [
+        ([], True),
+        ([("sec-fetch-site", "same-origin")], True),
+        ([("sec-fetch-site", "none")], True),
+        ([("sec-fetch-site", "cross-site")], False),
+        ([("sec-fetch-site", "same-site")], False),
+        ([("sec-fetch-site", "same-origin"), ("sec-fetch-site", "cross-site")], False),
+        ([("origin", "http://wooly:8080"), ("host", "wooly:8080")], True),
+        ([("origin", "https://WOOLY:8080"), ("host", "wooly:8080")], True),
+        ([("origin", "http://evil"), ("host", "wooly:8080")], False),
+        ([("origin", "http://wooly:8080.evil"), ("host", "wooly:8080")], False),
+        ([("origin", "null"), ("host", "wooly:8080")], False),
+        ([("origin", "http://["), ("host", "wooly:8080")], False),
+        ([("origin", "http://wooly:8080")], False),
+        ([("origin", "http://wooly:8080"), ("host", "wooly:8080"), ("host", "evil")], False),
+    ],
+)
+def test_pages_of_other_sites_are_told_apart(headers: list[tuple[str, str]], ours: bool) -> None:
+    if ours:
+        check_same_site(scope(*headers))
+    else:
+        with pytest.raises(CrossSite):
+            check_same_site(scope(*headers))
+
+
+@pytest.mark.parametrize(
+    ("host", "here"),
+    [("127.0.0.1:8080", True), ("localhost", True), ("LOCALHOST:1", True), ("[::1]:8080", True), ("evil.example", False),
+     ("127.0.0.1.evil.example", False), ("localhost.evil.example:8080", False), ("0.0.0.0:8080", False), ("", False), ("[", False)],
+)  # fmt: skip
+def test_without_authentication_only_names_of_this_machine_are_answered(host: str, here: bool) -> None:
+    if here:
+        check_local_host(scope(("host", host)))
+    else:
+        with pytest.raises(CrossSite):
+            check_local_host(scope(("host", host)))
