@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from bus_schemas.events import TaskPlaced, TaskRefused
+from bus_schemas.events import Considered, TaskPlaced, TaskRefused
 from scheduler.placement import ClusterView, NodeView, TaskView, capacity
 from scheduler.placement.reasons import NODE_WIDE, RESERVED
 from scheduler.placement.view import OVERCOMMIT_NODE
@@ -69,24 +69,8 @@ def placement_answer(view: ClusterView, decision: TaskPlaced | TaskRefused, show
     placed = decision if isinstance(decision, TaskPlaced) else None
     node = view.nodes.get(placed.node) if placed is not None else None
     considered = {(seen.node, seen.gpu): seen for seen in decision.considered}
-    candidates = []
-    for name, gpu, score in placed.scores if placed is not None else ():
-        seen = considered[name, gpu]
-        utilization, starvation, vram, priority = seen.parts
-        candidates.append(
-            {
-                "node": name,
-                "gpu": gpu,
-                "score": score,
-                "parts": {"utilization": utilization, "starvation": starvation, "vram": vram, "priority": priority},
-                "measured": {
-                    "utilization_percent": seen.utilization_percent,
-                    "starvation_percent": seen.starvation_percent,
-                    "vram_used_bytes": seen.vram_used_bytes,
-                    "free_bytes": seen.free_bytes,
-                },
-            }
-        )
+    scores = placed.scores if placed is not None else ()
+    candidates = [_candidate(name, gpu, score, considered.get((name, gpu))) for name, gpu, score in scores]
     return {
         "task": decision.task,
         "state": "placed" if placed is not None else "refused",
@@ -100,6 +84,25 @@ def placement_answer(view: ClusterView, decision: TaskPlaced | TaskRefused, show
         "candidates_total": max(len(candidates), placed.candidates) if placed is not None else 0,
         "refusals": refusals_answer(decision, shown),
         "refused": [{"reason": reason, "count": count} for reason, count in decision.refused],
+    }
+
+
+def _candidate(node: str, gpu: int, score: int, seen: Considered | None) -> Json:
+    """``seen``: what the decision knew of it; None in the log of another writer, who left it out."""
+    names = ("utilization", "starvation", "vram", "priority")
+    return {
+        "node": node,
+        "gpu": gpu,
+        "score": score,
+        "parts": dict(zip(names, seen.parts, strict=False)) if seen is not None else {},
+        "measured": {
+            "utilization_percent": seen.utilization_percent,
+            "starvation_percent": seen.starvation_percent,
+            "vram_used_bytes": seen.vram_used_bytes,
+            "free_bytes": seen.free_bytes,
+        }
+        if seen is not None
+        else None,
     }
 
 

@@ -47,6 +47,11 @@ def test_a_decision_on_a_node_unknown_today_is_still_shown() -> None:
     assert answer["refusals"] == [{"node": "x", "gpu": None, "reason": "node_lost", "detail": "why"}]
 
 
+def test_scores_of_which_nothing_else_is_known_are_shown() -> None:
+    answer = placement_answer(ClusterView(), TaskPlaced(0, "t", "a", (0,), (("a", 0, 7),), (), 7))
+    assert answer["candidates"] == [{"node": "a", "gpu": 0, "score": 7, "parts": {}, "measured": None}]
+
+
 def test_equal_views_give_equal_bytes_whatever_the_order_of_sets() -> None:
     node = NodeRegistered(1, "a", "a", "", 1, (DeviceFact(0, "gpu", "host", 8, 1 << 34),))
     facts: list[object] = [node]
