@@ -158,7 +158,8 @@ class BusGuard:
                 key = connection.get("authorized_user", "")
                 if is_key_id(key) and (why := _why_end(view, key, connection["start"], now_ns)):
                     get_logger().info("ending a connection to the bus", key=key, why=why)
-                    await self._system.publish(f"$SYS.REQ.SERVER.{server}.KICK", json.dumps({"cid": connection["cid"]}).encode())
+                    cid = json.dumps({"cid": connection["cid"]}).encode()
+                    await self._system.request(f"$SYS.REQ.SERVER.{server}.KICK", cid, _CONNECTIONS_S)  # without a reply it does nothing
             offset += len(found)
             if len(found) < _PAGE:
                 return

@@ -30,6 +30,7 @@ from services.kit.credentials import Credentials
 from services.kit.errors import BusRefused, BusUnavailable, Conflict
 from services.kit.follow import Follower, Handler
 from services.kit.log import get_logger
+from services.kit.nats_client import LastingClient
 from services.kit.replay import Replay
 from services.kit.seal import HEADER, NAME_HEADER, SEALED_FROM, Seal, is_fact
 from services.kit.streams import batch_stream_config, events_stream_config, journal_stream_config, telemetry_stream_config
@@ -321,6 +322,12 @@ class Bus:
             callback()
 
 
+async def _leave(nc: Client) -> None:
+    """Close a connection that never was one. It may wait for the other side for long."""
+    with contextlib.suppress(Exception):
+        await asyncio.wait_for(nc.close(), _CONNECT_S)
+
+
 def _why_not(url: str, error: Exception, told: Iterable[str]) -> str:
     text = str(error) or type(error).__name__
     if any("authorization" in said for said in [text.lower(), *told]):
@@ -353,6 +360,7 @@ async def connect(url: str, *, name: str, deadline_s: float = 10.0, credentials:
     shown = credentials if credentials is not None else Credentials.from_environment(os.environ, url)
     holder: list[Bus] = []
     told: deque[str] = deque(maxlen=4)
+    leaving: list[asyncio.Future[None]] = []
 
     async def on_reconnected() -> None:
         if holder:
@@ -367,7 +375,7 @@ async def connect(url: str, *, name: str, deadline_s: float = 10.0, credentials:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + deadline_s
     while True:
-        nc = Client()
+        nc = LastingClient()
         try:
             connecting = nc.connect(
                 servers=[part.strip() for part in url.split(",") if part.strip()],
@@ -384,8 +392,11 @@ async def connect(url: str, *, name: str, deadline_s: float = 10.0, credentials:
                 **shown.options(),
             )
             await asyncio.wait_for(connecting, _CONNECT_S)  # after a failed handshake it would wait for a farewell that never comes
+            if not nc.is_connected:  # nats-py takes the bus's own ping for an answer, when whether we may come in takes a moment
+                raise TimeoutError("the bus does not say whether it lets us in: does a controller run?")
             break
         except (TimeoutError, OSError, nats.errors.Error) as error:
+            leaving.append(asyncio.ensure_future(_leave(nc)))
             if loop.time() >= deadline:
                 raise BusUnavailable(_why_not(url, error, told)) from error
             await asyncio.sleep(0.1)

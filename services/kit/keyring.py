@@ -113,7 +113,7 @@ tls {{
   cert_file: {json.dumps(at + "/cert.pem")}
   key_file: {json.dumps(at + "/key.pem")}
   min_version: "1.3"
-  handshake_first: auto   # ours begin with the handshake, so nobody in between can talk them out of it
+  handshake_first: true   # nothing is said before it, so nobody in between can talk a client out of it
   timeout: 5
 }}
 accounts {{

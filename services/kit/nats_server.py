@@ -102,7 +102,7 @@ class NatsServer:
                 self.kill()
                 raise StartError(f"nats-server was not ready within {deadline_s:g} s:\n{_tail(self.log_path)}")
             port = self._listening_port(self.process.pid)
-            if port is not None and _greets(reachable(self._host), port):
+            if port is not None and _greets(reachable(self._host), port, b"INFO" if self._security is None else b""):
                 break
             time.sleep(0.002)
         self.port = port
@@ -146,10 +146,11 @@ def reachable(host: str) -> str:
     return "127.0.0.1" if host in ("0.0.0.0", "::") else host
 
 
-def _greets(host: str, port: int) -> bool:
+def _greets(host: str, port: int, greeting: bytes) -> bool:
+    """Whether somebody is there; ``greeting``: and begins so (behind TLS nobody does)."""
     try:
         with socket.create_connection((host, port), 0.5) as probe:
-            return probe.recv(4) == b"INFO"
+            return not greeting or probe.recv(len(greeting)) == greeting
     except OSError:
         return False
 

@@ -70,8 +70,10 @@ class SealedLog:
 
     def accepted(self, position: int, subject: str, headers: Mapping[str, str], data: bytes) -> bytes:
         """The message as it counts: as it is, with fewer events, or with none."""
-        if self.since is None or position < self.since or not subject.startswith(_PREFIX):
+        if self.since is None or position < self.since:
             return data
+        if not is_fact(subject):
+            return _NOTHING  # what is delivered onto a fact's subject keeps its own
         if _area(subject) in _OF_NODES and HEADER not in headers:
             return _of_node(subject, data)
         if not self._seal.holds(subject, headers, data) or self._repeats(position, subject, headers[HEADER]):

@@ -31,7 +31,8 @@ def plain_environment(**more: str) -> dict[str, str]:
 class EmbeddedStack:
     """``python -P -m services.up`` for the time of a ``with`` block. ``addresses``: its ready line."""
 
-    def __init__(self, folder: Path | None = None, **environment: str) -> None:
+    def __init__(self, folder: Path | None = None, *arguments: str, **environment: str) -> None:
+        self._arguments = arguments
         self._own = tempfile.TemporaryDirectory() if folder is None else None
         self.folder = folder or Path(self._own.name)  # type: ignore[union-attr]  # one of the two is there
         self._environment = environment
@@ -40,7 +41,7 @@ class EmbeddedStack:
     def __enter__(self) -> Self:
         self.log = (self.folder / "up.log").open("ab")
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "services.up", "--dir", str(self.folder / "state")],
+            [sys.executable, "-P", "-m", "services.up", "--dir", str(self.folder / "state"), *self._arguments],
             stdout=subprocess.PIPE,
             stderr=self.log,
             cwd=self.folder,

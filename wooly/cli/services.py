@@ -27,9 +27,14 @@ class _Stop(Exception):
     "--dir", "folder", type=click.Path(file_okay=False), default=None, help="Keep state here across restarts (default: temporary)."
 )
 @click.option("--backend", default=None, metavar="NAME", help="The node's backend: host or reference (default: host).")
-def up(folder: str | None, backend: str | None) -> None:
+@click.option("--secure", is_flag=True, help="TLS and authentication: makes certificates and a first admin key.")
+@click.option(
+    "--listen", default=None, metavar="HOST", help="Be there for other machines too (0.0.0.0: on all addresses); implies --secure."
+)
+def up(folder: str | None, backend: str | None, secure: bool, listen: str | None) -> None:
     """Start bus, controller, billing and one node on this machine; print how to use them; run until Ctrl-C."""
-    arguments = [*(("--dir", folder) if folder else ()), *(("--backend", backend) if backend else ())]
+    arguments = [*(("--dir", folder) if folder else ()), *(("--backend", backend) if backend else ()), *(("--secure",) if secure else ())]
+    arguments += ["--listen", listen] if listen else []
 
     def stop(number: int, frame: Any) -> NoReturn:
         # Once: a second signal while the stack is stopping must not interrupt that.
@@ -45,7 +50,10 @@ def up(folder: str | None, backend: str | None) -> None:
             click.echo(f"export WOOLY_NATS_URL={found.nats}")
             click.echo(f"export CONTROLLER_URL={found.controller}")
             click.echo(f"export WOOLY_BILLING_URL={found.billing}")
-            click.echo(f"# controller: {found.controller}   stop with Ctrl-C")
+            if found.ca:
+                click.echo(f"export WOOLY_TLS_CA={found.ca}")
+                click.echo(f"export WOOLY_API_KEY=$(cat {found.admin_key_file})  # the admin's; make others: wooly keys create")
+            click.echo(f"# controller: {found.controller}   (the dashboard: open it in a browser)   stop with Ctrl-C")
             sys.stdout.flush()
             code = stack.wait()
         raise CommandError(f"the embedded stack ended by itself (exit code {code}); its log above says why")

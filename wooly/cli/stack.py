@@ -63,6 +63,8 @@ class Addresses:
     nats: str
     controller: str
     billing: str
+    ca: str = ""
+    admin_key_file: str = ""
 
 
 class Stack:
@@ -102,7 +104,8 @@ class Stack:
             line += part
         try:
             said: Mapping[str, Any] = json.loads(line)
-            return Addresses(nats=said["nats"], controller=said["controller"], billing=said["billing"])
+            more = {name: str(said[name]) for name in ("ca", "admin_key_file") if name in said}
+            return Addresses(nats=said["nats"], controller=said["controller"], billing=said["billing"], **more)
         except (ValueError, KeyError, TypeError):
             raise CommandError(f"the embedded stack said {line!r} where its addresses should be; are all parts of one version?") from None
 

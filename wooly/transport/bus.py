@@ -20,6 +20,7 @@ from nats.aio.msg import Msg
 from bus_schemas import subjects
 from wooly.errors import NoServerError
 from wooly.transport.identity import BusIdentity
+from wooly.transport.nats_client import LastingClient
 
 __all__ = ["BusThread", "NoAnswer"]
 
@@ -44,7 +45,7 @@ class BusThread:
         self.identity = identity or BusIdentity()
         self._refused = False
         self.principal = self.identity.principal
-        self._nc = Client()
+        self._nc: Client = LastingClient()
         self._reconnected: Callable[[], None] = lambda: None
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="wooly bus", daemon=True)
@@ -141,22 +142,28 @@ class BusThread:
             """What matters shows as a missing answer; nats-py would print a traceback."""
             self._refused |= _AUTHORIZATION in str(error).lower()
 
-        await asyncio.wait_for(
-            self._nc.connect(
+        async def connect() -> None:
+            self._nc = LastingClient()
+            await self._nc.connect(
                 servers=self._urls,
                 name=self._name,
                 error_cb=failed,
                 reconnected_cb=reconnected,
                 reconnect_time_wait=_RECONNECT_WAIT_S,
                 max_reconnect_attempts=2,
-                connect_timeout=2,
+                connect_timeout=4,
                 ping_interval=5,
                 pending_size=_PENDING_BYTES,
                 inbox_prefix=subjects.inbox_prefix(self.principal),
                 **self.identity.options(),
-            ),
-            _CONNECT_S,
-        )
+            )
+
+        async with asyncio.timeout(_CONNECT_S):
+            await connect()
+            while not self._nc.is_connected:  # nats-py takes the bus's own ping for an answer, when whether we may come in takes a moment
+                leaving = asyncio.ensure_future(self._nc.close())
+                leaving.add_done_callback(lambda task: task.cancelled() or task.exception())
+                await connect()
         self._nc.options["max_reconnect_attempts"] = -1  # from here on for ever: the session decides when to give up
 
     def _why_not(self, error: Exception) -> str:

@@ -51,14 +51,13 @@ class BusIdentity:
         return cls(key or LOCAL, secret, _context(config.tls_ca) if any(encrypted) else None)
 
     def options(self) -> dict[str, Any]:
-        """For ``nats.aio.client.Client.connect``. With a key the handshake comes before anything is said: nobody in between can talk us
-        out of it."""
+        """For ``nats.aio.client.Client.connect``. The handshake comes before anything is said: nobody in between can talk us out of it."""
         out: dict[str, Any] = {}
         if self.secret:
             out.update(user=self.principal, password=self.secret)
         if self.tls is not None:
             logging.getLogger("asyncio").addFilter(_is_news)
-            out.update(tls=self.tls, tls_handshake_first=bool(self.secret))
+            out.update(tls=self.tls, tls_handshake_first=True)
         return out
 
 

@@ -1,0 +1,24 @@
+"""nats-py's client, but one that does not give up because a bus or those it asks were away for a moment.
+
+May live here: that. May not: what is said over it.
+"""
+
+from __future__ import annotations
+
+import nats.errors
+from nats.aio.client import Client
+
+__all__ = ["LastingClient"]
+
+
+class LastingClient(Client):
+    """Where the bus asks somebody else whether we may come in, its answer can be late, and it can be no because nobody was there to say
+    yes. nats-py then closes for good; this goes on trying, as after any broken connection."""
+
+    async def _process_err(self, err_msg: str) -> None:
+        if "permissions violation" in err_msg.lower() or not self.options.get("allow_reconnect"):
+            await super()._process_err(err_msg)
+            return
+        error = nats.errors.Error(f"nats: {err_msg}")
+        await self._error_cb(error)
+        await self._process_op_err(error)

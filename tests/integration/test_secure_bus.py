@@ -1,0 +1,431 @@
+"""Every identity on the bus of a real secure stack, and everything that it must not do, tried."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import secrets
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import urllib.error
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, TypeVar
+
+import msgspec
+import nats.errors
+import pytest
+
+from bus_schemas import faults, subjects
+from bus_schemas.dataport import HEAD, Denied, Hello, decode_answer, frame
+from bus_schemas.events import ActionTaken, Event, KeyIssued, SessionClosedFact, SessionOpenedFact, decode_events, encode_events
+from bus_schemas.session import OpenSession, SessionOpened
+from services.kit.access.hashing import NO_SECRET
+from services.kit.access.keys import make_key
+from services.kit.bus import Bus, connect
+from services.kit.credentials import Credentials
+from services.kit.errors import BusRefused
+from services.kit.nats_jwt import USER, new_seed
+from tests.support.bus_matrix import Names, hearing, may_hear, may_publish, publishing
+from tests.support.node import until
+from tests.support.secure import Line, SecureStack, line
+from wooly.config import Config
+from wooly.errors import NoServerError
+from wooly.session import open_session
+
+DEADLINE_S = 30.0
+END = "the.end"
+T = TypeVar("T")
+SCRIPT = """
+import torch
+torch.manual_seed(1)
+x = torch.randn(64, 8, device="cuda")
+model = torch.nn.Linear(8, 1).cuda()
+opt = torch.optim.SGD(model.parameters(), 0.1)
+first = None
+for _ in range(20):
+    loss = ((model(x) - x.sum(1, keepdim=True)) ** 2).mean()
+    opt.zero_grad(); loss.backward(); opt.step()
+    first = first if first is not None else loss.item()
+big = torch.arange(1 << 20, dtype=torch.float32)
+assert torch.equal(big.cuda().cpu(), big)
+print("learned", loss.item() < first / 10)
+"""
+
+
+class World:
+    """The stack, two tenants, and keys of every kind."""
+
+    def __init__(self, stack: SecureStack) -> None:
+        self.stack = stack
+        for tenant in ("acme", "best"):
+            stack.tenant(tenant)
+        self.a = stack.key(role="member", tenant="acme")
+        self.b = stack.key(role="member", tenant="best")
+        self.viewer = stack.key(role="viewer", tenant="acme")
+        self.watcher = stack.key(role="viewer", tenant="")
+        self.node1 = stack.ring.node_key("local")
+        self.node2 = stack.key(role="node", tenant="", node="n2")
+        self.n1 = str(stack.addresses["node"])
+
+    @property
+    def names(self) -> Names:
+        a, b, watcher, node1, node2 = (key.split("_")[1] for key in (self.a, self.b, self.watcher, self.node1, self.node2))
+        return Names(a, b, watcher, node1, node2, self.n1, "n2")
+
+    def way_in(self, name: str) -> dict[str, Any]:
+        keys = {"A": self.a, "B": self.b, "watcher": self.watcher, "node 1": self.node1, "node 2": self.node2}
+        if name in keys:
+            return {"key": keys[name]}
+        return {"seed": (self.stack.ring.folder / name / "nats.nk").read_text(), "inbox": subjects.inbox_prefix(name)}
+
+    def log(self, work: Callable[[Bus], Coroutine[Any, Any, T]]) -> T:
+        """Run ``work`` with the controller's own connection."""
+
+        async def body() -> T:
+            url = self.stack.addresses["nats"]
+            bus = await connect(
+                url, name="controller", credentials=Credentials.from_environment(self.stack.ring.environment("controller"), url)
+            )
+            try:
+                return await work(bus)
+            finally:
+                await bus.close()
+
+        return asyncio.run(body())
+
+    def facts(self, session: str) -> list[Event]:
+        """The last message of its node about a session."""
+        return self.log(lambda bus: _last(bus, subjects.session_facts(session))) or []
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with SecureStack(tmp_path_factory.mktemp("secure"), WOOLY_DATA_HOST="127.0.0.1") as stack:
+        yield World(stack)
+
+
+IDENTITIES = ["A", "B", "watcher", "node 1", "node 2", "controller", "billing"]
+
+
+@pytest.mark.parametrize("identity", IDENTITIES)
+def test_publishing(world: World, identity: str) -> None:
+    table = publishing(world.names)
+
+    async def body() -> set[str]:
+        async with line(world.stack, **world.way_in(identity)) as bus:
+            for subject in [*table.values(), END]:
+                await bus.client.publish(subject, b"\x90")
+            await _settled(bus, "publish")
+            return {name for name, subject in table.items() if not _refused(bus.refused, "publish", subject)}
+
+    assert asyncio.run(body()) == may_publish(world.names)[identity]
+
+
+@pytest.mark.parametrize("identity", IDENTITIES)
+def test_hearing(world: World, identity: str) -> None:
+    table = hearing(world.names)
+
+    async def body() -> set[str]:
+        async with line(world.stack, **world.way_in(identity)) as bus:
+            for subject in [*table.values(), END]:
+                await bus.client.subscribe(subject)
+            await _settled(bus, "subscription")
+            return {name for name, subject in table.items() if not _refused(bus.refused, "subscription", subject)}
+
+    assert asyncio.run(body()) == may_hear(world.names)[identity]
+
+
+async def _settled(bus: Line, verb: str) -> None:
+    """Until the bus has refused the last subject, which nobody may use: it has then said all that it has to say."""
+    async with asyncio.timeout(DEADLINE_S):
+        while not _refused(bus.refused, verb, END):
+            await bus.client.flush()
+
+
+def _refused(said: list[str], verb: str, subject: str) -> bool:
+    return any(f'for {verb} to "{subject}"'.lower() in text.lower() for text in said)
+
+
+class TestComingIn:
+    def test_nobody_without_a_good_key(self, world: World) -> None:
+        stack = world.stack
+        expired = stack.key(role="member", tenant="acme", expires_in_s=1)
+        revoked = stack.key(role="member", tenant="acme")
+        stack.ask("DELETE", f"/api/v1/keys/{revoked.split('_')[1]}")
+        until(lambda: _denied(stack, expired), "the key to expire")
+        for key in ("", _other_secret(world.a), make_key().text, expired, revoked, world.viewer):
+            with pytest.raises(nats.errors.Error, match="Authorization"):
+                asyncio.run(_connect(stack, key))
+
+    def test_a_seed_that_is_not_the_services(self, world: World) -> None:
+        with pytest.raises(nats.errors.Error, match="Authorization"):
+            asyncio.run(_connect(world.stack, "", new_seed(USER)))
+
+    def test_plain_text_is_not_spoken(self, world: World) -> None:
+        port = int(world.stack.addresses["nats"].rsplit(":", 1)[1])
+        with socket.create_connection(("127.0.0.1", port), DEADLINE_S) as plain:
+            plain.sendall(b'CONNECT {"user":"x","pass":"y"}\r\nPING\r\n')
+            plain.settimeout(DEADLINE_S)
+            said = _rest(plain)
+            assert b"PONG" not in said
+            assert b"INFO" not in said
+
+    def test_an_unknown_authority_is_not_believed(self, world: World) -> None:
+        host, port = "127.0.0.1", int(world.stack.addresses["nats"].rsplit(":", 1)[1])
+        with socket.create_connection((host, port), DEADLINE_S) as raw, pytest.raises(ssl.SSLCertVerificationError):
+            ssl.create_default_context().wrap_socket(raw, server_hostname=host)
+        with socket.create_connection((host, port), DEADLINE_S) as raw, pytest.raises(ssl.SSLCertVerificationError):
+            world.stack.context.wrap_socket(raw, server_hostname="somebody.example")
+
+
+class TestRevoking:
+    def test_a_connection_ends_at_once(self, world: World) -> None:
+        key = world.stack.key(role="member", tenant="acme")
+
+        async def body() -> None:
+            async with line(world.stack, key) as bus:
+                await asyncio.to_thread(world.stack.ask, "DELETE", f"/api/v1/keys/{key.split('_')[1]}")
+                await asyncio.wait_for(bus.ended.wait(), DEADLINE_S)
+
+        asyncio.run(body())
+
+    def test_a_disabled_tenant_is_out(self, world: World) -> None:
+        world.stack.tenant("gone")
+        key = world.stack.key(role="member", tenant="gone")
+
+        async def body() -> None:
+            async with line(world.stack, key) as bus:
+                await asyncio.to_thread(world.stack.ask, "PATCH", "/api/v1/tenants/gone", {"disabled": True})
+                await asyncio.wait_for(bus.ended.wait(), DEADLINE_S)
+
+        asyncio.run(body())
+        with pytest.raises(nats.errors.Error, match="Authorization"):
+            asyncio.run(_connect(world.stack, key))
+
+    def test_its_sessions_end(self, world: World) -> None:
+        key = world.stack.key(role="member", tenant="acme")
+
+        async def body() -> None:
+            principal = key.split("_")[1]
+            async with line(world.stack, key) as bus:
+                opened = await _open(bus.client, world.n1, principal, f"{principal}-doomed")
+                assert opened.fault is None
+            await asyncio.to_thread(world.stack.ask, "DELETE", f"/api/v1/keys/{principal}")
+
+        asyncio.run(body())
+        doomed = f"{key.split('_')[1]}-doomed"
+        until(lambda: any(isinstance(fact, SessionClosedFact) for fact in world.facts(doomed)), "the session to end")
+
+
+class TestSessions:
+    def test_the_tenant_is_the_keys(self, world: World) -> None:
+        async def body() -> SessionOpened:
+            principal = world.names.a
+            async with line(world.stack, world.a) as bus:
+                return await _open(bus.client, world.n1, principal, f"{principal}-mine", tenant="best")
+
+        assert asyncio.run(body()).fault is None
+        found = until(lambda: world.facts(f"{world.names.a}-mine"), "the fact of the session")
+        assert isinstance(found[0], SessionOpenedFact)
+        assert found[0].tenant == "acme"
+
+    def test_a_name_of_somebody_else(self, world: World) -> None:
+        async def body() -> list[SessionOpened]:
+            async with line(world.stack, world.b) as bus:
+                return [await _open(bus.client, world.n1, world.names.b, name) for name in (f"{world.names.a}-mine", "anything", "")]
+
+        for opened in asyncio.run(body()):
+            assert opened.fault is not None
+            assert opened.fault.name == faults.MALFORMED
+            assert not opened.token
+
+    def test_a_task_of_somebody_else(self, world: World) -> None:
+        task = world.stack.ask("POST", "/api/v1/tasks", {"required_vram_mb": 10, "tenant": "acme", "title": "x"})
+
+        async def body() -> SessionOpened:
+            async with line(world.stack, world.b) as bus:
+                return await _open(bus.client, world.n1, world.names.b, f"{world.names.b}-thief", task=task["id"])
+
+        opened = asyncio.run(body())
+        assert opened.fault is not None
+        assert opened.fault.name == faults.ACCESS_DENIED
+
+    def test_an_answer_goes_to_the_asker_only(self, world: World) -> None:
+        """The bus does not look at reply subjects: the node does."""
+
+        async def body() -> list[bytes]:
+            async with line(world.stack, world.a) as mine, line(world.stack, world.b) as other:
+                box = await mine.client.subscribe(f"{subjects.inbox_prefix(world.names.a)}.x.y")
+                await mine.client.flush()
+                await other.client.publish(subjects.discover(world.names.b), b"", reply=f"{subjects.inbox_prefix(world.names.a)}.x.y")
+                answer = await other.client.request(subjects.discover(world.names.b), b"", timeout=DEADLINE_S)  # is answered later
+                assert answer.data
+                await mine.client.flush()
+                return [message.data for message in [await box.next_msg(0.2)]] if box.pending_msgs else []
+
+        assert asyncio.run(body()) == []
+
+
+class TestForgery:
+    """What the bus lets happen, and does no harm."""
+
+    def test_a_batch_has_no_acknowledgement_to_aim(self, world: World) -> None:
+        async def body() -> None:
+            async with line(world.stack, world.a) as bus:
+                subject = subjects.batch_subject(world.n1, f"{world.names.a}-s", world.names.a)
+                for reply in ("wooly.evt.access.forged", "wooly.evt.task.forged"):
+                    await bus.client.publish(subject, b"garbage", reply=reply)
+                await bus.client.flush()
+
+        asyncio.run(body())
+        assert world.log(lambda bus: _last(bus, "wooly.evt.*.forged")) is None
+
+    def test_a_fact_that_no_service_wrote_does_not_count(self, world: World) -> None:
+        """A node with a client's help can have any bytes stored on any subject. It makes nobody an admin."""
+        forged = make_key()
+        fact = KeyIssued(time.time_ns(), forged.id, "", "", "admin", NO_SECRET)
+        took = ActionTaken(time.time_ns(), "nobody", "", "key.write", forged.id)
+
+        subject = f"wooly.evt.access.{forged.id}"
+
+        async def body() -> None:
+            name = f"_{secrets.token_hex(8)}"
+            async with line(world.stack, world.a) as client, line(world.stack, **world.way_in("node 1")) as node:
+                batch = subjects.batch_subject(world.n1, f"{world.names.a}-s", world.names.a)
+                stream = subjects.batch_stream(world.n1)
+                config = {"name": name, "ack_policy": "none", "deliver_policy": "new", "mem_storage": True}
+                create = {"stream_name": stream, "config": config, "action": "create"}
+                made = await node.client.request(
+                    f"$JS.API.CONSUMER.CREATE.{stream}.{name}", json.dumps(create).encode(), timeout=DEADLINE_S
+                )
+                assert "error" not in json.loads(made.data)
+                await client.client.publish(batch, encode_events([fact, took]))
+                await client.client.flush()
+                await node.client.publish(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}", b'{"batch":1,"expires":5000000000}', reply=subject)
+                await node.client.flush()
+
+        asyncio.run(body())
+        batch = subjects.batch_subject(world.n1, f"{world.names.a}-s", world.names.a)  # it keeps its own subject among the facts
+        until(lambda: world.log(lambda bus: _last(bus, batch)), "the forged fact to be stored: it is, and must not count")
+        world.stack.tenant("after-the-forgery")  # the controller has read past it
+        assert forged.id not in json.dumps(world.stack.ask("GET", "/api/v1/keys?limit=500"))
+        assert forged.id not in json.dumps(world.stack.ask("GET", "/api/v1/audit?limit=500"))
+
+    def test_a_node_speaks_of_itself_only(self, world: World) -> None:
+        other = KeyIssued(time.time_ns(), make_key().id, "", "", "admin", NO_SECRET)
+
+        async def body() -> None:
+            async with line(world.stack, **world.way_in("node 1")) as node:
+                for data in (b"\xc1garbage", encode_events([other])):
+                    await node.client.publish(subjects.event_subject("node", world.n1), data)
+                await node.client.flush()
+
+        asyncio.run(body())
+        world.stack.tenant("after-the-garbage")
+        assert other.key not in json.dumps(world.stack.ask("GET", "/api/v1/keys?limit=500"))
+
+
+class TestDataPort:
+    def test_strangers(self, world: World) -> None:
+        """Plain text, garbage, a wrong token, another's session: nothing comes of it, and the next one is served."""
+
+        async def body() -> tuple[SessionOpened, SessionOpened]:
+            async with line(world.stack, world.a) as a, line(world.stack, world.b) as b:
+                first = await _open(a.client, world.n1, world.names.a, f"{world.names.a}-port")
+                return first, await _open(b.client, world.n1, world.names.b, f"{world.names.b}-port")
+
+        first, second = asyncio.run(body())
+        assert first.node is not None
+        port = next(address for address in first.node.data_port if not address.startswith("unix:"))
+        kind, host, number = port.split(":")
+        assert kind == "tls"
+        for junk in (b"\x00" * 100, b"GET / HTTP/1.1\r\n\r\n", secrets.token_bytes(4096), frame(Hello(first.session, first.token))):
+            with socket.create_connection((host, int(number)), DEADLINE_S) as plain:
+                plain.sendall(junk)
+                assert not _rest(plain).strip(b"\x00").startswith(b"\x81")
+        for hello, good in (
+            (Hello(first.session, first.token), True),
+            (Hello(first.session, second.token), False),
+            (Hello(second.session, first.token), False),
+            (Hello(first.session, ""), False),
+            (Hello("", ""), False),
+            (Hello(second.session, second.token), True),
+        ):
+            assert _welcome(world, host, int(number), hello) == good
+
+
+def test_a_script_learns(world: World) -> None:
+    """torch on a client with a key, over TLS, placed by the controller; the bill goes to the key's tenant."""
+    environment = world.stack.client_environment(
+        world.a, CONTROLLER_URL=world.stack.addresses["controller"], REQUIRED_VRAM="100", PYTHONPATH=":".join(sys.path)
+    )
+    done = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.stdout.strip().endswith("learned True"), done.stderr[-3000:]
+    mine = world.stack.ask("GET", "/api/v1/tasks?limit=500", key=world.a)["items"]
+    assert [task for task in mine if task["tenant"] == "acme"]
+    assert not [task for task in world.stack.ask("GET", "/api/v1/tasks?limit=500", key=world.b)["items"] if task["tenant"] == "acme"]
+
+
+@pytest.mark.parametrize(("key", "says"), [("", "asks for an API key"), ("other", "does not accept the API key")])
+def test_a_script_without_a_good_key_is_told(world: World, key: str, says: str) -> None:
+    text = _other_secret(world.a) if key else ""
+    with pytest.raises(NoServerError, match=says):
+        open_session(Config(nats_urls=(world.stack.addresses["nats"],), api_key=text, tls_ca=str(world.stack.ring.ca)))
+
+
+# -- helpers -------------------------------------------------------------------------------------------------------------------------
+
+
+async def _connect(stack: SecureStack, key: str, seed: str = "") -> None:
+    async with line(stack, key, seed=seed):
+        pass
+
+
+def _other_secret(key: str) -> str:
+    return "_".join([*key.split("_")[:2], make_key().secret])
+
+
+def _denied(stack: SecureStack, key: str) -> bool:
+    try:
+        stack.ask("GET", "/api/v1/session", key=key)
+    except urllib.error.HTTPError as error:
+        return error.code == 401
+    return False
+
+
+async def _open(client: Any, node: str, principal: str, session: str, tenant: str = "acme", task: str = "") -> SessionOpened:
+    request = OpenSession(session, tenant, task, 2, (0,), 0)
+    answer = await client.request(subjects.node_request(node, "open", principal), msgspec.msgpack.encode(request), timeout=DEADLINE_S)
+    return msgspec.msgpack.decode(answer.data, type=SessionOpened)
+
+
+def _rest(connection: socket.socket) -> bytes:
+    """Everything until the other side closes."""
+    out = b""
+    try:
+        while part := connection.recv(65536):
+            out += part
+    except ConnectionError:
+        pass
+    return out
+
+
+def _welcome(world: World, host: str, port: int, hello: Hello) -> bool:
+    with socket.create_connection((host, port), DEADLINE_S) as raw, world.stack.context.wrap_socket(raw, server_hostname=host) as safe:
+        safe.sendall(frame(hello))
+        head = safe.recv(HEAD.size)
+        answer = decode_answer(safe.recv(HEAD.unpack(head)[0]))
+        return not isinstance(answer, Denied)
+
+
+async def _last(bus: Bus, subject: str) -> list[Event] | None:
+    """The last message stored on ``subject``."""
+    try:
+        answer = await bus.js_api(f"STREAM.MSG.GET.{subjects.EVENTS_STREAM}", {"last_by_subj": subject})
+    except BusRefused:
+        return None
+    return decode_events(base64.b64decode(answer["message"].get("data", "")))

@@ -1,0 +1,83 @@
+"""Which messages of the log count where services seal their facts."""
+
+from __future__ import annotations
+
+from bus_schemas.events import ConfigChanged, Event, KeyRevoked, NodeLost, decode_events, encode_events
+from services.kit.seal import HEADER, NAME_HEADER, Seal, SealedLog
+
+SEAL = Seal(b"k" * 32)
+ACCESS = "wooly.evt.access.k1"
+NODE = "wooly.evt.node.n1"
+REVOKED = encode_events([KeyRevoked(1, "k1")])
+
+
+def log(since: int | None = 1) -> SealedLog:
+    made = SealedLog(SEAL)
+    made.since = since
+    return made
+
+
+def headers(subject: str, data: bytes, name: str = "m1", seal: Seal = SEAL) -> dict[str, str]:
+    return {NAME_HEADER: name, HEADER: seal.make(subject, name, data)}
+
+
+def counts(of: SealedLog, position: int, subject: str, head: dict[str, str], data: bytes) -> list[Event]:
+    return decode_events(of.accepted(position, subject, head, data))
+
+
+def test_a_sealed_fact_counts_and_an_unsealed_does_not() -> None:
+    assert counts(log(), 5, ACCESS, headers(ACCESS, REVOKED), REVOKED) == [KeyRevoked(1, "k1")]
+    assert counts(log(), 5, ACCESS, {}, REVOKED) == []
+
+
+def test_whatever_is_changed_breaks_the_seal() -> None:
+    good = headers(ACCESS, REVOKED)
+    other = encode_events([KeyRevoked(1, "k2")])
+    assert counts(log(), 5, ACCESS, good, other) == []
+    assert counts(log(), 5, "wooly.evt.access.k2", good, REVOKED) == []
+    assert counts(log(), 5, ACCESS, {**good, NAME_HEADER: "m2"}, REVOKED) == []
+    assert counts(log(), 5, ACCESS, headers(ACCESS, REVOKED, seal=Seal(b"x" * 32)), REVOKED) == []
+    assert counts(log(), 5, ACCESS, {**good, HEADER: "ä"}, REVOKED) == []
+
+
+def test_a_copy_of_a_fact_does_not_count_again() -> None:
+    one, good = log(), headers(ACCESS, REVOKED)
+    assert counts(one, 5, ACCESS, good, REVOKED)
+    assert counts(one, 9, ACCESS, good, REVOKED) == []
+    assert counts(one, 5, ACCESS, good, REVOKED), "the same position again is the same message: it is read anew after a break"
+
+
+def test_after_the_broker_lost_its_tail_positions_mean_something_else() -> None:
+    one, good = log(), headers(ACCESS, REVOKED)
+    counts(one, 5, ACCESS, good, REVOKED)
+    one.start_over()
+    assert counts(one, 4, ACCESS, good, REVOKED)
+
+
+def test_facts_from_before_the_seals_count() -> None:
+    assert counts(log(6), 5, ACCESS, {}, REVOKED)
+    assert counts(log(6), 6, ACCESS, {}, REVOKED) == []
+    assert counts(log(None), 6, ACCESS, {}, REVOKED)
+
+
+def test_a_node_says_what_nodes_say_of_itself() -> None:
+    own, others = NodeLost(1, "n1", 1, "stopped"), NodeLost(1, "n2", 1, "stopped")
+    said = encode_events([own, others, KeyRevoked(1, "k1"), ConfigChanged(1, "global", "k", 1)])
+    assert counts(log(), 5, NODE, {}, said) == [own]
+    assert counts(log(), 5, "wooly.evt.session.s.n1", {}, encode_events([own])) == [own]
+    assert counts(log(), 5, "wooly.evt.session.s.n2", {}, encode_events([own])) == []
+
+
+def test_what_a_node_garbles_is_nothing() -> None:
+    assert counts(log(), 5, NODE, {}, b"\xc1garbage") == []
+
+
+def test_a_service_may_speak_of_a_node() -> None:
+    lost = encode_events([NodeLost(1, "n1", 1, "silent")])
+    assert counts(log(), 5, NODE, headers(NODE, lost), lost)
+
+
+def test_a_message_on_a_foreign_subject_is_nothing() -> None:
+    """What the bus delivers onto a fact's subject is stored among the facts under the subject it came from."""
+    assert counts(log(), 5, "wooly.node.n1.batch.k.s", {}, REVOKED) == []
+    assert counts(log(), 5, "wooly.node.n1.batch.k.s", headers("wooly.node.n1.batch.k.s", REVOKED), REVOKED) == []
