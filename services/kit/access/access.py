@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from services.kit.access.checker import Checker
-from services.kit.access.keys import KeyText, parse_key
+from services.kit.access.errors import Unauthenticated
+from services.kit.access.keys import parse_key
 from services.kit.access.mode import authentication_on
 from services.kit.access.rules import Identity, everyone
 from services.kit.access.secret import shared_secret
@@ -64,7 +65,10 @@ class Access:
 
     async def identity_of_key(self, key: str, secret: str, source: str = "") -> Identity:
         """Who comes with this id and secret of a key, from address ``source``. Raises Unauthenticated, TooMany, Unsure."""
-        return await self.checker.key(KeyText(key, secret), source)
+        found = parse_key(f"wk_{key}_{secret}")
+        if found is None:
+            raise Unauthenticated("the key is not valid")
+        return await self.checker.key(found, source)
 
     async def identity_of_text(self, text: str, source: str = "") -> Identity | None:
         """Who comes with a whole key; None for what has not the form of one. Raises what ``identity_of_key`` does."""

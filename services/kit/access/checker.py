@@ -26,6 +26,7 @@ __all__ = ["PASSWORD_MAX", "Checker"]
 PASSWORD_MAX: Final = 256
 """Characters of a password at most."""
 _REMEMBERED: Final = 10_000
+_FOR_EVER: Final = -1
 _WRONG: Final = "the key is not valid"
 _WRONG_PASSWORD: Final = "user or password is not valid"
 
@@ -38,8 +39,9 @@ class Checker:
         self._view = view
         self._heard = heard
         self._limits = limits or FailureLimits()
-        self._right: OrderedDict[bytes, None] = OrderedDict()
-        self._wrong: OrderedDict[bytes, None] = OrderedDict()
+        self._right: OrderedDict[bytes, int] = OrderedDict()
+        self._wrong: OrderedDict[bytes, int] = OrderedDict()
+        """Secrets that were wrong, with the view's position then: of an id that was unknown they may be right after it."""
 
     async def key(self, key: KeyText, source: str) -> Identity:
         """Who comes with ``key`` from address ``source``. Raises Unauthenticated, TooMany, Unsure."""
@@ -82,19 +84,19 @@ class Checker:
 
     async def _check_key(self, key: KeyText, digest: bytes, source: str) -> None:
         """Remember ``digest`` as right, or raise."""
-        if digest in self._wrong:
+        if self._wrong.get(digest) in (_FOR_EVER, self._view().position):
             raise Unauthenticated(_WRONG)
         async with self.hasher.turn():
             if digest in self._right:
                 return  # somebody who came with it at the same time was faster
             self._take(key.id, source)
-            known = self._view().keys.get(key.id)
+            view = self._view()
+            known, position = view.keys.get(key.id), view.position
             if not await self.hasher.matches(known.fact.secret_hash if known is not None else NO_SECRET, key.secret):
-                if known is not None:  # an unknown one may become known
-                    _remember(self._wrong, digest)
+                _remember(self._wrong, digest, position if known is None else _FOR_EVER)
                 raise Unauthenticated(_WRONG)
             self._limits.good(key.id, source)  # also of a revoked one: whoever has the secret does not guess it
-            _remember(self._right, digest)
+            _remember(self._right, digest, _FOR_EVER)
 
     def _take(self, name: str, source: str) -> None:
         wait_s = self._limits.take(name, source, time.monotonic_ns())
@@ -107,7 +109,8 @@ def _one_spelling(password: str) -> str:
     return unicodedata.normalize("NFC", password)
 
 
-def _remember(where: OrderedDict[bytes, None], digest: bytes) -> None:
-    where[digest] = None
+def _remember(where: OrderedDict[bytes, int], digest: bytes, position: int) -> None:
+    where[digest] = position
+    where.move_to_end(digest)
     if len(where) > _REMEMBERED:
         where.popitem(last=False)
