@@ -47,6 +47,7 @@ from scheduler.placement.states import (
     QUEUED,
     REASON_NO_FIT,
     REASON_NODE_LOST,
+    REASON_QUEUE_TIMEOUT,
     STARTED,
     STATES,
 )
@@ -88,7 +89,8 @@ class ClusterView(ClusterState):
                 self._refused(event)
             case TaskStateChanged():
                 task = self.tasks.get(event.task)
-                if task is not None:
+                late = event.reason.startswith(REASON_QUEUE_TIMEOUT) and task is not None and not task.waiting
+                if task is not None and not late:  # it was placed between the time-out and its place in the log
                     self._set_state(task, event.state, event.reason, event.at_ns)
             case TaskPriorityChanged():
                 self._task_priority(event)

@@ -191,6 +191,15 @@ def test_a_queue_timeout_is_a_named_failure() -> None:
     )  # fmt: skip
 
 
+def test_a_timeout_that_lands_behind_the_placement_says_nothing() -> None:
+    """Two controllers: one found that the task gives up, the other placed it first."""
+    cluster = Cluster(node("a", 10), task("hog", 10), task("t", 10, queue_timeout_ms=90_000))
+    (fact,) = expired_waiting(cluster.view, 90 * 10**9)
+    cluster.end("hog", 1)
+    cluster.add(fact)
+    assert (cluster.view.tasks["t"].state, cluster.where("t")) == ("queued", "a")
+
+
 def test_why_it_waits_and_what_would_let_it_in() -> None:
     cluster = Cluster(
         node("a", 10), node("b", 10, groups=("red",)), node("c", 10), ConfigChanged(1, "c", "drained", 1), task("one", 6), task("two", 4)
