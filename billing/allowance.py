@@ -25,7 +25,7 @@ LEASE_MS: Final = 30_000
 _MARGIN_MS: Final = 2_000
 """Billing holds a lease for live a little longer than the node does: its clock and the way to the node."""
 _IDLE_PART: Final = 8
-"""A node that runs nothing for the tenant is lent so small a part of its share."""
+"""A node that runs nothing for the tenant is lent so small a part of its share, where other nodes have the tenant too."""
 
 
 class Lease(msgspec.Struct, array_like=True, frozen=True):
@@ -94,7 +94,7 @@ def lend(
     rest = left.micro - unbilled_micro - spent
     share = max(0, rest) // (1 + sum(lease.busy for lease in others.values()))
     if rest > 0:
-        share = max(1, share if busy else share // _IDLE_PART)
+        share = max(1, share if busy or not others else share // _IDLE_PART)
     give = max(0, min(share, left.micro - unbilled_micro - lent))
     others[node] = Lease(own + give, own, now_ms + LEASE_MS + _MARGIN_MS, busy)
     state = GRANTED if give else EXHAUSTED if rest <= 0 else WAIT
