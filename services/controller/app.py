@@ -12,6 +12,7 @@ from litestar import Litestar, Request, Response
 from litestar.config.app import AppConfig
 from litestar.datastructures import State
 from litestar.openapi.config import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin, YamlRenderPlugin
 
 from services.controller.parts import Parts
 from services.controller.problems import HANDLERS
@@ -24,6 +25,9 @@ from services.kit.access.web import AccessPlugin
 from services.kit.facts_log import bind_request
 
 __all__ = ["make_app"]
+
+_DESCRIPTIONS: Final = [JsonRenderPlugin(), YamlRenderPlugin()]
+"""Of the API, at /schema/openapi.json and .yaml. No viewer: those fetch scripts from elsewhere, which then run where our sessions are."""
 
 _BODY_BYTES_MAX: Final = 1 << 20
 
@@ -43,7 +47,7 @@ def make_app(parts: Parts, access: Access, *, more_routes: Sequence[Any] = (), m
         plugins=[AccessPlugin(access)],
         before_request=_before,
         exception_handlers=for_people({**ACCESS_HANDLERS, **HANDLERS}),
-        openapi_config=OpenAPIConfig(title="Wooly controller", version="1"),
+        openapi_config=OpenAPIConfig(title="Wooly controller", version="1", render_plugins=_DESCRIPTIONS),
         request_max_body_size=_BODY_BYTES_MAX,
         logging_config=None,
     )

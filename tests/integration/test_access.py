@@ -6,6 +6,7 @@ import http.client
 import itertools
 import json
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -13,6 +14,8 @@ from urllib.parse import quote, urlsplit
 import pytest
 
 from services.kit.access.keys import make_key
+from services.kit.access.secret import shared_secret
+from services.kit.access.tokens import Token, write_token
 from tests.support.plane import Controller, Plane, wait_until
 from tests.support.secured import PASSWORD, Reply, ask
 
@@ -429,6 +432,22 @@ def test_the_same_letters_are_the_same_password(door: Door) -> None:
     body = {"id": "zoe", "role": "viewer", "tenant": "acme", "password": composed}
     assert door("POST", "/api/v1/users", body, ADMIN).status == 201
     door.log_in("zoe", decomposed)
+
+
+def test_a_token_for_another_service_opens_nothing_here(plane: Plane, door: Door) -> None:
+    """What the controller shows billing on behalf of a caller, made here with the secret of the bus: good in form, and refused."""
+    secret = plane._runner.run(shared_secret(plane.bus))
+    now_s = int(time.time())
+    token = Token("relay", "x", "", ADMIN.split("_")[1], "", now_s, now_s, now_s + 60)
+    assert door("GET", "/api/v1/tasks", key=write_token(secret, token)).status == 401
+    session = write_token(secret, Token("session", "x", "", ADMIN.split("_")[1], "", now_s, now_s, now_s + 60))
+    assert door("GET", "/api/v1/tasks", key=session).status == 401
+    assert door("GET", "/api/v1/tasks", Cookie=f"wooly_session={session}").status == 200
+
+
+def test_the_description_of_the_api_brings_no_script_of_others(door: Door) -> None:
+    assert door("GET", "/schema/openapi.json").json["info"]["title"] == "Wooly controller"
+    assert [door("GET", f"/schema/{viewer}").status for viewer in ("swagger", "redoc", "rapidoc", "elements")] == [404] * 4
 
 
 def test_stale_revisions_are_refused(door: Door) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import Final
 
 from bus_schemas.events import KeyIssued, KeyRevoked
 from services.controller.actions.access_log import AccessLog, Change
-from services.controller.errors import Denied, Invalid, NotThere
+from services.controller.errors import Denied, Invalid, NotThere, OutOfState
 from services.controller.identity import Caller
 from services.kit.access import AccessView, Identity
 from services.kit.access.access import Access
@@ -18,7 +19,9 @@ from services.kit.access.view import Key
 
 __all__ = ["KeyActions", "KeyValues", "visible_keys"]
 
-_NS = 1_000_000_000
+_NS: Final = 1_000_000_000
+_LIVE_MAX: Final = 200
+"""Live keys of one user: a script that makes a key a run must not fill every replica's memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,8 @@ class KeyValues:
 
 
 class KeyActions:
-    """Each method raises Denied and kit.access.errors.Forbidden, NotThere (also for keys that are not theirs to see), Invalid, TooMany, and
+    """Each method raises Denied and kit.access.errors.Forbidden, NotThere (also for keys that are not theirs to see), Invalid, OutOfState,
+    TooMany, and
     kit.errors.BusUnavailable; it returns once the view shows what was done."""
 
     def __init__(self, log: AccessLog, access: Access) -> None:
@@ -72,6 +76,9 @@ class KeyActions:
 
         def decide(view: AccessView) -> Change:
             self._wanted(by, values)  # the user may have changed meanwhile
+            live = sum(1 for key in view.keys.values() if fact.user and key.fact.user == fact.user and not key.revoked_ns)
+            if live >= _LIVE_MAX:
+                raise OutOfState(f"user {fact.user} has {live} keys that are not revoked; revoke some first")
             detail = f"issued: {fact.role}" + (f" ({', '.join(fact.scopes)})" if fact.scopes else "") + (f" for {fact.user or fact.node}")
             return Change(fact, "key.write", text.id, fact.tenant, detail)
 

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from services.kit.access.checker import Checker
-from services.kit.access.errors import Unauthenticated
+from services.kit.access.errors import TooMany, Unauthenticated
 from services.kit.access.keys import parse_key
+from services.kit.access.limits import Buckets, Rate
 from services.kit.access.mode import authentication_on
 from services.kit.access.rules import Identity, everyone
 from services.kit.access.secret import shared_secret
@@ -29,6 +30,8 @@ __all__ = ["Access", "Network", "open_access"]
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _SESSION_ID_BYTES: Final = 12
+_SESSIONS: Final = Rate(30, 10.0)
+"""Sessions of one user or key: thirty at once, then one in ten seconds."""
 
 
 class Access:
@@ -53,6 +56,7 @@ class Access:
         self.pages = pages
         self._view = view
         self._secret = secret
+        self._begun = Buckets(_SESSIONS)
 
     @property
     def view(self) -> AccessView:
@@ -82,7 +86,14 @@ class Access:
     # -- sessions and relays -----------------------------------------------------------------------------------------------------------
 
     def begin_session(self, who: Identity) -> Token:
-        """A new session, of an identity that has just been checked. Its id is new: nobody can have planted it."""
+        """A new session, of an identity that has just been checked. Its id is new: nobody can have planted it. Raises TooMany: each is a
+        fact in the log, which is not there to be filled."""
+        at_ns = time.monotonic_ns()
+        wait_ns = self._begun.wait_ns(who.name, at_ns)
+        if wait_ns:
+            wait_s = -(-wait_ns // 10**9)
+            raise TooMany(f"too many sessions were begun; try again in {wait_s} s", wait_s)
+        self._begun.take(who.name, at_ns)
         now_s = int(time.time())
         return self._token("session", secrets.token_hex(_SESSION_ID_BYTES), who, now_s, now_s, SESSION_S)
 

@@ -20,6 +20,7 @@ from services.kit.access.keys import KeyText
 from services.kit.access.limits import FailureLimits
 from services.kit.access.rules import Identity
 from services.kit.access.view import AccessView
+from services.kit.log import get_logger
 
 __all__ = ["PASSWORD_MAX", "Checker"]
 
@@ -69,6 +70,7 @@ class Checker:
             now = self._view().users.get(user)
             who = self._view().person(user)
             if not right or who is None or now is None or now.fact.password_hash != phc:
+                get_logger().warning("a login failed", user=user[:64], source=source)
                 raise Unauthenticated(_WRONG_PASSWORD)
             self._limits.good(user, source)
             return who
@@ -94,6 +96,7 @@ class Checker:
             known, position = view.keys.get(key.id), view.position
             if not await self.hasher.matches(known.fact.secret_hash if known is not None else NO_SECRET, key.secret):
                 _remember(self._wrong, digest, position if known is None else _FOR_EVER)
+                get_logger().warning("a key was wrong", key=key.id, source=source)
                 raise Unauthenticated(_WRONG)
             self._limits.good(key.id, source)  # also of a revoked one: whoever has the secret does not guess it
             _remember(self._right, digest, _FOR_EVER)

@@ -1,4 +1,4 @@
-"""How often somebody may fail: token buckets by address and by name. Time comes in; memory is bounded.
+"""How often somebody may do something, fail above all: token buckets by address and by name. Time comes in; memory is bounded.
 
 A try takes a token before its secret is looked at, so that a thousand at once cannot all pass; a good one gives it back. A name that is
 under attack stays open for addresses from which it was opened before: nobody locks a person out of where they work.
@@ -14,7 +14,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["FailureLimits", "Rate", "address_group"]
+__all__ = ["Buckets", "FailureLimits", "Rate", "address_group"]
 
 _S: Final = 1_000_000_000
 _KEPT: Final = 20_000
@@ -29,7 +29,7 @@ class Rate:
     every_s: float
 
 
-class _Buckets:
+class Buckets:
     """One bucket a key; a full one is not kept. When there are too many, the one untouched for longest is forgotten."""
 
     def __init__(self, rate: Rate) -> None:
@@ -57,8 +57,8 @@ class FailureLimits:
     """``take`` before a try, ``good`` after one that succeeded."""
 
     def __init__(self, address: Rate = Rate(20, 3.0), name: Rate = Rate(10, 15.0)) -> None:
-        self._addresses = _Buckets(address)
-        self._names = _Buckets(name)
+        self._addresses = Buckets(address)
+        self._names = Buckets(name)
         self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     def take(self, name: str, address: str, now_ns: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bus_schemas.events import KeyIssued, KeyRevoked, UserChanged
-from services.kit.access import AccessView
+from services.kit.access import AccessView, Identity
 from services.kit.access.access import Access
 from services.kit.access.errors import TooMany, Unauthenticated, Unsure
 from services.kit.access.hashing import Hasher
@@ -165,6 +165,19 @@ def test_a_session_is_renewed_within_its_life_only() -> None:
         old = type(token)("session", "x", "", key.id, "", int(time.time()) - 12 * 3600 - 5, int(time.time()), int(time.time()) + 60)
         assert house.access.renewed(old).expires_s <= time.time()
         assert house.access.read(house.access.write(house.access.renewed(old)), "session") is None
+
+    run(work)
+
+
+def test_sessions_do_not_fill_the_log() -> None:
+    async def work(house: House) -> None:
+        who = Identity("anna", "acme", "member")
+        for _ in range(30):
+            house.access.begin_session(who)
+        with pytest.raises(TooMany) as error:
+            house.access.begin_session(who)
+        assert 1 <= error.value.wait_s <= 10
+        house.access.begin_session(Identity("bert", "acme", "member"))
 
     run(work)
 
