@@ -16,7 +16,7 @@ __all__ = [
     "EVENTS_STREAM", "EVENTS_ALL", "TELEMETRY_STREAM", "TELEMETRY_ALL", "DISCOVER_ALL", "LOCAL", "token", "batch_stream",
     "batch_subject", "batch_all", "batch_parts", "discover", "inbox_prefix", "node_id", "node_request", "node_requests", "requester",
     "session_name", "session_done", "session_facts", "event_subject", "telemetry_subject", "JOURNAL_STREAM", "JOURNAL_ALL",
-    "journal_subject",
+    "journal_subject", "placement_subject",
 ]  # fmt: skip
 
 EVENTS_STREAM: Final = "WOOLY_EVENTS"
@@ -106,6 +106,11 @@ def session_done(session: str, principal: str = LOCAL, node: str = "*") -> str:
 def event_subject(area: str, entity: str) -> str:
     """Subject of a fact: area is ``node``, ``session``, ``usage``, ``task``, ``placement`` or ``config``; entity its id."""
     return f"wooly.evt.{token(area)}.{token(entity)}"
+
+
+def placement_subject(generation: str, task: str) -> str:
+    """Subject of a decision on a task. Generations are numbered by services.controller.turns."""
+    return f"wooly.evt.placement.{token(generation)}.{token(task)}"
 
 
 def session_facts(session: str, node: str = "*") -> str:

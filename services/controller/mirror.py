@@ -19,15 +19,16 @@ from bus_schemas.events import Event, decode_events
 from bus_schemas.subjects import EVENTS_STREAM
 from scheduler.placement import ClusterView
 from services.controller.errors import LogUnreadable
+from services.controller.turns import Turns
 from services.kit.bus import Bus
 from services.kit.errors import BusRefused, BusUnavailable
 
-__all__ = ["ACCESS", "Fold", "Mirror", "PLACEMENTS"]
+__all__ = ["ACCESS", "Fold", "Mirror"]
 
-PLACEMENTS: Final = "wooly.evt.placement."
 ACCESS: Final = "wooly.evt.access."
 _USAGE: Final = "wooly.evt.usage."
 _SESSION: Final = "wooly.evt.session."
+_PLACEMENT: Final = "wooly.evt.placement."
 
 
 class Fold(Protocol):
@@ -52,7 +53,7 @@ class Mirror:
         self._folds: dict[type[Any], Fold] = {}
         self.view = ClusterView()
         self.position = 0
-        self.placement_position = 0
+        self.turns = Turns()
         self.access_position = 0
         self.subject_positions: dict[str, int] = {}
         self.failure: Exception | None = None
@@ -146,11 +147,10 @@ class Mirror:
             self.view.apply(position, event)
             for fold in self._folds.values():
                 fold.apply(position, event)
-        if not subject.startswith(_SESSION):
+        self.turns.note(position, subject)
+        if not subject.startswith((_SESSION, _PLACEMENT)):
             self.subject_positions[subject] = position
-        if subject.startswith(PLACEMENTS):
-            self.placement_position = position
-        elif subject.startswith(ACCESS):
+        if subject.startswith(ACCESS):
             self.access_position = position
         if position >= self._live_from:
             for event in events:
@@ -161,7 +161,8 @@ class Mirror:
         """The broker lost the log's tail in a crash and gives positions again: forget what is no longer so."""
         self.view = ClusterView()
         self._folds = {kind: kind() for kind in self._folds}
-        self.placement_position = self.access_position = 0
+        self.turns = Turns()
+        self.access_position = 0
         self.subject_positions.clear()
 
     @staticmethod

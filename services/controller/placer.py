@@ -98,7 +98,7 @@ class Placer:
         at what is left) or time is up."""
         for decision in decisions:
             try:
-                await self._writer.append_placement(decision.task, decision.event(), self._mirror.placement_position)
+                await self._writer.append_placement(decision.task, decision.event())
             except Conflict:
                 await self._mirror.caught_up()
                 return False

@@ -15,7 +15,7 @@ __all__ = ["task_revision", "node_revision", "group_revision", "config_revision"
 
 
 def task_revision(mirror: Mirror, task: str) -> int:
-    return _last(mirror, ("task", task), ("placement", task))
+    return max(_last(mirror, ("task", task)), mirror.turns.positions.get(task, 0))
 
 
 def node_revision(mirror: Mirror, node: str) -> int:

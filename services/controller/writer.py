@@ -10,7 +10,7 @@ from typing import Final
 
 from bus_schemas.events import Event, encode_events
 from bus_schemas.subjects import event_subject
-from services.controller.mirror import ACCESS, PLACEMENTS, Mirror
+from services.controller.mirror import ACCESS, Mirror
 from services.kit.bus import Bus
 from services.kit.facts_log import log_written
 
@@ -37,14 +37,15 @@ class Writer:
         position = await self._bus.publish_acked(subject, data, expect_last_on_subject=expected, deadline_s=_DEADLINE_S)
         return await self._written(position, events)
 
-    async def append_placement(self, task: str, event: Event, after: int) -> int:
-        """Append a placement if ``after`` is the position of the last one of any task: so no two promise the same memory, however many
-        controllers there are."""
+    async def append_placement(self, task: str, event: Event) -> int:
+        """Append a placement decided on the mirror's view as it is at this call, if no other of any task came meanwhile: so no two promise
+        the same memory, however many controllers there are (``turns``)."""
+        turns = self._mirror.turns
         position = await self._bus.publish_acked(
-            event_subject("placement", task),
+            turns.subject(task),
             encode_events([event]),
-            expect_last_on_subject=after,
-            headers={_FILTER: PLACEMENTS + "*"},
+            expect_last_on_subject=turns.last,
+            headers={_FILTER: turns.rivals()},
             deadline_s=_DEADLINE_S,
         )
         return await self._written(position, [event])

@@ -68,9 +68,10 @@ class SessionLine:
     digest: str = ""
 
 
-async def facts_of(bus: Bus, task: str, sessions: Iterable[str]) -> list[Fact]:
-    """The task's facts by position, the first ``_FACTS_MAX`` of each subject. Raises BusUnavailable."""
-    subjects = [event_subject("task", task), event_subject("placement", task), *(session_facts(name) for name in sessions)]
+async def facts_of(bus: Bus, task: str, sessions: Iterable[str], placements: Iterable[str]) -> list[Fact]:
+    """The task's facts by position, the first ``_FACTS_MAX`` of each subject; ``placements``: the subjects of decisions on it. Raises
+    BusUnavailable."""
+    subjects = [event_subject("task", task), *placements, *(session_facts(name) for name in sessions)]
     found: dict[int, list[Event]] = {}
     for subject in subjects:
         position = 1

@@ -54,7 +54,8 @@ async def tell(request: Request[Any, Any, Any], parts: Parts, desk: Desk, task: 
     view, scope = parts.mirror.view, scope_of(request)
     said = task.submitted
     try:
-        facts = await facts_of(parts.mirror.bus, said.task, [*task.past_sessions, *sorted(task.sessions)])
+        sessions, decisions = [*task.past_sessions, *sorted(task.sessions)], parts.mirror.turns.subjects(said.task)
+        facts = await facts_of(parts.mirror.bus, said.task, sessions, decisions)
     except (BusUnavailable, BusRefused):
         facts = []
     bill, missing = await _bill(request, desk, task)
