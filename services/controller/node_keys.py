@@ -1,4 +1,5 @@
-"""Keys of nodes that an installation was made with, taken over into the log once: WOOLY_BOOTSTRAP_NODES names a file of them.
+"""Keys of nodes (and of who watches) that an installation was made with, taken over into the log once: WOOLY_BOOTSTRAP_NODES names a
+file of them.
 
 The file holds hashes, no secrets: the nodes have those. A key of the log, revoked ones too, is left as it is.
 
@@ -42,10 +43,11 @@ async def bootstrap_nodes(environment: Mapping[str, str], mirror: Mirror, writer
     for key in _read(path):
         while key.key not in mirror.fold(AccessView).keys:
             now_ns, after = time.time_ns(), mirror.access_position
-            issued = KeyIssued(now_ns, key.key, "", "", "node", key.secret_hash, title=f"node {key.name}", node=key.node)
-            took = ActionTaken(now_ns, _ACTOR, "", "key.write", key.key, f"issued: node {key.name}")
+            role = "node" if key.node else "viewer"
+            issued = KeyIssued(now_ns, key.key, "", "", role, key.secret_hash, title=key.name, node=key.node)
+            took = ActionTaken(now_ns, _ACTOR, "", "key.write", key.key, f"issued: {key.name}")
             try:
                 await writer.append_access(key.key, [issued, took], after)
-                get_logger().info("a node's key may come in", key=key.key, node=key.name)
+                get_logger().info("a key of the installation may come in", key=key.key, of=key.name)
             except Conflict:
                 await mirror.caught_up()

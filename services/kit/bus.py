@@ -64,8 +64,9 @@ _decode_ack: Final = msgspec.json.Decoder(_Ack).decode
 class Bus:
     """One connection. Owned by one event loop; made by ``connect``."""
 
-    def __init__(self, nc: Client, *, window: int = 256, seal: Seal | None = None) -> None:
+    def __init__(self, nc: Client, *, window: int = 256, seal: Seal | None = None, principal: str = subjects.LOCAL) -> None:
         self.nc = nc
+        self.principal = principal
         self.seal = seal
         self._acks: dict[str, asyncio.Future[_Ack]] = {}
         self._ack_inbox = nc.new_inbox()
@@ -401,7 +402,7 @@ async def connect(url: str, *, name: str, deadline_s: float = 10.0, credentials:
                 raise BusUnavailable(_why_not(url, error, told)) from error
             await asyncio.sleep(0.1)
     nc.options["max_reconnect_attempts"] = -1  # from here on for ever
-    bus = Bus(nc, seal=Seal(shown.seal_key) if shown.seal_key else None)
+    bus = Bus(nc, seal=Seal(shown.seal_key) if shown.seal_key else None, principal=shown.principal)
     holder.append(bus)
     await bus._start()
     return bus

@@ -78,6 +78,7 @@ def _node(principal: str, node: str) -> Permissions:
             subjects.session_done("*", "*", node),
             who_subject(node),
             f"wooly.billing.req.allow.{node}",
+            subjects.node_request(node, "ping", principal),  # its health check asks it
             f"$JS.API.STREAM.INFO.{subjects.EVENTS_STREAM}",
             f"$JS.API.STREAM.INFO.{subjects.TELEMETRY_STREAM}",
             f"$JS.API.STREAM.INFO.{subjects.JOURNAL_STREAM}",

@@ -1,11 +1,12 @@
 """Everything secret that an installation of ours has, in one folder, each service's own part in a folder of its own.
 
-    ca/          ca.pem (give it to clients), ca.key (nobody else needs it)
+    ca/          ca.pem (give it to clients; every part has a copy), ca.key (nobody else needs it)
     bus/         cert.pem, key.pem, security.conf: accounts, service users, the callout; for nats-server
     controller/  cert.pem, key.pem, nats.nk, seal.key, guard.nk (its user on the bus's system account), issuer.nk (signs what it grants),
                  admin.key (the first key, for whoever set this up), nodes.json (hashes of the nodes' keys)
     billing/     cert.pem, key.pem, nats.nk, seal.key
     nodes/NAME/  cert.pem, key.pem, api.key
+    watch/       api.key (may read; for Prometheus)
 
 Made once; what is there is left alone, but certificates are made anew when the names of the machine have changed.
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +44,8 @@ _SERVICES: Final = (CONTROLLER, BILLING)
 
 
 class NodeKey(msgspec.Struct, frozen=True):
-    """The key of node ``node`` (its id), as the controller is told of it: ``secret_hash`` is argon2id, PHC string."""
+    """The key of node ``node`` (its id), as the controller is told of it: ``secret_hash`` is argon2id, PHC string. ``node`` empty: of
+    somebody who may look at the whole cluster."""
 
     key: str
     node: str
@@ -74,7 +77,12 @@ class Keyring:
         _once(folder / CONTROLLER / "admin.key", make_key().text)
         for node in nodes:
             _once(folder / "nodes" / node / "api.key", make_key().text)
-        _note_nodes(folder / CONTROLLER / "nodes.json", {node: ring.node_key(node) for node in nodes})
+        _once(folder / "watch" / "api.key", make_key().text)
+        keys = {ring.node_key(node): (node_id(node), f"node {node}") for node in nodes}
+        keys[(folder / "watch" / "api.key").read_text()] = ("", "watching")
+        _note_keys(folder / CONTROLLER / "nodes.json", keys)
+        for part in {**names, "watch": ()}:
+            shutil.copyfile(authority.certificate_file, folder / part / "ca.pem")
         write_private(folder / "bus" / "security.conf", ring._bus_config(bus_at or str(folder / "bus")).encode())
         return ring
 
@@ -92,7 +100,7 @@ class Keyring:
     def environment(self, part: str) -> dict[str, str]:
         """What the service needs whose folder is ``part``: ``controller``, ``billing`` or ``nodes/NAME``."""
         own = self.folder / part
-        out = {"WOOLY_TLS_CA": str(self.ca), "WOOLY_TLS_CERT": str(own / "cert.pem"), "WOOLY_TLS_KEY": str(own / "key.pem")}
+        out = {"WOOLY_TLS_CA": str(own / "ca.pem"), "WOOLY_TLS_CERT": str(own / "cert.pem"), "WOOLY_TLS_KEY": str(own / "key.pem")}
         if part in _SERVICES:
             out.update(WOOLY_AUTH="on", WOOLY_NATS_NKEY=str(own / "nats.nk"), WOOLY_SEAL_KEY=str(own / "seal.key"))
         else:
@@ -137,16 +145,16 @@ authorization {{
 """
 
 
-def _note_nodes(path: Path, keys: Mapping[str, str]) -> None:
-    """Write down what is new; what is there stays, with its hash."""
+def _note_keys(path: Path, keys: Mapping[str, tuple[str, str]]) -> None:
+    """Write down what is new; what is there stays, with its hash. ``keys``: id of the node and what it is called, by the key's text."""
     known = msgspec.json.decode(path.read_bytes(), type=list[NodeKey]) if path.exists() else []
     noted = {key.key for key in known}
-    for name, text in keys.items():
+    for text, (node, name) in keys.items():
         key = parse_key(text)
         if key is None:
-            raise SettingError(f"the key of node {name} is damaged; remove its api.key to make a new one")
+            raise SettingError(f"the key of {name} is damaged; remove its api.key to make a new one")
         if key.id not in noted:
-            known.append(NodeKey(key.id, node_id(name), name, _HASHER.hash(key.secret)))
+            known.append(NodeKey(key.id, node, name, _HASHER.hash(key.secret)))
     write_private(path, msgspec.json.encode(known))
 
 

@@ -23,7 +23,7 @@ async def answer() -> Pong:
     settings = Settings.from_environment(os.environ)
     bus = await connect(settings.nats_url, name="health", deadline_s=_TIMEOUT_S)
     try:
-        reply = await bus.request(node_request(settings.node_id, "ping"), msgspec.msgpack.encode(Ping()), _TIMEOUT_S)
+        reply = await bus.request(node_request(settings.node_id, "ping", bus.principal), msgspec.msgpack.encode(Ping()), _TIMEOUT_S)
         return msgspec.msgpack.decode(reply, type=Pong)
     finally:
         await bus.close()

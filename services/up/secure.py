@@ -18,9 +18,9 @@ from services.kit.access.mode import is_loopback
 from services.kit.keyring import Keyring
 from services.kit.tls import client_context
 
-__all__ = ["Secure", "names_of"]
+__all__ = ["LOOPBACK", "Secure", "names_of"]
 
-_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def names_of(listen: str) -> tuple[str, ...]:
     """What this machine is called by those who reach ``listen``: loopback, the address itself, or all its names and addresses."""
     given = [name for name in (listen, os.environ.get("NODE_ADDRESS", "")) if name and name not in ("0.0.0.0", "::")]
     own = [] if is_loopback(listen) else [socket.gethostname(), _own_address()]
-    return tuple(dict.fromkeys([*_LOOPBACK, *given, *(name for name in own if name)]))
+    return tuple(dict.fromkeys([*LOOPBACK, *given, *(name for name in own if name)]))
 
 
 def _advertised(listen: str) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import ssl
 import subprocess
 import sysconfig
 import tomllib
@@ -26,9 +28,14 @@ DOCUMENT: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_tex
 SERVICES: dict[str, Any] = DOCUMENT["services"]
 
 
-def start_nats(folder: Path, port: int, monitor: int) -> subprocess.Popen[bytes]:
+def start_nats(compose: Compose, folder: Path, port: int, monitor: int) -> subprocess.Popen[bytes]:
     """The bus with the command and the configuration of the compose file; only ports and folders are this machine's."""
-    here = {"/etc/nats/nats.conf": str(ROOT / "deploy/nats/nats.conf"), "/data": str(folder / "store")}
+    (folder / "etc").mkdir()
+    (folder / "etc/keyring").symlink_to(compose.volume("keyring-bus"))
+    shutil.copyfile(ROOT / "deploy/nats/nats.conf", folder / "etc/nats.conf")
+    config = folder / "etc/keyring/security.conf"
+    config.write_text(config.read_text().replace("/etc/nats/keyring", str(folder / "etc/keyring")))
+    here = {"/etc/nats/nats.conf": str(folder / "etc/nats.conf"), "/data": str(folder / "store")}
     command = [str(Path(sysconfig.get_path("scripts")) / "nats-server")]
     command += [here.get(word, word) for word in SERVICES["nats"]["command"]]
     command += ["-a", "127.0.0.1", "-p", str(port), "-m", str(monitor)]
@@ -53,16 +60,20 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Compose,
     folder = tmp_path_factory.mktemp("compose")
     port, monitor = free_port(), free_port()
     with ExitStack() as stack:
-        nats = start_nats(folder, port, monitor)
-        stack.callback(stop_process, nats)
         elsewhere = {("nats", 4222): port}
         binary, _ = etcd_binary()
         if binary:
             etcd = stack.enter_context(Etcd(binary, folder / "etcd"))
             elsewhere["etcd", 2379] = int(etcd.url.rsplit(":", 1)[1])
         compose = Compose(folder, elsewhere, frozenset() if binary else frozenset({"etcd"}))
+        made = compose.run_once("keyring")
+        assert made.returncode == 0, made.stderr.decode()
+        nats = start_nats(compose, folder, port, monitor)
+        stack.callback(stop_process, nats)
         services: dict[str, LocalService] = {}
         for name in compose.ours():
+            if name == "keyring":
+                continue
             services[name] = compose.start(name)
             stack.callback(services[name].stop)
         for service in services.values():
@@ -71,7 +82,12 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Compose,
 
 
 def get(compose: Compose, service: str, port: int, path: str) -> Any:
-    with urllib.request.urlopen(f"http://127.0.0.1:{compose.local_port(service, port)}{path}", timeout=30) as answer:
+    """As the first admin, who believes the certificate that clients are given."""
+    part = compose.volume("keyring-controller")
+    context = ssl.create_default_context(cafile=str(part / "ca.pem"))
+    url = f"https://127.0.0.1:{compose.local_port(service, port)}{path}"
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {(part / 'admin.key').read_text()}"})
+    with urllib.request.urlopen(request, timeout=30, context=context) as answer:
         return json.loads(answer.read())
 
 
@@ -112,6 +128,9 @@ def test_the_file_holds_together() -> None:
             else:
                 volumes.add(source)
         for other, condition in service.get("depends_on", {}).items():
+            if other == "keyring":
+                assert condition == {"condition": "service_completed_successfully"}
+                continue
             assert condition == {"condition": "service_healthy"}
             assert "healthcheck" in SERVICES[other]
         assert set(service.get("profiles", [])) <= {"gpu", "observe"}

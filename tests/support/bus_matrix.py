@@ -125,7 +125,7 @@ def may_publish(n: Names) -> Mapping[str, set[str]]:
         "A": _client("A"),
         "B": _client("B"),
         "watcher": {"discover watcher", "stats watcher"},
-        "node 1": _node("n1"),
+        "node 1": _node("n1") | {"ping node 1"},
         "node 2": _node("n2"),
         "controller": controller | {"gone"},
         "billing": {"fact budget", "fact tier", "lease", "kv secret", "js kv secret", "js info events", "js read events", "js get events",

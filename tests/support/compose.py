@@ -58,8 +58,28 @@ class Compose:
         )
         for volume in self.services[service].get("volumes", []):
             source, target = volume.split(":")[:2]
-            mapped = mapped.replace(target, str(self.folder / service / source)) if mapped.startswith(target) else mapped
+            mapped = mapped.replace(target, str(self.volume(source))) if mapped.startswith(target) else mapped
         return mapped
+
+    def volume(self, source: str) -> Path:
+        """The folder that stands for a named volume: the same for all services that mount it."""
+        folder = self.folder / "volumes" / source
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return folder
+
+    def run_once(self, service: str) -> subprocess.CompletedProcess[bytes]:
+        """A service that does its work and ends. Its volumes are mounted below one folder, which its command names."""
+        definition = self.services[service]
+        targets = {volume.split(":")[1]: volume.split(":")[0] for volume in definition["volumes"]}
+        root = os.path.commonpath(list(targets))
+        here = self.folder / service
+        for target, source in targets.items():
+            link = here / os.path.relpath(target, root)
+            link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not link.is_symlink():
+                link.symlink_to(self.volume(source))
+        command = [str(here) if word == root else str(word) for word in definition["command"]]
+        return subprocess.run(_here(command), env=self.environment(service), cwd=here, capture_output=True, timeout=120, check=False)
 
     def environment(self, service: str) -> dict[str, str]:
         """What the service gets: nothing of ours from this process, then the file's variables, mapped."""
