@@ -9,6 +9,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+import msgspec
 
 from bus_schemas.events import (
     ConfigChanged,
@@ -108,6 +111,7 @@ class ClusterView(ClusterState):
         if node is not None and event.epoch < node.epoch:
             return  # told late; a newer life of the node is known
         self.changes += 1
+        event = _possible(event)
         if node is None:
             node = self.nodes[event.node] = NodeView(event)
         elif event.epoch > node.epoch:
@@ -118,8 +122,7 @@ class ClusterView(ClusterState):
         node.lost = None
         node.revision = self.position
         self.membership.declare(event.node, event.groups)
-        devices = {device.index: device.vram_bytes for device in reversed(event.devices)}
-        if self.columns.set_devices(event.node, sorted(devices.items())):
+        if self.columns.set_devices(event.node, sorted((device.index, device.vram_bytes) for device in event.devices)):
             self._refill(event.node, node)
         self.columns.set_percent(event.node, self.overcommit_percent(event.node))
         self.columns.set_node(event.node, col.LOST, 0)
@@ -403,3 +406,14 @@ class ClusterView(ClusterState):
             placed is not None and placed.node == fact.node and fact.gpu in placed.gpus
             and placed.node in self.nodes and fact.task in self.nodes[placed.node].tasks
         )  # fmt: skip
+
+
+_INDEX_MAX: Final = 1 << 31
+
+
+def _possible(event: NodeRegistered) -> NodeRegistered:
+    """Without devices that no placement could name: an index out of reason, or one that another device has."""
+    devices = {device.index: device for device in reversed(event.devices) if 0 <= device.index < _INDEX_MAX}
+    if len(devices) == len(event.devices):
+        return event
+    return msgspec.structs.replace(event, devices=tuple(device for device in event.devices if devices.get(device.index) is device))

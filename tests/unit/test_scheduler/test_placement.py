@@ -21,9 +21,11 @@ from bus_schemas.events import (
     TaskRefused,
     TaskStateChanged,
     TaskSubmitted,
+    decode_events,
+    encode_events,
 )
 from scheduler.errors import ReplayMismatch
-from scheduler.placement import ClusterView, Measured, check_recorded, decide
+from scheduler.placement import ClusterView, Measured, check_recorded, decide, explain, queue_due_ns, why_waiting
 from scheduler.placement.reasons import NODE_WIDE
 
 GIB = 1 << 30
@@ -248,3 +250,30 @@ def test_a_recorded_decision_is_checked_against_the_log() -> None:
     view.apply(5, node("c", 1))
     with pytest.raises(ValueError, match="stands at 5"):
         check_recorded(view, recorded)
+
+
+@pytest.mark.parametrize("huge", [2**31, 2**62, 2**63, 2**64 - 1, -(2**63)])
+def test_numbers_beyond_reason_neither_raise_nor_sell_memory(huge: int) -> None:
+    """The fold refuses no fact, and what the wire can carry is more than a column holds."""
+    view = view_of(
+        node("a", 10),
+        NodeRegistered(1, "odd", "odd", "", 1, (DeviceFact(huge, "gpu", "host", 8, GIB), DeviceFact(0, "gpu", "host", 8, huge))),
+        LoadObserved(huge, (("a", 0, huge, huge, huge), ("a", huge, 1, 1, 1), ("odd", huge, huge, 1, 1))),
+        ConfigChanged(huge, "a", "overcommit_vram_percent", huge),
+        ConfigChanged(huge, "a", "overcommit_vram_percent", 0),
+        ConfigChanged(huge, "global", "default_vram_overcommit_percent", huge),
+        SessionOpenedFact(huge, "s", "acme", "", "a", huge, huge, huge),
+        SessionOpenedFact(huge, "r", "acme", "", "a", 0, huge, 9 * GIB),
+        TaskSubmitted(huge, "t", "acme", huge, huge, queue=True, queue_timeout_ms=abs(huge)),
+        TaskSubmitted(1, "many", "acme", 0, GIB, max(2, huge), queue=True),
+        TaskSubmitted(1, "u", "acme", 0, 2 * GIB),
+        ConfigChanged(huge, "odd", "drained", 1),
+    )
+    assert {name: gpu for name, gpu, _, _ in explain(view, view.tasks["u"].submitted, 5).refusals} == {"a": 0, "odd": NODE_WIDE}
+    for name in ("t", "many", "u"):
+        event = decide(view, view.tasks[name].submitted, 5).event()
+        assert decode_events(encode_events([event])) == [event]
+        assert why_waiting(view, name, 5) is not None
+    assert isinstance(decide(view, view.tasks["many"].submitted, 5).event(), TaskRefused)
+    assert queue_due_ns(view, 5) is not None
+    assert [task.state for task in view.tasks.values()] == ["queued"] * 3
