@@ -23,7 +23,7 @@ _PREFIX: Final = "wooly.evt.placement."
 
 
 class Turns:
-    """``generation``: the one that the next placement belongs to, of ``size`` messages each. ``positions``: of the last decision, by task."""
+    """``generation``: the one that the next placement belongs to, of ``size`` messages each. ``positions``: of the last decisions."""
 
     def __init__(self, size: int = GENERATION) -> None:
         self._size = size
