@@ -18,11 +18,13 @@ from typing import Any, Final
 import numpy as np
 
 from bus_schemas.events import UsageRecorded
+from services.kit.access.keys import make_key
 from services.kit.bus import connect
 from tests.browser.chrome import MISSING, Chrome
 from tests.browser.png import palette_png
 from tests.support.house import House
 from tests.support.node import until
+from tests.support.plane import Controller
 from tests.support.stack import ROOT
 
 _WIDTHS: Final = ((1440, 900, 1500), (390, 844, 1400))
@@ -74,7 +76,7 @@ def live_in(house: House) -> dict[str, str]:
         if answer.status >= 400:
             raise RuntimeError(f"{method} {path}: {answer.body.decode()}")
     with Chrome(house.url) as browser:
-        for tenant, grant, limit in (("acme", "600000", "900000"), ("globex", "250000", "300000")):
+        for tenant, grant, limit in (("acme", "4000000", "5000000"), ("globex", "1800000", "1600000")):
             browser.open(f"/credits?tenant={tenant}")
             for path, values in (("grant", {"credits": grant, "note": "opening"}), ("budget", {"limit": limit, "period": "month"})):
                 script = """
@@ -160,14 +162,18 @@ def main() -> None:
     total = 0
     with House(history=True, CONTROLLER_NODE_LEASE_MS="120000") as house:
         wanted: dict[str, Any] = {name: path for name, path in pages(live_in(house)).items() if not options.only or name in options.only}
-        with Chrome(house.url) as browser, Chrome("about:blank") as reader:
+        strict = Controller(house.nats.url, house.folder, WOOLY_AUTH="on", WOOLY_BOOTSTRAP_KEY=make_key().text)
+        strict.start()  # a second one beside the first, that asks who one is
+        with Chrome("") as browser, Chrome("about:blank") as reader:
             reader.open("")
             for name, path in wanted.items():
+                browser.base = strict.url if name == "login" else house.url
                 for theme in ("light", "dark"):
                     for size in _WIDTHS:
                         data = small(reader, picture(browser, path, theme, size))
-                        (options.out / f"{name}-{theme}-{size[0]}.png").write_bytes(data)
+                        (options.out / f"{name}-{size[0]}-{theme}.png").write_bytes(data)
                         total += len(data)
+        strict.stop()
     print(f"{len(wanted) * 4} pictures, {total / 1e6:.2f} MB")
 
 

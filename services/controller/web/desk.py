@@ -15,6 +15,7 @@ from litestar import Request
 
 from services.controller.web.credits.client import BillingClient
 from services.controller.web.tasks.index import TaskIndex
+from services.kit.tls import client_context
 
 __all__ = ["Desk", "desk_of"]
 
@@ -31,8 +32,11 @@ class Desk:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
-        """WOOLY_BILLING_URL: where billing answers. WOOLY_TRACE_URL: for example ``http://jaeger.example:16686/trace/{trace}``."""
-        return cls(BillingClient(environment.get("WOOLY_BILLING_URL", "")), environment.get("WOOLY_TRACE_URL", ""))
+        """WOOLY_BILLING_URL: where billing answers (WOOLY_TLS_CA: whom to believe there). WOOLY_TRACE_URL: for example
+        ``http://jaeger.example:16686/trace/{trace}``. Raises SettingError."""
+        url = environment.get("WOOLY_BILLING_URL", "")
+        verify = client_context(environment) if url.startswith("https:") else True
+        return cls(BillingClient(url, verify=verify), environment.get("WOOLY_TRACE_URL", ""))
 
     async def __aenter__(self) -> Self:
         await self.billing.__aenter__()

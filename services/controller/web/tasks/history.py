@@ -26,6 +26,7 @@ from bus_schemas.events import (
 from bus_schemas.subjects import EVENTS_STREAM, event_subject, session_facts
 from services.kit.bus import Bus
 from services.kit.errors import BusRefused
+from services.kit.seal import SEALED_FROM, SealedLog
 from services.kit.trace import parse_traceparent
 
 __all__ = ["Moment", "SessionLine", "facts_of", "moments", "session_lines", "trace_of"]
@@ -73,10 +74,11 @@ async def facts_of(bus: Bus, task: str, sessions: Iterable[str], placements: Ite
     BusUnavailable."""
     subjects = [event_subject("task", task), *placements, *(session_facts(name) for name in sessions)]
     found: dict[int, list[Event]] = {}
+    log = await _sealed_log(bus)
     for subject in subjects:
         position = 1
         for _ in range(_FACTS_MAX):
-            message = await _next(bus, subject, position)
+            message = await _next(bus, subject, position, log)
             if message is None:
                 break
             found[message[0]] = message[1]
@@ -84,15 +86,32 @@ async def facts_of(bus: Bus, task: str, sessions: Iterable[str], placements: Ite
     return [(position, event) for position in sorted(found) for event in found[position]]
 
 
-async def _next(bus: Bus, subject: str, position: int) -> tuple[int, list[Event]] | None:
-    """The first message on ``subject`` at ``position`` or later."""
+async def _sealed_log(bus: Bus) -> SealedLog | None:
+    """What tells facts of services from what others wrote to their subjects; None where facts carry no seals."""
+    if bus.seal is None:
+        return None
+    log = SealedLog(bus.seal)
+    info = await bus.js_api(f"STREAM.INFO.{EVENTS_STREAM}")
+    since = (info["config"].get("metadata") or {}).get(SEALED_FROM)
+    log.since = None if since is None else int(since)
+    return log
+
+
+async def _next(bus: Bus, subject: str, position: int, log: SealedLog | None) -> tuple[int, list[Event]] | None:
+    """The first message on ``subject`` at ``position`` or later, as it counts."""
     try:
         answer = await bus.js_api(f"STREAM.MSG.GET.{EVENTS_STREAM}", {"seq": position, "next_by_subj": subject})
     except BusRefused as error:
         if error.code == _NOT_FOUND:
             return None
         raise
-    return int(answer["message"]["seq"]), decode_events(base64.b64decode(answer["message"].get("data", "")))
+    message = answer["message"]
+    at, data = int(message["seq"]), base64.b64decode(message.get("data", ""))
+    if log is not None:
+        lines = base64.b64decode(message.get("hdrs", "")).decode(errors="replace").split("\r\n")[1:]
+        headers = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines if line)}
+        data = log.accepted(at, message["subject"], headers, data)
+    return at, decode_events(data)
 
 
 def moments(facts: Iterable[Fact]) -> list[Moment]:
