@@ -64,7 +64,7 @@ class Parts:
         access: Access,
     ) -> Parts:
         """The parts with their actions. The mirror keeps an AccessView."""
-        log = AccessLog(mirror, writer)
+        log = AccessLog(mirror, writer, access)
         return cls(
             mirror,
             gauges,

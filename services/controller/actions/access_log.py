@@ -17,6 +17,8 @@ from services.controller.identity import Caller
 from services.controller.mirror import Mirror
 from services.controller.writer import Writer
 from services.kit.access import AccessView
+from services.kit.access.access import Access
+from services.kit.access.errors import Unauthenticated
 from services.kit.errors import Conflict
 
 __all__ = ["AccessLog", "Change"]
@@ -34,9 +36,10 @@ class Change:
 
 
 class AccessLog:
-    def __init__(self, mirror: Mirror, writer: Writer) -> None:
+    def __init__(self, mirror: Mirror, writer: Writer, access: Access) -> None:
         self._mirror = mirror
         self._writer = writer
+        self._access = access
 
     @property
     def view(self) -> AccessView:
@@ -48,9 +51,12 @@ class AccessLog:
 
     async def change(self, by: Caller, decide: Callable[[AccessView], Change | None]) -> AccessView:
         """Append what ``decide`` makes of the view as it is (None: nothing is to be done), and again while others write at the same time;
-        the view then. Raises what ``decide`` raises, OutOfState when nobody could rule any more, BusUnavailable."""
+        the view then. Raises what ``decide`` raises, OutOfState when nobody could rule any more, Unauthenticated when the caller is no
+        longer who they were (a key that is being revoked makes no other in its last moment), BusUnavailable."""
         while True:
             view = await self.caught_up()
+            if self._access.again(by.identity) != by.identity:
+                raise Unauthenticated("your rights have changed meanwhile; try again")
             after = self._mirror.access_position
             change = decide(view)
             if change is None:
