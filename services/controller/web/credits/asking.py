@@ -62,7 +62,7 @@ def ask_of(query: Mapping[str, str], now_s: int, own: str = "") -> Asked:
     by = query.get("by", "tenant")
     by = by if by in dict(GROUPINGS) else "tenant"
     tenant = own or query.get("tenant", "").strip()[:200]
-    period, wrong = query.get("period", "hour"), ""
+    period, wrong = query.get("period", ""), ""
     end_s = (now_s // 60 + 1) * 60
     if period == "custom" or (period not in dict(PERIODS) and (query.get("from") or query.get("to"))):
         found = _days(query.get("from", ""), query.get("to", ""), now_s)
