@@ -103,6 +103,7 @@ class Node:
 
     async def start(self) -> None:
         """Devices first, then the fact that the node is there, then its subjects. Raises StartError."""
+        await self._principals.start()
         await self._bus.ensure_streams(self._node)
         for device in self._devices:
             await device.start()
@@ -112,7 +113,6 @@ class Node:
         self._facts.start(self._bus)
         self._journal.start(self._bus)
         await self._overcommit.start(self._bus)
-        await self._principals.start()
         await self._money.start(self._bus)
         await self._follow_batches()
         await self._bus.serve(subjects.DISCOVER_ALL, self._discovered, principal=subjects.requester)

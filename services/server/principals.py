@@ -22,7 +22,7 @@ from bus_schemas import faults
 from bus_schemas.access import WHO_GONE, Principal, WhoIs, who_subject
 from bus_schemas.batch import Fault
 from services.kit.bus import Bus
-from services.kit.errors import BusUnavailable
+from services.kit.errors import BusUnavailable, StartError
 from services.kit.log import get_logger
 from services.server.device import Device
 
@@ -31,6 +31,7 @@ __all__ = ["Principals"]
 _REMEMBERED_S: Final = 30.0
 _LOOK_S: Final = 30.0
 _ASK_S: Final = 2.0
+_TRIES: Final = 5
 _DENIED: Final = Fault(faults.ACCESS_DENIED, "your key opens nothing here (any more): make a new one, and set it as WOOLY_API_KEY")
 _UNSURE: Final = Fault(faults.NODE_FAULT, "no controller says who you are; is one running? try again", fatal=False)
 _NOT_YOURS: Final = Fault(faults.ACCESS_DENIED, "task: there is no such task of yours")
@@ -50,7 +51,9 @@ class Principals:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
+        """Raises StartError when the node's key is another node's, or no controller is there."""
         if self.on:
+            await self._ask_once()
             await self._bus.subscribe(WHO_GONE, self._gone)
             self._task = asyncio.create_task(self._watch(), name="principals")
 
@@ -73,6 +76,16 @@ class Principals:
         if not who.task_good:
             return _NOT_YOURS
         return who.tenant or claimed
+
+    async def _ask_once(self) -> None:
+        """Nobody answers on another node's subject: the bus does not carry the question."""
+        for _ in range(_TRIES):
+            if await self._who(self._bus.principal, "") is not None:
+                return
+        raise StartError(
+            f"no controller answers on {self._subject}: is WOOLY_API_KEY a key of this node? The node's id is the last part of that name; "
+            "make one with `wooly keys create --role node --node ID`, or set NODE_ID to the id that the key is for"
+        )
 
     async def _who(self, principal: str, task: str) -> Principal | None:
         """None when nobody can say."""

@@ -13,6 +13,7 @@ import sys
 import time
 import urllib.error
 from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -32,6 +33,7 @@ from services.kit.nats_jwt import USER, new_seed
 from tests.support.bus_matrix import Names, hearing, may_hear, may_publish, publishing
 from tests.support.node import until
 from tests.support.secure import Line, SecureStack, line
+from tests.support.stack import ROOT
 from wooly.config import Config
 from wooly.errors import NoServerError
 from wooly.session import open_session
@@ -180,6 +182,15 @@ class TestComingIn:
             ssl.create_default_context().wrap_socket(raw, server_hostname=host)
         with socket.create_connection((host, port), DEADLINE_S) as raw, pytest.raises(ssl.SSLCertVerificationError):
             world.stack.context.wrap_socket(raw, server_hostname="somebody.example")
+
+    def test_a_node_with_a_key_of_another_does_not_start(self, world: World, tmp_path: Path) -> None:
+        environment = world.stack.client_environment(
+            world.node2, NODE_NAME="somebody", WOOLY_BACKEND="reference", WOOLY_DATA_DIR=str(tmp_path), PYTHONPATH=str(ROOT)
+        )
+        command = [sys.executable, "-P", "-m", "services.server"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 2
+        assert "is WOOLY_API_KEY a key of this node?" in done.stderr
 
 
 class TestRevoking:
