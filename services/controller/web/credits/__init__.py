@@ -1,0 +1,1 @@
+"""The Credits page, and the line to billing."""

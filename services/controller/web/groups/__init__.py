@@ -1,0 +1,1 @@
+"""The Groups page: who is in them, who targets them."""

@@ -1,0 +1,1 @@
+"""The Settings pages: cluster, tiers, keys, users, tenants, audit."""
