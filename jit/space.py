@@ -111,9 +111,12 @@ class ByteSpace:
         if len(set(keys)) != len(keys):
             raise BadBuffer("a run names one buffer twice; views of one buffer are operands, not buffers")
         made: list[tuple[int, int, bool]] = []
+        memory, find = self._memory, self._memory.find
         for spec, key in zip(specs, keys, strict=True):
             if spec.created:
                 made.append((key, spec.nbytes, spec.zero))
-            elif self._memory[key].nbytes < spec.nbytes:
-                raise BadBuffer(f"buffer {key} has {self._memory[key].nbytes} bytes, the program needs {spec.nbytes}")
+                continue
+            block = find(key) or memory[key]  # which says what is the matter with it
+            if block.nbytes < spec.nbytes:
+                raise BadBuffer(f"buffer {key} has {block.nbytes} bytes, the program needs {spec.nbytes}")
         return self._memory.gather(keys, made, writes)

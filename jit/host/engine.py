@@ -21,6 +21,7 @@ from jit.host.calls import Call, Lowering
 from jit.host.emit.ops import supported
 from jit.host.foreign import Foreign, Launches
 from jit.host.run import HostRun
+from jit.host.scalars import given_scalars
 from jit.host.schedule import levels_of
 from jit.host.simt.compile import KernelCompiler
 from jit.host.simt.run import GridRunner
@@ -46,11 +47,13 @@ PLANNERS_MAX = 256
 class HostPrepared:
     """A planned program."""
 
-    def __init__(self, verified: Verified, plan: Plan, launches: Launches) -> None:
+    def __init__(self, verified: Verified, plan: Plan, launches: Launches, trap_at: int) -> None:
+        """``trap_at``: address of the engine's word for traps. Whatever is the same for every run goes into the arguments here."""
         bound = verified.bound
         self.plan = plan
         self.claims_at, self.chunks_at = plan.claims.ctypes.data, plan.chunks.ctypes.data  # asking each time takes microseconds
         self.launches = launches
+        plan.args[plan.trap_slots] = trap_at
         self.writes = written_keys(bound)
         self.instructions = plan.instructions
         self.n_scalars = bound.program.n_scalars
@@ -60,6 +63,7 @@ class HostPrepared:
             if kind != BufferKind.TEMP
         ]
         self.keyed = [n for n, kind in enumerate(bound.program.buffers) if kind != BufferKind.TEMP]
+        self.given = given_scalars(plan, self.n_scalars)
 
     @property
     def n_keys(self) -> int:
@@ -137,7 +141,7 @@ class HostEngine:
             ready = self._prepared.get(key)
             if ready is None:
                 plan = self.planner(verified.digest).plan(verified)
-                ready = self._prepared[key] = HostPrepared(verified, plan, self._launches(verified, plan))
+                ready = self._prepared[key] = HostPrepared(verified, plan, self._launches(verified, plan), self.trap_at)
                 if len(self._prepared) > PREPARED_MAX:
                     self._prepared.popitem(last=False)
             else:

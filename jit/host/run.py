@@ -150,11 +150,9 @@ class HostRun:
         args = plan.args
         bases = np.array([*(block.address for block in self._blocks), arena.address], np.int64)
         args[plan.pointer_slots] = bases[plan.pointer_bases] + plan.pointer_offsets
-        for dtype, (slots, numbers) in plan.scalar_slots.items():
+        for dtype, slots, numbers in self._ready.given:
             args[slots] = scalar_words(dtype, [self._values[n] for n in numbers])
         self._engine.trap[0] = 0
-        if plan.trap_slots.size:
-            args[plan.trap_slots] = self._engine.trap_at
         if not self._begun:
             for offset, nbytes in plan.cleared:
                 arena.data[offset : offset + nbytes] = 0

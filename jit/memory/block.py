@@ -6,6 +6,7 @@ May live here: the value type and the memory of the process itself. May not: cap
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -34,6 +35,7 @@ class Block:
     offset: int = -1
 
 
+@lru_cache(maxsize=4096)
 def room_for(nbytes: int) -> int:
     """The size class of a block: a multiple of 64, from 2 KiB on with at most 1/32 of waste, so that freed blocks fit later requests."""
     grain = max(ALIGN_BYTES, 1 << max(0, nbytes.bit_length() - 6))

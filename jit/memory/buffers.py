@@ -43,6 +43,8 @@ class SpaceMemory:
         self._capacity = capacity
         self._owner = next(_owners)
         self._blocks: dict[int, Block] = {}
+        self.find = self._blocks.get
+        """The block of a key that is on the device, else None. (A run asks it for each of its buffers, so it is a call less.)"""
         self._shared: dict[int, SharedBlock] = {}
         self._parked: dict[int, Block] = {}
         self.resident_bytes = 0
@@ -198,7 +200,7 @@ class SpaceMemory:
             for key, nbytes, zero in made:
                 self.alloc(key, nbytes, zero=zero)
                 new[key] = self._blocks[key]
-            blocks = [self[key] for key in keys]
+            blocks = self._all(keys)
             if self._shared:
                 self._part(keys, blocks, written)
         except JitError:
@@ -206,6 +208,13 @@ class SpaceMemory:
                 self.free(key)
             raise
         return blocks
+
+    def _all(self, keys: Sequence[int]) -> list[Block]:
+        own = self._blocks
+        try:
+            return [own[key] for key in keys]
+        except KeyError as gone:
+            raise self._absent(gone.args[0]) from None
 
     def _part(self, keys: Sequence[int], blocks: list[Block], written: Collection[int]) -> None:
         """Own blocks for what a run writes: all, or an error and none."""

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from scheduler.dispatch import decisions as why
 from scheduler.dispatch import flights, pacing, queues, totals
@@ -40,6 +41,8 @@ from scheduler.dispatch.stimuli import (
 from scheduler.errors import StimulusError
 
 __all__ = ["Dispatch", "chain"]
+
+_BACK: Final = (LaunchFinished, LaunchReturned, LaunchStopped)
 
 
 class Dispatch:
@@ -99,7 +102,7 @@ class Dispatch:
         """Raise StimulusError, before anything changes, if a launch is reported that is not in flight, or a priority that there is not."""
         if isinstance(stimulus, PriorityChanged) and not 0 <= stimulus.priority < PRIORITIES:
             raise StimulusError(f"{stimulus!r}: priorities are 0 to {PRIORITIES - 1}")
-        if not isinstance(stimulus, LaunchFinished | LaunchReturned | LaunchStopped):
+        if not isinstance(stimulus, _BACK):
             return
         session = self.state.sessions.get(stimulus.session)
         if session is None or stimulus.seq not in session.launched:

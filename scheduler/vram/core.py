@@ -47,6 +47,8 @@ __all__ = ["Vram"]
 
 PRIORITY_LOWEST: Final = 4
 
+_OF_NOBODY: Final = (DeviceConfigured, Tick)
+
 _STEP: Final = 8
 """The reserve is filled up by at least this part of it at once, so that who allocates little by little does not swap each time."""
 
@@ -115,7 +117,7 @@ class Vram:
         state = self.state
         if stimulus.at_ns < state.now_ns:
             raise StimulusError(f"{stimulus!r}: time ran backwards, the last stimulus was at {state.now_ns} ns")
-        if isinstance(stimulus, DeviceConfigured | Tick):
+        if isinstance(stimulus, _OF_NOBODY):
             return
         session = state.sessions.get(stimulus.session)
         wrong = ""
@@ -290,6 +292,8 @@ class Vram:
         state = self.state
         state.served_ns = state.now_ns
         decisions: list[Decision] = []
+        if not state.waiting:
+            return decisions
         again = True
         while again:
             again = False

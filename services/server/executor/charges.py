@@ -50,6 +50,8 @@ class Charges:
 
     def take_changed(self) -> tuple[str, ...]:
         """Sessions whose charge was changed since the last call, by name."""
+        if not self._changed:
+            return ()
         changed = tuple(sorted(self._changed))
         self._changed.clear()
         return changed

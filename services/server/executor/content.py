@@ -135,8 +135,10 @@ class Content:
                 held[at] = chunk is not None and not self._staging.put(session, digest, chunk)
         return bytes(held)
 
-    def missing(self, session: str, uploads: Iterable[Upload]) -> tuple[bytes, ...]:
+    def missing(self, session: str, uploads: Collection[Upload]) -> tuple[bytes, ...]:
         """Digests of chunks that these uploads name and that cannot be had here."""
+        if not uploads:
+            return ()
         member = self._members.get(session)
         gone: list[bytes] = []
         for upload in uploads:

@@ -19,6 +19,8 @@ __all__ = ["bad", "check_handles", "check_reads_and_frees", "decode_handles", "n
 def new_buffers(tenant: Tenant, batch: Batch, content: Content) -> dict[int, int]:
     """Handles that allocs and uploads make, with their sizes."""
     made: dict[int, int] = {}
+    if not batch.allocs and not batch.uploads:
+        return made
     for handle, nbytes in (*batch.allocs, *((upload.handle, upload.nbytes) for upload in batch.uploads)):
         if handle in made or handle in tenant.sizes:
             raise bad(faults.BAD_HANDLE, f"handle {handle} is in use already")
@@ -43,15 +45,18 @@ def decode_handles(packed: bytes, count: int) -> list[int]:
         raise bad(faults.MALFORMED, f"the handles cannot be inflated: {error}") from None
     if len(raw) != 8 * count:
         raise bad(faults.MALFORMED, f"the program has {count} buffers to name, the handles name {len(raw) / 8:g}")
-    handles: list[int] = np.cumsum(np.frombuffer(raw, "<i8")).tolist()
+    handles: list[int] = np.frombuffer(raw, "<i8").cumsum().tolist()
     return handles
 
 
 def check_handles(tenant: Tenant, made: dict[int, int], handles: list[int], ready: Ready) -> dict[int, int]:
     """EXTERNAL buffers exist and are large enough, CREATED ones are new; returns the latter with their sizes."""
     created: dict[int, int] = {}
+    find = tenant.sizes.get
     for handle, (nbytes, is_created) in zip(handles, ready.buffers, strict=True):
-        size = tenant.sizes.get(handle, made.get(handle))
+        size = find(handle)
+        if size is None:
+            size = made.get(handle)
         if is_created:
             if size is not None or handle in created:
                 raise bad(faults.BAD_HANDLE, f"handle {handle} is in use already")

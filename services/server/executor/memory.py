@@ -164,17 +164,18 @@ class DeviceMemory:
         space = tenant.space
         named = _named(tenant, plan, batch)
         tenant.wanted = tuple(handle for handle in named if handle in tenant.kept) if tenant.kept else ()
-        tenant.pinned = frozenset(named)
+        tenant.pinned = named
         back_bytes = sum(tenant.sizes[handle] for handle in tenant.wanted)
         attached_bytes, copied_bytes = self._sharing(tenant, plan, batch)
-        made_bytes = plan.wanted_bytes - attached_bytes
+        wanted_bytes = plan.wanted_bytes
+        made_bytes = wanted_bytes - attached_bytes
         short_bytes = made_bytes + copied_bytes + back_bytes + plan.workspace_bytes - self._vram.state.free_bytes
         if short_bytes > 0 and self._own_lone(tenant.session, short_bytes):
             missing = self._content.missing(tenant.session, batch.uploads)
             if missing:
                 raise Needs(missing)
             attached_bytes, copied_bytes = self._sharing(tenant, plan, batch)
-            made_bytes = plan.wanted_bytes - attached_bytes
+            made_bytes = wanted_bytes - attached_bytes
         free_bytes = self._vram.state.free_bytes
         pinned_bytes = 0
         if tenant.session not in self._moves and made_bytes + copied_bytes + back_bytes + plan.workspace_bytes > free_bytes:
@@ -221,7 +222,7 @@ class DeviceMemory:
             tenant = self._tenants[state.session]
             if state.under_way or state.moving or not state.swap:
                 continue
-            stay = tenant.pinned if state.session == session else ()
+            stay = frozenset(tenant.pinned if state.session == session else ())
             lone = [handle for handle in self._content.lone_handles(state.session) if handle not in stay]
             if lone:
                 with self.gate.launching():
@@ -241,7 +242,8 @@ class DeviceMemory:
         self._content.freed(tenant.session, handle)
         tenant.space.free(handle)
         tenant.used_ns.pop(handle, None)
-        self._drop(tenant, (handle,))
+        if tenant.kept:
+            self._drop(tenant, (handle,))
         return tenant.sizes.pop(handle, 0)
 
     def expect(self, session: str) -> None:
@@ -278,10 +280,12 @@ class DeviceMemory:
     # -- accounts ------------------------------------------------------------------------------------------------------------------
 
     def swapped_bytes(self, tenant: Tenant) -> int:
-        return sum(tenant.sizes[handle] for handle in tenant.kept)
+        return sum(tenant.sizes[handle] for handle in tenant.kept) if tenant.kept else 0
 
     def take_changed(self) -> tuple[str, ...]:
         """Open sessions of which something moved since the last call."""
+        if not self._changed:
+            return ()
         changed = tuple(name for name in self._changed if name in self._tenants)
         self._changed.clear()
         return changed
@@ -349,7 +353,7 @@ class DeviceMemory:
         tenant.space.trim()
         move.dropped_bytes -= tenant.space.workspace_bytes
         shared = self._content.shared_handles(tenant.session)
-        stay = tenant.pinned if self._vram.state.sessions[tenant.session].leaving_for == tenant.session else frozenset[int]()
+        stay = frozenset(tenant.pinned if self._vram.state.sessions[tenant.session].leaving_for == tenant.session else ())
         candidates = (
             (handle, size, tenant.used_ns.get(handle, 0))
             for handle, size in tenant.sizes.items()
@@ -445,5 +449,7 @@ class DeviceMemory:
 
 def _named(tenant: Tenant, plan: Plan, batch: Batch) -> list[int]:
     """The session's buffers from before the batch that its program or its reads need on the device, each once."""
+    if plan.ready is not None and not batch.reads and not plan.made:  # then all that its program does not make are from before
+        return list(dict.fromkeys([plan.handles[at] for at in plan.ready.external]))
     handles = plan.handles if not batch.reads else [*plan.handles, *(read.handle for read in batch.reads)]
     return [handle for handle in dict.fromkeys(handles) if handle in tenant.sizes]

@@ -11,9 +11,10 @@ from services.server.executor.programs import Ready
 __all__ = ["Plan", "UnderWay"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Plan:
-    """A batch that may be applied. ``made``: handles that its allocs and uploads make, with sizes; ``created``: those its program makes."""
+    """A batch that may be applied; nobody changes it. ``made``: handles that its allocs and uploads make, with sizes; ``created``: those
+    its program makes."""
 
     ready: Ready | None
     handles: list[int]

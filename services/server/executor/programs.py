@@ -45,10 +45,12 @@ V = TypeVar("V")
 
 @dataclass(slots=True)
 class Ready:
-    """A compiled program with the buffers it asks the session for: (nbytes, created) in key order. ``scalars``: how many immediates."""
+    """A compiled program with the buffers it asks the session for: (nbytes, created) in key order. ``external``: the places of those that
+    are not created. ``scalars``: how many immediates."""
 
     prepared: Prepared
     buffers: tuple[tuple[int, bool], ...]
+    external: tuple[int, ...]
     created_bytes: int
     scalars: int
     fresh: bool = True
@@ -225,7 +227,8 @@ def _ready(prepared: Prepared, program: Program, verified: Verified) -> Ready:
     kinds_and_sizes = zip(program.buffers, verified.bound.nbytes, strict=True)
     buffers = tuple((nbytes, kind == BufferKind.CREATED) for kind, nbytes in kinds_and_sizes if kind != BufferKind.TEMP)
     created_bytes = sum(nbytes for nbytes, created in buffers if created)
-    return Ready(prepared, buffers, created_bytes, program.n_scalars)
+    external = tuple(at for at, (_, created) in enumerate(buffers) if not created)
+    return Ready(prepared, buffers, external, created_bytes, program.n_scalars)
 
 
 def _check_digest(what: str, name: bytes, body: bytes) -> None:

@@ -8,11 +8,11 @@ it with its last.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 from bus_schemas import faults
 from bus_schemas.batch import LIMITS, Batch, Done, Fault, ReadResult, encode_done
-from jit.engine import Launch, Stop
+from jit.engine import Launch, Number, Stop
 from jit.errors import BadBuffer, Interrupted, OutOfMemory
 from services.server.executor.content import Content
 from services.server.executor.errors import Needs, Refused
@@ -108,7 +108,10 @@ class Runner:
 
     def take_changed(self, but: str) -> tuple[tuple[str, int], ...]:
         """Sessions other than ``but`` whose charge may have changed since the last call, with their charge now."""
-        names = dict.fromkeys((*self._content.take_changed(), *self.memory.take_changed()))
+        content, memory = self._content.take_changed(), self.memory.take_changed()
+        if not content and not memory:
+            return ()
+        names = dict.fromkeys((*content, *memory))
         return tuple((name, self._content.charged(name)) for name in names if name != but)
 
     # -- checking ------------------------------------------------------------------------------------------------------------------
@@ -132,11 +135,13 @@ class Runner:
             raise bad(faults.MALFORMED, "handles or scalars without a program")
         check_reads_and_frees(tenant, batch, made, created)
         self._check_answers(tenant, batch)
-        scalars = tuple(complex(*value) if isinstance(value, tuple) else value for value in batch.scalars)
+        scalars = _numbers(batch)
         return Plan(ready, handles, scalars, made, created)
 
     def _check_answers(self, tenant: Tenant, batch: Batch) -> None:
         """What the reads ask for is held in the node's memory until it is fetched: that is bounded like the session's own."""
+        if not batch.reads:
+            return
         asked = sum(read.nbytes for read in batch.reads)
         room, most = self._staging.answer_room(tenant.session)
         if asked > max(room, _DONE_INLINE_BYTES):
@@ -225,6 +230,14 @@ class Runner:
     def _refused(self, tenant: Tenant, batch: Batch, chain: bytes, fault: Fault) -> Outcome:
         done = Done(tenant.session, batch.seq, resident_bytes=tenant.space.resident_bytes, fault=fault, launch_digest=chain)
         return Outcome(None, encode_done(done), (), fault.fatal)
+
+
+def _numbers(batch: Batch) -> tuple[Number, ...]:
+    """The scalars as the engine takes them: complex ones travel as pairs."""
+    pairs = [at for at, value in enumerate(batch.scalars) if type(value) is tuple]
+    if not pairs:
+        return cast(tuple[Number, ...], batch.scalars)
+    return tuple(complex(*value) if isinstance(value, tuple) else value for value in batch.scalars)
 
 
 def _beyond(error: Exception) -> Fault:

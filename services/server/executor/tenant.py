@@ -6,6 +6,7 @@ May live here: what belongs to one session. May not: the device, other sessions.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -41,7 +42,7 @@ class Tenant:
     kept: dict[int, Kept] = field(default_factory=dict)
     used_ns: dict[int, int] = field(default_factory=dict)
     wanted: tuple[int, ...] = ()
-    pinned: frozenset[int] = frozenset()
+    pinned: Collection[int] = ()
     problem: str = ""
     lost: str = ""
     dones: OrderedDict[int, tuple[bytes, tuple[str, ...]]] = field(default_factory=OrderedDict)

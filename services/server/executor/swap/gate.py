@@ -7,9 +7,29 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 __all__ = ["Gate"]
+
+
+class _Launching(AbstractContextManager[None]):
+    """Made once for every gate: the launching thread comes by with every batch."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    def __enter__(self) -> None:
+        gate = self._gate
+        with gate._changed:
+            gate._launching = True
+            while gate._moving:
+                gate._changed.wait()
+
+    def __exit__(self, *exception: object) -> None:
+        gate = self._gate
+        with gate._changed:
+            gate._launching = False
+            gate._changed.notify_all()
 
 
 class Gate:
@@ -19,20 +39,11 @@ class Gate:
         self._changed = threading.Condition(threading.Lock())
         self._launching = False
         self._moving = False
+        self._by_launching = _Launching(self)
 
-    @contextmanager
-    def launching(self) -> Iterator[None]:
+    def launching(self) -> AbstractContextManager[None]:
         """Not to be nested."""
-        with self._changed:
-            self._launching = True
-            while self._moving:
-                self._changed.wait()
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._launching = False
-                self._changed.notify_all()
+        return self._by_launching
 
     @contextmanager
     def moving(self) -> Iterator[None]:
