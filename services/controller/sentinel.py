@@ -100,15 +100,12 @@ class Sentinel:
             for fact in facts:
                 await self._writer.append("node", fact.node, [fact])
                 get_logger().warning(type(fact).__name__, node=fact.node, epoch=fact.epoch)
-            await self._end_overdue()
-            load = self._load.due(self._mirror.view, self._gauges.measured(), time.time_ns())
-            if load is not None:
-                await self._writer.append("load", self._instance, [load])
+            await self._look_around()
         self._reconciler.step(self._mirror.view)
         await self._placer.place_waiting()
 
-    async def _end_overdue(self) -> None:
-        """Every second: it looks at every task that is not over."""
+    async def _look_around(self) -> None:
+        """Every second, as it looks at every task that is not over and at every device: end what is overdue, tell what was measured."""
         if time.monotonic() < self._look_again:
             return
         self._look_again = time.monotonic() + _LOOK_S
@@ -116,6 +113,9 @@ class Sentinel:
         for change in [*overdue_tasks(self._mirror.view, now_ns, self._start_lease_ms), *expired_waiting(self._mirror.view, now_ns)]:
             if self._mirror.view.tasks[change.task].live:
                 await self._writer.append("task", change.task, [change])
+        load = self._load.due(self._mirror.view, self._gauges.measured(), time.time_ns())
+        if load is not None:
+            await self._writer.append("load", self._instance, [load])
 
     async def _hold_duty(self) -> bool:
         """Take the duty or keep it; whether it is ours."""
