@@ -75,6 +75,8 @@ class Bus:
         self._window = asyncio.Semaphore(window)
         self._events_lock = asyncio.Lock()
         self._reconnected: list[Callable[[], None]] = []
+        self.told: deque[str] = deque(maxlen=16)
+        """What the bus said last that it does not allow, in lower case."""
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._answering: set[asyncio.Task[None]] = set()
 
@@ -369,7 +371,7 @@ async def connect(url: str, *, name: str, deadline_s: float = 10.0, credentials:
 
     async def on_error(error: Exception) -> None:
         """Errors of the connection show as overdue acknowledgements and answers; what is left are failures in handlers: ours."""
-        told.append(str(error).lower())
+        (holder[0].told if holder else told).append(str(error).lower())
         if not isinstance(error, OSError | TimeoutError | nats.errors.Error):
             get_logger().error("a handler of a bus message failed", exc_info=error)
 

@@ -82,6 +82,8 @@ class Principals:
         for _ in range(_TRIES):
             if await self._who(self._bus.principal, "") is not None:
                 return
+            if any(self._subject.lower() in text for text in self._bus.told):
+                break
         raise StartError(
             f"no controller answers on {self._subject}: is WOOLY_API_KEY a key of this node? The node's id is the last part of that name; "
             "make one with `wooly keys create --role node --node ID`, or set NODE_ID to the id that the key is for"
