@@ -187,6 +187,13 @@ def test_a_login_leads_nowhere_but_to_our_pages(door: Door, wanted: str, led_to:
     assert (found.status, found.headers["Location"]) == (303, led_to) and len(found.headers.get_all("Set-Cookie")) == 1
 
 
+def test_a_login_that_fails_leads_back_to_its_page(door: Door) -> None:
+    for body in (b"", b"user=anna", b"user=anna&password=wrong", b"key=wk_", b"user=anna&key=x", b"user=%ff&password=%00"):
+        found = door("POST", "/login", body + b"&next=%2Ftasks", Content_Type=FORM)
+        assert (found.status, found.headers["Location"]) == (303, "/login?failed=1&next=%2Ftasks")
+        assert found.headers["Set-Cookie"] is None
+
+
 def test_a_planted_cookie_is_not_taken_over(door: Door) -> None:
     mine = door.log_in("olaf")
     found = door("POST", "/api/v1/session", {"user": "anna", "password": PASSWORD}, Cookie=mine["Cookie"])

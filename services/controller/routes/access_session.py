@@ -76,7 +76,7 @@ async def post_login(request: Ask, data: Annotated[LoginForm, Body(media_type=Re
     target = _inside(data.next)
     try:
         _, token = await _log_in(request, data.user, data.password, data.key)
-    except Unauthenticated:
+    except (Unauthenticated, Invalid):
         return _to(f"/login?{urlencode({'failed': 1, 'next': target})}")
     except TooMany as error:
         return _to(f"/login?{urlencode({'wait': error.wait_s, 'next': target})}")
