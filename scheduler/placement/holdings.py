@@ -35,9 +35,12 @@ class Hold:
 
 @dataclass(slots=True)
 class Holdings:
-    """``held``: by holder, (kind, id) with kind ``task`` or ``session``."""
+    """``held``: by holder, (kind, id) with kind ``task`` or ``session``. ``freed``: the nodes on which somebody came to hold less, with the
+    number of the last time; ``frees`` counts."""
 
     columns: Columns
+    frees: int = 0
+    freed: dict[str, int] = field(default_factory=dict)
     held: dict[tuple[str, str], tuple[Hold, ...]] = field(default_factory=dict)
 
     def set(self, kind: str, name: str, holds: Iterable[Hold]) -> None:
@@ -47,11 +50,23 @@ class Holdings:
         if before == after:
             return
         self._add(before, -1)
+        for hold in before:
+            if hold not in after:
+                self.free(hold.node)
         self._add(after, 1)
         if after:
             self.held[kind, name] = after
         else:
             self.held.pop((kind, name), None)
+
+    def free(self, node: str) -> None:
+        """Something on this node may make room."""
+        self.frees += 1
+        self.freed[node] = self.frees
+
+    def freed_since(self, number: int) -> list[str]:
+        """The nodes on which something may have made room after the ``number``-th time."""
+        return [node for node, at in self.freed.items() if at > number]
 
     def refill(self, kind: str, name: str, node: str) -> None:
         """The rows of ``node`` were made anew: add what this holder has there."""

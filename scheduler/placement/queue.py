@@ -8,29 +8,37 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from bus_schemas.events import TaskPlaced, TaskStateChanged, TaskSubmitted
+from bus_schemas.events import TaskPlaced, TaskStateChanged
 from scheduler.placement.decide import Decision, decide
 from scheduler.placement.order import MS, in_order, next_rise_ns
-from scheduler.placement.records import TaskView
+from scheduler.placement.records import Shape, TaskView
 from scheduler.placement.states import FAILED, QUEUE_AGE_MS, QUEUE_PROTECT_MS, QUEUE_RESERVATIONS, REASON_QUEUE_TIMEOUT
+from scheduler.placement.survey import Freed
 from scheduler.placement.view import ClusterView
 
 __all__ = ["QueueMemory", "queue_decisions", "worth_telling", "expired_waiting", "queue_due_ns", "expiry_ns"]
 
-_Shape = tuple[int, int, bool, bool, tuple[str, ...]]
-
 
 @dataclass(slots=True)
 class QueueMemory:
-    """That the queue of ``view`` was gone through to its end when ``view.changes`` was ``changes``, and that before ``due_ns`` only what
-    has come since can have a new decision. Makes a submission beside a long queue cheap; forgetting it changes no decision."""
+    """That the queue of ``view`` was gone through to its end when ``view.changes`` and ``holdings.frees`` were this; before ``due_ns`` only
+    what has come since, what holds a reservation, and what could fit on a node where something became free can have a new decision. Makes a
+    submission beside a long queue cheap; forgetting it changes no decision."""
 
     view: ClusterView | None = None
     changes: int = -1
+    frees: int = 0
     due_ns: int | None = None
 
-    def settled(self, view: ClusterView, at_ns: int) -> bool:
-        return self.view is view and self.changes == view.changes and (self.due_ns is None or at_ns < self.due_ns)
+    def to_look_at(self, view: ClusterView, at_ns: int) -> set[str] | None:
+        """The waiting tasks that may have a new decision; None: all may."""
+        if self.view is not view or self.changes != view.changes or (self.due_ns is not None and at_ns >= self.due_ns):
+            return None
+        if self.frees == view.holdings.frees:
+            return set(view.untold)
+        names = view.untold | set(view.reservations.values())
+        freed = Freed(view, view.holdings.freed_since(self.frees))
+        return names.union(*(alike for shape, alike in view.shapes.items() if freed.may_fit(shape)))
 
 
 def queue_decisions(view: ClusterView, at_ns: int, memory: QueueMemory | None = None, last: str = "") -> Iterator[Decision]:
@@ -41,50 +49,51 @@ def queue_decisions(view: ClusterView, at_ns: int, memory: QueueMemory | None = 
     Who asks for the same as one ahead who fits nowhere fits nowhere either, so a long queue of few shapes costs few decisions.
     """
     memory = memory if memory is not None else QueueMemory()
-    settled = memory.settled(view, at_ns)
-    order = in_order(view, view.untold if settled else view.queue, at_ns)
-    hopeless = _Hopeless(view.changes, view.setting(QUEUE_PROTECT_MS) * MS)
-    before = view.changes
+    some = memory.to_look_at(view, at_ns)
+    order = in_order(view, view.queue if some is None else some, at_ns)
+    changes, frees = view.changes, view.holdings.frees
+    hopeless = _Hopeless((changes, frees), view.setting(QUEUE_PROTECT_MS) * MS)
     for task in order:
         if task.waiting:
-            hopeless.keep_while(view.changes)
+            hopeless.keep_while((view.changes, view.holdings.frees))
             decision = _decide_unless_hopeless(view, task, at_ns, hopeless)
             if decision is not None and worth_telling(task, decision):
                 yield decision
         if task.submitted.task == last:
             break
     else:
-        if view.changes == before:
-            seen = order if settled else [view.tasks[name] for name in view.queue]
-            due = [memory.due_ns] if settled else []
-            memory.view, memory.changes = view, before
-            memory.due_ns = min((at for at in (*due, _next_due_ns(view, seen, at_ns)) if at is not None), default=None)
+        if view.changes == changes:
+            due = _next_due_ns(view, order, at_ns)
+            if some is not None:
+                due = min((at for at in (memory.due_ns, due) if at is not None), default=None)
+            memory.view, memory.changes, memory.frees, memory.due_ns = view, changes, frees, due
 
 
 @dataclass(slots=True)
 class _Hopeless:
     """Shapes that were found to fit nowhere, and shapes for which nothing can be reserved: in one pass, while ``changes`` stays."""
 
-    changes: int
+    changes: tuple[int, int]
     protect_ns: int
-    unfitting: set[_Shape] = field(default_factory=set)
-    unreservable: set[_Shape] = field(default_factory=set)
-
+    unfitting: set[Shape] = field(default_factory=set)
+    unreservable: set[Shape] = field(default_factory=set)
     reserved: int = -1
     slots: bool = False
     """Whether one more may reserve, while ``reserved`` devices are."""
 
-    def keep_while(self, changes: int) -> None:
+    def keep_while(self, changes: tuple[int, int]) -> None:
         if changes != self.changes:
             self.changes = changes
             self.unfitting.clear()
             self.unreservable.clear()
 
-    def may_reserve(self, view: ClusterView, task: TaskView, at_ns: int, shape: _Shape) -> bool:
+    def may_reserve(self, view: ClusterView, task: TaskView, at_ns: int) -> bool:
         """Whether a decision now could give a task other devices than it has reserved."""
         if task.reserved is not None:
             return True
-        if not self.protect_ns or at_ns - task.wait_from_ns < self.protect_ns or not task.submitted.queue or shape in self.unreservable:
+        if not self.protect_ns or at_ns - task.wait_from_ns < self.protect_ns or not task.submitted.queue:
+            return False
+        if task.shape in self.unreservable:
             return False
         if self.reserved != len(view.reservations):
             self.reserved = len(view.reservations)
@@ -93,8 +102,7 @@ class _Hopeless:
 
 
 def _decide_unless_hopeless(view: ClusterView, task: TaskView, at_ns: int, hopeless: _Hopeless) -> Decision | None:
-    shape = _shape(task.submitted)
-    wants = hopeless.may_reserve(view, task, at_ns, shape)
+    shape, wants = task.shape, hopeless.may_reserve(view, task, at_ns)
     if shape in hopeless.unfitting and task.submitted.task not in view.untold and not wants:
         return None
     decision = decide(view, task.submitted, at_ns)
@@ -147,7 +155,3 @@ def expiry_ns(task: TaskView) -> int | None:
     """When a waiting task gives up, None: never."""
     timeout_ms = task.submitted.queue_timeout_ms
     return task.wait_from_ns + timeout_ms * MS if timeout_ms > 0 else None
-
-
-def _shape(task: TaskSubmitted) -> _Shape:
-    return (task.vram_bytes, task.gpu_count, task.exclusive, task.noswap, task.groups)

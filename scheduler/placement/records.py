@@ -8,9 +8,17 @@ from typing import Final
 from bus_schemas.events import DeviceFact, NodeRegistered, SessionOpenedFact, TaskPlaced, TaskRefused, TaskSubmitted
 from scheduler.placement.states import LIVE, QUEUED
 
-__all__ = ["PAST_SESSIONS_MAX", "Measured", "SessionView", "TaskView", "NodeView", "GroupView", "Reservation"]
+__all__ = ["PAST_SESSIONS_MAX", "Shape", "shape_of", "Measured", "SessionView", "TaskView", "NodeView", "GroupView", "Reservation"]
 
 PAST_SESSIONS_MAX: Final = 32
+
+
+Shape = tuple[int, int, bool, bool, tuple[str, ...]]
+"""(bytes, devices, exclusive, noswap, groups): of two tasks of one shape and rank one fits where the other does."""
+
+
+def shape_of(task: TaskSubmitted) -> Shape:
+    return (task.vram_bytes, task.gpu_count, task.exclusive, task.noswap, task.groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +52,9 @@ class SessionView:
 @dataclass(slots=True)
 class TaskView:
     """``decision``: the last placement or refusal with its position. ``sessions``: open ones; ``past_sessions``: the last closed ones,
-    newest last. ``placed`` is None until placed. ``priority``: the current one. ``wait_from_ns``: since when it waits (again).
-    ``revision``: the log position of the last event that changed it. ``priority_changed``: by a fact, so its open sessions must follow."""
+    newest last. ``placed`` is None until placed. ``priority``: the current one; ``priority_changed``: by a fact, so its open sessions must
+    follow. ``wait_from_ns``: since when it waits (again). ``revision``: the log position of the last event that changed it. ``shape``: what
+    it asks for."""
 
     submitted: TaskSubmitted
     position: int
@@ -61,6 +70,7 @@ class TaskView:
     revision: int = 0
     past_sessions: list[str] = field(default_factory=list)
     priority_changed: bool = False
+    shape: Shape = (0, 1, False, False, ())
 
     @property
     def live(self) -> bool:

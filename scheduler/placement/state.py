@@ -11,7 +11,7 @@ from bus_schemas.events import SessionOpenedFact
 from scheduler.placement.columns import Columns
 from scheduler.placement.holdings import Holdings
 from scheduler.placement.membership import Membership
-from scheduler.placement.records import GroupView, Measured, NodeView, SessionView, TaskView
+from scheduler.placement.records import GroupView, Measured, NodeView, SessionView, Shape, TaskView
 from scheduler.placement.states import DEFAULTS, DRAINED, ENVIRONMENT, GLOBAL, OVERCOMMIT_GLOBAL, OVERCOMMIT_NODE
 from scheduler.vram.overcommit import PERCENT_MAX, effective_percent
 
@@ -21,10 +21,11 @@ __all__ = ["ClusterState"]
 @dataclass(slots=True)
 class ClusterState:
     """``position``: of the last event applied. ``live``: ids of the tasks that are not over, ``queue``: of those that wait for room,
-    ``untold``: of those of them about whom the log does not say why. ``recent``: task id to the position of the last event that changed
-    it, the newest last. ``reservations``: (node, gpu) to the task they are kept for. ``revisions``: config scope to the position of its
-    last change. ``changes`` counts what may let a waiting task in. ``to_end``, ``to_reprioritise``: open sessions of cancelled tasks, and
-    of tasks whose priority was changed to another one than theirs."""
+    ``untold``: of those of them about whom the log does not say why, ``shapes``: those who wait by what they ask for. ``recent``: task id
+    to the position of the last event that changed it, the newest last. ``reservations``: (node, gpu) to the task they are kept for.
+    ``revisions``: config scope to the position of its last change. ``changes`` counts what may let a waiting task in, beside what becomes
+    free on single nodes (``holdings.freed``). ``to_end``, ``to_reprioritise``: open sessions of cancelled tasks, and of tasks whose
+    priority was changed to another one than theirs."""
 
     position: int = 0
     nodes: dict[str, NodeView] = field(default_factory=dict)
@@ -32,6 +33,7 @@ class ClusterState:
     live: set[str] = field(default_factory=set)
     queue: set[str] = field(default_factory=set)
     untold: set[str] = field(default_factory=set)
+    shapes: dict[Shape, set[str]] = field(default_factory=dict)
     recent: dict[str, int] = field(default_factory=dict)
     sessions: dict[str, SessionView] = field(default_factory=dict)
     config: dict[tuple[str, str], int | str] = field(default_factory=dict)

@@ -3,7 +3,7 @@ tests hold it to that. May not live here: sentences (feasible), the choice (deci
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,9 +13,10 @@ from bus_schemas.events import TaskSubmitted
 from scheduler.placement import columns as col
 from scheduler.placement import reasons as why
 from scheduler.placement.columns import BYTES_MAX, Columns, Flags, Ints
+from scheduler.placement.records import Shape
 from scheduler.placement.view import ClusterView
 
-__all__ = ["Survey", "survey", "CODES", "FITS", "NODE_REFUSED", "free", "free_physical"]
+__all__ = ["Survey", "survey", "CODES", "FITS", "NODE_REFUSED", "Freed", "free", "free_physical"]
 
 CODES: Final = (
     "", why.NODE_LOST, why.NODE_DRAINED, why.NOT_IN_GROUP, why.GROUP_ONLY, why.NO_DEVICE, why.DEVICE_EXCLUSIVE, why.EXCLUSIVE_CONFLICT,
@@ -51,7 +52,7 @@ def survey(view: ClusterView, task: TaskSubmitted, kept: Mapping[tuple[str, int]
     """Look at everything for ``task``. ``kept``: devices it may not have because they are reserved. ``relaxed``: reasons of nodes that are
     not held against them."""
     columns = view.columns
-    need = min(max(task.vram_bytes, 0), BYTES_MAX << 1)
+    need = clamped_need(task.vram_bytes)
     node_code = _nodes(view, task, relaxed)
     code = _devices(columns, task, need)
     for node, gpu in kept:
@@ -103,6 +104,36 @@ def _devices(columns: Columns, task: TaskSubmitted, need: int) -> Ints:
         code[device[col.HOLDERS :].any(axis=0)] = _CODE[why.EXCLUSIVE_CONFLICT]
     code[device[col.EXCLUSIVE] > 0] = _CODE[why.DEVICE_EXCLUSIVE]
     return code
+
+
+class Freed:
+    """The devices of some nodes, to ask for many shapes whether one of them could fit there. Says yes too often (it asks for no group and
+    no reservation), never no wrongly."""
+
+    def __init__(self, view: ClusterView, nodes: Iterable[str]) -> None:
+        columns = view.columns
+        inside = np.zeros(len(columns.names), np.bool_)
+        inside[[columns.index[node] for node in nodes if node in columns.index]] = True
+        self._rows = np.flatnonzero(inside[columns.node_of])
+        self._node_of = columns.node_of[self._rows]
+        self._free = free(columns)[self._rows]
+        self._physical = free_physical(columns)[self._rows]
+        self._held: Flags = np.any(columns.devices[col.HOLDERS :, self._rows] > 0, axis=0)
+        self._alone: Flags = columns.devices[col.EXCLUSIVE, self._rows] > 0
+
+    def may_fit(self, shape: Shape) -> bool:
+        nbytes, gpu_count, exclusive, noswap, _ = shape
+        if not len(self._rows):
+            return False
+        fit = ((self._physical if noswap else self._free) >= clamped_need(nbytes)) & ~(self._held if exclusive else self._alone)
+        if gpu_count <= 1:
+            return bool(fit.any())
+        return bool((np.bincount(self._node_of[fit], minlength=1) >= gpu_count).any())
+
+
+def clamped_need(nbytes: int) -> int:
+    """Bytes asked for, within what a column can be compared with."""
+    return min(max(nbytes, 0), BYTES_MAX << 1)
 
 
 def free(columns: Columns) -> Ints:

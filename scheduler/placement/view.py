@@ -32,7 +32,7 @@ from bus_schemas.events import (
 )
 from scheduler.placement import columns as col
 from scheduler.placement.holdings import Hold
-from scheduler.placement.records import PAST_SESSIONS_MAX, GroupView, Measured, NodeView, Reservation, SessionView, TaskView
+from scheduler.placement.records import PAST_SESSIONS_MAX, GroupView, Measured, NodeView, Reservation, SessionView, TaskView, shape_of
 from scheduler.placement.state import ClusterState
 from scheduler.placement.states import (
     CANCELLED,
@@ -192,7 +192,7 @@ class ClusterView(ClusterState):
     def _load_observed(self, event: LoadObserved) -> None:
         for node, gpu, utilization, starvation, used in event.devices:
             if used < self.measured(node, gpu).vram_used_bytes:
-                self.changes += 1  # room for a task that cannot be swapped out
+                self.holdings.free(node)  # room for a task that cannot be swapped out
             self.load[node, gpu] = Measured(utilization, starvation, used)
             row = self.columns.row(node, gpu)
             if row >= 0:
@@ -224,7 +224,6 @@ class ClusterView(ClusterState):
         session = self.sessions.pop(event.session, None)
         if session is None:
             return
-        self.changes += 1
         self._forget(event.session, session.fact)
         self.holdings.set("session", event.session, ())
         self.to_end.discard(event.session)
@@ -271,9 +270,9 @@ class ClusterView(ClusterState):
             return
         task = self.tasks[event.task] = TaskView(event, self.position, updated_ns=event.at_ns)
         task.priority, task.wait_from_ns = event.priority, event.at_ns
+        task.shape = shape_of(event)
         self.live.add(event.task)
-        self.queue.add(event.task)
-        self.untold.add(event.task)
+        self._wait(task)
         self._touch(task)
 
     def _placed(self, event: TaskPlaced) -> None:
@@ -283,8 +282,7 @@ class ClusterView(ClusterState):
         self._reserve(task, None)
         task.placed = task.decision = event
         task.updated_ns = event.at_ns
-        self.queue.discard(event.task)
-        self.untold.discard(event.task)
+        self._wait_no_longer(task)
         self._touch(task)
         node = self.nodes.get(event.node)
         if node is not None:
@@ -328,8 +326,7 @@ class ClusterView(ClusterState):
                 self.nodes[task.placed.node].tasks.discard(task.submitted.task)
             task.placed = None
             task.updated_ns = task.wait_from_ns = at_ns
-            self.queue.add(task.submitted.task)
-            self.untold.add(task.submitted.task)
+            self._wait(task)
             self._touch(task)
             self._recount_task(task)
         else:
@@ -340,13 +337,11 @@ class ClusterView(ClusterState):
         if (task.state, state) not in MOVES:
             return
         name = task.submitted.task
-        self.changes += 1
         task.state = state
         task.reason = reason
         task.updated_ns = at_ns
         (self.live.add if task.live else self.live.discard)(name)
-        self.queue.discard(name)
-        self.untold.discard(name)
+        self._wait_no_longer(task)
         self._reserve(task, None)
         self._touch(task)
         node = self.nodes.get(task.placed.node) if task.placed is not None else None
@@ -355,6 +350,20 @@ class ClusterView(ClusterState):
         self._recount_task(task)
         for session in task.sessions:
             self._follow_task(task, session)
+
+    def _wait(self, task: TaskView) -> None:
+        self.queue.add(task.submitted.task)
+        self.untold.add(task.submitted.task)
+        self.shapes.setdefault(task.shape, set()).add(task.submitted.task)
+
+    def _wait_no_longer(self, task: TaskView) -> None:
+        name = task.submitted.task
+        self.queue.discard(name)
+        self.untold.discard(name)
+        alike = self.shapes.get(task.shape, set())
+        alike.discard(name)
+        if not alike:
+            self.shapes.pop(task.shape, None)
 
     def _reserve(self, task: TaskView, reserved: Reservation | None) -> None:
         """From now on exactly this is kept for a task. What another one holds stays with it."""
