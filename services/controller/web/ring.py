@@ -28,6 +28,7 @@ class Ring:
         self._rows_max = rows_max
         self._rows: dict[Hashable, int] = {}
         self._numbers: npt.NDArray[np.int64] = np.zeros((_FIRST_ROWS, slots), np.int64)
+        self._kept: tuple[int, Floats] | None = None
         self._values: Floats = np.zeros((len(self._fields), _FIRST_ROWS, slots), np.float32)
 
     def __len__(self) -> int:
@@ -47,6 +48,8 @@ class Ring:
         held = self._numbers[row, slot]
         if number < held:
             return
+        if self._kept is not None and number < self._kept[0] - 1:
+            self._kept = None  # it comes late: what was thought to be over is not
         if number > held:
             self._numbers[row, slot] = number
             self._values[:, row, slot] = 0
@@ -66,28 +69,43 @@ class Ring:
 
     def means(self, now_s: float, keys: Sequence[Hashable] | None = None) -> dict[str, Floats]:
         """Each field's sum over ``keys`` (None: all) of its mean in the slot; ``count``: how many keys have one. NaN: none has."""
-        rows = list(self._rows.values()) if keys is None else [self._rows[key] for key in keys if key in self._rows]
-        if not rows:
-            return {name: np.full(self.slots, np.nan, np.float32) for name in self._fields}
-        values, there = self._slots(rows, now_s)
+        last = int(now_s) // self.step_s
+        if keys is None:
+            sums = self._all(last)
+        else:
+            sums = self._sums([self._rows[key] for key in keys if key in self._rows], self._numbers_until(last, self.slots))
+        return dict(zip(self._fields, sums, strict=True))
+
+    def _all(self, last: int) -> Floats:
+        """Sums over all keys up to slot ``last``: those of slots that are over are kept, so that thousands of keys cost little a second."""
+        known = self._kept if self._kept is not None and self._kept[0] <= last else None
+        new = self.slots if known is None else min(self.slots, last - known[0] + 2)
+        fresh = self._sums(slice(0, len(self._rows)), self._numbers_until(last, new))
+        if known is not None and new < self.slots:
+            fresh = np.concatenate([known[1][:, new - 2 :][:, : self.slots - new], fresh], axis=1)
+        self._kept = last, fresh
+        return fresh
+
+    def _numbers_until(self, last: int, count: int) -> npt.NDArray[np.int64]:
+        return np.arange(last - count + 1, last + 1)
+
+    def _sums(self, rows: list[int] | slice, numbers: npt.NDArray[np.int64]) -> Floats:
+        """(field, time): what ``means`` says, for slots with these numbers."""
+        values, there = self._slots(rows, numbers)
         counts = np.where(there, values[-1], 1.0)
-        shown = {name: np.where(there, values[at] / counts, 0.0).sum(axis=0) for at, name in enumerate(self._fields[:-1])}
-        shown["count"] = there.sum(axis=0).astype(np.float32)
-        nothing = ~there.any(axis=0)
-        for floats in shown.values():
-            floats[nothing] = np.nan
-        return shown
+        out: Floats = np.where(there, values / counts, 0.0).sum(axis=1, dtype=np.float64).astype(np.float32)
+        out[-1] = there.sum(axis=0)
+        out[:, ~there.any(axis=0)] = np.nan
+        return out
 
     def _read(self, rows: list[int], now_s: float) -> dict[str, Floats]:
-        values, there = self._slots(rows, now_s)
+        values, there = self._slots(rows, self._numbers_until(int(now_s) // self.step_s, self.slots))
         return {name: np.where(there, values[at], np.nan).sum(axis=0) for at, name in enumerate(self._fields)}
 
-    def _slots(self, rows: list[int], now_s: float) -> tuple[Floats, npt.NDArray[np.bool_]]:
-        """(field, row, time) in order of time, and which of (row, time) were filled."""
-        last = int(now_s) // self.step_s
-        wanted = np.arange(last - self.slots + 1, last + 1)
-        order = wanted % self.slots
-        return self._values[:, rows][:, :, order], self._numbers[rows][:, order] == wanted
+    def _slots(self, rows: list[int] | slice, numbers: npt.NDArray[np.int64]) -> tuple[Floats, npt.NDArray[np.bool_]]:
+        """(field, row, time) of the slots with these numbers, and which of (row, time) were filled."""
+        order = numbers % self.slots
+        return self._values[:, rows][:, :, order], self._numbers[rows][:, order] == numbers
 
     def _new_row(self, key: Hashable) -> int:
         if len(self._rows) >= self._rows_max:
@@ -95,6 +113,7 @@ class Ring:
             oldest = min(self._rows, key=lambda name: int(newest[self._rows[name]]))
             row = self._rows.pop(oldest)
             self._numbers[row] = 0
+            self._kept = None
         else:
             row = len(self._rows)
             if row == len(self._numbers):

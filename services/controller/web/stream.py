@@ -27,6 +27,7 @@ _STUCK_S: Final = 30.0
 """A reader that takes nothing for this long is cut off; its browser comes again by itself."""
 _LIFE_S: Final = 600.0
 """Then the connection ends, and the browser makes another, as whoever it is by then."""
+_FIELDS_MAX: Final = 64
 _HEADERS: Final = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
@@ -51,13 +52,17 @@ async def live_stream(scope: AsgiScope, receive: Receive, send: Send) -> None:
     if topic is None or topic.action not in viewer.actions:
         await _refuse(send, 404 if topic is None else 403)
         return
-    query = dict(parse_qsl(scope["query_string"].decode("ascii", "replace"), max_num_fields=32))
+    try:
+        query = dict(parse_qsl(scope["query_string"].decode("ascii", "replace"), max_num_fields=_FIELDS_MAX))
+    except ValueError:
+        await _refuse(send, 400)
+        return
     if entity:
         query["topic"] = entity  # /live/node.<id>: the page of one thing
     since = request.headers.get("last-event-id") or query.get("since", "")
     try:
         channel = live.join(topic, viewer, query)
-    except (Busy, ValueError):
+    except Busy:
         await _refuse(send, 503)
         return
     proof = proof_of(request)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,16 @@ def test_means_are_added_over_keys() -> None:
     assert values(sums["x"][-2:]) == [13.0, 20.0] and values(sums["count"][-2:]) == [2.0, 1.0]
     assert values(kept.means(119, ["a"])["x"][-2:]) == [3.0, None]
     assert values(kept.means(119, ["nobody"])["x"]) == [None] * 6
+
+
+def test_what_is_kept_of_the_sums_is_what_a_fresh_look_gives() -> None:
+    dice = random.Random(7)
+    kept, now_s = ring(slots=12, rows_max=6), 1_000
+    for _ in range(3_000):
+        now_s += dice.choice((0, 0, 1, 3, 9, 40, 300, -25))
+        kept.add(dice.randrange(9), now_s - dice.choice((0, 0, 1, 15, 60)), (float(dice.randrange(5)),))
+        sums, fresh = kept.means(now_s), kept.means(now_s, list(range(9)))
+        assert {name: values(sums[name]) for name in sums} == {name: values(fresh[name]) for name in fresh}
 
 
 def test_keys_are_bounded_and_the_longest_silent_gives_way() -> None:

@@ -9,7 +9,7 @@ from typing import Final
 from bus_schemas.events import TaskRefused
 from bus_schemas.telemetry import Telemetry
 from scheduler.placement import ClusterView, TaskView, queue_order
-from services.controller.web.nodes.rows import DeviceRow, Seen, SessionRow, device_rows, session_rows
+from services.controller.web.nodes.rows import DeviceRow, Seen, SessionRow, device_rows, first_sessions
 from services.controller.web.scope import Scope
 
 __all__ = ["Figures", "Glance", "QueueRow", "glance"]
@@ -73,14 +73,14 @@ def glance(view: ClusterView, measured: Sequence[Telemetry], scope: Scope, now_n
     """Everything on the page but the charts."""
     now = [seen for seen in measured if _counts(view, seen)]
     by_device: Seen = {(seen.node, seen.gpu): seen for seen in now}
-    sessions = session_rows(view, now, scope)
+    sessions, sessions_total = first_sessions(view, now, scope, _SESSIONS)
     waiting = [task for task in queue_order(view, now_ns) if scope.sees(task.submitted.tenant)]
     return Glance(
-        figures=_figures(view, now, scope, len(waiting), len(sessions)),
+        figures=_figures(view, now, scope, len(waiting), sessions_total),
         devices=_busiest(view, by_device, scope),
         devices_total=sum(len(node.registered.devices) for node in view.nodes.values() if node.lost is None),
-        sessions=sessions[:_SESSIONS],
-        sessions_total=len(sessions),
+        sessions=sessions,
+        sessions_total=sessions_total,
         queue=[_queue_row(task) for task in waiting[:_QUEUE]],
         queue_total=len(waiting),
     )

@@ -5,6 +5,7 @@ May live here: rows. May not: markup, requests. A scope of one tenant sees nodes
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,7 +17,8 @@ from services.controller.web.listing import Listing
 from services.controller.web.scope import Scope
 
 __all__ = [
-    "SORTS", "STATES", "DeviceRow", "NodeRow", "SessionRow", "device_rows", "listed_nodes", "node_row", "node_state", "session_rows",
+    "SORTS", "STATES", "DeviceRow", "NodeRow", "SessionRow", "device_rows", "first_sessions", "group_choices", "listed_nodes", "node_row",
+    "node_state", "session_rows",
 ]  # fmt: skip
 
 Seen = Mapping[tuple[str, int], Telemetry]
@@ -216,14 +218,25 @@ def device_rows(view: ClusterView, seen: Seen, scope: Scope, name: str) -> list[
 
 def session_rows(view: ClusterView, measured: Iterable[Telemetry], scope: Scope) -> list[SessionRow]:
     """The sessions open on measured devices that the scope sees: by priority, then by what they use."""
-    out = []
-    for seen in measured:
-        node = view.nodes.get(seen.node)
-        if node is None or node.lost is not None or node.epoch != seen.epoch:
-            continue
-        name = node.registered.name
-        out += [_session_row(view, seen, run, name) for run in seen.running if scope.sees(run.tenant)]
-    return sorted(out, key=lambda row: (row.priority, -row.share_percent, row.session))
+    return first_sessions(view, measured, scope, None)[0]
+
+
+def first_sessions(view: ClusterView, measured: Iterable[Telemetry], scope: Scope, most: int | None) -> tuple[list[SessionRow], int]:
+    """The first ``most`` of them, and how many there are: rows are made of those shown only."""
+    found = [(seen, run) for seen in measured if _of_now(view, seen) for run in seen.running if scope.sees(run.tenant)]
+    shown = sorted(found, key=_first) if most is None else heapq.nsmallest(most, found, key=_first)
+    return [_session_row(view, seen, run, view.nodes[seen.node].registered.name) for seen, run in shown], len(found)
+
+
+def _first(one: tuple[Telemetry, RunningSession]) -> tuple[int, float, str]:
+    seen, run = one
+    return run.priority, -run.core_ns / max(1, seen.window_ms * seen.cores), run.session
+
+
+def _of_now(view: ClusterView, seen: Telemetry) -> bool:
+    """Is it of the present life of a node that is here?"""
+    node = view.nodes.get(seen.node)
+    return node is not None and node.lost is None and node.epoch == seen.epoch
 
 
 def _session_row(view: ClusterView, seen: Telemetry, run: RunningSession, node_name: str) -> SessionRow:
