@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .PHONY: help demo test lint setup bench strict-ulp conformance fuzz test-torch kernels attacks simulate replay-runs conformance-cut stops conformance-opencl \
-	what-if controllers simulate-placement openapi browser screenshots clean
+	what-if controllers simulate-placement openapi browser budgets screenshots clean
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
@@ -83,6 +83,9 @@ openapi: $(STAMP).dev ## both REST interfaces held against their descriptions by
 
 browser: $(STAMP).dev ## every page and flow in headless Chromium, with axe (needs chromium and chromium-driver)
 	$(BIN)/python -m pytest -q -m 'soak or not soak' tests/browser
+
+budgets: $(STAMP).dev ## two trainings on a secure stack, one tenant out of credits midway, stopped and resumed bit for bit
+	$(BIN)/python -m pytest -q -m 'soak or not soak' tests/integration/test_budget_training.py tests/integration/test_budgets.py
 
 screenshots: $(STAMP).dev ## every page, light and dark, wide and narrow, into docs/screenshots
 	$(BIN)/python -m tests.browser.screenshots
