@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import msgspec
 
 from bus_schemas import subjects
-from bus_schemas.events import NodeRegistered, SessionOpenedFact, decode_events
+from bus_schemas.events import Event, NodeRegistered, SessionOpenedFact, decode_events
 from bus_schemas.journal import decode_part
 from services.kit.bus import Bus
 from services.replay.errors import NothingFound, ReplayError
@@ -53,7 +53,7 @@ async def node_names(bus: Bus) -> dict[str, str]:
     """Every node that ever registered: its id, its name."""
     names: dict[str, str] = {}
     async for data in history(bus, subjects.EVENTS_STREAM, "wooly.evt.node.>"):
-        names |= {event.node: event.name for event in decode_events(data) if isinstance(event, NodeRegistered)}
+        names |= {event.node: event.name for event in _readable(data) if isinstance(event, NodeRegistered)}
     return names
 
 
@@ -61,10 +61,18 @@ async def session_names(bus: Bus) -> dict[str, Named]:
     """Every session that was ever opened, by id."""
     names: dict[str, Named] = {}
     async for data in history(bus, subjects.EVENTS_STREAM, "wooly.evt.session.>"):
-        for event in decode_events(data):
+        for event in _readable(data):
             if isinstance(event, SessionOpenedFact):
                 names[event.session] = Named(event.session, event.task, event.title, event.tenant, event.node)
     return names
+
+
+def _readable(data: bytes) -> list[Event]:
+    """Facts of a node; none of a message that no node of ours wrote."""
+    try:
+        return decode_events(data)
+    except msgspec.DecodeError:
+        return []
 
 
 async def _node_id(bus: Bus, asked: str) -> str:

@@ -110,6 +110,15 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield World(stack)
 
 
+@pytest.mark.parametrize("command", [["ping"], ["replay", "--json"]])
+def test_the_command_line_comes_in_with_a_key(world: World, command: list[str]) -> None:
+    """``wooly replay`` reads the whole log: the admin's key may. First in this file: later tests leave garbage in the journals."""
+    environment = world.stack.client_environment(world.a if command == ["ping"] else world.stack.admin, PYTHONPATH=str(ROOT))
+    done = subprocess.run([sys.executable, "-m", "wooly.cli", *command], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "local" in done.stdout or world.n1 in done.stdout
+
+
 IDENTITIES = ["A", "B", "watcher", "node 1", "node 2", "controller", "billing"]
 
 

@@ -33,10 +33,12 @@ def ask(arguments: Sequence[str], nats_url: str | None, *, bus: bool = True) -> 
     require_server()
     environment = dict(os.environ)
     if bus:
-        urls = configuration.load({"WOOLY_NATS_URL": nats_url} if nats_url else None, task=False).nats_urls
+        config = configuration.load({"WOOLY_NATS_URL": nats_url} if nats_url else None, task=False)
+        urls = config.nats_urls
         if not urls:
             raise CommandError("no bus is named: set WOOLY_NATS_URL, or use --nats-url nats://HOST:4222")
         environment["WOOLY_NATS_URL"] = ",".join(urls)
+        environment |= {"WOOLY_API_KEY": config.api_key, "WOOLY_TLS_CA": config.tls_ca, "WOOLY_INSECURE": "1" if config.insecure else ""}
     done = subprocess.run(service_command("services.replay", *arguments), env=environment, capture_output=True, check=False)
     if done.returncode not in (0, _DIFFERENT) or not done.stdout:
         lines = done.stderr.decode(errors="replace").strip().splitlines() or [f"services.replay ended with exit code {done.returncode}"]
