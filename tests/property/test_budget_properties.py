@@ -68,7 +68,7 @@ def facts(draw: st.DrawFn, serials: dict[str, int]) -> tuple[str, list[Event]]:
     return node, [UsageRecorded(node, 1, 0, serial, "s", tenant, "t", 0, day * DAY_NS, day * DAY_NS + SECOND, micro, 0, 0, 1)]
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_every_crossing_is_in_the_log_once_however_many_services_announce_and_die(data: st.DataObject) -> None:
     log, replicas, serials = Log(), [Replica(), Replica(), Replica()], dict[str, int]()
@@ -107,7 +107,7 @@ def test_every_crossing_is_in_the_log_once_however_many_services_announce_and_di
             assert told.get(period, "open") == budget.level
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_the_use_of_every_period_is_the_sum_of_its_charges(data: st.DataObject) -> None:
     log, serials = Log(), dict[str, int]()
@@ -149,24 +149,24 @@ class Spender:
         return self.micro - (self.used - self.base) if now_ms < self.until_ms else 0
 
 
-BATCH_MAX = 30
+BATCH_MAX = 6
 
 
-@settings(max_examples=150)
+@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_all_nodes_together_overshoot_by_at_most_a_batch_each(data: st.DataObject) -> None:
     """Nodes ask replicas that lag behind by any amount, answers get lost, nodes die; the leases are one value on the bus."""
-    limit, now_ms = data.draw(st.integers(0, 400)), 0
-    nodes = {name: Spender() for name in data.draw(st.sampled_from([("n1",), ("n1", "n2"), ("n1", "n2", "n3")]))}
+    limit, now_ms = data.draw(st.integers(0, 60)), 0
+    nodes = {name: Spender() for name in data.draw(st.sampled_from([("n1", "n2", "n3"), ("n1", "n2"), ("n1",)]))}
     seen: list[dict[str, int]] = [dict.fromkeys(nodes, 0) for _ in range(2)]
     leases = Leases()
-    for _ in range(data.draw(st.integers(1, 60))):
+    for _ in range(data.draw(st.integers(20, 80))):
         name = data.draw(st.sampled_from(sorted(nodes)))
         node, view = nodes[name], data.draw(st.sampled_from(seen))
         match data.draw(st.sampled_from(["ask", "ask", "run", "run", "run", "bill", "lost", "wait"])):
             case "run":
-                if node.left(now_ms) > 0:
-                    node.used += data.draw(st.integers(0, BATCH_MAX))
+                for cost in data.draw(st.lists(st.integers(1, BATCH_MAX), min_size=1, max_size=12)):
+                    node.used += cost if node.left(now_ms) > 0 else 0
             case "bill":
                 view[name] = data.draw(st.integers(view[name], node.used))
             case "wait":  # long enough for leases to end; facts take no longer than that
@@ -185,6 +185,7 @@ def test_all_nodes_together_overshoot_by_at_most_a_batch_each(data: st.DataObjec
         assert sum(spender.used for spender in nodes.values()) <= limit + len(nodes) * BATCH_MAX
 
 
+@settings(deadline=None)
 @given(st.integers(1, 10_000), st.integers(1, 4), st.integers(1, 50))
 def test_everything_that_is_left_can_be_used(limit: int, count: int, batch: int) -> None:
     """Busy nodes that ask in turn use up the budget: nothing stays lent to somebody for ever, and nobody is told it is used up before."""
