@@ -11,6 +11,7 @@ from services.controller.parts import Parts
 from services.controller.web.credits.routes import ROUTES as CREDITS
 from services.controller.web.desk import Desk
 from services.controller.web.groups.routes import ROUTES as GROUPS
+from services.controller.web.groups.routes import groups_topic
 from services.controller.web.live import Live
 from services.controller.web.settings.audit import ROUTES as AUDIT
 from services.controller.web.settings.cluster import ROUTES as CLUSTER
@@ -29,3 +30,4 @@ def add_topics(live: Live, parts: Parts, desk: Desk) -> None:
     """What keeps these pages up to date."""
     live.add(tasks_topic(parts, desk))
     live.add(task_topic(parts))
+    live.add(groups_topic(parts))

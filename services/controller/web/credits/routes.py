@@ -137,10 +137,10 @@ async def _file(request: Ask, billing: BillingClient, path: str, media: str, nam
 
 @post("/credits/budget", action="budget.write", include_in_schema=False, csrf="form")
 async def budget(request: Ask) -> Response[Any]:
-    """An empty limit: no budget."""
+    """An empty limit: no budget. The form names the revision of the budget of each period, 0 where there is none."""
     values = await form_values(request)
-    revision = revision_in(values)
     tenant, period = str(values.get("tenant", "")), str(values.get("period", ""))
+    revision = revision_in({"revision": values.get(f"revision_{period}", "")})
     back = "/credits?" + urlencode({"tenant": tenant}) + "#budgets" if tenant else "/credits"
     try:
         limit = str(values.get("limit", ""))

@@ -5,22 +5,27 @@ May live here: routes. May not: who is in a group (scheduler.placement), rules (
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from litestar import Request, Response, get, post
 
+from scheduler.placement import ClusterView
 from services.controller.actions import GroupValues
 from services.controller.bodies import NewGroupBody
 from services.controller.errors import Invalid, NotThere, OutOfState, Stale
 from services.controller.identity import caller_of
-from services.controller.parts import parts_of
+from services.controller.parts import Parts, parts_of
+from services.controller.web.channel import Topic
 from services.controller.web.flash import redirect
 from services.controller.web.forms import Values, form_values, read_as, revision_in
-from services.controller.web.groups.table import SORTS, group_rows, members_to_choose
+from services.controller.web.groups.table import SORTS, GroupRow, group_rows, members_to_choose
 from services.controller.web.listing import Listing
-from services.controller.web.templating import page, scope_of
+from services.controller.web.patch import Patch
+from services.controller.web.scope import Scope
+from services.controller.web.templating import ENVIRONMENT, page, scope_of
 
-__all__ = ["ROUTES"]
+__all__ = ["ROUTES", "groups_topic"]
 
 Ask = Request[Any, Any, Any]
 _STALE: Final = "Somebody changed this group since the page was shown. Nothing was done: look at it as it is now."
@@ -29,13 +34,30 @@ _STALE: Final = "Somebody changed this group since the page was shown. Nothing w
 @get("/groups", action="group.read", include_in_schema=False)
 async def listed(request: Ask) -> Response[str]:
     view = await parts_of(request).fresh_view()
-    listing = Listing.read(request, sorts=tuple(SORTS), default="id", filters=("members",))
-    rows = [row for row in group_rows(view, scope_of(request).tenant) if listing.search.casefold() in row.text]
+    shown, listing = _shown(view, scope_of(request).tenant, request.query_params)
+    return page(request, "groups/list.html", live="groups", listing=listing, rows=shown)
+
+
+def _shown(view: ClusterView, tenant: str, query: Mapping[str, str]) -> tuple[list[GroupRow], Listing]:
+    """The page of groups that ``query`` asks for."""
+    listing = Listing.parse("/groups", query, sorts=tuple(SORTS), default="id", filters=("members",))
+    rows = [row for row in group_rows(view, tenant) if listing.search.casefold() in row.text]
     if listing.filters.get("members") in ("none", "some"):
         rows = [row for row in rows if bool(row.members) is (listing.filters["members"] == "some")]
     rows.sort(key=SORTS[listing.sort], reverse=listing.descending)
-    shown, listing = listing.take(rows)
-    return page(request, "groups/list.html", listing=listing, rows=shown)
+    return listing.take(rows)
+
+
+def groups_topic(parts: Parts) -> Topic:
+    """Keeps the rows of open Groups pages up to date."""
+
+    def render(scope: Scope, query: Mapping[str, str]) -> Patch:
+        rows, _ = _shown(parts.mirror.view, scope.tenant, query)
+        row_of: Any = ENVIRONMENT.get_template("groups/row.html").module
+        html = {f"group-{row.id}": str(row_of.row_of(row)) for row in rows}
+        return Patch(html, {"group-rows": tuple(html)})
+
+    return Topic("groups", frozenset({"group", "node", "task", "session"}), "group.read", render)
 
 
 @get("/groups/new", action="group.write", include_in_schema=False)
