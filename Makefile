@@ -27,7 +27,7 @@ demo: $(STAMP).run ## two trainings on an embedded stack, then their bill and pl
 	bash examples/demo.sh $(BIN)
 
 test: $(STAMP).dev ## the tests, about 11 minutes on 2 cores
-	$(BIN)/pytest -q -n 2 --dist loadfile
+	$(BIN)/pytest -q -n 3 --dist loadfile
 
 lint: $(STAMP).dev ## ruff, mypy, layers
 	$(BIN)/ruff check .
