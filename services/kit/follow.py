@@ -94,7 +94,8 @@ class Follower:
         loop = asyncio.get_running_loop()
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), _HEARTBEAT_S)
+                async with asyncio.timeout(_HEARTBEAT_S):  # wait_for forgets a cancellation that meets a wake-up (Python 3.11)
+                    await self._wake.wait()
             self._wake.clear()
             if self._broken or (self._asked and loop.time() - self._last_heard > _SILENCE_S):
                 if not self._bus.connected:

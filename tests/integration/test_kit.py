@@ -239,3 +239,22 @@ def test_nobody_answers() -> None:
             await connect("nats://127.0.0.1:1", name="kit", deadline_s=0.3)
 
     run(body())
+
+
+def test_a_follower_that_is_woken_while_it_is_stopped_stops(nats: NatsServer) -> None:
+    """Whatever the order in which the wake-up and the stop reach it: a bus that goes away wakes every follower of a service that ends."""
+
+    async def work() -> None:
+        bus = await ready(nats)
+        for steps in range(6):
+            follower = bus.follow(subjects.EVENTS_STREAM, 1, lambda position, subject, data: None)
+            await follower.start()
+            await asyncio.sleep(0)
+            follower._wake.set()
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            done, _ = await asyncio.wait([asyncio.create_task(follower.stop())], timeout=DEADLINE_S)
+            assert done, f"it follows on, {steps} steps after it was woken"
+        await bus.close()
+
+    run(work())
