@@ -392,7 +392,8 @@ class Session:
         pinged_s, doubtful = 0.0, False
         while self._fault is None and not self._closed:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._shaken.wait(), _DOUBT_S if doubtful else _WATCH_S)
+                async with asyncio.timeout(_DOUBT_S if doubtful else _WATCH_S):  # (wait_for may forget a cancellation)
+                    await self._shaken.wait()
             doubtful |= self._shaken.is_set()
             self._shaken.clear()
             now_s = time.monotonic()

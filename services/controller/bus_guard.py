@@ -136,7 +136,8 @@ class BusGuard:
         while True:
             heard = False
             with contextlib.suppress(TimeoutError):
-                heard = await asyncio.wait_for(self._look.wait(), _LOOK_S)
+                async with asyncio.timeout(_LOOK_S):  # wait_for forgets a cancellation that meets a wake-up (Python 3.11)
+                    heard = await self._look.wait()
             self._look.clear()
             if not self._mirror.connected or self._mirror.failure is not None:
                 continue

@@ -184,7 +184,8 @@ class Bus:
             self._acks[token] = future
             try:
                 await self.nc.publish(subject, data, reply=f"{self._ack_inbox}.{token}", headers=headers)
-                ack = await asyncio.wait_for(future, min(_ACK_TIMEOUT_S, max(0.01, deadline - loop.time())))
+                async with asyncio.timeout(min(_ACK_TIMEOUT_S, max(0.01, deadline - loop.time()))):  # (wait_for may forget a cancellation)
+                    ack = await future
             except (TimeoutError, nats.errors.OutboundBufferLimitError, nats.errors.ConnectionClosedError, ConnectionError) as error:
                 if loop.time() >= deadline or self.nc.is_closed:
                     raise BusUnavailable(f"no acknowledgement for {subject} within {deadline_s:g} s: is JetStream running?") from error

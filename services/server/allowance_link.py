@@ -85,7 +85,8 @@ class AllowanceLink:
     async def _ask_forever(self, bus: Bus) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), _EVERY_S)
+                async with asyncio.timeout(_EVERY_S):  # wait_for forgets a cancellation that meets a wake-up (Python 3.11)
+                    await self._wake.wait()
             self._wake.clear()
             waiting: set[str] = set().union(*(gate.tenants for gate in self._gates))
             for tenant in waiting - self._allowances.purses.keys():

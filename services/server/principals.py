@@ -110,7 +110,8 @@ class Principals:
     async def _watch(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._look.wait(), _LOOK_S)
+                async with asyncio.timeout(_LOOK_S):  # wait_for forgets a cancellation that meets a wake-up (Python 3.11)
+                    await self._look.wait()
             self._look.clear()
             for principal in {session.record.principal for device in self._devices for session in device.sessions.values()}:
                 who = await self._who(principal, "")

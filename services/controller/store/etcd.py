@@ -159,7 +159,8 @@ class EtcdStore:
                     watch = await client.watch_prefix((_ROOT + prefix).encode(), start_revision=revision + 1)
                     events = aiter(watch)
                     while True:
-                        event = await asyncio.wait_for(anext(events), _SILENCE_S)
+                        async with asyncio.timeout(_SILENCE_S):  # (wait_for may forget a cancellation)
+                            event = await anext(events)
                         change = _change(event)
                         if change.value is None:
                             known.pop(change.key, None)
