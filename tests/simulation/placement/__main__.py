@@ -58,7 +58,7 @@ def main() -> int:
     parser.add_argument("--every", type=int, default=2_000, help="one of so many placements is compared with a search over everything")
     parser.add_argument("--publish", action="store_true", help="write the figures to docs/placement.md")
     asked = parser.parse_args()
-    plan = Plan(asked.seed, asked.nodes, asked.gpus, asked.tasks, every=asked.every)
+    plan = Plan(asked.seed, asked.nodes, asked.gpus, asked.tasks, fill=1.1, every=asked.every, calm=50)
     start_s = time.process_time()
     outcome = run(plan)
     print(f"audited: {len(outcome.log):,} events in {time.process_time() - start_s:.0f} s of CPU time", flush=True)

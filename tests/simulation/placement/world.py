@@ -45,7 +45,7 @@ GROUPS = ("red", "blue", "green")
 @dataclass(frozen=True)
 class Plan:
     """``fill``: how much is asked for, against what there is (1: as much). ``every``: see Auditor. ``task_s``: mean duration; none takes
-    longer than three of them."""
+    longer than three of them. ``calm``: how many tasks come for each thing that befalls nodes or that people change."""
 
     seed: int
     nodes: int
@@ -55,6 +55,7 @@ class Plan:
     every: int = 1
     task_s: int = 1200
     tick_s: int = 10
+    calm: int = 10
 
     @property
     def hold_max_ns(self) -> int:
@@ -186,7 +187,7 @@ class World:
         kind = draw.choice((self.lose, self.lose, self.drain, self.regroup, self.overcommit, self.reprioritise, self.cancel, self.direct))
         kind(node, books)
         if self.coming:
-            self.at(draw.expovariate(self.rate() / 10), self.trouble)
+            self.at(draw.expovariate(self.rate() / self.plan.calm), self.trouble)
 
     def lose(self, node: str, books: Any) -> None:
         if not books.nodes[node].here:
