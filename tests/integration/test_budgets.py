@@ -13,18 +13,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from blake3 import blake3
 
 from billing.meters import charge
 from billing.tariff import BASE_PRICES
 from bus_schemas.batch import decode_done
 from bus_schemas.events import BudgetCrossed, Event, UsageRecorded
 from services.kit.bus import connect
+from services.kit.errors import BusRefused
 from tests.support.billing import BillingProcess
 from tests.support.node import Node, floats, increment, until
 from wooly.errors import BudgetExceededError, ConfigError
 from wooly.link import Flush
 from wooly.session import Session
 
+LEASES_STREAM = "WOOLY_LEASES"
+LEASES = "wooly.lease.allow.*"
 STEPS = 80
 BYTES = 8 << 11
 STEP = increment(BYTES // 8)
@@ -39,6 +43,21 @@ class Stack:
 
     def start_billing(self, which: int) -> BillingProcess:
         return BillingProcess(self.node.nats.url, self.folder / f"billing{which}")
+
+    def lent(self, tenant: str) -> bool:
+        """Whether the node has heard of the tenant's budget, and been lent of it."""
+
+        async def look() -> bool:
+            bus = await connect(self.node.nats.url, name="looker")
+            try:
+                found = await bus.js_api(f"STREAM.INFO.{LEASES_STREAM}", {"subjects_filter": LEASES})
+            except BusRefused:  # there is no such stream yet
+                return False
+            finally:
+                await bus.close()
+            return LEASES.replace("*", blake3(tenant.encode()).hexdigest()[:32]) in (found["state"].get("subjects") or {})
+
+        return asyncio.run(look())
 
     def used(self, tenant: str) -> int:
         """Micro-credits that the log charges ``tenant``, counted by hand from its usage facts."""
@@ -160,8 +179,10 @@ def test_one_runs_out_midway_and_nobody_else_notices(stack: Stack) -> None:
 
     answer = one.do("PUT", "budgets/poor/total", {"limit_micro": limit, "warn_percent": 50})
     assert (answer["state"], answer["left_micro"]) == ("open", limit)
-    poor, rich = Training(node.open(tenant="poor"), None), Training(node.open(tenant="rich"))
+    poor, rich = Training(node.open(tenant="poor"), None, pause=1), Training(node.open(tenant="rich"))
     poor.start()
+    until(lambda: stack.lent("poor"), "the node has heard of the budget")
+    poor.go_on()
     rich.start()
 
     # It runs out: billing number one is killed meanwhile, the other one knows as much.
@@ -224,7 +245,7 @@ def test_nothing_runs_beyond_what_was_lent_while_billing_is_dead_and_the_refusal
     billing.do("PUT", "budgets/lone/month", {"limit_micro": limit})
     lone = Training(node.open(tenant="lone"), None, pause=5)
     lone.start()
-    until(lambda: stack.used("lone") > 0, "the first facts of the tenant", 30)
+    until(lambda: stack.lent("lone") and stack.used("lone") > 0, "a lease, and the first facts of the tenant", 30)
     assert billing.end(signal.SIGKILL) == -signal.SIGKILL
     lone.go_on()
     until(lambda: stack.used("lone") >= limit, "what was lent is used", 60)
