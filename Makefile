@@ -26,7 +26,7 @@ setup: $(STAMP).dev ## create .venv with everything that tests and linters need
 demo: $(STAMP).run ## two trainings on an embedded stack, then their bill and placement
 	bash examples/demo.sh $(BIN)
 
-test: $(STAMP).dev ## the tests, about 11 minutes on 2 cores
+test: $(STAMP).dev ## the tests, about 10 minutes on 2 cores
 	$(BIN)/pytest -q -n 3 --dist loadfile
 
 lint: $(STAMP).dev ## ruff, mypy, layers
