@@ -41,7 +41,10 @@ _UNUSUAL: Final = 3
 """A launch that ran on so many times as long as stopping usually takes, and so much more, could not be stopped."""
 _STOP_NS: Final = 100_000
 _SLICE_NS: Final = 50_000
+_OVER_NS: Final = 250_000
 """Where nothing of the kind is on record."""
+_OVERS_MIN: Final = 8
+"""Fewer slices that were cut by their limit say nothing about the cutting: they are short batches that the machine held up."""
 
 
 @dataclass(slots=True)
@@ -227,7 +230,13 @@ class Recording:
             elif piece.limit_ns:
                 overs.append(piece.wall_ns - piece.limit_ns)
         half_ns = way_ns // 2
-        return DeviceCosts(way_ns - half_ns, half_ns, _mean(later, _SLICE_NS), _mean(stops, _STOP_NS), _mean(overs, 0))
+        return DeviceCosts(
+            way_ns - half_ns,
+            half_ns,
+            _mean(later, _SLICE_NS),
+            _mean(stops, _STOP_NS),
+            _median(overs, 0) if len(overs) >= _OVERS_MIN else _OVER_NS,
+        )
 
     def _settle(self, way_ns: int) -> None:
         """What each launch took beside its run. Where a launch seems to have taken less than nothing, the dispatcher heard late of the one
