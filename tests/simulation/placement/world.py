@@ -235,14 +235,18 @@ def hash_of(name: str) -> int:
     return blake3(name.encode()).digest()[0]
 
 
-def run(plan: Plan) -> Outcome:
-    """Raises AuditError."""
+def run(plan: Plan, progress: Callable[[str], None] | None = None) -> Outcome:
+    """``progress`` is told now and then how far it is. Raises AuditError."""
     world = World(plan)
     world.start()
+    coming = 0
     with world.controller.timed():
         while world.due:
             world.now_ns, _, what = heapq.heappop(world.due)
             what()
+            if progress is not None and world.coming != coming and world.coming % 5_000 == 0:
+                coming, view = world.coming, world.controller.view
+                progress(f"{plan.tasks - coming:,} tasks came, {len(view.queue):,} wait, {len(world.controller.decision_ns):,} decisions")
     world.auditor.end(world.now_ns)
     counts = world.auditor.counts
     for task in world.auditor.books.tasks.values():
