@@ -75,8 +75,9 @@ what-if: $(STAMP).dev ## predictions of other policies beside real runs under th
 controllers: $(STAMP).dev ## 20 rounds of two controllers, 500 submissions, one controller killed midway
 	$(BIN)/python -m tests.controllers --rounds 20
 
-simulate-placement: $(STAMP).dev ## 1,000 nodes of 8 devices, 100,000 tasks, audited and decided again; results go to docs/placement.md
-	$(BIN)/python -m tests.simulation.placement --publish
+simulate-placement: $(STAMP).dev ## 1,000 nodes of 8 devices: 100,000 tasks decided twice, 40,000 with a queue and an auditor; results go to docs/placement.md
+	$(BIN)/python -m tests.simulation.placement.stream --publish
+	$(BIN)/python -m tests.simulation.placement --tasks 40000 --publish
 
 openapi: $(STAMP).dev ## both REST interfaces held against their descriptions by schemathesis, many examples
 	$(BIN)/python -m pytest -q -m soak tests/integration/test_openapi.py
