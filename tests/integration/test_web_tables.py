@@ -4,27 +4,36 @@ from __future__ import annotations
 
 import re
 import socket
+import time
 from collections.abc import Iterator
 
 import httpx
 import pytest
 
-from bus_schemas.events import TaskPlaced, TaskRefused, TaskSubmitted
+from bus_schemas.events import TaskPlaced, TaskSubmitted
 from services.kit.access.keys import make_key
-from tests.support.plane import GIB, Plane
+from tests.support.plane import GIB, Plane, wait_until
 
 _KEY = make_key().text
+
+
+def _queue(plane: Plane, task: TaskSubmitted) -> None:
+    """Submit it, and return once the controller has refused it and keeps it waiting."""
+    plane.publish("task", task.task, task)
+    headers = {"authorization": f"Bearer {_KEY}"}
+    with httpx.Client(base_url=plane.controller.url, headers=headers, timeout=30) as client:
+        wait_until(lambda: bool(client.get(f"/api/v1/tasks/{task.task}").json().get("placement")))
 
 
 @pytest.fixture(scope="module")
 def plane() -> Iterator[Plane]:
     with Plane(WOOLY_AUTH="on", WOOLY_BOOTSTRAP_KEY=_KEY) as started:
         started.register("alpha")
-        for name, tenant in (("ours", "acme"), ("theirs", "globex")):
-            started.publish("task", name, TaskSubmitted(1, name, tenant, 2, 40 * GIB, title=f"task of {tenant}", queue=True))
-            started.publish("placement", name, TaskRefused(2, name, (("alpha", 0, "reserved", "kept for task theirs"),), 1))
-        started.publish("task", "placed", TaskSubmitted(3, "placed", "acme", 1, GIB, title="=cmd()"))
-        started.publish("placement", "placed", TaskPlaced(4, "placed", "alpha", (0,), (("alpha", 0, 900),), (), 1))
+        # a real shortage, for the controller decides too: "theirs" wants the device empty and has waited since 1970, so it is kept for it
+        started.publish("task", "placed", TaskSubmitted(time.time_ns(), "placed", "acme", 1, GIB, title="=cmd()"))
+        started.publish("placement", "placed", TaskPlaced(time.time_ns(), "placed", "alpha", (0,), (("alpha", 0, 900),), (), 1))
+        _queue(started, TaskSubmitted(3, "theirs", "globex", 2, GIB, title="task of globex", queue=True, exclusive=True))
+        _queue(started, TaskSubmitted(3, "ours", "acme", 2, GIB, title="task of acme", queue=True))
         yield started
 
 
