@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from blake3 import blake3
 
-from benchmarks.sla.real import hasten_node
+from benchmarks.sla.stand import hasten_node
 from bus_schemas.journal import VRAM, JournalPart, decode_part
 from bus_schemas.subjects import JOURNAL_STREAM
 from bus_schemas.telemetry import Telemetry, decode_telemetry

@@ -2,7 +2,8 @@
 
 - ``kinds``: the PyTorch scripts. ``record``: runs one through our client and keeps its batches (``recording``).
 - ``line``, ``load``: a lean load generator that plays recordings onto the bus, as clients on other machines would.
-- ``arrivals``: when requests come. ``real``: the runs on a node. ``virtual``: the same in virtual time. ``report``: docs/sla.md.
+- ``arrivals``: when requests come. ``stand``: the node. ``real``: the runs on it. ``virtual``: the same in virtual time.
+- ``report``: docs/sla.md and docs/what-if.md.
 
 ``python -m benchmarks.sla``
 """

@@ -47,7 +47,7 @@ def main() -> None:
         real.record_all(folder)
         plan = real.Plan(options.seconds, options.requests, options.rounds)
         if options.what_if:
-            plan = dataclasses.replace(plan, even=True, load_percent=_WHAT_IF_LOAD_PERCENT)
+            plan = dataclasses.replace(plan, beside_only=True, load_percent=_WHAT_IF_LOAD_PERCENT)
         matrix = real.play_matrix(folder, plan, tuple(options.policies.split(",")))
     if options.keep:
         options.keep.write_bytes(pickle.dumps(matrix))

@@ -1,19 +1,13 @@
-"""The real runs: a node for every policy, inference alone and beside each kind of training, the same arrivals in all of them.
-
-The device has one thread on a core of its own; the bus, the server and the load generator share the other one.
-"""
+"""The real runs: inference alone and beside each kind of training under every policy, the same arrivals in all of them."""
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -22,12 +16,11 @@ from benchmarks.sla.arrivals import bursts
 from benchmarks.sla.load import Player, Tenant
 from benchmarks.sla.measure import Counts, Decisions, count, quantile_ns
 from benchmarks.sla.recording import Recording, load
-from bus_schemas.events import DeviceAccounted
-from scheduler.dispatch import Dispatch, Record, decode_journal
-from tests.support.node import Node
+from benchmarks.sla.stand import stand
+from scheduler.dispatch import Dispatch, Record
 from tests.support.stack import ROOT, plain_environment
 
-__all__ = ["INFERENCE", "POLICIES", "TRAINING", "Matrix", "Phase", "Plan", "hasten_node", "play_matrix", "record_all", "time_decisions"]
+__all__ = ["INFERENCE", "POLICIES", "TRAINING", "Matrix", "Phase", "Plan", "play_matrix", "record_all", "time_decisions"]
 
 INFERENCE: Final = ("short", "long", "memory")
 TRAINING: Final = ("short", "long", "memory")
@@ -38,23 +31,30 @@ _RATE_REQUESTS: Final = 60
 _TRAINING_ALONE_S: Final = 6.0
 _SEED: Final = 2024
 _PRIORITY_OF_TRAINING: Final = 3
-_NICE: Final = -20
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """``seconds``: how long inference is offered to the node in each cell; at least ``requests_min`` requests whatever that takes.
-    ``rounds``: how often the strict policy's cells are played, all in turn each time; the others once, or as often (``even``).
-    ``load_percent``: requests offered, of the rate that inference alone reaches back to back."""
+    ``rounds``: how often the strict policy's cells are played, all in turn each time; the others once. ``load_percent``: requests offered,
+    of the rate that inference alone reaches back to back.
+
+    ``beside_only``: policies are compared with each other, and not with inference alone. Each kind's cells are then played under one policy
+    after the other, as often under each, before the next kind comes: a machine that is slower for some minutes is so for all policies."""
 
     seconds: float = 5.0
     requests_min: int = 150
     rounds: int = 3
-    even: bool = False
     load_percent: int = 50
+    beside_only: bool = False
 
-    def rounds_of(self, policy: str) -> int:
-        return self.rounds if self.even or policy == "strict" else 1
+    def turns(self, policies: tuple[str, ...]) -> list[tuple[str, list[tuple[str, str]]]]:
+        """(policy, its cells), in the order in which they are played."""
+        if self.beside_only:
+            rows = [[(kind, training) for training in TRAINING] for kind in INFERENCE]
+            return [(policy, row) for _ in range(self.rounds) for row in rows for policy in policies]
+        cells = [(kind, training) for kind in INFERENCE for training in ("", *TRAINING)]
+        return [(policy, cells * (self.rounds if policy == "strict" else 1)) for policy in policies]
 
 
 @dataclass(slots=True)
@@ -119,28 +119,22 @@ def record_all(folder: Path) -> None:
     missing = [k for k in (*(f"p0_{k}" for k in INFERENCE), *(f"train_{k}" for k in TRAINING)) if not (folder / k).exists()]
     if not missing:
         return
-    with _node("strict") as node:
+    with stand() as node, node.under("strict"):
         for kind in missing:
-            environment = plain_environment(WOOLY_NATS_URL=node.nats.url, PYTHONPATH=str(ROOT))
+            environment = plain_environment(WOOLY_NATS_URL=node.url, PYTHONPATH=str(ROOT))
             command = [sys.executable, "-m", "benchmarks.sla.record", kind, str(folder / kind)]
             subprocess.run(command, env=environment, cwd=ROOT, check=True, stderr=subprocess.DEVNULL)
 
 
 def play_matrix(folder: Path, plan: Plan, policies: tuple[str, ...] = POLICIES) -> Matrix:
-    """All cells under all policies; the first policy's node also tells the rates and what training does alone."""
+    """All cells under all policies, on one executor; the first policy also tells the rates and what training does alone."""
     recordings = {path.name: load(path) for path in folder.iterdir()}
     matrix = Matrix()
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, cores[:1])
-    try:
-        for policy in policies:
-            with _node(policy) as node:
-                _pin(node, cores)
-                _play_policy(node, policy, recordings, plan, matrix)
-                node.stop_server()
-                matrix.journals[policy] = _journal(node)
-    finally:
-        os.sched_setaffinity(0, cores)
+    with stand() as node:
+        for policy, cells in plan.turns(policies):
+            with node.under(policy) as player:
+                _play_turn(player, policy, cells, recordings, plan, matrix)
+        matrix.journals, matrix.scheduler_share = node.journals, node.scheduler_share()
     for phase in matrix.phases:
         phase.counts = count(matrix.journals[phase.policy], phase.begin_ns, phase.end_ns)
     return matrix
@@ -159,62 +153,21 @@ def time_decisions(matrix: Matrix, policy: str) -> Decisions:
     return Decisions(len(stimuli), took_ns / len(stimuli) / 1e3, took_ns / (stimuli[-1].at_ns - stimuli[0].at_ns))
 
 
-@contextlib.contextmanager
-def _node(policy: str) -> Iterator[Node]:
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        Node(
-            Path(folder),
-            WOOLY_BACKEND="host",
-            WOOLY_DEVICE_THREADS="1",
-            WOOLY_SCHED_POLICY=policy,
-            WOOLY_LEASE_MS="3600000",
-            WOOLY_CACHE_DIR=str(Path(folder) / "cache"),
-        ) as node,
-    ):
-        yield node
-
-
-def _hasten(pid: int) -> None:
-    """What else the machine does should not be measured; where this is not allowed, it is."""
-    with contextlib.suppress(OSError):
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            os.setpriority(os.PRIO_PROCESS, int(thread.name), _NICE)
-        Path(f"/proc/{pid}/autogroup").write_text(str(_NICE))
-
-
-def hasten_node(node: Node) -> None:
-    """All processes of a node, and this one."""
-    assert node.server is not None and node.nats.process is not None, "it runs"
-    for pid in (os.getpid(), node.server.pid, node.nats.process.pid, *node.executor_pids()):
-        _hasten(pid)
-
-
-def _pin(node: Node, cores: list[int]) -> None:
-    """The launching thread of the executor to the last core, all else to the first."""
-    hasten_node(node)
-    for pid in node.executor_pids():
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            os.sched_setaffinity(int(thread.name), cores[-1:] if int(thread.name) == pid else cores[:1])
-
-
-def _play_policy(node: Node, policy: str, recordings: dict[str, Recording], plan: Plan, matrix: Matrix) -> None:
-    player = Player(node.nats.url, node.info().node)
+def _play_turn(
+    player: Player, policy: str, cells: Sequence[tuple[str, str]], recordings: dict[str, Recording], plan: Plan, matrix: Matrix
+) -> None:
+    """These cells, (inference, training) each, one after the other; the collector stays out of them."""
     gc.collect()
     gc.disable()
-    began_ns = time.time_ns()
     try:
         _warm(player, recordings)
         if not matrix.alone_steps_s:
             for kind in TRAINING:
                 matrix.alone_steps_s[kind], matrix.training_sessions[kind] = _training_alone(player, recordings[f"train_{kind}"])
-        for _ in range(plan.rounds_of(policy)):
-            for kind in INFERENCE:
-                _play_inference(player, policy, kind, recordings, plan, matrix)
+        for kind, training in cells:
+            _play_cell(player, policy, kind, training, recordings, plan, matrix)
     finally:
         gc.enable()
-        player.close()
-    matrix.scheduler_share[policy] = _scheduler_share(node, began_ns)
 
 
 def _warm(player: Player, recordings: dict[str, Recording]) -> None:
@@ -249,43 +202,28 @@ def _stride(player: Player, tenant: Tenant) -> int:
     return tenant.finished_ns[-1]
 
 
-def _play_inference(player: Player, policy: str, kind: str, recordings: dict[str, Recording], plan: Plan, matrix: Matrix) -> None:
-    """One kind of inference: alone, then beside each kind of training; the same arrivals every time."""
-    for training in ("", *TRAINING):
-        tenant = player.enter(recordings[f"p0_{kind}"], 0)
-        player.back_to_back(tenant, _WARM_REQUESTS)
-        if kind not in matrix.rates:
-            took_ns = sum(player.back_to_back(tenant, _RATE_REQUESTS))
-            matrix.rates[kind] = _RATE_REQUESTS / (took_ns / 1e9) * plan.load_percent / 100
-            requests = max(plan.requests_min, int(plan.seconds * matrix.rates[kind]))
-            matrix.schedules[kind] = bursts(requests, matrix.rates[kind], _SEED)
-        other = player.enter(recordings[f"train_{training}"], _PRIORITY_OF_TRAINING) if training else None
-        if other is not None:
-            _stride(player, other)
-        trained = len(other.finished_ns) if other is not None else 0
-        phase = Phase(policy, kind, training, time.monotonic_ns())
-        phase.latencies_ns = player.play(tenant, matrix.schedules[kind])
-        phase.end_ns = time.monotonic_ns()
-        phase.wrong = tenant.wrong
-        phase.sessions = (tenant.session, other.session if other is not None else "")
-        if other is not None:
-            phase.trained = sum(begin >= phase.begin_ns for begin in other.finished_ns[trained:])
-            other.closed_loop = False
-            player.leave(other)
-        player.leave(tenant)
-        matrix.phases.append(phase)
-        print(f"{policy}: {kind} beside {training or 'nothing'}: P99 {phase.p_ms(99):.2f} ms", file=sys.stderr, flush=True)
-
-
-def _scheduler_share(node: Node, since_unix_ns: int) -> float:
-    facts = [f for f in node.events() if isinstance(f, DeviceAccounted) and f.from_ns >= since_unix_ns]
-    wall_ns = sum(f.wall_ns * f.cores for f in facts)
-    return sum(f.scheduler_core_ns for f in facts) / wall_ns if wall_ns else 0.0
-
-
-def _journal(node: Node) -> list[Record]:
-    """The dispatch journal of device 0, all segments of this node's life."""
-    records: list[Record] = []
-    for path in sorted((node.folder / "server" / "dispatch").glob("gpu0-*.journal")):
-        records += decode_journal(path.read_bytes())[0]
-    return records
+def _play_cell(player: Player, policy: str, kind: str, training: str, recordings: dict[str, Recording], plan: Plan, matrix: Matrix) -> None:
+    """One kind of inference, alone (``training`` empty) or beside one kind of training; the same arrivals every time."""
+    tenant = player.enter(recordings[f"p0_{kind}"], 0)
+    player.back_to_back(tenant, _WARM_REQUESTS)
+    if kind not in matrix.rates:
+        took_ns = sum(player.back_to_back(tenant, _RATE_REQUESTS))
+        matrix.rates[kind] = _RATE_REQUESTS / (took_ns / 1e9) * plan.load_percent / 100
+        requests = max(plan.requests_min, int(plan.seconds * matrix.rates[kind]))
+        matrix.schedules[kind] = bursts(requests, matrix.rates[kind], _SEED)
+    other = player.enter(recordings[f"train_{training}"], _PRIORITY_OF_TRAINING) if training else None
+    if other is not None:
+        _stride(player, other)
+    trained = len(other.finished_ns) if other is not None else 0
+    phase = Phase(policy, kind, training, time.monotonic_ns())
+    phase.latencies_ns = player.play(tenant, matrix.schedules[kind])
+    phase.end_ns = time.monotonic_ns()
+    phase.wrong = tenant.wrong
+    phase.sessions = (tenant.session, other.session if other is not None else "")
+    if other is not None:
+        phase.trained = sum(begin >= phase.begin_ns for begin in other.finished_ns[trained:])
+        other.closed_loop = False
+        player.leave(other)
+    player.leave(tenant)
+    matrix.phases.append(phase)
+    print(f"{policy}: {kind} beside {training or 'nothing'}: P99 {phase.p_ms(99):.2f} ms", file=sys.stderr, flush=True)

@@ -53,8 +53,8 @@ def write_what_if(matrix: Matrix, predictions: Sequence[Prediction], load_percen
         "# What another policy would have given",
         "",
         "Written by `python -m benchmarks.sla --what-if`. The matrix of [sla.md](sla.md), with inference offered at",
-        f"{load_percent} % of the rate that it reaches back to back, all policies played {_rounds(matrix, policies)} times in turn. At",
-        "such a load every policy can serve it; where a policy cannot, a P99 says how long the run was and nothing else.",
+        f"{load_percent} % of the rate that it reaches back to back. At such a load every policy can serve it; where one cannot, a P99",
+        f"says how long the run was and nothing else. All policies are played in turn, {_rounds(matrix, policies)} times, on one executor.",
         "",
         f"Within 10 %: {sum(error <= 0.1 for error in errors)} of {len(errors)}; median of the errors "
         f"{_percent(errors[len(errors) // 2])}, the largest {_percent(errors[-1])}.",
@@ -148,7 +148,7 @@ def _prediction_table(predictions: Sequence[Prediction]) -> list[str]:
         "## What-if",
         "",
         "The recordings of every cell under strict, played under another policy, beside the real runs under that policy. P99 of inference",
-        "from arrival at the node to the end of the launch; medians, and of the real rounds the least and the most.",
+        "from arrival at the node to the end of the launch: of the requests of all rounds, and the least and the most of a real round.",
         "",
         "| policy | inference | training | predicted ms | real ms | least | most | error |",
         "|---|---|---|---|---|---|---|---|",
@@ -170,7 +170,7 @@ def _kept(matrix: Matrix, policy: str) -> list[float]:
 
 
 def _rounds(matrix: Matrix, policies: list[str]) -> int:
-    return max(len(matrix.rounds(policy, kind, "")) for policy in policies for kind in INFERENCE)
+    return max(len(matrix.rounds(policy, kind, TRAINING[0])) for policy in policies for kind in INFERENCE)
 
 
 def _share(alone: Phase) -> float:

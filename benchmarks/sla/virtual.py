@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 import msgspec
@@ -44,8 +45,8 @@ class VirtualCell:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """P99 from arrival at the node to the end of the launch: recorded under ``policy`` (in the middle, and the least and the most of the
-    rounds), and predicted from a recording under strict."""
+    """P99 from arrival at the node to the end of the launch: recorded under ``policy`` (of the requests of all rounds, and the least and
+    most of a round), and predicted from the recordings under strict."""
 
     policy: str
     inference: str
@@ -83,31 +84,28 @@ def virtual_matrix(matrix: Matrix, policies: Sequence[str], config: DispatchConf
 
 def predict(matrix: Matrix, policies: Sequence[str], config: DispatchConfig) -> list[Prediction]:
     """For every cell and every policy but strict: the recordings of the strict cell played under that policy, beside what was measured.
-    Medians of as many rounds as were played."""
+    Requests of all rounds count as one run: the P99 of a round is the second longest of its 150."""
     out = []
     for policy in policies:
         for kind in INFERENCE:
             for training in TRAINING:
                 foretold = [_foretold(matrix, cell, _with(config, policy)) for cell in matrix.rounds("strict", kind, training)]
                 seen = [_seen(matrix, cell) for cell in matrix.rounds(policy, kind, training)]
-                out.append(Prediction(policy, kind, training, _middle(seen), _middle(foretold), min(seen), max(seen)))
+                real_ns, predicted_ns = _measured([*chain(*seen)]), _measured([*chain(*foretold)])
+                rounds_ns = [_measured(latencies_ns) for latencies_ns in seen]
+                out.append(Prediction(policy, kind, training, real_ns, predicted_ns, min(rounds_ns), max(rounds_ns)))
     return out
 
 
-def _foretold(matrix: Matrix, cell: Phase, config: DispatchConfig) -> int:
-    """P99 of the cell's inference, had it run under ``config``."""
+def _foretold(matrix: Matrix, cell: Phase, config: DispatchConfig) -> list[int]:
+    """Latencies of the cell's inference, had it run under ``config``."""
     tenants, arrivals, costs = _read(_records(matrix, cell)).inputs()
-    outcome = simulate(tenants, arrivals, config, costs, keep_records=False)
-    return _measured(outcome.sessions[cell.sessions[0]].latencies_ns)
+    return simulate(tenants, arrivals, config, costs, keep_records=False).sessions[cell.sessions[0]].latencies_ns
 
 
-def _seen(matrix: Matrix, cell: Phase) -> int:
-    """P99 of the cell's inference, as it ran."""
-    return _measured(_read(_records(matrix, cell)).outcome(0, 0).sessions[cell.sessions[0]].latencies_ns)
-
-
-def _middle(values: Sequence[int]) -> int:
-    return sorted(values)[len(values) // 2]
+def _seen(matrix: Matrix, cell: Phase) -> list[int]:
+    """Latencies of the cell's inference, as it ran."""
+    return _read(_records(matrix, cell)).outcome(0, 0).sessions[cell.sessions[0]].latencies_ns
 
 
 def _with(config: DispatchConfig, policy: str) -> DispatchConfig:

@@ -8,8 +8,8 @@ May live here: the executor's behaviour as far as the dispatcher sees it (``devi
 ``clients``), what came of it (``outcome``), and the story of waits (``waits``). May not: rules (scheduler.dispatch decides here, too).
 """
 
-from scheduler.model.inputs import Arrival, DeviceCosts, Tenant
+from scheduler.model.inputs import Arrival, DeviceCosts, Reactions, Tenant
 from scheduler.model.outcome import Outcome, SessionOutcome, percentile
 from scheduler.model.simulate import simulate
 
-__all__ = ["Arrival", "DeviceCosts", "Outcome", "SessionOutcome", "Tenant", "percentile", "simulate"]
+__all__ = ["Arrival", "DeviceCosts", "Outcome", "Reactions", "SessionOutcome", "Tenant", "percentile", "simulate"]

@@ -59,6 +59,7 @@ class Why(NamedTuple):
     after_seq: int = -1
     think_ns: int = 0
     gap_ns: int = 0
+    reacts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,4 +204,4 @@ def _in_window(batches: Sequence[Seen], k: int, facts: _Facts) -> Why:
     slack_ns = batches[k].arrived_ns - batches[k - facts.bound].finished_ns
     if slack_ns > _WINDOW_SLACKS * facts.react_ns + _SHORT_NS:
         return Why(after_seq=k - facts.bound, think_ns=facts.react_ns, gap_ns=gap_ns)
-    return Why(after_seq=k - facts.bound, think_ns=slack_ns)
+    return Why(after_seq=k - facts.bound, think_ns=slack_ns, reacts=True)

@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Final
 
 from scheduler.dispatch import OK, WEIGHT_DEFAULT
 
-__all__ = ["Arrival", "DeviceCosts", "Tenant", "STAYS"]
+__all__ = ["Arrival", "DeviceCosts", "Reactions", "Tenant", "STAYS"]
 
 STAYS: Final = -1
 """A tenant that does not close its session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reactions:
+    """How long a client took from hearing of an end to its next batch: ``took_ns`` each, by ``heard_ns``, ascending.
+
+    It goes by time and not by batch, because what slows a client is what else its machine and the way to it do just then: the bursts of
+    others, which come by the clock whatever the policy."""
+
+    heard_ns: tuple[int, ...]
+    took_ns: tuple[int, ...]
+
+    def at(self, heard_ns: int) -> int | None:
+        """What it took nearest to then (of two as near the earlier); None before the first and after the last."""
+        after = bisect_left(self.heard_ns, heard_ns)
+        if after == len(self.heard_ns) or (not after and self.heard_ns[0] != heard_ns):
+            return None
+        before = max(0, after - 1)
+        return self.took_ns[before if heard_ns - self.heard_ns[before] <= self.heard_ns[after] - heard_ns else after]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +44,7 @@ class Tenant:
     pace_permille: int = 0
     open_ns: int = 0
     close_after_ns: int = STAYS
+    reactions: Reactions | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +52,7 @@ class Arrival:
     """Batch ``seq`` (from 0, without gaps) of a session: it arrives at the latest of ``at_ns``, ``think_ns`` after batch ``after_seq`` has
     finished (-1: of none), and ``gap_ns`` after the arrival of the batch before it. So one form serves clients that come by the clock
     (at_ns), that wait for an answer (after_seq = seq - 1), and that have a bounded number of batches under way (after_seq = seq - bound).
+    ``reacts``: how long it thinks is not its own, but what its client takes at that time (Tenant.reactions, where these know it).
 
     It runs for ``wall_ns`` and costs ``core_ns``; ``overhead_ns``: what the executor does for it beside that, once. ``grain_ns``: it can
     be stopped only at multiples of that (0: anywhere). ``outcome``: OK or FAULT.
@@ -44,6 +66,7 @@ class Arrival:
     after_seq: int = -1
     think_ns: int = 0
     gap_ns: int = 0
+    reacts: bool = False
     overhead_ns: int = 0
     nbytes: int = 0
     grain_ns: int = 0

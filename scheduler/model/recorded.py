@@ -30,8 +30,8 @@ from scheduler.dispatch import (
     SessionOpened,
     Stimulus,
 )
-from scheduler.model.clients import Seen, explain_arrivals
-from scheduler.model.inputs import STAYS, Arrival, DeviceCosts, Tenant
+from scheduler.model.clients import Seen, Why, explain_arrivals
+from scheduler.model.inputs import STAYS, Arrival, DeviceCosts, Reactions, Tenant
 from scheduler.model.outcome import BatchOutcome, Outcome, SessionOutcome
 
 __all__ = ["Recording"]
@@ -193,8 +193,13 @@ class Recording:
             opened = session.opened
             last_ns = session.done[-1].outcome.finished_ns if session.done else opened.at_ns
             closes = STAYS if session.closed_ns < 0 else max(0, session.closed_ns - last_ns)
-            tenants.append(Tenant(name, opened.priority, opened.weight, opened.sla_ns, opened.pace_permille, opened.at_ns, closes))
-            whys = explain_arrivals([Seen(batch.outcome.arrived_ns, batch.outcome.finished_ns) for batch in session.done])
+            seen = [Seen(batch.outcome.arrived_ns, batch.outcome.finished_ns) for batch in session.done]
+            whys = explain_arrivals(seen)
+            tenants.append(
+                Tenant(
+                    name, opened.priority, opened.weight, opened.sla_ns, opened.pace_permille, opened.at_ns, closes, _reactions(seen, whys)
+                )
+            )
             for seq, (batch, why) in enumerate(zip(session.done, whys, strict=True)):
                 beside_ns = sum(piece.beside_ns for piece in batch.pieces) - (len(batch.pieces) - 1) * costs.slice_ns
                 arrivals.append(
@@ -207,6 +212,7 @@ class Recording:
                         why.after_seq,
                         why.think_ns,
                         why.gap_ns,
+                        why.reacts,
                         overhead_ns=max(0, beside_ns),
                         nbytes=batch.nbytes,
                         grain_ns=_grain(batch, costs),
@@ -267,6 +273,11 @@ class Recording:
             if min(len(idle), len(queued)) > weight:
                 best, weight = max(0, _median(idle, 0) - _median(queued, 0)), min(len(idle), len(queued))
         return best if weight else max(0, least_ns) // 2
+
+
+def _reactions(seen: Sequence[Seen], whys: Sequence[Why]) -> Reactions | None:
+    took = [(seen[why.after_seq].finished_ns, why.think_ns) for why in whys if why.reacts]
+    return Reactions(tuple(heard_ns for heard_ns, _ in took), tuple(took_ns for _, took_ns in took)) if took else None
 
 
 def _grain(batch: _Batch, costs: DeviceCosts) -> int:

@@ -61,6 +61,11 @@ class _Client:
     finished: int = 0
     outcomes: list[BatchOutcome] = field(default_factory=list)
 
+    def think_ns(self, work: Arrival, heard_ns: int) -> int:
+        """How long it takes from hearing of what this batch waits for to sending it."""
+        took_ns = self.tenant.reactions.at(heard_ns) if work.reacts and self.tenant.reactions is not None else None
+        return work.think_ns if took_ns is None else took_ns
+
 
 class _Run:
     """One virtual run."""
@@ -174,7 +179,8 @@ class _Run:
         if client.outcomes:
             at_ns = max(at_ns, client.outcomes[-1].arrived_ns + work.gap_ns)
         if work.after_seq >= 0:
-            at_ns = max(at_ns, client.outcomes[work.after_seq].finished_ns + work.think_ns)
+            heard_ns = client.outcomes[work.after_seq].finished_ns
+            at_ns = max(at_ns, heard_ns + client.think_ns(work, heard_ns))
         client.next += 1
         self._push(at_ns, _ARRIVE, work)
 

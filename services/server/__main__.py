@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import gc
 import os
 import sys
 from collections.abc import AsyncIterator, Coroutine
@@ -34,6 +35,7 @@ async def run_node(stop: asyncio.Event) -> int:
             facts = FactLog(settings.data_dir / "facts.journal", settings.node_id)
             node = Node(settings, bus, facts)
             await node.start()
+            gc.freeze()  # what is loaded stays: looking through it for garbage would keep every tenant waiting for 10 ms now and then
             async with watched(node, os.environ.get("WOOLY_NODE_HTTP", "")) as http:
                 log.info("server listening", node=settings.node_name, epoch=facts.epoch, bus=settings.nats_url, http=http)
                 ready(f"server listening on {settings.nats_url} as node {settings.node_name} ({settings.node_id}){http and f', {http}'}")

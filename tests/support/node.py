@@ -102,6 +102,10 @@ class Node:
             | self._environment
         )
 
+    def change(self, **environment: str) -> None:
+        """What the next server is started with, beside what this one was."""
+        self._environment |= environment
+
     def start_server(self) -> None:
         with (self.folder / "server.log").open("ab") as log:
             self.server = subprocess.Popen(

@@ -73,7 +73,7 @@ def test_a_client_with_a_bounded_number_under_way_waits_for_the_oldest() -> None
         finished.append(max(at, finished[-1] if finished else 0) + 10 * MS)
     whys = explain_arrivals([Seen(a, f) for a, f in zip(arrivals, finished, strict=True)])
     assert whys[1:3] == [Why(gap_ns=MS)] * 2
-    assert whys[3:] == [Why(after_seq=k - 3, think_ns=MS) for k in range(3, 12)]
+    assert whys[3:] == [Why(after_seq=k - 3, think_ns=MS, reacts=True) for k in range(3, 12)]
 
 
 def windowed(costs: list[int], react_ns: list[int], window: int, busy_ns: dict[int, int]) -> list[Seen]:
