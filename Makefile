@@ -69,8 +69,8 @@ simulate: $(STAMP).dev ## 10,000 random nodes in virtual time, judged by indepen
 replay-runs: $(STAMP).dev ## 20 recorded lives of real nodes with several tenants, decided again; results go to docs/replay.md
 	$(BIN)/python -m tests.replay --report default
 
-what-if: $(STAMP).dev ## predictions of other policies beside real runs under them; wants a quiet machine, 17 minutes (docs/what-if.md)
-	$(BIN)/python -m benchmarks.sla --what-if --rounds 5
+what-if: $(STAMP).dev ## predictions of other policies beside real runs under them; wants a quiet machine for half an hour (docs/what-if.md)
+	$(BIN)/python -m benchmarks.sla --what-if --rounds 10
 
 controllers: $(STAMP).dev ## 20 rounds of two controllers, 500 submissions, one controller killed midway
 	$(BIN)/python -m tests.controllers --rounds 20

@@ -33,13 +33,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="of the strict policy")
     parser.add_argument("--recordings", type=Path, help="a folder that keeps recordings from run to run")
     parser.add_argument("--keep", type=Path, help="a file for the raw results")
-    parser.add_argument("--kept", type=Path, help="results of an earlier run: only report them")
+    parser.add_argument("--kept", type=Path, nargs="+", help="results of earlier runs: only report them, all rounds together")
     parser.add_argument("--policies", default=",".join(real.POLICIES))
     parser.add_argument("--what-if", action="store_true", help="how well other policies are predicted, and nothing else")
     parser.add_argument("--dry", action="store_true", help="print, and leave docs/sla.md as it is")
     options = parser.parse_args()
     if options.kept:
-        _publish(pickle.loads(options.kept.read_bytes()), options)
+        matrices = [pickle.loads(path.read_bytes()) for path in options.kept]
+        for more in matrices[1:]:
+            matrices[0].add(more)
+        _publish(matrices[0], options)
         return
     with tempfile.TemporaryDirectory() as own:
         folder = options.recordings or Path(own)

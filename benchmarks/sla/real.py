@@ -98,6 +98,12 @@ class Matrix:
     def rounds(self, policy: str, inference: str, training: str) -> list[Phase]:
         return [p for p in self.phases if (p.policy, p.inference, p.training) == (policy, inference, training)]
 
+    def add(self, more: Matrix) -> None:
+        """The rounds of another run, too."""
+        self.phases += more.phases
+        for policy, records in more.journals.items():
+            self.journals[policy] = self.journals.get(policy, []) + records
+
     def phase(self, policy: str, inference: str, training: str) -> Phase:
         """The one in the middle, by P99, of its rounds."""
         phases = sorted(self.rounds(policy, inference, training), key=lambda phase: phase.p_ms(99))

@@ -54,7 +54,8 @@ def write_what_if(matrix: Matrix, predictions: Sequence[Prediction], load_percen
         "",
         "Written by `python -m benchmarks.sla --what-if`. The matrix of [sla.md](sla.md), with inference offered at",
         f"{load_percent} % of the rate that it reaches back to back. At such a load every policy can serve it; where one cannot, a P99",
-        f"says how long the run was and nothing else. All policies are played in turn, {_rounds(matrix, policies)} times, on one executor.",
+        f"says how long the run was and nothing else. All policies are played in turn, {_rounds(matrix, policies)} rounds; those of a run",
+        "share one executor.",
         "",
         f"Within 10 %: {sum(error <= 0.1 for error in errors)} of {len(errors)}; median of the errors "
         f"{_percent(errors[len(errors) // 2])}, the largest {_percent(errors[-1])}.",

@@ -43,6 +43,7 @@ class VirtualDevice:
     end_ns: int | None = None
     _queue: deque[_Job] = field(default_factory=deque)
     _free_ns: int = 0
+    _told_ns: int = 0
     _serial: int = 0
     _stopped: dict[int, int] = field(default_factory=dict)
     _done_ns: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -68,7 +69,8 @@ class VirtualDevice:
         """The head ends, at ``end_ns``: what the dispatcher hears of it ``report_ns`` later. The next one begins."""
         job = self._queue.popleft()
         self._free_ns = job.end_ns
-        report = self._report(job, job.end_ns + self.costs.report_ns)
+        self._told_ns = max(self._told_ns, job.end_ns + self._report_ns(job.work))  # reports come in the order of what they tell
+        report = self._report(job, self._told_ns)
         self.end_ns = None
         if self._queue:
             self._begin()
@@ -77,7 +79,7 @@ class VirtualDevice:
     def _begin(self) -> None:
         """The head's turn."""
         job = self._queue[0]
-        job.begin_ns = job.run_begin_ns = job.end_ns = max(self._free_ns, job.handed_ns + self.costs.launch_ns)
+        job.begin_ns = job.run_begin_ns = job.end_ns = max(self._free_ns, job.handed_ns + self._launch_ns(job.work))
         session, seq = job.launch.session, job.launch.seq
         job.returned = session in self._only and self._only[session] != seq
         if not job.returned and not self._is_stopped(job):
@@ -98,6 +100,12 @@ class VirtualDevice:
         else:
             job.end_ns = min(job.end_ns, job.run_begin_ns + _grained(now_ns + self.costs.stop_ns - job.run_begin_ns, job.work.grain_ns))
         self.end_ns = job.end_ns
+
+    def _launch_ns(self, work: Arrival) -> int:
+        return self.costs.launch_ns if work.way_ns < 0 else work.way_ns - work.way_ns // 2
+
+    def _report_ns(self, work: Arrival) -> int:
+        return self.costs.report_ns if work.way_ns < 0 else work.way_ns // 2
 
     def _is_stopped(self, job: _Job) -> bool:
         return self._stopped.get(job.priority, 0) >= job.serial

@@ -54,8 +54,9 @@ class Arrival:
     (at_ns), that wait for an answer (after_seq = seq - 1), and that have a bounded number of batches under way (after_seq = seq - bound).
     ``reacts``: how long it thinks is not its own, but what its client takes at that time (Tenant.reactions, where these know it).
 
-    It runs for ``wall_ns`` and costs ``core_ns``; ``overhead_ns``: what the executor does for it beside that, once. ``grain_ns``: it can
-    be stopped only at multiples of that (0: anywhere). ``outcome``: OK or FAULT.
+    It runs for ``wall_ns`` and costs ``core_ns``; ``overhead_ns``: what the executor does for it beside that, once. ``way_ns``: what it
+    takes to the executor and back, half each (-1: what DeviceCosts says). ``grain_ns``: it can be stopped only at multiples of that
+    (0: anywhere). ``outcome``: OK or FAULT.
     """
 
     session: str
@@ -66,11 +67,12 @@ class Arrival:
     after_seq: int = -1
     think_ns: int = 0
     gap_ns: int = 0
-    reacts: bool = False
     overhead_ns: int = 0
     nbytes: int = 0
     grain_ns: int = 0
     outcome: int = OK
+    reacts: bool = False
+    way_ns: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 Costs come from the journal alone. The executor works on one launch after another, so a launch that was handed over at h, after whose
 predecessor the dispatcher heard at p, and of whose end it heard at f, took f - max(p, h + way) beside its ``wall_ns`` for itself; *way* is
-what it takes to go to the executor and back, hidden behind another launch. It is estimated as the difference between launches that
-found the device idle and launches that queued. A session whose priority was changed has the last one all along.
+what it takes to go to the executor and back, hidden behind another launch. It is estimated, session by session, as the difference between
+launches that found the device idle and launches that queued. A session whose priority was changed has the last one all along.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ _STOP_NS: Final = 100_000
 _SLICE_NS: Final = 50_000
 _OVER_NS: Final = 250_000
 """Where nothing of the kind is on record."""
+_WAYS_MIN: Final = 16
+"""Launches of each kind that a session must have before its own way is told from them."""
 _OVERS_MIN: Final = 8
 """Fewer slices that were cut by their limit say nothing about the cutting: they are short batches that the machine held up."""
 
@@ -51,6 +53,7 @@ _OVERS_MIN: Final = 8
 class _Piece:
     """A launch that ran: handed over, heard of the one before, heard of its own end."""
 
+    session: str
     handed_ns: int
     before_ns: int
     heard_ns: int
@@ -64,6 +67,17 @@ class _Piece:
     def apparent_ns(self, way_ns: int) -> int:
         """What it seems to have taken beside its run."""
         return self.heard_ns - max(self.before_ns, self.handed_ns + way_ns) - self.wall_ns
+
+
+@dataclass(frozen=True, slots=True)
+class _Ways:
+    """To the executor and back: of sessions that show it, and of all others."""
+
+    usual_ns: int
+    own_ns: dict[str, int]
+
+    def of(self, session: str) -> int:
+        return self.own_ns.get(session, self.usual_ns)
 
 
 @dataclass(slots=True)
@@ -164,7 +178,9 @@ class Recording:
             return
         finished = isinstance(report, LaunchFinished)
         if report.wall_ns or finished:
-            batch.pieces.append(_Piece(handed_ns, before_ns, report.at_ns, report.wall_ns, launch.limit_ns, finished, stopped_ns))
+            batch.pieces.append(
+                _Piece(report.session, handed_ns, before_ns, report.at_ns, report.wall_ns, launch.limit_ns, finished, stopped_ns)
+            )
             self._order.append(batch.pieces[-1])
             batch.outcome.slices += 1
         batch.outcome.core_ns += report.core_ns
@@ -187,7 +203,7 @@ class Recording:
 
     def inputs(self) -> tuple[list[Tenant], list[Arrival], DeviceCosts]:
         """The same work for a virtual run: batches that finished, by session renumbered from 0."""
-        costs = self.costs()
+        costs, ways = self.costs(), self._ways()
         tenants, arrivals = [], []
         for name, session in self._sessions.items():
             opened = session.opened
@@ -212,19 +228,20 @@ class Recording:
                         why.after_seq,
                         why.think_ns,
                         why.gap_ns,
-                        why.reacts,
                         overhead_ns=max(0, beside_ns),
+                        way_ns=ways.of(name),
                         nbytes=batch.nbytes,
                         grain_ns=_grain(batch, costs),
                         outcome=batch.result,
+                        reacts=why.reacts,
                     )
                 )
         return tenants, arrivals, costs
 
     def costs(self) -> DeviceCosts:
         """What the device takes beside running, measured on this record."""
-        way_ns = self._way()
-        self._settle(way_ns)
+        ways = self._ways()
+        self._settle(ways)
         later, stops, overs = [], [], []
         for piece, index in self._pieces():
             if index:
@@ -232,23 +249,24 @@ class Recording:
             if piece.finished:
                 continue
             if piece.preempted_ns >= 0:
-                stops.append(max(0, piece.heard_ns - piece.preempted_ns - way_ns // 2))
+                stops.append(max(0, piece.heard_ns - piece.preempted_ns - ways.of(piece.session) // 2))
             elif piece.limit_ns:
                 overs.append(piece.wall_ns - piece.limit_ns)
-        half_ns = way_ns // 2
+        half_ns = ways.usual_ns // 2
         return DeviceCosts(
-            way_ns - half_ns,
+            ways.usual_ns - half_ns,
             half_ns,
             _mean(later, _SLICE_NS),
             _mean(stops, _STOP_NS),
             _median(overs, 0) if len(overs) >= _OVERS_MIN else _OVER_NS,
         )
 
-    def _settle(self, way_ns: int) -> None:
+    def _settle(self, ways: _Ways) -> None:
         """What each launch took beside its run. Where a launch seems to have taken less than nothing, the dispatcher heard late of the one
         before it (both were told at once): then that one took so much less."""
         late_ns = 0
         for piece in reversed(self._order):
+            way_ns = ways.of(piece.session)
             own_ns = piece.apparent_ns(way_ns) - late_ns
             piece.beside_ns = max(0, own_ns)
             late_ns = max(0, -own_ns) if piece.before_ns > piece.handed_ns + way_ns else 0
@@ -257,11 +275,12 @@ class Recording:
         """Every launch that ran, with its number within its batch."""
         return [(piece, index) for session in self._sessions.values() for batch in session.done for index, piece in enumerate(batch.pieces)]
 
-    def _way(self) -> int:
-        """To the executor and back: per session the median of launches into an idle device less that of launches that had queued; of these
-        the one with the most behind it. Without a session that has both: half of the least that an idle launch took beside its run."""
-        best, weight, least_ns = 0, 0, -1
-        for session in self._sessions.values():
+    def _ways(self) -> _Ways:
+        """To the executor and back, by session: the median of launches into an idle device less that of launches that had queued, where it
+        has enough of both. For the others that of the session with the most behind it; without any, half of the least that an idle launch
+        took beside its run."""
+        own, usual_ns, weight, least_ns = {}, 0, 0, -1
+        for name, session in self._sessions.items():
             idle, queued = [], []
             for piece in (batch.pieces[0] for batch in session.done if batch.pieces):
                 beside_ns = piece.apparent_ns(0)
@@ -270,9 +289,13 @@ class Recording:
                     least_ns = beside_ns if least_ns < 0 else min(least_ns, beside_ns)
                 elif piece.before_ns - piece.handed_ns > beside_ns:
                     queued.append(beside_ns)
-            if min(len(idle), len(queued)) > weight:
-                best, weight = max(0, _median(idle, 0) - _median(queued, 0)), min(len(idle), len(queued))
-        return best if weight else max(0, least_ns) // 2
+            behind = min(len(idle), len(queued))
+            way_ns = max(0, _median(idle, 0) - _median(queued, 0))
+            if behind >= _WAYS_MIN:
+                own[name] = way_ns
+            if behind > weight:
+                usual_ns, weight = way_ns, behind
+        return _Ways(usual_ns if weight else max(0, least_ns) // 2, own)
 
 
 def _reactions(seen: Sequence[Seen], whys: Sequence[Why]) -> Reactions | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -41,22 +42,8 @@ def test_a_client_that_is_slow_for_a_while_is_so_at_that_time_also_where_its_bat
         recording.take(record.stimulus, record.decisions)
     tenants, arrivals, costs = recording.inputs()
     assert tenants[0].reactions is not None and sum(arrival.reacts for arrival in arrivals) > 250
-    halves = [_half(arrival) for arrival in arrivals]
+    halves = [replace(arrival, wall_ns=arrival.wall_ns // 2) for arrival in arrivals]
     batches = simulate(tenants, halves, DispatchConfig(policy=FIFO), costs).sessions["t"].batches
     waited = [(late.arrived_ns - early.finished_ns, early.finished_ns) for early, late in zip(batches, batches[4:], strict=False)]
     assert all(took_ns >= 4 * MS for took_ns, heard_ns in waited if 205 * MS < heard_ns < 295 * MS)
     assert sum(took_ns >= 4 * MS for took_ns, heard_ns in waited if heard_ns < 195 * MS or heard_ns > 305 * MS) == 0
-
-
-def _half(arrival: Arrival) -> Arrival:
-    return Arrival(
-        arrival.session,
-        arrival.seq,
-        arrival.wall_ns // 2,
-        arrival.core_ns,
-        arrival.at_ns,
-        arrival.after_seq,
-        arrival.think_ns,
-        arrival.gap_ns,
-        arrival.reacts,
-    )
