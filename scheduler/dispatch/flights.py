@@ -102,7 +102,8 @@ def contend(state: DispatchState, out: list[Decision]) -> None:
 def change_level(state: DispatchState, session: SessionState, out: list[Decision]) -> None:
     """The session has another priority: it joins the shares of its new level as one that opens does, what it has in flight included, and
     levels that it had won by waiting are won again. What is in flight of it runs at the new level from now on: whatever has a higher one
-    behind it is stopped, as it would have been when that was launched."""
+    behind it is stopped, as it would have been when that was launched; also when that one is being stopped itself, for it comes back in
+    its turn."""
     if not POLICIES[state.config.policy].leveled:
         return
     own = [flight for flight in state.flights if flight.session == session.session]
@@ -116,8 +117,7 @@ def change_level(state: DispatchState, session: SessionState, out: list[Decision
             flight.contended_ns = -1  # until it has company in its new level (contend)
     queues.requeue(state, session)
     for at, flight in enumerate(state.flights):
-        behind = [other for other in state.flights[at + 1 :] if not other.reserved and not other.preempted]
-        if any(other.level < flight.level for other in behind):
+        if any(other.level < flight.level and not other.reserved for other in state.flights[at + 1 :]):
             preempt(state, flight, out)
 
 

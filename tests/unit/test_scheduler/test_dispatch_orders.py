@@ -80,6 +80,14 @@ def test_a_raised_session_stops_what_is_before_it() -> None:
     assert device.prioritise("b", 3) == [], "what is being stopped is stopped once, and nothing is before it"
 
 
+def test_a_raised_session_comes_back_soon_from_a_launch_that_was_being_stopped() -> None:
+    """Its launch comes back in its turn: what is before it and lower now is stopped, or the session would wait for all of it."""
+    device = Device(a=2, b=4, c=3)
+    assert [type(d) for d in device.arrive("a") + device.arrive("b")] == [Launch, Launch]
+    assert device.arrive("c")[0] == Preempt("b", 0), "b is being stopped, behind a"
+    assert device.prioritise("b", 0) == [Preempt("a", 0)]
+
+
 def test_a_session_joins_the_shares_of_its_new_level_where_that_is() -> None:
     device = Device(a=2, b=2, c=3)
     for seq in range(40):  # two sessions share level 2 for a while; level 3 has had nothing
