@@ -37,12 +37,14 @@ class Started(msgspec.Struct, array_like=True, frozen=True, tag="started.v1"):
 
 
 class Recorded(msgspec.Struct, array_like=True, frozen=True, tag="recorded.v1"):
-    """Facts to be published on (area, entity); ``index`` counts these over the journal's life."""
+    """Facts to be published on (area, entity); ``index`` counts these over the journal's life, ``epoch`` is the start that recorded them
+    (0 in journals of old)."""
 
     index: int
     area: str
     entity: str
     events: bytes
+    epoch: int = 0
 
 
 class Published(msgspec.Struct, array_like=True, frozen=True, tag="published.v1"):
@@ -79,9 +81,10 @@ _decoder: Final[msgspec.msgpack.Decoder[Any]] = msgspec.msgpack.Decoder(_Record)
 
 
 class FactLog:
-    """The node's journal of facts. ``epoch`` is this start's; ``progress`` the last of each device before it."""
+    """The node's journal of facts. ``epoch`` is this start's; ``progress`` the last of each device before it. ``known_epoch``: the last one
+    that the log has of the node, for a journal may be lost or set aside: facts of an epoch that was before would be taken for repeats."""
 
-    def __init__(self, path: Path, node: str) -> None:
+    def __init__(self, path: Path, node: str, known_epoch: int = 0) -> None:
         self._file = JournalFile(path)
         self._node = node
         self._log = get_logger()
@@ -92,6 +95,7 @@ class FactLog:
         self.epoch = 1
         for body in self._file.bodies:
             self._load(_decoder.decode(body))
+        self.epoch = max(self.epoch, known_epoch + 1)
         while self._waiting and self._waiting[0].index <= self._published:
             self._waiting.popleft()
         self._held: list[Recorded] = []
@@ -137,7 +141,7 @@ class FactLog:
         if not events:
             return
         self._index += 1
-        record = Recorded(self._index, area, entity, encode_events(list(events)))
+        record = Recorded(self._index, area, entity, encode_events(list(events)), self.epoch)
         if self._held or area == _USAGE:
             self._held.append(record)
         else:
@@ -231,7 +235,7 @@ class FactLog:
         while True:
             try:
                 node = self._node if record.area == "session" else ""
-                events, name = decode_events(record.events), f"{self._node}.{record.index}"
+                events, name = decode_events(record.events), _name(self._node, record)
                 await bus.publish_events(record.area, record.entity, events, message_id=name, node=node)
                 return
             except (BusUnavailable, BusRefused) as error:
@@ -242,3 +246,8 @@ class FactLog:
         """Keep only what the next start needs."""
         records: list[_Record] = [Started(self.epoch), Published(self._published), *self.progress.values(), *self._waiting]
         self._file.rewrite(_encoder.encode(record) for record in records)
+
+
+def _name(node: str, record: Recorded) -> str:
+    """What the log knows the message by: the same whenever it is published, and no other's."""
+    return f"{node}.{record.epoch}.{record.index}" if record.epoch else f"{node}.{record.index}"

@@ -20,6 +20,11 @@ def test_epochs_grow_with_every_start(tmp_path: Path) -> None:
     assert [FactLog(tmp_path / "facts", "node").epoch for _ in range(3)] == [1, 2, 3]
 
 
+def test_a_journal_that_is_new_begins_behind_what_the_log_knows(tmp_path: Path) -> None:
+    assert FactLog(tmp_path / "lost", "node", 7).epoch == 8
+    assert FactLog(tmp_path / "lost", "node", 3).epoch == 9
+
+
 def test_progress_is_remembered_once_synced(tmp_path: Path) -> None:
     async def body() -> None:
         log = FactLog(tmp_path / "facts", "node")
