@@ -162,6 +162,7 @@ def test_a_batch_waits_is_let_go_or_refused_once_and_the_rest_is_forgotten() -> 
     assert world.gate.shut("lab", budget_fault("used up"), world.clock.now_ns)
     ((seq, fault),) = world.refused
     assert (seq, fault.name, fault.fatal) == (1, faults.BUDGET_EXCEEDED, False) and world.session.pending == {}
+    assert fault.message.startswith("used up. ") and fault.message.endswith("what it holds in memory is charged meanwhile")
 
 
 def test_what_came_after_the_question_is_not_refused_by_its_answer() -> None:
