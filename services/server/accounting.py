@@ -161,6 +161,7 @@ class Accounting:
         """Turn everything known into facts: up to now, or up to the last report while work is in flight."""
         meter = self.meter
         assert meter is not None
+        meter.dated(time.time_ns() - time.monotonic_ns())
         until_ns = max(meter.finish_ns, meter.accounted_ns) if in_flight else time.monotonic_ns()
         events = meter.cut(until_ns, whole=whole)
         self._facts.record("usage", self._node, events)
