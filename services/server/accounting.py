@@ -75,12 +75,14 @@ class Accounting:
         for session, record in records.items():
             if session not in self.meter.accounts:
                 self.meter.open(Account(session, record.tenant, record.task, record.priority))
-        known = last.report if last is not None and last.executor == attached.pid else 0
+        known = last.report if last is not None and records and last.executor == attached.pid else 0  # pids are given again
         self._executor = attached.pid
         self._report = known
         fresh = [result for result in attached.results if result.index > known]
         for result in fresh:
             self.work(result)
+        for held in attached.held:  # what moved between launches is in no report that was kept
+            self.meter.resident(held.session, held.resident_bytes, now_ns)
         return fresh
 
     def opened(self, record: SessionRecord, *, in_flight: bool) -> None:
