@@ -18,6 +18,9 @@ from bus_schemas.events import BudgetCrossed, BudgetSet
 
 __all__ = ["OPEN", "STOPPED", "WARNING", "Budget", "Budgets", "Spent", "level", "stop_micro"]
 
+_WIRE_MAX: Final = (1 << 63) - 1
+"""What a fact can carry; sums of micro-credits outgrow it (years of a large device at the base prices), and are whole in the view."""
+
 OPEN: Final = "open"
 WARNING: Final = "warning"
 STOPPED: Final = "stopped"
@@ -157,5 +160,10 @@ class Budgets(msgspec.Struct, array_like=True):
             return
         budget.level = new
         effective = self.effective_micro(tenant, period, budget.limit_micro) if budget.limit_micro >= 0 else -1
-        fact = BudgetCrossed(0, tenant, new, budget.from_ns, budget.used_micro, effective, position, period)
+        fact = BudgetCrossed(0, tenant, new, budget.from_ns, _on_wire(budget.used_micro), _on_wire(effective), position, period)
         self.due[tenant, period, budget.from_ns, new, position] = fact
+
+
+def _on_wire(micro: int) -> int:
+    """``micro``, or the nearest amount that a fact can carry."""
+    return max(-_WIRE_MAX, min(micro, _WIRE_MAX))

@@ -136,6 +136,9 @@ class BillingView(msgspec.Struct):
             self._find(f"usage of {fact.node}/{fact.epoch}/{fact.gpu} jumps from serial {device.usage_serial} to {fact.serial}")
         device.usage_serial = fact.serial
         device.unaccounted_core_ns[fact.serial] = fact.core_ns
+        if min(fact.core_ns, fact.byte_ms) < 0:  # no meter says so; credits are given by grants
+            self._find(f"usage of {fact.node}/{fact.epoch}/{fact.gpu} serial {fact.serial} is less than nothing")
+            return
         price = self.tariff.at(self.tiers.tier_of(fact.tenant, fact.from_ns), fact.from_ns)
         amount = charge(fact.core_ns, fact.byte_ms, price)
         key = (fact.from_ns // MINUTE_NS, fact.tenant, fact.task, fact.node, self.titles.get(fact.session, ""))
@@ -159,9 +162,8 @@ class BillingView(msgspec.Struct):
         if fact.serial != device.account_serial + 1:
             self._find(f"accounts of {where} follow serial {device.account_serial}")
         device.account_serial = fact.serial
-        named = 0
-        for serial in range(fact.serial_first, min(fact.serial_last, device.usage_serial) + 1):
-            named += device.unaccounted_core_ns.pop(serial, 0)
+        serials = [serial for serial in device.unaccounted_core_ns if fact.serial_first <= serial <= fact.serial_last]
+        named = sum(device.unaccounted_core_ns.pop(serial) for serial in serials)
         if named != fact.charged_core_ns:
             self._find(f"{where}: usage facts sum to {named} core-ns, the device charged {fact.charged_core_ns}")
         total = fact.charged_core_ns + fact.scheduler_core_ns + fact.idle_core_ns

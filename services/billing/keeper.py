@@ -102,6 +102,8 @@ class Keeper:
         replay = self._bus.replay(EVENTS_STREAM, self.view.position + 1)
         try:
             async for position, events in replay:
+                if position <= self.view.position:
+                    self.view = BillingView()  # the broker lost the log, or the tail of it, and gives positions again
                 self.view.apply(position, events)
                 async with self._moved:
                     self._moved.notify_all()

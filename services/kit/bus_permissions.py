@@ -85,6 +85,7 @@ def _node(principal: str, node: str) -> Permissions:
             f"$JS.API.CONSUMER.MSG.NEXT.{subjects.EVENTS_STREAM}.*",
             f"$JS.API.CONSUMER.DELETE.{subjects.EVENTS_STREAM}.*",
             *(f"$JS.API.CONSUMER.CREATE.{subjects.EVENTS_STREAM}.*.wooly.evt.{area}.>" for area in _NODE_READS),
+            f"$JS.API.CONSUMER.CREATE.{subjects.EVENTS_STREAM}.*.{subjects.event_subject('node', node)}",
             *_reads(batches),
         ),
         subscribe=(subjects.DISCOVER_ALL, f"wooly.node.{node}.req.>", WHO_GONE, f"{subjects.inbox_prefix(principal)}.>"),

@@ -15,6 +15,7 @@ from services.kit.bus import connect
 from services.kit.errors import BusUnavailable, KitError, SettingError, StartError
 from services.kit.log import get_logger, setup_logging
 from services.kit.process import ready, run
+from services.server.epochs import last_epoch
 from services.server.facts import FactLog
 from services.server.node import Node
 from services.server.settings import Settings
@@ -32,7 +33,7 @@ async def run_node(stop: asyncio.Event) -> int:
             raise StartError(f"another server uses {settings.data_dir}: stop it, or set WOOLY_DATA_DIR") from None
         bus = await connect(settings.nats_url, name="server", deadline_s=30.0)
         try:
-            facts = FactLog(settings.data_dir / "facts.journal", settings.node_id)
+            facts = FactLog(settings.data_dir / "facts.journal", settings.node_id, await last_epoch(bus, settings.node_id))
             node = Node(settings, bus, facts)
             await node.start()
             gc.freeze()  # what is loaded stays: looking through it for garbage would keep every tenant waiting for 10 ms now and then

@@ -75,12 +75,14 @@ class Accounting:
         for session, record in records.items():
             if session not in self.meter.accounts:
                 self.meter.open(Account(session, record.tenant, record.task, record.priority))
-        known = last.report if last is not None and last.executor == attached.pid else 0
+        known = last.report if last is not None and records and last.executor == attached.pid else 0  # pids are given again
         self._executor = attached.pid
         self._report = known
         fresh = [result for result in attached.results if result.index > known]
         for result in fresh:
             self.work(result)
+        for held in attached.held:  # what moved between launches is in no report that was kept
+            self.meter.resident(held.session, held.resident_bytes, now_ns)
         return fresh
 
     def opened(self, record: SessionRecord, *, in_flight: bool) -> None:
@@ -161,6 +163,7 @@ class Accounting:
         """Turn everything known into facts: up to now, or up to the last report while work is in flight."""
         meter = self.meter
         assert meter is not None
+        meter.dated(time.time_ns() - time.monotonic_ns())
         until_ns = max(meter.finish_ns, meter.accounted_ns) if in_flight else time.monotonic_ns()
         events = meter.cut(until_ns, whole=whole)
         self._facts.record("usage", self._node, events)

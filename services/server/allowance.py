@@ -47,14 +47,16 @@ class Purse:
     batch_core_ns: int = 0
 
     def remember(self, gpu: int, serial: int, micro: int) -> None:
-        """A usage fact; when there are too many that billing has not acknowledged, the older ones of a device become one."""
+        """A usage fact; when there are too many that billing has not acknowledged, the older half of a device's become one: what it
+        acknowledges next, it most likely ends behind them."""
         self.facts.append((gpu, serial, micro))
         if len(self.facts) > _FACTS_MAX:
+            half = len(self.facts) // 2
             sums: dict[int, tuple[int, int]] = {}
-            for of, number, amount in self.facts:
+            for of, number, amount in self.facts[:half]:
                 last, total = sums.get(of, (0, 0))
                 sums[of] = max(last, number), total + amount
-            self.facts = [(of, last, total) for of, (last, total) in sums.items()]
+            self.facts = [*((of, last, total) for of, (last, total) in sums.items()), *self.facts[half:]]
 
 
 class Allowances:

@@ -117,7 +117,10 @@ class Gate:
 
 def budget_fault(reason: str) -> Fault:
     """What a session is told whose tenant may use no more."""
-    text = f"{reason}. Nothing of this batch was done, and nothing is lost: the session stays, and goes on when it asks again"
+    text = (
+        f"{reason}. Nothing of this batch was done, and nothing is lost: the session stays, and goes on when it asks again; "
+        "what it holds in memory is charged meanwhile"
+    )
     return Fault(faults.BUDGET_EXCEEDED, text, fatal=False)
 
 

@@ -437,14 +437,18 @@ class Device:
         if self.attached is None:
             return
         now_ns = time.monotonic_ns()
-        for session in list(self.sessions.values()):
-            if session.closing is None and now_ns - session.heard_ns > lease_ns:
+        for session in [session for session in self.sessions.values() if now_ns - session.heard_ns > lease_ns]:
+            if session.closing is None or self._waits_in_vain(session):
                 self._log.info("lease ran out", **session.record.about)
                 self.close(session, -1, "lease")
         self._on(core.Tick(now_ns))
         self._dispatch.flush()
         self._accounting.settle(in_flight=self._dispatch.state.in_flight > 0, whole=False)
         self._note()
+
+    def _waits_in_vain(self, session: Session) -> bool:
+        """Whether a session that ends after a batch lacks the next one: who would send it (a refused one again, say) is gone."""
+        return session.record.session in self._dispatch.state.sessions and session.seq_done + 1 not in session.pending
 
     def occupancy_ns(self) -> tuple[int, int]:
         """Totals (busy, fed) of the current dispatcher up to its last stimulus."""

@@ -1,7 +1,9 @@
 """Facts on their way to the event log: first into the node's journal, then published, in order, until acknowledged.
 
 What is in the journal and not acknowledged when the server dies is published by the next one, under the same message ids. Beside the
-facts the journal keeps how far each device is accounted for, so that its timeline goes on without a hole.
+facts the journal keeps how far each device is accounted for, so that its timeline goes on without a hole. Facts of use and the progress
+that covers them are one frame, and nothing leaves before it is on disk: a server that dies never leaves use in the log or in the journal
+that the next one would measure again.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from services.server.meter import Account
 __all__ = ["FactLog", "Progress"]
 
 _REWRITE_BYTES: Final = 32 << 20
+_USAGE: Final = "usage"
 
 
 class Started(msgspec.Struct, array_like=True, frozen=True, tag="started.v1"):
@@ -34,12 +37,14 @@ class Started(msgspec.Struct, array_like=True, frozen=True, tag="started.v1"):
 
 
 class Recorded(msgspec.Struct, array_like=True, frozen=True, tag="recorded.v1"):
-    """Facts to be published on (area, entity); ``index`` counts these over the node's life."""
+    """Facts to be published on (area, entity); ``index`` counts these over the journal's life, ``epoch`` is the start that recorded them
+    (0 in journals of old)."""
 
     index: int
     area: str
     entity: str
     events: bytes
+    epoch: int = 0
 
 
 class Published(msgspec.Struct, array_like=True, frozen=True, tag="published.v1"):
@@ -63,15 +68,23 @@ class Progress(msgspec.Struct, array_like=True, frozen=True, tag="progress.v1"):
     position: int = 0
 
 
-_Record = Started | Recorded | Published | Progress
+class Noted(msgspec.Struct, array_like=True, frozen=True, tag="noted.v1"):
+    """Facts of use (and what was recorded since), and the progress that covers them: both are in the journal, or neither is."""
+
+    records: tuple[Recorded, ...]
+    progress: Progress
+
+
+_Record = Started | Recorded | Published | Progress | Noted
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final[msgspec.msgpack.Decoder[Any]] = msgspec.msgpack.Decoder(_Record)
 
 
 class FactLog:
-    """The node's journal of facts. ``epoch`` is this start's; ``progress`` the last of each device before it."""
+    """The node's journal of facts. ``epoch`` is this start's; ``progress`` the last of each device before it. ``known_epoch``: the last one
+    that the log has of the node, for a journal may be lost or set aside: facts of an epoch that was before would be taken for repeats."""
 
-    def __init__(self, path: Path, node: str) -> None:
+    def __init__(self, path: Path, node: str, known_epoch: int = 0) -> None:
         self._file = JournalFile(path)
         self._node = node
         self._log = get_logger()
@@ -82,12 +95,16 @@ class FactLog:
         self.epoch = 1
         for body in self._file.bodies:
             self._load(_decoder.decode(body))
+        self.epoch = max(self.epoch, known_epoch + 1)
         while self._waiting and self._waiting[0].index <= self._published:
             self._waiting.popleft()
+        self._held: list[Recorded] = []
+        self._synced = self._index
         self._wake = asyncio.Event()
+        self._durable = asyncio.Event()
         self._settled = asyncio.Event()
         self._after_sync: list[Callable[[], None]] = []
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self.failed = asyncio.Event()
         """Set when the journal cannot be written: what happens from then on would not be billed, so the node must stop."""
         self._rewrite()
@@ -105,18 +122,30 @@ class FactLog:
                 self._index = max(self._index, index)
             case Progress():
                 self.progress[record.gpu] = record
+            case Noted(records, progress):
+                for each in records:
+                    self._load(each)
+                self._load(progress)
 
     def start(self, bus: Bus) -> None:
         """Begin publishing."""
-        self._task = asyncio.create_task(self._publish_forever(bus), name="facts")
+        self._durable.set()  # what an earlier server left
+        self._tasks = [
+            asyncio.create_task(self._sync_forever(), name="facts to disk"),
+            asyncio.create_task(self._publish_forever(bus), name="facts"),
+        ]
 
     def record(self, area: str, entity: str, events: Sequence[Event]) -> None:
-        """Journal these facts and publish them soon, after everything recorded before."""
+        """Journal these facts and publish them soon, after everything recorded before. Facts of use wait for the ``note`` that covers them,
+        and so does what is recorded meanwhile."""
         if not events:
             return
         self._index += 1
-        record = Recorded(self._index, area, entity, encode_events(list(events)))
-        self._append(record)
+        record = Recorded(self._index, area, entity, encode_events(list(events)), self.epoch)
+        if self._held or area == _USAGE:
+            self._held.append(record)
+        else:
+            self._append(record)
         self._waiting.append(record)
         self._settled.clear()
         self._wake.set()
@@ -124,7 +153,8 @@ class FactLog:
     def note(self, progress: Progress, then: Callable[[], None]) -> None:
         """Journal how far a device is accounted for; ``then()`` runs once that is on disk."""
         self.progress[progress.gpu] = progress
-        self._append(progress)
+        held, self._held = self._held, []
+        self._append(Noted(tuple(held), progress) if held else progress)
         self._after_sync.append(then)
         self._wake.set()
 
@@ -141,10 +171,10 @@ class FactLog:
         return not self._waiting
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
+        for task in self._tasks:
+            task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+                await task
         if self.failed.is_set():
             with contextlib.suppress(OSError):  # said already
                 self._file.close()
@@ -166,35 +196,46 @@ class FactLog:
         self.failed.set()
         self._settled.set()
 
-    async def _publish_forever(self, bus: Bus) -> None:
+    async def _sync_forever(self) -> None:
         try:
-            await self._publish_on(bus)
+            await self._sync_on()
         except OSError as error:
             self._fail(error)
 
-    async def _publish_on(self, bus: Bus) -> None:
+    async def _sync_on(self) -> None:
+        """Bring to disk what was journalled, whether the bus is there or not."""
         while True:
             await self._wake.wait()
             self._wake.clear()
             confirmed, self._after_sync = self._after_sync, []
+            journalled = self._held[0].index - 1 if self._held else self._index
             await asyncio.to_thread(self._file.sync)
             if self.failed.is_set():
                 return
+            self._synced = journalled
             for then in confirmed:
                 then()
-            while self._waiting:
+            self._durable.set()
+            if self._file.nbytes > _REWRITE_BYTES and not self._held:
+                self._rewrite()
+
+    async def _publish_forever(self, bus: Bus) -> None:
+        """Publish what is on disk."""
+        while True:
+            await self._durable.wait()
+            self._durable.clear()
+            while self._waiting and self._waiting[0].index <= self._synced and not self.failed.is_set():
                 await self._publish(bus, self._waiting[0])
                 self._published = self._waiting.popleft().index
                 self._append(Published(self._published))
-            self._settled.set()
-            if self._file.nbytes > _REWRITE_BYTES:
-                self._rewrite()
+            if not self._waiting:
+                self._settled.set()
 
     async def _publish(self, bus: Bus, record: Recorded) -> None:
         while True:
             try:
                 node = self._node if record.area == "session" else ""
-                events, name = decode_events(record.events), f"{self._node}.{record.index}"
+                events, name = decode_events(record.events), _name(self._node, record)
                 await bus.publish_events(record.area, record.entity, events, message_id=name, node=node)
                 return
             except (BusUnavailable, BusRefused) as error:
@@ -205,3 +246,8 @@ class FactLog:
         """Keep only what the next start needs."""
         records: list[_Record] = [Started(self.epoch), Published(self._published), *self.progress.values(), *self._waiting]
         self._file.rewrite(_encoder.encode(record) for record in records)
+
+
+def _name(node: str, record: Recorded) -> str:
+    """What the log knows the message by: the same whenever it is published, and no other's."""
+    return f"{node}.{record.epoch}.{record.index}" if record.epoch else f"{node}.{record.index}"

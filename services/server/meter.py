@@ -90,6 +90,12 @@ class Meter:
     _scheduler: list[tuple[int, int]] = field(default_factory=list)
     _resident: list[tuple[int, str, int]] = field(default_factory=list)
 
+    def dated(self, unix_offset_ns: int) -> None:
+        """What Unix time is beside the monotonic clock now. Intervals from here on are dated by it when the machine's clock was set, or the
+        machine slept (its monotonic clock with it); else they go on, each beginning where the last one ended."""
+        if abs(unix_offset_ns - self.unix_offset_ns) > INTERVAL_NS:
+            self.unix_offset_ns = unix_offset_ns
+
     def open(self, account: Account) -> None:
         """A session may be charged from now on. (Journals of old hold all byte-nanoseconds of its life, what facts have said included.)"""
         if account.byte_ns >= _MS:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from billing.projection import BillingView
 from bus_schemas.events import DeviceAccounted, NodeLost, NodeRegistered, SessionClosedFact, SessionOpenedFact, UsageRecorded
 from tests.support.node import Node, add_one, increment, until
 from wooly.link import Flush
@@ -103,6 +105,28 @@ def test_the_identity_survives_a_killed_server(node: Node) -> None:
     registered = [e.epoch for e in node.events() if isinstance(e, NodeRegistered)]
     assert registered == [1, 2]
     assert len([e for e in node.events() if isinstance(e, SessionOpenedFact)]) == 2
+
+
+def test_a_node_that_lost_its_journal_is_billed_all_the_same(node: Node) -> None:
+    """Its disk was replaced, or the journal was damaged: facts of an epoch that was before would be taken for repeats of those."""
+    first = node.open()
+    work(first, 10)
+    first.close()
+    node.stop_server()
+    shutil.rmtree(node.folder / "server")
+    node.start_server()
+    second = node.open()
+    work(second, 10)
+    second.close()
+    used, _ = check_identity(node)
+    assert second.totals is not None and second.totals.core_ns > 0
+    mine = [e for e in used if e.session == second.info.session]
+    assert sum(e.core_ns for e in mine) == second.totals.core_ns
+    assert [e.epoch for e in node.events() if isinstance(e, NodeRegistered)] == [1, 2]
+    view = BillingView()
+    for position, event in enumerate(node.events(), start=1):
+        view.apply(position, [event])
+    assert sum(row.core_ns for row in view.rows.values()) == sum(e.core_ns for e in used) and not view.findings
 
 
 def test_the_identity_survives_a_killed_executor_and_bus(node: Node) -> None:

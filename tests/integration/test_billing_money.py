@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,16 @@ def test_a_grant_is_made_once_and_every_service_shows_it(money: Money) -> None:
     assert isinstance(message[1], ActionTaken), "who did it is in the same message"
     assert (message[1].action, message[1].actor, message[1].target) == ("credits.grant", "local", "given")
     assert "5.000000 credits" in message[1].detail and "welcome" in message[1].detail
+
+
+def test_one_id_given_to_two_tenants_at_once_is_one_grant_and_the_other_is_told(money: Money) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        for number in range(20):
+            bodies = [{"tenant": tenant, "micro": MICRO, "id": f"raced{number}"} for tenant in ("left", "right")]
+            asked = [pool.submit(billing.ask, "POST", "grants", body) for billing, body in zip((money.one, money.two), bodies, strict=True)]
+            assert sorted(answer.result()[0] for answer in asked) == [201, 409]
+    given = [money.one.do("GET", f"accounts/{tenant}")["granted_micro"] for tenant in ("left", "right")]
+    assert sum(given) == 20 * MICRO
 
 
 def test_a_budget_has_revisions_and_its_state_shows_at_once(money: Money) -> None:

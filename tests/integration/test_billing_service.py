@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from billing.projection import MINUTE_NS
 from bus_schemas.events import DeviceAccounted, Event, UsageRecorded
 from services.kit.bus import connect
 from services.kit.nats_server import NatsServer
+from tests.support.node import until
 from tests.support.stack import plain_environment
 
 SECOND = 1_000_000_000
@@ -119,6 +121,20 @@ def test_a_changed_bill_is_found_and_named(nats: NatsServer, tmp_path: Path) -> 
     check = json.loads(billing.get("/api/v1/billing/verify"))
     assert not check["ok"] and check["first_difference"].startswith("row minute=0 tenant=tenant1 task=task1 node=n1")
     billing.end(signal.SIGTERM)
+
+
+def test_a_log_that_begins_anew_is_billed_from_its_beginning(nats: NatsServer, tmp_path: Path) -> None:
+    """The bus lost its disk while billing runs: what is in the log now is the bill, not what was."""
+    publish(nats.url, facts(1, 250))
+    billing = Billing(nats.url, tmp_path / "a")
+    assert numbers(billing.get("/api/v1/billing/credits"))["total"]["launches"] == 250
+    nats.kill()
+    shutil.rmtree(nats.folder / "store")
+    nats.start()
+    publish(nats.url, facts(1, 20))
+    until(lambda: numbers(billing.get("/api/v1/billing/credits"))["total"]["launches"] == 20, "the new log is billed")
+    assert json.loads(billing.get("/api/v1/billing/verify"))["ok"]
+    assert billing.end(signal.SIGTERM) == 0
 
 
 def test_rest_answers(nats: NatsServer, tmp_path: Path) -> None:

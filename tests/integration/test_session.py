@@ -10,9 +10,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
+from bus_schemas import subjects
+from bus_schemas.session import CloseSession, OpenSession, SessionClosed, SessionOpened
 from tests.support.node import Node, add_one, floats, increment, until
 from tests.support.stack import ROOT
 from wooly.config import Config
@@ -365,3 +368,12 @@ class TestLoss:
             closed = until(lambda: [e for e in node.events() if type(e).__name__ == "SessionClosedFact"], "the fact of it")
             assert closed[0].reason == "lease"
             assert node.info().devices[0].vram_free_bytes == node.info().devices[0].vram_bytes
+
+    def test_a_session_that_ends_after_a_batch_that_nobody_sends_ends_with_its_lease(self, tmp_path: Path) -> None:
+        """Its last batch was refused (for a budget, say), or lost, and the client is gone: it would be charged for its memory for ever."""
+        with Node(tmp_path, WOOLY_LEASE_MS="1000") as node:
+            request = OpenSession("left", "default", "", 0, (0,), 0)
+            assert node.ask("open", request, SessionOpened).fault is None
+            subject, closing = subjects.node_request(node.info().node, "close"), msgspec.msgpack.encode(CloseSession("left", "done", 3))
+            totals = msgspec.msgpack.decode(node.run(lambda bus: bus.request(subject, closing, ANSWER_S)), type=SessionClosed)
+            assert totals.session == "left" and not node.stats().sessions

@@ -6,7 +6,7 @@ May live here: asking the billing service and showing its answers. May not: comp
 from __future__ import annotations
 
 import urllib.parse
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow
 from typing import Any, Final
 
 import click
@@ -21,16 +21,20 @@ __all__ = ["credits_", "micro_of"]
 _ROOT: Final = "/api/v1/billing/"
 _WHAT: Final = "billing service"
 _MICRO: Final = 1_000_000
+_EXACT: Final = Context(Emax=30, traps=[InvalidOperation, Overflow, Inexact])
+"""Arithmetic that rounds nothing, of amounts that somebody may mean."""
 _PERIODS: Final = ("day", "month", "total")
 
 
 def micro_of(field: str, text: str) -> int:
     """An amount of credits, as people write it, in micro-credits: exact, or refused. Raises CommandError."""
     try:
-        micro = Decimal(text) * _MICRO
+        micro = _EXACT.multiply(Decimal(text), Decimal(_MICRO))
         whole = int(micro)
-    except (InvalidOperation, ValueError, OverflowError):
+    except (InvalidOperation, Overflow, ValueError, OverflowError):
         raise CommandError(f"{field} {text!r} is not a number of credits; write for example 100 or 0.25") from None
+    except Inexact:
+        whole, micro = 0, Decimal("NaN")
     if micro != whole:
         raise CommandError(f"{field} {text!r} is finer than a micro-credit (0.000001)")
     return whole

@@ -31,6 +31,14 @@ def _answer(name: str, grant: Grant) -> Json:
     }
 
 
+def _made(view: BillingView, name: str, asked: GrantBody) -> Grant | None:
+    """The grant that was made under this id. Raises AlreadyThere when it is not the one asked for."""
+    known = view.grants.get(name)
+    if known is not None and (known.tenant, known.micro) != (asked.tenant, asked.micro):
+        raise AlreadyThere(f"the id {name} names a grant of another tenant or amount")
+    return known
+
+
 @get("/api/v1/billing/grants", summary="Credits given, newest first", action="credits.read", responses=problems())
 async def grants(request: Ask, tenant: TenantName = None) -> Json:
     only = tenant_filter(request, "credits.read", tenant)
@@ -52,15 +60,14 @@ async def post_grant(request: Ask, data: GrantBody) -> Response[Json]:
     action = taken(request, "credits.grant", data.tenant, f"{credits_text(data.micro)} credits as {name}: {data.note}", tenant=data.tenant)
 
     def decide(view: BillingView) -> list[Event]:
-        known = view.grants.get(name)
-        if known is None:
-            return [fact, action]
-        if (known.tenant, known.micro) != (data.tenant, data.micro):
-            raise AlreadyThere(f"the id {name} names a grant of another tenant or amount")
-        return []
+        return [] if _made(view, name, data) else [fact, action]
 
     written = await parts.writer.tenant(data.tenant, decide)
-    return Response(_answer(name, parts.keeper.view.grants[name]), status_code=201 if written else 200)
+    made = _made(
+        parts.keeper.view, name, data
+    )  # the log orders what is given to several tenants under one id at once: the first one counts
+    assert made is not None, "the view holds what was written"
+    return Response(_answer(name, made), status_code=201 if written == made.position else 200)
 
 
 ROUTES: Final = (grants, post_grant)

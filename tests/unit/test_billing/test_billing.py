@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from billing.errors import BillingRequestError, CorruptSnapshotError, LedgerImbalanceError
@@ -58,6 +59,20 @@ def test_the_identity_of_a_device_is_checked_against_its_usage_facts() -> None:
     assert "wall x cores" in fold([usage(1)], [short]).findings[0]
     wrong = DeviceAccounted("n1", 1, 0, 1, 0, 2 * SECOND, 2, SECOND + 1, 5, 3 * SECOND - 6, 1, 1)
     assert "usage facts sum to" in fold([usage(1)], [wrong]).findings[0]
+
+
+@pytest.mark.parametrize("changed", [{"core_ns": -SECOND}, {"byte_ms": -(1 << 30)}])
+def test_use_of_less_than_nothing_is_a_finding_and_no_credit(changed: dict[str, int]) -> None:
+    view = fold([usage(1)], [msgspec.structs.replace(usage(2), **changed)], [usage(3)])
+    assert credit_report(view, "tenant").total == credit_report(fold([usage(1)], [usage(2)]), "tenant").total
+    assert view.findings == ["usage of n1/1/0 serial 2 is less than nothing"]
+
+
+def test_accounts_that_name_more_facts_than_there_can_be_are_a_finding_at_once() -> None:
+    """A node writes what it likes about itself; it must not stop the bill of everybody."""
+    far = 1 << 62
+    vast = DeviceAccounted("n1", 1, 0, 1, 0, SECOND, 1, 5, 0, SECOND - 5, -far, far)
+    assert "usage facts sum to 1000000000" in fold([usage(far)], [vast]).findings[1]
 
 
 def test_a_new_tariff_has_no_effect_backwards() -> None:

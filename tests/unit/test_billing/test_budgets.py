@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from billing.allowance import Leases, binding, lend
 from billing.budgets import OPEN, STOPPED, WARNING
 from billing.periods import DAY_NS, bounds, month_bounds, month_name
 from billing.projection import BillingView
-from bus_schemas.events import BudgetCrossed, BudgetSet, DeviceAccounted, Event, GrantRecorded, UsageRecorded
+from bus_schemas.allowance import GRANTED
+from bus_schemas.events import BudgetCrossed, BudgetSet, DeviceAccounted, Event, GrantRecorded, UsageRecorded, encode_events
 
 SECOND = 10**9
 CREDIT = 10**6
@@ -79,6 +82,21 @@ def test_a_late_fact_of_an_earlier_period_is_charged_there() -> None:
     view = fold([budget("day", 100, at_day=DAY)], [used(1, 60, day=DAY + 1)], [used(2, 70, day=DAY)])
     assert view.budgets.by_tenant["lab"]["day"].used_micro == 60
     assert view.budgets.used_micro("lab", DAY * DAY_NS, (DAY + 1) * DAY_NS) == 70
+
+
+def test_sums_beyond_64_bits_are_told_as_far_as_a_fact_can_carry_and_are_whole_in_the_view() -> None:
+    """A tenant that used a thousand devices for years, then got a budget; and one that was granted as much."""
+    much = 10**18
+    view = fold(*([used(serial, much)] for serial in range(1, 31)), [budget("total", much)])
+    ((_, threshold, told, _),) = due(view)
+    assert threshold == STOPPED and told == (1 << 63) - 1 and view.budgets.used_micro("lab", 0, 0) == 30 * much
+    encode_events(list(view.budgets.due.values()))
+    grants: list[list[Event]] = [[GrantRecorded(0, str(number), "lab", much)] for number in range(30)]
+    left = binding(fold([budget("total", 0)], *grants).budgets, "lab", DAY * DAY_NS)
+    assert left is not None and left.micro == 30 * much
+    leases, answer = lend(Leases(), "n", 0, left=left, billed={}, unbilled_micro=0, busy=True, tenant="lab")
+    assert answer.state == GRANTED and answer.micro == leases.nodes["n"].ceiling_micro
+    msgspec.msgpack.encode(answer)
 
 
 def test_thresholds_of_zero_percent_never_hold() -> None:

@@ -150,6 +150,16 @@ def test_many_facts_without_an_answer_stay_few_and_their_sum_right() -> None:
     assert world.books.left_micro(world.books.purses["lab"]) == 10_000
 
 
+def test_an_answer_that_knows_most_of_many_facts_takes_them_off() -> None:
+    """Else what billing has charged already counts again, and a tenant near its limit is told that nothing is left."""
+    world = World(BUDGET)
+    for _ in range(300):
+        world.run(1_000)
+        world.settle()
+    world.give(100_000, serial=250)
+    assert world.books.left_micro(world.books.purses["lab"]) == 100_000 - 50 * 1_000
+
+
 def test_a_batch_waits_is_let_go_or_refused_once_and_the_rest_is_forgotten() -> None:
     world = World(BUDGET)
     assert not world.arrive(1) and not world.arrive(2) and world.asked == ["lab", "lab"]
@@ -162,6 +172,7 @@ def test_a_batch_waits_is_let_go_or_refused_once_and_the_rest_is_forgotten() -> 
     assert world.gate.shut("lab", budget_fault("used up"), world.clock.now_ns)
     ((seq, fault),) = world.refused
     assert (seq, fault.name, fault.fatal) == (1, faults.BUDGET_EXCEEDED, False) and world.session.pending == {}
+    assert fault.message.startswith("used up. ") and fault.message.endswith("what it holds in memory is charged meanwhile")
 
 
 def test_what_came_after_the_question_is_not_refused_by_its_answer() -> None:

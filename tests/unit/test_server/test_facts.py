@@ -1,11 +1,11 @@
-"""The fact log across restarts: epochs grow, what was not acknowledged is published again, progress is remembered."""
+"""The fact log across restarts: epochs grow, what was not acknowledged is published again, progress is remembered, use counts once."""
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
 
-from bus_schemas.events import NodeLost
+from bus_schemas.events import DeviceAccounted, NodeLost, decode_events
 from services.kit.bus import connect
 from services.kit.nats_server import NatsServer
 from services.server.facts import FactLog, Progress
@@ -20,6 +20,11 @@ def test_epochs_grow_with_every_start(tmp_path: Path) -> None:
     assert [FactLog(tmp_path / "facts", "node").epoch for _ in range(3)] == [1, 2, 3]
 
 
+def test_a_journal_that_is_new_begins_behind_what_the_log_knows(tmp_path: Path) -> None:
+    assert FactLog(tmp_path / "lost", "node", 7).epoch == 8
+    assert FactLog(tmp_path / "lost", "node", 3).epoch == 9
+
+
 def test_progress_is_remembered_once_synced(tmp_path: Path) -> None:
     async def body() -> None:
         log = FactLog(tmp_path / "facts", "node")
@@ -29,6 +34,74 @@ def test_progress_is_remembered_once_synced(tmp_path: Path) -> None:
         assert FactLog(tmp_path / "facts", "node").progress == {0: progress}
 
     asyncio.run(body())
+
+
+def accounted(serial: int) -> DeviceAccounted:
+    """The second that ends at ``serial`` seconds."""
+    return DeviceAccounted("node", 1, 0, serial, serial - 1, 1, 1, 0, 0, 1, 1, 0)
+
+
+def progress(serial: int) -> Progress:
+    return Progress(0, "boot", serial, 77, 5, ())
+
+
+def test_a_server_that_dies_while_writing_leaves_no_use_that_the_next_one_measures_again(tmp_path: Path) -> None:
+    """Wherever the file ends: what is to be published reaches exactly as far as the progress that the next start goes on from."""
+
+    async def body() -> bytes:
+        log = FactLog(tmp_path / "facts", "node")
+        for serial in (1, 2, 3):
+            log.record("usage", "node", [accounted(serial)])
+            log._file.flush()
+            log.record("session", "s", [fact(serial)])
+            log._file.flush()
+            log.note(progress(serial), lambda: None)
+            log._file.flush()
+        await log.close()
+        return (tmp_path / "facts").read_bytes()
+
+    data = asyncio.run(body())
+    reached = set()
+    for end in range(len(data) + 1):
+        (tmp_path / "torn").write_bytes(data[:end])
+        log = FactLog(tmp_path / "torn", "node")
+        said = [event.serial for record in log._waiting for event in decode_events(record.events) if isinstance(event, DeviceAccounted)]
+        known = log.progress[0].accounted_ns if log.progress else 0
+        assert said == list(range(1, known + 1))
+        reached.add(known)
+    assert reached == {0, 1, 2, 3}
+
+
+def test_what_is_recorded_while_the_bus_is_away_is_on_disk_all_the_same_and_leaves_after(tmp_path: Path) -> None:
+    nats = NatsServer(tmp_path / "nats")
+    nats.start()
+
+    async def body() -> None:
+        bus = await connect(nats.url, name="facts")
+        await bus.ensure_streams()
+        nats.kill()
+        log = FactLog(tmp_path / "facts", "node")
+        log.start(bus)
+        log.record("node", "node", [fact(1)])
+        durable = asyncio.Event()
+        log.record("usage", "node", [accounted(1)])
+        log.note(progress(1), durable.set)
+        await asyncio.wait_for(durable.wait(), 5)
+        log.record("usage", "node", [accounted(2)])
+        durable.clear()
+        log.note(progress(2), durable.set)
+        await asyncio.wait_for(durable.wait(), 5)
+        assert log.waiting == 3
+        nats.start()
+        assert await log.settled(20)
+        await log.close()
+        await bus.close()
+        assert FactLog(tmp_path / "facts", "node").waiting == 0
+
+    try:
+        asyncio.run(body())
+    finally:
+        nats.stop()
 
 
 def test_what_was_not_acknowledged_is_published_by_the_next_start(tmp_path: Path) -> None:

@@ -68,6 +68,17 @@ def test_an_idle_device_leaves_few_facts() -> None:
     assert [fact.wall_ns for fact in devices(m.cut(91 * SECOND))] == [SECOND]
 
 
+def test_a_clock_that_was_set_dates_what_follows_and_one_that_was_not_leaves_no_hole() -> None:
+    m = Meter("node", 1, 0, 1, 0, 100 * SECOND)
+    begins = []
+    for at, offset in ((1, 100 * SECOND + 999), (2, 100 * SECOND - 999), (3, 3_700 * SECOND), (4, 3_700 * SECOND + 5), (5, 40 * SECOND)):
+        m.dated(offset)
+        (fact,) = devices(m.cut(at * SECOND))
+        begins.append(fact.from_ns)
+        assert fact.wall_ns == SECOND
+    assert begins == [100 * SECOND, 101 * SECOND, 3_702 * SECOND, 3_703 * SECOND, 44 * SECOND]
+
+
 def test_work_of_a_session_that_is_gone_is_scheduler_time() -> None:
     m = meter()
     m.work("gone", 0, 10, 20, 30, 20, 5, 1, 100)

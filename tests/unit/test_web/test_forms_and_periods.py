@@ -60,7 +60,24 @@ def test_credits_are_read_exactly(text: str, micro: int) -> None:
     assert micro_of("limit", text) == micro
 
 
-@pytest.mark.parametrize("text", ["", "many", "0.0000001", "1e400", "NaN", "Infinity", "1e13"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "many",
+        "0.0000001",
+        "1e400",
+        "NaN",
+        "Infinity",
+        "1e13",
+        "1e999999",
+        "0,25",
+        "1,5",
+        "12,50,000",
+        ",5",
+        "1.00000000000000000000000000001",
+    ],
+)
 def test_what_are_no_credits(text: str) -> None:
     with pytest.raises(Invalid):
         micro_of("limit", text)

@@ -5,7 +5,8 @@ May live here: that. May not: any one page.
 
 from __future__ import annotations
 
-from decimal import Decimal, InvalidOperation
+import re
+from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow
 from typing import Any, Final
 
 from litestar import Request, Response
@@ -20,6 +21,10 @@ __all__ = ["SLIPS", "Ask", "micro_of", "settings_page", "slip_of"]
 Ask = Request[Any, Any, Any]
 SLIPS: Final = (Invalid, OutOfState, TaskExists)
 """What a form can get wrong: shown beside the form, with what was typed still in it."""
+
+_EXACT: Final = Context(traps=[InvalidOperation, Overflow, Inexact])
+"""Arithmetic that rounds nothing."""
+_THOUSANDS: Final = re.compile(r"[+-]?[0-9]{1,3}(,[0-9]{3})+(\.[0-9]*)?")
 
 _TABS: Final[tuple[tuple[str, str, Action], ...]] = (
     ("/settings", "Cluster", "config.read"),
@@ -47,11 +52,15 @@ def slip_of(error: Exception) -> tuple[str, str]:
 
 
 def micro_of(field: str, text: str) -> int:
-    """Decimal credits as micro-credits, exact. Raises Invalid."""
+    """Decimal credits as micro-credits, exact. Commas part thousands and are nothing else: 0,25 is no number. Raises Invalid."""
+    if "," in text and _THOUSANDS.fullmatch(text.strip()) is None:
+        raise Invalid(field, "write credits with a point, for example 0.25; commas part thousands, as in 1,500")
     try:
-        micro = Decimal(text.replace(",", "")) * 1_000_000
-        if not micro.is_finite() or micro != micro.to_integral_value() or abs(micro) > 10**18:
-            raise Invalid(field, "write credits with at most six digits after the point")
-        return int(micro)
+        micro = _EXACT.multiply(Decimal(text.replace(",", "")), Decimal(1_000_000))
     except InvalidOperation:
         raise Invalid(field, "write a number of credits, for example 1500 or 0.25") from None
+    except Inexact:
+        micro = Decimal("NaN")
+    if not micro.is_finite() or micro != micro.to_integral_value() or abs(micro) > 10**18:
+        raise Invalid(field, "write credits with at most six digits after the point")
+    return int(micro)

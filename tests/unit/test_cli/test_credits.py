@@ -1,0 +1,30 @@
+"""Amounts of credits as people write them on the command line: exact, or refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from wooly.cli.credits import micro_of
+from wooly.cli.errors import CommandError
+
+
+@pytest.mark.parametrize(("text", "micro"), [("100", 100_000_000), ("0.25", 250_000), ("-0.000001", -1), ("1e3", 10**9), ("0", 0)])
+def test_an_amount_is_read_exactly(text: str, micro: int) -> None:
+    assert micro_of("AMOUNT", text) == micro
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("0,25", "is not a number"),
+        ("NaN", "is not a number"),
+        ("Infinity", "is not a number"),
+        ("1e999999", "is not a number"),
+        ("1e99999", "is not a number"),
+        ("0.0000001", "finer than a micro-credit"),
+        ("0.000000999999999999999999999999999999", "finer than a micro-credit"),
+    ],
+)
+def test_what_is_no_amount_is_refused(text: str, says: str) -> None:
+    with pytest.raises(CommandError, match=says):
+        micro_of("AMOUNT", text)
