@@ -16,7 +16,7 @@ __all__ = [
     "EVENTS_STREAM", "EVENTS_ALL", "TELEMETRY_STREAM", "TELEMETRY_ALL", "DISCOVER_ALL", "LOCAL", "token", "batch_stream",
     "batch_subject", "batch_all", "batch_parts", "discover", "inbox_prefix", "node_id", "node_request", "node_requests", "requester",
     "session_name", "session_done", "session_facts", "event_subject", "telemetry_subject", "JOURNAL_STREAM", "JOURNAL_ALL",
-    "journal_subject", "placement_subject",
+    "journal_subject", "matches", "placement_subject",
 ]  # fmt: skip
 
 EVENTS_STREAM: Final = "WOOLY_EVENTS"
@@ -42,6 +42,12 @@ def token(text: str) -> str:
 
 def _token_or_any(text: str) -> str:
     return text if text == "*" else token(text)
+
+
+def matches(pattern: str, subject: str) -> bool:
+    """Whether ``subject`` is one of ``pattern``, in which ``*`` stands for any word."""
+    wanted, given = pattern.split("."), subject.split(".")
+    return len(wanted) == len(given) and all(word in ("*", said) for word, said in zip(wanted, given, strict=True))
 
 
 def batch_stream(node: str) -> str:

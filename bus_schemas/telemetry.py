@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["RunningSession", "Telemetry", "encode_telemetry", "decode_telemetry"]
+__all__ = ["RunningSession", "Telemetry", "encode_telemetry", "decode_telemetry", "telemetry_on"]
 
 
 class RunningSession(msgspec.Struct, array_like=True, frozen=True):
@@ -79,3 +79,12 @@ def decode_telemetry(data: bytes) -> Telemetry:
         return _decoder.decode(data)
     except UnicodeDecodeError as error:  # msgspec lets it through
         raise msgspec.DecodeError(str(error)) from None
+
+
+def telemetry_on(subject: str, data: bytes) -> Telemetry:
+    """What was published on ``subject``. Raises msgspec.DecodeError also when it is about another device than the subject: who may publish
+    about one node speaks of no other."""
+    seen = decode_telemetry(data)
+    if subject.split(".") != ["wooly", "telemetry", seen.node, str(seen.gpu)]:
+        raise msgspec.DecodeError(f"it is about gpu {seen.gpu} of node {seen.node[:64]}")
+    return seen

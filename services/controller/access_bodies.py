@@ -41,6 +41,9 @@ class NewUserBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     title: Title = ""
     password: Password = ""
 
+    def __repr__(self) -> str:
+        return f"NewUserBody(id={self.id!r})"
+
 
 class UserBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """What is left out stays as it is."""
@@ -50,6 +53,9 @@ class UserBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     title: Title | UnsetType = UNSET
     disabled: bool | UnsetType = UNSET
     password: Annotated[str, Meta(max_length=PASSWORD_MAX, description="empty: none any more")] | UnsetType = UNSET
+
+    def __repr__(self) -> str:
+        return "UserBody()"
 
 
 class KeyBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):

@@ -31,7 +31,7 @@ from services.kit.access.access import Access
 from services.kit.access.errors import AccessError
 from services.kit.access.keys import is_key_id
 from services.kit.bus import Bus, connect
-from services.kit.bus_permissions import REPLY_LIFE_NS, Permissions, of_key
+from services.kit.bus_permissions import Permissions, of_key
 from services.kit.credentials import Credentials
 from services.kit.errors import BusRefused, BusUnavailable, SettingError
 from services.kit.log import get_logger
@@ -184,19 +184,16 @@ class BusGuard:
 
 
 def _user(granted: Permissions) -> dict[str, Any]:
-    """The claims about a user that NATS understands."""
-    out: dict[str, Any] = {
+    """The claims about a user that NATS understands. Nobody who comes with a key is granted ``replies``."""
+    return {
         "type": "user",
         "version": 2,
-        "pub": {"allow": list(granted.publish)},
+        "pub": {"allow": list(granted.publish), "deny": list(granted.forbidden)},
         "sub": {"allow": list(granted.subscribe)},
         "subs": _SUBSCRIPTIONS_MAX,
         "data": -1,
         "payload": -1,
     }
-    if granted.replies:
-        out["resp"] = {"max": 1, "ttl": REPLY_LIFE_NS}
-    return out
 
 
 def _why_end(view: AccessView, key: str, began: str, now_ns: int) -> str:

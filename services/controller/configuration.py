@@ -29,6 +29,7 @@ _GLOBAL_KEY: Final = "config/global"
 _NODES: Final = "config/nodes/"
 _RETRY_S: Final = 1.0
 _BY: Final = "changed_by"
+_SHOWN_CHARS: Final = 200
 
 Values = dict[str, int | None]
 Unchanged = Callable[[], None]
@@ -79,8 +80,9 @@ class Configuration:
                 async with self._store.watch(_PREFIX) as changes:
                     async for change in changes:
                         scope = _scope(change.key)
-                        if scope is not None:
-                            await self._adopt(scope, _decode(change.key, change.value))
+                        wanted = _decode(change.key, change.value) if scope is not None else None
+                        if scope is not None and wanted is not None:
+                            await self._adopt(scope, wanted)
             except (StoreUnavailable, BusUnavailable) as error:
                 get_logger().warning("configuration is not followed", error=str(error))
                 await asyncio.sleep(_RETRY_S)
@@ -88,13 +90,14 @@ class Configuration:
     async def _change(self, key: str, scope: str, changes: Values, took: ActionTaken, unchanged: Unchanged | None) -> None:
         while True:
             entry = await self._store.get(key)
-            held = _decode(key, entry.value if entry else None)
+            stored = _decode(key, entry.value if entry else None)
+            held = stored if stored is not None else _Document(self._held(scope))
             if unchanged is not None:
                 await self._adopt(scope, held)  # only a log in step with the store has a revision that says whether anything changed
                 unchanged()
             values = {**held.values, **changes}
             kept = {name: value for name, value in sorted(values.items()) if value is not None}
-            if kept != {name: value for name, value in held.values.items() if value is not None}:
+            if stored is None or kept != {name: value for name, value in held.values.items() if value is not None}:
                 body = msgspec.json.encode({**kept, _BY: {"took": msgspec.structs.asdict(took), "of": kept}})
                 try:
                     if entry is None:
@@ -111,7 +114,13 @@ class Configuration:
         """Make the log equal to the store; what the log has and the store has not is unset."""
         wanted = {scope: _decode(entry.key, entry.value) for entry in entries if (scope := _scope(entry.key)) is not None}
         for scope in sorted({scope for scope, _ in self._mirror.view.config} - {ENVIRONMENT} | set(wanted)):
-            await self._adopt(scope, wanted.get(scope, _Document({})))
+            document = wanted.get(scope, _Document({}))
+            if document is not None:
+                await self._adopt(scope, document)
+
+    def _held(self, scope: str) -> Values:
+        """The values of a scope that the log has."""
+        return {key: value for (of, key), value in self._mirror.view.config.items() if of == scope and isinstance(value, int)}
 
     async def _adopt(self, scope: str, wanted: _Document) -> None:
         """Append what differs between ``wanted`` and the log, with who did it."""
@@ -138,16 +147,17 @@ def _scope(key: str) -> str | None:
     return node if key.startswith(_NODES) and "/" not in node else None
 
 
-def _decode(key: str, value: bytes | None) -> _Document:
-    """The valid values in a stored document; others are left out, with a warning: an operator's slip must not stop the controller. Who
-    wrote it is believed only of the very values they wrote."""
+def _decode(key: str, value: bytes | None) -> _Document | None:
+    """The valid values in a stored document; others are left out, with a warning: an operator's slip must not stop the controller. None
+    when nothing in it is valid: then what holds goes on, and no slip takes a drained node into service. Who wrote it is believed only of
+    the very values they wrote."""
     if value is None:
         return _Document({})
     try:
         document = msgspec.json.decode(value, type=dict[str, object])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         get_logger().warning("configuration ignored", key=key, error=str(error))
-        return _Document({})
+        return None
     limits = GLOBAL_LIMITS if key == _GLOBAL_KEY else NODE_LIMITS
     values: Values = {}
     by = document.pop(_BY, None)
@@ -155,7 +165,9 @@ def _decode(key: str, value: bytes | None) -> _Document:
         if name in limits and isinstance(found, int) and not isinstance(found, bool) and 0 <= found <= limits[name]:
             values[name] = found
         else:
-            get_logger().warning("configuration value ignored", key=key, name=name, value=repr(found))
+            get_logger().warning("configuration value ignored", key=key, name=name, value=repr(found)[:_SHOWN_CHARS])
+    if document and not values:
+        return None
     return _Document(values, _took(by, values))
 
 

@@ -12,7 +12,7 @@ from typing import Final, Self
 import msgspec
 
 from bus_schemas.subjects import TELEMETRY_STREAM
-from bus_schemas.telemetry import Telemetry, decode_telemetry
+from bus_schemas.telemetry import Telemetry, telemetry_on
 from scheduler.placement import Measured
 from services.kit.bus import Bus
 from services.kit.log import get_logger
@@ -66,7 +66,7 @@ class Gauges:
 
     def _on_message(self, position: int, subject: str, data: bytes) -> None:
         try:
-            seen = decode_telemetry(data)
+            seen = telemetry_on(subject, data)
         except msgspec.DecodeError as error:
             get_logger().warning("telemetry ignored", subject=subject, position=position, error=str(error))
             return

@@ -46,6 +46,8 @@ _CONNECT_S: Final = 8.0
 _RECONNECT_WAIT_S: Final[Any] = 0.1  # nats-py declares int and takes any number
 _KEPT_RIGHT: Final = ("subjects", "no_ack")
 """Options of a stream that an older version may have made differently, and that must be as we say."""
+_INBOXES: Final = ("_INBOX", "$SYS._INBOX.")
+"""How inboxes begin: ours, and those in which a nats-server awaits answers itself."""
 _WRONG_LAST: Final = frozenset({10071, 10070, 10164})
 """JetStream err_codes of a failed expectation: wrong last sequence, wrong last msg id, wrong last sequence (constant)."""
 
@@ -113,14 +115,17 @@ class Bus:
         """Answer requests: ``await handler(subject, data)`` gives the reply, None for silence. Requests run side by side. Of those who
         serve with the same ``queue`` one answers each request.
 
-        ``principal(subject)`` says who asked: the answer then goes into that principal's inbox or nowhere. The bus does not check what a
-        publisher writes as reply subject, so without this anybody could have an answer sent to anybody."""
+        ``principal(subject)`` says who asked: the answer then goes into that principal's inbox or nowhere; without it, into an inbox. The
+        bus does not check what a publisher writes as reply subject, so anybody could have an answer sent to anybody, or stored as ours.
+        Nor does it check onto what a stream delivers: a message that was not published on ``subject`` is no request."""
 
         async def answer_it(message: Msg) -> None:
-            if principal is not None and not _own_inbox(principal(message.subject), message.reply):
+            if not subjects.matches(subject, message.subject):
+                return
+            if principal is not None and not self._is_inbox_of(principal(message.subject), message.reply):
                 return
             answer = await handler(message.subject, message.data)
-            if answer is not None and message.reply:
+            if answer is not None and message.reply.startswith(_INBOXES):
                 await self.nc.publish(message.reply, answer)
 
         async def on_request(message: Msg) -> None:
@@ -129,6 +134,10 @@ class Bus:
             task.add_done_callback(self._answering.discard)
 
         return await self.nc.subscribe(subject, queue=queue, cb=on_request)
+
+    def _is_inbox_of(self, principal: str, reply: str) -> bool:
+        """Where nobody is asked who they are, every inbox is ``local``'s."""
+        return self.principal == subjects.LOCAL or reply.startswith(f"{subjects.inbox_prefix(principal)}.")
 
     async def request(self, subject: str, data: bytes, timeout_s: float = 2.0) -> bytes:
         """Ask and wait for one answer. Raises BusUnavailable when nobody serves ``subject``, no answer came in time, or the connection
@@ -337,10 +346,6 @@ def _why_not(url: str, error: Exception, told: Iterable[str]) -> str:
     if any("authorization" in said for said in [text.lower(), *told]):
         return f"the bus at {url} refuses our credentials ({text}); check WOOLY_API_KEY or WOOLY_NATS_NKEY, and that a controller runs"
     return f"no NATS server answers at {url} ({text})"
-
-
-def _own_inbox(principal: str, reply: str) -> bool:
-    return principal == subjects.LOCAL or reply.startswith(f"_INBOX_{principal}.")
 
 
 def _packs(events: Sequence[Event]) -> list[bytes]:

@@ -16,24 +16,29 @@ from bus_schemas import subjects
 from bus_schemas.access import WHO_ALL, WHO_GONE, who_subject
 from services.kit.access import Identity
 
-__all__ = ["BILLING", "CONTROLLER", "REPLY_LIFE_NS", "Permissions", "of_key", "of_service"]
+__all__ = ["BILLING", "CONTROLLER", "Permissions", "of_key", "of_service"]
 
 CONTROLLER: Final = "controller"
 BILLING: Final = "billing"
-REPLY_LIFE_NS: Final = 600 * 10**9
-"""A node may answer a request for so long: closing a session waits for its last batch."""
 
 _CLIENT_VERBS: Final = ("open", "close", "ping", "models")
 _NODE_READS: Final = ("config", "budget", "tier")
 """Areas of facts that nodes follow."""
+_INBOXES: Final = ("*.*", "*.*.*")
+"""Every inbox: what nodes answer into. (Inboxes begin with their principal in the first word, and words cannot be named in part.)"""
+_NO_INBOXES: Final = ("wooly.*", "wooly.*.*", "$JS.*", "$JS.*.*", "$KV.>", "$SYS.>")
+"""What has the shape of an inbox and is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
-    """Subjects with wildcards. ``replies``: it may answer a request once, whatever the reply subject."""
+    """Subjects with wildcards. ``forbidden``: of those it may publish on, the ones it may not after all. ``replies``: it may answer a
+    request once, whatever the reply subject: so it may publish anything that somebody asks it to, itself among them. For services, whose
+    code looks where answers go."""
 
     publish: tuple[str, ...]
     subscribe: tuple[str, ...]
+    forbidden: tuple[str, ...] = ()
     replies: bool = False
 
 
@@ -87,9 +92,10 @@ def _node(principal: str, node: str) -> Permissions:
             *(f"$JS.API.CONSUMER.CREATE.{subjects.EVENTS_STREAM}.*.wooly.evt.{area}.>" for area in _NODE_READS),
             f"$JS.API.CONSUMER.CREATE.{subjects.EVENTS_STREAM}.*.{subjects.event_subject('node', node)}",
             *_reads(batches),
+            *_INBOXES,
         ),
         subscribe=(subjects.DISCOVER_ALL, f"wooly.node.{node}.req.>", WHO_GONE, f"{subjects.inbox_prefix(principal)}.>"),
-        replies=True,
+        forbidden=_NO_INBOXES,
     )
 
 

@@ -51,12 +51,11 @@ class Credentials:
         key = parse_key(text) if text else None
         if text and key is None:
             raise SettingError("WOOLY_API_KEY is not a key: it looks like wk_<id>_<secret>, as it was shown when it was made")
-        seal = _file(environment, "WOOLY_SEAL_KEY")
         return cls(
             key.id if key is not None else LOCAL,
             key.secret if key is not None else "",
             _file(environment, "WOOLY_NATS_NKEY"),
-            bytes.fromhex(seal) if seal else b"",
+            _seal_key(environment),
             client_context(environment) if encrypted == {True} else None,
         )
 
@@ -81,6 +80,18 @@ def _is_news(record: logging.LogRecord) -> bool:
 def _text(environment: Mapping[str, str], name: str) -> str:
     """The value, or that of the file which NAME_FILE names."""
     return environment.get(name, "").strip() or _file(environment, f"{name}_FILE")
+
+
+def _seal_key(environment: Mapping[str, str]) -> bytes:
+    """Empty where nobody seals. A file without a key is a slip: without seals everything on the bus would be believed."""
+    text = _file(environment, "WOOLY_SEAL_KEY")
+    try:
+        key = bytes.fromhex(text)
+    except ValueError:
+        key = b""
+    if environment.get("WOOLY_SEAL_KEY", "").strip() and not key:
+        raise SettingError(f"WOOLY_SEAL_KEY={environment['WOOLY_SEAL_KEY']} holds no key: hexadecimal digits, the same for all services")
+    return key
 
 
 def _file(environment: Mapping[str, str], name: str) -> str:

@@ -60,7 +60,7 @@ class Follower:
         self._asked = 0
         self._paused = False
         self._last_heard = 0.0
-        self._log = None if bus.seal is None or stream != EVENTS_STREAM else SealedLog(bus.seal)
+        self._log = SealedLog(bus.seal) if stream == EVENTS_STREAM else None
 
     async def start(self) -> None:
         """Begin; returns once the consumer exists. Raises BusRefused when there is no such stream, BusUnavailable when nobody answers."""

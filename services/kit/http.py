@@ -45,8 +45,15 @@ async def serve(app: Any, address: tuple[str, int]) -> AsyncIterator[str]:
         bound = socket.create_server((host, port), reuse_port=False)
     except OSError as error:
         raise StartError(f"cannot listen on {host}:{port} ({error.strerror}); set WOOLY_HTTP to another address") from error
+    # proxy_headers: uvicorn would believe whoever is on this machine where a request is from; kit.access says whom to believe.
     config = uvicorn.Config(
-        whole_bodies(app), http=PatientProtocol, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=2
+        whole_bodies(app),
+        http=PatientProtocol,
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        lifespan="on",
+        timeout_graceful_shutdown=2,
     )
     config.load()
     config.ssl = context

@@ -33,6 +33,7 @@ _PREFIX: Final = "wooly.evt."
 _OF_NODES: Final = ("node", "session", "usage")
 _MANY: Final = ("task", "placement", "load")
 _REMEMBERED: Final = 24
+_SECRET_CONTEXT: Final = "wooly 2026 secret of tokens"
 _NOTHING: Final = encode_events([])
 _BY_NODES: Final = (
     facts.NodeRegistered, facts.NodeLost, facts.NodeRecovered, facts.SessionOpenedFact, facts.SessionClosedFact, facts.UsageRecorded,
@@ -50,6 +51,10 @@ class Seal:
         """The header's value. ``name``: the message's id, which no other message has."""
         return blake3(f"{subject}\n{name}\n".encode() + data, key=self._key).hexdigest(32)
 
+    def secret(self, salt: bytes) -> bytes:
+        """32 bytes that all services know and nobody else, also who knows or chose ``salt``."""
+        return blake3(salt, key=blake3(self._key, derive_key_context=_SECRET_CONTEXT).digest()).digest()
+
     def holds(self, subject: str, headers: Mapping[str, str], data: bytes) -> bool:
         """Whether a service wrote this message to this subject."""
         given, name = headers.get(HEADER, ""), headers.get(NAME_HEADER, "")
@@ -57,9 +62,10 @@ class Seal:
 
 
 class SealedLog:
-    """One reader's view of the log: what of each message counts. ``since``: the first position at which seals are asked for."""
+    """One reader's view of the log: what of each message counts. ``since``: the first position at which seals are asked for. ``seal`` None:
+    a reader that cannot check them, a node. It believes what only services may publish, but nobody can have it read an old fact again."""
 
-    def __init__(self, seal: Seal) -> None:
+    def __init__(self, seal: Seal | None) -> None:
         self._seal = seal
         self._seen: dict[str, int] = {}
         self.since: int | None = None
@@ -74,6 +80,8 @@ class SealedLog:
             return data
         if not is_fact(subject):
             return _NOTHING  # what is delivered onto a fact's subject keeps its own
+        if self._seal is None:
+            return _NOTHING if HEADER in headers and self._repeats(position, subject, headers[HEADER]) else data
         if _area(subject) in _OF_NODES and HEADER not in headers:
             return _of_node(subject, data)
         if not self._seal.holds(subject, headers, data) or self._repeats(position, subject, headers[HEADER]):

@@ -15,8 +15,9 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
-from bus_schemas.events import KeyIssued, KeyRevoked
+from bus_schemas.events import KeyIssued, KeyRevoked, UserChanged
 from services.controller.actions.access_log import AccessLog, Change
+from services.controller.actions.users import UserActions
 from services.controller.identity import Caller
 from services.controller.mirror import Mirror
 from services.controller.writer import Writer
@@ -98,6 +99,18 @@ def test_under_tls_the_cookie_is_bound_to_the_host(door: Door) -> None:
     found = door("POST", "/api/v1/session", {"user": "anna", "password": PASSWORD}, X_Forwarded_Proto="https")
     parts = found.headers["Set-Cookie"].split("; ")
     assert parts[0].startswith("__Host-wooly_session=") and {"Secure", "HttpOnly", "Path=/"} <= set(parts)
+
+
+def test_nobody_is_believed_where_they_come_from_unless_the_operator_says_so() -> None:
+    """Also not who comes from this machine: the HTTP server underneath would believe them."""
+    with Plane(WOOLY_AUTH="on", WOOLY_BOOTSTRAP_KEY=ADMIN) as plane:
+        door = Door(plane.controller.url)
+        assert door("POST", "/api/v1/tenants", {"id": "acme"}, ADMIN).status == 201
+        assert door("GET", "/api/v1/audit?target=acme", key=ADMIN).json["items"][0]["source"] == "127.0.0.1"
+        found = door("POST", "/api/v1/session", {"key": ADMIN}, X_Forwarded_Proto="https")
+        assert found.headers["Set-Cookie"].startswith("wooly_session=")
+        guesses = [Door(plane.controller.url)("GET", "/api/v1/tasks", key=make_key().text).status for _ in range(25)]
+        assert guesses[0] == 401 and guesses[-1] == 429
 
 
 def test_a_key_opens_a_session_that_ends_with_it(door: Door) -> None:
@@ -269,6 +282,54 @@ def test_a_key_makes_no_other_in_its_last_moment(tmp_path: Path) -> None:
         asyncio.run(whole())
     finally:
         nats.stop()
+
+
+def test_a_password_that_was_changed_meanwhile_is_not_changed_again(tmp_path: Path) -> None:
+    """Somebody who knows the old one is at it while an admin gives the user another: the admin's holds."""
+
+    async def race(bus: Bus) -> None:
+        mirror = Mirror(bus)
+        mirror.also(AccessView)
+        async with mirror:
+            writer, access = Writer(bus, mirror), Access(on=True, view=lambda: mirror.fold(AccessView), secret=b"s" * 32)
+            old, safe = await access.checker.hash_password(PASSWORD), await access.checker.hash_password(f"safe {PASSWORD}")
+            await writer.append_access("anna", [UserChanged(1, "anna", "acme", "member", old)], 0)
+            hashing = access.checker.hash_password
+
+            async def slowly(password: str) -> str:
+                await writer.append_access("anna", [UserChanged(2, "anna", "acme", "member", safe)], mirror.access_position)
+                return await hashing(password)
+
+            access.checker.hash_password = slowly  # type: ignore[method-assign]
+            anna = mirror.fold(AccessView).person("anna")
+            assert anna is not None
+            with pytest.raises(Unauthenticated):
+                await UserActions(AccessLog(mirror, writer, access), access).change_own_password(
+                    Caller(anna), PASSWORD, "a thief's sentence"
+                )
+            assert mirror.fold(AccessView).users["anna"].fact.password_hash == safe
+            access.close()
+
+    async def whole() -> None:
+        bus = await connect(nats.url, name="test")
+        await bus.ensure_streams()
+        await race(bus)
+        await bus.close()
+
+    nats = NatsServer(tmp_path / "nats", sync_always=False)
+    nats.start()
+    try:
+        asyncio.run(whole())
+    finally:
+        nats.stop()
+
+
+def test_who_may_not_see_users_is_offered_none(door: Door) -> None:
+    _, watcher = new_key(door, user="", tenant="", role="viewer")
+    _, root = new_key(door, user="root")
+    page = {"Accept": "text/html"}
+    assert b'value="anna"' in door("GET", "/settings/keys", key=root, **page).body
+    assert b'value="anna"' not in door("GET", "/settings/keys", key=watcher, **page).body
 
 
 def test_nobody_gives_more_than_they_have(door: Door) -> None:

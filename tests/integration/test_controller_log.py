@@ -298,6 +298,36 @@ def test_a_broker_restart_changes_nothing() -> None:
         }
 
 
+@pytest.mark.parametrize("junk", [b"not json", b"\xff", b'{"type":"io.nats.jetstream.api.v1.stream_info_response","config":{"name":"X"}}'])
+def test_a_stored_document_that_is_none_changes_nothing(junk: bytes) -> None:
+    """Nobody's slip takes a drained node into service; the next change of ours makes the document a good one again."""
+    with Plane() as plane:
+        for node in ("n1", "n2"):
+            plane.register(node)
+        plane.controller.ask("PUT", "/api/v1/config", {"default_vram_overcommit_percent": 40})
+        plane.controller.ask("POST", "/api/v1/nodes/n1/drain")
+
+        def store(key: str, value: bytes) -> None:
+            plane._runner.run(plane.bus.publish_acked(f"$KV.wooly_config.{key}", value))
+
+        def held() -> tuple[Any, ...]:
+            n1 = plane.controller.get("/api/v1/nodes/n1")
+            return n1["drained"], n1["effective_overcommit_vram_percent"]
+
+        store("config/nodes/n1", junk)
+        store("config/global", junk)
+        store("config/nodes/n2", b'{"overcommit_vram_percent": 70}')  # behind them: when it holds, they were read
+        wait_until(lambda: plane.controller.get("/api/v1/nodes/n2")["overcommit_vram_percent"] == 70)
+        assert held() == (True, 40)
+        plane.controller.stop()
+        plane.controller.start()
+        assert held() == (True, 40)
+        assert plane.controller.ask("PUT", "/api/v1/nodes/n1/config", {"overcommit_vram_percent": 50}).status == 200
+        plane.controller.stop()
+        plane.controller.start()
+        assert held() == (True, 50)
+
+
 def test_configuration_in_etcd(tmp_path: Path) -> None:
     """Set through the API it is in etcd; changed in etcd (by another tool) it holds; a rebuilt controller reads it back."""
     binary, why_not = etcd_binary()

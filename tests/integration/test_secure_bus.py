@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 import urllib.error
+import urllib.request
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,11 +22,15 @@ import nats.errors
 import pytest
 
 from bus_schemas import faults, subjects
+from bus_schemas.access import WhoIs, who_subject
+from bus_schemas.allowance import AskAllowances, allowance_request
 from bus_schemas.dataport import HEAD, Denied, Hello, decode_answer, frame
 from bus_schemas.events import ActionTaken, Event, KeyIssued, SessionClosedFact, SessionOpenedFact, decode_events, encode_events
-from bus_schemas.session import OpenSession, SessionOpened
+from bus_schemas.session import EndTask, OpenSession, Ping, Pong, SessionOpened
 from services.kit.access.hashing import NO_SECRET
 from services.kit.access.keys import make_key
+from services.kit.access.secret import BUCKET
+from services.kit.access.tokens import Token, write_token
 from services.kit.bus import Bus, connect
 from services.kit.credentials import Credentials
 from services.kit.errors import BusRefused
@@ -39,7 +44,7 @@ from wooly.errors import NoServerError
 from wooly.session import open_session
 
 DEADLINE_S = 30.0
-END = "the.end"
+END = "the.end.of.it.all"
 T = TypeVar("T")
 SCRIPT = """
 import torch
@@ -304,29 +309,80 @@ class TestForgery:
         asyncio.run(body())
         assert world.log(lambda bus: _last(bus, "wooly.evt.*.forged")) is None
 
+    def test_a_node_answers_into_inboxes_and_nowhere_else(self, world: World) -> None:
+        """Also not where somebody asks it to answer, itself among them."""
+        others = (f"wooly.node.{world.n1}.req.end_task.controller", "wooly.evt.access.forged", f"$KV.{BUCKET}.forged",
+                  "$JS.API.STREAM.PURGE.NONE", "$JS.API.STREAM.MSG.GET.KV_wooly_access", "wooly.access.gone")  # fmt: skip
+
+        async def body() -> list[str]:
+            async with line(world.stack, world.a) as client, line(world.stack, **world.way_in("node 2")) as node:
+                asked = await node.client.subscribe("wooly.node.n2.req.>")
+                await node.client.flush()
+                for subject in others:
+                    await client.client.publish(subjects.node_request("n2", "ping", world.names.a), b"", reply=subject)
+                    question = await asked.next_msg(DEADLINE_S)
+                    await node.client.publish(question.reply, b"forged")
+                asking = asyncio.create_task(client.client.request(subjects.node_request("n2", "ping", world.names.a), b"", DEADLINE_S))
+                await (await asked.next_msg(DEADLINE_S)).respond(b"true")
+                assert (await asking).data == b"true"
+                await node.client.publish(END, b"")
+                await _settled(node, "publish")
+                return [subject for subject in others if not _refused(node.refused, "publish", subject)]
+
+        assert asyncio.run(body()) == []
+
+    def test_what_a_node_asks_is_answered_into_an_inbox(self, world: World) -> None:
+        """Controller and billing may publish what a node may not: it does not choose where."""
+        kept = f"$KV.{BUCKET}.forged"
+        who = who_subject(world.n1), msgspec.msgpack.encode(WhoIs(world.names.a))
+        allow = allowance_request(world.n1), msgspec.msgpack.encode(AskAllowances(world.n1, 1, ()))
+
+        async def body() -> None:
+            async with line(world.stack, **world.way_in("node 1")) as node:
+                for subject, question in (who, allow):
+                    await node.client.publish(subject, question, reply=kept)
+                    assert (await node.client.request(subject, question, timeout=DEADLINE_S)).data
+
+        asyncio.run(body())
+        assert world.log(lambda bus: _kept(bus, kept)) == b""
+
+    def test_an_order_is_the_controllers(self, world: World) -> None:
+        """What a stream delivers onto a request's subject is no request, also when the session in its own subject is called ``local``."""
+        task = world.stack.ask("POST", "/api/v1/tasks", {"required_vram_mb": 10, "tenant": "acme", "title": "x"})["id"]
+        session = f"{world.names.a}-ordered"
+
+        async def body() -> Pong:
+            async with line(world.stack, world.a) as client, line(world.stack, **world.way_in("node 2")) as node:
+                assert (await _open(client.client, world.n1, world.names.a, session, task=task)).fault is None
+                order = subjects.batch_subject("n2", "local", world.names.a), msgspec.msgpack.encode(EndTask(task, "nobody"))
+                for verb in ("end_task.controller", "end_task.local"):
+                    await _deliver(client, node, "n2", *order, f"wooly.node.{world.n1}.req.{verb}")
+                ping = subjects.node_request(world.n1, "ping", world.names.a), msgspec.msgpack.encode(Ping(session))
+                return msgspec.msgpack.decode((await client.client.request(*ping, timeout=DEADLINE_S)).data, type=Pong)
+
+        assert asyncio.run(body()).session_known
+
+    def test_what_the_bus_keeps_is_not_the_secret_of_sessions(self, world: World) -> None:
+        """Who reads the bus's disk, or has other bytes stored there, makes nobody a session."""
+        kept = world.log(lambda bus: _kept(bus, f"$KV.{BUCKET}.session_secret"))
+        now_s = int(time.time())
+        forged = Token("session", "x", "", world.stack.admin.split("_")[1], "", now_s, now_s, now_s + 60)
+        asked = urllib.request.Request(
+            world.stack.addresses["controller"] + "/api/v1/session", headers={"Cookie": f"__Host-wooly_session={write_token(kept, forged)}"}
+        )
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(asked, timeout=60, context=world.stack.context)
+
     def test_a_fact_that_no_service_wrote_does_not_count(self, world: World) -> None:
         """A node with a client's help can have any bytes stored on any subject. It makes nobody an admin."""
         forged = make_key()
         fact = KeyIssued(time.time_ns(), forged.id, "", "", "admin", NO_SECRET)
         took = ActionTaken(time.time_ns(), "nobody", "", "key.write", forged.id)
 
-        subject = f"wooly.evt.access.{forged.id}"
-
         async def body() -> None:
-            name = f"_{secrets.token_hex(8)}"
             async with line(world.stack, world.a) as client, line(world.stack, **world.way_in("node 1")) as node:
                 batch = subjects.batch_subject(world.n1, f"{world.names.a}-s", world.names.a)
-                stream = subjects.batch_stream(world.n1)
-                config = {"name": name, "ack_policy": "none", "deliver_policy": "new", "mem_storage": True}
-                create = {"stream_name": stream, "config": config, "action": "create"}
-                made = await node.client.request(
-                    f"$JS.API.CONSUMER.CREATE.{stream}.{name}", json.dumps(create).encode(), timeout=DEADLINE_S
-                )
-                assert "error" not in json.loads(made.data)
-                await client.client.publish(batch, encode_events([fact, took]))
-                await client.client.flush()
-                await node.client.publish(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}", b'{"batch":1,"expires":5000000000}', reply=subject)
-                await node.client.flush()
+                await _deliver(client, node, world.n1, batch, encode_events([fact, took]), f"wooly.evt.access.{forged.id}")
 
         asyncio.run(body())
         batch = subjects.batch_subject(world.n1, f"{world.names.a}-s", world.names.a)  # it keeps its own subject among the facts
@@ -421,6 +477,31 @@ async def _open(client: Any, node: str, principal: str, session: str, tenant: st
     request = OpenSession(session, tenant, task, 2, (0,), 0)
     answer = await client.request(subjects.node_request(node, "open", principal), msgspec.msgpack.encode(request), timeout=DEADLINE_S)
     return msgspec.msgpack.decode(answer.data, type=SessionOpened)
+
+
+async def _deliver(client: Line, node: Line, name: str, batch: str, data: bytes, subject: str) -> None:
+    """What a node with a client's help can do: have the bus deliver bytes of theirs onto ``subject``. Returns when that is done."""
+    consumer, stream = f"_{secrets.token_hex(8)}", subjects.batch_stream(name)
+    config = {"name": consumer, "ack_policy": "none", "deliver_policy": "new", "mem_storage": True}
+    create = json.dumps({"stream_name": stream, "config": config, "action": "create"}).encode()
+    made = await node.client.request(f"$JS.API.CONSUMER.CREATE.{stream}.{consumer}", create, timeout=DEADLINE_S)
+    assert "error" not in json.loads(made.data)
+    await client.client.publish(batch, data)
+    await client.client.flush()
+    pull = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
+    await node.client.publish(pull, b'{"batch":1,"expires":5000000000}', reply=subject)
+    async with asyncio.timeout(DEADLINE_S):  # until there is nothing more to deliver
+        while (await node.client.request(pull, b'{"batch":1,"no_wait":true}', timeout=DEADLINE_S)).headers.get("Status") != "404":
+            pass
+
+
+async def _kept(bus: Bus, subject: str) -> bytes:
+    """The last message of the bucket of access on ``subject``, empty when there is none."""
+    try:
+        answer = await bus.js_api(f"STREAM.MSG.GET.KV_{BUCKET}", {"last_by_subj": subject})
+    except BusRefused:
+        return b""
+    return base64.b64decode(answer["message"].get("data", ""))
 
 
 def _rest(connection: socket.socket) -> bytes:

@@ -1,11 +1,12 @@
 """What each identity may do on the bus, written down by hand: subjects, and who may publish and hear them. Data only.
 
 A cell that is not named here is forbidden, and is tried. ``N1`` and ``N2`` are nodes, ``A`` and ``B`` the ids of two clients' keys.
+Nodes answer into inboxes, which the bus cannot tell from other subjects of two or three words that begin with no name of ours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 __all__ = ["Names", "hearing", "may_hear", "may_publish", "publishing"]
@@ -77,7 +78,14 @@ def publishing(n: Names) -> Mapping[str, str]:
         "sys connections": "$SYS.REQ.SERVER.PING.CONNZ",
         "sys callout": "$SYS.REQ.USER.AUTH",
         "sys kick": "$SYS.REQ.SERVER.NONE.KICK",
-        "anything": "other.subject",
+        "kv short": "$KV.none",
+        "sys short": "$SYS.none",
+        "js short": "$JS.none",
+        "wooly short": "wooly.none",
+        "fact short": "wooly.evt.none",
+        "telemetry short": "wooly.telemetry.none",
+        "anything": "other.subject.of.somebody",
+        "two words": "other.subject",
     }
 
 
@@ -108,8 +116,9 @@ def _client(name: str) -> set[str]:
     return {f"discover {name}", f"batch {name}", *(f"{verb} {name}" for verb in ("open", "close", "ping", "models"))}
 
 
-def _node(name: str) -> set[str]:
+def _node(name: str, inboxes: Iterable[str]) -> set[str]:
     return {
+        *(f"inbox {who}" for who in inboxes), "two words",
         f"done of {name}", f"fact node {name}", f"fact usage {name}", f"fact session {name}", f"telemetry {name}", f"journal {name}",
         f"who {name}", f"allow {name}", f"js info batch {name}", f"js read batch {name}", f"js pull batch {name}", "js info events",
         "js pull events", "js drop reader", "js read config", "js read budget", "js read tier",
@@ -125,8 +134,8 @@ def may_publish(n: Names) -> Mapping[str, set[str]]:
         "A": _client("A"),
         "B": _client("B"),
         "watcher": {"discover watcher", "stats watcher"},
-        "node 1": _node("n1") | {"ping node 1"},
-        "node 2": _node("n2"),
+        "node 1": _node("n1", _people(n)) | {"ping node 1"},
+        "node 2": _node("n2", _people(n)),
         "controller": controller | {"gone"},
         "billing": {"fact budget", "fact tier", "lease", "kv secret", "js kv secret", "js info events", "js read events", "js get events",
                     "js pull events", "js drop reader", *(f"js read {area}" for area in ("access", "config", "budget", "tier", "task"))},

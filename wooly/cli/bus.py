@@ -42,12 +42,13 @@ def principal_of(urls: Sequence[str]) -> str:
 async def connect(urls: Sequence[str]) -> AsyncIterator[Client]:
     """A connection that is closed at the end. Raises NoServerError when no bus answers."""
     import nats
-    from nats.aio.client import Client
+
+    from wooly.transport.nats_client import LastingClient
 
     async def quiet(_: Exception) -> None:
         """The error is raised below; nats-py would print it too."""
 
-    client = Client()
+    client = LastingClient()
     identity = BusIdentity.of(configuration.load(task=False), urls)
     try:
         inbox = subjects.inbox_prefix(identity.principal)

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bus_schemas import subjects
-from bus_schemas.telemetry import Telemetry, decode_telemetry
+from bus_schemas.telemetry import Telemetry, telemetry_on
 from wooly import config as configuration
 from wooly.cli.bus import connect, discover
 from wooly.cli.errors import CommandError
@@ -46,9 +46,9 @@ class _Screen:
         self._priced_s = 0.0
         self._seen: dict[tuple[str, int], tuple[Telemetry, float]] = {}
 
-    def hear(self, data: bytes) -> None:
+    def hear(self, subject: str, data: bytes) -> None:
         with contextlib.suppress(msgspec.DecodeError):  # a node of another version cannot be shown
-            seen = decode_telemetry(data)
+            seen = telemetry_on(subject, data)
             self._seen[seen.node, seen.gpu] = seen, time.monotonic()
 
     def refresh_prices(self) -> None:
@@ -152,6 +152,6 @@ async def _listen(urls: Sequence[str], screen: _Screen, enough: Callable[[], boo
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 async for message in heard.messages:
-                    screen.hear(message.data)
+                    screen.hear(message.subject, message.data)
                     if await asyncio.to_thread(enough):
                         return

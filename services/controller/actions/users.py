@@ -15,6 +15,7 @@ from services.controller.revisions import check
 from services.kit.access import AccessView
 from services.kit.access.access import Access
 from services.kit.access.checker import PASSWORD_MAX
+from services.kit.access.errors import Unauthenticated
 from services.kit.access.grants import check_grant, check_over
 from services.kit.access.keys import is_key_id
 from services.kit.access.view import User
@@ -106,12 +107,15 @@ class UserActions:
         if user not in self._log.view.users:
             raise OutOfState("this key is nobody's: it has no password")
         await self._access.checker.password(user, old, by.source)
+        proved = self._log.view.users[user].stamp
         phc = await self._hash(user, new or None)
         if phc is None:
             raise Invalid("new_password", "a password is needed")
 
         def decide(view: AccessView) -> Change:
             fact = view.users[user].fact
+            if view.users[user].stamp != proved:
+                raise Unauthenticated("the password has changed meanwhile")
             changed = UserChanged(time.time_ns(), user, fact.tenant, fact.role, phc, fact.title, fact.disabled)
             return Change(changed, "password.change", user, fact.tenant, "")
 

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from bus_schemas.subjects import TELEMETRY_STREAM
-from bus_schemas.telemetry import Telemetry, decode_telemetry
+from bus_schemas.telemetry import Telemetry, telemetry_on
 from services.controller.web.rates import PriceBook
 from services.controller.web.ring import Ring
 from services.kit.bus import Bus
@@ -70,7 +70,7 @@ class History:
                 done.set()
                 return
             try:
-                seen = decode_telemetry(data)
+                seen = telemetry_on(subject, data)
             except msgspec.DecodeError:
                 return  # who follows it live says so
             if seen.at_ns >= oldest_ns:

@@ -66,8 +66,7 @@ class Web:
 
     def still(self, identity: Identity, proof: Proof) -> bool:
         """May somebody who opened a stream go on reading it? Asked before every message: what was revoked is not served."""
-        ended = proof.token is not None and self.access.view.session_ended(proof.token.id)
-        return not ended and self.access.again(identity) == identity
+        return self.access.still(identity, proof.token)
 
     def _on_seen(self, seen: Telemetry) -> None:
         self.history.take(seen)

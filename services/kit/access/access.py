@@ -83,6 +83,12 @@ class Access:
         """Who an identity of before is now, None when it may come in no more. For what lives longer than a request."""
         return self.view.again(who, time.time_ns()) if self.on else everyone()
 
+    def still(self, who: Identity, token: Token | None) -> bool:
+        """Whether ``who``, who came with the session ``token`` (None: with none), would come in as the same now. For streams."""
+        if token is None:
+            return self.again(who) == who
+        return not self.view.session_ended(token.id) and self._holder(token, time.time_ns()) == who
+
     # -- sessions and relays -----------------------------------------------------------------------------------------------------------
 
     def begin_session(self, who: Identity) -> Token:
@@ -121,12 +127,15 @@ class Access:
         if token is None or self.view.session_ended(token.id):
             return None
         self.checker.must_hear()
-        if token.key:
-            who = self.view.principal(token.key, now_ns)
-        else:
-            user = self.view.users.get(token.user)
-            who = self.view.person(token.user) if user is not None and user.stamp == token.stamp else None
+        who = self._holder(token, now_ns)
         return None if who is None else (token, who)
+
+    def _holder(self, token: Token, now_ns: int) -> Identity | None:
+        """Whose a token of ours is at ``now_ns``; None when its key opens nothing any more, or the user has another password."""
+        if token.key:
+            return self.view.principal(token.key, now_ns)
+        user = self.view.users.get(token.user)
+        return self.view.person(token.user) if user is not None and user.stamp == token.stamp else None
 
     def _token(self, kind: str, name: str, who: Identity, began_s: int, now_s: int, life_s: int) -> Token:
         user = self.view.users.get(who.name)

@@ -1,4 +1,6 @@
-"""The secret that tokens are signed with: 32 bytes in a bucket on the bus that all replicas and billing read.
+"""The secret that tokens are signed with: 32 bytes in a bucket on the bus that all replicas and billing read. Where services seal their
+facts it is made of those bytes and their common key, so that who reads the bus's disk, or brings the bus to store other bytes, knows
+nothing.
 
 Whoever starts first makes it. Deleting the key (``nats kv del wooly_access session_secret``) and restarting makes a new one; every browser
 then logs in again.
@@ -46,6 +48,8 @@ async def shared_secret(bus: Bus) -> bytes:
     await bus.ensure_stream(_bucket())
     for _ in range(_TRIES):
         found, revision = await _read(bus)
+        if found and bus.seal is not None:
+            return bus.seal.secret(found)
         if found:
             if len(found) != _BYTES:
                 raise StartError(f"{_SUBJECT} holds {len(found)} bytes instead of {_BYTES}; delete it and start again")

@@ -155,6 +155,25 @@ def test_who_cannot_hear_the_log_lets_nobody_in() -> None:
     run(work)
 
 
+def test_a_stream_ends_with_what_it_was_opened_with() -> None:
+    async def work(house: House) -> None:
+        await house.add("anna")
+        anna = await house.access.checker.password("anna", PASSWORD, "")
+        key = await house.issue()
+        program = await house.access.identity_of_text(key.text)
+        assert program is not None
+        token = house.access.begin_session(anna)
+        assert house.access.still(anna, token) and house.access.still(anna, None) and house.access.still(program, None)
+        house.tell(UserChanged(2, "anna", "acme", "member", await house.access.checker.hash_password(f"another {PASSWORD}")))
+        assert not house.access.still(anna, token), "a new password ends the sessions of the old one"
+        assert house.access.still(anna, None)
+        begun_with_it = house.access.begin_session(program)
+        house.tell(KeyRevoked(3, key.id))
+        assert not house.access.still(program, None) and not house.access.still(program, begun_with_it)
+
+    run(work)
+
+
 def test_a_session_is_renewed_within_its_life_only() -> None:
     async def work(house: House) -> None:
         key = await house.issue()

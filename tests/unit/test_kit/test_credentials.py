@@ -53,6 +53,14 @@ def test_a_key_over_tls(ring: Keyring) -> None:
     assert KEY.secret not in repr(shown)
 
 
+@pytest.mark.parametrize("text", ["", "\n", "no digits"])
+def test_a_seal_without_a_key_is_a_slip(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "seal.key"
+    file.write_text(text)
+    with pytest.raises(SettingError, match="holds no key"):
+        Credentials.from_environment({"WOOLY_SEAL_KEY": str(file)}, "nats://127.0.0.1:4222")
+
+
 def test_a_service_shows_its_own_key_and_seals(ring: Keyring) -> None:
     shown = Credentials.from_environment(ring.environment("controller"), "tls://127.0.0.1:1")
     other = Credentials.from_environment(ring.environment("billing"), "tls://127.0.0.1:1")

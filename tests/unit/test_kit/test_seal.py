@@ -47,6 +47,17 @@ def test_a_copy_of_a_fact_does_not_count_again() -> None:
     assert counts(one, 5, ACCESS, good, REVOKED), "the same position again is the same message: it is read anew after a break"
 
 
+def test_who_cannot_check_seals_reads_no_copy_either() -> None:
+    """A node may pull facts about configuration and money, and have the bus deliver them among the facts again, for other nodes to read."""
+    subject, facts = "wooly.evt.config.global", encode_events([ConfigChanged(1, "global", "k", 1)])
+    node = SealedLog(None)
+    node.since = 1
+    good = headers(subject, facts)
+    assert counts(node, 5, subject, good, facts) == counts(node, 5, subject, good, facts) == decode_events(facts)
+    assert counts(node, 9, subject, good, facts) == []
+    assert counts(node, 9, subject, {}, facts), "services that have no seal any more are believed as before"
+
+
 def test_after_the_broker_lost_its_tail_positions_mean_something_else() -> None:
     one, good = log(), headers(ACCESS, REVOKED)
     counts(one, 5, ACCESS, good, REVOKED)
@@ -81,3 +92,11 @@ def test_a_message_on_a_foreign_subject_is_nothing() -> None:
     """What the bus delivers onto a fact's subject is stored among the facts under the subject it came from."""
     assert counts(log(), 5, "wooly.node.n1.batch.k.s", {}, REVOKED) == []
     assert counts(log(), 5, "wooly.node.n1.batch.k.s", headers("wooly.node.n1.batch.k.s", REVOKED), REVOKED) == []
+
+
+def test_who_chooses_the_salt_does_not_know_the_secret() -> None:
+    salt = b"s" * 32
+    made = SEAL.secret(salt)
+    assert len(made) == 32 and made == SEAL.secret(salt) != salt
+    assert made != Seal(b"x" * 32).secret(salt) and made != SEAL.secret(b"t" * 32)
+    assert made.hex() != SEAL.make("", "", salt), "seals are there for everybody to read"

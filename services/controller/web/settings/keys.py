@@ -14,6 +14,7 @@ from msgspec import UNSET
 from services.controller.access_answers import key_answer
 from services.controller.access_bodies import KeyBody
 from services.controller.actions.keys import KeyValues, visible_keys
+from services.controller.actions.users import visible_users
 from services.controller.identity import caller_of
 from services.controller.parts import parts_of
 from services.controller.web.flash import redirect
@@ -59,7 +60,7 @@ async def _page(request: Ask, values: Values, errors: dict[str, str], status: in
         roles=[role for role in ROLES if not caller.identity.tenant or role in ("member", "viewer")],
         scopes=SCOPES,
         tenants=[] if caller.identity.tenant else sorted(view.tenants),
-        users=sorted(user for user in view.users if not caller.identity.tenant),
+        users=[user.fact.user for user in visible_users(view, caller)],
     )
 
 
