@@ -177,16 +177,19 @@ class FactLog:
             await self._wake.wait()
             self._wake.clear()
             confirmed, self._after_sync = self._after_sync, []
+            durable = self._index
             await asyncio.to_thread(self._file.sync)
             if self.failed.is_set():
                 return
             for then in confirmed:
                 then()
-            while self._waiting:
+            # What was recorded meanwhile waits for the next round: if we died now, the next start would give its names to other facts.
+            while self._waiting and self._waiting[0].index <= durable:
                 await self._publish(bus, self._waiting[0])
                 self._published = self._waiting.popleft().index
                 self._append(Published(self._published))
-            self._settled.set()
+            if not self._waiting:
+                self._settled.set()
             if self._file.nbytes > _REWRITE_BYTES:
                 self._rewrite()
 
