@@ -423,6 +423,7 @@ class Device:
         """The session is over: settle its bill, tell whoever waits."""
         name = session.record.session
         self.sessions.pop(name, None)
+        self.gate.forget(session)
         in_flight = self._dispatch.state.in_flight > 0 and self.attached is not None
         totals = self._accounting.closed(name, session.chain.hex(), reason, failed, in_flight=in_flight)
         self._log.info("session closed", **session.record.about, reason=reason, failed=failed, core_ns=totals.core_ns)
