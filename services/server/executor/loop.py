@@ -260,7 +260,7 @@ class Executor:
         begin_ns = self._begin_ns or time.monotonic_ns()
         self._begin_ns = 0  # a further command of the same read begins when it is taken up
         tenant = self._tenants.get(command.session)
-        if tenant is None or command.seq != tenant.seq_done + 1:
+        if tenant is None or tenant.faulted or command.seq != tenant.seq_done + 1:
             self._finish(command, tenant, BEHIND, begin_ns, None, b"")
             return
         if 0 < command.serial <= self._page.word(command.priority):
