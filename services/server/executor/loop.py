@@ -7,6 +7,7 @@ sent is still carried out, and the executor waits for it a while.
 
 from __future__ import annotations
 
+import itertools
 import os
 import queue
 import select
@@ -23,6 +24,7 @@ import msgspec
 from bus_schemas import faults
 from bus_schemas.batch import Batch, Done, Fault, decode_batch, encode_done
 from jit.engine import Engine, Launch, Stop
+from scheduler.dispatch import PRIORITIES
 from services.kit.log import get_logger
 from services.server.executor.content import Content
 from services.server.executor.data_port import DataPort
@@ -107,7 +109,8 @@ class Executor:
         self._begin_ns = 0
         self._server: socket.socket | None = None
         self._send_lock = threading.Lock()
-        self._to_prepare: queue.SimpleQueue[Prepare | Batch] = queue.SimpleQueue()
+        self._to_prepare: queue.PriorityQueue[tuple[int, int, Prepare | Batch]] = queue.PriorityQueue()
+        self._asked = itertools.count()
         self._over = False
         self._log = get_logger()
 
@@ -194,8 +197,9 @@ class Executor:
         match command:
             case Execute():
                 self._execute(command)
-            case Prepare():
-                self._to_prepare.put(command)
+            case Prepare(session):
+                tenant = self._tenants.get(session)
+                self._prepare_soon(command, tenant.priority if tenant is not None else PRIORITIES)
             case OpenSpace():
                 self._open(command)
             case CloseSpace(session):
@@ -285,7 +289,7 @@ class Executor:
         if outcome.launch is not None and batch is not None:
             guess = self._programs.next(batch)
             if guess is not None:
-                self._to_prepare.put(guess)
+                self._prepare_soon(guess, PRIORITIES)
 
     def _run(self, tenant: Tenant, command: Execute) -> tuple[Batch | None, Outcome]:
         """Begin the batch, or go on with it where it stopped. Raises Needs and Awaits."""
@@ -342,21 +346,32 @@ class Executor:
 
     # -- preparing -----------------------------------------------------------------------------------------------------------------
 
+    def _prepare_soon(self, what: Prepare | Batch, priority: int) -> None:
+        """Those of the highest priority first, in the order asked; a guess gives way to all."""
+        self._to_prepare.put((priority, next(self._asked), what))
+
     def _prepare_forever(self) -> None:
         while True:
-            command = self._to_prepare.get()
+            _, _, command = self._to_prepare.get()
             if isinstance(command, Prepare):
                 self._report(Prepared(command.session, command.seq, self._prepare(command)))
             elif self._to_prepare.empty():  # a guess gives way to what was asked for
                 self._prepare(command)
 
     def _prepare(self, command: Prepare | Batch) -> bool:
-        """Compile ahead; whatever fails here fails again, in its place in the order, when the batch is executed."""
+        """Compile ahead. A refusal is kept for the batch's place in the order; whatever else fails here fails again there."""
+        tenant = self._tenants.get(command.session)
+        if tenant is not None:
+            tenant.refusals.pop(command.seq, None)
         try:
             batch = decode_batch(command.batch) if isinstance(command, Prepare) else command
             if batch.program:
                 self._programs.ready(batch)
-        except (Needs, Refused, msgspec.DecodeError):
+        except Refused as refusal:
+            if tenant is not None:
+                tenant.refusals[command.seq] = refusal.fault
+            return False
+        except (Needs, msgspec.DecodeError):
             return False
         except Exception:  # a compiler failure is reported by the launching thread, with its trace
             return False
