@@ -439,13 +439,21 @@ class Device:
             return
         now_ns = time.monotonic_ns()
         for session in list(self.sessions.values()):
-            if session.closing is None and now_ns - session.heard_ns > lease_ns:
+            if now_ns - session.heard_ns > lease_ns and self._waits_for_client(session):
                 self._log.info("lease ran out", **session.record.about)
-                self.close(session, -1, "lease")
+                session.reason = "lease"
+                self.close(session, -1, session.reason)
         self._on(core.Tick(now_ns))
         self._dispatch.flush()
         self._accounting.settle(in_flight=self._dispatch.state.in_flight > 0, whole=False)
         self._note()
+
+    def _waits_for_client(self, session: Session) -> bool:
+        """Does the session go on only if its client says something? One that is being closed is silent by right while batches of it run,
+        and may wait for one that never comes."""
+        if session.closing is None:
+            return True
+        return session.record.session in self._dispatch.state.sessions and session.seq_done + 1 not in session.pending
 
     def occupancy_ns(self) -> tuple[int, int]:
         """Totals (busy, fed) of the current dispatcher up to its last stimulus."""
