@@ -500,7 +500,7 @@ class Device:
         while True:
             try:
                 await self.start()
-            except StartError as error:
+            except (StartError, OSError) as error:  # the machine may have no process or memory to give just now
                 self._log.error("no executor", gpu=self.gpu, problem=str(error))
                 await asyncio.sleep(_RESTART_PAUSE_S)
                 continue
