@@ -257,6 +257,7 @@ class Executor:
         if tenant is not None:
             self._runner.drop(tenant)
             self._staging.close(session)
+            self._data_port.end(session)
             self._memory.close(tenant)
         self._report(SpaceClosed(session, time.monotonic_ns(), self._runner.take_changed(session)))
 
