@@ -52,7 +52,7 @@ from services.server.executor.content import Content
 from services.server.executor.errors import Awaits, Needs, Refused
 from services.server.executor.plan import Plan
 from services.server.executor.swap.disk import DiskTier
-from services.server.executor.swap.errors import SwapCorrupt, SwapFull
+from services.server.executor.swap.errors import SwapAway, SwapCorrupt, SwapFull
 from services.server.executor.swap.gate import Gate
 from services.server.executor.swap.mover import Job, Mover
 from services.server.executor.swap.store import Kept, SwapStore
@@ -400,10 +400,17 @@ class DeviceMemory:
             except OutOfMemory as full:
                 move.problem = f"bringing swapped memory back failed: {full}"
                 return
-            except SwapCorrupt as corrupt:
+            try:
+                yield from self._store.get(tenant.kept[handle], partial(self._write, tenant.space, handle))
+            except Exception as error:
                 with self.gate.moving():
-                    tenant.space.park(handle)
-                move.lost = f"{corrupt}: the session's memory is lost, run the script again"
+                    tenant.space.park(handle)  # it is kept where it was
+                if isinstance(error, SwapCorrupt):
+                    move.lost = f"{error}: the session's memory is lost, run the script again"
+                elif isinstance(error, SwapAway):
+                    move.problem = f"bringing swapped memory back failed: {error}"
+                else:
+                    raise
                 return
             move.done[handle] = tenant.kept[handle]
             move.moved_bytes += tenant.sizes[handle]

@@ -251,6 +251,56 @@ def test_a_damaged_chunk_ends_its_session_and_no_other(tmp_path: Path, damage: s
         books_close(device)
 
 
+def away(device: MemoryDevice) -> None:
+    """All four buffers of ``a`` are on disk, and there is room for two beside those of ``b``, 3 and 4."""
+    for session in "ab":
+        device.open(session)
+        fill(device, session, 4)
+    device.run("b", Flush(frees=[1, 2]))
+    device.settle()
+    assert len(device.tenants["a"].kept) == 4
+
+
+@contextmanager
+def no_more_files() -> Iterator[None]:
+    """The process may open no further file, as when somebody holds all that it may have open."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_what_cannot_be_read_for_want_of_a_file_is_not_lost(tmp_path: Path) -> None:
+    """The batch is refused, the session lives, and its bits are there when the shortage is over."""
+    with memory_device(4 * BUFFER, tmp_path, host_bytes=0) as device:
+        away(device)
+        with no_more_files():
+            done = device.run("a", STEP.flush([1]))
+        assert done.fault is not None and not done.fault.fatal
+        assert "bringing swapped memory back failed" in done.fault.message and "open files" in done.fault.message
+        books_close(device)
+        check(device, "a", range(1, 5))
+        check(device, "b", range(3, 5))
+        books_close(device)
+
+
+def test_a_failure_of_ours_while_memory_comes_back_leaves_it_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with memory_device(4 * BUFFER, tmp_path, host_bytes=0) as device:
+        away(device)
+
+        def fails(*_: object) -> None:
+            raise ZeroDivisionError("by zero")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(device.memory, "_write", fails)
+            done = device.run("a", STEP.flush([1]))
+        assert done.fault is not None and not done.fault.fatal and "the node failed while moving memory" in done.fault.message
+        books_close(device)
+        check(device, "a", range(1, 5))
+
+
 def test_frees_of_swapped_buffers(tmp_path: Path) -> None:
     with memory_device(4 * BUFFER, tmp_path, host_bytes=BUFFER) as device:
         device.open("a")

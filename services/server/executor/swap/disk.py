@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 from blake3 import blake3
 
-from services.server.executor.swap.errors import SwapCorrupt, SwapFull
+from services.server.executor.swap.errors import SwapAway, SwapCorrupt, SwapFull
 
 __all__ = ["DiskTier"]
+
+_SHORT: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
+"""The process or the machine is short of something: that says nothing of the file."""
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -44,12 +49,15 @@ class DiskTier:
         return name
 
     def read(self, name: bytes, into: Bytes) -> None:
-        """Fill ``into`` with a chunk. Raises SwapCorrupt when it is not what was put."""
+        """Fill ``into`` with a chunk. Raises SwapCorrupt when it is not what was put, SwapAway when the system has nothing left to read it
+        with."""
         try:
             with open(self._path(name), "rb", buffering=0) as file:
                 got = file.readinto(into.data)
                 whole = got == into.nbytes and not file.read(1)
         except OSError as error:
+            if error.errno in _SHORT:
+                raise SwapAway(f"chunk {name.hex()[:16]} of swapped memory cannot be read now: {error.strerror}") from None
             raise SwapCorrupt(f"chunk {name.hex()[:16]} of swapped memory cannot be read: {error.strerror or error}") from None
         if not whole or blake3(into.data).digest() != name:
             raise SwapCorrupt(f"chunk {name.hex()[:16]} of swapped memory is not what was written")
