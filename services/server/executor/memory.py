@@ -21,6 +21,7 @@ from bus_schemas import faults
 from bus_schemas.batch import Batch, Fault
 from jit.engine import Engine, Space
 from jit.errors import OutOfMemory
+from scheduler.dispatch import PRIORITIES
 from scheduler.vram import (
     AllocationRequested,
     Await,
@@ -316,7 +317,19 @@ class DeviceMemory:
                     self._ready[session] = None
                 case _:
                     continue  # an answer to who asked
+        if self._moves:
+            self._rank()
         return decisions
+
+    def _rank(self) -> None:
+        """What leaves goes at the highest priority of the batches that wait for it: the one that needs the room, the one of its own
+        session. What no batch waits for goes last."""
+        sessions = self._vram.state.sessions
+        for name, move in self._moves.items():
+            if move.out and move.job is not None:
+                concerned = (sessions[name], sessions.get(sessions[name].leaving_for))
+                waiting = [session.priority for session in concerned if session is not None and session.waiter is not None]
+                move.job.priority = min(waiting, default=PRIORITIES)
 
     def _holds(self, tenant: Tenant, *, over: bool = True) -> None:
         space = tenant.space
@@ -396,7 +409,6 @@ class DeviceMemory:
             try:
                 with self.gate.moving():
                     tenant.space.unpark(handle)
-                yield from self._store.get(tenant.kept[handle], partial(self._write, tenant.space, handle))
             except OutOfMemory as full:
                 move.problem = f"bringing swapped memory back failed: {full}"
                 return

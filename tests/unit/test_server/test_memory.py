@@ -334,6 +334,41 @@ def test_what_is_expected_is_brought_back_into_free_memory(tmp_path: Path) -> No
         books_close(device)
 
 
+def leaves_at(device: MemoryDevice, session: str) -> int:
+    """The priority at which memory of this session leaves the device."""
+    job = device.memory._moves[session].job
+    assert job is not None
+    return job.priority
+
+
+def test_memory_leaves_at_the_priority_of_who_waits_for_it(tmp_path: Path) -> None:
+    """A P0 that needs what an idle P4 holds does not wait behind what is moved for a P3; also when it is the P3 that began it."""
+    with memory_device(4 * BUFFER) as device:
+        device.open("victim", priority=4)
+        fill(device, "victim", 4)
+        device.open("low", priority=3)
+        device.open("high", priority=0)
+        batch = Flush(allocs=[(1, 2 * BUFFER)])
+        assert device.begin("low", batch) is None
+        assert leaves_at(device, "victim") == 3
+        assert device.begin("high", batch) is None
+        assert leaves_at(device, "victim") == 0
+        assert device.run("high", batch).fault is None
+        assert device.run("low", batch).fault is None
+
+
+def test_what_leaves_for_the_reserve_goes_last_unless_its_own_session_waits(tmp_path: Path) -> None:
+    with memory_device(4 * BUFFER, reserve_bytes=BUFFER) as device:
+        device.open("a", priority=1)
+        fill(device, "a", 2)
+        device.open("b", priority=2)
+        fill(device, "b", 2)
+        assert leaves_at(device, "a") == 5
+        assert device.begin("a", STEP.flush([1])) is None
+        assert leaves_at(device, "a") == 1
+        assert device.run("a", STEP.flush([1])).fault is None
+
+
 def test_a_session_that_ends_while_its_memory_moves(tmp_path: Path) -> None:
     with memory_device(16 * BUFFER, tmp_path, host_bytes=BUFFER) as device:
         device.open("a")

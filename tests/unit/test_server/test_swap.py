@@ -145,6 +145,19 @@ def test_the_highest_priority_goes_on_first(mover: Mover) -> None:
     assert done == ["low", "high", "high", "low", "low"]
 
 
+def test_a_job_may_become_urgent(mover: Mover) -> None:
+    done: list[str] = []
+    go, stepping = threading.Event(), threading.Event()
+    mover.add(Job("first", 1, steps(done, "first", 2, go, stepping)))
+    assert stepping.wait(30)
+    later = Job("later", 4, steps(done, "later", 2))
+    mover.add(later)
+    later.priority = 0
+    go.set()
+    ended(mover, 2)
+    assert done == ["first", "later", "later", "first"]
+
+
 def test_stopping_a_job_waits_for_no_other(mover: Mover) -> None:
     done: list[str] = []
     go, stepping = threading.Event(), threading.Event()

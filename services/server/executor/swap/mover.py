@@ -1,13 +1,12 @@
 """The thread that moves bytes between the device and the store, so that the launching thread never does.
 
-Jobs are cut into steps of a chunk; the job whose session has the highest priority goes on first. What a job did is handed back when it is
-over, through ``take``; ``fileno`` is readable then.
+Jobs are cut into steps of a chunk; the job of the highest priority goes on first. What a job did is handed back when it is over, through
+``take``; ``fileno`` is readable then.
 """
 
 from __future__ import annotations
 
 import contextlib
-import heapq
 import os
 import threading
 import traceback
@@ -23,11 +22,12 @@ __all__ = ["Job", "Mover"]
 @dataclass(slots=True, eq=False)
 class Job:
     """``steps`` does the work and notes what becomes of it, but for a failure that it does not know: ``failure`` then says which.
-    ``stopped``: it shall not take another step."""
+    ``priority`` may change meanwhile; ``number``: its place among those of one. ``stopped``: it shall not take another step."""
 
     session: str
     priority: int
     steps: Iterator[object]
+    number: int = 0
     stopped: bool = False
     failure: str = ""
     over: threading.Event = field(default_factory=threading.Event)
@@ -37,7 +37,7 @@ class Mover:
     """Sleeps while there is no job."""
 
     def __init__(self) -> None:
-        self._jobs: list[tuple[int, int, Job]] = []
+        self._jobs: list[Job] = []
         self._added = 0
         self._changed = threading.Condition()
         self._ended: deque[Job] = deque()
@@ -55,7 +55,8 @@ class Mover:
     def add(self, job: Job) -> None:
         with self._changed:
             self._added += 1
-            heapq.heappush(self._jobs, (job.priority, self._added, job))
+            job.number = self._added
+            self._jobs.append(job)
             self._changed.notify()
 
     def take(self) -> list[Job]:
@@ -93,10 +94,10 @@ class Mover:
                     self._changed.wait()
                     self._put_down()
                 if self._closed:
-                    for _, _, job in self._jobs:
+                    for job in self._jobs:
                         job.over.set()
                     return
-                job = self._jobs[0][2]
+                job = min(self._jobs, key=lambda job: (job.priority, job.number))
             try:
                 next(job.steps)
                 continue
@@ -109,15 +110,13 @@ class Mover:
 
     def _put_down(self) -> None:
         """Jobs that were stopped are over, wherever they stand. With the lock held, between two steps."""
-        for entry in [entry for entry in self._jobs if entry[2].stopped]:
-            self._jobs.remove(entry)
-            entry[2].over.set()
-        heapq.heapify(self._jobs)
+        for job in [job for job in self._jobs if job.stopped]:
+            self._jobs.remove(job)
+            job.over.set()
 
     def _finish(self, job: Job) -> None:
         with self._changed:
-            self._jobs = [entry for entry in self._jobs if entry[2] is not job]
-            heapq.heapify(self._jobs)
+            self._jobs.remove(job)
         self._ended.append(job)
         job.over.set()
         with contextlib.suppress(BlockingIOError):
