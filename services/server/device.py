@@ -241,9 +241,11 @@ class Device:
         meter = self._accounting.meter
         return (meter.accounts.get(session) if meter is not None else None) or Account(session, "", "", 0)
 
-    def recall(self, session: str, after_seq: int) -> None:
-        """Send the kept Done messages after ``after_seq`` again."""
-        self._executor.send(Recall(session, after_seq))
+    def recall(self, session: Session, after_seq: int) -> None:
+        """Send the kept Done messages after ``after_seq`` again, unless some are on their way."""
+        if not session.recalling:
+            session.recalling = True
+            self._executor.send(Recall(session.record.session, after_seq))
 
     # -- batches -------------------------------------------------------------------------------------------------------------------
 
@@ -343,6 +345,9 @@ class Device:
                         self._warm.add(pending.batch)
                     self._arrived(pending)
             case Recalled(name, dones):
+                session = self.sessions.get(name)
+                if session is not None:
+                    session.recalling = False
                 for done in dones:
                     self._send_done(name, done)
             case SpaceOpened(name):

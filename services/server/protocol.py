@@ -101,7 +101,7 @@ class JournalAnew(msgspec.Struct, array_like=True, frozen=True, tag="journal_ane
 
 
 class Recall(msgspec.Struct, array_like=True, frozen=True, tag="recall"):
-    """The kept Done messages of batches after ``after_seq``."""
+    """The kept Done messages of batches after ``after_seq``, as many of them as may be sent at a time."""
 
     session: str
     after_seq: int

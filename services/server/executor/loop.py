@@ -75,6 +75,8 @@ __all__ = ["Executor"]
 
 _RECEIVE_BYTES: Final = 1 << 20
 _STAGED_BYTES_MAX: Final = 8 << 30
+_RECALLED_BYTES_MAX: Final = 4 << 20
+"""Of answers that are sent again at a time: a session may ask as often as it likes, and everybody waits while they leave."""
 _JOURNAL_NS: Final = 1_000_000_000
 """How long the memory core's journal is gathered before it is sent."""
 
@@ -214,8 +216,7 @@ class Executor:
                 self._memory.journal.anew()
             case Recall(session, after_seq):
                 tenant = self._tenants.get(session)
-                dones = () if tenant is None else tuple(done for seq, (done, _) in tenant.dones.items() if seq > after_seq)
-                self._report(Recalled(session, dones))
+                self._report(Recalled(session, tenant.recall(after_seq, _RECALLED_BYTES_MAX) if tenant is not None else ()))
             case Confirm(index):
                 while self._results and self._results[0].index <= index:
                     self._results.popleft()

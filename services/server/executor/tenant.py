@@ -60,5 +60,17 @@ class Tenant:
             gone += self.dones.popitem(last=False)[1][1]
         return gone
 
+    def recall(self, after_seq: int, bytes_max: int) -> tuple[bytes, ...]:
+        """The kept answers of batches after ``after_seq``, in order: the first, and those behind it while they are not above ``bytes_max``
+        together."""
+        found: list[bytes] = []
+        for seq, (done, _) in self.dones.items():
+            if seq > after_seq:
+                bytes_max -= len(done)
+                if found and bytes_max < 0:
+                    break
+                found.append(done)
+        return tuple(found)
+
     def held(self, charged_bytes: int) -> HeldSession:
         return HeldSession(self.session, self.record, self.seq_done, self.chain, charged_bytes, self.faulted)

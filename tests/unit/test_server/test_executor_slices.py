@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from bus_schemas import faults
-from services.server.protocol import BEHIND, FAULTED, RAN, STOPPED, CloseSpace, Executed, SpaceClosed
+from bus_schemas.batch import decode_done
+from services.server.protocol import BEHIND, FAULTED, RAN, STOPPED, CloseSpace, Executed, Recall, Recalled, SpaceClosed
 from tests.support.executor import Wire, batch_of, chain_of
 from tests.support.node import Program, floats, increment
 from wooly.link import Flush
