@@ -394,12 +394,12 @@ def close_and_vanish(node: Node, name: str, flushes: list[Flush], last_seq: int)
 
     async def body(bus: Bus) -> None:
         info = msgspec.msgpack.decode(await bus.request(subjects.discover(), b""), type=NodeInfo).node
-        request = OpenSession(name, "tenant", "", 0, (0,))
+        request = OpenSession(name, "tenant", "", 0, (0,), 0)
         opening = await bus.request(subjects.node_request(info, "open"), msgspec.msgpack.encode(request))
         opened = msgspec.msgpack.decode(opening, type=SessionOpened)
         for seq, flush in enumerate(flushes, start=1):
             batch = msgspec.structs.replace(decode_batch(batch_of(name, seq, flush)), epoch=opened.epoch)
-            await bus.publish_acked(subjects.batch_subject(info, name), encode_batch(batch))
+            await bus.publish(subjects.batch_subject(info, name), encode_batch(batch))
         await bus.publish(subjects.node_request(info, "close"), msgspec.msgpack.encode(CloseSession(name, "done", last_seq)))
 
     node.run(body)
