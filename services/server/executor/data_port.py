@@ -257,6 +257,7 @@ class DataPort:
         self._connections_max = min(connections_max, _CONNECTIONS_MAX)
         self._open_now: dict[_Connection, None] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._servers: tuple[asyncio.AbstractServer, ...] = ()  # nobody else holds them, and one that is not held stops listening
         self._path = socket_path
         self._host = host
         self._port = port
@@ -288,7 +289,7 @@ class DataPort:
         self._loop = loop = asyncio.get_running_loop()
         try:
             self._path.unlink(missing_ok=True)
-            await loop.create_unix_server(self._connection, str(self._path))
+            local = await loop.create_unix_server(self._connection, str(self._path))
             os.chmod(self._path, 0o600)
             handshake_s = None if self._tls is None else self._hello_s
             tcp = await loop.create_server(self._connection, self._host, self._port, ssl=self._tls, ssl_handshake_timeout=handshake_s)
@@ -296,6 +297,7 @@ class DataPort:
             self._failure = error
             self._started.set()
             return
+        self._servers = (local, tcp)
         port = tcp.sockets[0].getsockname()[1]
         self.addresses = (f"unix:{self._path}", f"{'tcp' if self._tls is None else 'tls'}:{self._advertised_host}:{port}")
         self._started.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -159,6 +160,17 @@ def test_blobs_at_the_receivers_pace(dial: Dial, staging: Staging) -> None:
 def serves(peer: socket.socket) -> bool:
     peer.sendall(frame(Have((ABC,))))
     return answer(peer) == Had(b"\0")
+
+
+def test_it_listens_for_as_long_as_it_lives(port: DataPort) -> None:
+    """Also after the interpreter has looked for what nobody holds."""
+    gc.collect()
+    for address in port.addresses:
+        kind, _, place = address.partition(":")
+        with socket.socket(socket.AF_UNIX if kind == "unix" else socket.AF_INET) as peer:
+            peer.settimeout(10)
+            peer.connect(place if kind == "unix" else ("127.0.0.1", int(place.rsplit(":", 1)[1])))
+            hello(peer)
 
 
 def test_a_session_has_few_connections_and_loses_the_oldest(dial: Dial) -> None:
