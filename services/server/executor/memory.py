@@ -105,7 +105,7 @@ class DeviceMemory:
         self.journal = VramJournal(self._vram.state)
         disk = DiskTier(Path(settings.swap_dir), settings.swap_disk_bytes) if settings.swap_dir and settings.swap_disk_bytes else None
         self._store = SwapStore(settings.swap_host_bytes, disk)
-        self._mover = Mover()
+        self._mover = Mover(self._store.tidy)
         self.gate = Gate()
         self._tenants: dict[str, Tenant] = {}
         self._moves: dict[str, _Move] = {}
@@ -356,7 +356,8 @@ class DeviceMemory:
         for handle in handles:
             kept = tenant.kept.pop(handle, None)
             if kept is not None:
-                self._store.drop(kept)
+                self._store.leave(kept)
+                self._mover.stir()
 
     # -- moves ---------------------------------------------------------------------------------------------------------------------
 

@@ -87,6 +87,7 @@ def test_the_oldest_goes_to_disk_when_the_hosts_memory_is_full(tmp_path: Path, h
         device.settle()
         for session in "abc":
             device.close(session)
+        device.settle()
         assert list(tmp_path.iterdir()) == []
         assert (store.host_used_bytes, store.disk_used_bytes) == (0, 0)
 

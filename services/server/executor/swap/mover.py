@@ -11,7 +11,7 @@ import os
 import threading
 import traceback
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from services.kit.log import get_logger
@@ -34,9 +34,12 @@ class Job:
 
 
 class Mover:
-    """Sleeps while there is no job."""
+    """Sleeps while there is no job, and nothing to tidy: what jobs leave behind, or whoever stirs it. ``tidy()`` is called when there is no
+    job, for a piece of that; is there more?"""
 
-    def __init__(self) -> None:
+    def __init__(self, tidy: Callable[[], bool] = lambda: False) -> None:
+        self._tidy = tidy
+        self._untidy = False
         self._jobs: list[Job] = []
         self._added = 0
         self._changed = threading.Condition()
@@ -57,6 +60,12 @@ class Mover:
             self._added += 1
             job.number = self._added
             self._jobs.append(job)
+            self._changed.notify()
+
+    def stir(self) -> None:
+        """There is something to tidy."""
+        with self._changed:
+            self._untidy = True
             self._changed.notify()
 
     def take(self) -> list[Job]:
@@ -90,14 +99,18 @@ class Mover:
         while True:
             with self._changed:
                 self._put_down()
-                while not self._jobs and not self._closed:
+                while not (self._jobs or self._untidy or self._closed):
                     self._changed.wait()
                     self._put_down()
                 if self._closed:
-                    for job in self._jobs:
-                        job.over.set()
+                    for left in self._jobs:
+                        left.over.set()
                     return
-                job = min(self._jobs, key=lambda job: (job.priority, job.number))
+                job = min(self._jobs, key=lambda job: (job.priority, job.number), default=None)
+                self._untidy &= job is not None
+            if job is None:
+                self._tidy_on()
+                continue
             try:
                 next(job.steps)
                 continue
@@ -108,15 +121,24 @@ class Mover:
                 get_logger().error("moving memory failed", session=job.session, trace=traceback.format_exc())
             self._finish(job)
 
+    def _tidy_on(self) -> None:
+        try:
+            if self._tidy():
+                self.stir()
+        except Exception:  # ours; as for a job
+            get_logger().error("tidying swapped memory failed", trace=traceback.format_exc())
+
     def _put_down(self) -> None:
         """Jobs that were stopped are over, wherever they stand. With the lock held, between two steps."""
         for job in [job for job in self._jobs if job.stopped]:
             self._jobs.remove(job)
+            self._untidy = True
             job.over.set()
 
     def _finish(self, job: Job) -> None:
         with self._changed:
             self._jobs.remove(job)
+            self._untidy = True
         self._ended.append(job)
         job.over.set()
         with contextlib.suppress(BlockingIOError):
