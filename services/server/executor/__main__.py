@@ -93,10 +93,11 @@ def main() -> int:
 def _file_room() -> int:
     """How many files the process may have open, as many as the system lets it. Half of them are for swapping, compilers, caches: whoever
     opens connections must not take the room to read swapped memory back."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _FILES_MAX if most == resource.RLIM_INFINITY else min(_FILES_MAX, most)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
-    return wanted
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    room = _FILES_MAX if most == resource.RLIM_INFINITY else min(_FILES_MAX, most)
+    if now != resource.RLIM_INFINITY and now < room:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (room, most))
+    return room
 
 
 def _tls(settings: ExecutorSettings) -> ssl.SSLContext | None:
