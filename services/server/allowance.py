@@ -125,6 +125,12 @@ class Allowances:
         if not over:
             purse.batches[session] = whole
 
+    def ended(self, tenant: str, session: str) -> None:
+        """A session is over, and its batch that ran if there was one."""
+        purse = self.purses.get(tenant)
+        if purse is not None:
+            purse.batches.pop(session, None)
+
     def batch_micro(self, purse: Purse) -> int:
         """What the tenant's costliest batch so far costs now."""
         return self._price(purse.tenant, self._now_ns(), purse.batch_core_ns, 0)

@@ -77,6 +77,14 @@ class Gate:
         if seq in session.pending:
             self._release(session.pending[seq])
 
+    def forget(self, session: Session) -> None:
+        """The session is over: nothing of it waits here, also for one that takes its name."""
+        record = session.record
+        self._allowances.ended(record.tenant, record.session)
+        sessions = self._waiting.get(record.tenant, {})
+        if sessions.pop(record.session, None) is not None and not sessions:
+            del self._waiting[record.tenant]
+
     def waits(self, tenant: str) -> bool:
         """Whether a batch of ``tenant`` waits here."""
         return tenant in self._waiting

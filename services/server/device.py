@@ -241,9 +241,11 @@ class Device:
         meter = self._accounting.meter
         return (meter.accounts.get(session) if meter is not None else None) or Account(session, "", "", 0)
 
-    def recall(self, session: str, after_seq: int) -> None:
-        """Send the kept Done messages after ``after_seq`` again."""
-        self._executor.send(Recall(session, after_seq))
+    def recall(self, session: Session, after_seq: int) -> None:
+        """Send the kept Done messages after ``after_seq`` again, unless some are on their way."""
+        if not session.recalling:
+            session.recalling = True
+            self._executor.send(Recall(session.record.session, after_seq))
 
     # -- batches -------------------------------------------------------------------------------------------------------------------
 
@@ -343,6 +345,9 @@ class Device:
                         self._warm.add(pending.batch)
                     self._arrived(pending)
             case Recalled(name, dones):
+                session = self.sessions.get(name)
+                if session is not None:
+                    session.recalling = False
                 for done in dones:
                     self._send_done(name, done)
             case SpaceOpened(name):
@@ -423,6 +428,7 @@ class Device:
         """The session is over: settle its bill, tell whoever waits."""
         name = session.record.session
         self.sessions.pop(name, None)
+        self.gate.forget(session)
         in_flight = self._dispatch.state.in_flight > 0 and self.attached is not None
         totals = self._accounting.closed(name, session.chain.hex(), reason, failed, in_flight=in_flight)
         self._log.info("session closed", **session.record.about, reason=reason, failed=failed, core_ns=totals.core_ns)
@@ -437,17 +443,21 @@ class Device:
         if self.attached is None:
             return
         now_ns = time.monotonic_ns()
-        for session in [session for session in self.sessions.values() if now_ns - session.heard_ns > lease_ns]:
-            if session.closing is None or self._waits_in_vain(session):
+        for session in list(self.sessions.values()):
+            if now_ns - session.heard_ns > lease_ns and self._waits_for_client(session):
                 self._log.info("lease ran out", **session.record.about)
-                self.close(session, -1, "lease")
+                session.reason = "lease"
+                self.close(session, -1, session.reason)
         self._on(core.Tick(now_ns))
         self._dispatch.flush()
         self._accounting.settle(in_flight=self._dispatch.state.in_flight > 0, whole=False)
         self._note()
 
-    def _waits_in_vain(self, session: Session) -> bool:
-        """Whether a session that ends after a batch lacks the next one: who would send it (a refused one again, say) is gone."""
+    def _waits_for_client(self, session: Session) -> bool:
+        """Does the session go on only if its client says something? One that is being closed is silent by right while batches of it run,
+        and may wait for one that never comes."""
+        if session.closing is None:
+            return True
         return session.record.session in self._dispatch.state.sessions and session.seq_done + 1 not in session.pending
 
     def occupancy_ns(self) -> tuple[int, int]:
@@ -495,7 +505,7 @@ class Device:
         while True:
             try:
                 await self.start()
-            except StartError as error:
+            except (StartError, OSError) as error:  # the machine may have no process or memory to give just now
                 self._log.error("no executor", gpu=self.gpu, problem=str(error))
                 await asyncio.sleep(_RESTART_PAUSE_S)
                 continue

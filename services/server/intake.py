@@ -5,7 +5,9 @@ Everything that needs no program, no memory and no order is checked here; a mess
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any, Final
 
 import msgspec
 from blake3 import blake3
@@ -20,6 +22,26 @@ _SEQ_MAX: Final = 1 << 62
 _PLACES_MAX: Final = 20
 _PLACE_CHARS_MAX: Final = 300
 """A place may quote what the message says: the answer must stay small however large that is."""
+_OUTLINED_BYTES: Final = 64 << 10
+"""Less is decoded in two milliseconds whatever it holds."""
+_COUNTED: Final = {
+    "scalars": "scalars_max",
+    "reads": "reads_max",
+    "allocs": "buffers_max",
+    "uploads": "buffers_max",
+    "frees": "buffers_max",
+    "kernels": "instructions_max",
+}
+"""Fields of a batch, and the limit of how many each may hold; a program names at most one kernel an instruction."""
+_outline: Final[msgspec.msgpack.Decoder[Any]] = msgspec.msgpack.Decoder(
+    msgspec.defstruct(
+        "_Outline",
+        [(field.name, msgspec.Raw, msgspec.Raw(b"\x90")) for field in msgspec.structs.fields(Batch)],
+        array_like=True,
+        tag=Batch.__struct_config__.tag,
+    )
+)
+"""A batch whose fields stay encoded."""
 
 
 class Bad(Exception):
@@ -36,13 +58,15 @@ def read_batch(data: bytes, session: str, limits: Limits = LIMITS) -> tuple[Batc
         raise Bad(_fault(faults.OVERSIZED, [f"bytes @ batch: {len(data)} bytes, at most {limits.batch_bytes_max} are accepted"]))
     try:
         body = unpack_message(data, limits.batch_bytes_max)
+        if len(body) > _OUTLINED_BYTES:
+            _check_outline(body, limits)
         batch = decode_batch(body)
     except msgspec.DecodeError as error:
         raise Bad(_fault(faults.MALFORMED, [f"encoding @ batch: {error}"])) from None
-    places = [*_contradictions(batch, session)]
+    places = [*islice(_contradictions(batch, session), _PLACES_MAX)]
     if places:
         raise Bad(_fault(faults.MALFORMED, places))
-    places = [*_excesses(batch, limits)]
+    places = [*islice(_excesses(batch, limits), _PLACES_MAX)]
     if places:
         raise Bad(_fault(faults.OVERSIZED, places))
     return batch, body
@@ -56,39 +80,52 @@ def content_digest(batch: Batch) -> bytes:
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
-def _contradictions(batch: Batch, session: str) -> list[str]:
-    places = []
+def _contradictions(batch: Batch, session: str) -> Iterator[str]:
     if batch.session != session:
-        places.append(f"session @ batch: it names session {batch.session!r} and came on the subject of {session!r}")
+        yield f"session @ batch: it names session {batch.session!r} and came on the subject of {session!r}"
     if not 0 < batch.seq < _SEQ_MAX:
-        places.append(f"seq @ batch: {batch.seq} is not a positive sequence number")
+        yield f"seq @ batch: {batch.seq} is not a positive sequence number"
     for what, name in (("program", batch.program), ("dims", batch.dims)):
         if len(name) not in (0, DIGEST_BYTES):
-            places.append(f"digest @ {what}: {len(name)} bytes, a digest has {DIGEST_BYTES}")
+            yield f"digest @ {what}: {len(name)} bytes, a digest has {DIGEST_BYTES}"
     if bool(batch.program) != bool(batch.dims):
-        places.append("digest @ dims: program and dims go together")
+        yield "digest @ dims: program and dims go together"
     if not batch.program and (batch.program_body or batch.dims_body or batch.dims_delta):
-        places.append("body @ program: a body without a digest")
+        yield "body @ program: a body without a digest"
     for at, upload in enumerate(batch.uploads):
         if any(len(digest) != DIGEST_BYTES for digest in upload.chunks):
-            places.append(f"digest @ upload {at}: a chunk's digest has {DIGEST_BYTES} bytes")
-    return places
+            yield f"digest @ upload {at}: a chunk's digest has {DIGEST_BYTES} bytes"
 
 
-def _excesses(batch: Batch, limits: Limits) -> list[str]:
-    places = []
-    counts = (
-        ("scalars", len(batch.scalars), limits.scalars_max),
-        ("reads", len(batch.reads), limits.reads_max),
-        ("allocs", len(batch.allocs), limits.buffers_max),
-        ("uploads", len(batch.uploads), limits.buffers_max),
-        ("frees", len(batch.frees), limits.buffers_max),
-    )
-    places += [f"count @ {what}: {count}, at most {most} are accepted" for what, count, most in counts if count > most]
+def _excesses(batch: Batch, limits: Limits) -> Iterator[str]:
+    yield from _too_many({what: len(getattr(batch, what)) for what in _COUNTED}, limits)
     for at, upload in enumerate(batch.uploads):
         if len(upload.inline) > limits.inline_bytes_max:
-            places.append(f"inline @ upload {at}: {len(upload.inline)} bytes, above {limits.inline_bytes_max} use the data port")
-    return places
+            yield f"inline @ upload {at}: {len(upload.inline)} bytes, above {limits.inline_bytes_max} use the data port"
+
+
+def _too_many(counts: Mapping[str, int], limits: Limits) -> Iterator[str]:
+    for what, count in counts.items():
+        most = getattr(limits, _COUNTED[what])
+        if count > most:
+            yield f"count @ {what}: {count}, at most {most} are accepted"
+
+
+def _check_outline(body: bytes, limits: Limits) -> None:
+    """Refuse a body that holds too many of something without making these: a message of 40 KB can inflate to millions of uploads, which
+    would take seconds. Raises Bad, msgspec.DecodeError."""
+    outline = _outline.decode(body)
+    places = [*_too_many({what: _length(getattr(outline, what)) for what in _COUNTED}, limits)]
+    if places:
+        raise Bad(_fault(faults.OVERSIZED, places))
+
+
+def _length(array: msgspec.Raw) -> int:
+    """How many elements an encoded msgpack array has; 0 for anything else, which decoding refuses."""
+    kind, *size = memoryview(array)[:5]
+    if kind == 0xDC or kind == 0xDD:
+        return int.from_bytes(size[: 2 if kind == 0xDC else 4], "big")
+    return kind & 0x0F if kind & 0xF0 == 0x90 else 0
 
 
 def _fault(name: str, places: list[str]) -> Fault:

@@ -17,6 +17,8 @@ from blake3 import blake3
 __all__ = ["JournalFile"]
 
 _HEAD: Final = struct.Struct("<I8s")
+_TORN_BYTES_MAX: Final = 16 << 20
+"""A last frame that claims more than this, and is not there, is no torn one: its length is damaged, and good frames stand behind it."""
 
 
 class JournalFile:
@@ -77,7 +79,7 @@ def _read(data: bytes) -> tuple[list[bytes], int | None]:
         end = at + _HEAD.size + length
         body = data[at + _HEAD.size : end]
         if len(body) < length:
-            break
+            return bodies, (at if length <= _TORN_BYTES_MAX else None)
         if blake3(body).digest(length=8) != check:
             return bodies, (at if end == len(data) else None)
         bodies.append(body)

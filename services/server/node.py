@@ -292,7 +292,7 @@ class Node:
         device, session = found
         session.heard_ns = time.monotonic_ns()
         if 0 <= ping.seq_seen < session.seq_done:
-            device.recall(ping.session, ping.seq_seen)
+            device.recall(session, ping.seq_seen)
         info = device.info()
         free_bytes = info.vram_free_bytes if info is not None else -1
         return _encode(Pong(self._node, self._facts.epoch, True, session.seq_done, session.seq_next, free_bytes))

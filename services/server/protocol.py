@@ -1,6 +1,6 @@
 """What server and executor say to each other over their Unix socket: frames of length (u32 little-endian) and one msgpack message. Pure.
 
-Commands are carried out in the order sent, but for Prepare (done beside them, in order among themselves).
+Commands are carried out in the order sent, but for Prepare (done beside them, the highest priority first, in order inside one).
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class JournalAnew(msgspec.Struct, array_like=True, frozen=True, tag="journal_ane
 
 
 class Recall(msgspec.Struct, array_like=True, frozen=True, tag="recall"):
-    """The kept Done messages of batches after ``after_seq``."""
+    """The kept Done messages of batches after ``after_seq``, as many of them as may be sent at a time."""
 
     session: str
     after_seq: int

@@ -83,7 +83,8 @@ class Pending:
 class Session:
     """``heard_ns``: last sign of life (monotonic). ``seq_done``: last batch executed; ``chain``: launch digest after it. ``fault``: why the
     session is over although nobody closed it yet. ``closing``: set once it is being closed; resolves to its totals. ``memory``: bytes
-    (allocated, swapped, shared). ``expected``: the executor was told to bring back what is swapped out."""
+    (allocated, swapped, shared). ``expected``: the executor was told to bring back what is swapped out. ``recalling``: it was asked for
+    answers that were lost on their way."""
 
     record: SessionRecord
     heard_ns: int
@@ -96,6 +97,7 @@ class Session:
     reason: str = ""
     memory: tuple[int, int, int] = (0, 0, 0)
     expected: bool = False
+    recalling: bool = False
 
     @property
     def swapped_bytes(self) -> int:

@@ -197,3 +197,16 @@ def test_a_full_disk_stops_the_node_and_says_so(node: Node) -> None:
     again = node.open()
     again.wait(again.submit(increment().flush([1], allocs=[(1, 128)])))
     assert node.info().epoch == 2
+
+
+def test_a_device_whose_executor_cannot_be_started_tries_again(node: Node) -> None:
+    """It died because the machine was short of something, and the machine still is."""
+    assert node.server is not None
+    limits = resource.prlimit(node.server.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(node.server.pid, resource.RLIMIT_NOFILE, (0, limits[1]))
+    node.kill_executor()
+    until(lambda: "no executor" in node.log(), "a start that fails")
+    resource.prlimit(node.server.pid, resource.RLIMIT_NOFILE, limits)
+    until(lambda: node.info().devices, "the device is back")
+    session = node.open()
+    session.wait(session.submit(Flush(allocs=[(1, 128)])))

@@ -15,7 +15,11 @@ import numpy as np
 import pytest
 
 from bus_schemas import subjects
-from bus_schemas.session import CloseSession, OpenSession, SessionClosed, SessionOpened
+from bus_schemas.batch import decode_batch, encode_batch
+from bus_schemas.events import SessionClosedFact
+from bus_schemas.session import CloseSession, NodeInfo, OpenSession, SessionClosed, SessionOpened
+from services.kit.bus import Bus
+from tests.support.executor import batch_of, chain_of
 from tests.support.node import Node, add_one, floats, increment, until
 from tests.support.stack import ROOT
 from wooly.config import Config
@@ -377,3 +381,34 @@ class TestLoss:
             subject, closing = subjects.node_request(node.info().node, "close"), msgspec.msgpack.encode(CloseSession("left", "done", 3))
             totals = msgspec.msgpack.decode(node.run(lambda bus: bus.request(subject, closing, ANSWER_S)), type=SessionClosed)
             assert totals.session == "left" and not node.stats().sessions
+
+    def test_a_close_behind_a_batch_that_never_comes_ends_with_the_lease(self, tmp_path: Path) -> None:
+        """The batch was lost, and the client with it: nobody would ever free its memory."""
+        with Node(tmp_path, WOOLY_LEASE_MS="1000") as node:
+            close_and_vanish(node, "lost", [], last_seq=3)
+            until(lambda: not node.stats().sessions, "the lease's end")
+            (closed,) = until(lambda: [e for e in node.events() if isinstance(e, SessionClosedFact)], "the fact of it")
+            assert (closed.reason, closed.launches) == ("lease", 0)
+
+    def test_what_was_sent_before_a_close_runs_however_long_it_takes(self, tmp_path: Path) -> None:
+        with Node(tmp_path, WOOLY_LEASE_MS="1000") as node:
+            long = chain_of(1000, 100_000)
+            close_and_vanish(node, "long", [Flush(allocs=[(1, 800_000)]), long.flush([1])], last_seq=2)
+            (closed,) = until(lambda: [e for e in node.events() if isinstance(e, SessionClosedFact)], "its end")
+            assert (closed.reason, closed.launches) == ("done", 1)
+
+
+def close_and_vanish(node: Node, name: str, flushes: list[Flush], last_seq: int) -> None:
+    """A session that sends these batches, asks to be closed after ``last_seq``, and is not heard of again."""
+
+    async def body(bus: Bus) -> None:
+        info = msgspec.msgpack.decode(await bus.request(subjects.discover(), b""), type=NodeInfo).node
+        request = OpenSession(name, "tenant", "", 0, (0,), 0)
+        opening = await bus.request(subjects.node_request(info, "open"), msgspec.msgpack.encode(request))
+        opened = msgspec.msgpack.decode(opening, type=SessionOpened)
+        for seq, flush in enumerate(flushes, start=1):
+            batch = msgspec.structs.replace(decode_batch(batch_of(name, seq, flush)), epoch=opened.epoch)
+            await bus.publish(subjects.batch_subject(info, name), encode_batch(batch))
+        await bus.publish(subjects.node_request(info, "close"), msgspec.msgpack.encode(CloseSession(name, "done", last_seq)))
+
+    node.run(body)

@@ -106,8 +106,10 @@ class MemoryDevice:
         self.ready.discard(session)
 
     def settle(self) -> None:
-        """Until nothing moves."""
+        """Until nothing moves, and what nobody asks for any more is gone."""
         self.until(lambda: not any(s.moving for s in self.state.sessions.values()))
+        while self.memory.store.tidy():
+            pass
 
     def until(self, met: Callable[[], bool]) -> None:
         """Take up what moves and what becomes due until ``met`` is true."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import gc
 import os
+import resource
 import ssl
 import sys
 import time
@@ -32,6 +33,9 @@ _SWITCH_INTERVAL_S: Final = 0.0005
 
 _GC_THRESHOLDS: Final = (50_000, 20, 100)
 """Cached programs are large graphs without cycles: looking through them often would show as pauses between launches."""
+
+
+_FILES_MAX: Final = 16_384
 
 
 def main() -> int:
@@ -71,6 +75,7 @@ def main() -> int:
         settings.data_host_advertised,
         open_cache=open_cache,
         tls=_tls(settings),
+        connections_max=_file_room() // 2,
     )
     try:
         data_port.start()
@@ -83,6 +88,16 @@ def main() -> int:
     memory.shut()
     engine.close()
     return 0
+
+
+def _file_room() -> int:
+    """How many files the process may have open, as many as the system lets it. Half of them are for swapping, compilers, caches: whoever
+    opens connections must not take the room to read swapped memory back."""
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    room = _FILES_MAX if most == resource.RLIM_INFINITY else min(_FILES_MAX, most)
+    if now != resource.RLIM_INFINITY and now < room:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (room, most))
+    return room
 
 
 def _tls(settings: ExecutorSettings) -> ssl.SSLContext | None:

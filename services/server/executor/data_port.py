@@ -51,6 +51,9 @@ _HELLO_BYTES_MAX: Final = 4096
 _HELLO_S: Final = 10.0
 """A stranger gets this much memory and time."""
 _CONNECTIONS_MAX: Final = 4096
+_CONNECTIONS_OF_ONE_MAX: Final = 8
+"""Of one session, or through one door. A client has one: each holds memory for a chunk that is coming, and may have broken without a
+word."""
 
 
 OpenCache = Callable[[str, str], CachePort | None]
@@ -64,14 +67,19 @@ def _no_cache(name: str, token: str) -> CachePort | None:
 class _Connection(asyncio.BufferedProtocol):
     """One client connection. Receives a head, then a message, then for a Put its bytes; requests are answered in order."""
 
-    def __init__(self, staging: Staging, content: Content, open_cache: OpenCache, open_now: set[_Connection], hello_s: float) -> None:
+    def __init__(
+        self, staging: Staging, content: Content, open_cache: OpenCache, open_now: dict[_Connection, None], hello_s: float, most: int
+    ) -> None:
+        """``open_now``: all that are open, in the order they came; at most ``most``."""
         self._staging = staging
         self._content = content
         self._open_cache = open_cache
         self._cache: CachePort | None = None
         self._open_now = open_now
         self._hello_s = hello_s
-        self._session = ""
+        self._most = most
+        self.session = ""
+        """Whose it is, empty before Hello."""
         self._head = bytearray(HEAD.size)
         self._target = memoryview(self._head)
         self._at = 0
@@ -85,21 +93,24 @@ class _Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's does not derive from it
         self._drained.set()
-        self._open_now.add(self)
-        if len(self._open_now) > _CONNECTIONS_MAX:
-            self._transport.abort()
-            return
+        self._open_now[self] = None
+        if len(self._open_now) > self._most:
+            next(other for other in self._open_now if not other.session).abort()  # strangers keep nobody out who knows the word
         self._patience = asyncio.get_running_loop().call_later(self._hello_s, self._transport.abort)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._drained.set()
-        self._open_now.discard(self)
+        self._open_now.pop(self, None)
         if self._patience is not None:
             self._patience.cancel()
         if self._sending is not None:
             self._sending.cancel()
         if self._cache is not None:
             self._cache.close()
+
+    def abort(self) -> None:
+        self._open_now.pop(self, None)
+        self._transport.abort()
 
     def get_buffer(self, size_hint: int) -> memoryview:
         return self._target[self._at :]
@@ -125,7 +136,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def _on_head(self) -> None:
         (length,) = HEAD.unpack(self._head)
-        if not 0 < length <= (MESSAGE_BYTES_MAX if self._session else _HELLO_BYTES_MAX):
+        if not 0 < length <= (MESSAGE_BYTES_MAX if self.session else _HELLO_BYTES_MAX):
             self._transport.abort()
             return
         self._body = bytearray(length)
@@ -143,7 +154,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._handle(request)
 
     def _handle(self, request: Request) -> None:
-        if bool(self._session) == isinstance(request, Hello):  # the first message is Hello, and no other is
+        if bool(self.session) == isinstance(request, Hello):  # the first message is Hello, and no other is
             self._transport.abort()
             return
         match request:
@@ -153,7 +164,10 @@ class _Connection(asyncio.BufferedProtocol):
                     self._answer(Denied("no such session, or the wrong token"))
                     self._transport.close()
                     return
-                self._session = session
+                self.session = session
+                of_one = [other for other in self._open_now if other.session == session]
+                if len(of_one) > _CONNECTIONS_OF_ONE_MAX:
+                    of_one[0].abort()
                 if self._patience is not None:
                     self._patience.cancel()
                 self._answer(Welcome())
@@ -162,7 +176,7 @@ class _Connection(asyncio.BufferedProtocol):
                 assert answer is not None
                 self._answer(answer)
             case Have(digests):
-                self._answer(Had(self._content.have(self._session, digests)))
+                self._answer(Had(self._content.have(self.session, digests)))
             case Put(_, nbytes):
                 if not 0 < nbytes <= LIMITS.chunk_bytes:
                     self._transport.abort()
@@ -174,7 +188,7 @@ class _Connection(asyncio.BufferedProtocol):
             case Get(blob):
                 self._send_blob(blob)
             case Drop(blob):
-                self._staging.drop_blob(self._session, blob)
+                self._staging.drop_blob(self.session, blob)
             case Keep() | Models() | Forget():
                 self._transport.abort()
 
@@ -190,14 +204,14 @@ class _Connection(asyncio.BufferedProtocol):
         if self._cache is not None:
             self._answer(self._cache.put(put.digest, chunk))
             return
-        problem = self._content.put(self._session, put.digest, chunk)
+        problem = self._content.put(self.session, put.digest, chunk)
         self._answer(Denied(problem) if problem else Stored(put.digest))
 
     def _answer(self, answer: Answer) -> None:
         self._transport.write(frame(answer))
 
     def _send_blob(self, name: str) -> None:
-        data = self._staging.blob(self._session, name)
+        data = self._staging.blob(self.session, name)
         if data is None:
             self._answer(Denied("no such blob: it was received already, or its session is over"))
             return
@@ -232,6 +246,7 @@ class DataPort:
         open_cache: OpenCache = _no_cache,
         hello_s: float = _HELLO_S,
         tls: ssl.SSLContext | None = None,
+        connections_max: int = _CONNECTIONS_MAX,
     ) -> None:
         """``tls``: TCP is encrypted, with the node's certificate; the Unix socket never is."""
         self._tls = tls
@@ -239,7 +254,10 @@ class DataPort:
         self._content = content
         self._open_cache = open_cache
         self._hello_s = hello_s
-        self._open_now: set[_Connection] = set()
+        self._connections_max = min(connections_max, _CONNECTIONS_MAX)
+        self._open_now: dict[_Connection, None] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._servers: tuple[asyncio.AbstractServer, ...] = ()  # nobody else holds them, and one that is not held stops listening
         self._path = socket_path
         self._host = host
         self._port = port
@@ -255,14 +273,23 @@ class DataPort:
         if self._failure is not None:
             raise self._failure
 
+    def end(self, session: str) -> None:
+        """The session is over, and so are its connections (any thread): a client that vanished closes none itself."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._end, session)
+
+    def _end(self, session: str) -> None:
+        for connection in [connection for connection in self._open_now if connection.session == session]:
+            connection.abort()
+
     def _connection(self) -> _Connection:
-        return _Connection(self._staging, self._content, self._open_cache, self._open_now, self._hello_s)
+        return _Connection(self._staging, self._content, self._open_cache, self._open_now, self._hello_s, self._connections_max)
 
     async def _serve(self) -> None:
-        loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
         try:
             self._path.unlink(missing_ok=True)
-            await loop.create_unix_server(self._connection, str(self._path))
+            local = await loop.create_unix_server(self._connection, str(self._path))
             os.chmod(self._path, 0o600)
             handshake_s = None if self._tls is None else self._hello_s
             tcp = await loop.create_server(self._connection, self._host, self._port, ssl=self._tls, ssl_handshake_timeout=handshake_s)
@@ -270,6 +297,7 @@ class DataPort:
             self._failure = error
             self._started.set()
             return
+        self._servers = (local, tcp)
         port = tcp.sockets[0].getsockname()[1]
         self.addresses = (f"unix:{self._path}", f"{'tcp' if self._tls is None else 'tls'}:{self._advertised_host}:{port}")
         self._started.set()

@@ -7,6 +7,7 @@ sent is still carried out, and the executor waits for it a while.
 
 from __future__ import annotations
 
+import itertools
 import os
 import queue
 import select
@@ -23,6 +24,7 @@ import msgspec
 from bus_schemas import faults
 from bus_schemas.batch import Batch, Done, Fault, decode_batch, encode_done
 from jit.engine import Engine, Launch, Stop
+from scheduler.dispatch import PRIORITIES
 from services.kit.log import get_logger
 from services.server.executor.content import Content
 from services.server.executor.data_port import DataPort
@@ -73,6 +75,8 @@ __all__ = ["Executor"]
 
 _RECEIVE_BYTES: Final = 1 << 20
 _STAGED_BYTES_MAX: Final = 8 << 30
+_RECALLED_BYTES_MAX: Final = 4 << 20
+"""Of answers that are sent again at a time: a session may ask as often as it likes, and everybody waits while they leave."""
 _JOURNAL_NS: Final = 1_000_000_000
 """How long the memory core's journal is gathered before it is sent."""
 
@@ -107,7 +111,8 @@ class Executor:
         self._begin_ns = 0
         self._server: socket.socket | None = None
         self._send_lock = threading.Lock()
-        self._to_prepare: queue.SimpleQueue[Prepare | Batch] = queue.SimpleQueue()
+        self._to_prepare: queue.PriorityQueue[tuple[int, int, Prepare | Batch]] = queue.PriorityQueue()
+        self._asked = itertools.count()
         self._over = False
         self._log = get_logger()
 
@@ -194,8 +199,9 @@ class Executor:
         match command:
             case Execute():
                 self._execute(command)
-            case Prepare():
-                self._to_prepare.put(command)
+            case Prepare(session):
+                tenant = self._tenants.get(session)
+                self._prepare_soon(command, tenant.priority if tenant is not None else PRIORITIES)
             case OpenSpace():
                 self._open(command)
             case CloseSpace(session):
@@ -210,8 +216,7 @@ class Executor:
                 self._memory.journal.anew()
             case Recall(session, after_seq):
                 tenant = self._tenants.get(session)
-                dones = () if tenant is None else tuple(done for seq, (done, _) in tenant.dones.items() if seq > after_seq)
-                self._report(Recalled(session, dones))
+                self._report(Recalled(session, tenant.recall(after_seq, _RECALLED_BYTES_MAX) if tenant is not None else ()))
             case Confirm(index):
                 while self._results and self._results[0].index <= index:
                     self._results.popleft()
@@ -253,6 +258,7 @@ class Executor:
         if tenant is not None:
             self._runner.drop(tenant)
             self._staging.close(session)
+            self._data_port.end(session)
             self._memory.close(tenant)
         self._report(SpaceClosed(session, time.monotonic_ns(), self._runner.take_changed(session)))
 
@@ -260,7 +266,7 @@ class Executor:
         begin_ns = self._begin_ns or time.monotonic_ns()
         self._begin_ns = 0  # a further command of the same read begins when it is taken up
         tenant = self._tenants.get(command.session)
-        if tenant is None or command.seq != tenant.seq_done + 1:
+        if tenant is None or tenant.faulted or command.seq != tenant.seq_done + 1:
             self._finish(command, tenant, BEHIND, begin_ns, None, b"")
             return
         if 0 < command.serial <= self._page.word(command.priority):
@@ -285,7 +291,7 @@ class Executor:
         if outcome.launch is not None and batch is not None:
             guess = self._programs.next(batch)
             if guess is not None:
-                self._to_prepare.put(guess)
+                self._prepare_soon(guess, PRIORITIES)
 
     def _run(self, tenant: Tenant, command: Execute) -> tuple[Batch | None, Outcome]:
         """Begin the batch, or go on with it where it stopped. Raises Needs and Awaits."""
@@ -342,21 +348,32 @@ class Executor:
 
     # -- preparing -----------------------------------------------------------------------------------------------------------------
 
+    def _prepare_soon(self, what: Prepare | Batch, priority: int) -> None:
+        """Those of the highest priority first, in the order asked; a guess gives way to all."""
+        self._to_prepare.put((priority, next(self._asked), what))
+
     def _prepare_forever(self) -> None:
         while True:
-            command = self._to_prepare.get()
+            _, _, command = self._to_prepare.get()
             if isinstance(command, Prepare):
                 self._report(Prepared(command.session, command.seq, self._prepare(command)))
             elif self._to_prepare.empty():  # a guess gives way to what was asked for
                 self._prepare(command)
 
     def _prepare(self, command: Prepare | Batch) -> bool:
-        """Compile ahead; whatever fails here fails again, in its place in the order, when the batch is executed."""
+        """Compile ahead. A refusal is kept for the batch's place in the order; whatever else fails here fails again there."""
+        tenant = self._tenants.get(command.session)
+        if tenant is not None:
+            tenant.refusals.pop(command.seq, None)
         try:
             batch = decode_batch(command.batch) if isinstance(command, Prepare) else command
             if batch.program:
                 self._programs.ready(batch)
-        except (Needs, Refused, msgspec.DecodeError):
+        except Refused as refusal:
+            if tenant is not None:
+                tenant.refusals[command.seq] = refusal.fault
+            return False
+        except (Needs, msgspec.DecodeError):
             return False
         except Exception:  # a compiler failure is reported by the launching thread, with its trace
             return False

@@ -21,6 +21,7 @@ from bus_schemas import faults
 from bus_schemas.batch import Batch, Fault
 from jit.engine import Engine, Space
 from jit.errors import OutOfMemory
+from scheduler.dispatch import PRIORITIES
 from scheduler.vram import (
     AllocationRequested,
     Await,
@@ -52,7 +53,7 @@ from services.server.executor.content import Content
 from services.server.executor.errors import Awaits, Needs, Refused
 from services.server.executor.plan import Plan
 from services.server.executor.swap.disk import DiskTier
-from services.server.executor.swap.errors import SwapCorrupt, SwapFull
+from services.server.executor.swap.errors import SwapAway, SwapCorrupt, SwapFull
 from services.server.executor.swap.gate import Gate
 from services.server.executor.swap.mover import Job, Mover
 from services.server.executor.swap.store import Kept, SwapStore
@@ -104,7 +105,7 @@ class DeviceMemory:
         self.journal = VramJournal(self._vram.state)
         disk = DiskTier(Path(settings.swap_dir), settings.swap_disk_bytes) if settings.swap_dir and settings.swap_disk_bytes else None
         self._store = SwapStore(settings.swap_host_bytes, disk)
-        self._mover = Mover()
+        self._mover = Mover(self._store.tidy)
         self.gate = Gate()
         self._tenants: dict[str, Tenant] = {}
         self._moves: dict[str, _Move] = {}
@@ -316,7 +317,19 @@ class DeviceMemory:
                     self._ready[session] = None
                 case _:
                     continue  # an answer to who asked
+        if self._moves:
+            self._rank()
         return decisions
+
+    def _rank(self) -> None:
+        """What leaves goes at the highest priority of the batches that wait for it: the one that needs the room, the one of its own
+        session. What no batch waits for goes last."""
+        sessions = self._vram.state.sessions
+        for name, move in self._moves.items():
+            if move.out and move.job is not None:
+                concerned = (sessions[name], sessions.get(sessions[name].leaving_for))
+                waiting = [session.priority for session in concerned if session is not None and session.waiter is not None]
+                move.job.priority = min(waiting, default=PRIORITIES)
 
     def _holds(self, tenant: Tenant, *, over: bool = True) -> None:
         space = tenant.space
@@ -343,7 +356,8 @@ class DeviceMemory:
         for handle in handles:
             kept = tenant.kept.pop(handle, None)
             if kept is not None:
-                self._store.drop(kept)
+                self._store.leave(kept)
+                self._mover.stir()
 
     # -- moves ---------------------------------------------------------------------------------------------------------------------
 
@@ -396,14 +410,20 @@ class DeviceMemory:
             try:
                 with self.gate.moving():
                     tenant.space.unpark(handle)
-                yield from self._store.get(tenant.kept[handle], partial(self._write, tenant.space, handle))
             except OutOfMemory as full:
                 move.problem = f"bringing swapped memory back failed: {full}"
                 return
-            except SwapCorrupt as corrupt:
+            try:
+                yield from self._store.get(tenant.kept[handle], partial(self._write, tenant.space, handle))
+            except Exception as error:
                 with self.gate.moving():
-                    tenant.space.park(handle)
-                move.lost = f"{corrupt}: the session's memory is lost, run the script again"
+                    tenant.space.park(handle)  # it is kept where it was
+                if isinstance(error, SwapCorrupt):
+                    move.lost = f"{error}: the session's memory is lost, run the script again"
+                elif isinstance(error, SwapAway):
+                    move.problem = f"bringing swapped memory back failed: {error}"
+                else:
+                    raise
                 return
             move.done[handle] = tenant.kept[handle]
             move.moved_bytes += tenant.sizes[handle]

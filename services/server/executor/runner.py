@@ -126,7 +126,7 @@ class Runner:
         handles: list[int] = []
         created: dict[int, int] = {}
         if batch.program:
-            ready = self._programs.ready(batch)
+            ready = self._ready(tenant, batch)
             handles = decode_handles(batch.handles, len(ready.buffers))
             created = check_handles(tenant, made, handles, ready)
             if len(batch.scalars) != ready.scalars:
@@ -137,6 +137,14 @@ class Runner:
         self._check_answers(tenant, batch)
         scalars = _numbers(batch)
         return Plan(ready, handles, scalars, made, created)
+
+    def _ready(self, tenant: Tenant, batch: Batch) -> Ready:
+        """What runs the batch's program. What was refused when it was prepared is not tried again: a compiler may have taken all the time
+        for it that it gets, and everybody waits for this thread."""
+        refusal = tenant.refusals.pop(batch.seq, None)
+        if refusal is not None:
+            raise Refused(refusal)
+        return self._programs.ready(batch)
 
     def _check_answers(self, tenant: Tenant, batch: Batch) -> None:
         """What the reads ask for is held in the node's memory until it is fetched: that is bounded like the session's own."""

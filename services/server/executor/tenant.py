@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
-from bus_schemas.batch import LIMITS
+from bus_schemas.batch import LIMITS, Fault
 from jit.engine import Space
 from services.server.executor.plan import UnderWay
 from services.server.executor.swap.store import Kept
@@ -28,7 +28,8 @@ class Tenant:
     with the blobs it names. ``chain``: launch digest after ``seq_done``. ``under_way``: the batch after ``seq_done``, when it has begun and
     was stopped. ``kept``: its buffers that are swapped out; ``used_ns``: when each was used last. Of the batch that asked for memory last:
     ``pinned``, the buffers it names, ``wanted``, those of them that were swapped out, and ``problem``, why they did not come back.
-    ``about``: who it is, for the log. ``lost``: why the session cannot go on (what came back is not what went)."""
+    ``refusals``: by seq, of batches that were refused when they were prepared. ``about``: who it is, for the log. ``lost``: why the session
+    cannot go on (what came back is not what went)."""
 
     session: str
     space: Space
@@ -46,6 +47,7 @@ class Tenant:
     problem: str = ""
     lost: str = ""
     dones: OrderedDict[int, tuple[bytes, tuple[str, ...]]] = field(default_factory=OrderedDict)
+    refusals: dict[int, Fault] = field(default_factory=dict)
     about: dict[str, str] = field(default_factory=dict)
 
     def finish(self, seq: int, chain: bytes, done: bytes, blobs: tuple[str, ...]) -> tuple[str, ...]:
@@ -57,6 +59,18 @@ class Tenant:
         while len(self.dones) > _DONES_KEPT:
             gone += self.dones.popitem(last=False)[1][1]
         return gone
+
+    def recall(self, after_seq: int, bytes_max: int) -> tuple[bytes, ...]:
+        """The kept answers of batches after ``after_seq``, in order: the first, and those behind it while they are not above ``bytes_max``
+        together."""
+        found: list[bytes] = []
+        for seq, (done, _) in self.dones.items():
+            if seq > after_seq:
+                bytes_max -= len(done)
+                if found and bytes_max < 0:
+                    break
+                found.append(done)
+        return tuple(found)
 
     def held(self, charged_bytes: int) -> HeldSession:
         return HeldSession(self.session, self.record, self.seq_done, self.chain, charged_bytes, self.faulted)

@@ -195,6 +195,19 @@ def test_near_the_limit_the_next_batch_waits_for_the_one_before() -> None:
     assert world.let_go == [2] and not world.gate.waits("lab")
 
 
+def test_a_session_that_ended_waits_no_more_also_under_a_name_used_again() -> None:
+    """Else what waited of it would let go a batch of the next session of that name, which may be with the executor already."""
+    world = World(BUDGET)
+    assert not world.arrive(1) and world.gate.waits("lab")
+    world.books.ran(0, "lab", "s", 5, False)
+    world.gate.forget(world.session)
+    assert not world.gate.waits("lab") and world.gate.tenants == set() and world.books.purses["lab"].batches == {}
+    world.give(10**9)
+    assert world.arrive(1)
+    world.gate.open("lab")
+    assert world.let_go == []
+
+
 def test_a_lease_ends_and_patience_too() -> None:
     world = World(BUDGET)
     world.give(10**9)

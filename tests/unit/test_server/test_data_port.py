@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,9 +28,14 @@ def staging() -> Staging:
 
 
 @pytest.fixture
-def dial(staging: Staging, tmp_path: Path) -> Iterator[Dial]:
-    port = DataPort(staging, Content(staging), tmp_path / "d", "127.0.0.1", 0, "127.0.0.1", hello_s=0.3)
+def port(staging: Staging, tmp_path: Path) -> DataPort:
+    port = DataPort(staging, Content(staging), tmp_path / "d", "127.0.0.1", 0, "127.0.0.1", hello_s=0.3, connections_max=20)
     port.start()
+    return port
+
+
+@pytest.fixture
+def dial(port: DataPort) -> Iterator[Dial]:
     open_now: list[socket.socket] = []
 
     def connect() -> socket.socket:
@@ -149,3 +155,47 @@ def test_blobs_at_the_receivers_pace(dial: Dial, staging: Staging) -> None:
         assert answer(peer) == Blob(8 << 20)
         assert len(receive(peer, 8 << 20)) == 8 << 20
     assert answer(peer) == Had(b"\0")
+
+
+def serves(peer: socket.socket) -> bool:
+    peer.sendall(frame(Have((ABC,))))
+    return answer(peer) == Had(b"\0")
+
+
+def test_it_listens_for_as_long_as_it_lives(port: DataPort) -> None:
+    """Also after the interpreter has looked for what nobody holds."""
+    gc.collect()
+    for address in port.addresses:
+        kind, _, place = address.partition(":")
+        with socket.socket(socket.AF_UNIX if kind == "unix" else socket.AF_INET) as peer:
+            peer.settimeout(10)
+            peer.connect(place if kind == "unix" else ("127.0.0.1", int(place.rsplit(":", 1)[1])))
+            hello(peer)
+
+
+def test_a_session_has_few_connections_and_loses_the_oldest(dial: Dial) -> None:
+    """Each may hold a chunk's memory; and a client whose connections break without a word must not be locked out by them."""
+    peers = [hello(dial()) for _ in range(8)]
+    other = hello(dial(), "b")
+    newer = hello(dial())
+    assert closed(peers[0])
+    assert all(serves(peer) for peer in (*peers[1:], newer, other))
+
+
+def test_connections_end_with_their_session(dial: Dial, port: DataPort, staging: Staging) -> None:
+    """A client that lost its power closes none: thousands of such sessions would take all that the port may have."""
+    peers = [hello(dial()) for _ in range(3)]
+    other = hello(dial(), "b")
+    staging.close("a")
+    port.end("a")
+    assert all(closed(peer) for peer in peers)
+    assert serves(other)
+
+
+def test_strangers_keep_nobody_out(dial: Dial) -> None:
+    """Who says nothing gives way to who comes next; who has said the word stays."""
+    first = hello(dial())
+    strangers = [dial() for _ in range(19)]
+    last = hello(dial(), "b")
+    assert closed(strangers[0])
+    assert serves(first) and serves(last)

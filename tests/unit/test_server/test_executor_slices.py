@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from bus_schemas import faults
-from services.server.protocol import BEHIND, FAULTED, RAN, STOPPED, CloseSpace, Executed, SpaceClosed
+from bus_schemas.batch import decode_done
+from services.server.protocol import BEHIND, FAULTED, RAN, STOPPED, CloseSpace, Executed, Recall, Recalled, SpaceClosed
 from tests.support.executor import Wire, batch_of, chain_of
 from tests.support.node import Program, floats, increment
 from wooly.link import Flush
@@ -70,6 +71,32 @@ def test_what_has_not_begun_comes_back_at_once_and_runs_later(wire: Wire) -> Non
     assert (stopped.status, stopped.core_ns, stopped.end_ns - stopped.start_ns) == (STOPPED, 0, 0)
     assert behind.status == BEHIND
     assert (floats(wire.done(wire.execute(2, whole())).reads[0].inline) == expected()).all()
+
+
+def test_what_is_behind_a_fault_does_not_run(wire: Wire) -> None:
+    """It was sent before anybody knew of the fault; nobody is charged for it."""
+    wire.send(wire.command(2, batch_of("s", 2, LONG.flush([99]))), wire.command(3, batch_of("s", 3, LONG.flush([1]))))
+    fault, behind = wire.next(Executed), wire.next(Executed)
+    assert fault.status == FAULTED
+    assert (behind.status, behind.core_ns, behind.launches, behind.done) == (BEHIND, 0, 0, b"")
+
+
+def test_answers_are_recalled_a_few_megabytes_at_a_time(wire: Wire) -> None:
+    """Who has lost them asks again for the rest; who only asks does not keep the others from the device for long."""
+    wire.execute(2, Flush(allocs=[(2, 1 << 16)]))
+    for seq in range(3, 12):
+        wire.execute(seq, Flush(reads=[(2, 0, 1 << 16)] * 15))
+    seen, rounds = 0, 0
+    while seen < 11:
+        wire.send(Recall("s", seen))
+        dones = [decode_done(done) for done in wire.next(Recalled).dones]
+        assert [done.seq for done in dones] == list(range(seen + 1, seen + 1 + len(dones)))
+        assert sum(len(read.inline) for done in dones for read in done.reads) <= 4 << 20
+        seen += len(dones)
+        rounds += 1
+    assert rounds == 3
+    wire.send(Recall("s", 11))
+    assert wire.next(Recalled).dones == ()
 
 
 def test_the_stop_page_stops_a_run_and_only_of_its_priority(wire: Wire) -> None:

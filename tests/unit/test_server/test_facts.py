@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 
-from bus_schemas.events import DeviceAccounted, NodeLost, decode_events
+import msgspec
+import pytest
+
+from bus_schemas.events import DeviceAccounted, Event, NodeLost, decode_events
 from services.kit.bus import connect
 from services.kit.nats_server import NatsServer
 from services.server.facts import FactLog, Progress
+from services.server.journal import JournalFile
 from services.server.meter import Account
 
 
@@ -135,6 +140,46 @@ def test_what_was_not_acknowledged_is_published_by_the_next_start(tmp_path: Path
         await replay.close()
         await bus.close()
         assert seen == [1, 2, 3, 4]
+
+    try:
+        asyncio.run(body())
+    finally:
+        nats.stop()
+
+
+def test_nothing_is_published_that_is_not_in_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Facts come while others are on their way. If the server died, the next one would give their names to facts of its own, which the
+    stream would take for repeats; and what they say would be counted, and said, again."""
+    nats = NatsServer(tmp_path / "nats")
+    nats.start()
+    journal = tmp_path / "facts"
+
+    def left_behind() -> set[int]:
+        """The facts, by index, that the journal would have if the server were killed now."""
+        records = [msgspec.msgpack.decode(body) for body in JournalFile(Path(shutil.copy(journal, tmp_path / "copy"))).bodies]
+        return {record[1] for record in records if record[0] == "recorded.v1"}
+
+    async def body() -> None:
+        bus = await connect(nats.url, name="facts")
+        await bus.ensure_streams()
+        log = FactLog(journal, "node")
+        published: dict[int, bool] = {}
+        publish = bus.publish_events
+
+        async def watched(area: str, entity: str, events: list[Event], *, message_id: str, node: str) -> int:
+            index = int(message_id.rsplit(".", 1)[1])
+            if index < 4:
+                log.record("node", "node", [fact(index + 1)])
+            published[index] = index in left_behind()
+            return await publish(area, entity, events, message_id=message_id, node=node)
+
+        monkeypatch.setattr(bus, "publish_events", watched)
+        log.start(bus)
+        log.record("node", "node", [fact(1)])
+        assert await log.settled(10)
+        await log.close()
+        await bus.close()
+        assert published == dict.fromkeys(range(1, 5), True)
 
     try:
         asyncio.run(body())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 import zlib
 
 import msgspec
@@ -74,6 +75,43 @@ def test_excesses() -> None:
     few = Limits(scalars_max=1, reads_max=1, inline_bytes_max=4)
     batch = Batch("s", 1, 1, scalars=(1, 2), reads=(Read(0, 1, 0, 1),) * 2, uploads=(Upload(1, 5, b"12345"),))
     assert refused(batch, few) == ("OversizedBatch", ["count @ scalars", "count @ reads", "inline @ upload 0"])
+
+
+NOTHING = {"uploads": Upload(1, 0), "frees": 0, "scalars": 0.5, "kernels": b"", "allocs": (1, 0), "reads": Read(0, 1, 0, 0)}
+
+
+@pytest.mark.parametrize("field", NOTHING)
+def test_a_bomb_of_many_things_is_counted_and_not_made(field: str) -> None:
+    """A message of a few KB holds millions of them: to make them would keep the node from everybody else for seconds."""
+    count = 800_000
+    message = zlib.compress(encode_batch(msgspec.structs.replace(GOOD, **{field: (NOTHING[field],) * count})), 9)
+    tracemalloc.start()
+    try:
+        with pytest.raises(Bad) as caught:
+            read_batch(message, "s")
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert caught.value.fault.name == "OversizedBatch"
+    assert [place.split(",")[0] for place in caught.value.fault.places] == [f"count @ {field}: {count}"]
+    assert peak_bytes < 3 * LIMITS.batch_bytes_max, "the message inflated, and little beside it"
+
+
+def test_a_large_batch_within_its_limits_passes() -> None:
+    large = msgspec.structs.replace(GOOD, frees=tuple(range(LIMITS.buffers_max)), reads=(Read(0, 1, 0, 1),) * LIMITS.reads_max)
+    data = encode_batch(large)
+    assert read_batch(data, "s") == (large, data)
+
+
+def test_a_large_message_that_is_no_batch_is_refused() -> None:
+    for data in (
+        b"\x81" * 100_000,
+        encode_batch(msgspec.structs.replace(GOOD, frees=(0,) * 90_000))[:-1],
+        b"\xdd\xff\xff\xff\xff" * 50_000,
+    ):
+        with pytest.raises(Bad) as caught:
+            read_batch(data, "s")
+        assert caught.value.fault.name in ("MalformedBatch", "OversizedBatch")
 
 
 def test_the_content_digest_ignores_names_and_sees_what_runs() -> None:

@@ -34,12 +34,13 @@ def test_a_torn_last_frame_is_cut_off_and_writing_goes_on(tmp_path: Path, cut: i
     assert JournalFile(path).bodies == [b"one", b"three"]
 
 
-def test_damage_sets_the_file_aside(tmp_path: Path) -> None:
-    """A flipped bit before the last frame: never silently dropped, never half believed."""
+@pytest.mark.parametrize("at", [3, 7, 13, 18])
+def test_damage_sets_the_file_aside(tmp_path: Path, at: int) -> None:
+    """A flipped bit before the last frame, in a length, a checksum or a body: never silently dropped, never half believed."""
     path = tmp_path / "j"
     write(path, b"one", b"two", b"three")
     data = bytearray(path.read_bytes())
-    data[13] ^= 1
+    data[at] ^= 1
     path.write_bytes(bytes(data))
     write(path, b"new")
     assert JournalFile(path).bodies == [b"new"]

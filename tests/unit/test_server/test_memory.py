@@ -87,6 +87,7 @@ def test_the_oldest_goes_to_disk_when_the_hosts_memory_is_full(tmp_path: Path, h
         device.settle()
         for session in "abc":
             device.close(session)
+        device.settle()
         assert list(tmp_path.iterdir()) == []
         assert (store.host_used_bytes, store.disk_used_bytes) == (0, 0)
 
@@ -251,6 +252,56 @@ def test_a_damaged_chunk_ends_its_session_and_no_other(tmp_path: Path, damage: s
         books_close(device)
 
 
+def away(device: MemoryDevice) -> None:
+    """All four buffers of ``a`` are on disk, and there is room for two beside those of ``b``, 3 and 4."""
+    for session in "ab":
+        device.open(session)
+        fill(device, session, 4)
+    device.run("b", Flush(frees=[1, 2]))
+    device.settle()
+    assert len(device.tenants["a"].kept) == 4
+
+
+@contextmanager
+def no_more_files() -> Iterator[None]:
+    """The process may open no further file, as when somebody holds all that it may have open."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_what_cannot_be_read_for_want_of_a_file_is_not_lost(tmp_path: Path) -> None:
+    """The batch is refused, the session lives, and its bits are there when the shortage is over."""
+    with memory_device(4 * BUFFER, tmp_path, host_bytes=0) as device:
+        away(device)
+        with no_more_files():
+            done = device.run("a", STEP.flush([1]))
+        assert done.fault is not None and not done.fault.fatal
+        assert "bringing swapped memory back failed" in done.fault.message and "open files" in done.fault.message
+        books_close(device)
+        check(device, "a", range(1, 5))
+        check(device, "b", range(3, 5))
+        books_close(device)
+
+
+def test_a_failure_of_ours_while_memory_comes_back_leaves_it_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with memory_device(4 * BUFFER, tmp_path, host_bytes=0) as device:
+        away(device)
+
+        def fails(*_: object) -> None:
+            raise ZeroDivisionError("by zero")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(device.memory, "_write", fails)
+            done = device.run("a", STEP.flush([1]))
+        assert done.fault is not None and not done.fault.fatal and "the node failed while moving memory" in done.fault.message
+        books_close(device)
+        check(device, "a", range(1, 5))
+
+
 def test_frees_of_swapped_buffers(tmp_path: Path) -> None:
     with memory_device(4 * BUFFER, tmp_path, host_bytes=BUFFER) as device:
         device.open("a")
@@ -282,6 +333,41 @@ def test_what_is_expected_is_brought_back_into_free_memory(tmp_path: Path) -> No
         device.settle()
         assert sorted(device.tenants["a"].kept) == [1], "those used last come first"
         books_close(device)
+
+
+def leaves_at(device: MemoryDevice, session: str) -> int:
+    """The priority at which memory of this session leaves the device."""
+    job = device.memory._moves[session].job
+    assert job is not None
+    return job.priority
+
+
+def test_memory_leaves_at_the_priority_of_who_waits_for_it(tmp_path: Path) -> None:
+    """A P0 that needs what an idle P4 holds does not wait behind what is moved for a P3; also when it is the P3 that began it."""
+    with memory_device(4 * BUFFER) as device:
+        device.open("victim", priority=4)
+        fill(device, "victim", 4)
+        device.open("low", priority=3)
+        device.open("high", priority=0)
+        batch = Flush(allocs=[(1, 2 * BUFFER)])
+        assert device.begin("low", batch) is None
+        assert leaves_at(device, "victim") == 3
+        assert device.begin("high", batch) is None
+        assert leaves_at(device, "victim") == 0
+        assert device.run("high", batch).fault is None
+        assert device.run("low", batch).fault is None
+
+
+def test_what_leaves_for_the_reserve_goes_last_unless_its_own_session_waits(tmp_path: Path) -> None:
+    with memory_device(4 * BUFFER, reserve_bytes=BUFFER) as device:
+        device.open("a", priority=1)
+        fill(device, "a", 2)
+        device.open("b", priority=2)
+        fill(device, "b", 2)
+        assert leaves_at(device, "a") == 5
+        assert device.begin("a", STEP.flush([1])) is None
+        assert leaves_at(device, "a") == 1
+        assert device.run("a", STEP.flush([1])).fault is None
 
 
 def test_a_session_that_ends_while_its_memory_moves(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,6 +68,51 @@ def test_without_a_disk_the_hosts_memory_is_all_there_is() -> None:
     assert store.host_used_bytes == CHUNK_BYTES
     store.drop(kept)
     assert store.host_used_bytes == 0
+
+
+def test_what_is_left_is_given_up_a_chunk_at_a_time(tmp_path: Path) -> None:
+    """Whoever leaves it waits for nothing: it may be thousands of files, and everybody waits for the thread that leaves."""
+    store = SwapStore(CHUNK_BYTES, DiskTier(tmp_path, 1 << 30))
+    kept = put(store, rng.integers(0, 256, 4 * CHUNK_BYTES, np.uint8))
+    other = rng.integers(0, 256, 1000, np.uint8)
+    store.leave(kept)
+    assert (store.host_used_bytes, store.disk_used_bytes) == (CHUNK_BYTES, 3 * CHUNK_BYTES)
+    assert [store.tidy() for _ in range(5)] == [True, True, True, False, False]
+    assert (store.host_used_bytes, store.disk_used_bytes, list(tmp_path.iterdir())) == (0, 0, [])
+    assert (get(store, put(store, other)) == other).all()
+
+
+def test_what_was_left_makes_room_before_anybody_is_refused(tmp_path: Path) -> None:
+    store = SwapStore(CHUNK_BYTES, DiskTier(tmp_path, 2 * CHUNK_BYTES))
+    for _ in range(3):
+        data = rng.integers(0, 256, 3 * CHUNK_BYTES, np.uint8)
+        kept = put(store, data)
+        assert (get(store, kept) == data).all()
+        store.leave(kept)
+    kept = put(store, data)
+    with pytest.raises(SwapFull, match="in use"):
+        put(store, rng.integers(0, 256, CHUNK_BYTES, np.uint8))
+    store.drop(kept)
+    assert (store.host_used_bytes, store.disk_used_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("folder", ["", "/dev/shm"])
+@pytest.mark.parametrize("start", [0, 1])
+@pytest.mark.parametrize("nbytes", [1 << 20, (1 << 20) + 1, 3 * MIB - 4096, 60])
+def test_any_memory_goes_to_any_file_system(tmp_path: Path, folder: str, start: int, nbytes: int) -> None:
+    """Past the cache or not, aligned or not: files have the chunk's bytes and no others."""
+    with tempfile.TemporaryDirectory(dir=folder or tmp_path) as name:
+        disk = DiskTier(Path(name), 1 << 30)
+        memory = np.zeros(2 * nbytes + 8192, np.uint8)
+        first = -memory.ctypes.data % 4096 + start
+        data = memory[first : first + nbytes]
+        data[:] = rng.integers(0, 256, nbytes, np.uint8)
+        chunk = disk.put(data)
+        (path,) = Path(name).iterdir()
+        assert path.read_bytes() == data.tobytes()
+        into = np.zeros(nbytes + start, np.uint8)[start:]
+        disk.read(chunk, into)
+        assert (into == data).all()
 
 
 def test_equal_chunks_are_one_file_until_the_last_is_dropped(tmp_path: Path) -> None:
@@ -143,6 +189,39 @@ def test_the_highest_priority_goes_on_first(mover: Mover) -> None:
     go.set()
     assert [job.session for job in ended(mover, 2)] == ["high", "low"]
     assert done == ["low", "high", "high", "low", "low"]
+
+
+def test_a_job_may_become_urgent(mover: Mover) -> None:
+    done: list[str] = []
+    go, stepping = threading.Event(), threading.Event()
+    mover.add(Job("first", 1, steps(done, "first", 2, go, stepping)))
+    assert stepping.wait(30)
+    later = Job("later", 4, steps(done, "later", 2))
+    mover.add(later)
+    later.priority = 0
+    go.set()
+    ended(mover, 2)
+    assert done == ["first", "later", "later", "first"]
+
+
+def test_what_is_to_be_tidied_waits_for_jobs_and_is_done() -> None:
+    done: list[str] = []
+    go, stepping, tidied = threading.Event(), threading.Event(), threading.Event()
+
+    def tidy() -> bool:
+        done.append("tidy")
+        if done.count("tidy") == 3:
+            tidied.set()
+        return not tidied.is_set()
+
+    mover = Mover(tidy)
+    mover.add(Job("job", 4, steps(done, "job", 2, go, stepping)))
+    assert stepping.wait(30)
+    mover.stir()
+    go.set()
+    assert tidied.wait(30)
+    mover.close()
+    assert done == ["job", "job", "tidy", "tidy", "tidy"]
 
 
 def test_stopping_a_job_waits_for_no_other(mover: Mover) -> None:

@@ -1,18 +1,17 @@
 """The thread that moves bytes between the device and the store, so that the launching thread never does.
 
-Jobs are cut into steps of a chunk; the job whose session has the highest priority goes on first. What a job did is handed back when it is
-over, through ``take``; ``fileno`` is readable then.
+Jobs are cut into steps of a chunk; the job of the highest priority goes on first. What a job did is handed back when it is over, through
+``take``; ``fileno`` is readable then.
 """
 
 from __future__ import annotations
 
 import contextlib
-import heapq
 import os
 import threading
 import traceback
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from services.kit.log import get_logger
@@ -23,21 +22,25 @@ __all__ = ["Job", "Mover"]
 @dataclass(slots=True, eq=False)
 class Job:
     """``steps`` does the work and notes what becomes of it, but for a failure that it does not know: ``failure`` then says which.
-    ``stopped``: it shall not take another step."""
+    ``priority`` may change meanwhile; ``number``: its place among those of one. ``stopped``: it shall not take another step."""
 
     session: str
     priority: int
     steps: Iterator[object]
+    number: int = 0
     stopped: bool = False
     failure: str = ""
     over: threading.Event = field(default_factory=threading.Event)
 
 
 class Mover:
-    """Sleeps while there is no job."""
+    """Sleeps while there is no job, and nothing to tidy: what jobs leave behind, or whoever stirs it. ``tidy()`` is called when there is no
+    job, for a piece of that; is there more?"""
 
-    def __init__(self) -> None:
-        self._jobs: list[tuple[int, int, Job]] = []
+    def __init__(self, tidy: Callable[[], bool] = lambda: False) -> None:
+        self._tidy = tidy
+        self._untidy = False
+        self._jobs: list[Job] = []
         self._added = 0
         self._changed = threading.Condition()
         self._ended: deque[Job] = deque()
@@ -55,7 +58,14 @@ class Mover:
     def add(self, job: Job) -> None:
         with self._changed:
             self._added += 1
-            heapq.heappush(self._jobs, (job.priority, self._added, job))
+            job.number = self._added
+            self._jobs.append(job)
+            self._changed.notify()
+
+    def stir(self) -> None:
+        """There is something to tidy."""
+        with self._changed:
+            self._untidy = True
             self._changed.notify()
 
     def take(self) -> list[Job]:
@@ -89,14 +99,18 @@ class Mover:
         while True:
             with self._changed:
                 self._put_down()
-                while not self._jobs and not self._closed:
+                while not (self._jobs or self._untidy or self._closed):
                     self._changed.wait()
                     self._put_down()
                 if self._closed:
-                    for _, _, job in self._jobs:
-                        job.over.set()
+                    for left in self._jobs:
+                        left.over.set()
                     return
-                job = self._jobs[0][2]
+                job = min(self._jobs, key=lambda job: (job.priority, job.number), default=None)
+                self._untidy &= job is not None
+            if job is None:
+                self._tidy_on()
+                continue
             try:
                 next(job.steps)
                 continue
@@ -107,17 +121,24 @@ class Mover:
                 get_logger().error("moving memory failed", session=job.session, trace=traceback.format_exc())
             self._finish(job)
 
+    def _tidy_on(self) -> None:
+        try:
+            if self._tidy():
+                self.stir()
+        except Exception:  # ours; as for a job
+            get_logger().error("tidying swapped memory failed", trace=traceback.format_exc())
+
     def _put_down(self) -> None:
         """Jobs that were stopped are over, wherever they stand. With the lock held, between two steps."""
-        for entry in [entry for entry in self._jobs if entry[2].stopped]:
-            self._jobs.remove(entry)
-            entry[2].over.set()
-        heapq.heapify(self._jobs)
+        for job in [job for job in self._jobs if job.stopped]:
+            self._jobs.remove(job)
+            self._untidy = True
+            job.over.set()
 
     def _finish(self, job: Job) -> None:
         with self._changed:
-            self._jobs = [entry for entry in self._jobs if entry[2] is not job]
-            heapq.heapify(self._jobs)
+            self._jobs.remove(job)
+            self._untidy = True
         self._ended.append(job)
         job.over.set()
         with contextlib.suppress(BlockingIOError):

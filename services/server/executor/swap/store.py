@@ -1,6 +1,6 @@
 """The store of swapped memory: in the host's memory first, the oldest of it on disk when that is full.
 
-Used by the thread that moves (put, get) and the launching one (drop); a lock is held for one chunk at a time at most.
+Used by the thread that moves (put, get, tidy) and the launching one (leave); a lock is held for one chunk at a time at most.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ __all__ = ["CHUNK_BYTES", "Kept", "SwapStore"]
 CHUNK_BYTES: Final = 4 << 20
 _IDLE_MAX: Final = 256
 """Free chunks that keep their pages for the next swap: to have them from the system costs as much as the copy."""
+
+_FORGOTTEN_MAX: Final = 8
+"""Chunks of what was left that are given up with each one put, if its room is needed."""
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -53,7 +56,7 @@ class SwapStore:
         self._disk = disk
         self._lock = threading.Lock()
         self._in_memory: OrderedDict[int, _Chunk] = OrderedDict()
-        self._dropped: deque[Kept] = deque()
+        self._left: deque[Kept] = deque()
         self._memory = ChunkMemory(host_bytes // CHUNK_BYTES + 2, CHUNK_BYTES, _IDLE_MAX)
         self._arrived = 0
         self.host_used_bytes = 0
@@ -70,7 +73,7 @@ class SwapStore:
                 self._put(kept, at, min(CHUNK_BYTES, kept.nbytes - at), read)
                 yield
         except BaseException:  # also when nobody asks for the next step
-            self.drop(kept)
+            self.leave(kept)
             raise
 
     def get(self, kept: Kept, write: Callable[[int, Bytes], None]) -> Iterator[None]:
@@ -93,41 +96,59 @@ class SwapStore:
             at += chunk.nbytes
             yield
 
+    def leave(self, kept: Kept) -> None:
+        """Nobody will ask for this any more: ``tidy`` gives it up, or whoever puts or gets. Any thread. Waits for nothing, and takes no
+        time itself: to remove the file of a chunk takes a millisecond, and there may be gigabytes."""
+        self._left.append(kept)
+
+    def tidy(self) -> bool:
+        """Give up a chunk of what was left; is there more?"""
+        with self._lock:
+            self._forget()
+            return bool(self._left)
+
     def drop(self, kept: Kept) -> None:
-        """Nobody will ask for this any more. Does not wait for a chunk that is being moved: then it goes after that one."""
-        self._dropped.append(kept)
-        if self._lock.acquire(blocking=False):
-            try:
-                self._forget()
-            finally:
-                self._lock.release()
+        """``leave`` it, and give up all that was left."""
+        self.leave(kept)
+        while self.tidy():
+            pass
 
     # -- with the lock held ----------------------------------------------------------------------------------------------------------
 
     def _forget(self) -> None:
-        while self._dropped:
-            kept = self._dropped.popleft()
-            for chunk in kept.chunks:
-                if chunk.memory is not None:
-                    del self._in_memory[chunk.number]
-                    self.host_used_bytes -= chunk.nbytes
-                    self._rest(chunk.memory)
-                    chunk.memory = None
-                else:
-                    assert self._disk is not None
-                    self._disk.drop(chunk.name)
-            kept.chunks.clear()
+        """One chunk of what was left."""
+        if not self._left:
+            return
+        chunks = self._left[0].chunks
+        if chunks:
+            chunk = chunks.pop()
+            if chunk.memory is not None:
+                del self._in_memory[chunk.number]
+                self.host_used_bytes -= chunk.nbytes
+                self._rest(chunk.memory)
+                chunk.memory = None
+            else:
+                assert self._disk is not None
+                self._disk.drop(chunk.name)
+        if not chunks:
+            self._left.popleft()
+
+    def _fits(self, nbytes: int) -> bool:
+        return self.host_used_bytes + nbytes <= self._host_bytes
 
     def _put(self, kept: Kept, at: int, nbytes: int, read: Callable[[int, Bytes], None]) -> None:
         with self._lock:
-            self._forget()
-            while self.host_used_bytes + nbytes > self._host_bytes and self._in_memory:
+            for _ in range(_FORGOTTEN_MAX):  # before something that is still wanted makes room
+                self._forget()
+                if self._fits(nbytes):
+                    break
+            while not self._fits(nbytes) and self._in_memory:
                 self._to_disk(next(iter(self._in_memory.values())))
             memory = self._take(nbytes)
             read(at, memory[:nbytes])
             self._arrived += 1
             chunk = _Chunk(nbytes, self._arrived, memory)
-            if self.host_used_bytes + nbytes > self._host_bytes:  # the host's memory has no room for a single one
+            if not self._fits(nbytes):  # the host's memory has no room for a single one
                 self._named(chunk)
             else:
                 self._in_memory[chunk.number] = chunk
@@ -145,7 +166,15 @@ class SwapStore:
         assert memory is not None
         if self._disk is None:
             raise SwapFull(f"{self._host_bytes >> 20} MiB of the host's memory for swapping are in use, and there is no disk for it")
-        chunk.name = self._disk.put(memory[: chunk.nbytes])
+        data = memory[: chunk.nbytes]
+        try:
+            chunk.name = self._disk.put(data)
+        except SwapFull:
+            if not self._left:
+                raise
+            while self._left:
+                self._forget()
+            chunk.name = self._disk.put(data)
         chunk.memory = None
         self._rest(memory)
 

@@ -1,0 +1,103 @@
+"""Programs are prepared beside the launches: by priority, and what is refused there costs the launching thread nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bus_schemas import faults
+from bus_schemas.batch import decode_done
+from jit.engine import Engine, Prepared, create_engine
+from jit.errors import KernelRefused
+from services.server.executor.content import Content
+from services.server.executor.data_port import DataPort
+from services.server.executor.loop import Executor
+from services.server.executor.memory import DeviceMemory
+from services.server.executor.staging import Staging
+from services.server.protocol import RAN, Execute, Executed, OpenSpace, Prepare
+from services.server.protocol import Prepared as PreparedReport
+from services.server.settings import MemorySettings
+from tests.support.executor import Wire, batch_of, chain_of
+from tests.support.node import increment
+from wis.verify import Verified
+
+
+def test_the_highest_priority_is_prepared_first(tmp_path: Path) -> None:
+    """While one program is prepared others queue: a new one of P0 does not stand behind those of P4."""
+    with Wire(tmp_path) as wire:
+        wire.open("high", priority=0)
+        wire.open("low", priority=4)
+        first = chain_of(2000, 8)  # so that the others have come when it is ready
+        wire.send(
+            Prepare("low", 1, batch_of("low", 1, first.flush([1]))),
+            Prepare("low", 2, batch_of("low", 2, chain_of(2, 8).flush([1]))),
+            Prepare("low", 3, batch_of("low", 3, chain_of(3, 8).flush([1]))),
+            Prepare("high", 1, batch_of("high", 1, chain_of(4, 8).flush([1]))),
+        )
+        prepared = [wire.next(PreparedReport) for _ in range(4)]
+    order = [(report.session, report.seq) for report in prepared]
+    assert order.index(("high", 1)) <= 1, "behind the one that was begun at most"
+    assert [seq for session, seq in order if session == "low"] == [1, 2, 3]
+    assert all(report.ready for report in prepared)
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    engine = create_engine("reference", cache_dir=None, threads=1, vram_bytes=1 << 20)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def executor(engine: Engine, tmp_path: Path) -> Iterator[Executor]:
+    staging = Staging()
+    content = Content(staging)
+    memory = DeviceMemory(engine, content, MemorySettings())
+    port = DataPort(staging, content, tmp_path / "d", "127.0.0.1", 0, "127.0.0.1")
+    executor = Executor(engine, tmp_path / "x", port, staging, content, memory, 1.0)
+    executor._carry_out(OpenSpace("s", "token", 0, b""))
+    yield executor
+    memory.shut()
+
+
+def executed(executor: Executor, seq: int, batch: bytes) -> Executed:
+    """The batch is prepared, then executed."""
+    executor._prepare(Prepare("s", seq, batch))
+    executor._carry_out(Execute("s", seq, b"", batch))
+    return executor._results[-1]
+
+
+def test_what_a_compiler_gave_up_is_not_given_to_it_again(executor: Executor, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has twenty seconds, and everybody waits for the launching thread: a kernel that takes them all must not take them there too."""
+    tries: list[Verified] = []
+
+    def give_up(verified: Verified) -> Prepared:
+        tries.append(verified)
+        raise KernelRefused("compiling took more than 20000 ms; make the kernel smaller")
+
+    program = increment(16)
+    batches = [batch_of("s", seq, program.flush([1], allocs=[(1, 128)])) for seq in (1, 2, 3)]
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "prepare", give_up)
+        for tried, seq in ((1, 1), (2, 2)):
+            report = executed(executor, seq, batches[seq - 1])
+            fault = decode_done(report.done).fault
+            assert fault is not None and (fault.name, fault.fatal) == (faults.KERNEL_REFUSED, False)
+            assert len(tries) == tried, "each batch once, beside the launches"
+    assert executed(executor, 3, batches[2]).status == RAN
+
+
+def test_a_refusal_is_one_batchs_own(executor: Executor) -> None:
+    """What is wrong with one batch says nothing of another with the same program."""
+    program = increment(16)
+    broken = replace(program.flush([1], allocs=[(1, 128)]), program_body=b"not a program")
+    fault = decode_done(executed(executor, 1, batch_of("s", 1, broken)).done).fault
+    assert fault is not None and fault.name == faults.MALFORMED
+    executor._carry_out(OpenSpace("other", "token", 0, b""))
+    good = batch_of("other", 1, program.flush([1], allocs=[(1, 128)]))
+    executor._prepare(Prepare("other", 1, good))
+    executor._carry_out(Execute("other", 1, b"", good))
+    assert executor._results[-1].status == RAN
