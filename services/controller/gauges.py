@@ -16,6 +16,7 @@ from bus_schemas.telemetry import Telemetry, decode_telemetry
 from scheduler.placement import Measured
 from services.kit.bus import Bus
 from services.kit.log import get_logger
+from services.kit.streams import telemetry_stream_config
 
 __all__ = ["Gauges"]
 
@@ -36,7 +37,8 @@ class Gauges:
 
     async def __aenter__(self) -> Self:
         self._live_from = await self._bus.last_position(TELEMETRY_STREAM) + 1
-        self._follower = self._bus.follow(TELEMETRY_STREAM, max(1, self._live_from - _HISTORY), self._on_message)
+        begin = max(1, self._live_from - _HISTORY)
+        self._follower = self._bus.follow(TELEMETRY_STREAM, begin, self._on_message, made_anew=telemetry_stream_config())
         await self._follower.start()
         return self
 

@@ -298,6 +298,19 @@ def test_a_broker_restart_changes_nothing() -> None:
         }
 
 
+def test_nodes_are_heard_again_after_a_broker_restart() -> None:
+    """Measurements live in the broker's memory: their stream is gone with it. Silence then is nobody's fault for long."""
+    with Plane(CONTROLLER_NODE_LEASE_MS="1500") as plane:
+        plane.register("n1")
+        plane.measure("n1", utilization=10)
+        plane.nats.kill()
+        wait_until(lambda: plane.controller.ask("GET", "/health").json["status"] == "disconnected")
+        plane.nats.start()
+        wait_until(lambda: plane.controller.get("/api/v1/nodes/n1")["state"] == "lost")
+        plane.measure("n1", utilization=20)
+        wait_until(lambda: plane.controller.get("/api/v1/nodes/n1")["state"] == "ready")
+
+
 def test_configuration_in_etcd(tmp_path: Path) -> None:
     """Set through the API it is in etcd; changed in etcd (by another tool) it holds; a rebuilt controller reads it back."""
     binary, why_not = etcd_binary()
