@@ -73,7 +73,7 @@ class Gauges:
             get_logger().warning("telemetry ignored", subject=subject, position=position, error=str(error))
             return
         before = self._last.get((seen.node, seen.gpu))
-        if before is None or (seen.epoch, seen.at_ns) >= (before.epoch, before.at_ns):
+        if before is None or seen.epoch >= before.epoch:  # in the order of the stream: a node's clock may be set back
             self._last[seen.node, seen.gpu] = seen
         if position <= self._position:
             self._live_from = 0  # the stream is in memory: the broker restarted, and counts anew

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from bus_schemas.events import NodeLost, SessionClosedFact, SessionOpenedFact, TaskPlaced, TaskRefused, TaskSubmitted
+from bus_schemas.telemetry import Telemetry
 from scheduler.placement import ClusterView, check_recorded
 from services.controller.store.etcd import EtcdStore
 from services.kit.bus import connect
@@ -309,6 +310,14 @@ def test_nodes_are_heard_again_after_a_broker_restart() -> None:
         wait_until(lambda: plane.controller.get("/api/v1/nodes/n1")["state"] == "lost")
         plane.measure("n1", utilization=20)
         wait_until(lambda: plane.controller.get("/api/v1/nodes/n1")["state"] == "ready")
+
+
+def test_measurements_count_after_a_nodes_clock_was_set_back() -> None:
+    with Plane() as plane:
+        plane.register("n1")
+        plane.measure("n1", utilization=10)
+        plane.publish_telemetry(Telemetry(time.time_ns() - 3600 * 10**9, "n1", 1, 0, 1000, 90, 0, 10 * GIB, 0))
+        wait_until(lambda: plane.controller.get("/api/v1/nodes/n1")["devices"][0]["observed"]["utilization_percent"] == 90)
 
 
 def test_configuration_in_etcd(tmp_path: Path) -> None:
