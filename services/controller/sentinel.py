@@ -14,6 +14,7 @@ from typing import Final
 
 from bus_schemas.events import Event, NodeRegistered
 from scheduler.placement import Clock, Heard, Liveness, LivenessConfig, expired_waiting, overdue_tasks
+from services.controller.errors import LogUnreadable
 from services.controller.gauges import Gauges
 from services.controller.load import LoadTeller
 from services.controller.mirror import Mirror
@@ -22,7 +23,7 @@ from services.controller.reconcile import Reconciler
 from services.controller.store import ConfigStore, Lease, LeaseLost, StoreConflict, StoreUnavailable
 from services.controller.writer import Writer
 from services.kit.bus import Bus
-from services.kit.errors import BusUnavailable, Conflict
+from services.kit.errors import BusRefused, BusUnavailable, Conflict
 from services.kit.log import get_logger
 
 __all__ = ["Sentinel"]
@@ -78,7 +79,7 @@ class Sentinel:
             while True:
                 try:
                     await self._tick()
-                except (BusUnavailable, StoreUnavailable) as error:
+                except (BusUnavailable, BusRefused, StoreUnavailable, LogUnreadable) as error:
                     get_logger().warning("sentinel cannot work", error=str(error))
                 await asyncio.sleep(_TICK_S)
         finally:

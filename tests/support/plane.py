@@ -134,6 +134,15 @@ class Plane:
         """Store bytes where facts are; their position."""
         return self._runner.run(self.bus.publish_acked(event_subject(area, entity), data))
 
+    def limit_events(self, **options: Any) -> None:
+        """Change limits of the stream of facts."""
+
+        async def change() -> None:
+            info = await self.bus.js_api("STREAM.INFO.WOOLY_EVENTS")
+            await self.bus.js_api("STREAM.UPDATE.WOOLY_EVENTS", {**info["config"], **options})
+
+        self._runner.run(change())
+
     def register(self, name: str, *, gib: Sequence[int] = (10,), groups: Sequence[str] = (), epoch: int = 1) -> None:
         """A node with one device for each number of GiB."""
         self.publish("node", name, registered(name, gib=gib, groups=groups, epoch=epoch))
