@@ -58,6 +58,11 @@ class Gauges:
         """Of the last measurement taken, in its stream."""
         return self._position
 
+    @property
+    def hearing(self) -> bool:
+        """Whether what nodes send would be heard."""
+        return self._follower.hearing
+
     def last(self) -> list[Telemetry]:
         """By node and gpu; of nodes long gone too."""
         return [self._last[key] for key in sorted(self._last)]

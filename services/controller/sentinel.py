@@ -93,7 +93,8 @@ class Sentinel:
     async def _tick(self) -> None:
         if not self._bus.connected or self._mirror.failure is not None:
             return  # nothing can be heard or told: silence then says nothing about the nodes
-        facts = self._liveness.on(Clock(time.monotonic_ns(), time.time_ns()), self._mirror.view)
+        hearing = self._gauges.hearing  # if not, silence says nothing about the nodes either, and all else goes on
+        facts = self._liveness.on(Clock(time.monotonic_ns(), time.time_ns()), self._mirror.view) if hearing else []
         if not await self._hold_duty():
             self._placer.look()
             return

@@ -72,6 +72,11 @@ class Follower:
         self._last_heard = 0.0
         self._log = None if bus.seal is None or stream != EVENTS_STREAM else SealedLog(bus.seal)
 
+    @property
+    def hearing(self) -> bool:
+        """Whether the consumer lives: silence then says that there are no messages. (Without any, it gives a sign every second.)"""
+        return not self._broken and asyncio.get_running_loop().time() - self._last_heard <= _SILENCE_S
+
     async def start(self) -> None:
         """Begin; returns once the consumer exists. Raises BusRefused when there is no such stream, BusUnavailable when nobody answers."""
         await self._attach(0)

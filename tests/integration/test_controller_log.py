@@ -317,6 +317,18 @@ def test_nodes_are_heard_again_after_a_broker_restart() -> None:
         wait_until(lambda: plane.controller.get("/api/v1/nodes/n1")["state"] == "ready")
 
 
+def test_a_controller_that_hears_nobody_does_not_blame_the_nodes() -> None:
+    """What nodes send goes elsewhere. Time passes: a task that does not begin fails, and its node is not held for lost."""
+    with Plane(CONTROLLER_NODE_LEASE_MS="4000", CONTROLLER_START_LEASE_MS="7000") as plane:
+        plane.register("n1")
+        plane.measure("n1")
+        submit(plane.controller, id="t1")
+        plane.divert_telemetry()
+        wait_until(lambda: plane.controller.get("/api/v1/tasks/t1")["state"] == "failed")
+        assert plane.controller.get("/api/v1/tasks/t1")["reason"] == "no session opened in time"
+        assert plane.controller.get("/api/v1/nodes/n1")["state"] == "ready"
+
+
 def test_measurements_count_after_a_nodes_clock_was_set_back() -> None:
     with Plane() as plane:
         plane.register("n1")
