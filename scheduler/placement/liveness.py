@@ -11,13 +11,12 @@ import msgspec
 
 from bus_schemas.events import NodeLost, NodeRecovered, TaskStateChanged
 from scheduler.errors import StimulusError
+from scheduler.placement.states import REASON_NEVER_STARTED, REASON_RESTARTED
 from scheduler.placement.view import CUT_RESTARTED, FAILED, QUEUED, STARTED, ClusterView
 
 __all__ = ["Heard", "Clock", "LivenessConfig", "Liveness", "overdue_tasks"]
 
 REASON_SILENT = "silent"
-REASON_NEVER_STARTED = "no session opened in time"
-REASON_RESTARTED = "node restarted without the task's sessions"
 
 
 class Heard(msgspec.Struct, array_like=True, frozen=True, tag="heard.v1"):

@@ -20,7 +20,7 @@ from scheduler.placement.columns import Ints
 from scheduler.placement.order import MS
 from scheduler.placement.records import Reservation, TaskView
 from scheduler.placement.states import QUEUE_PROTECT_MS, QUEUE_RESERVATIONS
-from scheduler.placement.survey import FITS, Survey, free, free_physical
+from scheduler.placement.survey import FITS, Survey
 from scheduler.placement.view import ClusterView
 
 __all__ = ["NEVER", "Place", "shortfalls", "nearest", "next_reservation", "protected_from_ns"]
@@ -45,9 +45,10 @@ def shortfalls(task: TaskSubmitted, found: Survey) -> Ints:
     """
     columns = found.columns
     device = columns.devices
-    missing = np.maximum(found.need - free(columns), 0)
+    left: Ints = device[col.SCHEDULABLE] - device[col.PROMISED]  # below 0: more is promised than there is, since the overcommit was lowered
     if task.noswap:
-        missing = np.maximum(missing, found.need - free_physical(columns))
+        left = np.minimum(left, device[col.PHYSICAL] - np.maximum(device[col.NOSWAP], device[col.USED]))
+    missing: Ints = np.maximum(found.need - left, 0)
     held = device[col.HOLDERS :].any(axis=0)
     empty_first = held if task.exclusive else device[col.EXCLUSIVE] > 0
     missing = np.where(empty_first, np.maximum(device[col.PROMISED], 1), missing)

@@ -10,7 +10,8 @@ from scheduler.vram.overcommit import PERCENT_MAX
 __all__ = [
     "QUEUED", "STARTED", "COMPLETED", "FAILED", "CANCELLED", "STATES", "LIVE", "MOVES", "GLOBAL", "ENVIRONMENT", "OVERCOMMIT_GLOBAL",
     "OVERCOMMIT_NODE", "DRAINED", "QUEUE_AGE_MS", "QUEUE_PROTECT_MS", "QUEUE_RESERVATIONS", "GLOBAL_LIMITS", "NODE_LIMITS", "DEFAULTS",
-    "REASON_NODE_LOST", "REASON_NO_FIT", "REASON_QUEUE_TIMEOUT", "CUT_LOST", "CUT_RESTARTED", "PRIORITY_MAX",
+    "REASON_NODE_LOST", "REASON_NO_FIT", "REASON_QUEUE_TIMEOUT", "REASON_NEVER_STARTED", "REASON_RESTARTED", "REASON_SESSION_REUSED",
+    "CUT_LOST", "CUT_RESTARTED", "PRIORITY_MAX",
 ]  # fmt: skip
 
 PRIORITY_MAX: Final = 4
@@ -67,5 +68,8 @@ DEFAULTS: Final = {OVERCOMMIT_GLOBAL: 0, QUEUE_AGE_MS: 600_000, QUEUE_PROTECT_MS
 REASON_NODE_LOST: Final = "node lost"
 REASON_NO_FIT: Final = "no device fits"
 REASON_QUEUE_TIMEOUT: Final = "no room came within the task's queue timeout"
+REASON_NEVER_STARTED: Final = "no session opened in time"
+REASON_RESTARTED: Final = "node restarted without the task's sessions"
+REASON_SESSION_REUSED: Final = "its session was cut off, and another task took the session's name"
 CUT_LOST: Final = "lost"
 CUT_RESTARTED: Final = "restarted"

@@ -48,9 +48,12 @@ from scheduler.placement.states import (
     OVERCOMMIT_GLOBAL,
     OVERCOMMIT_NODE,
     QUEUED,
+    REASON_NEVER_STARTED,
     REASON_NO_FIT,
     REASON_NODE_LOST,
     REASON_QUEUE_TIMEOUT,
+    REASON_RESTARTED,
+    REASON_SESSION_REUSED,
     STARTED,
     STATES,
 )
@@ -92,8 +95,7 @@ class ClusterView(ClusterState):
                 self._refused(event)
             case TaskStateChanged():
                 task = self.tasks.get(event.task)
-                late = event.reason.startswith(REASON_QUEUE_TIMEOUT) and task is not None and not task.waiting
-                if task is not None and not late:  # it was placed between the time-out and its place in the log
+                if task is not None and not self._late(task, event.reason):
                     self._set_state(task, event.state, event.reason, event.at_ns)
             case TaskPriorityChanged():
                 self._task_priority(event)
@@ -154,6 +156,10 @@ class ClusterView(ClusterState):
             self._recount_session(name)
         for name in sorted(node.tasks):
             self._displace(self.tasks[name], REASON_NODE_LOST, event.at_ns)
+        for name in sorted({self.sessions[name].fact.task for name in node.sessions}):
+            task = self.tasks.get(name)
+            if task is not None and task.state == STARTED and all(self.sessions[session].cut_off for session in task.sessions):
+                self._set_state(task, FAILED, REASON_NODE_LOST, event.at_ns)  # it was placed elsewhere, and ran here
 
     def _recovered(self, event: NodeRecovered) -> None:
         node = self.nodes.get(event.node)
@@ -169,7 +175,7 @@ class ClusterView(ClusterState):
                 session.cut_off = ""
                 self._recount_session(name)
                 task = self.tasks.get(session.fact.task)
-                if task is not None and task.state == FAILED and task.reason == REASON_NODE_LOST:
+                if task is not None and (task.state == QUEUED or (task.state, task.reason) == (FAILED, REASON_NODE_LOST)):
                     self._set_state(task, STARTED, "", event.at_ns)
 
     def _configured(self, event: ConfigChanged) -> None:
@@ -201,15 +207,19 @@ class ClusterView(ClusterState):
     # sessions
 
     def _session_opened(self, event: SessionOpenedFact) -> None:
-        """Opened, or announced again by a node that restarted around it."""
+        """Opened, or announced again by a node that restarted around it; or a name is used again after its session was cut off."""
         known = self.sessions.get(event.session)
-        if known is not None and not known.cut_off:
-            return
         if known is not None:
-            self._forget(event.session, known.fact)
-        self.sessions[event.session] = SessionView(event, priority=event.priority)
-        self._of_task.setdefault(event.task, set()).add(event.session)
+            if not known.cut_off:
+                return
+            if known.fact.task == event.task:
+                self._forget(event.session, known.fact)
+            else:
+                self._session_over(known, True, REASON_SESSION_REUSED, event.at_ns)
         node = self.nodes.get(event.node)
+        lost = node is not None and node.lost is not None
+        self.sessions[event.session] = SessionView(event, CUT_LOST if lost else "", event.priority)
+        self._of_task.setdefault(event.task, set()).add(event.session)
         if node is not None:
             node.sessions.add(event.session)
         self._recount_session(event.session)
@@ -217,25 +227,35 @@ class ClusterView(ClusterState):
         if task is not None:
             task.sessions.add(event.session)
             self._touch(task)
-            self._set_state(task, STARTED, "", event.at_ns)
+            if not lost:
+                self._set_state(task, STARTED, "", event.at_ns)
             self._follow_task(task, event.session)
 
     def _session_closed(self, event: SessionClosedFact) -> None:
-        session = self.sessions.pop(event.session, None)
-        if session is None:
-            return
-        self._forget(event.session, session.fact)
-        self.holdings.set("session", event.session, ())
-        self.to_end.discard(event.session)
-        self.to_reprioritise.discard(event.session)
-        task = self.tasks.get(session.fact.task)
+        session = self.sessions.get(event.session)
+        if session is not None and session.fact.node == event.node:
+            self._session_over(session, event.failed, event.reason, event.at_ns)
+
+    def _session_over(self, session: SessionView, failed: bool, reason: str, at_ns: int) -> None:
+        """A session is no more, and with its last one a task that has started is over."""
+        name, fact = session.fact.session, session.fact
+        del self.sessions[name]
+        self._forget(name, fact)
+        self.holdings.set("session", name, ())
+        self.to_end.discard(name)
+        self.to_reprioritise.discard(name)
+        task = self.tasks.get(fact.task)
         if task is None:
             return
-        task.sessions.discard(event.session)
-        task.past_sessions = [*task.past_sessions[1 - PAST_SESSIONS_MAX :], event.session]
+        task.sessions.discard(name)
+        task.past_sessions = [*task.past_sessions[1 - PAST_SESSIONS_MAX :], name]
         self._touch(task)
-        if not task.sessions and task.state == STARTED:
-            self._set_state(task, FAILED if event.failed else COMPLETED, event.reason if event.failed else "", event.at_ns)
+        if task.sessions:
+            return
+        if not failed and session.cut_off == CUT_LOST and (task.state, task.reason) == (FAILED, REASON_NODE_LOST):
+            self._set_state(task, STARTED, "", at_ns)  # its node was only cut off, and it ran to its end there
+        if task.state == STARTED:
+            self._set_state(task, FAILED if failed else COMPLETED, reason if failed else "", at_ns)
 
     def _forget(self, name: str, fact: SessionOpenedFact) -> None:
         """Take a session out of the indexes by node and task."""
@@ -248,7 +268,7 @@ class ClusterView(ClusterState):
 
     def _session_priority(self, event: SessionPriorityChanged) -> None:
         session = self.sessions.get(event.session)
-        if session is None:
+        if session is None or session.fact.node != event.node:
             return
         session.priority = event.priority
         self._recount_session(event.session)
@@ -331,6 +351,15 @@ class ClusterView(ClusterState):
             self._recount_task(task)
         else:
             self._set_state(task, FAILED, reason, at_ns)
+
+    def _late(self, task: TaskView, reason: str) -> bool:
+        """A controller ended the task for what was no longer so when the fact got its place in the log: by then it had room; or it waits
+        anew, or something of it runs."""
+        if reason.startswith(REASON_QUEUE_TIMEOUT):
+            return not task.waiting
+        if reason in (REASON_NEVER_STARTED, REASON_RESTARTED):
+            return task.waiting or any(not self.sessions[name].cut_off for name in task.sessions)
+        return False
 
     def _set_state(self, task: TaskView, state: str, reason: str, at_ns: int) -> None:
         """Change a task's state if that is a legal move, and with it whether it waits, and whether it holds VRAM on its node."""

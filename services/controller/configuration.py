@@ -16,10 +16,11 @@ import msgspec
 
 from bus_schemas.events import ActionTaken, ConfigChanged, Event, decode_events, encode_events
 from scheduler.placement.states import ENVIRONMENT, GLOBAL, GLOBAL_LIMITS, NODE_LIMITS, OVERCOMMIT_GLOBAL
+from services.controller.errors import LogUnreadable
 from services.controller.mirror import Mirror
 from services.controller.store import ConfigStore, Entry, StoreConflict, StoreUnavailable
 from services.controller.writer import Writer
-from services.kit.errors import BusUnavailable, Conflict
+from services.kit.errors import BusRefused, BusUnavailable, Conflict
 from services.kit.log import get_logger
 
 __all__ = ["Configuration"]
@@ -83,7 +84,7 @@ class Configuration:
                         wanted = _decode(change.key, change.value) if scope is not None else None
                         if scope is not None and wanted is not None:
                             await self._adopt(scope, wanted)
-            except (StoreUnavailable, BusUnavailable) as error:
+            except (StoreUnavailable, BusUnavailable, BusRefused, LogUnreadable) as error:
                 get_logger().warning("configuration is not followed", error=str(error))
                 await asyncio.sleep(_RETRY_S)
 

@@ -16,6 +16,7 @@ from bus_schemas.telemetry import Telemetry, telemetry_on
 from scheduler.placement import Measured
 from services.kit.bus import Bus
 from services.kit.log import get_logger
+from services.kit.streams import telemetry_stream_config
 
 __all__ = ["Gauges"]
 
@@ -36,7 +37,8 @@ class Gauges:
 
     async def __aenter__(self) -> Self:
         self._live_from = await self._bus.last_position(TELEMETRY_STREAM) + 1
-        self._follower = self._bus.follow(TELEMETRY_STREAM, max(1, self._live_from - _HISTORY), self._on_message)
+        begin = max(1, self._live_from - _HISTORY)
+        self._follower = self._bus.follow(TELEMETRY_STREAM, begin, self._on_message, made_anew=telemetry_stream_config())
         await self._follower.start()
         return self
 
@@ -56,6 +58,11 @@ class Gauges:
         """Of the last measurement taken, in its stream."""
         return self._position
 
+    @property
+    def hearing(self) -> bool:
+        """Whether what nodes send would be heard."""
+        return self._follower.hearing
+
     def last(self) -> list[Telemetry]:
         """By node and gpu; of nodes long gone too."""
         return [self._last[key] for key in sorted(self._last)]
@@ -71,7 +78,7 @@ class Gauges:
             get_logger().warning("telemetry ignored", subject=subject, position=position, error=str(error))
             return
         before = self._last.get((seen.node, seen.gpu))
-        if before is None or (seen.epoch, seen.at_ns) >= (before.epoch, before.at_ns):
+        if before is None or seen.epoch >= before.epoch:  # in the order of the stream: a node's clock may be set back
             self._last[seen.node, seen.gpu] = seen
         if position <= self._position:
             self._live_from = 0  # the stream is in memory: the broker restarted, and counts anew

@@ -7,7 +7,7 @@ May live here: how often a device is told of. May not: what matters (scheduler.p
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import islice
+from heapq import nsmallest
 from typing import Final
 
 from bus_schemas.events import LoadObserved
@@ -28,11 +28,14 @@ class LoadTeller:
 
     def due(self, view: ClusterView, heard: Mapping[tuple[str, int], Measured], at_ns: int) -> LoadObserved | None:
         """The fact that is due at Unix time ``at_ns``, None when there is none."""
-        candidates = ((key, seen) for key, seen in heard.items() if seen != view.load.get(key) and self._may(key, seen, at_ns))
-        fact = load_observed(view, dict(islice(candidates, _DEVICES_MAX)), at_ns)
-        if fact is not None:
-            self._told_ns.update({(node, gpu): at_ns for node, gpu, *_ in fact.devices})
-        return fact
+        candidates = {key: seen for key, seen in heard.items() if seen != view.load.get(key) and self._may(key, seen, at_ns)}
+        fact = load_observed(view, candidates, at_ns)
+        if fact is None:
+            return None
+        # What does not matter takes nobody's place, and those of whom nothing was told for longest go first: all have their turn.
+        devices = nsmallest(_DEVICES_MAX, fact.devices, key=lambda seen: self._told_ns.get(seen[:2], 0))
+        self._told_ns.update({(node, gpu): at_ns for node, gpu, *_ in devices})
+        return LoadObserved(at_ns, tuple(sorted(devices)))
 
     def _may(self, key: tuple[str, int], seen: Measured, at_ns: int) -> bool:
         return seen == Measured() or at_ns - self._told_ns.get(key, 0) >= _PAUSE_NS

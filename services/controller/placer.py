@@ -17,7 +17,7 @@ from scheduler.placement.queue import QueueMemory
 from services.controller.errors import TaskExists, TaskImpossible
 from services.controller.mirror import Mirror
 from services.controller.writer import Writer
-from services.kit.errors import Conflict
+from services.kit.errors import BusUnavailable, Conflict
 
 __all__ = ["Placer"]
 
@@ -39,7 +39,7 @@ class Placer:
     async def submit(self, task: TaskSubmitted, took: ActionTaken) -> tuple[TaskView, bool]:
         """Submit and place; the task as it is then, and whether it is new (the same again changes nothing). ``took``: who did it.
 
-        Raises TaskExists, and TaskImpossible with nothing written.
+        Raises TaskExists, and TaskImpossible with nothing written; BusUnavailable.
         """
         known = await self._known(task)
         new = known is None
@@ -51,7 +51,8 @@ class Placer:
                 await self._writer.append("task", task.task, [task, took])
             except Conflict:
                 known = await self._known(task)
-                new = known is None  # written before the log's tail was lost: nobody else has it
+                if known is None:
+                    raise BusUnavailable("the log has gone on, and cannot be read at the moment; try again") from None
         async with self._one:
             await self._place(task.task)
         return self._mirror.view.tasks[task.task], new

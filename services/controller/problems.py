@@ -13,7 +13,7 @@ from bus_schemas.events import TaskRefused
 from services.controller.answers import Shown, refusal_sentence, refusals_answer
 from services.controller.errors import Denied, Invalid, LogUnreadable, NotThere, OutOfState, Stale, TaskExists
 from services.controller.store import StoreUnavailable
-from services.kit.errors import BusUnavailable
+from services.kit.errors import BusRefused, BusUnavailable
 
 __all__ = ["HANDLERS", "field_problem", "problem", "query_problem", "no_fit"]
 
@@ -137,6 +137,7 @@ HANDLERS: Final[dict[int | type[Exception], Any]] = {
     Denied: _denied,
     Invalid: _cannot_be,
     BusUnavailable: _unavailable,
+    BusRefused: _unavailable,
     StoreUnavailable: _unavailable,
     LogUnreadable: _unavailable,
 }

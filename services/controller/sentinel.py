@@ -14,6 +14,7 @@ from typing import Final
 
 from bus_schemas.events import Event, NodeRegistered
 from scheduler.placement import Clock, Heard, Liveness, LivenessConfig, expired_waiting, overdue_tasks
+from services.controller.errors import LogUnreadable
 from services.controller.gauges import Gauges
 from services.controller.load import LoadTeller
 from services.controller.mirror import Mirror
@@ -22,7 +23,7 @@ from services.controller.reconcile import Reconciler
 from services.controller.store import ConfigStore, Lease, LeaseLost, StoreConflict, StoreUnavailable
 from services.controller.writer import Writer
 from services.kit.bus import Bus
-from services.kit.errors import BusUnavailable, Conflict
+from services.kit.errors import BusRefused, BusUnavailable, Conflict
 from services.kit.log import get_logger
 
 __all__ = ["Sentinel"]
@@ -78,7 +79,7 @@ class Sentinel:
             while True:
                 try:
                     await self._tick()
-                except (BusUnavailable, StoreUnavailable) as error:
+                except (BusUnavailable, BusRefused, StoreUnavailable, LogUnreadable) as error:
                     get_logger().warning("sentinel cannot work", error=str(error))
                 await asyncio.sleep(_TICK_S)
         finally:
@@ -92,7 +93,8 @@ class Sentinel:
     async def _tick(self) -> None:
         if not self._bus.connected or self._mirror.failure is not None:
             return  # nothing can be heard or told: silence then says nothing about the nodes
-        facts = self._liveness.on(Clock(time.monotonic_ns(), time.time_ns()), self._mirror.view)
+        hearing = self._gauges.hearing  # if not, silence says nothing about the nodes either, and all else goes on
+        facts = self._liveness.on(Clock(time.monotonic_ns(), time.time_ns()), self._mirror.view) if hearing else []
         if not await self._hold_duty():
             self._placer.look()
             return

@@ -21,8 +21,8 @@ _FILTER: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
 
 
 class Writer:
-    """Both methods raise kit.errors.Conflict when the log has moved on, BusUnavailable when it cannot be written; they return once the
-    mirror shows the fact."""
+    """Its methods raise kit.errors.Conflict when the log has moved on, BusUnavailable or BusRefused when it cannot be written; they return
+    once the mirror shows the fact."""
 
     def __init__(self, bus: Bus, mirror: Mirror) -> None:
         self._bus = bus

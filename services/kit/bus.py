@@ -287,10 +287,20 @@ class Bus:
         info = await self.js_api(f"STREAM.INFO.{stream}")
         return int(info["state"]["last_seq"])
 
-    def follow(self, stream: str, from_position: int, handler: Handler, *, subject: str = "", rewind: int = 0) -> Follower:
+    def follow(
+        self,
+        stream: str,
+        from_position: int,
+        handler: Handler,
+        *,
+        subject: str = "",
+        rewind: int = 0,
+        made_anew: dict[str, Any] | None = None,
+    ) -> Follower:
         """Call ``handler(position, subject, data)`` for every message from ``from_position`` on, in order, each once, for ever; survives
-        broker restarts. ``subject`` narrows it; ``rewind``: see follow.py. Start it with ``await follower.start()``."""
-        follower = Follower(self, stream, from_position, handler, subject, rewind)
+        broker restarts. ``subject`` narrows it; ``rewind``: see follow.py; ``made_anew``: the configuration of a stream in the broker's
+        memory, which is made again when it is gone. Start it with ``await follower.start()``."""
+        follower = Follower(self, stream, from_position, handler, subject, rewind, made_anew)
         self.on_reconnect(follower.restart)
         return follower
 

@@ -41,7 +41,16 @@ _PULL: Final = json.dumps({"batch": _PULL_MESSAGES, "expires": int(_EXPIRES_S * 
 class Follower:
     """Made by ``Bus.follow``. ``position`` is the last one handed to the handler."""
 
-    def __init__(self, bus: Bus, stream: str, from_position: int, handler: Handler, subject: str = "", rewind: int = 0) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        stream: str,
+        from_position: int,
+        handler: Handler,
+        subject: str = "",
+        rewind: int = 0,
+        made_anew: dict[str, Any] | None = None,
+    ) -> None:
         self.position = from_position - 1
         self.current = asyncio.Event()
         """Set once everything that the stream held when it was asked has been handed over."""
@@ -50,6 +59,7 @@ class Follower:
         self._handler = handler
         self._subject = subject
         self._rewind = rewind
+        self._made_anew = made_anew
         self._wake = asyncio.Event()
         self._broken = False
         self._task: asyncio.Task[None] | None = None
@@ -61,6 +71,11 @@ class Follower:
         self._paused = False
         self._last_heard = 0.0
         self._log = SealedLog(bus.seal) if stream == EVENTS_STREAM else None
+
+    @property
+    def hearing(self) -> bool:
+        """Whether the consumer lives: silence then says that there are no messages. (Without any, it gives a sign every second.)"""
+        return not self._broken and asyncio.get_running_loop().time() - self._last_heard <= _SILENCE_S
 
     async def start(self) -> None:
         """Begin; returns once the consumer exists. Raises BusRefused when there is no such stream, BusUnavailable when nobody answers."""
@@ -113,7 +128,7 @@ class Follower:
         """Make a consumer from the next position, less ``rewind``, and start pulling from it."""
         await self._detach()
         self._broken = False
-        info = await self._bus.js_api(f"STREAM.INFO.{self._stream}")
+        info = await self._info()
         last = int(info["state"]["last_seq"])
         if self.position > last:
             self.position = 0  # the broker lost more than its tail: everything it has is new
@@ -149,6 +164,12 @@ class Follower:
         self._subscription = await self._bus.nc.subscribe(self._inbox, cb=self._on_message)
         if not self._paused:
             await self._pull()
+
+    async def _info(self) -> dict[str, Any]:
+        """About the stream; where it may be gone with the broker's memory, it is made anew."""
+        if self._made_anew is not None:
+            return await self._bus.ensure_stream(self._made_anew)
+        return await self._bus.js_api(f"STREAM.INFO.{self._stream}")
 
     async def _detach(self) -> None:
         subscription, self._subscription = self._subscription, None

@@ -241,6 +241,23 @@ def test_a_lease_kept_alive_outlives_its_time(opener: Opener) -> None:
     with_store(opener, body)
 
 
+def test_a_lease_that_ran_out_is_lost_although_its_key_has_another_holder(opener: Opener) -> None:
+    """A controller stood still for long, and another took the duty: the first must hear that it has it no more."""
+
+    async def body(store: ConfigStore) -> None:
+        first, second = await store.lease(1), await store.lease(30)
+        await store.create("taken/a", b"first", lease=first)
+        async with store.watch("taken/") as changes:
+            assert [change.value for change in await take(changes, 2)] == [b"first", None]
+        await store.create("taken/a", b"second", lease=second)
+        with pytest.raises(LeaseLost):
+            await first.keepalive()
+        await second.keepalive()
+        await second.revoke()
+
+    with_store(opener, body)
+
+
 def test_a_revoked_lease_frees_its_key_for_the_next(opener: Opener) -> None:
     """How the duty passes from one controller to the next."""
 

@@ -12,10 +12,16 @@ from typing import Any
 
 import pytest
 
-from bus_schemas.events import NodeLost, SessionClosedFact, SessionOpenedFact, TaskPlaced, TaskRefused, TaskSubmitted
+from bus_schemas.events import ActionTaken, NodeLost, SessionClosedFact, SessionOpenedFact, TaskPlaced, TaskRefused, TaskSubmitted
+from bus_schemas.telemetry import Telemetry
 from scheduler.placement import ClusterView, check_recorded
+from services.controller.mirror import Mirror
+from services.controller.placer import Placer
 from services.controller.store.etcd import EtcdStore
+from services.controller.writer import Writer
 from services.kit.bus import connect
+from services.kit.errors import BusUnavailable
+from services.kit.nats_server import NatsServer
 from tests.support.etcd import Etcd, etcd_binary
 from tests.support.plane import GIB, Controller, Plane, wait_until
 
@@ -326,6 +332,72 @@ def test_a_stored_document_that_is_none_changes_nothing(junk: bytes) -> None:
         plane.controller.stop()
         plane.controller.start()
         assert held() == (True, 50)
+
+
+def test_nodes_are_heard_again_after_a_broker_restart() -> None:
+    """Measurements live in the broker's memory: their stream is gone with it. Silence then is nobody's fault for long."""
+    with Plane(CONTROLLER_NODE_LEASE_MS="1500") as plane:
+        plane.register("n1")
+        plane.measure("n1", utilization=10)
+        plane.nats.kill()
+        wait_until(lambda: plane.controller.ask("GET", "/health").json["status"] == "disconnected")
+        plane.nats.start()
+        wait_until(lambda: plane.controller.get("/api/v1/nodes/n1")["state"] == "lost")
+        plane.measure("n1", utilization=20)
+        wait_until(lambda: plane.controller.get("/api/v1/nodes/n1")["state"] == "ready")
+
+
+def test_a_controller_that_hears_nobody_does_not_blame_the_nodes() -> None:
+    """What nodes send goes elsewhere. Time passes: a task that does not begin fails, and its node is not held for lost."""
+    with Plane(CONTROLLER_NODE_LEASE_MS="4000", CONTROLLER_START_LEASE_MS="7000") as plane:
+        plane.register("n1")
+        plane.measure("n1")
+        submit(plane.controller, id="t1")
+        plane.divert_telemetry()
+        wait_until(lambda: plane.controller.get("/api/v1/tasks/t1")["state"] == "failed")
+        assert plane.controller.get("/api/v1/tasks/t1")["reason"] == "no session opened in time"
+        assert plane.controller.get("/api/v1/nodes/n1")["state"] == "ready"
+
+
+def test_measurements_count_after_a_nodes_clock_was_set_back() -> None:
+    with Plane() as plane:
+        plane.register("n1")
+        plane.measure("n1", utilization=10)
+        plane.publish_telemetry(Telemetry(time.time_ns() - 3600 * 10**9, "n1", 1, 0, 1000, 90, 0, 10 * GIB, 0))
+        wait_until(lambda: plane.controller.get("/api/v1/nodes/n1")["devices"][0]["observed"]["utilization_percent"] == 90)
+
+
+def test_a_log_that_takes_nothing_stops_no_controller() -> None:
+    """The broker refuses facts, for want of room or by its limits: duties wait until it takes them again."""
+    with Plane(CONTROLLER_NODE_LEASE_MS="1500") as plane:
+        plane.register("n1")
+        plane.limit_events(max_msg_size=1)
+        wait_until(lambda: "sentinel cannot work" in plane.controller.log_tail())
+        assert plane.controller.ask("POST", "/api/v1/tasks", {"required_vram_mb": 1}).status == 503
+        plane.limit_events(max_msg_size=-1)
+        wait_until(lambda: plane.controller.get("/api/v1/nodes/n1")["state"] == "lost")
+
+
+def test_a_task_that_is_in_the_log_and_cannot_be_read_yet_is_not_answered(tmp_path: Path) -> None:
+    """Its fact was refused because somebody wrote it first, and this controller is behind."""
+    task = TaskSubmitted(1, "t", "acme", 0, GIB)
+
+    async def submitted(url: str) -> None:
+        bus = await connect(url, name="controller")
+        await bus.ensure_streams()
+        async with Mirror(bus) as mirror:
+            await mirror._follower.stop()
+            await bus.publish_events("task", "t", [task])
+            with pytest.raises(BusUnavailable, match="try again"):
+                await Placer(mirror, Writer(bus, mirror)).submit(task, ActionTaken(1, "u", "acme", "task.submit", "t"))
+        await bus.close()
+
+    nats = NatsServer(tmp_path, sync_always=False)
+    nats.start()
+    try:
+        asyncio.run(submitted(nats.url))
+    finally:
+        nats.stop()
 
 
 def test_configuration_in_etcd(tmp_path: Path) -> None:

@@ -144,10 +144,11 @@ def _missing(view: ClusterView, task: TaskView, name: str, device: DeviceFact) -
         return None
     if here.exclusive or (wish.exclusive and here.priorities):
         return max(1, here.promised_bytes)
-    free = here.free_bytes
+    left = here.schedulable_bytes - here.promised_bytes
     if wish.noswap:
-        free = here.free_physical_bytes(view.measured(name, device.index).vram_used_bytes)
-    return max(0, wish.vram_bytes - free)
+        used = view.measured(name, device.index).vram_used_bytes
+        left = min(left, here.physical_bytes - max(here.promised_noswap_bytes, used))
+    return max(0, wish.vram_bytes - left)
 
 
 def _reserved(view: ClusterView, task: TaskView, at_ns: int) -> tuple[str, tuple[int, ...]]:

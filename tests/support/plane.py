@@ -6,6 +6,7 @@ May live here: starting, stopping and asking the real thing, publishing what a n
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import subprocess
@@ -23,6 +24,7 @@ from bus_schemas.events import DeviceFact, Event, NodeRegistered
 from bus_schemas.subjects import event_subject, telemetry_subject
 from bus_schemas.telemetry import Telemetry, encode_telemetry
 from services.kit.bus import Bus, connect
+from services.kit.errors import BusRefused
 from services.kit.nats_server import NatsServer
 from services.kit.process import module_command, spawn, stop_process
 
@@ -133,6 +135,28 @@ class Plane:
     def publish_raw(self, area: str, entity: str, data: bytes) -> int:
         """Store bytes where facts are; their position."""
         return self._runner.run(self.bus.publish_acked(event_subject(area, entity), data))
+
+    def limit_events(self, **options: Any) -> None:
+        """Change limits of the stream of facts."""
+
+        async def change() -> None:
+            info = await self.bus.js_api("STREAM.INFO.WOOLY_EVENTS")
+            await self.bus.js_api("STREAM.UPDATE.WOOLY_EVENTS", {**info["config"], **options})
+
+        self._runner.run(change())
+
+    def divert_telemetry(self) -> None:
+        """Have what nodes measure go into another stream than the one that is followed."""
+
+        async def change() -> None:
+            info = await self.bus.js_api("STREAM.INFO.WOOLY_TELEMETRY")
+            while True:
+                await self.bus.js_api("STREAM.DELETE.WOOLY_TELEMETRY")
+                with contextlib.suppress(BusRefused):  # the controller was quicker and has made it anew
+                    await self.bus.js_api("STREAM.CREATE.ELSEWHERE", {**info["config"], "name": "ELSEWHERE"})
+                    return
+
+        self._runner.run(change())
 
     def register(self, name: str, *, gib: Sequence[int] = (10,), groups: Sequence[str] = (), epoch: int = 1) -> None:
         """A node with one device for each number of GiB."""

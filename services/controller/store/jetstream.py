@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import time
 from collections import deque
 from collections.abc import AsyncIterator
 from typing import Any, Final
@@ -47,25 +48,28 @@ class JetStreamLease:
     def __init__(self, store: JetStreamStore, ttl_s: int) -> None:
         self._store = store
         self._ttl_s = ttl_s
-        self._held: dict[str, tuple[bytes, int]] = {}
+        self._held: dict[str, tuple[bytes, int, float]] = {}
+        """(value, revision, monotonic time before it was written) by key."""
         self._lost = False
 
     @property
     def ttl_s(self) -> int:
         return self._ttl_s
 
-    def hold(self, key: str, value: bytes, revision: int) -> None:
-        """For the store: ``key`` was written under this lease."""
-        self._held[key] = (value, revision)
+    def hold(self, key: str, value: bytes, revision: int, before_s: float) -> None:
+        """For the store: ``key`` was written under this lease, after monotonic time ``before_s``."""
+        self._held[key] = (value, revision, before_s)
 
     async def keepalive(self) -> None:
         if self._lost:
             raise LeaseLost("the lease ran out; take a new one")
-        for key, (value, revision) in list(self._held.items()):
+        for key, (value, revision, written_s) in list(self._held.items()):
+            before_s = time.monotonic()
             try:
-                self._held[key] = (value, await self._store.write(key, value, revision, self._ttl_s))
+                self.hold(key, value, await self._store.write(key, value, revision, self._ttl_s), before_s)
             except StoreConflict as error:
-                if await self._store.get(key) is not None:
+                in_time = time.monotonic() - written_s < self._ttl_s
+                if in_time and await self._store.get(key) is not None:
                     del self._held[key]  # overwritten since: the key left the lease, as it would in etcd
                     continue
                 self._lost = True
@@ -73,7 +77,7 @@ class JetStreamLease:
 
     async def revoke(self) -> None:
         self._lost = True
-        for key, (_, revision) in self._held.items():
+        for key, (_, revision, _) in self._held.items():
             with contextlib.suppress(StoreConflict):  # gone or overwritten: not ours any more
                 await self._store.write(key, b"", revision, None)
         self._held.clear()
@@ -199,9 +203,10 @@ class JetStreamStore:
     async def _write(self, key: str, value: bytes, revision: int | None, lease: Lease | None) -> int:
         if lease is not None and not isinstance(lease, JetStreamLease):
             raise TypeError("the lease is of another store")
+        before_s = time.monotonic()
         written = await self.write(key, value, revision, lease.ttl_s if lease is not None else None)
         if lease is not None:
-            lease.hold(key, value, written)
+            lease.hold(key, value, written, before_s)
         return written
 
     async def _last(self, key: str) -> tuple[bytes, int]:

@@ -17,6 +17,7 @@ from bus_schemas.events import (
     NodeRegistered,
     SessionClosedFact,
     SessionOpenedFact,
+    SessionPriorityChanged,
     TaskPlaced,
     TaskRefused,
     TaskStateChanged,
@@ -25,8 +26,9 @@ from bus_schemas.events import (
     encode_events,
 )
 from scheduler.errors import ReplayMismatch
-from scheduler.placement import ClusterView, Measured, check_recorded, decide, explain, queue_due_ns, why_waiting
+from scheduler.placement import ClusterView, Measured, check_recorded, decide, explain, queue_due_ns, sessions_to_end, why_waiting
 from scheduler.placement.reasons import NODE_WIDE
+from scheduler.placement.states import REASON_NEVER_STARTED, REASON_RESTARTED
 
 GIB = 1 << 30
 
@@ -228,6 +230,69 @@ def test_a_lost_node_sends_queued_tasks_back_and_fails_the_others() -> None:
     assert view.tasks["running"].state == "started"
     assert view.tasks["hasty"].state == "failed"
     assert view.nodes["a"].tasks == {"running"}
+
+
+def test_a_session_that_ends_or_begins_while_its_node_is_cut_off_is_told_in_time() -> None:
+    """The node's facts come before the controller has heard it again."""
+    view = view_of(node("a", 10))
+    for name in ("ends", "fails", "begins", "patient"):
+        place(view, task(name, queue=name == "patient"))
+    for name in ("ends", "fails"):
+        view.apply(20, session(name, "a", of=name))
+    for fact in (NodeLost(5, "a", 1, "silent"), closed("ends", "a"), closed("fails", "a", failed=True)):
+        view.apply(21, fact)
+    for name in ("begins", "patient"):
+        view.apply(22, session(name, "a", of=name))
+    assert {name: seen.state for name, seen in view.tasks.items()} == {
+        "ends": "completed", "fails": "failed", "begins": "failed", "patient": "queued",
+    }  # fmt: skip
+    view.apply(23, NodeRecovered(6, "a", 1))
+    assert (view.tasks["begins"].state, view.tasks["patient"].state, view.queue) == ("started", "started", set())
+    view.apply(24, NodeLost(7, "a", 1, "silent"))
+    assert (view.tasks["begins"].state, view.tasks["patient"].state) == ("failed", "failed")
+
+
+def test_a_session_name_that_is_used_again_for_another_task_ends_the_first() -> None:
+    """Clients choose names. Of the first task nothing may be left that asks for a session of the second, or for one that is no more."""
+    view = view_of(node("a", 10), node("b", 10))
+    assert [where(place(view, task(name)))[0] for name in ("t", "u")] == ["a", "b"]
+    for fact in (session("s", "a", of="t"), NodeLost(5, "a", 1, "silent"), session("s", "b", of="u"), session("other", "b", of="t")):
+        view.apply(20, fact)
+    assert {name: seen.sessions for name, seen in view.tasks.items()} == {"t": {"other"}, "u": {"s"}}
+    view.apply(21, TaskStateChanged(6, "t", "cancelled"))
+    assert [open_.fact.session for open_ in sessions_to_end(view)] == ["other"]
+    view.apply(22, closed("s", "b"))
+    assert [open_.fact.session for open_ in sessions_to_end(view)] == ["other"]
+    assert view.tasks["u"].state == "completed"
+
+
+def test_a_node_says_nothing_of_anothers_sessions() -> None:
+    view = view_of(node("a", 10), node("b", 10))
+    place(view, task("t"))
+    view.apply(20, session("s", "a", of="t"))
+    view.apply(21, closed("s", "b"))
+    view.apply(22, SessionPriorityChanged(1, "s", "b", 4))
+    assert (view.tasks["t"].state, view.sessions["s"].priority) == ("started", 0)
+    view.apply(23, closed("s", "a"))
+    assert view.tasks["t"].state == "completed"
+
+
+@pytest.mark.parametrize("reason", [REASON_NEVER_STARTED, REASON_RESTARTED])
+def test_an_end_told_too_late_says_nothing(reason: str) -> None:
+    """A controller found that a task never began, or that a restarted node has left it; before that got its place in the log, it began,
+    or came back, or waits again because its node was lost."""
+    view = view_of(node("a", 10))
+    place(view, task("begun"))
+    place(view, task("again", queue=True))
+    view.apply(20, session("s", "a", of="begun"))
+    view.apply(21, TaskStateChanged(5, "begun", "failed", reason))
+    assert view.tasks["begun"].state == "started"
+    view.apply(22, node("a", 10, epoch=2))
+    view.apply(23, NodeLost(5, "a", 2, "silent"))
+    view.apply(24, TaskStateChanged(6, "again", "failed", reason))
+    assert view.tasks["again"].waiting
+    view.apply(25, TaskStateChanged(7, "again", "failed", "crashed"))
+    assert view.tasks["again"].state == "failed"
 
 
 def test_a_placement_that_lands_behind_the_loss_of_its_node_fails() -> None:

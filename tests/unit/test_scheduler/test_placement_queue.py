@@ -172,6 +172,19 @@ def test_a_reservation_moves_only_to_where_less_is_missing() -> None:
     assert cluster.view.reservations == {("a", 0): "big2"}
 
 
+def test_what_was_promised_before_the_overcommit_was_lowered_is_missing_too() -> None:
+    """On a 18 GiB are promised, and only 10 may be from now on: 18 must be given back before 10 fit. On b it is 10."""
+    cluster = Cluster(node("a", 10), node("b", 10), ConfigChanged(1, "a", "overcommit_vram_percent", 100))
+    cluster.add(task("a1", 18))
+    cluster.add(task("b1", 10))
+    assert (cluster.where("a1"), cluster.where("b1")) == ("a", "b")
+    cluster.add(ConfigChanged(1, "a", "overcommit_vram_percent", None))
+    cluster.add(task("big", 10))
+    (told,) = cluster.go(5)
+    assert isinstance(told, TaskRefused)
+    assert (told.reserved_node, told.reserved_gpus) == ("b", (0,))
+
+
 def test_only_so_many_reserve_and_the_first_in_order_do() -> None:
     cluster = Cluster(node("a", 10), node("b", 10), task("a1", 10), task("b1", 10), ConfigChanged(1, "global", "queue_reservations_max", 1))
     for name, priority in (("low", 3), ("high", 0)):

@@ -1,0 +1,92 @@
+"""The fold by itself: what it keeps to be quick is what a look at every task and session finds, after any facts in any order. Few names, so
+that they meet: sessions opened again elsewhere or for another task, nodes that speak of others' sessions, losses, restarts, late ends."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bus_schemas.events import (
+    DeviceFact,
+    Event,
+    NodeLost,
+    NodeRecovered,
+    NodeRegistered,
+    SessionClosedFact,
+    SessionOpenedFact,
+    SessionPriorityChanged,
+    TaskPlaced,
+    TaskPriorityChanged,
+    TaskRefused,
+    TaskStateChanged,
+    TaskSubmitted,
+)
+from scheduler.placement import ClusterView, capacity, overdue_tasks, sessions_to_end, sessions_to_reprioritise
+from scheduler.placement.states import REASON_NEVER_STARTED, REASON_QUEUE_TIMEOUT, STATES
+from tests.support.placement_reference import room
+
+GIB = 1 << 30
+NODES, TASKS, SESSIONS = ("a", "b"), ("t", "u"), ("r", "s")
+
+node, task, session = st.sampled_from(NODES), st.sampled_from(TASKS), st.sampled_from(SESSIONS)
+now, epoch, priority = st.integers(1, 9), st.integers(1, 2), st.integers(0, 4)
+closing = (st.just("done"), *[st.just(0)] * 4, st.just(""), st.booleans())
+facts = st.one_of(
+    st.builds(NodeLost, now, node, epoch, st.sampled_from(["silent", "stopped"])),
+    st.builds(NodeRecovered, now, node, epoch),
+    st.builds(NodeRegistered, now, node, node, st.just(""), epoch, st.just((DeviceFact(0, "g", "host", 1, 8 * GIB),))),
+    st.builds(SessionOpenedFact, now, session, st.just("acme"), task, node, st.just(0), priority, st.just(GIB), st.booleans()),
+    st.builds(SessionClosedFact, now, session, node, *closing),
+    st.builds(SessionPriorityChanged, now, session, node, priority),
+    st.builds(TaskPlaced, now, task, node, st.just((0,)), st.just(()), st.just(()), st.just(0)),
+    st.builds(TaskRefused, now, task, st.just(()), st.just(0)),
+    st.builds(TaskPriorityChanged, now, task, priority),
+    st.builds(TaskStateChanged, now, task, st.sampled_from(STATES), st.sampled_from(["", REASON_QUEUE_TIMEOUT, REASON_NEVER_STARTED])),
+)
+
+
+def begun() -> list[Event]:
+    """Two nodes, two tasks that wait."""
+    devices = (DeviceFact(0, "g", "host", 1, 8 * GIB),)
+    nodes = [NodeRegistered(0, name, name, "", 1, devices) for name in NODES]
+    return [*nodes, *(TaskSubmitted(0, name, "acme", 2, 2 * GIB, queue=name == "t") for name in TASKS)]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from([4, 12, 40]).flatmap(lambda size: st.lists(facts, min_size=size, max_size=size)))
+def test_what_the_fold_keeps_is_what_a_look_at_everything_finds(history: list[Event]) -> None:
+    view = ClusterView()
+    for position, event in enumerate([*begun(), *history], start=1):
+        view.apply(position, event)
+        _agree(view)
+
+
+def _agree(view: ClusterView) -> None:
+    waiting = {name: seen for name, seen in view.tasks.items() if seen.waiting}
+    assert view.queue == waiting.keys()
+    assert view.untold == {name for name, seen in waiting.items() if not isinstance(seen.decision, TaskRefused)}
+    assert {name for alike in view.shapes.values() for name in alike} == view.queue
+    assert all(view.tasks[name].shape == shape for shape, alike in view.shapes.items() for name in alike)
+    of_task: dict[str, set[str]] = {name: set() for name in view.tasks}
+    of_node: dict[str, set[str]] = {name: set() for name in view.nodes}
+    for name, open_ in view.sessions.items():
+        of_task[open_.fact.task].add(name)
+        of_node[open_.fact.node].add(name)
+    assert {name: seen.sessions for name, seen in view.tasks.items()} == of_task
+    assert {name: seen.sessions for name, seen in view.nodes.items()} == of_node
+    cancelled = {name for name, open_ in view.sessions.items() if view.tasks[open_.fact.task].state == "cancelled"}
+    assert view.to_end == cancelled
+    behind = {
+        name
+        for name, open_ in view.sessions.items()
+        if (seen := view.tasks[open_.fact.task]).live and seen.priority_changed and seen.priority != open_.priority
+    }
+    assert view.to_reprioritise == behind
+    assert {session.fact.session for session in sessions_to_end(view)} <= cancelled
+    assert {session.fact.session for session, _ in sessions_to_reprioritise(view)} <= behind
+    assert {change.task for change in overdue_tasks(view, 10**15, 1)} <= view.live
+    for name, here in view.nodes.items():
+        for device in here.registered.devices:
+            assert capacity(view, name, device) == room(view, name, device)
+        placed = {task for task, seen in view.tasks.items() if seen.live and seen.placed is not None and seen.placed.node == name}
+        assert here.tasks == placed
