@@ -106,9 +106,14 @@ class Allowances:
         raise BusUnavailable(f"the leases of tenant {use.tenant!r} are written by too many at once")
 
     async def _leases(self, subject: str) -> tuple[int, Leases]:
-        """The leases as this replica wrote them last, or as they stand on the bus."""
+        """The leases as this replica wrote them last, or as they stand on the bus. What stands there and cannot be read is nobody's lease:
+        what was lent before is forgotten, which a tenant may overrun its budget by once, and which is over when those leases would be."""
         known = self._known.get(subject)
         if known is not None:
             return known
         position, data = await last_on_subject(self._bus, LEASES_STREAM, subject)
-        return position, _read(base64.b64decode(data)) if data else Leases()
+        try:
+            return position, _read(base64.b64decode(data)) if data else Leases()
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            get_logger().warning("leases that cannot be read are taken for none", subject=subject, problem=str(error))
+            return position, Leases()
