@@ -41,6 +41,7 @@ def test_device_contexts() -> None:
 
 
 def test_memory_counts_live_tensors() -> None:
+    torch.cuda.synchronize()  # what tests before this one left under way still holds its tensors
     gc.collect()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
