@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.plane import Plane
+from tests.support.plane import Plane, registered, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -75,8 +75,8 @@ def test_a_task_that_fits_nowhere_gets_every_reason(plane: Plane) -> None:
     ],
 )
 def test_what_can_never_be_granted_is_refused_by_field(plane: Plane, body: dict[str, Any], field: str, text: str) -> None:
-    plane.register("never-a", groups=("never",))
-    before = plane.controller.get("/health")["position"]
+    before = plane.publish("node", "never-a", registered("never-a", groups=("never",)))
+    wait_until(lambda: plane.controller.get("/health")["position"] >= before)
     answer = plane.controller.ask("POST", "/api/v1/tasks", {"required_vram_mb": 1024, "groups": ["never"], "id": "never-1", **body})
     assert (answer.status, answer.media_type) == (400, "application/problem+json")
     (error,) = answer.json["errors"]

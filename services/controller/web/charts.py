@@ -10,7 +10,7 @@ from typing import Any, Final
 from services.controller.web.formats import bytes_text, clock_time, credits_text
 from services.controller.web.ring import Floats
 
-__all__ = ["Chart", "Line", "chart_data", "chart_point", "chart_table"]
+__all__ = ["Chart", "Line", "chart_data", "chart_points", "chart_table"]
 
 _TABLE_ROWS: Final = 12
 _TEXTS: Final = {"%": lambda value: f"{value:.0f} %", "bytes": bytes_text, "": credits_text}
@@ -47,9 +47,11 @@ def chart_data(chart: Chart) -> dict[str, Any]:
     return {"t": list(chart.times), "series": series, "stacked": chart.stacked, "max": chart.top, "least": chart.least, "span": 3600}
 
 
-def chart_point(chart: Chart, back: int = 1) -> tuple[float | None, ...]:
-    """The last point as the stream sends it; ``back`` 2: the one before, where the last slot is not full yet."""
-    return (float(chart.times[-back]), *(_number(line.values[-back]) for line in chart.lines))
+def chart_points(chart: Chart, back: int = 1) -> tuple[tuple[float | None, ...], ...]:
+    """The last two points as the stream sends them, oldest first: what was measured at the end of a slot is told in the next one. ``back``
+    2: the two before, where the last slot is not full yet."""
+    ends = range(len(chart.times) - back - 1, len(chart.times) - back + 1)
+    return tuple((float(chart.times[at]), *(_number(line.values[at]) for line in chart.lines)) for at in ends if at >= 0)
 
 
 def chart_table(chart: Chart) -> tuple[list[str], list[list[str]]]:

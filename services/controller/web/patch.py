@@ -19,11 +19,11 @@ Point = tuple[float | None, ...]
 @dataclass(frozen=True, slots=True)
 class Patch:
     """``html``: id in the document to the element's markup, itself with that id. ``lists``: id of a list (a table's body) to the ids of its
-    children in order; the markup of each must be in ``html``. ``points``: chart id to its last point: seconds, then one value a series."""
+    children in order; the markup of each must be in ``html``. ``points``: chart id to its last points: seconds, then one value a series."""
 
     html: Mapping[str, str] = field(default_factory=dict)
     lists: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    points: Mapping[str, Point] = field(default_factory=dict)
+    points: Mapping[str, tuple[Point, ...]] = field(default_factory=dict)
 
 
 def difference(before: Patch | None, after: Patch) -> Patch | None:
@@ -33,7 +33,7 @@ def difference(before: Patch | None, after: Patch) -> Patch | None:
     found = Patch(
         {name: text for name, text in after.html.items() if before.html.get(name) != text},
         {name: order for name, order in after.lists.items() if before.lists.get(name) != order},
-        {name: point for name, point in after.points.items() if before.points.get(name) != point},
+        {name: points for name, points in after.points.items() if before.points.get(name) != points},
     )
     return found if found.html or found.lists or found.points else None
 

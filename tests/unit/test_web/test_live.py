@@ -34,17 +34,17 @@ def channel_with(*versions: str) -> Channel:
 
 
 def test_only_what_differs_is_in_a_patch() -> None:
-    before = Patch({"a": "1", "b": "2"}, {"l": ("a", "b")}, {"c": (1.0, 2.0)})
-    after = Patch({"a": "1", "b": "3", "d": "4"}, {"l": ("d", "a", "b")}, {"c": (1.0, 2.0)})
+    before = Patch({"a": "1", "b": "2"}, {"l": ("a", "b")}, {"c": ((1.0, 2.0),)})
+    after = Patch({"a": "1", "b": "3", "d": "4"}, {"l": ("d", "a", "b")}, {"c": ((1.0, 2.0),)})
     assert difference(before, after) == Patch({"b": "3", "d": "4"}, {"l": ("d", "a", "b")}, {})
     assert difference(after, after) is None
     assert difference(None, after) is after
 
 
 def test_a_patch_is_one_line_whatever_is_in_it() -> None:
-    data = encode_patch(Patch({"a": "one\r\ntwo\u2028\n\nevent: gone"}, {}, {"c": (1.0, None)}), whole=True)
+    data = encode_patch(Patch({"a": "one\r\ntwo\u2028\n\nevent: gone"}, {}, {"c": ((1.0, None),)}), whole=True)
     assert b"\n" not in data and b"\r" not in data
-    assert json.loads(data) == {"html": {"a": "one\r\ntwo\u2028\n\nevent: gone"}, "points": {"c": [1.0, None]}, "all": True}
+    assert json.loads(data) == {"html": {"a": "one\r\ntwo\u2028\n\nevent: gone"}, "points": {"c": [[1.0, None]]}, "all": True}
 
 
 # -- channels --------------------------------------------------------------------------------------------------------------------------

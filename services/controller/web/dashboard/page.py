@@ -10,7 +10,7 @@ from litestar import Request, Response, get
 
 from services.controller.parts import Parts
 from services.controller.web.channel import Topic
-from services.controller.web.charts import Chart, chart_data, chart_point, chart_table
+from services.controller.web.charts import Chart, chart_data, chart_points, chart_table
 from services.controller.web.dashboard.charts import cluster_charts, credits_chart, credits_per_hour
 from services.controller.web.dashboard.rows import Glance, glance
 from services.controller.web.history import History
@@ -62,7 +62,7 @@ def dashboard_topic(parts: Parts, history: History) -> Topic:
         context, charts = _context(parts, history, scope)
         html = {f"dash-{name}": ENVIRONMENT.get_template(f"dashboard/{name}.html").render(context) for name in _PARTS}
         # Slots are shown full: the credits' when they have ended, the others' as they fill.
-        points = {name: chart_point(chart, 2 if name == "chart-credits" else 1) for name, chart in zip(_IDS, charts, strict=True)}
+        points = {name: chart_points(chart, 2 if name == "chart-credits" else 1) for name, chart in zip(_IDS, charts, strict=True)}
         return Patch(html, {}, points)
 
     return Topic("dashboard", frozenset({"telemetry", "node", "task", "session", "config", "billing"}), "cluster.read", render)

@@ -16,7 +16,7 @@ from services.controller.identity import caller_of
 from services.controller.parts import Parts, parts_of
 from services.controller.revisions import node_revision
 from services.controller.web.channel import Gone, Topic
-from services.controller.web.charts import Chart, chart_data, chart_point, chart_table
+from services.controller.web.charts import Chart, chart_data, chart_points, chart_table
 from services.controller.web.dashboard.charts import device_charts
 from services.controller.web.flash import redirect
 from services.controller.web.forms import Values, form_values, revision_in
@@ -147,7 +147,7 @@ def node_topic(parts: Parts, history: History) -> Topic:
         html["node-sessions"] = ENVIRONMENT.get_template("nodes/sessions.html").render(shown)
         for device in shown["devices"]:
             html[f"device-{device.index}"] = ENVIRONMENT.get_template("nodes/device.html").render(device=device)
-        return Patch(html, {}, {name: chart_point(chart) for name, (_, chart) in charts.items()})
+        return Patch(html, {}, {name: chart_points(chart) for name, (_, chart) in charts.items()})
 
     return Topic("node", _WAKES, "node.read", render)
 

@@ -105,14 +105,16 @@
     }
   };
   document.addEventListener("wooly:points", (event) => {
-    for (const [id, [second, ...values]] of Object.entries(event.detail)) {
+    for (const [id, points] of Object.entries(event.detail)) {
       const chart = charts.get(id);
       if (!chart) continue;
-      const end = chart.times.length - 1;
-      if (end >= 0 && second < chart.times[end]) continue;
-      if (end < 0 || second > chart.times[end]) { chart.times.push(second); chart.values.forEach((series, index) => series.push(values[index])); }
-      else chart.values.forEach((series, index) => { series[end] = values[index]; });
-      while (chart.times[0] < second - (chart.data.span || HOUR_S)) { chart.times.shift(); chart.values.forEach((series) => series.shift()); }
+      for (const [second, ...values] of points) {
+        const end = chart.times.length - 1, at = chart.times.lastIndexOf(second);
+        if (at >= 0) chart.values.forEach((series, index) => { series[at] = values[index]; });
+        else if (end < 0 || second > chart.times[end]) { chart.times.push(second); chart.values.forEach((series, index) => series.push(values[index])); }
+      }
+      const newest = chart.times[chart.times.length - 1];
+      while (chart.times[0] < newest - (chart.data.span || HOUR_S)) { chart.times.shift(); chart.values.forEach((series) => series.shift()); }
       if (holderIsEmpty(chart)) draw(chart);
       else { chart.plot.setData(plotted(chart)); if (chart.plot.cursor.idx === null || chart.plot.cursor.idx === undefined) legend(chart, null); }
     }

@@ -1,5 +1,5 @@
 // Keeps an open page up to date from the server's stream. A message is {"html": {id: markup}, "lists": {id: [ids in order]},
-// "points": {chart id: [time, values...]}, "all": true when it is everything there is}. What did not change is not touched.
+// "points": {chart id: [[time, values...], ...]}, "all": true when it is everything there is}. What did not change is not touched.
 "use strict";
 (() => {
   const body = document.body;
