@@ -6,8 +6,15 @@ new examples is a run of its own: `make fuzz` runs them with `--hypothesis-profi
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("fixed", derandomize=True, database=None)
 settings.register_profile("search", derandomize=False, print_blob=True)
 settings.load_profile("fixed")
+
+
+@pytest.fixture
+def patient_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that start a node again under open sessions: a busy machine may take longer for that than a client waits for a node."""
+    monkeypatch.setattr("wooly.session._SILENCE_S", 60.0)

@@ -88,6 +88,7 @@ def test_the_identity_holds_with_two_tenants(node: Node) -> None:
     assert sum(fact.scheduler_core_ns for fact in accounted) > 0
 
 
+@pytest.mark.usefixtures("patient_clients")
 def test_the_identity_survives_a_killed_server(node: Node) -> None:
     """Work done and not yet in the log when the server dies is charged by the next one, once."""
     session = node.open()

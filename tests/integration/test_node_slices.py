@@ -159,6 +159,7 @@ def test_a_paced_session_leaves_the_device_idle(node: Node) -> None:
         assert used <= most + config.pace_burst_ns * config.cores
 
 
+@pytest.mark.usefixtures("patient_clients")
 def test_a_server_that_dies_amid_a_batch(node: Node) -> None:
     """kill -9 between and in slices: the next server goes on where the executor is, every instruction is done and charged once."""
     low = ready(node, LONG, prio=3)

@@ -268,6 +268,7 @@ class TestLoss:
         assert read(session, 1, 128).tolist() == [300.0] * 16
         assert node.stats().sessions[0].launches <= 300
 
+    @pytest.mark.usefixtures("patient_clients")
     def test_the_server_is_killed_and_comes_back(self, node: Node) -> None:
         """Its executor lives on: the next server takes it over, and nothing is lost or repeated."""
         session = node.open()
@@ -312,8 +313,8 @@ class TestLoss:
         closed = until(lambda: [event for event in node.events() if type(event).__name__ == "SessionClosedFact"], "the fact of it")
         assert [(event.reason, event.failed) for event in closed] == [("node_restarted", True)]
 
-    def test_a_restarted_node_says_that_it_lost_the_session(self, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("wooly.session._SILENCE_S", 60.0)  # a busy machine may take longer to start a node than a client waits for one
+    @pytest.mark.usefixtures("patient_clients")
+    def test_a_restarted_node_says_that_it_lost_the_session(self, node: Node) -> None:
         session = node.open()
         upload(session, 1, np.zeros(16))
         node.kill_server()
