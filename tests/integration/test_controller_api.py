@@ -109,8 +109,8 @@ def test_submitting_again_is_the_same_task(plane: Plane) -> None:
 
 
 def test_a_dry_run_writes_nothing(plane: Plane) -> None:
-    plane.register("dry-a", groups=("dry",))
-    before = plane.controller.get("/health")["position"]
+    before = plane.publish("node", "dry-a", registered("dry-a", groups=("dry",)))
+    wait_until(lambda: plane.controller.get("/health")["position"] >= before)
     body = {"required_vram_mb": 1024, "groups": ["dry"], "id": "dry-1"}
     placed = plane.controller.ask("POST", "/api/v1/placements/query", body)
     nowhere = plane.controller.ask("POST", "/api/v1/placements/query", {**body, "required_vram_mb": 1 << 20})
