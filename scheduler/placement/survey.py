@@ -16,7 +16,7 @@ from scheduler.placement.columns import BYTES_MAX, Columns, Flags, Ints
 from scheduler.placement.records import Shape
 from scheduler.placement.view import ClusterView
 
-__all__ = ["Survey", "survey", "CODES", "FITS", "NODE_REFUSED", "Freed", "free", "free_physical"]
+__all__ = ["Survey", "survey", "CODES", "FITS", "NODE_REFUSED", "Freed"]
 
 CODES: Final = (
     "", why.NODE_LOST, why.NODE_DRAINED, why.NOT_IN_GROUP, why.GROUP_ONLY, why.NO_DEVICE, why.DEVICE_EXCLUSIVE, why.EXCLUSIVE_CONFLICT,

@@ -8,7 +8,7 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -239,6 +239,23 @@ def test_a_revoked_key_is_refused_at_once_and_by_the_other_controller_too(plane:
         second.stop()
 
 
+def on_a_bus(folder: Path, body: Callable[[Bus], Coroutine[Any, Any, None]]) -> None:
+    """Run ``body`` with a connection to a broker of its own that has our streams."""
+
+    async def whole() -> None:
+        bus = await connect(nats.url, name="test")
+        await bus.ensure_streams()
+        await body(bus)
+        await bus.close()
+
+    nats = NatsServer(folder / "nats", sync_always=False)
+    nats.start()
+    try:
+        asyncio.run(whole())
+    finally:
+        nats.stop()
+
+
 def test_a_key_makes_no_other_in_its_last_moment(tmp_path: Path) -> None:
     """It is revoked between the look at the log and the append: the append loses its race, and the second look ends it."""
 
@@ -270,18 +287,7 @@ def test_a_key_makes_no_other_in_its_last_moment(tmp_path: Path) -> None:
             assert len(looks) == 1 and made not in mirror.fold(AccessView).keys
             access.close()
 
-    async def whole() -> None:
-        bus = await connect(nats.url, name="test")
-        await bus.ensure_streams()
-        await race(bus)
-        await bus.close()
-
-    nats = NatsServer(tmp_path / "nats", sync_always=False)
-    nats.start()
-    try:
-        asyncio.run(whole())
-    finally:
-        nats.stop()
+    on_a_bus(tmp_path, race)
 
 
 def test_a_password_that_was_changed_meanwhile_is_not_changed_again(tmp_path: Path) -> None:
@@ -300,7 +306,7 @@ def test_a_password_that_was_changed_meanwhile_is_not_changed_again(tmp_path: Pa
                 await writer.append_access("anna", [UserChanged(2, "anna", "acme", "member", safe)], mirror.access_position)
                 return await hashing(password)
 
-            access.checker.hash_password = slowly  # type: ignore[method-assign]
+            access.checker.hash_password = slowly  # type: ignore[method-assign]  # hashing takes long: this is where the admin comes between
             anna = mirror.fold(AccessView).person("anna")
             assert anna is not None
             with pytest.raises(Unauthenticated):
@@ -310,18 +316,7 @@ def test_a_password_that_was_changed_meanwhile_is_not_changed_again(tmp_path: Pa
             assert mirror.fold(AccessView).users["anna"].fact.password_hash == safe
             access.close()
 
-    async def whole() -> None:
-        bus = await connect(nats.url, name="test")
-        await bus.ensure_streams()
-        await race(bus)
-        await bus.close()
-
-    nats = NatsServer(tmp_path / "nats", sync_always=False)
-    nats.start()
-    try:
-        asyncio.run(whole())
-    finally:
-        nats.stop()
+    on_a_bus(tmp_path, race)
 
 
 def test_who_may_not_see_users_is_offered_none(door: Door) -> None:

@@ -63,9 +63,8 @@ async def post_grant(request: Ask, data: GrantBody) -> Response[Json]:
         return [] if _made(view, name, data) else [fact, action]
 
     written = await parts.writer.tenant(data.tenant, decide)
-    made = _made(
-        parts.keeper.view, name, data
-    )  # the log orders what is given to several tenants under one id at once: the first one counts
+    # The log orders what is given to several tenants under one id at once: the first one counts.
+    made = _made(parts.keeper.view, name, data)
     assert made is not None, "the view holds what was written"
     return Response(_answer(name, made), status_code=201 if written == made.position else 200)
 
