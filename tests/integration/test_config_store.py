@@ -293,6 +293,26 @@ def test_a_watch_survives_a_restart_of_etcd(etcd: Etcd | str) -> None:
     asyncio.run(body())
 
 
+def test_etcd_that_is_back_is_found_back(etcd: Etcd | str) -> None:
+    if isinstance(etcd, str):
+        pytest.skip(f"etcd is not available: {etcd}")
+
+    async def body() -> None:
+        async with _etcd(etcd.url) as store, asyncio.timeout(60):
+            await store.put("back/a", b"1")
+            await asyncio.to_thread(etcd.stop)
+            loop = asyncio.get_running_loop()
+            end = loop.time() + 6  # left alone, gRPC now waits 4 s before it tries again, on every channel to the address
+            while loop.time() < end:
+                with pytest.raises(StoreUnavailable):
+                    await store.get("back/a")
+            await asyncio.to_thread(etcd.start)
+            async with _etcd(etcd.url) as other:
+                assert await other.get("back/a") is not None
+
+    asyncio.run(body())
+
+
 @pytest.mark.parametrize("url", ["https://etcd:2379", "ftp://x", "http://:1", "http://etcd:port"])
 def test_an_unusable_etcd_url_says_so(url: str) -> None:
     with pytest.raises(SettingError, match="WOOLY_ETCD_URL"):

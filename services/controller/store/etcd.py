@@ -2,6 +2,10 @@
 
 What was learned about aetcd: it speaks plain HTTP/2 only; ``Event.kind`` is a string; a watch stream that the server ends
 without an error falls silent for ever. So every watch has a client of its own, and starts anew from a full read after a silence.
+
+And of gRPC beneath it: channels to one address share a connection and its wait before the next attempt, unless told otherwise,
+and that wait grows to two minutes. So every client connects for itself, and tries again within ``_RECONNECT_MS``: etcd that is back
+is found back.
 """
 
 from __future__ import annotations
@@ -22,6 +26,12 @@ __all__ = ["EtcdStore", "EtcdLease", "parse_etcd_url"]
 _TIMEOUT_S: Final = 5
 _SILENCE_S: Final = 30.0
 _RETRY_S: Final = 0.5
+_RECONNECT_MS: Final = 500
+_CHANNEL_OPTIONS: Final = {
+    "grpc.use_local_subchannel_pool": 1,
+    "grpc.initial_reconnect_backoff_ms": 100,
+    "grpc.max_reconnect_backoff_ms": _RECONNECT_MS,
+}
 _ROOT: Final = "wooly/"
 
 
@@ -131,7 +141,7 @@ class EtcdStore:
         await self._client.close()
 
     def _connect(self) -> Any:
-        return aetcd.Client(self._host, self._port, timeout=_TIMEOUT_S)
+        return aetcd.Client(self._host, self._port, timeout=_TIMEOUT_S, options=_CHANNEL_OPTIONS)
 
     async def _put_if(self, key: str, value: bytes, condition: Any, lease: Lease | None) -> int:
         put = self._client.transactions.put(_path(key), check_value(value), lease=_lease_id(lease))
