@@ -4,7 +4,8 @@ Every controller answers (one of a queue group for each connection). Rights are 
 identity), and the bus says when a connection began; so any controller, also one started since, can see which connections have rights that
 they should not have any more, and ends them: at once when the log says something about access, and every few seconds whatever happened.
 
-May live here: the callout, ending connections, telling nodes who a principal is. May not: the rights themselves (kit.bus_permissions).
+May live here: the callout, ending connections, telling nodes who a principal is. May not: the rights themselves (kit.bus_permissions),
+reading streams to who came with a key (readings.py).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import msgspec
 from bus_schemas.access import WHO_ALL, WHO_GONE, Principal, WhoIs
 from bus_schemas.events import Event, KeyIssued, KeyRevoked, TenantChanged, UserChanged
 from services.controller.mirror import Mirror
+from services.controller.readings import Readings
 from services.kit import nats_jwt
 from services.kit.access import AccessView
 from services.kit.access.access import Access
@@ -79,6 +81,7 @@ class BusGuard:
         self._system = await connect(self._url, name="guard", credentials=shown)
         self._mirror.on_live_event(self._heard)
         await self._bus.serve(WHO_ALL, self._who, queue=_QUEUE)
+        await Readings(self._bus, self._mirror).serve(_QUEUE)
         await self._bus.nc.flush()
         await self._system.serve(_CALLOUT, self._asked, queue=_QUEUE)
         await self._system.nc.flush()

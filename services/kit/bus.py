@@ -26,11 +26,13 @@ from nats.aio.msg import Msg
 
 from bus_schemas import subjects
 from bus_schemas.events import Event, encode_events
+from bus_schemas.reading import AboutStream
 from services.kit.credentials import Credentials
 from services.kit.errors import BusRefused, BusUnavailable, Conflict
 from services.kit.follow import Follower, Handler
 from services.kit.log import get_logger
 from services.kit.nats_client import LastingClient
+from services.kit.reading import AskedReads, JetStreamReads, Reads
 from services.kit.replay import Replay
 from services.kit.seal import HEADER, NAME_HEADER, SEALED_FROM, Seal, is_fact
 from services.kit.streams import batch_stream_config, events_stream_config, journal_stream_config, telemetry_stream_config
@@ -66,9 +68,14 @@ _decode_ack: Final = msgspec.json.Decoder(_Ack).decode
 class Bus:
     """One connection. Owned by one event loop; made by ``connect``."""
 
-    def __init__(self, nc: Client, *, window: int = 256, seal: Seal | None = None, principal: str = subjects.LOCAL) -> None:
+    def __init__(
+        self, nc: Client, *, window: int = 256, seal: Seal | None = None, principal: str = subjects.LOCAL, keyed: bool = False
+    ) -> None:
+        """``keyed``: we came with a key, and may not speak to JetStream."""
         self.nc = nc
         self.principal = principal
+        self.keyed = keyed
+        self.reads: Reads = AskedReads(self.request, principal) if keyed else JetStreamReads(self.js_api)
         self.seal = seal
         self._acks: dict[str, asyncio.Future[_Ack]] = {}
         self._ack_inbox = nc.new_inbox()
@@ -266,9 +273,15 @@ class Bus:
                 return await self.js_api(f"STREAM.INFO.{name}")
             return await self.js_api(f"STREAM.CREATE.{name}", {k: v for k, v in config.items() if k != "persist_mode"})
 
+    async def stream_there(self, config: dict[str, Any]) -> None:
+        """Create the stream unless it exists. Who came with a key can only look: raises BusRefused while there is none."""
+        await (self.reads.about(AboutStream(config["name"])) if self.keyed else self.ensure_stream(config))
+
     async def ensure_streams(self, node: str | None = None) -> None:
         """Make sure that the events, telemetry and journal streams exist, and with ``node`` its batch stream. From the first time that
-        somebody with a seal does it, facts without one no longer count."""
+        somebody with a seal does it, facts without one no longer count. Who came with a key finds them made: whoever let it in did."""
+        if self.keyed:
+            return
         info = await self.ensure_stream(events_stream_config())
         if self.seal is not None and SEALED_FROM not in (info["config"].get("metadata") or {}):
             since = {SEALED_FROM: str(int(info["state"]["last_seq"]) + 1)}
@@ -284,8 +297,7 @@ class Bus:
 
     async def last_position(self, stream: str) -> int:
         """Position of the last message of ``stream``, 0 when it is empty. Raises BusRefused when there is no such stream."""
-        info = await self.js_api(f"STREAM.INFO.{stream}")
-        return int(info["state"]["last_seq"])
+        return (await self.reads.about(AboutStream(stream))).last
 
     def follow(
         self,
@@ -420,7 +432,8 @@ async def connect(url: str, *, name: str, deadline_s: float = 10.0, credentials:
                 raise BusUnavailable(_why_not(url, error, told)) from error
             await asyncio.sleep(0.1)
     nc.options["max_reconnect_attempts"] = -1  # from here on for ever
-    bus = Bus(nc, seal=Seal(shown.seal_key) if shown.seal_key else None, principal=shown.principal)
+    seal = Seal(shown.seal_key) if shown.seal_key else None
+    bus = Bus(nc, seal=seal, principal=shown.principal, keyed=bool(shown.password) and nc.asks_who)
     holder.append(bus)
     await bus._start()
     return bus

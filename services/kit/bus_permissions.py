@@ -14,9 +14,10 @@ from typing import Final
 
 from bus_schemas import subjects
 from bus_schemas.access import WHO_ALL, WHO_GONE, who_subject
+from bus_schemas.reading import READ_ALL, read_subject
 from services.kit.access import Identity
 
-__all__ = ["BILLING", "CONTROLLER", "Permissions", "of_key", "of_service"]
+__all__ = ["BILLING", "CONTROLLER", "Permissions", "may_follow", "may_know", "of_key", "of_service"]
 
 CONTROLLER: Final = "controller"
 BILLING: Final = "billing"
@@ -26,6 +27,8 @@ _NODE_READS: Final = ("config", "budget", "tier")
 """Areas of facts that nodes follow."""
 _INBOXES: Final = ("*.*", "*.*.*")
 """Every inbox: what nodes answer into. (Inboxes begin with their principal in the first word, and words cannot be named in part.)"""
+_PUBLIC_STREAMS: Final = (subjects.EVENTS_STREAM, subjects.JOURNAL_STREAM, subjects.TELEMETRY_STREAM)
+"""What whoever may read everything reads, and nodes ask whether it is there."""
 _NO_INBOXES: Final = ("wooly.*", "wooly.*.*", "$JS.*", "$JS.*.*", "$KV.>", "$SYS.>")
 """What has the shape of an inbox and is none."""
 
@@ -45,7 +48,7 @@ class Permissions:
 def of_key(who: Identity) -> Permissions | None:
     """Of a key on the bus; None when it has no business there."""
     if who.role == "node":
-        return _node(who.key, who.node) if who.node and who.may("bus.node") else None
+        return _node(who.key, who.node) if _is_node(who) else None
     client = who.may("bus.client", who.tenant or None)
     watcher = not who.tenant and who.may("cluster.read")
     if not client and not watcher:
@@ -60,9 +63,38 @@ def of_key(who: Identity) -> Permissions | None:
     if watcher:  # gauges and statistics show every tenant's sessions
         publish.append(f"wooly.node.*.req.stats.{principal}")
         subscribe.append(subjects.TELEMETRY_ALL)
-    if watcher and who.may("audit.read"):  # whoever may read everything, for `wooly replay` and `wooly why`
-        publish += _reads(subjects.EVENTS_STREAM, subjects.JOURNAL_STREAM, subjects.TELEMETRY_STREAM)
+    if _reads_everything(who):
+        publish += [read_subject(principal), *_keeps_up(*_PUBLIC_STREAMS)]
     return Permissions(tuple(publish), tuple(subscribe))
+
+
+def may_follow(who: Identity, stream: str, subject: str) -> bool:
+    """Whether controllers read messages of ``stream`` on ``subject`` (empty: all) to ``who``."""
+    if who.role == "node":
+        return _is_node(who) and (stream, subject) in _node_reads(who.node)
+    return _reads_everything(who) and stream in _PUBLIC_STREAMS
+
+
+def may_know(who: Identity, stream: str, subject: str) -> bool:
+    """Whether controllers tell ``who`` how long ``stream`` is, and where the last message on ``subject`` (empty: none) is."""
+    if who.role == "node":
+        return _is_node(who) and not subject and stream in (subjects.batch_stream(who.node), *_PUBLIC_STREAMS)
+    return _reads_everything(who) and stream in _PUBLIC_STREAMS
+
+
+def _is_node(who: Identity) -> bool:
+    return bool(who.node) and who.may("bus.node")
+
+
+def _reads_everything(who: Identity) -> bool:
+    """For `wooly replay` and `wooly why`."""
+    return not who.tenant and who.role != "node" and who.may("cluster.read") and who.may("audit.read")
+
+
+def _node_reads(node: str) -> tuple[tuple[str, str], ...]:
+    """Streams and subjects that a node follows."""
+    facts = (*(f"wooly.evt.{area}.>" for area in _NODE_READS), subjects.event_subject("node", node))
+    return (subjects.batch_stream(node), ""), *((subjects.EVENTS_STREAM, subject) for subject in facts)
 
 
 def of_service(name: str) -> Permissions:
@@ -72,7 +104,6 @@ def of_service(name: str) -> Permissions:
 
 def _node(principal: str, node: str) -> Permissions:
     node = subjects.token(node)
-    batches = subjects.batch_stream(node)
     return Permissions(
         publish=(
             subjects.event_subject("node", node),
@@ -84,14 +115,8 @@ def _node(principal: str, node: str) -> Permissions:
             who_subject(node),
             f"wooly.billing.req.allow.{node}",
             subjects.node_request(node, "ping", principal),  # its health check asks it
-            f"$JS.API.STREAM.INFO.{subjects.EVENTS_STREAM}",
-            f"$JS.API.STREAM.INFO.{subjects.TELEMETRY_STREAM}",
-            f"$JS.API.STREAM.INFO.{subjects.JOURNAL_STREAM}",
-            f"$JS.API.CONSUMER.MSG.NEXT.{subjects.EVENTS_STREAM}.*",
-            f"$JS.API.CONSUMER.DELETE.{subjects.EVENTS_STREAM}.*",
-            *(f"$JS.API.CONSUMER.CREATE.{subjects.EVENTS_STREAM}.*.wooly.evt.{area}.>" for area in _NODE_READS),
-            f"$JS.API.CONSUMER.CREATE.{subjects.EVENTS_STREAM}.*.{subjects.event_subject('node', node)}",
-            *_reads(batches),
+            read_subject(principal),
+            *_keeps_up(subjects.EVENTS_STREAM, subjects.batch_stream(node)),
             *_INBOXES,
         ),
         subscribe=(subjects.DISCOVER_ALL, f"wooly.node.{node}.req.>", WHO_GONE, f"{subjects.inbox_prefix(principal)}.>"),
@@ -100,26 +125,26 @@ def _node(principal: str, node: str) -> Permissions:
 
 
 def _reads(*streams: str) -> list[str]:
-    """Reading whole streams. Names of consumers are random, so nobody can touch another's."""
+    """Reading whole streams: for services. Whoever may do this can have a stream's messages, and JetStream's own answers, delivered onto
+    any subject, those of JetStream's interface among them."""
     return [
         f"$JS.API.{verb}"
         for stream in streams
-        for verb in (
-            f"STREAM.INFO.{stream}",
-            f"STREAM.MSG.GET.{stream}",
-            f"CONSUMER.CREATE.{stream}.>",
-            f"CONSUMER.MSG.NEXT.{stream}.*",
-            f"CONSUMER.DELETE.{stream}.*",
-        )
-    ]
+        for verb in (f"STREAM.INFO.{stream}", f"STREAM.MSG.GET.{stream}", f"CONSUMER.CREATE.{stream}.>", f"CONSUMER.DELETE.{stream}.*")
+    ] + _keeps_up(*streams)
+
+
+def _keeps_up(*streams: str) -> list[str]:
+    """Telling the broker that one keeps up with what it delivers. It answers nothing."""
+    return [f"$JS.FC.{stream}.>" for stream in streams]
 
 
 _LEASES: Final = "WOOLY_LEASES"
 
 _SERVICES: Final[Mapping[str, Permissions]] = {
     CONTROLLER: Permissions(
-        publish=("wooly.evt.>", "wooly.node.*.req.*.controller", subjects.discover(CONTROLLER), WHO_GONE, "$JS.API.>", "$KV.>"),
-        subscribe=("wooly.telemetry.>", "wooly.evt.>", WHO_ALL, "$KV.>", f"{subjects.inbox_prefix(CONTROLLER)}.>"),
+        publish=("wooly.evt.>", "wooly.node.*.req.*.controller", subjects.discover(CONTROLLER), WHO_GONE, "$JS.API.>", "$JS.FC.>", "$KV.>"),
+        subscribe=("wooly.telemetry.>", "wooly.evt.>", WHO_ALL, READ_ALL, "$KV.>", f"{subjects.inbox_prefix(CONTROLLER)}.>"),
         replies=True,
     ),
     BILLING: Permissions(

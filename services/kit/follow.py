@@ -1,25 +1,26 @@
-"""An ordered consumer that pulls without pause: every message of a stream from a position on, in order, each once.
+"""An ordered consumer: every message of a stream from a position on, in order, each once.
 
-Two requests are in flight at any time. The consumer on the broker keeps no state that matters: when it is lost, falls silent or
-skips, a new one is made from the next position. After a broker has lost its tail (a crash before a sync), positions
-of lost messages are given out anew: where that may happen, ``rewind`` says how many messages to read again after a break, so that none
-behind the loss is missed. Handlers then bear repeats (they check their own sequence).
+The broker delivers into an inbox of ours and stops when we do not say that we keep up (flow control). Its consumer keeps no state that
+matters: when it is lost, falls silent or skips, a new one is made from the next position. After a broker has lost its tail (a crash
+before a sync), positions of lost messages are given out anew: where that may happen, ``rewind`` says how many messages to read again
+after a break, so that none behind the loss is missed. Handlers then bear repeats (they check their own sequence).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from nats.aio.msg import Msg
 
+from bus_schemas.reading import AboutStream, Follow, StreamAbout, Unfollow, consumer_prefix
 from bus_schemas.subjects import EVENTS_STREAM
 from services.kit.errors import BusRefused, BusUnavailable
-from services.kit.seal import SEALED_FROM, SealedLog
+from services.kit.reading import HEARTBEAT_S
+from services.kit.seal import SealedLog
 
 if TYPE_CHECKING:
     from services.kit.bus import Bus
@@ -29,13 +30,12 @@ __all__ = ["Follower", "Handler"]
 Handler = Callable[[int, str, bytes], None]
 """``handler(position, subject, data)``; must not block."""
 
-_PULL_MESSAGES: Final = 256
-_HEARTBEAT_S: Final = 1.0
-_EXPIRES_S: Final = 30.0
-_SILENCE_S: Final = 2.5 * _HEARTBEAT_S
+_SILENCE_S: Final = 2.5 * HEARTBEAT_S
 _RETRY_S: Final = 0.1
-_INACTIVE_NS: Final = 60 * 10**9
-_PULL: Final = json.dumps({"batch": _PULL_MESSAGES, "expires": int(_EXPIRES_S * 1e9), "idle_heartbeat": int(_HEARTBEAT_S * 1e9)}).encode()
+_FLOW_CONTROL: Final = "$JS.FC."
+_STALLED: Final = "Nats-Consumer-Stalled"
+_LAST_DELIVERED: Final = "Nats-Last-Consumer"
+"""Headers of heartbeats (ADR-15 of NATS): where a stalled consumer waits for an answer; the sequence of what it delivered last."""
 
 
 class Follower:
@@ -67,8 +67,9 @@ class Follower:
         self._inbox = ""
         self._consumer = ""
         self._consumer_sequence = 0
-        self._asked = 0
         self._paused = False
+        self._stalled = ""
+        """Where the broker waits to hear that we keep up, while we pause."""
         self._last_heard = 0.0
         self._log = SealedLog(bus.seal) if stream == EVENTS_STREAM else None
 
@@ -88,13 +89,14 @@ class Follower:
         self._wake.set()
 
     def pause(self) -> None:
-        """Ask for no more messages until ``resume``; up to two requests' worth may still come."""
+        """Say no more that we keep up, until ``resume``. What the broker sends ahead still comes: two MiB at first, 32 at most."""
         self._paused = True
 
     def resume(self) -> None:
         if self._paused:
             self._paused = False
-            self._wake.set()
+            if self._stalled:
+                self._wake.set()
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -105,14 +107,14 @@ class Follower:
         await self._detach()
 
     async def _watch(self) -> None:
-        """Look after the consumer: pull more after a pause, replace it when it broke or fell silent."""
+        """Look after the consumer: let it go on after a pause, replace it when it broke or fell silent."""
         loop = asyncio.get_running_loop()
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_HEARTBEAT_S):  # wait_for forgets a cancellation that meets a wake-up (Python 3.11)
+                async with asyncio.timeout(HEARTBEAT_S):  # wait_for forgets a cancellation that meets a wake-up (Python 3.11)
                     await self._wake.wait()
             self._wake.clear()
-            if self._broken or (self._asked and loop.time() - self._last_heard > _SILENCE_S):
+            if self._broken or loop.time() - self._last_heard > _SILENCE_S:
                 if not self._bus.connected:
                     continue
                 try:
@@ -121,76 +123,57 @@ class Follower:
                     self._broken = True
                     await asyncio.sleep(_RETRY_S)
                     self._wake.set()
-            elif not self._paused:
-                await self._pull()
+            elif self._stalled and not self._paused:
+                await self._keep_up(self._stalled)
 
     async def _attach(self, rewind: int) -> None:
-        """Make a consumer from the next position, less ``rewind``, and start pulling from it."""
+        """Make a consumer from the next position, less ``rewind``."""
         await self._detach()
         self._broken = False
-        info = await self._info()
-        last = int(info["state"]["last_seq"])
-        if self.position > last:
+        about = await self._about()
+        if self.position > about.last:
             self.position = 0  # the broker lost more than its tail: everything it has is new
             if self._log is not None:
                 self._log.start_over()
         if self._log is not None:
-            since = (info["config"].get("metadata") or {}).get(SEALED_FROM)
-            self._log.since = None if since is None else int(since)
+            self._log.since = about.sealed_from
         self.position = max(0, self.position - rewind)
-        name = f"follow_{secrets.token_hex(12)}"  # who knows the name of a consumer can take its messages
-        config = {
-            "name": name,
-            "deliver_policy": "by_start_sequence",
-            "opt_start_seq": self.position + 1,
-            "ack_policy": "none",
-            "replay_policy": "instant",
-            "mem_storage": True,
-            "num_replicas": 1,
-            "inactive_threshold": _INACTIVE_NS,
-        }
-        if self._subject:
-            config["filter_subject"] = self._subject
-        suffix = f".{self._subject}" if self._subject else ""
-        create = {"stream_name": self._stream, "config": config, "action": "create"}
-        made = await self._bus.js_api(f"CONSUMER.CREATE.{self._stream}.{name}{suffix}", create)
-        if not made.get("num_pending"):
-            self.current.set()
-        self._consumer = name
+        inbox = self._bus.nc.new_inbox()
+        self._consumer = consumer_prefix(self._bus.principal) + secrets.token_hex(12)
         self._consumer_sequence = 0
-        self._asked = 0
+        self._stalled = ""
         self._last_heard = asyncio.get_running_loop().time()
-        self._inbox = self._bus.nc.new_inbox()
-        self._subscription = await self._bus.nc.subscribe(self._inbox, cb=self._on_message)
-        if not self._paused:
-            await self._pull()
+        self._subscription = await self._bus.nc.subscribe(inbox, cb=self._on_message)
+        following = await self._bus.reads.follow(Follow(self._stream, self._consumer, inbox, self.position + 1, self._subject))
+        if not following.pending:
+            self.current.set()
 
-    async def _info(self) -> dict[str, Any]:
+    async def _about(self) -> StreamAbout:
         """About the stream; where it may be gone with the broker's memory, it is made anew."""
         if self._made_anew is not None:
-            return await self._bus.ensure_stream(self._made_anew)
-        return await self._bus.js_api(f"STREAM.INFO.{self._stream}")
+            await self._bus.ensure_stream(self._made_anew)
+        return await self._bus.reads.about(AboutStream(self._stream))
 
     async def _detach(self) -> None:
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
             with contextlib.suppress(Exception):  # the connection may be gone; the subscription then is too
                 await subscription.unsubscribe()
-        if self._consumer and self._bus.connected:
-            consumer, self._consumer = self._consumer, ""
+        consumer, self._consumer = self._consumer, ""
+        if consumer and self._bus.connected:
             with contextlib.suppress(BusRefused, BusUnavailable):  # else it ends by itself, unused
-                await self._bus.js_api(f"CONSUMER.DELETE.{self._stream}.{consumer}", timeout_s=0.5)
+                await self._bus.reads.unfollow(Unfollow(self._stream, consumer))
 
-    async def _pull(self) -> None:
-        while self._asked <= _PULL_MESSAGES and not self._broken:
-            self._asked += _PULL_MESSAGES
-            await self._bus.nc.publish(f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._consumer}", _PULL, reply=self._inbox)
+    async def _keep_up(self, reply: str) -> None:
+        """Tell the broker that everything it sent before it asked on ``reply`` has been handed over."""
+        self._stalled = ""
+        await self._bus.nc.publish(reply, b"")
 
     async def _on_message(self, message: Msg) -> None:
         self._last_heard = asyncio.get_running_loop().time()
         reply = message.reply
         if not reply.startswith("$JS.ACK."):
-            self._on_status(message)
+            await self._on_status(message)
             return
         parts = reply.split(".")
         # $JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<time>.<pending>, newer servers put domain and account first
@@ -202,7 +185,6 @@ class Follower:
             self.restart()  # a delivery was lost on the way
             return
         self._consumer_sequence = sequence
-        self._asked -= 1
         self.position = position
         data = message.data
         if self._log is not None:
@@ -210,17 +192,18 @@ class Follower:
         self._handler(position, message.subject, data)
         if not self.current.is_set() and parts[at + 6] == "0":
             self.current.set()
-        if self._asked <= _PULL_MESSAGES and not self._paused:
-            await self._pull()
 
-    def _on_status(self, message: Msg) -> None:
-        """Status messages: 100 heartbeat, 404/408 the pull ended, 409 limits or consumer gone, 503 no consumer."""
+    async def _on_status(self, message: Msg) -> None:
+        """100 is a heartbeat, or the question whether we keep up; anything else is the consumer's end (409: it was deleted)."""
         headers = message.headers or {}
-        status = headers.get("Status", "")
-        if status == "100":
+        if headers.get("Status", "") != "100":
+            self.restart()
             return
-        if status in ("404", "408") or (status == "409" and "Exceeded" in headers.get("Description", "")):
-            self._asked = max(0, self._asked - int(headers.get("Nats-Pending-Messages", _PULL_MESSAGES)))
-            self._wake.set()
-            return
-        self.restart()
+        asks = message.reply or headers.get(_STALLED, "")
+        if asks.startswith(_FLOW_CONTROL):
+            if self._paused:
+                self._stalled = asks
+            else:
+                await self._keep_up(asks)
+        if int(headers.get(_LAST_DELIVERED, self._consumer_sequence)) > self._consumer_sequence:
+            self.restart()  # what was delivered before this was lost on the way

@@ -30,6 +30,11 @@ class LastingClient(Client):
         super().__init__()
         self._nuid = _Unguessable()
 
+    @property
+    def asks_who(self) -> bool:
+        """Whether the bus that we are connected to wants to know who comes."""
+        return bool(self._server_info.get("auth_required"))
+
     async def _process_err(self, err_msg: str) -> None:
         if "permissions violation" in err_msg.lower() or not self.options.get("allow_reconnect"):
             await super()._process_err(err_msg)

@@ -121,6 +121,7 @@ jetstream {{
   store_dir: "{self.folder / "store"}"
   max_mem: 4GB
   max_file: 200GB
+  strict: true   # what is no request of the interface is refused, an answer that somebody sent there among them
   {sync}
 }}
 {security}

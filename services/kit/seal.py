@@ -1,9 +1,10 @@
 """Seals on facts: which services wrote them, and not somebody who made the bus repeat what they wrote.
 
-The bus checks what a connection publishes, not where it has answers delivered: whoever may pull from a stream can have any stored bytes
-delivered onto any subject, the subjects of facts included. So where there are nodes and clients of different minds, services put a header
-beside each of their facts: a keyed hash of its subject, its name and its bytes, with a key that only services have. Facts of nodes (areas
-``node``, ``session``, ``usage``) carry none: nodes may write them, each on its own subjects, and what such a message may hold is checked.
+The bus checks what a connection publishes, not where it has answers delivered: whoever may speak to JetStream can have any stored bytes
+delivered onto any subject, the subjects of facts included. Nobody with a key may; and in case somebody finds a way, where there are
+nodes and clients of different minds, services put a header beside each of their facts: a keyed hash of its subject, its name and its
+bytes, with a key that only services have. Facts of nodes (areas ``node``, ``session``, ``usage``) carry none: nodes may write them, each
+on its own subjects, and what such a message may hold is checked.
 
 Facts older than the first start with a key have no seals: the stream remembers from which position on they count (``SEALED_FROM``).
 

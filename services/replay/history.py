@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from typing import Final
 
+from bus_schemas.reading import AboutStream
 from services.kit.bus import Bus
 from services.kit.errors import BusRefused
 
@@ -14,8 +15,8 @@ __all__ = ["history"]
 
 _BUFFER_HIGH: Final = 512
 _BUFFER_LOW: Final = 128
-_NOT_FOUND: Final = frozenset({10037, 10059})
-"""JetStream err_codes: no message, no stream."""
+_NO_STREAM: Final = 10059
+"""JetStream's err_code."""
 
 
 async def history(bus: Bus, stream: str, subject: str) -> AsyncIterator[bytes]:
@@ -52,9 +53,8 @@ async def history(bus: Bus, stream: str, subject: str) -> AsyncIterator[bytes]:
 async def _last(bus: Bus, stream: str, subject: str) -> int:
     """Position of the last message on ``subject``, 0: none."""
     try:
-        answer = await bus.js_api(f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject})
+        return (await bus.reads.about(AboutStream(stream, subject))).last_on_subject
     except BusRefused as error:
-        if error.code in _NOT_FOUND:
+        if error.code == _NO_STREAM:
             return 0
         raise
-    return int(answer["message"]["seq"])

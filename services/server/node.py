@@ -22,6 +22,7 @@ from bus_schemas.batch import LIMITS, Done, Fault, encode_done
 from bus_schemas.events import DeviceFact, NodeLost, NodeRegistered
 from bus_schemas.journal import DISPATCH, VRAM
 from bus_schemas.model_cache import MODELS_VERB, ModelCacheOpened, OpenModelCache
+from bus_schemas.reading import AboutStream
 from bus_schemas.session import CloseSession, NodeInfo, NodeStats, OpenSession, Ping, Pong, SessionClosed, SessionOpened, SessionStats
 from services.kit.bus import Bus
 from services.kit.errors import StartError
@@ -151,8 +152,7 @@ class Node:
     async def _follow_batches(self) -> None:
         """Read on where the books ended; a stream made anew is read from its start."""
         stream = subjects.batch_stream(self._node)
-        info = await self._bus.js_api(f"STREAM.INFO.{stream}")
-        self._stream_made = info["created"]
+        self._stream_made = (await self._bus.reads.about(AboutStream(stream))).made
         known = [p.position for p in self._facts.progress.values() if p.stream == self._stream_made]
         self._follower = self._bus.follow(stream, min(known, default=0) + 1, self._on_batch, rewind=_REWIND)
         await self._follower.start()

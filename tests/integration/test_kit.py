@@ -213,7 +213,7 @@ class TestReplay:
         run(body())
 
     def test_a_slow_reader_gets_everything(self, nats: NatsServer) -> None:
-        """More than the reader's buffer: pulling stops until it has caught up."""
+        """More than the reader's buffer: it says no more that it keeps up until it has caught up."""
 
         async def body() -> None:
             bus = await ready(nats)
@@ -231,6 +231,38 @@ class TestReplay:
             return bool(replay._follower._paused)
 
         run(body())
+
+
+def test_a_paused_follower_holds_the_bus_back(nats: NatsServer) -> None:
+    """Megabytes wait on the bus, not in our memory, for as long as the pause lasts; then all of them come."""
+    count, nbytes = 800, 100_000
+
+    async def body() -> None:
+        bus = await ready(nats)
+        subject = subjects.journal_subject("n1", 0, "s")
+        await asyncio.gather(*(bus.publish_acked(subject, bytes(nbytes)) for _ in range(count)))
+        heard: list[int] = []
+        follower = bus.follow(subjects.JOURNAL_STREAM, 1, lambda position, subject, data: heard.append(position))
+        follower.pause()
+        await follower.start()
+
+        async def stalled() -> bool:
+            return bool(follower._stalled)
+
+        await until_async(stalled, "the bus to wait")
+        assert follower.hearing
+        assert 0 < len(heard) * nbytes <= 32 << 20
+        follower.resume()
+
+        async def all_of_them() -> bool:
+            return len(heard) == count
+
+        await until_async(all_of_them, "the rest")
+        assert heard == list(range(1, count + 1))
+        await follower.stop()
+        await bus.close()
+
+    run(body())
 
 
 def test_nobody_answers() -> None:

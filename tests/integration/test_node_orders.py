@@ -124,6 +124,7 @@ def test_a_raised_task_overtakes(node: Node) -> None:
     ticket = other.submit(LONG.flush([1]))
     until(lambda: running(node, other), "the other task runs")
     waiting = low.submit(increment(SIZE).flush([1]))
+    until(lambda: standing(node, low) in ("ready", "running"), "the low task's batch is there, behind the other's")
     assert node.ask("set_priority", SetPriority("low", 0), PrioritySet).fault is None
     low.wait(waiting)
     other.wait(ticket)

@@ -15,17 +15,19 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import nats.errors
 import pytest
+from nats.aio.msg import Msg
 
 from bus_schemas import faults, subjects
 from bus_schemas.access import WhoIs, who_subject
 from bus_schemas.allowance import AskAllowances, allowance_request
 from bus_schemas.dataport import HEAD, Denied, Hello, decode_answer, frame
 from bus_schemas.events import ActionTaken, Event, KeyIssued, SessionClosedFact, SessionOpenedFact, decode_events, encode_events
+from bus_schemas.reading import AboutStream, Asked, Follow, Following, Refused, Said, Unfollow, consumer_prefix, read_subject  # fmt: skip
 from bus_schemas.session import EndTask, OpenSession, Ping, Pong, SessionOpened
 from services.kit.access.hashing import NO_SECRET
 from services.kit.access.keys import make_key
@@ -352,11 +354,11 @@ class TestForgery:
         session = f"{world.names.a}-ordered"
 
         async def body() -> Pong:
-            async with line(world.stack, world.a) as client, line(world.stack, **world.way_in("node 2")) as node:
+            async with line(world.stack, world.a) as client, line(world.stack, **world.way_in("controller")) as bus:
                 assert (await _open(client.client, world.n1, world.names.a, session, task=task)).fault is None
                 order = subjects.batch_subject("n2", "local", world.names.a), msgspec.msgpack.encode(EndTask(task, "nobody"))
                 for verb in ("end_task.controller", "end_task.local"):
-                    await _deliver(client, node, "n2", *order, f"wooly.node.{world.n1}.req.{verb}")
+                    await _deliver(client, bus, "n2", *order, f"wooly.node.{world.n1}.req.{verb}")
                 ping = subjects.node_request(world.n1, "ping", world.names.a), msgspec.msgpack.encode(Ping(session))
                 return msgspec.msgpack.decode((await client.client.request(*ping, timeout=DEADLINE_S)).data, type=Pong)
 
@@ -374,15 +376,15 @@ class TestForgery:
             urllib.request.urlopen(asked, timeout=60, context=world.stack.context)
 
     def test_a_fact_that_no_service_wrote_does_not_count(self, world: World) -> None:
-        """A node with a client's help can have any bytes stored on any subject. It makes nobody an admin."""
+        """Whoever gets any bytes stored on any subject is not made an admin by it."""
         forged = make_key()
         fact = KeyIssued(time.time_ns(), forged.id, "", "", "admin", NO_SECRET)
         took = ActionTaken(time.time_ns(), "nobody", "", "key.write", forged.id)
 
         async def body() -> None:
-            async with line(world.stack, world.a) as client, line(world.stack, **world.way_in("node 1")) as node:
+            async with line(world.stack, world.a) as client, line(world.stack, **world.way_in("controller")) as bus:
                 batch = subjects.batch_subject(world.n1, f"{world.names.a}-s", world.names.a)
-                await _deliver(client, node, world.n1, batch, encode_events([fact, took]), f"wooly.evt.access.{forged.id}")
+                await _deliver(client, bus, world.n1, batch, encode_events([fact, took]), f"wooly.evt.access.{forged.id}")
 
         asyncio.run(body())
         batch = subjects.batch_subject(world.n1, f"{world.names.a}-s", world.names.a)  # it keeps its own subject among the facts
@@ -390,6 +392,34 @@ class TestForgery:
         world.stack.tenant("after-the-forgery")  # the controller has read past it
         assert forged.id not in json.dumps(world.stack.ask("GET", "/api/v1/keys?limit=500"))
         assert forged.id not in json.dumps(world.stack.ask("GET", "/api/v1/audit?limit=500"))
+
+    def test_nothing_that_jetstream_says_to_a_node_reaches_jetstream(self, world: World) -> None:
+        """An empty answer on the subject that ends a stream would end it, and a node chooses where its answers go."""
+        before = world.log(_log_state)
+        ends = [f"$JS.API.STREAM.{verb}.{subjects.EVENTS_STREAM}" for verb in ("DELETE", "PURGE")]
+        node, principal, consumer = world.n1, world.names.key1, secrets.token_hex(12)
+        stream, own = subjects.EVENTS_STREAM, subjects.event_subject("node", node)
+        follow = Follow(stream, consumer_prefix(principal) + consumer, "", 1, own)
+        config = {"name": consumer, "ack_policy": "none", "deliver_policy": "new", "mem_storage": True, "filter_subject": own}
+        create = json.dumps({"stream_name": stream, "config": config, "action": "create"}).encode()
+
+        async def body() -> None:
+            async with line(world.stack, **world.way_in("node 1")) as bus:
+                await bus.client.publish(f"$JS.API.CONSUMER.CREATE.{stream}.{consumer}.{own}", create)
+                await bus.client.flush()
+                for end in ends:
+                    await bus.client.publish(own, b"\x90", reply=end)  # is acknowledged there
+                    for question in (msgspec.structs.replace(follow, inbox=end), AboutStream(stream)):
+                        await bus.client.publish(read_subject(principal), msgspec.msgpack.encode(question), reply=end)
+                    for subject in (f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}", f"$JS.FC.{stream}.{consumer}.x"):
+                        await bus.client.publish(subject, b'{"batch":1,"no_wait":true}', reply=end)
+                said = await _ask_to_read(bus.client, principal, msgspec.structs.replace(follow, inbox=ends[0]))
+                assert isinstance(said, Refused)
+
+        asyncio.run(body())
+        after = world.log(_log_state)
+        assert after["first_seq"] == before["first_seq"]
+        assert after["messages"] >= before["messages"] + len(ends)
 
     def test_a_node_speaks_of_itself_only(self, world: World) -> None:
         other = KeyIssued(time.time_ns(), make_key().id, "", "", "admin", NO_SECRET)
@@ -403,6 +433,77 @@ class TestForgery:
         asyncio.run(body())
         world.stack.tenant("after-the-garbage")
         assert other.key not in json.dumps(world.stack.ask("GET", "/api/v1/keys?limit=500"))
+
+
+class TestReading:
+    """Who came with a key reads what the controllers read to it."""
+
+    def test_what_is_a_nodes(self, world: World) -> None:
+        own = subjects.event_subject("node", world.n1)
+        reads = [(subjects.batch_stream(world.n1), ""), *((subjects.EVENTS_STREAM, f"wooly.evt.{area}.>") for area in _NODES_READ)]
+        heard = asyncio.run(_reading(world, "node 1", world.names.key1, [(subjects.EVENTS_STREAM, own), *reads]))
+        assert all(isinstance(said, Following) for said in heard.said)
+        assert heard.first is not None
+        assert heard.first.subject == own
+
+    def test_what_is_not(self, world: World) -> None:
+        others = [(subjects.batch_stream("n2"), ""), (subjects.EVENTS_STREAM, ""), (subjects.EVENTS_STREAM, "wooly.evt.access.>"),
+                  (subjects.EVENTS_STREAM, "wooly.evt.>"), (subjects.EVENTS_STREAM, "wooly.evt.node.n2"), (subjects.JOURNAL_STREAM, ""),
+                  (f"KV_{BUCKET}", ""), ("WOOLY_LEASES", ""), ("", ""), (f"{subjects.EVENTS_STREAM}.x", ""),
+                  (subjects.EVENTS_STREAM, "wooly.evt.config.> \r\nPUB x 0"),
+                  (subjects.batch_stream(world.n1), "wooly.evt.access.>")]  # fmt: skip
+        heard = asyncio.run(_reading(world, "node 1", world.names.key1, others))
+        assert all(isinstance(said, Refused) for said in heard.said)
+
+    def test_a_watcher_without_the_audit_reads_nothing(self, world: World) -> None:
+        async def body() -> None:
+            async with line(world.stack, world.watcher) as bus:
+                await bus.client.publish(read_subject(world.names.watcher), msgspec.msgpack.encode(AboutStream(subjects.EVENTS_STREAM)))
+                await bus.client.publish(END, b"")
+                await _settled(bus, "publish")
+                assert _refused(bus.refused, "publish", read_subject(world.names.watcher))
+
+        asyncio.run(body())
+
+    def test_into_nobody_elses_inbox_and_nobody_elses_consumer(self, world: World) -> None:
+        me, other = world.names.key1, world.names.key2
+        good = Follow(subjects.batch_stream(world.n1), consumer_prefix(me) + "a", f"{subjects.inbox_prefix(me)}.a", 1)
+        bad: list[Asked] = [
+            msgspec.structs.replace(good, inbox=f"{subjects.inbox_prefix(other)}.a"),
+            msgspec.structs.replace(good, inbox=f"{subjects.inbox_prefix(me)}.>"),
+            msgspec.structs.replace(good, inbox=f"{subjects.inbox_prefix(me)}.a\r\n"),
+            msgspec.structs.replace(good, inbox=""),
+            msgspec.structs.replace(good, consumer=consumer_prefix(other) + "a"),
+            msgspec.structs.replace(good, consumer=consumer_prefix(me) + "a.b"),
+            msgspec.structs.replace(good, consumer=consumer_prefix(me)),
+            msgspec.structs.replace(good, from_position=0),
+            Unfollow(good.stream, consumer_prefix(other) + "a"),
+            Unfollow(f"KV_{BUCKET}", good.consumer),
+        ]
+
+        async def body() -> list[Said]:
+            async with line(world.stack, **world.way_in("node 1")) as bus:
+                return [await _ask_to_read(bus.client, me, asked) for asked in bad]
+
+        assert all(isinstance(said, Refused) for said in asyncio.run(body()))
+
+    def test_consumers_are_bounded(self, world: World) -> None:
+        """Also for one who ends none of them: the oldest end."""
+        stream, me = subjects.batch_stream("n2"), world.names.key2
+
+        async def body() -> None:
+            async with line(world.stack, **world.way_in("node 2")) as bus:
+                await bus.client.subscribe(f"{subjects.inbox_prefix(me)}.many")
+                for at in range(70):
+                    asked = Follow(stream, f"{consumer_prefix(me)}{at}", f"{subjects.inbox_prefix(me)}.many", 1)
+                    assert isinstance(await _ask_to_read(bus.client, me, asked), Following)
+
+        asyncio.run(body())
+        info = world.log(lambda bus: bus.js_api(f"CONSUMER.NAMES.{stream}"))
+        names = {name for name in info["consumers"] if name.startswith(consumer_prefix(me))}
+        assert len(names) == 64
+        assert f"{consumer_prefix(me)}69" in names
+        assert f"{consumer_prefix(me)}5" not in names
 
 
 class TestDataPort:
@@ -480,7 +581,7 @@ async def _open(client: Any, node: str, principal: str, session: str, tenant: st
 
 
 async def _deliver(client: Line, node: Line, name: str, batch: str, data: bytes, subject: str) -> None:
-    """What a node with a client's help can do: have the bus deliver bytes of theirs onto ``subject``. Returns when that is done."""
+    """What whoever may speak to JetStream can do: have the bus deliver a client's bytes onto ``subject``. Returns when that is done."""
     consumer, stream = f"_{secrets.token_hex(8)}", subjects.batch_stream(name)
     config = {"name": consumer, "ack_policy": "none", "deliver_policy": "new", "mem_storage": True}
     create = json.dumps({"stream_name": stream, "config": config, "action": "create"}).encode()
@@ -491,8 +592,39 @@ async def _deliver(client: Line, node: Line, name: str, batch: str, data: bytes,
     pull = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
     await node.client.publish(pull, b'{"batch":1,"expires":5000000000}', reply=subject)
     async with asyncio.timeout(DEADLINE_S):  # until there is nothing more to deliver
-        while (await node.client.request(pull, b'{"batch":1,"no_wait":true}', timeout=DEADLINE_S)).headers.get("Status") != "404":
+        while ((await node.client.request(pull, b'{"batch":1,"no_wait":true}', timeout=DEADLINE_S)).headers or {}).get("Status") != "404":
             pass
+
+
+_NODES_READ = ("config", "budget", "tier")
+
+
+async def _ask_to_read(client: Any, principal: str, asked: Asked) -> Said:
+    answer = await client.request(read_subject(principal), msgspec.msgpack.encode(asked), timeout=DEADLINE_S)
+    said: Said = msgspec.msgpack.decode(answer.data, type=Said)
+    return said
+
+
+class Heard(NamedTuple):
+    said: list[Said]
+    first: Msg | None
+
+
+async def _reading(world: World, identity: str, principal: str, wanted: list[tuple[str, str]]) -> Heard:
+    """Ask for each (stream, subject); what was said, and the first message that came of the first."""
+    async with line(world.stack, **world.way_in(identity)) as bus:
+        box = await bus.client.subscribe(f"{subjects.inbox_prefix(principal)}.mine0")
+        said = []
+        for at, (stream, subject) in enumerate(wanted):
+            consumer = consumer_prefix(principal) + secrets.token_hex(12)
+            asked = Follow(stream, consumer, f"{subjects.inbox_prefix(principal)}.mine{at}", 1, subject)
+            said.append(await _ask_to_read(bus.client, principal, asked))
+        return Heard(said, await box.next_msg(DEADLINE_S) if isinstance(said[0], Following) else None)
+
+
+async def _log_state(bus: Bus) -> dict[str, Any]:
+    state: dict[str, Any] = (await bus.js_api(f"STREAM.INFO.{subjects.EVENTS_STREAM}"))["state"]
+    return state
 
 
 async def _kept(bus: Bus, subject: str) -> bytes:

@@ -29,6 +29,7 @@ def publishing(n: Names) -> Mapping[str, str]:
     """Subjects to be published on, by name."""
     out = {f"discover {name}": f"wooly.discover.{who}" for name, who in _people(n).items()}
     for name, who in _people(n).items():
+        out[f"read {name}"] = f"wooly.access.read.{who}"
         for verb in ("open", "close", "ping", "models", "stats", "end_task", "set_priority"):
             out[f"{verb} {name}"] = f"wooly.node.{n.n1}.req.{verb}.{who}"
         out[f"batch {name}"] = f"wooly.node.{n.n1}.batch.{who}.{who}-s"
@@ -46,6 +47,7 @@ def publishing(n: Names) -> Mapping[str, str]:
             f"js info batch {name}": f"$JS.API.STREAM.INFO.WOOLY_BATCH_{node}",
             f"js read batch {name}": f"$JS.API.CONSUMER.CREATE.WOOLY_BATCH_{node}.none",
             f"js pull batch {name}": f"$JS.API.CONSUMER.MSG.NEXT.WOOLY_BATCH_{node}.none",
+            f"js flow batch {name}": f"$JS.FC.WOOLY_BATCH_{node}.none.x",
         }
     for area in ("access", "budget", "tier", "config", "group", "task", "placement", "load"):
         out[f"fact {area}"] = f"wooly.evt.{area}.none"
@@ -72,6 +74,7 @@ def publishing(n: Names) -> Mapping[str, str]:
         "js account": "$JS.API.INFO",
         "js ack": "$JS.ACK.WOOLY_EVENTS.none.1.1.1.1.0",
         "js flow": "$JS.FC.WOOLY_EVENTS.none.x",
+        "js flow secret": "$JS.FC.KV_wooly_access.none.x",
         "kv secret": "$KV.wooly_access.none",
         "kv config": "$KV.wooly_config.none",
         "js kv secret": "$JS.API.STREAM.MSG.GET.KV_wooly_access",
@@ -101,7 +104,7 @@ def hearing(n: Names) -> Mapping[str, str]:
         "discover": "wooly.discover.*", "telemetry": "wooly.telemetry.>", "journal": "wooly.journal.>", "done all": "wooly.session.>",
         "who": "wooly.access.who.*", "gone": "wooly.access.gone", "allow": "wooly.billing.req.allow.*", "lease": "wooly.lease.>",
         "sys": "$SYS.>", "callout": "$SYS.REQ.USER.AUTH", "js": "$JS.>", "advisories": "$JS.EVENT.ADVISORY.>",
-        "js calls": "$JS.API.>", "kv": "$KV.>",
+        "js calls": "$JS.API.>", "read": "wooly.access.read.*", "kv": "$KV.>",
     }  # fmt: skip
 
 
@@ -120,25 +123,25 @@ def _node(name: str, inboxes: Iterable[str]) -> set[str]:
     return {
         *(f"inbox {who}" for who in inboxes), "two words",
         f"done of {name}", f"fact node {name}", f"fact usage {name}", f"fact session {name}", f"telemetry {name}", f"journal {name}",
-        f"who {name}", f"allow {name}", f"js info batch {name}", f"js read batch {name}", f"js pull batch {name}", "js info events",
-        "js pull events", "js drop reader", "js read config", "js read budget", "js read tier",
+        f"who {name}", f"allow {name}", f"js flow batch {name}", "js flow",
     }  # fmt: skip
 
 
 def may_publish(n: Names) -> Mapping[str, set[str]]:
     """Names of ``publishing`` by identity."""
     everything = publishing(n)
-    controller = {name for name, subject in everything.items() if subject.startswith(("wooly.evt.", "$JS.API.", "$KV."))}
-    controller |= {name for name in everything if name.endswith(" controller") and name.split()[0] not in ("batch", "inbox")}
+    controller = {name for name, subject in everything.items() if subject.startswith(("wooly.evt.", "$JS.API.", "$JS.FC.", "$KV."))}
+    controller |= {name for name in everything if name.endswith(" controller") and name.split()[0] not in ("batch", "inbox", "read")}
     return {
         "A": _client("A"),
         "B": _client("B"),
         "watcher": {"discover watcher", "stats watcher"},
-        "node 1": _node("n1", _people(n)) | {"ping node 1"},
-        "node 2": _node("n2", _people(n)),
+        "node 1": _node("n1", _people(n)) | {"ping node 1", "read node 1"},
+        "node 2": _node("n2", _people(n)) | {"read node 2"},
         "controller": controller | {"gone"},
         "billing": {"fact budget", "fact tier", "lease", "kv secret", "js kv secret", "js info events", "js read events", "js get events",
-                    "js pull events", "js drop reader", *(f"js read {area}" for area in ("access", "config", "budget", "tier", "task"))},
+                    "js flow", "js flow secret", "js drop reader",
+                    *(f"js read {area}" for area in ("access", "config", "budget", "tier", "task"))},
     }  # fmt: skip
 
 
@@ -150,6 +153,6 @@ def may_hear(n: Names) -> Mapping[str, set[str]]:
         "watcher": {"inbox watcher", "telemetry"},
         "node 1": {"inbox node 1", "discover", "requests n1", "gone"},
         "node 2": {"inbox node 2", "discover", "requests n2", "gone"},
-        "controller": {"inbox controller", "telemetry", "facts", "fact access", "who", "kv"},
+        "controller": {"inbox controller", "telemetry", "facts", "fact access", "who", "read", "kv"},
         "billing": {"inbox billing", "allow"},
     }

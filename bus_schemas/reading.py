@@ -1,0 +1,109 @@
+"""Whoever came to the bus with a key asks the controllers to read a stream to it (core request/reply, msgpack). Pure: data, subjects.
+
+The reason is in docs/security.md: who may speak to JetStream itself chooses where its answers go.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+
+from bus_schemas.subjects import inbox_prefix, token
+
+__all__ = [
+    "READ_ALL", "AboutStream", "Asked", "Follow", "Following", "Said", "StreamAbout", "Unfollow", "Refused", "consumer_prefix",
+    "follow_fault", "read_subject", "subject_fault",
+]  # fmt: skip
+
+READ_ALL: Final = "wooly.access.read.*"
+_FILTER: Final = re.compile(r"[A-Za-z0-9_-]{1,64}(\.([A-Za-z0-9_-]{1,64}|\*))*(\.>)?\Z")
+_FILTER_CHARS_MAX: Final = 512
+
+
+def read_subject(principal: str) -> str:
+    """Principals ask the controllers on it, each on its own."""
+    return f"wooly.access.read.{token(principal)}"
+
+
+def consumer_prefix(principal: str) -> str:
+    """How the names of a principal's consumers begin. The rest is random: who knows the name of a consumer could end it."""
+    return f"follow_{token(principal)}_"
+
+
+class AboutStream(msgspec.Struct, frozen=True, tag="about"):
+    """``subject``: ask also for the last message on it (wildcards allowed)."""
+
+    stream: str
+    subject: str = ""
+
+
+class Follow(msgspec.Struct, frozen=True, tag="follow"):
+    """Every message from ``from_position`` on (those on ``subject`` alone, if not empty), in order, to ``inbox``. To ask twice with the
+    same ``consumer`` does it once."""
+
+    stream: str
+    consumer: str
+    inbox: str
+    from_position: int
+    subject: str = ""
+
+
+class Unfollow(msgspec.Struct, frozen=True, tag="unfollow"):
+    stream: str
+    consumer: str
+
+
+Asked = AboutStream | Follow | Unfollow
+
+
+class StreamAbout(msgspec.Struct, frozen=True, tag="stream"):
+    """``made``: when the stream was made (RFC 3339). ``last``: position of its last message, 0: none. ``last_on_subject``: of the last one
+    on the subject that was asked about. ``sealed_from``: position from which facts without a seal do not count, None: all do."""
+
+    made: str
+    last: int
+    last_on_subject: int = 0
+    sealed_from: int | None = None
+
+
+class Following(msgspec.Struct, frozen=True, tag="following"):
+    """``pending``: how many messages the stream held when the consumer was made (nothing of an ``Unfollow``)."""
+
+    pending: int = 0
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused"):
+    """``code``: JetStream's err_code, 0: the controller's own refusal."""
+
+    text: str
+    code: int = 0
+
+
+Said = StreamAbout | Following | Refused
+
+
+def follow_fault(asked: Follow | Unfollow, principal: str) -> str:
+    """Why this cannot be asked of JetStream for ``principal``; empty: it can."""
+    if not _named(asked.consumer, consumer_prefix(principal)):
+        return f"consumer: its name begins with {consumer_prefix(principal)!r}, then up to 64 letters and digits"
+    if isinstance(asked, Unfollow):
+        return ""
+    if not _named(asked.inbox, f"{inbox_prefix(principal)}."):
+        return f"inbox: it begins with {inbox_prefix(principal)!r} and a dot, then up to 64 letters and digits"
+    if asked.from_position < 1:
+        return "from_position: the first message is 1"
+    return subject_fault(asked.subject)
+
+
+def subject_fault(subject: str) -> str:
+    """Why ``subject`` cannot narrow what is read; empty: it can."""
+    if subject and (len(subject) > _FILTER_CHARS_MAX or not _FILTER.match(subject)):
+        return f"subject: words of letters, digits, '-' and '_' between dots, '*' for one, '>' for the rest; {_FILTER_CHARS_MAX} at most"
+    return ""
+
+
+def _named(text: str, begins: str) -> bool:
+    rest = text.removeprefix(begins)
+    return rest != text and rest.isalnum() and rest.isascii() and len(rest) <= 64

@@ -1,0 +1,125 @@
+"""What a follower needs of JetStream: facts about a stream, and a consumer that delivers into an inbox.
+
+Services ask JetStream (``JetStreamReads``). Who came with a key may not speak to JetStream, for it could have the answers sent anywhere:
+it asks the controllers (``AskedReads``), who look at what it may read and deliver into its own inboxes only.
+
+May live here: these two ways. May not: following (follow.py), who may read what (bus_permissions.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol, TypeVar
+
+import msgspec
+
+from bus_schemas.reading import AboutStream, Asked, Follow, Following, Refused, Said, StreamAbout, Unfollow, read_subject
+from services.kit.errors import BusRefused, BusUnavailable
+from services.kit.seal import SEALED_FROM
+
+__all__ = ["HEARTBEAT_S", "AskedReads", "JetStreamReads", "Reads"]
+
+HEARTBEAT_S: Final = 1.0
+"""A consumer with nothing to deliver says so this often."""
+_INACTIVE_NS: Final = 60 * 10**9
+_ASK_S: Final = 5.0
+_PAUSE_S: Final = 0.02
+_NO_MESSAGE: Final = 10037
+"""JetStream err_code: there is no message."""
+_decode: Final[Callable[[bytes], Said]] = msgspec.msgpack.Decoder(Said).decode
+_T = TypeVar("_T", StreamAbout, Following)
+
+
+class Reads(Protocol):
+    """All raise BusRefused (with JetStream's err_code, where it was JetStream) and BusUnavailable."""
+
+    async def about(self, asked: AboutStream) -> StreamAbout: ...
+
+    async def follow(self, asked: Follow) -> Following: ...
+
+    async def unfollow(self, asked: Unfollow) -> None: ...
+
+
+class JetStreamReads:
+    """``api``: ``Bus.js_api``."""
+
+    def __init__(self, api: Callable[..., Awaitable[dict[str, Any]]]) -> None:
+        self._api = api
+
+    async def about(self, asked: AboutStream) -> StreamAbout:
+        info = await self._api(f"STREAM.INFO.{asked.stream}")
+        since = (info["config"].get("metadata") or {}).get(SEALED_FROM)
+        last_on = await self._last_on(asked.stream, asked.subject) if asked.subject else 0
+        return StreamAbout(info["created"], int(info["state"]["last_seq"]), last_on, None if since is None else int(since))
+
+    async def follow(self, asked: Follow) -> Following:
+        config = {
+            "name": asked.consumer,
+            "deliver_subject": asked.inbox,
+            "deliver_policy": "by_start_sequence",
+            "opt_start_seq": asked.from_position,
+            "ack_policy": "none",
+            "replay_policy": "instant",
+            "flow_control": True,
+            "idle_heartbeat": int(HEARTBEAT_S * 1e9),
+            "mem_storage": True,
+            "num_replicas": 1,
+            "inactive_threshold": _INACTIVE_NS,
+        }
+        if asked.subject:
+            config["filter_subject"] = asked.subject
+        suffix = f".{asked.subject}" if asked.subject else ""
+        create = {"stream_name": asked.stream, "config": config, "action": "create"}
+        made = await self._api(f"CONSUMER.CREATE.{asked.stream}.{asked.consumer}{suffix}", create)
+        return Following(int(made.get("num_pending") or 0))
+
+    async def unfollow(self, asked: Unfollow) -> None:
+        await self._api(f"CONSUMER.DELETE.{asked.stream}.{asked.consumer}", timeout_s=0.5)
+
+    async def _last_on(self, stream: str, subject: str) -> int:
+        try:
+            answer = await self._api(f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject})
+        except BusRefused as refused:
+            if refused.code == _NO_MESSAGE:
+                return 0
+            raise
+        return int(answer["message"]["seq"])
+
+
+class AskedReads:
+    """``request``: ``Bus.request``. Asks again while nobody answers, for up to five seconds."""
+
+    def __init__(self, request: Callable[..., Awaitable[bytes]], principal: str) -> None:
+        self._request = request
+        self._subject = read_subject(principal)
+
+    async def about(self, asked: AboutStream) -> StreamAbout:
+        return _expected(await self._ask(asked), StreamAbout)
+
+    async def follow(self, asked: Follow) -> Following:
+        return _expected(await self._ask(asked), Following)
+
+    async def unfollow(self, asked: Unfollow) -> None:
+        _expected(await self._ask(asked, timeout_s=0.5), Following)
+
+    async def _ask(self, asked: Asked, timeout_s: float = _ASK_S) -> Said:
+        question = msgspec.msgpack.encode(asked)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while True:
+            try:
+                said = await self._request(self._subject, question, max(0.05, min(2.0, deadline - loop.time())))
+                return _decode(said)
+            except (BusUnavailable, msgspec.DecodeError) as problem:
+                if loop.time() >= deadline:
+                    raise BusUnavailable(f"no controller reads {asked.stream} to us; is one running? ({problem})") from problem
+                await asyncio.sleep(_PAUSE_S)
+
+
+def _expected(said: Said, kind: type[_T]) -> _T:
+    if isinstance(said, Refused):
+        raise BusRefused(said.text, said.code)
+    if not isinstance(said, kind):
+        raise BusRefused(f"a controller answered {type(said).__name__} instead of {kind.__name__}: is it of another version?")
+    return said
