@@ -10,7 +10,7 @@ from typing import Final
 __all__ = [
     "MALFORMED", "OVERSIZED", "UNVERIFIABLE", "BAD_HANDLE", "QUOTA_EXCEEDED", "TRAP", "OUT_OF_FUEL", "KERNEL_REFUSED", "SESSION_LOST",
     "NODE_LOST", "OUT_OF_ORDER", "NO_SUCH_DEVICE", "DEVICE_TAKEN", "SESSION_TAKEN", "NODE_FAULT", "SWAP_CORRUPT", "BUDGET_EXCEEDED",
-    "PRIORITY_CEILING", "CANCELLED", "ACCESS_DENIED",
+    "PRIORITY_CEILING", "TOO_MANY_SESSIONS", "CANCELLED", "ACCESS_DENIED",
 ]  # fmt: skip
 
 MALFORMED: Final = "MalformedBatch"
@@ -44,6 +44,8 @@ BUDGET_EXCEEDED: Final = "BudgetExceeded"
 """The tenant's budget is used up. Nothing of the batch was done, and the session lives on: the same batch may be sent again."""
 PRIORITY_CEILING: Final = "PriorityCeiling"
 """The tenant's tier does not allow sessions of so high a priority."""
+TOO_MANY_SESSIONS: Final = "TooManySessions"
+"""The tenant has as many sessions open on the node as one may."""
 NODE_FAULT: Final = "NodeFault"
 """The node's own failure; the session is over, others are not."""
 SWAP_CORRUPT: Final = "SwapCorrupt"

@@ -170,6 +170,8 @@ _BY_FAULT: dict[str, type[WoolyError]] = {
     "NodeLostError": NodeLostError,
     "SessionLostError": SessionLostError,
     "PlacementError": PlacementError,
+    "DeviceTaken": PlacementError,
+    "TooManySessions": PlacementError,
     "QuotaExceeded": QuotaExceeded,
     "OutOfMemory": QuotaExceeded,
     "Trap": DeviceAssertError,

@@ -242,6 +242,17 @@ class Node:
         opened = self._find(request.session)
         return _encode(self._opened(opened[1].record if opened is not None else record))
 
+    def _too_many(self, tenant: str) -> Fault | None:
+        """Whether ``tenant`` has as many sessions as one may: each costs every other a little of the node's time and memory."""
+        most = self._settings.tenant_sessions_max
+        if sum(record.tenant == tenant for device in self._devices for record in device.records) < most:
+            return None
+        return Fault(
+            faults.TOO_MANY_SESSIONS,
+            f"tenant {tenant} has {most} sessions open on node {self._settings.node_name}, as many as one may (WOOLY_TENANT_SESSIONS_MAX "
+            "of the node); end some of them, or use another node",
+        )
+
     def _refuse_open(self, request: OpenSession, principal: str) -> Fault | None:
         """Why this session may not be opened, or None."""
         fault = check_request(request)
@@ -258,7 +269,7 @@ class Node:
             known = self._find(request.session, principal)
             same = record.tenant == request.tenant and record.principal == principal and (known is None or known[1].closing is None)
             return None if same else Fault(faults.SESSION_TAKEN, f"session {request.session} exists already")
-        fault = self._allowances.ceiling_fault(request.tenant, request.priority)
+        fault = self._allowances.ceiling_fault(request.tenant, request.priority) or self._too_many(request.tenant)
         if fault is not None:
             return fault
         device = self._devices[gpu]

@@ -66,7 +66,8 @@ class ExecutorSettings(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One node. ``node_id`` is stable: UUIDv5 of the name unless NODE_ID says otherwise."""
+    """One node. ``node_id`` is stable: UUIDv5 of the name unless NODE_ID says otherwise. ``tenant_sessions_max``: open at a time, of one
+    tenant, on all devices together."""
 
     nats_url: str
     node_name: str
@@ -88,6 +89,7 @@ class Settings:
     trust: Trust
     memory: MemorySettings
     dispatch: DispatchConfig
+    tenant_sessions_max: int = 1024
     authentication: bool = False
     tls_files: tuple[str, str] | None = None
 
@@ -124,6 +126,7 @@ class Settings:
             memory=_memory(env, data_dir),
             dispatch=_dispatch(env),
             model_cache_bytes=_integer(env, "WOOLY_MODEL_CACHE_MB", 16_384, 0, 1 << 30) << 20,
+            tenant_sessions_max=_integer(env, "WOOLY_TENANT_SESSIONS_MAX", 1024, 1, 1 << 20),
             authentication=bool(env.get("WOOLY_API_KEY") or env.get("WOOLY_API_KEY_FILE")),
             tls_files=_tls_files(env),
         )

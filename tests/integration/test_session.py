@@ -23,7 +23,7 @@ from tests.support.executor import batch_of, chain_of
 from tests.support.node import Node, add_one, floats, increment, until
 from tests.support.stack import ROOT
 from wooly.config import Config
-from wooly.errors import ForkError, NodeLostError, NoServerError, QuotaExceeded, RefusedError, SessionLostError
+from wooly.errors import ForkError, NodeLostError, NoServerError, PlacementError, QuotaExceeded, RefusedError, SessionLostError
 from wooly.link import Flush
 from wooly.session import Session, open_session
 
@@ -233,10 +233,20 @@ class TestOpening:
 
     def test_exclusive_shares_with_nobody(self, node: Node) -> None:
         session = node.open(gpu_mode="Exclusive")
-        with pytest.raises(RefusedError, match="exclusively"):
+        with pytest.raises(PlacementError, match="exclusively"):
             node.open()
         session.close()
         node.open()
+
+    def test_a_tenant_has_so_many_sessions_and_no_more(self, tmp_path: Path) -> None:
+        """Each costs everybody else on the node a little. Others are not affected, and one that ends makes room."""
+        with Node(tmp_path, WOOLY_TENANT_SESSIONS_MAX="2", WOOLY_DEVICES="2") as node:
+            first, _ = node.open(), node.open(gpus=(1,))
+            with pytest.raises(PlacementError, match="tenant default has 2 sessions open on node test-node"):
+                node.open()
+            node.open(tenant="other")
+            first.close()
+            node.open()
 
     def test_a_forked_child_is_told(self, shared: Node) -> None:
         session = shared.open()

@@ -34,6 +34,8 @@ _IDLE_S: Final = 30.0
 _BEAT_S: Final = 15.0
 _CHANNELS_MAX: Final = 256
 _READERS_MAX: Final = 2_000
+_TENANT_SHARE: Final = 0.5
+"""Of channels and of readers: what one tenant's people may take of them, so that they cannot shut out the others."""
 _QUERY_MAX: Final = 1_000
 
 _KINDS: Final[dict[type[object], str]] = {
@@ -102,14 +104,18 @@ class Live:
 
     def join(self, topic: Topic, scope: Scope, query: Mapping[str, str]) -> Channel:
         """The channel of these, followed by one more. Raises Busy. ``leave`` gives it back."""
-        if self.closed or self.readers >= _READERS_MAX:
+        if self.closed or self._crowded(scope):
             raise Busy
         own = {name: query[name] for name in sorted(query) if name != "since"}
         address = urlencode(own)
         key = topic.name, scope, address
         channel = self._channels.get(key)
         if channel is None:
-            if len(self._channels) >= _CHANNELS_MAX or len(address) > _QUERY_MAX:
+            if len(address) > _QUERY_MAX:
+                raise Busy
+            if self._full(scope):
+                self._drop_idle(0.0)
+            if self._full(scope):
                 raise Busy
             channel = self._channels[key] = Channel(topic, scope, own)
         channel.readers += 1
@@ -122,6 +128,14 @@ class Live:
         channel.readers -= 1
         self.readers -= 1
         channel.idle_since = asyncio.get_running_loop().time()
+
+    def _crowded(self, scope: Scope) -> bool:
+        own = sum(channel.readers for channel in self._channels.values() if channel.scope.tenant == scope.tenant)
+        return self.readers >= _READERS_MAX or bool(scope.tenant and own >= _TENANT_SHARE * _READERS_MAX)
+
+    def _full(self, scope: Scope) -> bool:
+        own = sum(channel.scope.tenant == scope.tenant for channel in self._channels.values())
+        return len(self._channels) >= _CHANNELS_MAX or bool(scope.tenant and own >= _TENANT_SHARE * _CHANNELS_MAX)
 
     async def run(self) -> None:
         """Render what changed, until cancelled; then every stream ends."""
@@ -182,9 +196,12 @@ class Live:
         channel.beat()
 
     def _beat(self) -> None:
-        now = asyncio.get_running_loop().time()
-        for key, channel in list(self._channels.items()):
+        for channel in self._channels.values():
             if channel.readers or self.closed:
                 channel.beat()
-            elif now - channel.idle_since > _IDLE_S:
-                del self._channels[key]
+        self._drop_idle(_IDLE_S)
+
+    def _drop_idle(self, idle_s: float) -> None:
+        """Forget what nobody has followed for so long."""
+        before = asyncio.get_running_loop().time() - idle_s
+        self._channels = {key: kept for key, kept in self._channels.items() if kept.readers or kept.idle_since > before}

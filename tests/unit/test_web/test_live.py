@@ -226,6 +226,38 @@ def test_channels_are_bounded() -> None:
     asyncio.run(body())
 
 
+def test_a_tenant_does_not_take_all_channels() -> None:
+    async def body() -> None:
+        live = Live()
+        taken = [live.join(NOBODY, ACME, {"q": str(number)}) for number in range(128)]
+        with pytest.raises(Busy):
+            live.join(NOBODY, Scope("acme", frozenset()), {"q": "one more, with other rights"})
+        live.join(NOBODY, GLOBEX, {})
+        live.join(NOBODY, CLUSTER, {})
+        live.leave(taken[0])
+        live.join(NOBODY, ACME, {"q": "in the place of one that nobody follows"})
+        with pytest.raises(Busy):
+            live.join(NOBODY, ACME, {"q": "one more"})
+
+    asyncio.run(body())
+
+
+def test_a_tenant_does_not_take_all_places() -> None:
+    async def body() -> None:
+        live = Live()
+        for _ in range(1_000):
+            live.join(NOBODY, ACME, {})
+        with pytest.raises(Busy):
+            live.join(NOBODY, ACME, {})
+        live.join(NOBODY, GLOBEX, {})
+        for _ in range(999):
+            live.join(NOBODY, CLUSTER, {})
+        with pytest.raises(Busy):
+            live.join(NOBODY, CLUSTER, {})
+
+    asyncio.run(body())
+
+
 def test_the_end_lets_everybody_go(page: Page) -> None:
     async def body() -> None:
         live = Live()
