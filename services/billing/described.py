@@ -6,17 +6,20 @@ May live here: OpenAPI descriptions, parameter types and how they are read. May 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 import msgspec
 from litestar.openapi.datastructures import ResponseSpec
+from litestar.openapi.spec import OpenAPIMediaType, OpenAPIResponse, Operation, Schema
+from litestar.openapi.spec.enums import OpenAPIType
 from litestar.params import Parameter
 
 from billing.errors import BillingRequestError
 from services.billing.errors import Invalid, Stale
 
-__all__ = ["Json", "Revision", "TenantName", "check_revision", "not_past_ns", "parse_time_ns", "problems", "revision_of"]
+__all__ = ["Json", "Revision", "TenantName", "also_as", "check_revision", "not_past_ns", "parse_time_ns", "problems", "revision_of"]
 
 Json = dict[str, Any]
 TenantName = Annotated[str | None, Parameter(min_length=1, max_length=200, description="only of this tenant")]
@@ -64,6 +67,20 @@ def problems(*statuses: int) -> dict[int, ResponseSpec]:
         status: ResponseSpec(Problem, generate_examples=False, description=_TEXT[status], media_type="application/problem+json")
         for status in sorted({400, 401, 403, 429, 503, *statuses})
     }
+
+
+def also_as(*media: str) -> type[Operation]:
+    """``operation_class`` of a route whose good answer may also be text of these media types."""
+
+    @dataclass
+    class AlsoAs(Operation):
+        def __post_init__(self) -> None:
+            good = (self.responses or {}).get("200")
+            if isinstance(good, OpenAPIResponse):
+                texts = {name: OpenAPIMediaType(schema=Schema(type=OpenAPIType.STRING)) for name in media}
+                good.content = {**(good.content or {}), **texts}
+
+    return AlsoAs
 
 
 def revision_of(header: str | None) -> int | None:

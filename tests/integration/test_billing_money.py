@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -194,6 +195,20 @@ def test_the_statement_is_safe_in_every_form(money: Money) -> None:
     assert (status, media) == (200, "text/html") and "<script" not in page and "12.000000" in page
     series = money.one.do("GET", f"series?by=model&step=day&from={month_bounds(MONTH)[0] // SECOND}&to={time.time_ns() // SECOND + 60}")
     assert [(line["key"], sum(line["micro"])) for line in series["lines"]] == [(EVIL, 12 * MICRO)]
+
+
+@pytest.mark.parametrize(
+    ("path", "media"),
+    [("statements/lab", "text/csv"), ("statements/lab", "text/html"), ("credits", "text/csv"), ("statements/lab", "application/json")],
+)
+def test_what_is_no_json_is_described_too(money: Money, path: str, media: str) -> None:
+    with urllib.request.urlopen(f"{money.one.url}/schema/openapi.json", timeout=30) as answer:
+        described = json.load(answer)["paths"]
+    route = "/api/v1/billing/" + path.replace("/lab", "/{tenant}")
+    assert media in described[route]["get"]["responses"]["200"]["content"]
+    asked = urllib.request.Request(f"{money.one.url}/api/v1/billing/{path}", headers={"Accept": media})
+    with urllib.request.urlopen(asked, timeout=30) as answer:
+        assert answer.headers["Content-Type"] in (media, f"{media}; charset=utf-8")
 
 
 def test_the_command_line_gives_limits_and_accounts(money: Money) -> None:

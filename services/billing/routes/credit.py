@@ -11,7 +11,7 @@ from litestar.params import Parameter
 from billing.periods import DAY_NS
 from billing.report import CreditLine, CreditReport, credit_report, credits_text, report_csv
 from billing.series import credit_series
-from services.billing.described import Json, TenantName, parse_time_ns, problems
+from services.billing.described import Json, TenantName, also_as, parse_time_ns, problems
 from services.billing.parts import Ask, fresh_view
 from services.kit.access.requests import tenant_filter
 
@@ -54,6 +54,7 @@ def _json(report: CreditReport) -> Json:
     media_type=MediaType.JSON,
     action="credits.read",
     responses=problems(),
+    operation_class=also_as("text/csv"),
 )
 async def credits(
     request: Ask, by: By = "tenant", from_: From = "", to: To = "", tenant: TenantName = None, task: TaskName = None
@@ -64,7 +65,7 @@ async def credits(
     report = credit_report(view, by, parse_time_ns("from", from_), parse_time_ns("to", to), only, task)
     if request.accept.best_match(["application/json", "text/csv"], default="application/json") == "text/csv":
         headers = {"content-disposition": 'attachment; filename="credits.csv"'}
-        return Response(report_csv(report), media_type="text/csv; charset=utf-8", headers=headers)
+        return Response(report_csv(report), media_type="text/csv", headers=headers)
     return Response(_json(report))
 
 

@@ -11,7 +11,7 @@ from litestar.params import Parameter
 
 from billing.periods import month_name
 from billing.statement import statement, statement_csv
-from services.billing.described import problems
+from services.billing.described import also_as, problems
 from services.billing.parts import Ask, fresh_view, tenant_must_be
 from services.billing.statement_page import statement_page
 
@@ -27,6 +27,7 @@ _PAGE_HEADERS: Final = {"content-security-policy": "default-src 'none'; style-sr
     media_type=MediaType.JSON,
     action="credits.read",
     responses=problems(404),
+    operation_class=also_as("text/csv", "text/html"),
 )
 async def get_statement(
     request: Ask,
@@ -43,9 +44,9 @@ async def get_statement(
     chosen: str = form or next((name for name, media in _MEDIA.items() if media == best), "json")
     if chosen == "csv":
         headers = {"content-disposition": f'attachment; filename="statement-{found.month}.csv"'}
-        return Response(statement_csv(found), media_type="text/csv; charset=utf-8", headers=headers)
+        return Response(statement_csv(found), media_type="text/csv", headers=headers)
     if chosen == "html":
-        return Response(statement_page(found), media_type="text/html; charset=utf-8", headers=_PAGE_HEADERS)
+        return Response(statement_page(found), media_type="text/html", headers=_PAGE_HEADERS)
     return Response(msgspec.to_builtins(found))
 
 

@@ -132,7 +132,7 @@ async def _file(request: Ask, billing: BillingClient, path: str, media: str, nam
     policy = answer.headers.get("content-security-policy")
     if policy:
         headers["content-security-policy"] = policy
-    return Response(answer.content, media_type=f"{media}; charset=utf-8", headers=headers)
+    return Response(answer.content, media_type=media, headers=headers)
 
 
 @post("/credits/budget", action="budget.write", include_in_schema=False, csrf="form")
