@@ -14,6 +14,7 @@ from bus_schemas.allowance import GRANTED, AllowancesGiven, AskAllowances, Tenan
 from services.kit.bus import connect
 from services.kit.nats_server import NatsServer
 from tests.support.billing import BillingProcess
+from tests.support.node import asked
 
 TENANTS = ("harmed", "other")
 
@@ -28,10 +29,10 @@ def test_leases_that_cannot_be_read_keep_nobody_waiting(junk: bytes, tmp_path: P
     async def body() -> AllowancesGiven:
         bus = await connect(nats.url, name="test")
         await bus.publish_acked(f"wooly.lease.allow.{blake3(b'harmed').hexdigest()[:32]}", junk)
-        asked = AskAllowances("n1", 1, tuple(TenantUse(tenant) for tenant in TENANTS))
-        answer = await bus.request(allowance_request("n1"), msgspec.msgpack.encode(asked))
+        about = AskAllowances("n1", 1, tuple(TenantUse(tenant) for tenant in TENANTS))
+        given = await asked(bus, allowance_request("n1"), msgspec.msgpack.encode(about), AllowancesGiven)
         await bus.close()
-        return msgspec.msgpack.decode(answer, type=AllowancesGiven)
+        return given
 
     try:
         for tenant in TENANTS:

@@ -17,7 +17,7 @@ from bus_schemas import subjects
 from bus_schemas.batch import LIMITS, Batch, Done, Read, Upload, decode_done, encode_batch
 from bus_schemas.session import CloseSession, OpenSession, Ping, Pong, SessionOpened
 from services.kit.bus import Bus, connect
-from tests.support.node import DEADLINE_S, Node, Program, add_one, floats, increment
+from tests.support.node import DEADLINE_S, Node, Program, add_one, asked, floats, increment
 from wis.builder import Builder
 from wis.dtypes import DType
 from wis.encoding import encode_program
@@ -61,11 +61,10 @@ class Raw:
         return await self.done()
 
     async def ping(self, seq_seen: int = -1) -> Pong:
-        answer = await self.bus.request(subjects.node_request(self.node, "ping"), encode(Ping(self.name, seq_seen)))
-        return msgspec.msgpack.decode(answer, type=Pong)
+        return await asked(self.bus, subjects.node_request(self.node, "ping"), encode(Ping(self.name, seq_seen)), Pong)
 
     async def close(self) -> None:
-        await self.bus.request(subjects.node_request(self.node, "close"), encode(CloseSession(self.name, last_seq=-1)))
+        await self.bus.request(subjects.node_request(self.node, "close"), encode(CloseSession(self.name, last_seq=-1)), DEADLINE_S)
         await self.bus.close()
 
 
@@ -80,7 +79,7 @@ def check(node: Node, scenario: Any, vram_bytes: int = 0) -> None:
         info = node_id
         name = f"raw{next(COUNT)}"
         opening = OpenSession(name, "tenant", "", 0, (0,), vram_bytes)
-        opened = msgspec.msgpack.decode(await bus.request(subjects.node_request(info, "open"), encode(opening)), type=SessionOpened)
+        opened = await asked(bus, subjects.node_request(info, "open"), encode(opening), SessionOpened)
         raw = Raw(bus, info, name, opened.epoch)
 
         async def on_done(subject: str, data: bytes) -> None:

@@ -21,7 +21,7 @@ from bus_schemas.session import NodeInfo, Ping, Pong
 from bus_schemas.telemetry import Telemetry, decode_telemetry
 from scheduler.dispatch import BatchArrived, Launch, chain, decode_journal, verify
 from services.kit.bus import Bus
-from tests.support.node import Node, floats, increment, until
+from tests.support.node import DEADLINE_S, Node, asked, floats, increment, until
 from wooly.errors import NodeLostError
 from wooly.link import Flush
 
@@ -42,7 +42,7 @@ def telemetry(node: Node, count: int) -> list[Telemetry]:
             heard.put_nowait(decode_telemetry(data))
 
         await bus.subscribe(subjects.TELEMETRY_ALL, on_message)
-        return [await asyncio.wait_for(heard.get(), 20) for _ in range(count)]
+        return [await asyncio.wait_for(heard.get(), DEADLINE_S) for _ in range(count)]
 
     return node.run(read)
 
@@ -76,7 +76,7 @@ def test_telemetry_shows_load_memory_and_who_runs(node: Node) -> None:
         loading = asyncio.create_task(asyncio.to_thread(load))
         try:
             while True:
-                message = await asyncio.wait_for(heard.get(), 20)
+                message = await asyncio.wait_for(heard.get(), DEADLINE_S)
                 if message.utilization_percent > 50 and message.starvation_percent > 25:
                     return message
         finally:
@@ -147,9 +147,9 @@ def test_several_devices(tmp_path: Path) -> None:
             session.wait(session.submit(Flush(allocs=[(1, 128)])))
         assert [session.info.gpus for session in (zero, one)] == [(0,), (1,)]
         assert [(stats.gpu, stats.resident_bytes) for stats in node.stats().sessions] == [(0, 128), (1, 128)]
-        (registered,) = [e for e in node.events() if isinstance(e, NodeRegistered)]
+        (registered,) = node.facts(NodeRegistered)
         assert [device.index for device in registered.devices] == [0, 1]
-        opened = {e.session: e.gpu for e in node.events() if isinstance(e, SessionOpenedFact)}
+        opened = {e.session: e.gpu for e in node.facts(SessionOpenedFact, 2)}
         assert opened == {zero.info.session: 0, one.info.session: 1}
         pids = sorted(node.executor_pids())
         assert len(pids) == 2
@@ -166,9 +166,8 @@ def test_discovery_and_ping(node: Node) -> None:
     assert [device.backend for device in info.devices] == ["reference"]
 
     async def ping(bus: Bus) -> tuple[Pong, NodeInfo]:
-        pong = await bus.request(subjects.node_request(info.node, "ping"), msgspec.msgpack.encode(Ping()))
-        garbage = await bus.request(subjects.discover(), b"\xc1garbage")
-        return msgspec.msgpack.decode(pong, type=Pong), msgspec.msgpack.decode(garbage, type=NodeInfo)
+        pong = await asked(bus, subjects.node_request(info.node, "ping"), msgspec.msgpack.encode(Ping()), Pong)
+        return pong, await asked(bus, subjects.discover(), b"\xc1garbage", NodeInfo)
 
     pong, again = node.run(ping)
     assert (pong.node, pong.session_known) == (info.node, False)
@@ -177,7 +176,7 @@ def test_discovery_and_ping(node: Node) -> None:
 
 def test_two_servers_do_not_share_a_folder(node: Node) -> None:
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "services.server"], env=node.environment(), capture_output=True, text=True, timeout=30
+        [sys.executable, "-P", "-m", "services.server"], env=node.environment(), capture_output=True, text=True, timeout=DEADLINE_S
     )
     assert done.returncode == 2
     assert "another server uses" in done.stderr
@@ -189,7 +188,7 @@ def test_a_full_disk_stops_the_node_and_says_so(node: Node) -> None:
     session.wait(session.submit(increment().flush([1], allocs=[(1, 128)])))
     assert node.server is not None
     resource.prlimit(node.server.pid, resource.RLIMIT_FSIZE, ((node.folder / "server.log").stat().st_size,) * 2)
-    assert node.server.wait(20) == 1
+    assert node.server.wait(DEADLINE_S) == 1
     with pytest.raises(NodeLostError):
         session.wait(session.submit(increment().flush([1])))
     until(lambda: not node.executor_pids(), "the executor to end")

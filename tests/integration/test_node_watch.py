@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.node import Node, increment, until
+from tests.support.node import DEADLINE_S, Node, increment, until
 from wooly.link import Flush
 
 
@@ -30,7 +30,7 @@ def url(node: Node) -> str:
 
 def get(node: Node, path: str, method: str = "GET") -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(urllib.request.Request(url(node) + path, method=method), timeout=5) as answer:
+        with urllib.request.urlopen(urllib.request.Request(url(node) + path, method=method), timeout=DEADLINE_S) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()

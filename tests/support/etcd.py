@@ -15,7 +15,7 @@ from services.kit.process import free_port, spawn, stop_process
 __all__ = ["Etcd", "etcd_binary"]
 
 _SCRIPT = Path(__file__).resolve().parents[2] / "deploy" / "test-etcd.sh"
-_START_S = 20
+_START_S = 60
 
 
 def etcd_binary() -> tuple[str, str]:

@@ -205,7 +205,7 @@ class House:
             thread = threading.Thread(target=self._live, args=(guest,), daemon=True, name=guest.title)
             self._threads.append(thread)
             thread.start()
-        until(lambda: self._opened == before + len(guests), "every guest has a session", 60)
+        until(lambda: self._opened == before + len(guests), "every guest has a session")
         for body in waiting:
             answer = self.controller.ask("POST", "/api/v1/tasks", body)
             if answer.status >= 400:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from bus_schemas import subjects
 from bus_schemas.journal import JournalPart, decode_part
 from services.kit.bus import Bus
-from tests.support.node import Node
+from tests.support.node import DEADLINE_S, Node
 
 __all__ = ["Segment", "segments", "segments_on"]
 
@@ -50,7 +50,7 @@ async def segments_on(bus: Bus, lane: str, gpu: int = 0) -> list[Segment]:
 
     follower = bus.follow(subjects.JOURNAL_STREAM, 1, on_part)
     await follower.start()
-    await asyncio.wait_for(over.wait(), 20)
+    await asyncio.wait_for(over.wait(), DEADLINE_S)
     await follower.stop()
     return [found[number] for number in sorted(found)]
 

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -36,10 +36,12 @@ from wooly.link import Flush
 from wooly.session import Session, open_session
 from wooly.transport.bus import BusThread
 
-__all__ = ["Node", "Program", "add_one", "increment", "until", "until_async"]
+__all__ = ["DEADLINE_S", "Node", "Program", "add_one", "asked", "increment", "until", "until_async"]
 
 T = TypeVar("T")
-DEADLINE_S = 20.0
+E = TypeVar("E")
+DEADLINE_S = 60.0
+"""Against hanging for ever: what is waited for comes within moments, on a busy machine within seconds."""
 
 
 def until(condition: Callable[[], T], what: str, deadline_s: float = DEADLINE_S) -> T:
@@ -64,6 +66,11 @@ async def until_async(condition: Callable[[], Awaitable[T]], what: str, deadline
         if time.monotonic() > deadline:
             raise AssertionError(f"{what}: not within {deadline_s:g} s")
         await asyncio.sleep(0.01)
+
+
+async def asked(bus: Bus, subject: str, data: bytes, kind: type[T]) -> T:
+    """A request of a node, and its answer."""
+    return msgspec.msgpack.decode(await bus.request(subject, data, DEADLINE_S), type=kind)
 
 
 class Node:
@@ -95,6 +102,7 @@ class Node:
                 NODE_NAME="test-node",
                 WOOLY_BACKEND="reference",
                 WOOLY_DEVICE_VRAM_MB="2048",
+                WOOLY_ORPHAN_MS="60000",  # a busy machine may take longer to start a server again than an executor waits for one
                 WOOLY_DATA_DIR=str(self.folder / "server"),
                 WOOLY_CACHE_DIR=str(self.folder / "cache"),
                 PYTHONPATH=str(ROOT),
@@ -126,7 +134,7 @@ class Node:
         if self.server is None:
             return None
         self.server.send_signal(number)
-        code = self.server.wait(30)
+        code = self.server.wait(DEADLINE_S)
         assert self.server.stdout is not None
         self.server.stdout.close()
         self.server = None
@@ -147,6 +155,19 @@ class Node:
         for pid in self.executor_pids():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+    @contextlib.contextmanager
+    def executor_held(self) -> Iterator[None]:
+        """Inside, executors stand still: what the node launches meanwhile is under way, and ends for nobody before the block does."""
+        pids = self.executor_pids()
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):  # the test has killed it
+                    os.kill(pid, signal.SIGCONT)
 
     def log(self) -> str:
         return (self.folder / "server.log").read_text()[-4000:]
@@ -183,8 +204,8 @@ class Node:
         data = request if isinstance(request, bytes) else msgspec.msgpack.encode(request)
 
         async def body(bus: Bus) -> T:
-            info = msgspec.msgpack.decode(await bus.request(subjects.discover(), b""), type=NodeInfo)
-            return msgspec.msgpack.decode(await bus.request(subjects.node_request(info.node, verb), data), type=kind)
+            info = await asked(bus, subjects.discover(), b"", NodeInfo)
+            return await asked(bus, subjects.node_request(info.node, verb), data, kind)
 
         return self.run(body)
 
@@ -201,17 +222,19 @@ class Node:
         return asyncio.run(body())
 
     def info(self) -> NodeInfo:
-        async def ask(bus: Bus) -> NodeInfo:
-            return msgspec.msgpack.decode(await bus.request(subjects.discover(), b""), type=NodeInfo)
-
-        return self.run(ask)
+        return self.run(lambda bus: asked(bus, subjects.discover(), b"", NodeInfo))
 
     def stats(self) -> NodeStats:
-        async def ask(bus: Bus) -> NodeStats:
-            info = msgspec.msgpack.decode(await bus.request(subjects.discover(), b""), type=NodeInfo)
-            return msgspec.msgpack.decode(await bus.request(subjects.node_request(info.node, "stats"), b""), type=NodeStats)
+        return self.ask("stats", b"", NodeStats)
 
-        return self.run(ask)
+    def facts(self, kind: type[E], count: int = 1) -> list[E]:
+        """Every fact of this kind, in order, once there are ``count`` in the log: the node publishes them behind its answers."""
+
+        def found() -> list[E]:
+            facts = [event for event in self.events() if isinstance(event, kind)]
+            return facts if len(facts) >= count else []
+
+        return until(found, f"{count} x {kind.__name__} in the log")
 
     def events(self) -> list[Event]:
         """Every fact in the log now, in order."""

@@ -68,7 +68,7 @@ class EmbeddedStack:
     def stop(self) -> int:
         """Ask for the end and wait for it; the exit code."""
         self.process.terminate()
-        code = self.process.wait(30)
+        code = self.process.wait(_START_S)
         self.log.close()
         return code
 

@@ -69,7 +69,7 @@ class _Node:
 
     def __enter__(self) -> _Node:
         self._thread.start()
-        assert self._ready.wait(10)
+        assert self._ready.wait(60)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -39,7 +39,7 @@ def dial(port: DataPort) -> Iterator[Dial]:
     open_now: list[socket.socket] = []
 
     def connect() -> socket.socket:
-        open_now.append(socket.create_connection(("127.0.0.1", int(port.addresses[1].rsplit(":", 1)[1])), timeout=10))
+        open_now.append(socket.create_connection(("127.0.0.1", int(port.addresses[1].rsplit(":", 1)[1])), timeout=60))
         return open_now[-1]
 
     yield connect
@@ -143,7 +143,7 @@ def test_a_client_that_does_not_read_is_not_listened_to(dial: Dial, staging: Sta
     quick = hello(dial(), "b")
     quick.sendall(frame(Have((ABC,))))
     assert answer(quick) == Had(b"\0")
-    peer.settimeout(10)
+    peer.settimeout(60)
     assert [answer(peer) for _ in range(answers)] == [Had(bytes(30_000))] * answers
 
 
@@ -168,7 +168,7 @@ def test_it_listens_for_as_long_as_it_lives(port: DataPort) -> None:
     for address in port.addresses:
         kind, _, place = address.partition(":")
         with socket.socket(socket.AF_UNIX if kind == "unix" else socket.AF_INET) as peer:
-            peer.settimeout(10)
+            peer.settimeout(60)
             peer.connect(place if kind == "unix" else ("127.0.0.1", int(place.rsplit(":", 1)[1])))
             hello(peer)
 

@@ -29,7 +29,7 @@ def test_facts_that_cannot_be_written_are_a_failure_and_not_an_exception(tmp_pat
         assert not await log.settled(10)
         await log.close()
 
-    asyncio.run(asyncio.wait_for(body(), 5))
+    asyncio.run(asyncio.wait_for(body(), 60))
 
 
 def test_the_dispatch_core_decides_without_its_file_and_the_bus_has_the_record(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ class Page:
 
 async def followed(live: Live, channel: Channel, version: int = 0) -> bytes:
     """What comes next for a reader at ``version``."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not (data := channel.after(version, live.instance)):
             await channel.changed()
     return data
@@ -203,7 +203,7 @@ def test_a_page_whose_thing_is_gone_says_so(page: Page) -> None:
         topic = live.topic("page")
         assert topic is not None
         channel = live.join(topic, CLUSTER, {})
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not channel.gone:
                 await channel.changed()
         assert live.channels == 0
@@ -269,7 +269,7 @@ def test_the_end_lets_everybody_go(page: Page) -> None:
         waiting = asyncio.create_task(channel.changed())
         await asyncio.sleep(0)
         task.cancel()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await waiting
         assert live.closed
         with pytest.raises(Busy):
