@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +22,7 @@ from bus_schemas.events import SessionClosedFact
 from bus_schemas.session import CloseSession, NodeInfo, OpenSession, SessionClosed, SessionOpened
 from services.kit.bus import Bus
 from tests.support.executor import batch_of, chain_of
-from tests.support.node import Node, add_one, floats, increment, until
+from tests.support.node import DEADLINE_S, Node, add_one, asked, floats, increment, until
 from tests.support.stack import ROOT
 from wooly.config import Config
 from wooly.errors import ForkError, NodeLostError, NoServerError, PlacementError, QuotaExceeded, RefusedError, SessionLostError
@@ -29,6 +31,28 @@ from wooly.session import Session, open_session
 
 ANSWER_S = 10.0
 """What the product promises: no failure takes longer than this to show."""
+
+
+@contextlib.contextmanager
+def answered() -> Iterator[None]:
+    """What is asked inside ends within ANSWER_S. Moments in which the machine lets this process not run at all are not counted."""
+    over, ran_s = threading.Event(), 0.0
+
+    def run() -> None:
+        nonlocal ran_s
+        before_s = time.monotonic()
+        while not over.wait(0.02):
+            now_s = time.monotonic()
+            ran_s, before_s = ran_s + min(now_s - before_s, 0.2), now_s
+
+    clock = threading.Thread(target=run)
+    clock.start()
+    try:
+        yield
+    finally:
+        over.set()
+        clock.join()
+    assert ran_s < ANSWER_S
 
 
 @pytest.fixture
@@ -215,17 +239,13 @@ class TestQuota:
 
 class TestOpening:
     def test_no_bus(self) -> None:
-        started = time.monotonic()
-        with pytest.raises(NoServerError, match="WOOLY_NATS_URL"):
+        with answered(), pytest.raises(NoServerError, match="WOOLY_NATS_URL"):
             open_session(Config(nats_urls=("nats://127.0.0.1:1",)))
-        assert time.monotonic() - started < ANSWER_S
 
     def test_a_bus_without_a_node(self, node: Node) -> None:
         node.stop_server()
-        started = time.monotonic()
-        with pytest.raises(NoServerError, match="no node"):
+        with answered(), pytest.raises(NoServerError, match="no node"):
             node.open()
-        assert time.monotonic() - started < ANSWER_S
 
     def test_no_such_device(self, shared: Node) -> None:
         with pytest.raises(RefusedError, match="devices 0 to 0, not 3"):
@@ -263,6 +283,7 @@ class TestOpening:
 class TestLoss:
     """Exactly once, or a clear error within ten seconds: never a hang, never a repeat."""
 
+    @pytest.mark.usefixtures("patient_clients")
     def test_the_bus_is_killed_and_comes_back(self, node: Node) -> None:
         session = node.open()
         upload(session, 1, np.zeros(16))
@@ -299,12 +320,11 @@ class TestLoss:
         session = node.open()
         upload(session, 1, np.zeros(16))
         node.kill_executor()
-        started = time.monotonic()
-        with pytest.raises(NodeLostError, match="ended"):
+        with answered(), pytest.raises(NodeLostError, match="ended"):
             for _ in range(1000):
                 session.wait(session.submit(increment().flush([1])))
-        assert time.monotonic() - started < ANSWER_S
         # The node itself lives: a new session works once the new executor is up.
+        until(lambda: node.info().devices, "a new executor")
         again = node.open()
         upload(again, 1, np.zeros(16))
         again.wait(again.submit(increment().flush([1])))
@@ -315,12 +335,10 @@ class TestLoss:
         upload(session, 1, np.zeros(16))
         node.kill_server()
         node.kill_executor()
-        started = time.monotonic()
-        with pytest.raises(NodeLostError, match="has not answered"):
+        with answered(), pytest.raises(NodeLostError, match="has not answered"):
             session.wait(session.submit(increment().flush([1])))
-        assert time.monotonic() - started < ANSWER_S
         node.start_server()
-        closed = until(lambda: [event for event in node.events() if type(event).__name__ == "SessionClosedFact"], "the fact of it")
+        closed = node.facts(SessionClosedFact)
         assert [(event.reason, event.failed) for event in closed] == [("node_restarted", True)]
 
     @pytest.mark.usefixtures("patient_clients")
@@ -330,26 +348,21 @@ class TestLoss:
         node.kill_server()
         node.kill_executor()
         node.start_server()
-        started = time.monotonic()
-        with pytest.raises(SessionLostError):
+        with answered(), pytest.raises(SessionLostError):
             session.wait(session.submit(increment().flush([1])))
-        assert time.monotonic() - started < ANSWER_S
 
     def test_the_bus_does_not_come_back(self, node: Node) -> None:
         session = node.open()
         node.nats.kill()
-        started = time.monotonic()
-        with pytest.raises(NodeLostError, match="bus"):
+        with answered(), pytest.raises(NodeLostError, match="bus"):
             session.wait(session.submit(Flush(allocs=[(1, 8)])))
-        assert time.monotonic() - started < ANSWER_S
 
     def test_closing_does_not_wait_for_a_bus_that_is_gone(self, node: Node) -> None:
         session = node.open()
         session.wait(session.submit(Flush(allocs=[(1, 8)])))
         node.nats.kill()
-        started = time.monotonic()
-        session.close()
-        assert time.monotonic() - started < ANSWER_S
+        with answered():
+            session.close()
         assert session.totals is None
         assert node.stop_server() == 0
 
@@ -365,10 +378,8 @@ class TestLoss:
         assert node.server is not None
         node.server.send_signal(signal.SIGSTOP)
         try:
-            started = time.monotonic()
-            with pytest.raises(NodeLostError, match="has not answered"):
+            with answered(), pytest.raises(NodeLostError, match="has not answered"):
                 session.wait(session.submit(Flush(allocs=[(1, 8)])))
-            assert time.monotonic() - started < ANSWER_S
         finally:
             node.server.send_signal(signal.SIGCONT)
 
@@ -379,9 +390,9 @@ class TestLoss:
                 f"s = open_session(Config(nats_urls=({node.nats.url!r},)))\n"
                 "s.wait(s.submit(Flush(allocs=[(1, 1 << 20)])))\nos.kill(os.getpid(), signal.SIGKILL)\n"
             )
-            subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False, timeout=30)
+            subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False, timeout=DEADLINE_S)
             until(lambda: not node.stats().sessions, "the lease's end")
-            closed = until(lambda: [e for e in node.events() if type(e).__name__ == "SessionClosedFact"], "the fact of it")
+            closed = node.facts(SessionClosedFact)
             assert closed[0].reason == "lease"
             assert node.info().devices[0].vram_free_bytes == node.info().devices[0].vram_bytes
 
@@ -391,7 +402,7 @@ class TestLoss:
             request = OpenSession("left", "default", "", 0, (0,), 0)
             assert node.ask("open", request, SessionOpened).fault is None
             subject, closing = subjects.node_request(node.info().node, "close"), msgspec.msgpack.encode(CloseSession("left", "done", 3))
-            totals = msgspec.msgpack.decode(node.run(lambda bus: bus.request(subject, closing, ANSWER_S)), type=SessionClosed)
+            totals = node.run(lambda bus: asked(bus, subject, closing, SessionClosed))
             assert totals.session == "left" and not node.stats().sessions
 
     def test_a_close_behind_a_batch_that_never_comes_ends_with_the_lease(self, tmp_path: Path) -> None:
@@ -399,14 +410,14 @@ class TestLoss:
         with Node(tmp_path, WOOLY_LEASE_MS="1000") as node:
             close_and_vanish(node, "lost", [], last_seq=3)
             until(lambda: not node.stats().sessions, "the lease's end")
-            (closed,) = until(lambda: [e for e in node.events() if isinstance(e, SessionClosedFact)], "the fact of it")
+            (closed,) = node.facts(SessionClosedFact)
             assert (closed.reason, closed.launches) == ("lease", 0)
 
     def test_what_was_sent_before_a_close_runs_however_long_it_takes(self, tmp_path: Path) -> None:
         with Node(tmp_path, WOOLY_LEASE_MS="1000") as node:
             long = chain_of(1000, 100_000)
             close_and_vanish(node, "long", [Flush(allocs=[(1, 800_000)]), long.flush([1])], last_seq=2)
-            (closed,) = until(lambda: [e for e in node.events() if isinstance(e, SessionClosedFact)], "its end")
+            (closed,) = node.facts(SessionClosedFact)
             assert (closed.reason, closed.launches) == ("done", 1)
 
 
@@ -414,10 +425,9 @@ def close_and_vanish(node: Node, name: str, flushes: list[Flush], last_seq: int)
     """A session that sends these batches, asks to be closed after ``last_seq``, and is not heard of again."""
 
     async def body(bus: Bus) -> None:
-        info = msgspec.msgpack.decode(await bus.request(subjects.discover(), b""), type=NodeInfo).node
+        info = (await asked(bus, subjects.discover(), b"", NodeInfo)).node
         request = OpenSession(name, "tenant", "", 0, (0,), 0)
-        opening = await bus.request(subjects.node_request(info, "open"), msgspec.msgpack.encode(request))
-        opened = msgspec.msgpack.decode(opening, type=SessionOpened)
+        opened = await asked(bus, subjects.node_request(info, "open"), msgspec.msgpack.encode(request), SessionOpened)
         for seq, flush in enumerate(flushes, start=1):
             batch = msgspec.structs.replace(decode_batch(batch_of(name, seq, flush)), epoch=opened.epoch)
             await bus.publish(subjects.batch_subject(info, name), encode_batch(batch))
