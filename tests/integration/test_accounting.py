@@ -56,14 +56,6 @@ def check_identity(node: Node) -> tuple[list[UsageRecorded], list[DeviceAccounte
     return used, accounted
 
 
-def closed_facts(node: Node, count: int) -> list[SessionClosedFact]:
-    def found() -> list[SessionClosedFact]:
-        facts = [e for e in node.events() if isinstance(e, SessionClosedFact)]
-        return facts if len(facts) >= count else []
-
-    return until(found, f"{count} sessions closed in the log")
-
-
 def test_the_identity_holds_with_two_tenants(node: Node) -> None:
     one, two = node.open(tenant="one"), node.open(tenant="two", prio=2)
     for _ in range(3):
@@ -83,7 +75,7 @@ def test_the_identity_holds_with_two_tenants(node: Node) -> None:
         assert all(e.to_ns - e.from_ns <= 10**9 for e in mine)
     assert one.totals is not None
     assert one.totals.launches == 120
-    facts = {fact.session: fact for fact in closed_facts(node, 2)}
+    facts = {fact.session: fact for fact in node.facts(SessionClosedFact, 2)}
     assert facts[one.info.session].core_ns == one.totals.core_ns
     assert sum(fact.scheduler_core_ns for fact in accounted) > 0
 
@@ -130,17 +122,19 @@ def test_a_node_that_lost_its_journal_is_billed_all_the_same(node: Node) -> None
     assert sum(row.core_ns for row in view.rows.values()) == sum(e.core_ns for e in used) and not view.findings
 
 
+@pytest.mark.usefixtures("patient_clients")
 def test_the_identity_survives_a_killed_executor_and_bus(node: Node) -> None:
     first = node.open()
     work(first, 20)
     node.kill_executor()
+    until(lambda: node.stats().executor_restarts == 1 and node.info().devices, "a new executor")
     second = node.open()
     work(second, 20)
     node.nats.kill()
     node.nats.start()
     work(second, 20, 1000)
     second.close()
-    assert [fact.reason for fact in closed_facts(node, 2)] == ["executor_lost", "done"]
+    assert [fact.reason for fact in node.facts(SessionClosedFact, 2)] == ["executor_lost", "done"]
     check_identity(node)
 
 
@@ -154,7 +148,7 @@ def test_two_runs_of_one_script_have_equal_digests(node: Node) -> None:
         assert session.totals is not None
         digests.append(session.totals.launch_digest)
     assert digests[0] == digests[1] != digests[2]
-    assert [fact.launch_digest for fact in closed_facts(node, 3)] == digests
+    assert [fact.launch_digest for fact in node.facts(SessionClosedFact, 3)] == digests
 
 
 def test_a_clean_stop_is_a_fact(node: Node) -> None:
@@ -163,5 +157,5 @@ def test_a_clean_stop_is_a_fact(node: Node) -> None:
     node.stop_server()
     lost = [e for e in node.events() if isinstance(e, NodeLost)]
     assert [(e.epoch, e.reason) for e in lost] == [(1, "stopped")]
-    assert [fact.reason for fact in closed_facts(node, 1)] == ["node_stopped"]
+    assert [fact.reason for fact in node.facts(SessionClosedFact, 1)] == ["node_stopped"]
     check_identity(node)
