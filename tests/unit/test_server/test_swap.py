@@ -16,6 +16,7 @@ from services.server.executor.swap.errors import SwapCorrupt, SwapFull
 from services.server.executor.swap.gate import Gate
 from services.server.executor.swap.mover import Job, Mover
 from services.server.executor.swap.store import CHUNK_BYTES, Bytes, Kept, SwapStore
+from tests.support.node import until
 
 MIB = 1 << 20
 rng = np.random.default_rng(3)
@@ -233,6 +234,7 @@ def test_stopping_a_job_waits_for_no_other(mover: Mover) -> None:
     assert stepping.wait(30)
     stopper = threading.Thread(target=mover.stop, args=(second,))
     stopper.start()
+    until(lambda: second.stopped, "the wish to stop it")
     go.set()
     stopper.join(30)
     assert not stopper.is_alive()
