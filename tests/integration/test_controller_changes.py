@@ -67,7 +67,7 @@ def log_of(plane: Plane, subject: str) -> list[list[Event]]:
         follower = bus.follow("WOOLY_EVENTS", 1, on_message, subject=subject)
         await follower.start()
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await all_there.wait()
         finally:
             await follower.stop()
@@ -185,7 +185,7 @@ def test_nodes_are_asked_until_their_facts_say_so(plane: Plane) -> None:
 
         await bus.serve(node_requests("verb-a", "end_task"), answers("end_task", EndTask))
         await bus.serve(node_requests("verb-a", "set_priority"), answers("set_priority", SetPriority))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await enough.wait()
         await bus.close()
         return heard

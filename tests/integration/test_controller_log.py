@@ -176,15 +176,18 @@ def test_a_silent_node_is_lost_and_comes_back() -> None:
     with Plane(CONTROLLER_NODE_LEASE_MS="1500") as plane:
         controller = plane.controller
         plane.register("n1")
-        submit(controller, id="t1")
-        plane.publish("session", "s1", opened("s1", "t1", "n1"))
+        with plane.measuring("n1"):
+            submit(controller, id="t1", queue=True)
+            wait_until(lambda: controller.get("/api/v1/tasks/t1")["node"] == "n1")
+            plane.publish("session", "s1", opened("s1", "t1", "n1"))
+            wait_until(lambda: controller.get("/api/v1/tasks/t1")["state"] == "started")
         wait_until(lambda: controller.get("/api/v1/nodes/n1")["state"] == "lost")
         assert controller.get("/api/v1/nodes/n1")["reason"] == "silent"
         assert controller.get("/api/v1/tasks/t1")["state"] == "failed"
         assert "node_lost" in submit(controller)["detail"]
-        plane.measure("n1")
-        wait_until(lambda: controller.get("/api/v1/nodes/n1")["state"] == "ready")
-        assert controller.get("/api/v1/tasks/t1")["state"] == "started"
+        with plane.measuring("n1"):
+            wait_until(lambda: controller.get("/api/v1/nodes/n1")["state"] == "ready")
+            wait_until(lambda: controller.get("/api/v1/tasks/t1")["state"] == "started")
 
 
 def test_a_restarted_node_says_which_sessions_live_on() -> None:
@@ -343,8 +346,9 @@ def test_nodes_are_heard_again_after_a_broker_restart() -> None:
         wait_until(lambda: plane.controller.ask("GET", "/health").json["status"] == "disconnected")
         plane.nats.start()
         wait_until(lambda: plane.controller.get("/api/v1/nodes/n1")["state"] == "lost")
-        plane.measure("n1", utilization=20)
-        wait_until(lambda: plane.controller.get("/api/v1/nodes/n1")["state"] == "ready")
+        with plane.measuring("n1", utilization=20):
+            wait_until(lambda: plane.controller.get("/api/v1/nodes/n1")["state"] == "ready")
+            wait_until(lambda: plane.controller.get("/api/v1/nodes/n1")["devices"][0]["observed"]["utilization_percent"] == 20)
 
 
 def test_a_controller_that_hears_nobody_does_not_blame_the_nodes() -> None:
@@ -371,7 +375,9 @@ def test_a_log_that_takes_nothing_stops_no_controller() -> None:
     """The broker refuses facts, for want of room or by its limits: duties wait until it takes them again."""
     with Plane(CONTROLLER_NODE_LEASE_MS="1500") as plane:
         plane.register("n1")
-        plane.limit_events(max_msg_size=1)
+        with plane.measuring("n1"):
+            wait_until(lambda: plane.controller.get("/api/v1/nodes/n1")["state"] == "ready")
+            plane.limit_events(max_msg_size=1)
         wait_until(lambda: "sentinel cannot work" in plane.controller.log_tail())
         assert plane.controller.ask("POST", "/api/v1/tasks", {"required_vram_mb": 1}).status == 503
         plane.limit_events(max_msg_size=-1)

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from bus_schemas.events import SessionOpenedFact
 from services.kit.access.keys import make_key
 from services.kit.process import free_port, module_command, spawn, stop_process
-from tests.support.plane import GIB, Plane
+from tests.support.plane import GIB, Plane, wait_until
 from tests.support.stack import plain_environment
 
 __all__ = ["HOME", "OTHER", "PASSWORD", "Asker", "Reply", "Secured", "ask"]
@@ -199,6 +199,14 @@ class Secured:
         self.askers["wrong secret"] = Asker("wrong secret", f"wk_{known}_{make_key().secret}", good=False)
         self.askers["no form"] = Asker("no form", "wk_short_secret", good=False)
         self.askers["nobody"] = Asker("nobody", "", good=False)
+        wait_until(self._expired)
+
+    def _expired(self) -> bool:
+        connection = self.connect()
+        try:
+            return ask(connection, "GET", "/api/v1/session", **self.headers(self.askers["expired"])).status == 401
+        finally:
+            connection.close()
 
     def headers(self, asker: Asker) -> Mapping[str, str]:
         return {"Authorization": f"Bearer {asker.key}"} if asker.key else {}
