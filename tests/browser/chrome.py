@@ -26,7 +26,7 @@ __all__ = ["AXE", "MISSING", "Chrome"]
 T = TypeVar("T")
 
 AXE = Path(__file__).parent / "assets" / "axe.min.js"
-_WAIT_S = 15
+_WAIT_S = 60
 _OUR_FAULT = re.compile(r"^network: .*the server responded with a status of 4(00|03|04|09) ")
 _BINARY, _DRIVER = shutil.which("chromium") or shutil.which("chromium-browser"), shutil.which("chromedriver")
 MISSING = "" if _BINARY and _DRIVER else "there is no browser: apt-get install chromium chromium-driver"
@@ -49,7 +49,8 @@ class Chrome:
         options.accept_insecure_certs = True
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
         self.driver = webdriver.Chrome(options=options, service=Service(str(_DRIVER)))
-        self.driver.set_page_load_timeout(30)
+        self.driver.set_page_load_timeout(_WAIT_S)
+        self.driver.set_script_timeout(_WAIT_S)
         self.resize(*self._size)
         return self
 

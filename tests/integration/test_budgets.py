@@ -22,7 +22,7 @@ from bus_schemas.events import BudgetCrossed, Event, UsageRecorded
 from services.kit.bus import connect
 from services.kit.errors import BusRefused
 from tests.support.billing import BillingProcess
-from tests.support.node import Node, floats, increment, until
+from tests.support.node import DEADLINE_S, Node, floats, increment, until
 from wooly.errors import BudgetExceededError, ConfigError
 from wooly.link import Flush
 from wooly.session import Session
@@ -137,7 +137,7 @@ class Answers(threading.Thread):
         self.core_ns: dict[tuple[str, int], int] = {}
         self.listening = threading.Event()
         self.start()
-        assert self.listening.wait(10)
+        assert self.listening.wait(DEADLINE_S)
 
     def run(self) -> None:
         asyncio.run(self._listen())
@@ -187,7 +187,7 @@ def test_one_runs_out_midway_and_nobody_else_notices(stack: Stack) -> None:
 
     # It runs out: billing number one is killed meanwhile, the other one knows as much.
     assert one.end(signal.SIGKILL) == -signal.SIGKILL
-    until(lambda: poor.refused or poor.error, "the poor tenant runs out", 60)
+    until(lambda: poor.refused or poor.error, "the poor tenant runs out")
     assert poor.error is None
     (refused,) = poor.refused
     for part in ("total budget of tenant 'poor' is used up", "ask for a grant", "the session stays"):
@@ -213,7 +213,7 @@ def test_one_runs_out_midway_and_nobody_else_notices(stack: Stack) -> None:
     # After a grant it goes on where it stood: every step was done once, in order.
     one.do("POST", "grants", {"tenant": "poor", "micro": 100 * whole, "id": "more"})
     poor.finish(10)
-    until(lambda: poor.result or poor.error, "the poor tenant goes on", 60)
+    until(lambda: poor.result or poor.error, "the poor tenant goes on")
     assert poor.error is None and poor.result == {float(poor.sent)} and len(poor.refused) == 1
     rich.session.close()
     poor.session.close()
@@ -245,19 +245,19 @@ def test_nothing_runs_beyond_what_was_lent_while_billing_is_dead_and_the_refusal
     billing.do("PUT", "budgets/lone/month", {"limit_micro": limit})
     lone = Training(node.open(tenant="lone"), None, pause=5)
     lone.start()
-    until(lambda: stack.lent("lone") and stack.used("lone") > 0, "a lease, and the first facts of the tenant", 30)
+    until(lambda: stack.lent("lone") and stack.used("lone") > 0, "a lease, and the first facts of the tenant")
     assert billing.end(signal.SIGKILL) == -signal.SIGKILL
     lone.go_on()
-    until(lambda: stack.used("lone") >= limit, "what was lent is used", 60)
+    until(lambda: stack.used("lone") >= limit, "what was lent is used")
     assert not lone.refused and lone.error is None, "nobody has said that nothing is left"
     billing = stack.start_billing(1)
-    until(lambda: lone.refused or lone.error, "the refusal", 60)
+    until(lambda: lone.refused or lone.error, "the refusal")
     assert lone.error is None and "monthly budget" in str(lone.refused[0]) and "it begins anew at" in str(lone.refused[0])
     assert billing.do("GET", "verify")["ok"]
 
     billing.do("PUT", "budgets/lone/month", {"limit_micro": None})
     lone.finish(10)
-    until(lambda: lone.result or lone.error, "the tenant goes on without a budget", 60)
+    until(lambda: lone.result or lone.error, "the tenant goes on without a budget")
     assert lone.error is None and lone.result == {float(lone.sent)}
     lone.session.close()
     until(lambda: ("month", "open") in crossings(node.events(), "lone"), "the crossings are in the log")

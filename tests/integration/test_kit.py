@@ -18,10 +18,8 @@ from bus_schemas.events import Event, TaskStateChanged
 from services.kit.bus import Bus, connect
 from services.kit.errors import BusRefused, BusUnavailable, Conflict, StartError
 from services.kit.nats_server import NatsServer
-from tests.support.node import until, until_async
+from tests.support.node import DEADLINE_S, until, until_async
 from tests.support.stack import ROOT
-
-DEADLINE_S = 20.0
 
 
 @pytest.fixture
@@ -33,7 +31,7 @@ def nats(tmp_path: Path) -> Iterator[NatsServer]:
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(work, 60))
+    asyncio.run(asyncio.wait_for(work, 2 * DEADLINE_S))
 
 
 async def ready(nats: NatsServer, name: str = "kit") -> Bus:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.node import increment, until
+from tests.support.node import DEADLINE_S, increment, until
 from tests.support.stack import EmbeddedStack, plain_environment
 from wooly.config import Config
 from wooly.link import Flush
@@ -89,8 +89,9 @@ def test_a_placed_task_runs_where_the_controller_says(tmp_path: Path) -> None:
         until(lambda: tasks() == [("team", "completed", stack.addresses["node"])], "the task to complete")
 
 
+@pytest.mark.usefixtures("patient_clients")
 def test_children_that_die_come_back(tmp_path: Path) -> None:
-    with EmbeddedStack(tmp_path, WOOLY_BACKEND="reference") as stack:
+    with EmbeddedStack(tmp_path, WOOLY_BACKEND="reference", WOOLY_ORPHAN_MS="60000") as stack:
         session = connect(stack)
         work(session)
         for name in ("server", "billing", "controller"):
@@ -115,7 +116,7 @@ def test_nothing_is_left_when_it_ends(tmp_path: Path, number: int) -> None:
         below = descendants(stack.process.pid)
         assert len(below) >= 5  # nats-server, controller, billing, server, executor
         stack.process.send_signal(number)
-        assert stack.process.wait(30) == 0
+        assert stack.process.wait(DEADLINE_S) == 0
         until(lambda: not any(alive(pid) for pid in below), "the end of every child")
 
 
@@ -140,7 +141,7 @@ def test_it_ends_with_its_parent(tmp_path: Path) -> None:
     below = descendants(int(pid)) | {int(pid)}
     parent.kill()
     parent.communicate()
-    until(lambda: not any(alive(process) for process in below), "the end of the stack", 30)
+    until(lambda: not any(alive(process) for process in below), "the end of the stack")
 
 
 def test_a_stack_that_cannot_start_says_why(tmp_path: Path) -> None:
