@@ -10,11 +10,22 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.support.node import until
 from tests.support.stack import plain_environment
 
-__all__ = ["Wooly", "command_in"]
+__all__ = ["Wooly", "command_in", "in_the_end"]
 
 Wooly = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def in_the_end(wooly: Wooly, *arguments: str, **environ: str) -> str:
+    """What a command says once it succeeds: some ask nodes for a second only, and a busy machine may be too slow for that."""
+
+    def said() -> str:
+        done = wooly(*arguments, **environ)
+        return done.stdout if done.returncode == 0 else ""
+
+    return until(said, f"wooly {' '.join(arguments)} succeeds")
 
 
 def command_in(folder: Path) -> Wooly:
