@@ -263,6 +263,60 @@ def test_a_paused_follower_holds_the_bus_back(nats: NatsServer) -> None:
     run(body())
 
 
+BAD_HEADERS = (b"N", b"NATS/1.0", b"NATS/1.0 \xff\xfe\xfd\r\n\r\n", b"NATS/1.0 100 \xff\xfe\xfd\r\n\r\n")
+BAD_WORDS = (b"\xff", b"a\x0bb", b"a\x0c7", b"\x00", b"*")
+
+
+def test_no_message_stops_those_who_hear_it(nats: NatsServer) -> None:
+    """The bus takes any bytes for headers, and nearly any in subjects and replies. Who hears them, live or of a stream, hears what follows."""
+    asked = [_message(b"test.asked", reply=word) for word in BAD_WORDS] + [_message(b"test.asked", head) for head in BAD_HEADERS]
+    facts = [_message(b"wooly.evt.session.%s.n1" % word) for word in BAD_WORDS]
+    facts += [_message(b"wooly.evt.node.n1", head) for head in BAD_HEADERS]
+
+    async def body() -> None:
+        bus = await ready(nats)
+        live: list[bytes] = []
+        stored: list[tuple[int, bytes]] = []
+
+        async def hear(subject: str, data: bytes) -> None:
+            live.append(data)
+
+        await bus.subscribe("test.asked", hear)
+        follower = bus.follow(subjects.EVENTS_STREAM, 1, lambda position, subject, data: stored.append((position, data)))
+        await follower.start()
+        await bus.nc.flush()
+        await _say(nats, *asked, *facts, _message(b"test.asked", data=b"after"), _message(b"wooly.evt.node.n1", data=b"after"))
+
+        async def heard_it() -> bool:
+            return bool(live and stored) and live[-1] == stored[-1][1] == b"after"
+
+        await until_async(heard_it, "what follows")
+        assert len(live) == len(asked) + 1
+        assert [position for position, _ in stored] == list(range(1, len(facts) + 2))
+        assert bus.nc.stats["reconnects"] == 0
+        await follower.stop()
+        await bus.close()
+
+    run(body())
+
+
+def _message(subject: bytes, head: bytes = b"", data: bytes = b"\x90", reply: bytes = b"") -> bytes:
+    """As it stands on the wire."""
+    to = subject + b" " + reply + b" " * bool(reply)
+    if head:
+        return b"HPUB %s%d %d\r\n%s%s\r\n" % (to, len(head), len(head) + len(data), head, data)
+    return b"PUB %s%d\r\n%s\r\n" % (to, len(data), data)
+
+
+async def _say(nats: NatsServer, *messages: bytes) -> None:
+    """Over a connection without a client library; returns once the bus has taken them."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", nats.port)
+    writer.write(b'CONNECT {"verbose":false,"headers":true}\r\n' + b"".join(messages) + b"PING\r\n")
+    while not (await reader.readline()).startswith(b"PONG"):
+        pass
+    writer.close()
+
+
 def test_nobody_answers() -> None:
     async def body() -> None:
         with pytest.raises(BusUnavailable, match="no NATS server"):

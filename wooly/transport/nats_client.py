@@ -1,17 +1,28 @@
-"""nats-py's client, but one that does not give up because a bus or those it asks were away for a moment, and whose inboxes nobody guesses.
+"""nats-py's client, but one that does not give up because a bus or those it asks were away for a moment, whose inboxes nobody guesses, and
+which no message stops, whatever bytes its sender put where.
 
 May live here: that. May not: what is said over it.
 """
 
 from __future__ import annotations
 
+import re
 import secrets
+from typing import Any, Final
 
 import nats.errors
 from nats.aio.client import Client
 from nats.nuid import NUID
+from nats.protocol import parser
 
 __all__ = ["LastingClient"]
+
+_WORD: Final = rb"([^ \t\r\n]+)[ \t]+"
+
+# The bus ends words where it says, and a sender may write any other byte into a subject; nats-py takes all that Python calls white space
+# for an end, then such a message for no message, and connects anew: for ever, when a stream brings it again.
+parser.MSG_RE = re.compile(rb"\AMSG[ \t]+" + _WORD * 2 + rb"(" + _WORD + rb")?(\d+)\r\n")
+parser.HMSG_RE = re.compile(rb"\AHMSG[ \t]+" + _WORD * 2 + rb"(" + _WORD + rb")?(\d+)[ \t]+(\d+)\r\n")
 
 
 class _Unguessable(NUID):
@@ -37,3 +48,22 @@ class LastingClient(Client):
         error = nats.errors.Error(f"nats: {err_msg}")
         await self._error_cb(error)
         await self._process_op_err(error)
+
+    async def _process_headers(self, headers: Any) -> dict[str, str] | None:
+        """What cannot be read is no header: nats-py would hear nothing more."""
+        try:
+            read: dict[str, str] | None = await super()._process_headers(headers)
+        except (IndexError, UnicodeDecodeError):
+            return None
+        return read
+
+    def _build_message(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: dict[str, str] | None) -> Any:
+        """Subjects need not be text; the rest of such a one still says whose it is."""
+        try:
+            return super()._build_message(sid, subject, reply, data, headers)
+        except UnicodeDecodeError:
+            return super()._build_message(sid, _text(subject), _text(reply), data, headers)
+
+
+def _text(raw: bytes) -> bytes:
+    return raw.decode(errors="replace").encode()
