@@ -15,6 +15,7 @@ import contextlib
 import itertools
 import json
 import os
+import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -80,7 +81,6 @@ class Bus:
         self._acks: dict[str, asyncio.Future[_Ack]] = {}
         self._ack_inbox = nc.new_inbox()
         self._tokens = itertools.count()
-        self._publish_id = os.urandom(9).hex()
         self._window = asyncio.Semaphore(window)
         self._events_lock = asyncio.Lock()
         self._reconnected: list[Callable[[], None]] = []
@@ -175,12 +175,13 @@ class Bus:
     ) -> int:
         """Publish into the stream of ``subject`` and wait for its acknowledgement; the position (stream sequence) it got.
 
-        Sent again with the same message id every 2 s and after a reconnect until acknowledged: stored once. At most ``window`` publishes
-        are under way; order between concurrent ones is not kept. The expectations make it conditional: raises Conflict when the
+        Sent again with the same message id every 2 s and after a reconnect until acknowledged: stored once. (One that nobody can know
+        before: a stream takes what has the id of another for its repeat, and acknowledges it, whoever sent the other.) At most ``window``
+        publishes are under way; order between concurrent ones is not kept. The expectations make it conditional: raises Conflict when the
         stream (or the subject) has moved on. ``headers``: further JetStream headers. Raises BusUnavailable after ``deadline_s``,
         BusRefused when the stream refuses.
         """
-        name = message_id or f"{self._publish_id}.{next(self._tokens)}"
+        name = message_id or secrets.token_hex(12)
         sent = {NAME_HEADER: name, **(headers or {})}
         if self.seal is not None and is_fact(subject):
             sent[HEADER] = self.seal.make(subject, name, data)
@@ -224,8 +225,8 @@ class Bus:
     ) -> int:
         """Store facts on ``event_subject(area, entity)``, in order also across calls, up to 100 a message; the last message's position.
 
-        ``message_id`` names this call for ever: the stream drops a repeat within its window. ``node``: they are this node's facts about a
-        session, on ``session_facts``."""
+        ``message_id`` names this call for ever: the stream drops a repeat within its window, so nobody else may guess it. ``node``: they
+        are this node's facts about a session, on ``session_facts``."""
         subject = subjects.session_facts(entity, node) if node else subjects.event_subject(area, entity)
         position = 0
         async with self._events_lock:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -38,13 +39,14 @@ class Started(msgspec.Struct, array_like=True, frozen=True, tag="started.v1"):
 
 class Recorded(msgspec.Struct, array_like=True, frozen=True, tag="recorded.v1"):
     """Facts to be published on (area, entity); ``index`` counts these over the journal's life, ``epoch`` is the start that recorded them
-    (0 in journals of old)."""
+    (0 in journals of old). ``nonce`` is random, so that nobody knows the name of their message before (empty in journals of old)."""
 
     index: int
     area: str
     entity: str
     events: bytes
     epoch: int = 0
+    nonce: str = ""
 
 
 class Published(msgspec.Struct, array_like=True, frozen=True, tag="published.v1"):
@@ -141,7 +143,7 @@ class FactLog:
         if not events:
             return
         self._index += 1
-        record = Recorded(self._index, area, entity, encode_events(list(events)), self.epoch)
+        record = Recorded(self._index, area, entity, encode_events(list(events)), self.epoch, secrets.token_hex(8))
         if self._held or area == _USAGE:
             self._held.append(record)
         else:
@@ -249,5 +251,6 @@ class FactLog:
 
 
 def _name(node: str, record: Recorded) -> str:
-    """What the log knows the message by: the same whenever it is published, and no other's."""
-    return f"{node}.{record.epoch}.{record.index}" if record.epoch else f"{node}.{record.index}"
+    """What the log knows the message by: the same whenever it is published, and no other's. Who knew it before could publish something
+    else under it, and the log would take these facts for a repeat of that."""
+    return ".".join(str(part) for part in (node, record.epoch, record.nonce, record.index) if part)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import time
 from collections import deque
 from collections.abc import Callable
@@ -129,6 +130,8 @@ class JournalStream:
     def __init__(self, node: str, epoch: int) -> None:
         self._node = node
         self._epoch = epoch
+        self._nonce = secrets.token_hex(8)
+        """In the names of messages: who knew one before could publish something else under it."""
         self._lanes: list[Lane] = []
         self._wake = asyncio.Event()
         self._sent = asyncio.Event()
@@ -179,7 +182,7 @@ class JournalStream:
         assert self._bus is not None
         while lane.parts:
             part = lane.parts[0]
-            name = f"{part.node}.{part.gpu}.{part.lane}.{part.segment}.{part.first}"
+            name = f"{self._nonce}.{part.gpu}.{part.lane}.{part.segment}.{part.first}"
             try:
                 await self._bus.publish_acked(lane.subject, encode_part(part), message_id=name, deadline_s=_ACK_S)
             except BusUnavailable:

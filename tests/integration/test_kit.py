@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import signal
 import subprocess
 import sys
@@ -98,6 +99,22 @@ class TestPublish:
             again = await bus.publish_events("task", "t", [event(1)], message_id="m")
             assert again == first
             assert await bus.last_position(subjects.EVENTS_STREAM) == first
+            await bus.close()
+
+        run(body())
+
+    def test_nobody_takes_a_name_before_its_message(self, nats: NatsServer) -> None:
+        """Who reads what was published (nodes read facts of services) must not know under which id the next message comes."""
+
+        async def body() -> None:
+            bus = await ready(nats)
+            position = await bus.publish_events("config", "c", [event(1)])
+            answer = await bus.js_api(f"STREAM.MSG.GET.{subjects.EVENTS_STREAM}", {"seq": position})
+            head = base64.b64decode(answer["message"]["hdrs"]).decode()
+            front, _, count = head.partition("Nats-Msg-Id: ")[2].strip().rpartition(".")
+            heads = [b"NATS/1.0\r\nNats-Msg-Id: %s.%d\r\n\r\n" % (front.encode(), int(count, 16) + ahead) for ahead in range(1, 21)]
+            await _say(nats, *(_message(b"wooly.evt.node.n1", head) for head in heads))
+            assert await bus.publish_events("access", "a", [event(2)]) == position + len(heads) + 1
             await bus.close()
 
         run(body())
@@ -268,7 +285,7 @@ BAD_WORDS = (b"\xff", b"a\x0bb", b"a\x0c7", b"\x00", b"*")
 
 
 def test_no_message_stops_those_who_hear_it(nats: NatsServer) -> None:
-    """The bus takes any bytes for headers, and nearly any in subjects and replies. Who hears them, live or of a stream, hears what follows."""
+    """The bus takes any bytes for headers, and nearly any in subjects and replies. Who hears them, live or of a stream, hears on."""
     asked = [_message(b"test.asked", reply=word) for word in BAD_WORDS] + [_message(b"test.asked", head) for head in BAD_HEADERS]
     facts = [_message(b"wooly.evt.session.%s.n1" % word) for word in BAD_WORDS]
     facts += [_message(b"wooly.evt.node.n1", head) for head in BAD_HEADERS]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import shutil
 from pathlib import Path
 
@@ -10,9 +11,10 @@ import msgspec
 import pytest
 
 from bus_schemas.events import DeviceAccounted, Event, NodeLost, decode_events
+from bus_schemas.subjects import EVENTS_STREAM
 from services.kit.bus import connect
 from services.kit.nats_server import NatsServer
-from services.server.facts import FactLog, Progress
+from services.server.facts import FactLog, Progress, _name
 from services.server.journal import JournalFile
 from services.server.meter import Account
 
@@ -145,6 +147,47 @@ def test_what_was_not_acknowledged_is_published_by_the_next_start(tmp_path: Path
         asyncio.run(body())
     finally:
         nats.stop()
+
+
+def test_nobody_takes_a_name_before_its_facts(tmp_path: Path) -> None:
+    """The log takes a message with an id that it has for a repeat, whoever sent the other: another node must not know what comes next."""
+    nats = NatsServer(tmp_path / "nats")
+    nats.start()
+
+    async def body() -> None:
+        bus = await connect(nats.url, name="facts")
+        await bus.ensure_streams()
+        log = FactLog(tmp_path / "facts", "node")
+        log.start(bus)
+        log.record("usage", "node", [accounted(1)])
+        log.note(progress(1), lambda: None)
+        assert await log.settled(10)
+        answer = await bus.js_api(f"STREAM.MSG.GET.{EVENTS_STREAM}", {"seq": 1})
+        name = base64.b64decode(answer["message"]["hdrs"]).decode().partition("Nats-Msg-Id: ")[2].strip()
+        for guess in ("node.1.2.0", name.replace(".1.0", ".2.0")):
+            await bus.publish_acked("wooly.evt.node.other", b"\x90", message_id=guess)
+        log.record("usage", "node", [accounted(2)])
+        log.note(progress(2), lambda: None)
+        assert await log.settled(10)
+        answer = await bus.js_api(f"STREAM.MSG.GET.{EVENTS_STREAM}", {"last_by_subj": "wooly.evt.usage.node"})
+        assert decode_events(base64.b64decode(answer["message"]["data"])) == [accounted(2)]
+        await log.close()
+        await bus.close()
+
+    try:
+        asyncio.run(body())
+    finally:
+        nats.stop()
+
+
+def test_a_journal_of_old_keeps_its_names(tmp_path: Path) -> None:
+    """What an older version published without hearing so is a repeat."""
+    journal = JournalFile(tmp_path / "facts")
+    journal.append(msgspec.msgpack.encode(["recorded.v1", 7, "node", "node", b"\x90", 3]))
+    journal.append(msgspec.msgpack.encode(["recorded.v1", 8, "node", "node", b"\x90"]))
+    journal.sync()
+    journal.close()
+    assert [_name("node", record) for record in FactLog(tmp_path / "facts", "node")._waiting] == ["node.3.7", "node.8"]
 
 
 def test_nothing_is_published_that_is_not_in_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
