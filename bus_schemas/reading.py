@@ -13,8 +13,8 @@ import msgspec
 from bus_schemas.subjects import inbox_prefix, token
 
 __all__ = [
-    "READ_ALL", "AboutStream", "Asked", "Follow", "Following", "Said", "StreamAbout", "Unfollow", "Refused", "consumer_prefix",
-    "follow_fault", "read_subject", "subject_fault",
+    "READ_ALL", "AboutStream", "Asked", "Follow", "Following", "Said", "StreamAbout", "Unfollow", "Refused", "consumer_owner",
+    "consumer_prefix", "follow_fault", "read_subject", "subject_fault",
 ]  # fmt: skip
 
 READ_ALL: Final = "wooly.access.read.*"
@@ -30,6 +30,12 @@ def read_subject(principal: str) -> str:
 def consumer_prefix(principal: str) -> str:
     """How the names of a principal's consumers begin. The rest is random: who knows the name of a consumer could end it."""
     return f"follow_{token(principal)}_"
+
+
+def consumer_owner(consumer: str) -> str:
+    """The principal whose consumer this is, empty: nobody's that we know."""
+    kind, _, rest = consumer.partition("_")
+    return rest.rpartition("_")[0] if kind == "follow" else ""
 
 
 class AboutStream(msgspec.Struct, frozen=True, tag="about"):

@@ -64,6 +64,7 @@ class BusGuard:
         self._mirror = mirror
         self._look = asyncio.Event()
         self._nodes: set[str] = set()
+        self._readings = Readings(bus, mirror)
         try:
             self._seed = (folder / "guard.nk").read_text()
             self._issuer = nats_jwt.key_from_seed((folder / "issuer.nk").read_text())
@@ -81,7 +82,7 @@ class BusGuard:
         self._system = await connect(self._url, name="guard", credentials=shown)
         self._mirror.on_live_event(self._heard)
         await self._bus.serve(WHO_ALL, self._who, queue=_QUEUE)
-        await Readings(self._bus, self._mirror).serve(_QUEUE)
+        await self._readings.serve(_QUEUE)
         await self._bus.nc.flush()
         await self._system.serve(_CALLOUT, self._asked, queue=_QUEUE)
         await self._system.nc.flush()
@@ -148,6 +149,7 @@ class BusGuard:
                 if heard:
                     await self._bus.publish(WHO_GONE, b"")
                 await self._end_connections()
+                await self._readings.end_those_without_right()
             except (BusUnavailable, BusRefused, ValueError, KeyError) as error:
                 get_logger().warning("connections to the bus cannot be looked through", error=str(error))
 

@@ -17,7 +17,7 @@ from bus_schemas.access import WHO_ALL, WHO_GONE, who_subject
 from bus_schemas.reading import READ_ALL, read_subject
 from services.kit.access import Identity
 
-__all__ = ["BILLING", "CONTROLLER", "Permissions", "may_follow", "may_know", "of_key", "of_service"]
+__all__ = ["BILLING", "CONTROLLER", "PUBLIC_STREAMS", "Permissions", "may_follow", "may_know", "of_key", "of_service"]
 
 CONTROLLER: Final = "controller"
 BILLING: Final = "billing"
@@ -27,7 +27,7 @@ _NODE_READS: Final = ("config", "budget", "tier")
 """Areas of facts that nodes follow."""
 _INBOXES: Final = ("*.*", "*.*.*")
 """Every inbox: what nodes answer into. (Inboxes begin with their principal in the first word, and words cannot be named in part.)"""
-_PUBLIC_STREAMS: Final = (subjects.EVENTS_STREAM, subjects.JOURNAL_STREAM, subjects.TELEMETRY_STREAM)
+PUBLIC_STREAMS: Final = (subjects.EVENTS_STREAM, subjects.JOURNAL_STREAM, subjects.TELEMETRY_STREAM)
 """What whoever may read everything reads, and nodes ask whether it is there."""
 _NO_INBOXES: Final = ("wooly.*", "wooly.*.*", "$JS.*", "$JS.*.*", "$KV.>", "$SYS.>")
 """What has the shape of an inbox and is none."""
@@ -64,7 +64,7 @@ def of_key(who: Identity) -> Permissions | None:
         publish.append(f"wooly.node.*.req.stats.{principal}")
         subscribe.append(subjects.TELEMETRY_ALL)
     if _reads_everything(who):
-        publish += [read_subject(principal), *_keeps_up(*_PUBLIC_STREAMS)]
+        publish += [read_subject(principal), *_keeps_up(*PUBLIC_STREAMS)]
     return Permissions(tuple(publish), tuple(subscribe))
 
 
@@ -72,14 +72,14 @@ def may_follow(who: Identity, stream: str, subject: str) -> bool:
     """Whether controllers read messages of ``stream`` on ``subject`` (empty: all) to ``who``."""
     if who.role == "node":
         return _is_node(who) and (stream, subject) in _node_reads(who.node)
-    return _reads_everything(who) and stream in _PUBLIC_STREAMS
+    return _reads_everything(who) and stream in PUBLIC_STREAMS
 
 
 def may_know(who: Identity, stream: str, subject: str) -> bool:
     """Whether controllers tell ``who`` how long ``stream`` is, and where the last message on ``subject`` (empty: none) is."""
     if who.role == "node":
-        return _is_node(who) and not subject and stream in (subjects.batch_stream(who.node), *_PUBLIC_STREAMS)
-    return _reads_everything(who) and stream in _PUBLIC_STREAMS
+        return _is_node(who) and not subject and stream in (subjects.batch_stream(who.node), *PUBLIC_STREAMS)
+    return _reads_everything(who) and stream in PUBLIC_STREAMS
 
 
 def _is_node(who: Identity) -> bool:

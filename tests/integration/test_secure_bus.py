@@ -503,11 +503,55 @@ class TestReading:
                     assert isinstance(await _ask_to_read(bus.client, me, asked), Following)
 
         asyncio.run(body())
-        info = world.log(lambda bus: bus.js_api(f"CONSUMER.NAMES.{stream}"))
-        names = {name for name in info["consumers"] if name.startswith(consumer_prefix(me))}
+        names = _consumers_of(world, stream, me)
         assert len(names) == 64
         assert f"{consumer_prefix(me)}69" in names
         assert f"{consumer_prefix(me)}5" not in names
+
+    def test_consumers_are_bounded_however_they_are_asked_for(self, world: World) -> None:
+        """Many at once; of several streams; and by who says that another one is to end."""
+        me = world.names.key2
+        facts, batches = subjects.EVENTS_STREAM, subjects.batch_stream("n2")
+        own, inbox = subjects.event_subject("node", "n2"), f"{subjects.inbox_prefix(me)}.more"
+
+        async def body() -> None:
+            async with line(world.stack, **world.way_in("node 2")) as bus:
+                await bus.client.subscribe(inbox)
+
+                async def follow(stream: str, name: str, subject: str = "") -> None:
+                    asked = Follow(stream, consumer_prefix(me) + name, inbox, 1, subject)
+                    assert isinstance(await _ask_to_read(bus.client, me, asked), Following)
+
+                await asyncio.gather(*(follow(batches, f"once{at}") for at in range(200)))
+                for at in range(40):
+                    await follow(batches, f"both{at}")
+                    await follow(facts, f"both{at}", own)
+                for at in range(80):
+                    await follow(facts, f"kept{at}", own)
+                    await _ask_to_read(bus.client, me, Unfollow(batches, f"{consumer_prefix(me)}kept{at}"))
+
+        asyncio.run(body())
+        assert sum(len(_consumers_of(world, stream, me)) for stream in (facts, batches)) == 64
+
+    def test_who_may_read_no_more_hears_no_more(self, world: World) -> None:
+        """Also who still may come in, to the same inbox."""
+        world.stack.ask("POST", "/api/v1/users", {"id": "eve", "role": "admin"})
+        key = world.stack.key(role="admin", tenant="", user="eve")
+        me = key.split("_")[1]
+        inbox, stream = f"{subjects.inbox_prefix(me)}.facts", subjects.EVENTS_STREAM
+
+        async def body() -> None:
+            async with line(world.stack, key) as bus:
+                await bus.client.subscribe(inbox)
+                assert isinstance(await _ask_to_read(bus.client, me, Follow(stream, f"{consumer_prefix(me)}all", inbox, 1)), Following)
+                await asyncio.to_thread(world.stack.ask, "PATCH", "/api/v1/users/eve", {"role": "viewer"})
+                await asyncio.wait_for(bus.ended.wait(), DEADLINE_S)
+            async with line(world.stack, key) as bus:
+                await bus.client.subscribe(inbox)
+                await bus.client.flush()
+                await asyncio.to_thread(until, lambda: not _consumers_of(world, stream, me), "the reading to end")
+
+        asyncio.run(body())
 
 
 class TestDataPort:
@@ -624,6 +668,11 @@ async def _reading(world: World, identity: str, principal: str, wanted: list[tup
             asked = Follow(stream, consumer, f"{subjects.inbox_prefix(principal)}.mine{at}", 1, subject)
             said.append(await _ask_to_read(bus.client, principal, asked))
         return Heard(said, await box.next_msg(DEADLINE_S) if isinstance(said[0], Following) else None)
+
+
+def _consumers_of(world: World, stream: str, principal: str) -> list[str]:
+    names = world.log(lambda bus: bus.js_api(f"CONSUMER.NAMES.{stream}"))["consumers"] or []
+    return [name for name in names if name.startswith(consumer_prefix(principal))]
 
 
 async def _log_state(bus: Bus) -> dict[str, Any]:
