@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from selenium import webdriver
-from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
+from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException, WebDriverException
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
@@ -27,6 +27,8 @@ T = TypeVar("T")
 
 AXE = Path(__file__).parent / "assets" / "axe.min.js"
 _WAIT_S = 60
+_DRAWN_ANEW = "does not belong to the document"
+"""What chromedriver says of an element whose page has just gone, when it has no better word."""
 _OUR_FAULT = re.compile(r"^network: .*the server responded with a status of 4(00|03|04|09) ")
 _BINARY, _DRIVER = shutil.which("chromium") or shutil.which("chromium-browser"), shutil.which("chromedriver")
 MISSING = "" if _BINARY and _DRIVER else "there is no browser: apt-get install chromium chromium-driver"
@@ -108,6 +110,10 @@ class Chrome:
                 return condition() or False
             except (NoSuchElementException, StaleElementReferenceException):
                 return False
+            except WebDriverException as error:
+                if _DRAWN_ANEW in str(error.msg):
+                    return False
+                raise
 
         try:
             return WebDriverWait(self.driver, _WAIT_S, poll_frequency=0.03).until(asked)  # type: ignore[return-value]  # never False

@@ -118,9 +118,8 @@ def test_a_row_opens_to_its_story_by_keyboard_and_has_an_address(house: House, b
     browser.says("Placement", f"#story-{task}")
     assert f"open={task}" in browser.driver.current_url
     assert browser.driver.switch_to.active_element.get_attribute("id") == f"open-{task}"
-    story = browser.text(f"#story-{task}")
     for text in ("the best of", "chosen", "Why not the others", "serves only tasks that target", "Session opened on atlas", "Submitted"):
-        assert text in story, text
+        browser.says(text, f"#story-{task}")
     browser.driver.switch_to.active_element.send_keys(Keys.ENTER)
     browser.until(lambda: not browser.all(f"#story-{task}") or None, "it closes again")
     browser.open(f"/tasks/{task}")
