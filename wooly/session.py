@@ -92,6 +92,7 @@ class Session:
         self._data_port = DataPort(info.node.data_port, info.session, info.token, bus.identity.tls)
         self._tracer = tracer if tracer is not None else Tracer("wooly-client")
         self._pid = os.getpid()
+        self._nonce = secrets.token_hex(8)
         self._submit_lock = threading.Lock()
         self._state = threading.Condition()
         self._sent: dict[int, _Sent] = {}
@@ -288,7 +289,8 @@ class Session:
         self._watcher = asyncio.create_task(self._watch())
 
     def _send(self, sent: _Sent) -> None:
-        name = f"{self._info.session}:{sent.seq}:{sent.attempt}"
+        # Who knew it before could send something else under it, and the bus would take the batch for a repeat of that.
+        name = f"{self._nonce}:{sent.seq}:{sent.attempt}"
         publishing = self._bus.publish(self._subject, sent.data, name)
         task = asyncio.ensure_future(publishing)
         task.add_done_callback(self._on_published)

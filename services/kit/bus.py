@@ -99,6 +99,10 @@ class Bus:
         """Call ``callback()`` after every reconnect."""
         self._reconnected.append(callback)
 
+    def off_reconnect(self, callback: Callable[[], None]) -> None:
+        """Call it no more."""
+        self._reconnected.remove(callback)
+
     async def publish(self, subject: str, data: bytes) -> None:
         """Fire and forget (core NATS): lost when nobody listens or the connection breaks."""
         await self.nc.publish(subject, data)
@@ -313,9 +317,7 @@ class Bus:
         """Call ``handler(position, subject, data)`` for every message from ``from_position`` on, in order, each once, for ever; survives
         broker restarts. ``subject`` narrows it; ``rewind``: see follow.py; ``made_anew``: the configuration of a stream in the broker's
         memory, which is made again when it is gone. Start it with ``await follower.start()``."""
-        follower = Follower(self, stream, from_position, handler, subject, rewind, made_anew)
-        self.on_reconnect(follower.restart)
-        return follower
+        return Follower(self, stream, from_position, handler, subject, rewind, made_anew)
 
     def replay(self, stream: str = subjects.EVENTS_STREAM, from_position: int = 1) -> Replay:
         """``async for position, events in bus.replay(...)``: history from ``from_position`` on, then the live tail, for ever.
@@ -354,7 +356,7 @@ class Bus:
         for future in list(self._acks.values()):
             if not future.done():
                 future.set_exception(TimeoutError())  # send again now, not when the acknowledgement is overdue
-        for callback in self._reconnected:
+        for callback in list(self._reconnected):
             callback()
 
 

@@ -14,6 +14,7 @@ import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+import nats.errors
 from nats.aio.msg import Msg
 
 from bus_schemas.reading import AboutStream, Follow, StreamAbout, Unfollow, consumer_prefix
@@ -81,6 +82,7 @@ class Follower:
     async def start(self) -> None:
         """Begin; returns once the consumer exists. Raises BusRefused when there is no such stream, BusUnavailable when nobody answers."""
         await self._attach(0)
+        self._bus.on_reconnect(self.restart)
         self._task = asyncio.create_task(self._watch(), name=f"follow {self._stream}")
 
     def restart(self) -> None:
@@ -104,6 +106,7 @@ class Follower:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
             self._task = None
+            self._bus.off_reconnect(self.restart)
         await self._detach()
 
     async def _watch(self) -> None:
@@ -137,14 +140,19 @@ class Follower:
                 self._log.start_over()
         if self._log is not None:
             self._log.since = about.sealed_from
-        self.position = max(0, self.position - rewind)
+        known = self.position
+        self.position = max(0, known - rewind)
         inbox = self._bus.nc.new_inbox()
         self._consumer = consumer_prefix(self._bus.principal) + secrets.token_hex(12)
         self._consumer_sequence = 0
         self._stalled = ""
         self._last_heard = asyncio.get_running_loop().time()
         self._subscription = await self._bus.nc.subscribe(inbox, cb=self._on_message)
-        following = await self._bus.reads.follow(Follow(self._stream, self._consumer, inbox, self.position + 1, self._subject))
+        try:
+            following = await self._bus.reads.follow(Follow(self._stream, self._consumer, inbox, self.position + 1, self._subject))
+        except (BusRefused, BusUnavailable):
+            self.position = max(self.position, known)  # the next attempt goes back from here, and not from where this one began
+            raise
         if not following.pending:
             self.current.set()
 
@@ -167,7 +175,8 @@ class Follower:
     async def _keep_up(self, reply: str) -> None:
         """Tell the broker that everything it sent before it asked on ``reply`` has been handed over."""
         self._stalled = ""
-        await self._bus.nc.publish(reply, b"")
+        with contextlib.suppress(nats.errors.Error, ConnectionError):  # it asks again with its next sign
+            await self._bus.nc.publish(reply, b"")
 
     async def _on_message(self, message: Msg) -> None:
         self._last_heard = asyncio.get_running_loop().time()

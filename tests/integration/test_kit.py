@@ -334,6 +334,47 @@ async def _say(nats: NatsServer, *messages: bytes) -> None:
     writer.close()
 
 
+def test_a_follower_goes_back_once_however_often_it_is_refused(nats: NatsServer) -> None:
+    class Refusing:
+        """The bus's own reads, which are refused a few times."""
+
+        def __init__(self, reads: Any) -> None:
+            self._reads = reads
+            self.left = 5
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._reads, name)
+
+        async def follow(self, asked: Any) -> Any:
+            if self.left:
+                self.left -= 1
+                raise BusUnavailable("not yet")
+            return await self._reads.follow(asked)
+
+    async def body() -> None:
+        bus = await ready(nats)
+        subject = subjects.journal_subject("n1", 0, "s")
+        for _ in range(100):
+            await bus.publish_acked(subject, b"x")
+        heard: list[int] = []
+        follower = bus.follow(subjects.JOURNAL_STREAM, 1, lambda position, subject, data: heard.append(position), rewind=10)
+        await follower.start()
+
+        async def heard_to(count: int) -> bool:
+            return len(heard) >= count
+
+        await until_async(lambda: heard_to(100), "everything")
+        bus.reads = Refusing(bus.reads)
+        follower.restart()
+        await until_async(lambda: heard_to(110), "the last ten again")
+        assert heard[100:] == list(range(91, 101))
+        await follower.stop()
+        assert not bus._reconnected
+        await bus.close()
+
+    run(body())
+
+
 def test_nobody_answers() -> None:
     async def body() -> None:
         with pytest.raises(BusUnavailable, match="no NATS server"):
