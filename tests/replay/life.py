@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bus_schemas import subjects
-from bus_schemas.journal import DISPATCH, JournalPart, decode_part
+from bus_schemas.journal import DISPATCH, VRAM, JournalPart, decode_part
 from scheduler import dispatch, vram
 from scheduler.vram.journal import decode_journal as decode_vram
 from services.kit.bus import Bus
@@ -25,6 +25,7 @@ from services.replay.answers import answer
 from services.replay.history import history
 from services.replay.question import Question
 from tests.replay.mixes import Mix, Tenant
+from tests.support.journals import segments
 from tests.support.node import Node, Program, increment, until
 from tests.support.stack import ROOT
 from wooly.errors import QuotaExceeded, RefusedError, WoolyError
@@ -64,6 +65,7 @@ def live(mix: Mix, folder: Path) -> Lived:
     with Node(folder, **mix.environment) as node:
         with _vanishing(node, mix.vanishing):
             _round(node, mix.rounds[0])
+            until(lambda: all(segments(node, lane) for lane in (DISPATCH, VRAM)), "the bus has something of both journals")
         _trouble(node, mix.trouble)
         _round(node, mix.rounds[1])
         node.stop_server()
