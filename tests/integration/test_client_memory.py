@@ -55,3 +55,12 @@ def test_free_memory_is_what_the_node_has_free(tmp_path: Path) -> None:
         assert sorted(session.resident_bytes >> 20 for session in node.stats().sessions) == [3, 9, 20]
         for script in (limited, two, one):
             script.close()
+
+
+def test_a_script_that_catches_out_of_memory_goes_on(tmp_path: Path) -> None:
+    script = SCRIPT.with_name("crowded.py")
+    with Node(tmp_path, WOOLY_DEVICE_VRAM_MB="64", WOOLY_VRAM_RESERVE_MB="0", WOOLY_BACKEND="host") as node:
+        done = subprocess.run(
+            [sys.executable, str(script)], env=plain_environment(WOOLY_NATS_URL=node.nats.url), capture_output=True, text=True, timeout=300
+        )
+    assert done.stdout == "survived\n", done.stderr[-3000:]

@@ -242,6 +242,42 @@ class TestRefused:
 
         check(node, scenario, vram_bytes=5 << 19)
 
+    def test_what_goes_on_after_a_refusal_for_lack_of_memory(self, node: Node) -> None:
+        """A client sends ahead, and a program may catch the error: what was lost is refused in the same words, all else is as it was."""
+        size, mib = 1 << 17, 1 << 20
+        read = {handle: {"reads": (Read(0, handle, 0, mib),)} for handle in (1, 2, 3, 4)}
+        builder = Builder()
+        x, y = builder.external(DType.F64, (size,)), builder.created(DType.F64, (size,))
+        builder.emit("cumsum", y, [x], (0,))
+        made = program_fields(Program(builder), [3, 4])
+
+        def lost(done: Done) -> bool:
+            fault = done.fault
+            return (
+                fault is not None
+                and (fault.name, fault.fatal) == ("QuotaExceeded", False)
+                and "refused for lack of memory" in fault.message
+            )
+
+        async def scenario(raw: Raw) -> None:
+            assert (await raw.ask(1, allocs=((1, mib), (2, mib), (5, mib)))).fault is None
+            await raw.send(2, **program_fields(increment(size), [1]), allocs=((3, 8 * mib),), frees=(5,))
+            for seq, fields in enumerate((made, read[1], read[3], read[4], program_fields(increment(size), [1])), 3):
+                await raw.send(seq, **fields)
+            refused = await raw.done()
+            assert refused.fault is not None and (refused.fault.name, refused.fault.fatal) == ("QuotaExceeded", False)
+            assert refused.resident_bytes == 2 * mib, "what it would have freed is freed"
+            assert [lost(await raw.done()) for _ in range(5)] == [True] * 5
+            assert (await raw.ask(8, **program_fields(increment(size), [2]), **read[2])).fault is None, "what it did not touch is as it was"
+            done = await raw.ask(9, frees=(1, 3, 4))
+            assert (done.fault, done.resident_bytes) == (None, mib)
+            assert (await raw.ask(10, allocs=((1, mib), (3, mib)), **made | {"handles": pack_handles([3, 4])})).fault is None
+            assert (await raw.ask(11, frees=(1, 2, 3, 4))).resident_bytes == 0
+            await raw.send(12, **read[3])
+            assert (await raw.fault()).name == "BadHandle", "what was never there is a mistake, as before"
+
+        check(node, scenario, vram_bytes=6 * mib)
+
     def test_a_session_that_does_not_exist(self, node: Node) -> None:
         async def scenario(raw: Raw) -> None:
             raw.name = "nobody"

@@ -13,7 +13,7 @@ from services.server.executor.errors import Refused
 from services.server.executor.programs import Ready
 from services.server.executor.tenant import Tenant
 
-__all__ = ["bad", "check_handles", "check_reads_and_frees", "decode_handles", "new_buffers"]
+__all__ = ["bad", "check_handles", "check_reads_and_frees", "created_by", "decode_handles", "new_buffers"]
 
 
 def new_buffers(tenant: Tenant, batch: Batch, content: Content) -> dict[int, int]:
@@ -49,23 +49,28 @@ def decode_handles(packed: bytes, count: int) -> list[int]:
     return handles
 
 
-def check_handles(tenant: Tenant, made: dict[int, int], handles: list[int], ready: Ready) -> dict[int, int]:
-    """EXTERNAL buffers exist and are large enough, CREATED ones are new; returns the latter with their sizes."""
-    created: dict[int, int] = {}
+def created_by(handles: list[int], ready: Ready) -> dict[int, int]:
+    """The buffers that a program makes, by the names that the batch gives them, with their sizes."""
+    return {handle: nbytes for handle, (nbytes, created) in zip(handles, ready.buffers, strict=True) if created}
+
+
+def check_handles(tenant: Tenant, made: dict[int, int], created: dict[int, int], handles: list[int], ready: Ready) -> None:
+    """EXTERNAL buffers exist and are large enough, CREATED ones are new."""
+    for held in (tenant.sizes, made):
+        if not created.keys().isdisjoint(held):
+            raise bad(faults.BAD_HANDLE, f"handle {min(created.keys() & held.keys())} is in use already")
+    if len(created) < len(ready.buffers) - len(ready.external):
+        raise bad(faults.BAD_HANDLE, "one handle is in use already for another buffer that the program makes")
     find = tenant.sizes.get
-    for handle, (nbytes, is_created) in zip(handles, ready.buffers, strict=True):
+    for at in ready.external:
+        handle, nbytes = handles[at], ready.buffers[at][0]
         size = find(handle)
         if size is None:
             size = made.get(handle)
-        if is_created:
-            if size is not None or handle in created:
-                raise bad(faults.BAD_HANDLE, f"handle {handle} is in use already")
-            created[handle] = nbytes
-        elif size is None:
+        if size is None:
             raise bad(faults.BAD_HANDLE, f"there is no buffer {handle}: it was freed, or never made")
-        elif size < nbytes:
+        if size < nbytes:
             raise bad(faults.BAD_HANDLE, f"buffer {handle} has {size} bytes, the program needs {nbytes}")
-    return created
 
 
 def check_reads_and_frees(tenant: Tenant, batch: Batch, made: dict[int, int], created: dict[int, int]) -> None:

@@ -247,6 +247,17 @@ class DeviceMemory:
             self._drop(tenant, (handle,))
         return tenant.sizes.pop(handle, 0)
 
+    def let_go(self, tenant: Tenant, handles: tuple[int, ...]) -> tuple[int, ...]:
+        """Free what a batch that was refused would have freed; what cannot go now, because the session is moving, is returned."""
+        if tenant.session in self._moves:
+            return handles
+        known = [handle for handle in handles if handle in tenant.sizes]
+        for handle in known:
+            self.free(tenant, handle)
+        if known:
+            self._holds(tenant)
+        return ()
+
     def expect(self, session: str) -> None:
         """A batch of the session will come soon: bring back what fits without anybody's giving up anything."""
         tenant = self._tenants.get(session)

@@ -7,6 +7,8 @@ it with its last.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -16,7 +18,7 @@ from jit.engine import Launch, Number, Stop
 from jit.errors import BadBuffer, Interrupted, OutOfMemory
 from services.server.executor.content import Content
 from services.server.executor.errors import Needs, Refused
-from services.server.executor.handles import bad, check_handles, check_reads_and_frees, decode_handles, new_buffers
+from services.server.executor.handles import bad, check_handles, check_reads_and_frees, created_by, decode_handles, new_buffers
 from services.server.executor.memory import DeviceMemory
 from services.server.executor.plan import Plan, UnderWay
 from services.server.executor.programs import Programs, Ready
@@ -61,11 +63,15 @@ class Runner:
         if way is None:
             if batch is None:
                 raise ValueError(f"session {tenant.session} has no batch under way")
+            came, batch = batch, tenant.forfeit.without(batch)
+            plan: Plan | None = None
             try:
-                plan = self._check(tenant, batch)
+                plan = self._plan(tenant, batch)
+                self._check(tenant, batch, plan)
                 self.memory.ask(tenant, plan, batch)
             except Refused as refusal:
-                return self._refused(tenant, batch, chain, refusal.fault)
+                return self._refused(tenant, came, chain, refusal.fault, plan)
+            tenant.forfeit.accepted(came, plan)
             way = UnderWay(batch, plan, None)
         try:
             if tenant.under_way is None:
@@ -76,7 +82,7 @@ class Runner:
         except (OutOfMemory, BadBuffer, Interrupted, LaunchError) as error:
             # Beyond what the plan could see: the device is fuller than its books say, the run was stopped, a grid is too large.
             self._undo(tenant, way)
-            return self._refused(tenant, way.batch, chain, _beyond(error))
+            return self._refused(tenant, way.batch, chain, _beyond(error), way.plan)
         if launch is not None:
             way.core_ns += launch.core_ns
             if launch.stopped:
@@ -116,8 +122,8 @@ class Runner:
 
     # -- checking ------------------------------------------------------------------------------------------------------------------
 
-    def _check(self, tenant: Tenant, batch: Batch) -> Plan:
-        """Every reason to refuse, before anything changes."""
+    def _plan(self, tenant: Tenant, batch: Batch) -> Plan:
+        """What the batch asks for, by its own account."""
         missing = self._content.missing(tenant.session, batch.uploads)
         if missing:
             raise Needs(missing)
@@ -128,15 +134,20 @@ class Runner:
         if batch.program:
             ready = self._ready(tenant, batch)
             handles = decode_handles(batch.handles, len(ready.buffers))
-            created = check_handles(tenant, made, handles, ready)
+            created = created_by(handles, ready)
             if len(batch.scalars) != ready.scalars:
                 raise bad(faults.MALFORMED, f"the program takes {ready.scalars} scalars, the batch brings {len(batch.scalars)}")
         elif batch.handles or batch.scalars:
             raise bad(faults.MALFORMED, "handles or scalars without a program")
-        check_reads_and_frees(tenant, batch, made, created)
+        return Plan(ready, handles, _numbers(batch), made, created)
+
+    def _check(self, tenant: Tenant, batch: Batch, plan: Plan) -> None:
+        """Every reason to refuse, before anything changes."""
+        tenant.forfeit.check(handle for handle in _touched(plan, batch) if handle not in plan.created and handle not in plan.made)
+        if plan.ready is not None:
+            check_handles(tenant, plan.made, plan.created, plan.handles, plan.ready)
+        check_reads_and_frees(tenant, batch, plan.made, plan.created)
         self._check_answers(tenant, batch)
-        scalars = _numbers(batch)
-        return Plan(ready, handles, scalars, made, created)
 
     def _ready(self, tenant: Tenant, batch: Batch) -> Ready:
         """What runs the batch's program. What was refused when it was prepared is not tried again: a compiler may have taken all the time
@@ -235,9 +246,25 @@ class Runner:
                 results.append(ReadResult(read.ticket, read.nbytes, blob=blob))
         return tuple(results), tuple(blobs)
 
-    def _refused(self, tenant: Tenant, batch: Batch, chain: bytes, fault: Fault) -> Outcome:
+    def _refused(self, tenant: Tenant, batch: Batch, chain: bytes, fault: Fault, plan: Plan | None) -> Outcome:
+        if plan is not None and not fault.fatal:
+            fault = self._forfeit(tenant, batch, plan) or fault
         done = Done(tenant.session, batch.seq, resident_bytes=tenant.space.resident_bytes, fault=fault, launch_digest=chain)
         return Outcome(None, encode_done(done), (), fault.fatal)
+
+    def _forfeit(self, tenant: Tenant, batch: Batch, plan: Plan) -> Fault | None:
+        """The session goes on without what this batch would have made and written. The fault, when that is too much."""
+        try:
+            frees = tenant.forfeit.refused(batch, (*plan.made, *plan.created), plan.written)
+        except Refused as refusal:
+            return refusal.fault
+        tenant.forfeit.owed = self.memory.let_go(tenant, frees)
+        return None
+
+
+def _touched(plan: Plan, batch: Batch) -> Iterator[int]:
+    """The buffers that a batch works on or reads."""
+    return itertools.chain(plan.handles, (read.handle for read in batch.reads))
 
 
 def _numbers(batch: Batch) -> tuple[Number, ...]:

@@ -278,7 +278,7 @@ def test_what_cannot_be_read_for_want_of_a_file_is_not_lost(tmp_path: Path) -> N
     with memory_device(4 * BUFFER, tmp_path, host_bytes=0) as device:
         away(device)
         with no_more_files():
-            done = device.run("a", STEP.flush([1]))
+            done = device.run("a", Flush(reads=[(1, 0, 8)]))
         assert done.fault is not None and not done.fault.fatal
         assert "bringing swapped memory back failed" in done.fault.message and "open files" in done.fault.message
         books_close(device)
@@ -296,7 +296,7 @@ def test_a_failure_of_ours_while_memory_comes_back_leaves_it_where_it_was(tmp_pa
 
         with monkeypatch.context() as patch:
             patch.setattr(device.memory, "_write", fails)
-            done = device.run("a", STEP.flush([1]))
+            done = device.run("a", Flush(reads=[(1, 0, 8)]))
         assert done.fault is not None and not done.fault.fatal and "the node failed while moving memory" in done.fault.message
         books_close(device)
         check(device, "a", range(1, 5))
