@@ -268,12 +268,15 @@ class TestRefused:
             assert refused.fault is not None and (refused.fault.name, refused.fault.fatal) == ("QuotaExceeded", False)
             assert refused.resident_bytes == 2 * mib, "what it would have freed is freed"
             assert [lost(await raw.done()) for _ in range(5)] == [True] * 5
-            assert (await raw.ask(8, **program_fields(increment(size), [2]), **read[2])).fault is None, "what it did not touch is as it was"
-            done = await raw.ask(9, frees=(1, 3, 4))
+            await raw.send(8, **read[1], frees=(2, 2, 77))
+            assert lost(await raw.done()), "what is refused frees what it names and has, once"
+            assert (await raw.ask(9, allocs=((2, mib),))).resident_bytes == 2 * mib
+            assert (await raw.ask(10, **program_fields(increment(size), [2]), **read[2])).fault is None, "what it did not touch works on"
+            done = await raw.ask(11, frees=(1, 3, 4))
             assert (done.fault, done.resident_bytes) == (None, mib)
-            assert (await raw.ask(10, allocs=((1, mib), (3, mib)), **made | {"handles": pack_handles([3, 4])})).fault is None
-            assert (await raw.ask(11, frees=(1, 2, 3, 4))).resident_bytes == 0
-            await raw.send(12, **read[3])
+            assert (await raw.ask(12, allocs=((1, mib), (3, mib)), **made | {"handles": pack_handles([3, 4])})).fault is None
+            assert (await raw.ask(13, frees=(1, 2, 3, 4))).resident_bytes == 0
+            await raw.send(14, **read[3])
             assert (await raw.fault()).name == "BadHandle", "what was never there is a mistake, as before"
 
         check(node, scenario, vram_bytes=6 * mib)

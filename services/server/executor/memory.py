@@ -251,7 +251,7 @@ class DeviceMemory:
         """Free what a batch that was refused would have freed; what cannot go now, because the session is moving, is returned."""
         if tenant.session in self._moves:
             return handles
-        known = [handle for handle in handles if handle in tenant.sizes]
+        known = [handle for handle in dict.fromkeys(handles) if handle in tenant.sizes]  # nobody has looked at them before
         for handle in known:
             self.free(tenant, handle)
         if known:
