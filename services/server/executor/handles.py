@@ -51,15 +51,15 @@ def decode_handles(packed: bytes, count: int) -> list[int]:
 
 def created_by(handles: list[int], ready: Ready) -> dict[int, int]:
     """The buffers that a program makes, by the names that the batch gives them, with their sizes."""
-    return {handle: nbytes for handle, (nbytes, created) in zip(handles, ready.buffers, strict=True) if created}
+    return {handles[at]: nbytes for at, nbytes in ready.created}
 
 
 def check_handles(tenant: Tenant, made: dict[int, int], created: dict[int, int], handles: list[int], ready: Ready) -> None:
     """EXTERNAL buffers exist and are large enough, CREATED ones are new."""
-    for held in (tenant.sizes, made):
+    for held in (tenant.sizes.keys(), made.keys()):
         if not created.keys().isdisjoint(held):
-            raise bad(faults.BAD_HANDLE, f"handle {min(created.keys() & held.keys())} is in use already")
-    if len(created) < len(ready.buffers) - len(ready.external):
+            raise bad(faults.BAD_HANDLE, f"handle {min(created.keys() & held)} is in use already")
+    if len(created) < len(ready.created):
         raise bad(faults.BAD_HANDLE, "one handle is in use already for another buffer that the program makes")
     find = tenant.sizes.get
     for at in ready.external:

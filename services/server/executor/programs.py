@@ -46,11 +46,12 @@ V = TypeVar("V")
 @dataclass(slots=True)
 class Ready:
     """A compiled program with the buffers it asks the session for: (nbytes, created) in key order. ``external``: the places of those that
-    are not created. ``scalars``: how many immediates."""
+    are not created; ``created``: place and bytes of those that are. ``scalars``: how many immediates."""
 
     prepared: Prepared
     buffers: tuple[tuple[int, bool], ...]
     external: tuple[int, ...]
+    created: tuple[tuple[int, int], ...]
     created_bytes: int
     scalars: int
     fresh: bool = True
@@ -226,9 +227,9 @@ def _unverifiable(what: str, error: VerifyError) -> Refused:
 def _ready(prepared: Prepared, program: Program, verified: Verified) -> Ready:
     kinds_and_sizes = zip(program.buffers, verified.bound.nbytes, strict=True)
     buffers = tuple((nbytes, kind == BufferKind.CREATED) for kind, nbytes in kinds_and_sizes if kind != BufferKind.TEMP)
-    created_bytes = sum(nbytes for nbytes, created in buffers if created)
-    external = tuple(at for at, (_, created) in enumerate(buffers) if not created)
-    return Ready(prepared, buffers, external, created_bytes, program.n_scalars)
+    external = tuple(at for at, (_, new) in enumerate(buffers) if not new)
+    created = tuple((at, nbytes) for at, (nbytes, new) in enumerate(buffers) if new)
+    return Ready(prepared, buffers, external, created, sum(nbytes for _, nbytes in created), program.n_scalars)
 
 
 def _check_digest(what: str, name: bytes, body: bytes) -> None:
