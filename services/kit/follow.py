@@ -65,7 +65,6 @@ class Follower:
         self._broken = False
         self._task: asyncio.Task[None] | None = None
         self._subscription: Any = None
-        self._inbox = ""
         self._consumer = ""
         self._consumer_sequence = 0
         self._paused = False

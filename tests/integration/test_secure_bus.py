@@ -13,42 +13,37 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import msgspec
 import nats.errors
 import pytest
-from nats.aio.msg import Msg
 
 from bus_schemas import faults, subjects
 from bus_schemas.access import WhoIs, who_subject
 from bus_schemas.allowance import AskAllowances, allowance_request
 from bus_schemas.dataport import HEAD, Denied, Hello, decode_answer, frame
-from bus_schemas.events import ActionTaken, Event, KeyIssued, SessionClosedFact, SessionOpenedFact, decode_events, encode_events
-from bus_schemas.reading import AboutStream, Asked, Follow, Following, Refused, Said, Unfollow, consumer_prefix, read_subject  # fmt: skip
+from bus_schemas.events import ActionTaken, KeyIssued, SessionClosedFact, SessionOpenedFact, encode_events
 from bus_schemas.session import EndTask, OpenSession, Ping, Pong, SessionOpened
 from services.kit.access.hashing import NO_SECRET
 from services.kit.access.keys import make_key
 from services.kit.access.secret import BUCKET
 from services.kit.access.tokens import Token, write_token
-from services.kit.bus import Bus, connect
-from services.kit.credentials import Credentials
+from services.kit.bus import Bus
 from services.kit.errors import BusRefused
 from services.kit.nats_jwt import USER, new_seed
-from tests.support.bus_matrix import Names, hearing, may_hear, may_publish, publishing
+from tests.support.bus_matrix import hearing, may_hear, may_publish, publishing
 from tests.support.command import in_the_end
 from tests.support.node import until
 from tests.support.secure import Line, SecureStack, line
 from tests.support.stack import ROOT
+from tests.support.world import DEADLINE_S, END, World, last_facts, refused, settled
 from wooly.config import Config
 from wooly.errors import NoServerError
 from wooly.session import open_session
 
-DEADLINE_S = 30.0
-END = "the.end.of.it.all"
-T = TypeVar("T")
 SCRIPT = """
 import torch
 torch.manual_seed(1)
@@ -64,52 +59,6 @@ big = torch.arange(1 << 20, dtype=torch.float32)
 assert torch.equal(big.cuda().cpu(), big)
 print("learned", loss.item() < first / 10)
 """
-
-
-class World:
-    """The stack, two tenants, and keys of every kind."""
-
-    def __init__(self, stack: SecureStack) -> None:
-        self.stack = stack
-        for tenant in ("acme", "best"):
-            stack.tenant(tenant)
-        self.a = stack.key(role="member", tenant="acme")
-        self.b = stack.key(role="member", tenant="best")
-        self.viewer = stack.key(role="viewer", tenant="acme")
-        self.watcher = stack.key(role="viewer", tenant="")
-        self.node1 = stack.ring.node_key("local")
-        self.node2 = stack.key(role="node", tenant="", node="n2")
-        self.n1 = str(stack.addresses["node"])
-
-    @property
-    def names(self) -> Names:
-        a, b, watcher, node1, node2 = (key.split("_")[1] for key in (self.a, self.b, self.watcher, self.node1, self.node2))
-        return Names(a, b, watcher, node1, node2, self.n1, "n2")
-
-    def way_in(self, name: str) -> dict[str, Any]:
-        keys = {"A": self.a, "B": self.b, "watcher": self.watcher, "node 1": self.node1, "node 2": self.node2}
-        if name in keys:
-            return {"key": keys[name]}
-        return {"seed": (self.stack.ring.folder / name / "nats.nk").read_text(), "inbox": subjects.inbox_prefix(name)}
-
-    def log(self, work: Callable[[Bus], Coroutine[Any, Any, T]]) -> T:
-        """Run ``work`` with the controller's own connection."""
-
-        async def body() -> T:
-            url = self.stack.addresses["nats"]
-            bus = await connect(
-                url, name="controller", credentials=Credentials.from_environment(self.stack.ring.environment("controller"), url)
-            )
-            try:
-                return await work(bus)
-            finally:
-                await bus.close()
-
-        return asyncio.run(body())
-
-    def facts(self, session: str) -> list[Event]:
-        """The last message of its node about a session."""
-        return self.log(lambda bus: _last(bus, subjects.session_facts(session))) or []
 
 
 @pytest.fixture(scope="module")
@@ -141,8 +90,8 @@ def test_publishing(world: World, identity: str) -> None:
         async with line(world.stack, **world.way_in(identity)) as bus:
             for subject in [*table.values(), END]:
                 await bus.client.publish(subject, b"\x90")
-            await _settled(bus, "publish")
-            return {name for name, subject in table.items() if not _refused(bus.refused, "publish", subject)}
+            await settled(bus, "publish")
+            return {name for name, subject in table.items() if not refused(bus.refused, "publish", subject)}
 
     assert asyncio.run(body()) == may_publish(world.names)[identity]
 
@@ -155,21 +104,10 @@ def test_hearing(world: World, identity: str) -> None:
         async with line(world.stack, **world.way_in(identity)) as bus:
             for subject in [*table.values(), END]:
                 await bus.client.subscribe(subject)
-            await _settled(bus, "subscription")
-            return {name for name, subject in table.items() if not _refused(bus.refused, "subscription", subject)}
+            await settled(bus, "subscription")
+            return {name for name, subject in table.items() if not refused(bus.refused, "subscription", subject)}
 
     assert asyncio.run(body()) == may_hear(world.names)[identity]
-
-
-async def _settled(bus: Line, verb: str) -> None:
-    """Until the bus has refused the last subject, which nobody may use: it has then said all that it has to say."""
-    async with asyncio.timeout(DEADLINE_S):
-        while not _refused(bus.refused, verb, END):
-            await bus.client.flush()
-
-
-def _refused(said: list[str], verb: str, subject: str) -> bool:
-    return any(f'for {verb} to "{subject}"'.lower() in text.lower() for text in said)
 
 
 class TestComingIn:
@@ -313,7 +251,7 @@ class TestForgery:
                 await bus.client.flush()
 
         asyncio.run(body())
-        assert world.log(lambda bus: _last(bus, "wooly.evt.*.forged")) is None
+        assert world.log(lambda bus: last_facts(bus, "wooly.evt.*.forged")) is None
 
     def test_a_node_answers_into_inboxes_and_nowhere_else(self, world: World) -> None:
         """Also not where somebody asks it to answer, itself among them."""
@@ -332,8 +270,8 @@ class TestForgery:
                 await (await asked.next_msg(DEADLINE_S)).respond(b"true")
                 assert (await asking).data == b"true"
                 await node.client.publish(END, b"")
-                await _settled(node, "publish")
-                return [subject for subject in others if not _refused(node.refused, "publish", subject)]
+                await settled(node, "publish")
+                return [subject for subject in others if not refused(node.refused, "publish", subject)]
 
         assert asyncio.run(body()) == []
 
@@ -392,38 +330,10 @@ class TestForgery:
 
         asyncio.run(body())
         batch = subjects.batch_subject(world.n1, f"{world.names.a}-s", world.names.a)  # it keeps its own subject among the facts
-        until(lambda: world.log(lambda bus: _last(bus, batch)), "the forged fact to be stored: it is, and must not count")
+        until(lambda: world.log(lambda bus: last_facts(bus, batch)), "the forged fact to be stored: it is, and must not count")
         world.stack.tenant("after-the-forgery")  # the controller has read past it
         assert forged.id not in json.dumps(world.stack.ask("GET", "/api/v1/keys?limit=500"))
         assert forged.id not in json.dumps(world.stack.ask("GET", "/api/v1/audit?limit=500"))
-
-    def test_nothing_that_jetstream_says_to_a_node_reaches_jetstream(self, world: World) -> None:
-        """An empty answer on the subject that ends a stream would end it, and a node chooses where its answers go."""
-        before = world.log(_log_state)
-        ends = [f"$JS.API.STREAM.{verb}.{subjects.EVENTS_STREAM}" for verb in ("DELETE", "PURGE")]
-        node, principal, consumer = world.n1, world.names.key1, secrets.token_hex(12)
-        stream, own = subjects.EVENTS_STREAM, subjects.event_subject("node", node)
-        follow = Follow(stream, consumer_prefix(principal) + consumer, "", 1, own)
-        config = {"name": consumer, "ack_policy": "none", "deliver_policy": "new", "mem_storage": True, "filter_subject": own}
-        create = json.dumps({"stream_name": stream, "config": config, "action": "create"}).encode()
-
-        async def body() -> None:
-            async with line(world.stack, **world.way_in("node 1")) as bus:
-                await bus.client.publish(f"$JS.API.CONSUMER.CREATE.{stream}.{consumer}.{own}", create)
-                await bus.client.flush()
-                for end in ends:
-                    await bus.client.publish(own, b"\x90", reply=end)  # is acknowledged there
-                    for question in (msgspec.structs.replace(follow, inbox=end), AboutStream(stream)):
-                        await bus.client.publish(read_subject(principal), msgspec.msgpack.encode(question), reply=end)
-                    for subject in (f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}", f"$JS.FC.{stream}.{consumer}.x"):
-                        await bus.client.publish(subject, b'{"batch":1,"no_wait":true}', reply=end)
-                said = await _ask_to_read(bus.client, principal, msgspec.structs.replace(follow, inbox=ends[0]))
-                assert isinstance(said, Refused)
-
-        asyncio.run(body())
-        after = world.log(_log_state)
-        assert after["first_seq"] == before["first_seq"]
-        assert after["messages"] >= before["messages"] + len(ends)
 
     def test_a_node_speaks_of_itself_only(self, world: World) -> None:
         other = KeyIssued(time.time_ns(), make_key().id, "", "", "admin", NO_SECRET)
@@ -437,121 +347,6 @@ class TestForgery:
         asyncio.run(body())
         world.stack.tenant("after-the-garbage")
         assert other.key not in json.dumps(world.stack.ask("GET", "/api/v1/keys?limit=500"))
-
-
-class TestReading:
-    """Who came with a key reads what the controllers read to it."""
-
-    def test_what_is_a_nodes(self, world: World) -> None:
-        own = subjects.event_subject("node", world.n1)
-        reads = [(subjects.batch_stream(world.n1), ""), *((subjects.EVENTS_STREAM, f"wooly.evt.{area}.>") for area in _NODES_READ)]
-        heard = asyncio.run(_reading(world, "node 1", world.names.key1, [(subjects.EVENTS_STREAM, own), *reads]))
-        assert all(isinstance(said, Following) for said in heard.said)
-        assert heard.first is not None
-        assert heard.first.subject == own
-
-    def test_what_is_not(self, world: World) -> None:
-        others = [(subjects.batch_stream("n2"), ""), (subjects.EVENTS_STREAM, ""), (subjects.EVENTS_STREAM, "wooly.evt.access.>"),
-                  (subjects.EVENTS_STREAM, "wooly.evt.>"), (subjects.EVENTS_STREAM, "wooly.evt.node.n2"), (subjects.JOURNAL_STREAM, ""),
-                  (f"KV_{BUCKET}", ""), ("WOOLY_LEASES", ""), ("", ""), (f"{subjects.EVENTS_STREAM}.x", ""),
-                  (subjects.EVENTS_STREAM, "wooly.evt.config.> \r\nPUB x 0"),
-                  (subjects.batch_stream(world.n1), "wooly.evt.access.>")]  # fmt: skip
-        heard = asyncio.run(_reading(world, "node 1", world.names.key1, others))
-        assert all(isinstance(said, Refused) for said in heard.said)
-
-    def test_a_watcher_without_the_audit_reads_nothing(self, world: World) -> None:
-        async def body() -> None:
-            async with line(world.stack, world.watcher) as bus:
-                await bus.client.publish(read_subject(world.names.watcher), msgspec.msgpack.encode(AboutStream(subjects.EVENTS_STREAM)))
-                await bus.client.publish(END, b"")
-                await _settled(bus, "publish")
-                assert _refused(bus.refused, "publish", read_subject(world.names.watcher))
-
-        asyncio.run(body())
-
-    def test_into_nobody_elses_inbox_and_nobody_elses_consumer(self, world: World) -> None:
-        me, other = world.names.key1, world.names.key2
-        good = Follow(subjects.batch_stream(world.n1), consumer_prefix(me) + "a", f"{subjects.inbox_prefix(me)}.a", 1)
-        bad: list[Asked] = [
-            msgspec.structs.replace(good, inbox=f"{subjects.inbox_prefix(other)}.a"),
-            msgspec.structs.replace(good, inbox=f"{subjects.inbox_prefix(me)}.>"),
-            msgspec.structs.replace(good, inbox=f"{subjects.inbox_prefix(me)}.a\r\n"),
-            msgspec.structs.replace(good, inbox=""),
-            msgspec.structs.replace(good, consumer=consumer_prefix(other) + "a"),
-            msgspec.structs.replace(good, consumer=consumer_prefix(me) + "a.b"),
-            msgspec.structs.replace(good, consumer=consumer_prefix(me)),
-            msgspec.structs.replace(good, from_position=0),
-            Unfollow(good.stream, consumer_prefix(other) + "a"),
-            Unfollow(f"KV_{BUCKET}", good.consumer),
-        ]
-
-        async def body() -> list[Said]:
-            async with line(world.stack, **world.way_in("node 1")) as bus:
-                return [await _ask_to_read(bus.client, me, asked) for asked in bad]
-
-        assert all(isinstance(said, Refused) for said in asyncio.run(body()))
-
-    def test_consumers_are_bounded(self, world: World) -> None:
-        """Also for one who ends none of them: the oldest end."""
-        stream, me = subjects.batch_stream("n2"), world.names.key2
-
-        async def body() -> None:
-            async with line(world.stack, **world.way_in("node 2")) as bus:
-                await bus.client.subscribe(f"{subjects.inbox_prefix(me)}.many")
-                for at in range(70):
-                    asked = Follow(stream, f"{consumer_prefix(me)}{at}", f"{subjects.inbox_prefix(me)}.many", 1)
-                    assert isinstance(await _ask_to_read(bus.client, me, asked), Following)
-
-        asyncio.run(body())
-        names = _consumers_of(world, stream, me)
-        assert len(names) == 64
-        assert f"{consumer_prefix(me)}69" in names
-        assert f"{consumer_prefix(me)}5" not in names
-
-    def test_consumers_are_bounded_however_they_are_asked_for(self, world: World) -> None:
-        """Many at once; of several streams; and by who says that another one is to end."""
-        me = world.names.key2
-        facts, batches = subjects.EVENTS_STREAM, subjects.batch_stream("n2")
-        own, inbox = subjects.event_subject("node", "n2"), f"{subjects.inbox_prefix(me)}.more"
-
-        async def body() -> None:
-            async with line(world.stack, **world.way_in("node 2")) as bus:
-                await bus.client.subscribe(inbox)
-
-                async def follow(stream: str, name: str, subject: str = "") -> None:
-                    asked = Follow(stream, consumer_prefix(me) + name, inbox, 1, subject)
-                    assert isinstance(await _ask_to_read(bus.client, me, asked), Following)
-
-                await asyncio.gather(*(follow(batches, f"once{at}") for at in range(200)))
-                for at in range(40):
-                    await follow(batches, f"both{at}")
-                    await follow(facts, f"both{at}", own)
-                for at in range(80):
-                    await follow(facts, f"kept{at}", own)
-                    await _ask_to_read(bus.client, me, Unfollow(batches, f"{consumer_prefix(me)}kept{at}"))
-
-        asyncio.run(body())
-        assert sum(len(_consumers_of(world, stream, me)) for stream in (facts, batches)) == 64
-
-    def test_who_may_read_no_more_hears_no_more(self, world: World) -> None:
-        """Also who still may come in, to the same inbox."""
-        world.stack.ask("POST", "/api/v1/users", {"id": "eve", "role": "admin"})
-        key = world.stack.key(role="admin", tenant="", user="eve")
-        me = key.split("_")[1]
-        inbox, stream = f"{subjects.inbox_prefix(me)}.facts", subjects.EVENTS_STREAM
-
-        async def body() -> None:
-            async with line(world.stack, key) as bus:
-                await bus.client.subscribe(inbox)
-                assert isinstance(await _ask_to_read(bus.client, me, Follow(stream, f"{consumer_prefix(me)}all", inbox, 1)), Following)
-                await asyncio.to_thread(world.stack.ask, "PATCH", "/api/v1/users/eve", {"role": "viewer"})
-                await asyncio.wait_for(bus.ended.wait(), DEADLINE_S)
-            async with line(world.stack, key) as bus:
-                await bus.client.subscribe(inbox)
-                await bus.client.flush()
-                await asyncio.to_thread(until, lambda: not _consumers_of(world, stream, me), "the reading to end")
-
-        asyncio.run(body())
 
 
 class TestDataPort:
@@ -644,42 +439,6 @@ async def _deliver(client: Line, node: Line, name: str, batch: str, data: bytes,
             pass
 
 
-_NODES_READ = ("config", "budget", "tier")
-
-
-async def _ask_to_read(client: Any, principal: str, asked: Asked) -> Said:
-    answer = await client.request(read_subject(principal), msgspec.msgpack.encode(asked), timeout=DEADLINE_S)
-    said: Said = msgspec.msgpack.decode(answer.data, type=Said)
-    return said
-
-
-class Heard(NamedTuple):
-    said: list[Said]
-    first: Msg | None
-
-
-async def _reading(world: World, identity: str, principal: str, wanted: list[tuple[str, str]]) -> Heard:
-    """Ask for each (stream, subject); what was said, and the first message that came of the first."""
-    async with line(world.stack, **world.way_in(identity)) as bus:
-        box = await bus.client.subscribe(f"{subjects.inbox_prefix(principal)}.mine0")
-        said = []
-        for at, (stream, subject) in enumerate(wanted):
-            consumer = consumer_prefix(principal) + secrets.token_hex(12)
-            asked = Follow(stream, consumer, f"{subjects.inbox_prefix(principal)}.mine{at}", 1, subject)
-            said.append(await _ask_to_read(bus.client, principal, asked))
-        return Heard(said, await box.next_msg(DEADLINE_S) if isinstance(said[0], Following) else None)
-
-
-def _consumers_of(world: World, stream: str, principal: str) -> list[str]:
-    names = world.log(lambda bus: bus.js_api(f"CONSUMER.NAMES.{stream}"))["consumers"] or []
-    return [name for name in names if name.startswith(consumer_prefix(principal))]
-
-
-async def _log_state(bus: Bus) -> dict[str, Any]:
-    state: dict[str, Any] = (await bus.js_api(f"STREAM.INFO.{subjects.EVENTS_STREAM}"))["state"]
-    return state
-
-
 async def _kept(bus: Bus, subject: str) -> bytes:
     """The last message of the bucket of access on ``subject``, empty when there is none."""
     try:
@@ -706,12 +465,3 @@ def _welcome(world: World, host: str, port: int, hello: Hello) -> bool:
         head = safe.recv(HEAD.size)
         answer = decode_answer(safe.recv(HEAD.unpack(head)[0]))
         return not isinstance(answer, Denied)
-
-
-async def _last(bus: Bus, subject: str) -> list[Event] | None:
-    """The last message stored on ``subject``."""
-    try:
-        answer = await bus.js_api(f"STREAM.MSG.GET.{subjects.EVENTS_STREAM}", {"last_by_subj": subject})
-    except BusRefused:
-        return None
-    return decode_events(base64.b64decode(answer["message"].get("data", "")))

@@ -231,7 +231,7 @@ class Node:
         """Every fact of this kind, in order, once there are ``count`` in the log: the node publishes them behind its answers."""
 
         def found() -> list[E]:
-            facts = [event for event in self.events() if isinstance(event, kind)]
+            facts: list[E] = [event for event in self.events() if isinstance(event, kind)]
             return facts if len(facts) >= count else []
 
         return until(found, f"{count} x {kind.__name__} in the log")
