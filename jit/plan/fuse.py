@@ -70,7 +70,8 @@ class _Maker:
         self._kinds = kinds
         self._separate = separate
         self._touched: set[int] = set()
-        self._constants: dict[int, _Known] = {}
+        self._constants: dict[int, list[_Known]] = {}
+        """By buffer: constants that no step has stored, at places that do not overlap."""
 
     def take(self, place: int, instr: BoundInstr, c: Candidate | None) -> None:
         if c is None:
@@ -80,7 +81,7 @@ class _Maker:
             return
         c, members = self._with_constants(place, c)
         reads = [x for x in c.reads if isinstance(x, Access)]
-        self._forget(c.writes)
+        members |= self._overwrite(c.writes)
         if self._separate or not (self._merge(c, reads, members) or self._join(c, reads, members)):
             self._append(instr, Group(c), members, reads, c.writes)
 
@@ -140,9 +141,8 @@ class _Maker:
         writes = [access(x) for x in instr.outs]
         if instr.op.rmw:
             reads += writes
-        for x in reads:
-            self._materialise(x.buffer)
-        self._forget(writes)
+        for x in (*reads, *writes):  # an instruction that is not element by element may leave elements of what it writes as they were
+            self._materialise(x)
         self._append(instr, None, {place}, reads, writes)
 
     # --- values that depend on scalars only
@@ -150,6 +150,8 @@ class _Maker:
         """Take note of a one-element value made from scalars, if it is one in a temp of its own."""
         (out,) = c.writes
         if c.total != 1 or c.pattern is not None or c.instr.op.kind is not Kind.MAP or self._kinds[out.buffer] != BufferKind.TEMP:
+            return False
+        if out.buffer in self._touched:
             return False
         args: list[Constant | Scalar] = []
         members = {place}
@@ -164,18 +166,17 @@ class _Maker:
                 args.append(x)
             else:
                 return False
-        self._forget(c.writes)
-        if out.buffer in self._touched:
-            return False
-        self._constants[out.buffer] = _Known(out, Constant(c.instr.op.name, out.dtype, tuple(args)), c.instr, members)
+        members |= self._overwrite(c.writes)
+        known = _Known(out, Constant(c.instr.op.name, out.dtype, tuple(args)), c.instr, members)
+        self._constants.setdefault(out.buffer, []).append(known)
         return True
 
     def _constant_at(self, x: Access) -> _Known | None:
         """The constant that every element of this access is, if it is one."""
-        known = self._constants.get(x.buffer)
-        if known is None or any(stride for _, stride in x.dims):
+        if any(stride for _, stride in x.dims):
             return None
-        return known if known.out.dtype is x.dtype and known.out.offset == x.offset else None
+        at = (known for known in self._constants.get(x.buffer, ()) if known.out.offset == x.offset and known.out.dtype is x.dtype)
+        return next(at, None)
 
     def _with_constants(self, place: int, c: Candidate) -> tuple[Candidate, set[int]]:
         members = {place}
@@ -189,21 +190,41 @@ class _Maker:
                 reads.append(known.value)
                 continue
             if isinstance(x, Access):
-                self._materialise(x.buffer)
+                self._materialise(x)
             reads.append(x)
         return c._replace(reads=tuple(reads)), members
 
-    def _materialise(self, buffer: int) -> None:
-        """Something needs the value in memory after all."""
-        known = self._constants.pop(buffer, None)
-        if known is not None:
-            c = Candidate(known.instr, 1, None, known.value.args, (known.out,), max(known.members))
-            self._append(known.instr, Group(c), set(known.members), (), c.writes)
+    def _materialise(self, x: Access) -> None:
+        """Store the constants that share bytes with ``x``: their values are needed in memory."""
+        for known in [known for known in self._constants.get(x.buffer, ()) if may_overlap(known.out, x)]:
+            self._store(known)
 
-    def _forget(self, writes: Iterable[Access]) -> None:
-        """A buffer is written anew: what it held is gone."""
+    def _store(self, known: _Known) -> None:
+        self._drop(known)
+        c = Candidate(known.instr, 1, None, known.value.args, (known.out,), max(known.members))
+        self._append(known.instr, Group(c), set(known.members), (), c.writes)
+
+    def _overwrite(self, writes: Iterable[Access]) -> set[int]:
+        """Before every element of ``writes`` is written: constants there that survive in part are stored, the others dropped.
+
+        Returns the places of the instructions of those dropped. They become members of the step that overwrites them, so that other dims
+        with which they survive are noticed.
+        """
+        places: set[int] = set()
         for x in writes:
-            self._constants.pop(x.buffer, None)
+            for known in [known for known in self._constants.get(x.buffer, ()) if may_overlap(known.out, x)]:
+                if x.dense and x.low <= known.out.low and known.out.high <= x.high:
+                    self._drop(known)
+                    places |= known.members
+                else:
+                    self._store(known)
+        return places
+
+    def _drop(self, known: _Known) -> None:
+        left = self._constants[known.out.buffer]
+        left.remove(known)
+        if not left:
+            del self._constants[known.out.buffer]
 
 
 class _Known(NamedTuple):
@@ -229,23 +250,19 @@ def regroup(code: Sequence[tuple[int, BoundInstr]], kinds: Sequence[int], suppor
         if maker._constant(place, c):
             continue
         c, _ = maker._with_constants(place, c)
+        maker._overwrite(c.writes)
         if group is None:
             group = Group(c)
         elif not group.join(c, alone=True):
             return None
-    if group is None:  # a constant that had to be put into memory
-        return _materialised(maker)
-    if maker.steps:
+    unstored = [known for constants in maker._constants.values() for known in constants if known.out.buffer in kept]
+    if group is None and len(unstored) == 1:  # a constant that had to be put into memory
+        maker._store(unstored[0])
+        return maker.steps[0].group if len(maker.steps) == 1 else None
+    if group is None or maker.steps or unstored:
         return None
     group.drop_stores(lambda x: x.buffer not in kept)
     return group if {x.buffer for x in group.stores} == kept else None
-
-
-def _materialised(maker: _Maker) -> Group | None:
-    last = list(maker._constants)[-1:]
-    for buffer in last:
-        maker._materialise(buffer)
-    return maker.steps[0].group if len(maker.steps) == 1 else None
 
 
 def _drop_dead(steps: list[Step], kinds: Sequence[int]) -> list[Step]:

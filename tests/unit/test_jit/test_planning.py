@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
+import pytest
 
 from jit.engine import Engine
 from jit.host.calls import Call
@@ -142,3 +144,59 @@ def test_fusion_does_not_change_a_bit(host: Engine, host_alone: Engine) -> None:
     finally:
         engine.options = PlanOptions()
         engine.forget()
+
+
+def stacked_constants(places: Sequence[int], *, size: int = 4, read: int | None = None) -> tuple[Builder, Operand]:
+    """One-element fills, each copied to its place in one temporary, which is read whole, or at one place."""
+    b = Builder()
+    stack, y = b.temp(F, (size,)), b.created(F, (size if read is None else 1,))
+    for number, place in enumerate(places):
+        fill = b.temp(F, (1,))
+        b.emit("cast", fill, [b.const(number + 1.5, F)])
+        b.emit("cast", b.operand(stack, F, (1,), offset=place), [fill])
+    b.emit("mul", y, [stack if read is None else b.operand(stack, F, (1,), offset=read), b.const(2.0, F)])
+    return b, y
+
+
+@pytest.mark.parametrize("places", [(0, 1), (0, 1, 2, 3), (3, 0), (1, 1), (0, 1, 0), (2,)])
+def test_constants_that_meet_in_one_temporary_keep_their_values(check: Check, places: tuple[int, ...]) -> None:
+    b, _ = stacked_constants(places)
+    check(b, {})
+    for place in set(places):
+        check(stacked_constants(places, read=place)[0], {})
+
+
+def test_a_constant_that_is_overwritten_in_part_keeps_its_other_bytes(check: Check) -> None:
+    b = Builder()
+    t, y = b.temp(DType.I32, (2,)), b.created(DType.I32, (2,))
+    b.emit("cast", b.operand(t, DType.I32, (1,)), [b.const(0x01020304, DType.I32)])
+    b.emit("cast", b.operand(t, DType.U8, (1,), offset=2), [b.const(0x7F, DType.U8)])
+    b.emit("add", y, [t, b.const(0, DType.I32)])
+    check(b, {})
+
+
+@pytest.mark.parametrize("op", ["cast", "sort"])
+def test_a_constant_among_elements_that_are_written_together_survives(check: Check, op: str) -> None:
+    """The write spans the constant's place and has a hole there."""
+    b = Builder()
+    x, t, y = b.external(F, (2,)), b.temp(F, (3,)), b.created(F, (3,))
+    b.emit("cast", b.operand(t, F, (1,), offset=1), [b.const(5.0, F)])
+    columns = b.operand(t, F, (2,), (2,))
+    if op == "cast":
+        b.emit("cast", columns, [x])
+    else:
+        b.emit("sort", [columns, b.temp(DType.I64, (2,))], [x], (0, 0))
+    b.emit("neg", y, [t])
+    check(b, {x.buffer: np.array([2.0, 1.0], np.float32)})
+
+
+def test_other_dims_with_which_an_overwritten_constant_survives_are_planned_anew(check: Check) -> None:
+    for places in ((1, 1), (0, 1), (1, 1), (2, 0)):
+        check(stacked_constants(places)[0], {})
+    for place in (0, 1, 2):
+        b = Builder()
+        x, t, y = b.external(F, (2,)), b.temp(F, (4,)), b.created(F, (4,))
+        b.emit("cast", b.operand(t, F, (1,), offset=1), [b.const(5.0, F)])
+        b.emit("exp", b.operand(t, F, (2,), offset=place), [x])
+        b.emit("neg", y, [t])
+        check(b, {x.buffer: np.array([1.0, 2.0], np.float32)}, [(y, 4.0)])
