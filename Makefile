@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test lint setup bench strict-ulp conformance fuzz test-torch kernels attacks simulate replay-runs conformance-cut stops conformance-opencl \
+.PHONY: help demo test lint setup bench bench-against strict-ulp conformance fuzz test-torch kernels attacks simulate replay-runs conformance-cut stops conformance-opencl \
 	what-if controllers simulate-placement openapi browser budgets screenshots clean
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -44,6 +44,10 @@ bench: $(STAMP).dev ## ratios in one run: torch, NumPy, PoCL, shared devices, me
 	$(BIN)/python -m benchmarks.dispatch
 	$(BIN)/python -m benchmarks.pages --publish
 	$(BIN)/python -m benchmarks
+
+bench-against: $(STAMP).dev ## step times beside another revision: make bench-against REV=HEAD~10
+	test -n "$(REV)"
+	$(BIN)/python -m benchmarks.against $(REV)
 
 kernels: $(STAMP).dev ## the corpus of CUDA kernels on every back end, and for NVIDIA's targets; results go to docs/kernels.md
 	$(BIN)/python -m tests.conformance.kernels --report default

@@ -28,13 +28,13 @@ OP_BAR_US: Final = 10.0
 class Worker:
     """A benchmark process that waits for its turn."""
 
-    def __init__(self, name: str, device: str, environment: dict[str, str], module: str = "benchmarks.worker") -> None:
+    def __init__(self, name: str, device: str, environment: dict[str, str], module: str = "benchmarks.worker", root: Path = ROOT) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", module, name, device],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            cwd=ROOT,
+            cwd=root,
             env=environment,
         )
         self._read()
@@ -61,8 +61,8 @@ class Worker:
 
 
 @contextmanager
-def worker(name: str, device: str, environment: dict[str, str], module: str = "benchmarks.worker") -> Iterator[Worker]:
-    one = Worker(name, device, environment, module)
+def worker(name: str, device: str, environment: dict[str, str], module: str = "benchmarks.worker", root: Path = ROOT) -> Iterator[Worker]:
+    one = Worker(name, device, environment, module, root)
     try:
         yield one
     finally:
