@@ -127,6 +127,8 @@ class _Maker:
             self.readable.append(out)
         elif roll < 0.32:
             self._sort()
+        elif roll < 0.42:
+            self._parts(dtype)
         else:
             self._map(dtype)
 
@@ -144,6 +146,39 @@ class _Maker:
         out = self._target(dtype, shape)
         self.b.emit(name, out, ins)
         self.readable.append(out)
+
+    def _parts(self, dtype: DType) -> None:
+        """A buffer written in parts, as cat and stack write: constants, values of one element made from constants, views."""
+        if dtype is DType.BOOL:
+            return
+        rng = self.rng
+        shape = rng.choice([(2,), (3,), (2, 2), self.shape])
+        whole = self._fresh(dtype, shape)
+        dim = rng.randrange(len(shape))
+        at = 0
+        while at < shape[dim]:
+            part = tuple(rng.randint(1, n - at) if d == dim else n for d, n in enumerate(shape))
+            self._write_part(Operand(whole.buffer, dtype, part, whole.strides, whole.offset + at * whole.strides[dim]))
+            at += part[dim]
+        if rng.random() < 0.3:
+            part = tuple(rng.randint(1, n) for n in shape)
+            places = [rng.randint(0, n - k) for n, k in zip(shape, part, strict=True)]
+            offset = whole.offset + sum(p * s for p, s in zip(places, whole.strides, strict=True))
+            self._write_part(Operand(whole.buffer, dtype, part, whole.strides, offset))
+        self.readable.append(whole)
+        self.b.emit("neg" if dtype.is_float else "cast", out := self._fresh(dtype, shape), [whole])
+        self.readable.append(out)
+
+    def _write_part(self, part: Operand) -> None:
+        value: Operand | Scalar = self._operand(part.dtype, part.shape)
+        roll = self.rng.random()
+        if part.numel == 1 and roll < 0.7:
+            fill = self.b.temp(part.dtype, part.shape)
+            self.b.emit("cast", fill, [self.b.const(self.rng.choice([1, 2, 3, 5]), part.dtype)])
+            if roll < 0.3:
+                self.b.emit("add", fill, [fill, self.b.const(1, part.dtype)])
+            value = fill
+        self.b.emit("cast", part, [value])
 
     def _reduce(self) -> None:
         whole = [x for x in self.readable if x.dtype is not DType.BOOL and x.numel > 0]

@@ -12,7 +12,7 @@ from jit.engine import Engine
 from jit.host.calls import Call
 from jit.host.engine import HostEngine
 from jit.plan.planner import PlanOptions
-from tests.unit.test_jit.conftest import Check, run
+from tests.unit.test_jit.conftest import Check, checker
 from tests.unit.test_jit.programs import random_program
 from wis.builder import Builder
 from wis.dtypes import DType
@@ -137,10 +137,10 @@ def test_fusion_does_not_change_a_bit(host: Engine, host_alone: Engine) -> None:
     engine = cast(HostEngine, host_alone)
     engine.forget()
     engine.options = PlanOptions(fusion=False)
+    check = checker(engine, host)
     try:
         for seed in range(20):
-            b, inputs = random_program(seed, 18)
-            assert run(engine, b, inputs)[0] == run(host, b, inputs)[0]
+            check(*random_program(seed, 18))
     finally:
         engine.options = PlanOptions()
         engine.forget()
