@@ -116,6 +116,7 @@ _DROPPED: Final = frozenset({Kind.DEVICE, Kind.LAYOUT, Kind.IGNORED, Kind.GENERA
 def make_plan(info: OpInfo, values: Sequence[Any]) -> Plan:
     """Decide how calls like this one are carried out. Raises what the operation itself raises for wrong arguments."""
     checks.devices(info, values)
+    checks.dtypes(info, values)
     elsewhere = _device_elsewhere(info, values)
     if elsewhere is not None:
         return Plan(None, substitute=lambda *now: fallback.make_elsewhere(info, now, elsewhere))

@@ -15,7 +15,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils import backend_registration
 
-from wooly.device import attention, kernels, transfer
+from wooly.device import attention, checks, kernels, transfer
 from wooly.device.backend import BACKEND, all_op_names, has_kernel, library
 from wooly.device.lowering import COMPOSITES, LOWERINGS
 from wooly.device.recorder import RECORDER
@@ -107,13 +107,26 @@ def _by_hand(aten: Any) -> set[str]:
     }
     by_name |= {f"aten::{name}": view_kernel(overload(f"aten::{name}")) for name in VIEWS}
     by_name |= {name: view_kernel(overload(name)) for name in inplace_views()}
-    by_name |= {name: composite for name, composite in COMPOSITES.items() if not _is_lowered(describe(name, overload(name)))}
+    composites = {name: (composite, describe(name, overload(name))) for name, composite in COMPOSITES.items()}
+    by_name |= {name: _checked(composite, info) for name, (composite, info) in composites.items() if not _is_lowered(info)}
     for name, kernel in by_name.items():
         aten.impl(name.removeprefix("aten::"), kernel, "PrivateUse1")
     # A factory asked for device="cuda" arrives at torch's CUDA key.
     for name in ("aten::empty.memory_format", "aten::empty_strided"):
         aten.impl(name.removeprefix("aten::"), by_name[name], "CUDA")
     return set(by_name)
+
+
+def _checked(composite: Callable[..., Any], info: OpInfo) -> Callable[..., Any]:
+    """``composite``, behind the check of element types where there is one for its operation."""
+    if not checks.refuses_dtypes(info):
+        return composite
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        checks.dtypes(info, [*args, *(kwargs.get(arg.name, arg.default) for arg in info.args[len(args) :])])
+        return composite(*args, **kwargs)
+
+    return kernel
 
 
 def _is_lowered(info: OpInfo) -> bool:

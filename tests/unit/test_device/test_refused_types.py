@@ -1,0 +1,72 @@
+"""Element types for which no kernel of torch's exists are refused, by the class of error that torch raises."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from typing import Any
+
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils._pytree import tree_map
+
+_ELSEWHERE = ("jiterator", "sparse", "_refs")
+_TYPES = (torch.uint8, torch.int64, torch.bool, torch.float16, torch.bfloat16, torch.float32, torch.complex64)
+_SAMPLES = 3
+
+_DIFFERENT = {
+    "nn.functional.max_pool1d": "composed of max_pool2d, whose kernel takes integers",
+    "clamp": "both bounds as tensors of bool: composed of maximum and minimum, which take bool",
+    "masked.cumsum": "an explicit result type of bool",
+    "masked.cumprod": "an explicit result type of bool",
+    "randint_like": "bounds beyond the type",
+    "nn.functional.gaussian_nll_loss": "refused one operation earlier, as NotImplementedError",
+    "nn.functional.rms_norm": "refused one operation later, as RuntimeError",
+}
+"""Operators that are known to differ from the CPU, and how."""
+
+
+def _error(op: Any, sample: Any, source: torch.dtype, dtype: torch.dtype, device: str) -> str:
+    """The class of error that the operator raises on ``device`` when the sample's tensors of type ``source`` have ``dtype``."""
+
+    def moved(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        return (leaf.detach().to(dtype) if leaf.dtype == source else leaf.detach()).to(device)
+
+    given, args, kwargs = (tree_map(moved, part) for part in (sample.input, sample.args, sample.kwargs))
+    if "device" in kwargs:
+        kwargs["device"] = device
+    try:
+        op.op(given, *args, **kwargs)
+    except Exception as error:  # the class is what is compared
+        return type(error).__name__
+    return ""
+
+
+def _differences(op: Any) -> list[str]:
+    known = op.supported_dtypes("cpu") | op.supported_dtypes("cuda")
+    source = torch.float32 if torch.float32 in known else next(iter(sorted(known, key=str)), None)
+    if source is None or source not in op.supported_dtypes("cpu"):
+        return []
+    found = []
+    for sample in itertools.islice(op.sample_inputs("cpu", source), _SAMPLES):
+        for dtype in _TYPES:
+            if dtype not in known:
+                want, got = (_error(op, sample, source, dtype, device) for device in ("cpu", "cuda"))
+                if want != got:
+                    found.append(f"{op.name} of {dtype}: {got or 'accepted'}, expected {want or 'no error'}")
+    return found
+
+
+def test_types_that_no_kernel_of_torch_takes_are_refused() -> None:
+    found = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for op in op_db:
+            if not any(part in op.name for part in _ELSEWHERE):
+                differences = _differences(op)
+                assert not (differences == [] and op.name in _DIFFERENT), f"{op.name} does not differ any more"
+                found += [] if op.name in _DIFFERENT else differences
+    torch.cuda.synchronize()
+    assert found == []
