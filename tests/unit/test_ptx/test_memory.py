@@ -30,6 +30,12 @@ LOADS = [
     ("st.global.b8 [out+8], a; ld.global.u32 r, [out+8];", "u32", [("u32", 0x1FF)], 0xFF),
     (".reg .f32 x; ld.global.b32 x, [in]; add.f32 r, x, x;", "f32", [("f32", 1.5)], 3.0),
     (".shared .align 8 .b8 s[16]; st.shared.u32 [s+4], a; ld.shared.u32 r, [s+4];", "u32", [("u32", 5)], 5),
+    (".reg .u32 w<4>; .shared .align 16 .b8 s[12]; st.shared.u32 [s+8], a; .pragma \"used_bytes_mask 4095\"; "
+     "ld.shared.v4.u32 {w0, w1, w2, w3}, [s]; add.u32 r, w1, w2; add.u32 r, r, w3;", "u32", [("u32", 5)], 5),
+    (".reg .u32 w<4>; .shared .align 16 .b8 s[16]; st.shared.u32 [s+8], a; .pragma \"used_bytes_mask 0xf00\"; "
+     "ld.shared.v4.u32 {w0, w1, w2, w3}, [s]; mov.u32 r, w2;", "u32", [("u32", 5)], 5),
+    (".reg .u16 w<4>; .shared .align 4 .b8 s[3]; st.shared.u8 [s+2], a; .pragma \"used_bytes_mask 7\"; "
+     "ld.shared.v4.u8 {w0, w1, w2, w3}, [s]; cvt.u32.u16 r, w2;", "u32", [("u32", 5)], 5),
     (".shared .u32 s[4]; mov.u32 t32, s; add.u32 t32, t32, -8; st.shared.u32 [t32+12], a; ld.shared.u32 r, [s+4];", "u32", [("u32", 5)], 5),
     (".shared .u32 s[4]; mov.u32 t32, s; cvt.u64.u32 t64, t32; cvta.shared.u64 t64, t64; st.u32 [t64+4], a; ld.shared.u32 r, [s+4];",
      "u32", [("u32", 5)], 5),

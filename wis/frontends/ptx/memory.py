@@ -113,10 +113,27 @@ def _load(low: Lowering, ins: Instruction) -> None:
     one = kinds[0] if kinds else element(low, type_, items[0])
     held = [low.write(item, kinds.pop(0)[0] if not _dropped(item) else one[0]) for item in items]
     space = Space.LOCAL if "param" in mods else space_of(mods)
-    access(low, "load", space, where, held, one[1], _flags(mods))
+    _load_used(low, space, where, held, one[1], _flags(mods), ins.used)
     if "acquire" in mods:
         low.settle()
         _fence(low, mods)
+
+
+def _load_used(low: Lowering, space: Space, where: tuple[int, int], held: list[int], dtype: DType, flags: int, used: int) -> None:
+    """Load the elements of which bytes are used: compilers widen loads to where no memory need be. The others become zero."""
+    size = dtype.itemsize
+    wanted = [used < 0 or used >> k * size & (1 << size) - 1 != 0 for k in range(len(held))]
+    if not any(wanted):
+        wanted = [True] * len(held)
+    first = 0
+    while first < len(held):
+        if not wanted[first]:
+            low.emit("mov", [held[first]], [low.const(low.code.types[held[first]], 0)])
+            first += 1
+            continue
+        width = next(n for n in (8, 4, 2, 1) if first % n == 0 and first + n <= len(held) and all(wanted[first : first + n]))
+        access(low, "load", space, (where[0], where[1] + first * size), held[first : first + width], dtype, flags)
+        first += width
 
 
 def _dropped(item: Operand) -> bool:

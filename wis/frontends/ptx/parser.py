@@ -39,6 +39,7 @@ SIZES: Final = {
 _SPACES: Final = frozenset({".global", ".const", ".shared", ".local", ".param", ".reg"})
 _LINKING: Final = frozenset({".visible", ".extern", ".weak", ".common"})
 _RANGED: Final = re.compile(r"(.*?)(\d+)\Z", re.ASCII)
+_USED_BYTES: Final = re.compile(r'"used_bytes_mask (\w+)"', re.ASCII)
 _REFUSED_TYPES: Final = frozenset({".texref", ".samplerref", ".surfref"})
 _MAX_BYTES: Final = 1 << 26
 
@@ -56,6 +57,7 @@ class _Parser:
         self.source = Source()
         self.main_file = 1
         self.routine: Routine | None = None
+        self.used = -1  # for the next instruction
         self.registers: list[dict[str, Register]] = []  # one a scope that is open
         self.ranges: list[dict[str, tuple[str, int]]] = []  # prefix to type and count
         self.open: list[int] = []  # numbers of the scopes
@@ -409,7 +411,7 @@ class _Parser:
                 for variable in self.variables(linking):
                     routine.variables[variable.name] = variable
             elif word == ".pragma":
-                self.skip_to(";")
+                self.pragma()
             elif word == ".file":
                 self.file()
             elif word == ";":
@@ -418,6 +420,14 @@ class _Parser:
                 self.label(routine)
             else:
                 routine.code.append(self.instruction(source))
+
+    def pragma(self) -> None:
+        """Of those inside of code one says something about meaning: which bytes of the next load are used."""
+        found = _USED_BYTES.fullmatch(self.words[self.at + 1])
+        mask = number(found[1]) if found is not None else None
+        if mask is not None:
+            self.used = mask[0]
+        self.skip_to(";")
 
     def local_param(self, routine: Routine, variable: Variable) -> None:
         """Parameters of calls are declared where they are used, with names that repeat: each declaration gets a name of its own."""
@@ -504,7 +514,8 @@ class _Parser:
         op, *mods = word.split(".")
         if op == "call":
             return self.call(line, source, guard, negated, tuple(mods))
-        return Instruction(line, source, guard, negated, op, tuple(mods), self.operands(";"))
+        used, self.used = self.used, -1
+        return Instruction(line, source, guard, negated, op, tuple(mods), self.operands(";"), used=used)
 
     def call(self, line: int, source: int, guard: Register | None, negated: bool, mods: tuple[str, ...]) -> Instruction:
         results: list[Operand] = []

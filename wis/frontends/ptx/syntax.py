@@ -62,9 +62,12 @@ Operand = Register | Number | Name | Address | Vector | Not | Pair
 
 
 class Instruction:
-    """``op`` without its modifiers; ``source``: line in the CUDA source (0: unknown); ``lists``: the operands in parentheses of a call."""
+    """``op`` without its modifiers; ``source``: line in the CUDA source (0: unknown); ``lists``: the operands in parentheses of a call.
 
-    __slots__ = ("args", "guard", "line", "lists", "mods", "negated", "op", "source")
+    ``used``: a bit for each byte that the pragma ``used_bytes_mask`` says is used of what a load loads; -1: all of them.
+    """
+
+    __slots__ = ("args", "guard", "line", "lists", "mods", "negated", "op", "source", "used")
 
     def __init__(
         self,
@@ -76,9 +79,11 @@ class Instruction:
         mods: tuple[str, ...],
         args: list[Operand],
         lists: tuple[list[Operand], list[Operand]] | None = None,
+        used: int = -1,
     ) -> None:
         self.line, self.source, self.guard, self.negated = line, source, guard, negated
         self.op, self.mods, self.args, self.lists = op, mods, args, lists
+        self.used = used
 
     @property
     def text(self) -> str:
