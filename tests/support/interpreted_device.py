@@ -1,4 +1,4 @@
-"""A device of the shared engine whose kernels run in the definition of the kernel tier: no driver is needed."""
+"""A device of the shared engine whose kernels run in the definition of the kernel tier, or on a kernel device: no driver is needed."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from jit.accel.device import BUFFER_WORDS, GRID_WORDS, Bytes, Facts, Matrix, Request
+from jit.kernels.device import KernelDevice, KernelLaunch
+from jit.kernels.reference import ReferenceKernels
 from wis.dtypes import DType
-from wis.kernel.interpret import Launch, launch
 from wis.kernel.model import BufferParam, RegType
 from wis.kernel.traps import trap_key
 
@@ -24,10 +25,14 @@ class _Compiled:
 
 
 class InterpretedDevice:
-    """``unified`` False: memory that the engine must copy from and to. ``scratch_bytes``: what blocks are said to need."""
+    """``unified`` False: memory that the engine must copy from and to. ``scratch_bytes``: what blocks are said to need. ``kernels``: what
+    runs kernels, None: the definition."""
 
-    def __init__(self, *, unified: bool = True, products: frozenset[DType] = frozenset(), scratch_bytes: int = 0) -> None:
+    def __init__(
+        self, *, unified: bool = True, products: frozenset[DType] = frozenset(), scratch_bytes: int = 0, kernels: KernelDevice | None = None
+    ) -> None:
         self._scratch_bytes = scratch_bytes
+        self._kernels = kernels if kernels is not None else ReferenceKernels()
         self.facts = Facts("interpreter", 1, unified, products)
         self.launches = 0
         self.compiled = 0
@@ -86,8 +91,10 @@ class InterpretedDevice:
         assert not kernel.scratch_bytes or (scratch is not None and scratch.size >= count * kernel.scratch_bytes)
         known = state[:32].view(np.uint64)
         fuel = None if int(known[2]) == (1 << 64) - 1 else max(0, int(known[2]) - int(known[1]))
-        grid = Launch((x, y, z), kernel.request.block, first, count, kernel.request.dynamic_bytes)
-        outcome = launch(verified, grid, params, fuel, addresses)
+        request = kernel.request
+        where = KernelLaunch((x, y, z), request.block, request.dynamic_bytes, first, count, fuel)
+        prepared = self._kernels.prepare(verified, request.block, request.dynamic_bytes)
+        outcome = self._kernels.run(prepared, where, params, addresses)
         known[1] += np.uint64(outcome.instructions)
         if outcome.trap is not None:
             known[0] = min(known[0], np.uint64(trap_key(outcome.trap)))

@@ -1,0 +1,188 @@
+"""The cuda back end executed without a GPU: its CUDA C through NVRTC and the PTX importer on the host, beside the definition.
+
+``make cuda-roundtrip`` does this for the whole corpus and many more programs; this is a sample.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jit.accel.engine import AccelEngine
+from jit.accel.library import LOWER
+from jit.cache import ObjectCache
+from jit.cuda.device import CudaDevice
+from jit.cuda.kernels import CudaKernels
+from jit.engine import FUEL, Engine, EngineConfig
+from jit.kernels.reference import ReferenceKernels
+from tests.conformance.kernels.runner import differences as case_differences
+from tests.conformance.kernels.runner import run_case as run_corpus_case
+from tests.golden.cuda.cases import CASES
+from tests.property.fuzz_backends import one_round
+from tests.support.compared_device import Compared
+from tests.support.cuda_driver import CudaError, Driver, cupy_on_host
+from tests.support.kernel_runs import differences, run_case
+from tests.support.wis_kernels import seeded_case
+from tests.unit.test_jit.conftest import checker, run
+from tests.unit.test_jit.lowered_programs import PROGRAMS
+from tests.unit.test_jit.lowered_programs import program as named_program
+from tests.unit.test_jit.programs import random_program
+from wis.kernel.verify import verify_kernel
+from wis.ops import OPS
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("nvidia") is None, reason="the CUDA compiler's wheel is not installed")
+
+CORPUS = [
+    "streaming/vadd",
+    "streaming/transpose_tiled",
+    "reductions/tree_sum",
+    "reductions/minmax_atomic",
+    "atomics/integer_64",
+    "bits/counts",
+]
+REFERENCE = ReferenceKernels()
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[Driver]:
+    """Allocations of at most 32 MiB, so that every block of the engine is one of its own and accesses beyond it are seen."""
+    with cupy_on_host(Driver(memory_bytes=1 << 25)) as made:
+        yield made
+        made.close()
+
+
+@pytest.fixture(scope="module")
+def compared(driver: Driver) -> Compared:
+    return Compared(CudaDevice(ObjectCache(None)))
+
+
+@pytest.fixture(scope="module")
+def engine(compared: Compared) -> Iterator[AccelEngine]:
+    made = AccelEngine(compared, "cuda", EngineConfig(None, 1, 1 << 30, FUEL["cuda"]))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def kernels(driver: Driver) -> Iterator[CudaKernels]:
+    made = CudaKernels()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("name", CORPUS)
+def test_kernels_of_the_corpus_leave_what_the_definition_does(kernels: CudaKernels, name: str) -> None:
+    case = CASES[name]
+    want, got = run_corpus_case(case, "reference", REFERENCE), run_corpus_case(case, "cuda", kernels)
+    assert got.faults == []
+    assert list(case_differences(want, got, counts=not case.racy)) == []
+
+
+@pytest.mark.parametrize("seed", range(302, 304))
+def test_random_kernels_leave_the_bytes_counts_and_traps_that_the_definition_does(kernels: CudaKernels, seed: int) -> None:
+    case = seeded_case(seed, 12)
+    verified = verify_kernel(case.kernel)
+    assert differences(run_case(REFERENCE, verified, case), run_case(kernels, verified, case)) == []
+
+
+@pytest.mark.parametrize("name", sorted(LOWER))
+def test_every_library_kernel_leaves_the_same_bits(engine: AccelEngine, compared: Compared, name: str) -> None:
+    ops = [op for op in OPS if op.name == name]
+    for seed in range(2):
+        assert one_round(engine, ops, seed)[1] == ""
+    assert compared.tally.wrong == []
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_fused_groups_leave_the_same_bits(engine: AccelEngine, compared: Compared, defining: Engine, seed: int) -> None:
+    checker(engine, defining)(*random_program(seed, 12))
+    assert compared.tally.wrong == []
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_named_functions_leave_the_same_bits(engine: AccelEngine, compared: Compared, name: str) -> None:
+    """As their kernels are defined; the tensor tier's own functions are nearly those."""
+    launches = compared.tally.launches
+    run(engine, *named_program(name))
+    assert compared.tally.launches > launches
+    assert compared.tally.wrong == []
+
+
+class TestDriver:
+    """The double of the driver returns the errors that a driver does, and some where a driver would go on with wrong memory."""
+
+    WRITES = 'extern "C" __global__ void k(unsigned *p, unsigned long long at) { p[at] = 7; }'
+
+    @pytest.fixture
+    def cuda(self) -> Iterator[Any]:
+        with cupy_on_host() as driver:
+            yield sys.modules["cupy"].cuda
+            driver.close()
+
+    def function(self, cuda: Any) -> Any:
+        program, module = cuda.nvrtc.createProgram(self.WRITES, "k.cu", (), ()), cuda.function.Module()
+        cuda.nvrtc.compileProgram(program, ("-arch=sm_90", "-default-device"))
+        module.load(cuda.nvrtc.getCUBIN(program))
+        return module.get_function("k")
+
+    def read(self, cuda: Any, memory: Any, nbytes: int) -> list[int]:
+        found = np.zeros(nbytes // 4, np.uint32)
+        cuda.runtime.memcpy(found.ctypes.data, memory.ptr, nbytes, 2)
+        return found.tolist()
+
+    def test_a_launch_is_executed_when_something_waits_for_it(self, cuda: Any) -> None:
+        stream, memory = cuda.Stream(non_blocking=True), cuda.Memory(8)
+        cuda.runtime.memsetAsync(memory.ptr, 0, 8, stream.ptr)
+        self.function(cuda)((1, 1, 1), (1, 1, 1), (memory.ptr, 1), 0, stream)
+        with pytest.raises(CudaError, match="2 calls are still queued"):
+            self.read(cuda, memory, 8)
+
+    def test_what_was_waited_for_is_there(self, cuda: Any) -> None:
+        stream, memory = cuda.Stream(non_blocking=True), cuda.Memory(8)
+        cuda.runtime.memsetAsync(memory.ptr, 0, 8, stream.ptr)
+        self.function(cuda)((1, 1, 1), (1, 1, 1), (memory.ptr, 1), 0, stream)
+        stream.synchronize()
+        assert self.read(cuda, memory, 8) == [0, 7]
+
+    def test_new_memory_holds_noise(self, cuda: Any) -> None:
+        assert self.read(cuda, cuda.Memory(4), 4) == [0xA5A5A5A5]
+
+    def test_other_arguments_than_the_kernel_declares(self, cuda: Any) -> None:
+        stream, memory = cuda.Stream(non_blocking=True), cuda.Memory(8)
+        with pytest.raises(CudaError, match="1 arguments, the kernel declares 2"):
+            self.function(cuda)((1, 1, 1), (1, 1, 1), (memory.ptr,), 0, stream)
+
+    @pytest.mark.parametrize(("grid", "block"), [((0, 1, 1), (1, 1, 1)), ((1, 65_536, 1), (1, 1, 1)), ((1, 1, 1), (1025, 1, 1))])
+    def test_shapes_beyond_the_limits(self, cuda: Any, grid: tuple[int, ...], block: tuple[int, ...]) -> None:
+        with pytest.raises(CudaError, match="cudaErrorInvalidConfiguration"):
+            self.function(cuda)(grid, block, (cuda.Memory(8).ptr, 0), 0, cuda.Stream(non_blocking=True))
+
+    def test_a_write_outside_of_an_allocation_is_sticky(self, cuda: Any) -> None:
+        stream, memory = cuda.Stream(non_blocking=True), cuda.Memory(8)
+        self.function(cuda)((1, 1, 1), (1, 1, 1), (memory.ptr, 2), 0, stream)
+        for _ in range(2):
+            with pytest.raises(CudaError, match="cudaErrorIllegalAddress"):
+                stream.synchronize()
+
+    def test_memory_that_is_freed_while_queued_work_uses_it(self, cuda: Any) -> None:
+        stream, memory = cuda.Stream(non_blocking=True), cuda.Memory(8)
+        self.function(cuda)((1, 1, 1), (1, 1, 1), (memory.ptr, 0), 0, stream)
+        del memory
+        with pytest.raises(CudaError, match="is not in live memory"):
+            stream.synchronize()
+
+    def test_times_of_events_that_were_not_reached(self, cuda: Any) -> None:
+        stream, memory = cuda.Stream(non_blocking=True), cuda.Memory(8)
+        start, end = cuda.Event(), cuda.Event()
+        start.record(stream)
+        cuda.runtime.memsetAsync(memory.ptr, 0, 8, stream.ptr)
+        end.record(stream)
+        with pytest.raises(CudaError, match="cudaErrorNotReady"):
+            cuda.get_elapsed_time(start, end)
+        end.synchronize()
+        assert cuda.get_elapsed_time(start, end) > 0
