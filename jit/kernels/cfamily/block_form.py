@@ -125,6 +125,7 @@ class BlockForm(Frame):
         if self.language.name == "c99":
             count = f"const u64 count = w[{table_words(self.kernel) - 1}];"
             lines = [count, "for (u64 cta = first; cta < first + count; cta++) {", *lines, "}"]
+        lines = [line.replace("for (", self.language.loop) for line in lines]
         return self.program([*self.opening(), *lines], (1, 1, 1), scratch_bytes)
 
     def _numbers(self) -> list[str]:

@@ -38,7 +38,8 @@ class Language:
     ``math``: suffix of f32 functions. ``long``: suffix of 64-bit constants. ``wide``: named functions of f32 are computed in f64.
     ``cpu``: the device runs the threads of a block one after the other. ``warps``: it has warps of 32 whose lanes can be asked.
     ``private_bytes``: what a work-item that runs a block of threads may keep in arrays of its own; more goes to scratch memory.
-    ``shared``, ``constant``: how arrays of a block of threads and of the program are declared.
+    ``shared``, ``constant``: how arrays of a block of threads and of the program are declared. ``loop``: how a loop over threads or lanes
+    begins: where compilers unroll those, a kernel becomes a hundred times as long.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Language:
     private_bytes: int
     shared: str
     constant: str
+    loop: str = "for ("
 
 
 _TYPES: Final = """
@@ -218,7 +220,7 @@ C99: Final = Language(
 """For processors; runs a block of threads as a loop, and many blocks a call."""
 CUDA: Final = Language(
     name="cuda", prelude=_CUDA, entry='extern "C" __global__ void __launch_bounds__({threads}) {name}', math="f", long="ull", wide=False,
-    cpu=False, warps=True, private_bytes=1 << 13, shared="__shared__", constant="__constant__",
+    cpu=False, warps=True, private_bytes=1 << 13, shared="__shared__", constant="__constant__", loop='_Pragma("unroll 1") for (',
 )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from jit.cuda.device import CudaDevice
 from jit.cuda.kernels import CudaKernels
 from jit.engine import FUEL, Engine, EngineConfig
 from jit.kernels.reference import ReferenceKernels
+from tests.conformance.kernels.binding import build
 from tests.conformance.kernels.runner import differences as case_differences
 from tests.conformance.kernels.runner import run_case as run_corpus_case
 from tests.golden.cuda.cases import CASES
@@ -81,6 +82,13 @@ def test_kernels_of_the_corpus_leave_what_the_definition_does(kernels: CudaKerne
     want, got = run_corpus_case(case, "reference", REFERENCE), run_corpus_case(case, "cuda", kernels)
     assert got.faults == []
     assert list(case_differences(want, got, counts=not case.racy)) == []
+
+
+def test_loops_over_threads_stay_loops_in_machine_code(driver: Driver, kernels: CudaKernels) -> None:
+    """Unrolled, this kernel has 37,000 lines of PTX, which take NVRTC 11 seconds and are more than the kernel tier accepts."""
+    case = CASES["language/named_barriers"]
+    kernels.prepare(build(case).verified, case.block, case.shared)
+    assert 1_000 < driver.ptx[-1].count("\n") < 4_000
 
 
 @pytest.mark.parametrize("seed", range(302, 304))
