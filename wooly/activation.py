@@ -11,6 +11,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 from wooly.config import Config
 from wooly.device import fallback, install, transfer
@@ -35,10 +36,19 @@ def activate(config: Config, connect: Callable[[], Link] | None = None) -> None:
         # A CUDA build has kernels of its own at the CUDA key; that ours take their place is the purpose, not news.
         warnings.filterwarnings("ignore", message=r".*Overriding a previously registered kernel", category=UserWarning)
         warnings.filterwarnings("ignore", message=r".*other operators may also be overridden", category=UserWarning)
-        install.register(connect or (lambda: _open(config)), backend_module())
+        install.register(connect or (lambda: _open(config)), backend_module(), *_checking(config))
     patch(RECORDER, config.device_count)
     # torch's import leaves a million long-lived objects; collections that walk them would cost tens of milliseconds while recording.
     gc.freeze()
+
+
+def _checking(config: Config) -> list[Callable[[Any], Any]]:
+    """What kernels are wrapped with: nothing, unless the configuration asks for their results to be checked."""
+    if config.check == "off":
+        return []
+    from wooly.device import checking  # only where it is asked for
+
+    return [checking.switch_on(config.check_dir)]
 
 
 def _open(config: Config) -> Link:

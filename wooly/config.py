@@ -38,6 +38,8 @@ class Config:
     swap_from_vram: bool = True
     nats_urls: tuple[str, ...] = ()
     debug: bool = False
+    check: str = "off"
+    check_dir: str = ""
     tenant: str = "default"
     cpu_fallback: bool = True
     local_gpu: bool = False
@@ -225,6 +227,8 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("WOOLYAI_SWAP_FROM_VRAM", "swap_from_vram", _switch, _BOOL, "may this task's cold VRAM be swapped out"),
     Key("WOOLY_NATS_URL", "nats_urls", _urls("nats", "tls", "ws", "wss"), "URLs such as nats://bus:4222, separated by commas", "the bus"),
     Key("WOOLY_DEBUG", "debug", _switch, _BOOL, "verbose client log"),
+    Key("WOOLY_CHECK", "check", _choice("off", "cpu"), "off or cpu", "run every operation on the CPU too; stop at the first that differs"),
+    Key("WOOLY_CHECK_DIR", "check_dir", _path, "a folder", "where WOOLY_CHECK writes scripts; unset: the working directory"),
     Key("WOOLY_TENANT", "tenant", _name, "1 to 64 letters, digits, - or _", "who is billed"),
     Key("WOOLY_CPU_FALLBACK", "cpu_fallback", _switch, _BOOL, "run an operation the device lacks on this machine's CPU"),
     Key("WOOLY_LOCAL_GPU", "local_gpu", _switch, _BOOL, "use the remote device although this machine has a GPU (which is hidden)"),

@@ -37,6 +37,7 @@ __all__ = [
     "ToolchainMissing",
     "ForkError",
     "ForeignPointerError",
+    "CheckFailed",
     "RefusedError",
     "ProtocolError",
     "present",
@@ -149,6 +150,16 @@ class ForkError(DeviceError):
 
 class ForeignPointerError(DeviceError):
     """A device pointer was about to reach code that would dereference it on this machine."""
+
+
+class CheckFailed(WoolyError):
+    """WOOLY_CHECK found an operation that differs on the device: a fault of ours. ``operation``: its name; ``script``: the path of a script
+    that makes the call again."""
+
+    def __init__(self, message: str, *, operation: str = "", script: str = "") -> None:
+        super().__init__(message)
+        self.operation = operation
+        self.script = script
 
 
 class RefusedError(WoolyError):

@@ -54,14 +54,16 @@ def kernel_names() -> list[str]:
     return sorted(_registered)
 
 
-def register(connect: Callable[[], Link], module: Any) -> None:
-    """Register backend and kernels. ``connect()`` opens the session at first use; ``module`` is the backend module torch asks."""
+def register(connect: Callable[[], Link], module: Any, wrap: Callable[[Any], Any] = lambda library: library) -> None:
+    """Register backend and kernels. ``connect()`` opens the session at first use; ``module`` is the backend module torch asks;
+    ``wrap(library)`` is what kernels are registered with."""
     if installed():
         raise RuntimeError("the device is already installed in this process")
     RECORDER.connect_with(connect)
     backend_registration._setup_privateuseone_for_python_backend(BACKEND, backend_module=module)
     aten = library("aten", "IMPL")
     _libraries.append(aten)
+    aten = wrap(aten)
     taken = _by_hand(aten)
     for name in all_op_names():
         if name.startswith("aten::") and name not in taken:

@@ -36,7 +36,7 @@ from wooly.device.tensors import contiguous_strides, new_tensor, span_nbytes
 from wooly.link import ReadBytes
 
 __all__ = [
-    "upload", "fetch", "fetch_all", "empty", "empty_strided", "make_copy_", "make_to_copy", "local_scalar_dense", "equal",
+    "upload", "fetch", "fetch_all", "bytes_tensor", "empty", "empty_strided", "make_copy_", "make_to_copy", "local_scalar_dense", "equal",
     "check_device", "check_device_with", "resize_", "resize_output", "resize_storage", "replace_whole", "set_storage_offset_",
     "set_storage_", "set_tensor_", "set_",
 ]  # fmt: skip
@@ -84,14 +84,19 @@ class _Reading:
 
     def tensor_of(self, data: ReadBytes) -> torch.Tensor:
         t = self.tensor
-        raw = torch.empty(self.read[2], dtype=torch.uint8, device="cpu")
-        # Not through raw.numpy(): torch refuses to resize a tensor that NumPy has seen, and CPU kernels resize their arguments.
-        if self.read[2]:
-            ctypes.memmove(raw.data_ptr(), np.frombuffer(data, np.uint8).ctypes.data, self.read[2])
-        result = raw.view(t.dtype).as_strided(t.size(), t.stride(), 0)
+        result = bytes_tensor(data, self.read[2]).view(t.dtype).as_strided(t.size(), t.stride(), 0)
         if t.is_conj():
             result = result.conj().resolve_conj()
         return torch._neg_view(result).resolve_neg() if t.is_neg() else result
+
+
+def bytes_tensor(data: ReadBytes, nbytes: int) -> torch.Tensor:
+    """A CPU tensor of ``nbytes`` bytes that holds a copy of ``data``."""
+    raw = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
+    # Not through raw.numpy(): torch refuses to resize a tensor that NumPy has seen, and CPU kernels resize their arguments.
+    if nbytes:
+        ctypes.memmove(raw.data_ptr(), np.frombuffer(data, np.uint8).ctypes.data, nbytes)
+    return raw
 
 
 def _reading(tensor: torch.Tensor) -> _Reading:
