@@ -13,7 +13,7 @@ from bus_schemas.session import SessionClosed, SessionOpened
 from wooly.errors import ConfigError
 from wooly.rest import Credentials, open_url
 
-__all__ = ["opened", "closed", "opened_text", "closed_text", "credits_text"]
+__all__ = ["checked", "opened", "closed", "opened_text", "closed_text", "credits_text"]
 
 _MICRO = 1_000_000
 _BILLING_S = 2.0
@@ -80,3 +80,8 @@ def closed(
         _say("wooly: the node did not say what the session used; `wooly credits` shows the bill")
     else:
         _say(closed_text(totals, time.monotonic() - opened_at_s, _credits(billing_url, task, credentials or Credentials())))
+
+
+def checked(summary: str) -> None:
+    """Say how many operations WOOLY_CHECK compared."""
+    _say(f"wooly: WOOLY_CHECK=cpu: {summary}")

@@ -8,12 +8,14 @@ off, nothing of this package is imported.
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 
+from wooly import progress
 from wooly.device.checking import places
 from wooly.device.checking.call import Call, ViewCall
 from wooly.device.checking.report import REPORT
@@ -39,6 +41,7 @@ class Checked:
 def switch_on(folder: str = "") -> Callable[[Any], Checked]:
     """What wraps the library of kernels. Scripts go to ``folder``, else to the working directory."""
     places.keep_forward_lines()
+    atexit.register(lambda: progress.checked(REPORT.summary()))
     REPORT.open(Path(folder) if folder else Path.cwd())
     return Checked
 

@@ -9,7 +9,7 @@ import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import torch
 
@@ -28,8 +28,18 @@ _CPU_LACKS: Final = ("not implemented for", "not supported on CPU", "not yet imp
 """What torch says of types and operations that its CPU kernels lack."""
 
 
+_BY_RULE: Final = """\
+arguments = call("cpu")[0] | {{"op": {op!r}}}
+try:
+    pairs = zip(*{rule}(arguments, ours[0], theirs[0]))
+    return next(filter(None, (first_difference(a, b, *{tolerance}) for a, b in pairs)), None)
+except (IndexError, RuntimeError) as error:
+    return f"a result names what is not there: {{error}}"
+"""
+
+
 class _Outcome:
-    """What one side gave: ``returned`` (flat) or ``error``; ``tensors``: CPU copies, by the id of what they are copies of."""
+    """What the CPU gave: ``returned`` (flat), or ``error``."""
 
     def __init__(self, returned: list[Any], error: Exception | None = None) -> None:
         self.returned = returned
@@ -80,7 +90,7 @@ class Call:
     def _on_cpu(self, copies: dict[int, torch.Tensor]) -> _Outcome:
         values = [_local(arg.kind, value, copies) for arg, value in zip(self.info.args, self.values, strict=True)]
         args, kwargs = fallback.split(self.info, values)
-        with _plain(self.info.draws):
+        with _plain(draws=self.info.draws):
             try:
                 return _Outcome(_flat([(self.reference or self.info.op)(*args, **kwargs)]))
             except Exception as error:  # kept, and compared with what the device raises
@@ -92,7 +102,7 @@ class Call:
         values = [_local(arg.kind, value, copies) for arg, value in zip(self.info.args, self.values, strict=True)]
         wide = [torch.float64 if isinstance(v, torch.dtype) and v.is_floating_point else v for v in values]
         args, kwargs = fallback.split(self.info, wide)
-        with _plain(self.info.draws):
+        with _plain(draws=self.info.draws):
             try:
                 return [*_flat([(self.reference or self.info.op)(*args, **kwargs)]), *copies.values()]
             except Exception:  # some operations want other types; then there is no allowance
@@ -110,7 +120,9 @@ class Call:
             return  # tensors of two devices: the CPU sees one
         if theirs is not None and _is_lack(theirs):
             return
-        raise self._failed(f"the device raises {_shown(error)}, the CPU {_shown(theirs) if theirs else 'computes it'}", "return None") from error
+        raise self._failed(
+            f"the device raises {_shown(error)}, the CPU {_shown(theirs) if theirs else 'computes it'}", "return None"
+        ) from error
 
     def _cpu_raised(self, error: Exception) -> None:
         if _is_lack(error):
@@ -139,52 +151,73 @@ class Call:
                 raise self._failed(f"result {i}: the device gives {_kind(a)}, the CPU {_kind(b)}", "return None")
         if rule is not None:
             self._by_rule(rule, named, ours, theirs)
-        returned = {id(v) for v in theirs}
-        for i, (arg, value) in enumerate(zip(self.info.args, self.values, strict=True)):
-            for j, tensor in enumerate(tensors_in([value])):
-                if id(copies[id(tensor)]) in returned or rule is rules.nothing:
-                    continue
-                where = f"(ours[1][{i}][{j}], theirs[1][{i}][{j}])"
-                self._same(f"argument {arg.name} after the call", here[id(tensor)], copies[id(tensor)], where, -1)
+        if rule is not rules.nothing:
+            self._compare_arguments(here, copies, buffers, {id(v) for v in theirs})
+            self._compare_beside(after, our_buffers, buffers)
         if deterministic:
             REPORT.compared += 1
         else:
             REPORT.by_property += 1
 
-    def _same(self, what: str, ours: Any, theirs: Any, where: str, result: int) -> None:
+    def _compare_arguments(
+        self, here: dict[int, torch.Tensor], copies: dict[int, torch.Tensor], buffers: list[torch.Tensor], returned: set[int]
+    ) -> None:
+        """What the call has made of its arguments; those that the CPU left as they were must be so to the bit."""
+        for i, (arg, value) in enumerate(zip(self.info.args, self.values, strict=True)):
+            for j, tensor in enumerate(tensors_in([value])):
+                copy = copies[id(tensor)]
+                if id(copy) not in returned:
+                    number = self.before.views[id(tensor)].buffer
+                    kept = torch.equal(buffers[number], self.before.buffers[number])
+                    where = f"(ours[1][{i}][{j}], theirs[1][{i}][{j}])"
+                    self._same(f"argument {arg.name} after the call", here[id(tensor)], copy, where, -1, exact=kept)
+
+    def _compare_beside(self, after: Snapshot, our_buffers: list[torch.Tensor], buffers: list[torch.Tensor]) -> None:
+        """Nothing beside the tensors of the call may have changed in their buffers."""
+        for key, i in self.before.keys.items():
+            j = after.keys.get(key)
+            if j is None or after.spans[j] != self.before.spans[i] or torch.equal(our_buffers[j], buffers[i]):
+                continue
+            views = [(v.dtype, v.size, v.stride, v.offset) for v in self.before.views.values() if v.buffer == i]
+            found = rules.first_difference(rules.beside(our_buffers[j], views), rules.beside(buffers[i], views), 0.0, 0.0)
+            if found is not None:
+                pair = f"(beside(ours[2][{i}], {views}), beside(theirs[2][{i}], {views}))"
+                self._fail_values(f"bytes beside the tensors of the call: {found}", pair, 0.0, 0.0)
+
+    def _fail_values(self, found: str, pair: str, rtol: float, atol: float) -> NoReturn:
+        functions = [rules.first_difference, *([rules.beside] if "beside" in pair else [])]
+        raise self._failed(found, f"return first_difference(*{pair}, {rtol}, {atol})", functions)
+
+    def _same(self, what: str, ours: Any, theirs: Any, where: str, result: int, *, exact: bool = False) -> None:
         """Raises CheckFailed when they differ by more than their type allows. ``result``: which of those that were returned; -1: none."""
-        rtol, atol = rules.TOLERANCES.get(theirs.dtype, (0.0, 0.0)) if isinstance(theirs, torch.Tensor) else (0.0, 0.0)
+        rtol, atol = rules.TOLERANCES.get(theirs.dtype, (0.0, 0.0)) if isinstance(theirs, torch.Tensor) and not exact else (0.0, 0.0)
         found = rules.first_difference(ours, theirs, rtol, atol)
         if found is None:
             return
         if atol and result >= 0 and torch.Tag.pointwise not in self.info.tags:
-            exact = self._exact()
-            if result < len(exact) and isinstance(exact[result], torch.Tensor) and exact[result].shape == theirs.shape:
-                atol += rules.rounding(theirs, exact[result])
+            wide = self._exact()
+            if result < len(wide) and isinstance(wide[result], torch.Tensor) and wide[result].shape == theirs.shape:
+                atol += rules.rounding(theirs, wide[result])
                 found = rules.first_difference(ours, theirs, rtol, atol)
         if found is not None:
-            raise self._failed(
-                f"{what}, {_kind(theirs)}: {found}", f"return first_difference(*{where}, {rtol}, {atol})", [rules.first_difference]
-            )
+            self._fail_values(f"{what}, {_kind(theirs)}: {found}", where, rtol, atol)
 
     def _by_rule(self, rule: rules.Rule, named: dict[str, Any], ours: list[Any], theirs: list[Any]) -> None:
-        comparison = (
-            f"arguments = call('cpu')[0] | {{'op': {self.info.name!r}}}\n"
-            f"for a, b in zip(*{rule.__name__}(arguments, ours[0], theirs[0])):\n"
-            "    found = first_difference(a, b, *({tolerance}))\n"
-            "    if found: return found"
-        )
         functions = [rules.first_difference, rule]
+
+        def comparison(tolerance: tuple[float, float]) -> str:
+            return _BY_RULE.format(op=self.info.name, rule=rule.__name__, tolerance=tolerance)
+
         try:
             pairs = zip(*rule(named, ours, theirs), strict=True)
         except (IndexError, RuntimeError) as error:  # indices that name nothing
-            raise self._failed(f"a result names what is not there: {error}", comparison.format(tolerance=(0, 0)), functions) from error
+            raise self._failed(f"a result names what is not there: {error}", comparison((0.0, 0.0)), functions) from error
         for a, b in pairs:
             tolerance = rules.TOLERANCES.get(b.dtype, (0.0, 0.0))
             found = rules.first_difference(a, b, *tolerance)
             if found is not None:
                 what = " ".join((rule.__doc__ or "").split())
-                raise self._failed(f"compared by its rule ({what}): {found}", comparison.format(tolerance=tolerance), functions)
+                raise self._failed(f"compared by its rule ({what}): {found}", comparison(tolerance), functions)
 
     def _named(self) -> dict[str, Any]:
         """Arguments by name, tensors as they were before the call."""
@@ -218,7 +251,7 @@ class ViewCall(Call):
         args, kwargs = fallback.split(self.info, values)
         theirs: Any = None
         try:
-            with _plain(False):
+            with _plain(draws=False):
                 theirs = _flat([self.info.op(*args, **kwargs)])
         except Exception:  # the kernel below raises it too, in torch's words: both are torch's own code
             theirs = None
@@ -291,16 +324,11 @@ def _is_lack(error: Exception) -> bool:
 
 
 @contextlib.contextmanager
-def _plain(draws: bool) -> Iterator[None]:
+def _plain(*, draws: bool) -> Iterator[None]:
     """No gradients, no autocast, none of the script's modes or warnings; the CPU's random stream stays where it is."""
     generator = cpu_generator()
     state = generator.get_state() if draws else None
-    with (
-        torch._C.DisableTorchFunction(),  # type: ignore[attr-defined]  # not in torch's stubs
-        torch.no_grad(),
-        torch.autocast("cpu", enabled=False),
-        warnings.catch_warnings(),
-    ):
+    with torch._C.DisableTorchFunction(), torch.no_grad(), torch.autocast("cpu", enabled=False), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             yield

@@ -12,7 +12,7 @@ import sys
 import sysconfig
 import threading
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -81,7 +81,8 @@ def _backward_callers() -> list[FrameType]:
 
 def _forward_line(node: torch.autograd.graph.Node) -> str | None:
     """The user's innermost line in the stack that anomaly mode kept."""
-    for entry in reversed(node.metadata.get("traceback_") or ()):
+    metadata: dict[str, Any] = node.metadata  # type: ignore[assignment]  # a property, in torch's stubs a method
+    for entry in reversed(metadata.get("traceback_") or ()):
         head, _, source = entry.strip().partition("\n")
         parts = head.split('"')
         if len(parts) == 3 and _is_users(parts[1]):

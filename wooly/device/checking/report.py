@@ -49,9 +49,8 @@ class Report:
         self._folder.mkdir(parents=True, exist_ok=True)
         script = self._path(name)
         write(script)
-        message = (
-            f"{text}\n  script: {script} makes this one call again on both; run it with `wooly run {script.name}`, and send it with your report"
-        )
+        advice = f"makes this one call again on both; run it with `wooly run {script.name}`, and send it with your report"
+        message = f"{text}\n  script: {script} {advice}"
         with self._lock:
             if self._failed is None:
                 self._failed = CheckFailed(message, operation=name, script=str(script))

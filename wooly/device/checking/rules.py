@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import torch
 
-__all__ = ["TOLERANCES", "Rule", "first_difference", "is_deterministic", "reference_of", "rule_of", "rounding"]
+__all__ = ["TOLERANCES", "Rule", "beside", "first_difference", "is_deterministic", "reference_of", "rule_of", "rounding"]
 
 Rule = Callable[[dict[str, Any], list[Any], list[Any]], tuple[list[Any], list[Any]]]
 
@@ -58,6 +58,14 @@ def first_difference(ours: Any, theirs: Any, rtol: float, atol: float) -> str | 
         f"greatest absolute difference {torch.where(wrong, error, 0.0).max().item():.3g}, relative {relative.max().item():.3g} "
         f"(allowed: {atol:.3g} absolute, {rtol:.3g} relative)"
     )
+
+
+def beside(buffer: torch.Tensor, views: list[tuple[torch.dtype, Any, Any, int]]) -> torch.Tensor:
+    """The bytes of ``buffer`` that none of ``views`` (type, size, strides, offset) covers, and 0 where one does."""
+    rest = buffer.clone()
+    for dtype, size, stride, offset in views:
+        rest[: len(rest) // dtype.itemsize * dtype.itemsize].view(dtype).as_strided(size, stride, offset).zero_()
+    return rest
 
 
 def rounding(theirs: torch.Tensor, exact: torch.Tensor) -> float:
@@ -206,10 +214,9 @@ def rule_of(base: str, deterministic: bool, n_results: int, call: dict[str, Any]
         return nothing
     if not deterministic:
         return _DRAWN.get(base, nothing)
-    rule = _TIES.get(base)
-    if rule is None or (n_results < 2 and rule is not which_of_all) or "self" not in call:
+    if base not in _TIES or "self" not in call or (n_results < 2 and base not in ("argmax", "argmin")):
         return None
-    return rule
+    return _TIES[base]
 
 
 # --- operations that torch has for accelerators only

@@ -54,20 +54,20 @@ def view(buffer, dtype, size, stride, offset):
 
 
 def call(device):
-    """Arguments by name, and a function that makes the call with them on ``device``."""
+    """Arguments by name, a function that makes the call with them on ``device``, and the buffers under them."""
     buffers = [b.clone().to(device if on_device else "cpu") for b, on_device in BUFFERS]
 {tensors}
     arguments = {{{named}}}
-    return arguments, lambda: {op}({passed})
+    return arguments, lambda: {op}({passed}), buffers
 
 
 def outcome(device):
     """What the call returns, its tensor arguments afterwards, and the buffers under them, all on the CPU; or the exception."""
-    arguments, run = call(device)
+    arguments, run, buffers = call(device)
     try:
         returned = flat([run()])
         after = [flat([v]) for v in arguments.values()]
-        return [here(v) for v in returned], [[here(v) for v in vs] for vs in after]
+        return [here(v) for v in returned], [[here(v) for v in vs] for vs in after], [here(b) for b in buffers]
     except Exception as error:
         return error
 
@@ -204,6 +204,8 @@ def _buffers_text(buffers: Sequence[tuple[torch.Tensor, bool]], path: Path) -> s
     rows = []
     for buffer, on_device in buffers:
         text = base64.b64encode(bytes(buffer.tolist())).decode()
-        made = f'torch.frombuffer(bytearray(base64.b64decode("{text}")), dtype=torch.uint8)' if text else "torch.empty(0, dtype=torch.uint8)"
-        rows.append(f"    ({made}, {on_device}),")
+        made = (
+            f'torch.frombuffer(bytearray(base64.b64decode("{text}")), dtype=torch.uint8)' if text else "torch.empty(0, dtype=torch.uint8)"
+        )
+        rows.append(f"    ({made if text else 'torch.empty(0, dtype=torch.uint8)'}, {on_device}),")
     return "[\n" + "\n".join(rows) + "\n]" if rows else "[]"

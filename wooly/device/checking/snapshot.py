@@ -65,12 +65,15 @@ class Snapshot:
     """The tensors of one call, copied with one wait for the node. A call that has an undefined or a repeated tensor is no special case."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-        self._keys: dict[tuple[bool, int], int] = {}
-        spans: list[list[int]] = []
+        #: Number of each buffer by (on the device, handle or address).
+        self.keys: dict[tuple[bool, int], int] = {}
+        #: Bytes of each buffer that are copied: first, and behind the last.
+        self.spans: list[list[int]] = []
+        spans = self.spans
         storages: list[Any] = []
         for tensor in tensors:
             key = _key(tensor)
-            number = self._keys.setdefault(key, len(spans))
+            number = self.keys.setdefault(key, len(spans))
             low = offset_of(tensor) * tensor.dtype.itemsize
             high = span_nbytes(tensor.dtype.itemsize, tensor.size(), tensor.stride(), offset_of(tensor))
             if number == len(spans):
@@ -83,11 +86,11 @@ class Snapshot:
         for span in spans:
             span[0] -= span[0] % _ALIGN
             span[1] = max(span)
-        self.buffers = _copies(self._keys, storages, spans)
+        self.buffers = _copies(self.keys, storages, spans)
         self.views: dict[int, View] = {id(t): self._view(t, spans) for t in tensors}
 
     def _view(self, tensor: torch.Tensor, spans: Sequence[Sequence[int]]) -> View:
-        number = self._keys[_key(tensor)]
+        number = self.keys[_key(tensor)]
         itemsize = tensor.dtype.itemsize
         offset = offset_of(tensor) - spans[number][0] // itemsize
         size, stride = tuple(tensor.size()), tuple(tensor.stride())
