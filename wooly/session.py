@@ -130,16 +130,15 @@ class Session:
         with self._submit_lock:
             uploads = self._upload(flush.uploads)
             full = self._wait_for_room()
-            self._seq += 1
-            seq = self._seq
+            seq = self._seq + 1
             trace = self._tracer.begin(seq, flush.n_ops)
             data = self._encoder.encode(seq, flush, uploads, trace)
             limit = self._info.limits.batch_bytes_max
             if len(data) > limit:
-                self._seq -= 1
                 raise RefusedError(
                     f"a batch of {len(data)} bytes exceeds the node's limit of {limit}; flush more often", name="OversizedBatch"
                 )
+            self._seq = seq  # only now: the node waits for every number that was given away
             sent = _Sent(seq, flush, uploads, data, time.monotonic(), trace)
             with self._state:
                 self._sent[seq] = sent

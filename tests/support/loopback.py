@@ -1,6 +1,7 @@
 """A link that executes flushes inside the process: the torch side tested without bus, server or sockets.
 
-It checks every flush as a node would: digests name their bodies, handles are fresh or known, programs pass the verifier.
+Every flush is encoded as the client does and read as the node does; what is executed is what came through. What a node would refuse
+fails here: digests name their bodies, handles are fresh or known, programs pass the verifier.
 """
 
 from __future__ import annotations
@@ -10,7 +11,11 @@ from typing import Any
 import numpy as np
 from blake3 import blake3
 
+from bus_schemas.batch import LIMITS as BATCH_LIMITS
+from bus_schemas.batch import Batch, Upload
 from bus_schemas.session import DeviceInfo, NodeInfo, SessionOpened
+from services.server.executor.handles import decode_handles
+from services.server.intake import Bad, read_batch
 from wis.encoding import decode_program
 from wis.kernel.encoding import decode_kernel
 from wis.kernel.verify import VerifiedKernel, verify_kernel
@@ -21,8 +26,13 @@ from wis.reference import run
 from wis.verify import Verified, verify
 from wooly.errors import DeviceAssertError, OutOfFuelError, from_fault
 from wooly.link import Flush, ReadBytes, Ticket
+from wooly.transport.batches import BatchEncoder
 
-__all__ = ["LoopbackLink"]
+__all__ = ["LoopbackLink", "NodeRefuses"]
+
+
+class NodeRefuses(Exception):
+    """A node would not read the message: a fault of the client."""
 
 
 class LoopbackLink:
@@ -48,6 +58,8 @@ class LoopbackLink:
         self._verified: dict[tuple[bytes, bytes], Verified] = {}
         self._latest: dict[bytes, Verified] = {}  # by program: other dims of it need little checking
         self._kernels: dict[bytes, VerifiedKernel] = {}
+        self._chunks: dict[bytes, bytes] = {}
+        self._encoder = BatchEncoder(self.info.session, self.info.epoch)
         self._memory: _Memory = _EngineMemory(engine) if engine is not None else _ReferenceMemory()
 
     @property
@@ -63,7 +75,7 @@ class LoopbackLink:
         self.seq += 1
         ticket = Ticket(self.seq)
         try:
-            self._execute(flush, ticket)
+            self._execute(self._through_the_wire(flush), ticket)
         except (DeviceAssertError, OutOfFuelError) as fault:  # found while executing: a node answers later, so it shows at the next call
             self._fault = fault
         return ticket
@@ -89,45 +101,70 @@ class LoopbackLink:
         self.closed = True
         self._memory.close()
 
-    def _execute(self, flush: Flush, ticket: Ticket) -> None:
+    def _through_the_wire(self, flush: Flush) -> Batch:
+        """``flush`` as the node reads it. Raises NodeRefuses."""
+        data = self._encoder.encode(self.seq, flush, tuple(self._upload(handle, bytes(data)) for handle, data in flush.uploads))
+        self.wire_bytes += len(data)
+        try:
+            return read_batch(data, self.info.session)[0]
+        except Bad as bad:
+            raise NodeRefuses(f"the node refuses what the client sends: {bad.fault}") from None
+
+    def _upload(self, handle: int, data: bytes) -> Upload:
+        """Inline, or as chunks brought before: here there is no data port."""
+        if len(data) <= BATCH_LIMITS.inline_bytes_max:
+            return Upload(handle, len(data), data)
+        chunks = [data[at : at + BATCH_LIMITS.chunk_bytes] for at in range(0, len(data), BATCH_LIMITS.chunk_bytes)]
+        names = tuple(blake3(chunk).digest() for chunk in chunks)
+        self._chunks.update(zip(names, chunks, strict=True))
+        self.wire_bytes += len(data)
+        return Upload(handle, len(data), chunks=names)
+
+    def _execute(self, batch: Batch, ticket: Ticket) -> None:
         memory = self._memory
-        for handle, nbytes in flush.allocs:
+        for handle, nbytes in batch.allocs:
             memory.alloc(handle, nbytes)
-        for handle, data in flush.uploads:
-            memory.alloc(handle, len(data))
-            memory.write(handle, bytes(data))
-            self.wire_bytes += len(data)
-        if flush.program:
-            fault = memory.run(self._verify(flush), flush.scalars, flush.handles)
+        for upload in batch.uploads:
+            memory.alloc(upload.handle, upload.nbytes)
+            memory.write(upload.handle, upload.inline or b"".join(self._chunks[name] for name in upload.chunks))
+        self._chunks.clear()
+        if batch.program:
+            verified = self._verify(batch)
+            scalars = [complex(*value) if isinstance(value, tuple) else value for value in batch.scalars]
+            count = sum(kind != BufferKind.TEMP for kind in verified.bound.program.buffers)
+            fault = memory.run(verified, scalars, decode_handles(batch.handles, count))
             if fault is not None:
                 raise from_fault(*fault)
-        ticket.answer = [memory.read(*read) for read in flush.reads]
-        for handle in flush.frees:
+        ticket.answer = [memory.read(read.handle, read.offset, read.nbytes) for read in batch.reads]
+        for handle in batch.frees:
             if not (self._lenient and handle not in memory.handles):
                 memory.free(handle)
-        self.wire_bytes += 64 + 9 * len(flush.scalars) + 2 * len(flush.handles)
 
-    def _verify(self, flush: Flush) -> Verified:
-        for digest, body, known in ((flush.program, flush.program_body, self.programs), (flush.dims_digest, flush.dims, self.dims)):
-            if digest not in known:
-                assert blake3(body).digest() == digest, "digest does not name its body"
-                known[digest] = body
-                self.wire_bytes += len(body)
-        key = (flush.program, flush.dims_digest)
+    def _verify(self, batch: Batch) -> Verified:
+        if batch.program_body:
+            assert blake3(batch.program_body).digest() == batch.program, "digest does not name its body"
+            self.programs[batch.program] = batch.program_body
+        dims = batch.dims_body
+        if batch.dims_delta is not None:
+            base, positions, values = batch.dims_delta
+            patched = np.frombuffer(self.dims[base], "<i8").copy()
+            patched[np.frombuffer(positions, "<u4")] = np.frombuffer(values, "<i8")
+            dims = patched.tobytes()
+        if batch.dims not in self.dims:
+            assert blake3(dims).digest() == batch.dims, "digest does not name its dims"
+            self.dims[batch.dims] = dims
+        key = (batch.program, batch.dims)
         verified = self._verified.get(key)
         if verified is None:
-            like = self._latest.get(flush.program)
-            program = like.bound.program if like is not None else decode_program(self.programs[flush.program])
-            verified = verify(program, self.dims[flush.dims_digest], LIMITS, like, self._kernels_of(flush))
-            self._verified[key] = self._latest[flush.program] = verified
+            like = self._latest.get(batch.program)
+            program = like.bound.program if like is not None else decode_program(self.programs[batch.program])
+            verified = verify(program, self.dims[batch.dims], LIMITS, like, self._kernels_of(batch))
+            self._verified[key] = self._latest[batch.program] = verified
         return verified
 
-    def _kernels_of(self, flush: Flush) -> dict[bytes, VerifiedKernel]:
-        for digest, body in flush.kernels:
-            if digest not in self._kernels:
-                assert blake3(body).digest() == digest, "digest does not name its body"
-                self._kernels[digest] = verify_kernel(decode_kernel(body))
-                self.wire_bytes += len(body)
+    def _kernels_of(self, batch: Batch) -> dict[bytes, VerifiedKernel]:
+        for body in batch.kernels:
+            self._kernels[blake3(body).digest()] = verify_kernel(decode_kernel(body))
         return self._kernels
 
 

@@ -6,7 +6,8 @@ May not: behaviour. The device is torch's private-use backend renamed ``wooly``;
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
@@ -14,7 +15,7 @@ import torch
 __all__ = [
     "BACKEND", "SHOWN", "OURS", "DEVICE", "HANDLE_SHIFT", "CPU_KEYS", "HAS_SWAP", "TensorBase", "raw_device", "is_ours",
     "is_our_device", "make_storage", "make_empty", "set_storage", "storage_of", "offset_of", "handle_of", "library", "cpu_generator",
-    "has_kernel", "all_op_names",
+    "has_kernel", "all_op_names", "is_tracing", "untraced",
 ]  # fmt: skip
 
 BACKEND: Final = "wooly"
@@ -117,3 +118,26 @@ def has_kernel(name: str, key: str) -> bool:
 def all_op_names() -> list[str]:
     """Every operator overload known to the dispatcher, as ``aten::add.Tensor``."""
     return list(torch._C._dispatch_get_all_op_names())
+
+
+def is_tracing() -> bool:
+    """Is torch.jit.trace running? Then sizes and strides, asked for from Python, are traced tensors and not numbers."""
+    return torch._C._get_tracing_state() is not None
+
+
+@contextmanager
+def untraced() -> Iterator[None]:
+    """Inside, the tracer is paused: it has recorded the operation that called us."""
+    c: Any = torch._C
+    state = c._get_tracing_state()
+    if state is None:
+        yield
+        return
+    # Tracing goes on afterwards only where the tracer's key is not excluded, as it is below the tracer.
+    excluded = c._dispatch_tls_local_exclude_set().remove(c._dispatch_key_parse("Tracer"))
+    with c._ForceDispatchKeyGuard(c._dispatch_tls_local_include_set(), excluded):
+        c._set_tracing_state(None)
+        try:
+            yield
+        finally:
+            c._set_tracing_state(state)

@@ -50,7 +50,7 @@ def infer(info: OpInfo, values: Sequence[Any], op: Any = None) -> Any:
         else:
             args.append(value)
     try:
-        return _adjusted(info, values, (op or info.op)(*args, **kwargs))
+        return _adjusted(info, values, (op or _SAME_AS.get(info.name, info.op))(*args, **kwargs))
     except NotImplementedError as error:
         if info.name in _LIKE:
             return tuple(torch.empty_like(args[i]) if isinstance(args[i], torch.Tensor) else None for i in _LIKE[info.name])
@@ -58,6 +58,9 @@ def infer(info: OpInfo, values: Sequence[Any], op: Any = None) -> Any:
     except Exception as error:  # meta kernels raise anything; what it means is for the caller, who asks torch's CPU kernel
         raise Unknown(error) from error
 
+
+_SAME_AS: Final = {"aten::convolution_overrideable": torch.ops.aten.convolution.default}
+"""Operations without a meta kernel that take the arguments of another, and return the same."""
 
 _LIKE: Final = {"aten::_scaled_dot_product_fused_attention_overrideable_backward": (1, 2, 3, 4)}
 """Operations without a meta kernel in some versions of torch: their results are like these arguments."""

@@ -16,8 +16,9 @@ from typing import Any, Final
 import torch
 
 from wooly.device import tensors
-from wooly.device.backend import DEVICE, HANDLE_SHIFT, HAS_SWAP, handle_of, has_kernel, make_empty, make_storage
+from wooly.device.backend import DEVICE, HANDLE_SHIFT, HAS_SWAP, handle_of, has_kernel, is_tracing, make_empty, make_storage, untraced
 from wooly.device.calls import Plan, carry_out, first, make_plan
+from wooly.device.fallback import split
 from wooly.device.lowering import LOWERINGS, Entry
 from wooly.device.recorder import RECORDER, RECORDS_MAX
 from wooly.device.schema import Arg, Kind, OpInfo, functional_of
@@ -106,10 +107,11 @@ def make_kernel(info: OpInfo) -> Callable[..., Any]:
 
     plans: dict[Any, Any] = {}
     _all_plans.append(plans)
-    names = {**_shared, "generate": generate, "get": plans.get, "miss": _miss(info, plans)}
+    names = {**_shared, "generate": generate, "get": plans.get}
     names["our_device"] = DEVICE()
     _namespaces.append(names)
     kernel = FunctionType(_stub.__code__, names, info.name)
+    names["miss"] = _miss(info, plans, kernel)
     return kernel
 
 
@@ -130,10 +132,20 @@ def _compiled(source: str) -> CodeType:
     return code
 
 
-def _miss(info: OpInfo, plans: dict[Any, Any]) -> Callable[[Any, Sequence[Any]], Any]:
-    """What a kernel does with a key it has not met."""
+def _miss(info: OpInfo, plans: dict[Any, Any], kernel: Callable[..., Any]) -> Callable[[Any, Sequence[Any]], Any]:
+    """What a kernel does with a key it has not met; a key that holds traced sizes never was."""
+
+    def traced(values: Sequence[Any]) -> Any:
+        args, kwargs = split(info, values)
+        recorded = _RECORDED_INSIDE.get(info.name)
+        if recorded is not None and not torch._C._dispatch_tls_is_dispatch_key_excluded("Tracer"):
+            return recorded(*args)
+        with untraced():
+            return kernel(*args, **kwargs)
 
     def miss(key: Any, values: Sequence[Any]) -> Any:
+        if is_tracing():
+            return traced(values)
         plan = make_plan(info, values)
         if len(plans) >= PLANS_MAX:
             plans.clear()
@@ -141,6 +153,15 @@ def _miss(info: OpInfo, plans: dict[Any, Any]) -> Callable[[Any, Sequence[Any]],
         return carry_out(info, plan, values)
 
     return miss
+
+
+def _convolution(*args: Any) -> Any:
+    cudnn: Any = torch.backends.cudnn
+    return torch.ops.aten._convolution.default(*args, cudnn.benchmark, cudnn.deterministic, cudnn.enabled, cudnn.allow_tf32)
+
+
+_RECORDED_INSIDE: Final[dict[str, Callable[..., Any]]] = {"aten::convolution": _convolution}
+"""Operations that the tracer does not record: it waits for another that torch's own kernels of them call."""
 
 
 def _quick(info: OpInfo, plan: Plan, values: Sequence[Any]) -> tuple[Any, ...]:

@@ -29,6 +29,7 @@ from wooly.device.backend import (
     raw_device,
     set_storage,
     storage_of,
+    untraced,
 )
 from wooly.device.lowering import FROM_TORCH
 from wooly.device.recorder import RECORDER
@@ -48,6 +49,7 @@ _SPAN_READ_MAX: Final = 1 << 20
 # --- to the device
 
 
+@untraced()
 def upload(tensor: torch.Tensor) -> torch.Tensor:
     """A device tensor with the elements of a CPU tensor, and its layout where that is dense."""
     source = tensor.detach()
@@ -115,6 +117,7 @@ def fetch(tensor: torch.Tensor) -> torch.Tensor:
     return result
 
 
+@untraced()
 def fetch_all(values: Sequence[Any]) -> list[Any]:
     """``values`` with every device tensor (in lists too) replaced by a CPU copy; one wait for all."""
     readings: dict[int, _Reading] = {}
@@ -325,6 +328,7 @@ def make_to_copy(on_device: Callable[..., torch.Tensor]) -> Callable[..., torch.
 # --- storages
 
 
+@untraced()
 def resize_(self: torch.Tensor, size: Sequence[int], memory_format: torch.memory_format | None = None) -> torch.Tensor:
     """The kernel of ``resize_``: a larger storage keeps its contents; other views of it see the new one, as in torch."""
     size = tuple(size)

@@ -124,11 +124,16 @@ def exponential(t: Trace, x: Meta, lambd: Value = 1.0, *, generator: Any = None)
     return draw if isinstance(lambd, int | float) and lambd == 1 else t.map("div", draw, lambd)
 
 
+def _log_of_rest(p: float) -> float:
+    """log(1 - p); for p = 1 what makes every trial the first."""
+    return math.log1p(-p) if p < 1 else -math.inf
+
+
 @lowers("aten::geometric")
 def geometric(t: Trace, x: Meta, p: Any, *, generator: Any = None) -> Meta:
     """Number of trials: ceil(log(1 - u) / log(1 - p)), at least 1."""
     draw = t.random(x.shape, accumulate(x.dtype) if x.dtype in FLOATS else DType.F32, Dist.UNIFORM)
-    scale = t.derive(lambda q: math.log1p(-q), p)
+    scale = t.derive(_log_of_rest, p)
     return t.map("max", t.map("ceil", t.map("div", t.map("log1p", t.map("neg", draw)), scale)), 1.0)
 
 

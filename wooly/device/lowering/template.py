@@ -8,11 +8,13 @@ May live here: the finished form and its parameters. May not: how it is made (tr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from wis.program import Instr
-from wooly.device.lowering.values import Derived, Expected, Number, ScalarArg
+from wooly.device.lowering.values import Derived, Expected, Number, ScalarArg, wire_number
 
 __all__ = ["Seed", "Counter", "Source", "Template"]
 
@@ -55,17 +57,36 @@ class Template:
         return len(self.sources)
 
     def scalars(self, args: Sequence[Number] = (), seed: int = 0, offset: int = 0) -> list[Number]:
-        """The values of the scalar slots for one use: ``args`` are the values of the call's ScalarArgs by index."""
-        return [_evaluate(source, args, seed, offset) for source in self.sources]
+        """The values of the scalar slots for one use, as a batch carries them. ``args``: the values of the call's ScalarArgs by index."""
+        return [wire_number(_evaluate(source, args, seed, offset), _kind(source)) for source in self.sources]
+
+
+def _kind(source: Source) -> type:
+    return source.kind if isinstance(source, ScalarArg | Derived) else int
 
 
 def _evaluate(source: Source, args: Sequence[Number], seed: int, offset: int) -> Number:
     if isinstance(source, ScalarArg):
         return args[source.index]
     if isinstance(source, Derived):
-        return source.fn(*(_evaluate(arg, args, seed, offset) for arg in source.args))
+        return _computed(source.fn, [_evaluate(arg, args, seed, offset) for arg in source.args])
     if isinstance(source, Counter):
         return offset + source.delta
     if isinstance(source, Seed):
         return seed
     return source
+
+
+def _nearest(value: Number) -> float | complex:
+    number = wire_number(value)
+    return number if isinstance(number, complex) else float(number)
+
+
+def _computed(fn: Callable[..., Number], values: Sequence[Number]) -> Number:
+    """``fn(*values)``; where Python raises (1.0 / 0, an int beyond float times a float), what IEEE arithmetic gives. This is computed when
+    the batch is made, after the call returned: it must not fail."""
+    try:
+        return fn(*values)
+    except (ArithmeticError, ValueError):
+        with np.errstate(all="ignore"):
+            return fn(*(np.complex128(value) if isinstance(value, complex) else np.float64(value) for value in map(_nearest, values)))

@@ -22,7 +22,7 @@ from wis.program import Imm, Instr, Ref
 from wooly.device.lowering.dtypes import accumulate, float_type, result_type
 from wooly.device.lowering.errors import LoweringError
 from wooly.device.lowering.template import Counter, Seed, Source, Template
-from wooly.device.lowering.values import Derived, Expected, Meta, Number, ScalarArg, Value, contiguous_strides
+from wooly.device.lowering.values import Derived, Expected, Meta, Number, ScalarArg, Value, contiguous_strides, wire_number
 
 __all__ = ["Trace", "Results", "broadcast_shapes"]
 
@@ -91,6 +91,11 @@ class Trace:
         """An immediate operand for a number, converted to ``dtype``."""
         if isinstance(value, Meta):
             raise LoweringError("a tensor cannot be an immediate")
+        kind = int if dtype.is_integer else float
+        if isinstance(value, Derived):
+            value = replace(value, kind=kind)
+        elif not isinstance(value, ScalarArg):
+            value = wire_number(value, kind)
         return Imm(self._slot(value), int(dtype))
 
     def _slot(self, source: Source) -> int:

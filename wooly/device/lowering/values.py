@@ -8,12 +8,44 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from wis.dtypes import DType
+from wooly.device.lowering.errors import LoweringError
 
-__all__ = ["Meta", "ScalarArg", "Derived", "Number", "Value", "Expected", "contiguous_strides", "kind_of", "span_nbytes"]
+__all__ = ["Meta", "ScalarArg", "Derived", "Number", "Value", "Expected", "contiguous_strides", "kind_of", "span_nbytes", "wire_number"]
 
 Number = bool | int | float | complex
+
+_INT_MIN: Final = -(1 << 63)
+_INT_END: Final = 1 << 64
+
+
+def wire_number(value: Any, kind: type = float) -> int | float | complex:
+    """``value`` as a batch carries it: a float, a complex, or an int from -2**63 to 2**64 - 1. Booleans become 0 and 1.
+
+    An int outside of that range becomes what an operand of ``kind`` takes it for: the rest modulo 2**64 for int, else the nearest float (or
+    an infinity). Raises LoweringError for what is not a number.
+    """
+    if isinstance(value, int):
+        if _INT_MIN <= value < _INT_END:
+            return int(value)
+        return value % _INT_END if kind is int else _nearest(value)
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, complex):
+        return complex(value)
+    item = getattr(value, "item", None)  # a NumPy scalar, a tensor of one element
+    if item is None or isinstance(item(), type(value)):
+        raise LoweringError(f"{type(value).__name__} is no number")
+    return wire_number(item(), kind)
+
+
+def _nearest(value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
