@@ -1,136 +1,130 @@
 """``make conformance``: the operator database on the device, and docs/conformance.md.
 
-usage: python -m tests.conformance [--publish] [--ops NAME,NAME] [--forward N] [--backward N] [--backend NAME] [--cut] [--report FILE]
+usage: python -m tests.conformance [--publish] [--ops NAME,NAME] [--dtypes NAME,NAME] [--forward N] [--backward N] [--variants N]
+           [--every N] [--first N] [--seed N] [--whole NAME,NAME] [--in-process [--backend NAME] [--cut]] [--report FILE]
+
+Through a bus and a node of its own, unless ``--in-process``. Exit status 1: something was wrong or a session was lost; 2: bad arguments.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch.testing._internal.common_methods_invocations import op_db
-
-from tests.conformance.harness import CLASSES, Outcome, backward, forward, op_name
-from tests.support.cutting import CutEngine
-from tests.support.loopback import LoopbackLink
-from wooly.activation import activate
-from wooly.config import Config
+from tests.conformance.client import rows_of, run_rows, unknown_names
+from tests.conformance.document import document, lines
+from tests.conformance.harness import DTYPES, Outcome, op_name
+from tests.conformance.wire import Record, run_on_wire
 
 _DOCS = Path(__file__).parents[2] / "docs"
-_PUBLISHED = {"host": ("conformance.md", None, 4), "opencl": ("conformance-opencl.md", 2, 1)}
-"""By backend: the file, and how many samples an operator (forward, backward) are run for it."""
+_PUBLISHED = {
+    "host": ("conformance.md", {"forward": 6, "backward": 3, "variants": 2, "whole": ["float32"]}),
+    "opencl": ("conformance-opencl.md", {"forward": 2, "backward": 1, "variants": 0, "whole": [], "dtypes": ["float32"]}),
+}
+"""By backend: the file, and what is run for it."""
 
 
-def _link(backend: str, *, cut: bool) -> LoopbackLink:
-    """``cut``: every program runs in many pieces, between which its buffers move."""
-    if backend == "reference" and not cut:
-        return LoopbackLink()
-    from jit.engine import create_engine
-
-    engine = create_engine(backend, cache_dir=None, threads=2, vram_bytes=8 << 30)
-    return LoopbackLink(CutEngine(engine) if cut else engine)
+def _names(text: str) -> list[str]:
+    return [name for name in text.split(",") if name]
 
 
-def _arguments() -> argparse.Namespace:
+def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
-    parser.add_argument("--ops", default="", help="only these operators")
-    parser.add_argument("--forward", type=int, default=None, help="samples an operator, forward (default: all)")
-    parser.add_argument("--backward", type=int, default=4, help="samples an operator, backward (0: none)")
+    parser.add_argument("--ops", type=_names, default=[], help="only these operators")
+    parser.add_argument("--dtypes", type=_names, default=list(DTYPES), help="only these element types")
+    parser.add_argument("--forward", type=int, default=None, help="samples a row, forward (default: all; 0: none)")
+    parser.add_argument("--backward", type=int, default=3, help="samples a row, backward (0: none)")
+    parser.add_argument("--variants", type=int, default=2, help="cases a row with other layouts, batched, in place, out=")
     parser.add_argument("--every", type=int, default=1, help="only every Nth operator")
+    parser.add_argument("--first", type=int, default=0, help="from this operator on")
+    parser.add_argument("--seed", type=int, default=0, help="of values and of the choice of samples")
+    parser.add_argument("--whole", type=_names, default=[], help="element types of which all samples are run forward")
+    parser.add_argument("--no-errors", dest="errors", action="store_false", help="leave out calls that must raise")
     parser.add_argument("--publish", action="store_true", help="the samples that are published, and the file in docs/")
-    parser.add_argument("--backend", default="reference", choices=["reference", "host", "opencl"])
-    parser.add_argument("--cut", action="store_true", help="stop every run in many places and go on with it")
-    parser.add_argument("--report", default="", help="write every operator that is not native to this file")
-    return parser.parse_args()
-
-
-def _totals(outcomes: list[Outcome]) -> dict[str, int]:
-    ran = [o for o in outcomes if o.result != "skipped"]
-    return {c: sum(o.result == c for o in ran) for c in CLASSES} | {"ops": len(ran), "samples": sum(o.samples for o in ran)}
-
-
-def _line(name: str, totals: dict[str, int]) -> str:
-    share = 100.0 / max(totals["ops"], 1)
-    parts = ", ".join(f"{c} {totals[c]} ({totals[c] * share:.1f} %)" for c in CLASSES)
-    return f"{name}: {totals['ops']} operators, {totals['samples']} samples: {parts}"
-
-
-def _run(ops: list[Any], arguments: argparse.Namespace) -> tuple[list[Outcome], list[Outcome]]:
-    ahead, back = [], []
-    for op in ops:
-        ahead.append(forward(op, arguments.forward))
-        if arguments.backward and op.supports_autograd:
-            back.append(backward(op, arguments.backward))
-        if sys.stderr.isatty():
-            sys.stderr.write(f"\r{len(ahead)}/{len(ops)} {ahead[-1].name:50.50}")
-    return ahead, back
-
-
-def _report(path: str, ahead: list[Outcome], back: list[Outcome]) -> None:
-    with open(path, "w") as file:
-        for name, outcomes in (("forward", ahead), ("backward", back)):
-            print(_line(name, _totals(outcomes)), file=file)
-            for result in reversed(CLASSES[1:]):
-                for o in outcomes:
-                    if o.result == result:
-                        used = ",".join(sorted(o.fallbacks))
-                        print(f"{name:8} {result:8} {o.name:45} {o.counts[result]}/{o.samples} {o.note or used}", file=file)
-
-
-def _document(ahead: list[Outcome], back: list[Outcome], backend: str, every: int) -> str:
-    gradients = {o.name: o for o in back}
-    lines = [
-        "# Conformance" + ("" if backend == "host" else f" of the {backend} backend"),
-        "",
-        f"torch {torch.__version__.partition('+')[0]}'s operator database on the device, compared with the CPU (float32).",
-        f"Made by `make conformance{'' if backend == 'host' else '-' + backend}`; executed in process by the {backend} backend.",
-        *([f"Every {every}th operator."] if every > 1 else []),
-        "",
-        "*native*: computed on the device. *fallback*: some operation of it was computed on the client's machine, visibly.",
-        "*refused*: a clear error. *wrong*: another result than the CPU's.",
-        "",
-        f"- {_line('forward, ' + _samples(_PUBLISHED[backend][1]), _totals(ahead))}",
-        f"- {_line('backward, ' + _samples(_PUBLISHED[backend][2]), _totals(back))}",
-        "",
-        "| operator | forward | backward | what falls back or is refused |",
-        "|---|---|---|---|",
-    ]
-    for o in ahead:
-        gradient = gradients.get(o.name)
-        used = o.fallbacks | (gradient.fallbacks if gradient else set())
-        note = ", ".join(f"`{name}`" for name in sorted(used))
-        for outcome in (o, gradient):
-            if outcome and outcome.result in ("refused", "wrong"):
-                note = outcome.note.replace("|", "\\|")[:120]
-        lines.append(f"| {o.name} | {o.result} | {gradient.result if gradient else ''} | {note} |")
-    return "\n".join(lines) + "\n"
-
-
-def _samples(n: int | None) -> str:
-    return "all samples" if n is None else f"{n} sample{'s' if n > 1 else ''} an operator"
-
-
-def main() -> int:
-    arguments = _arguments()
+    parser.add_argument("--in-process", action="store_true", help="without bus and node")
+    parser.add_argument("--backend", default="host", choices=["reference", "host", "opencl"])
+    parser.add_argument("--cut", action="store_true", help="stop every run in many places and go on with it (in process)")
+    parser.add_argument("--report", default="", help="write every row that is not native to this file; outcomes as JSON beside it")
+    arguments = parser.parse_args(argv)
+    types = sorted({*arguments.dtypes, *arguments.whole} - set(DTYPES))
+    for what, unknown in (("operators", unknown_names(arguments.ops)), ("element types", types)):
+        if unknown:
+            parser.error(f"unknown {what}: {', '.join(unknown)}")
     if arguments.publish:
-        _, arguments.forward, arguments.backward = _PUBLISHED[arguments.backend]
-    torch.set_num_threads(1)
-    link = _link(arguments.backend, cut=arguments.cut)
+        vars(arguments).update(_PUBLISHED[arguments.backend][1])
+    return arguments
+
+
+def _in_process(plan: dict[str, Any], backend: str, *, cut: bool) -> Record:
+    """Every row in this process, with the backend in this process as well."""
+    from tests.support.cutting import CutEngine
+    from tests.support.loopback import LoopbackLink
+    from wooly.activation import activate
+    from wooly.config import Config
+
+    engine = None
+    if backend != "reference" or cut:
+        from jit.engine import create_engine
+
+        engine = create_engine(backend, cache_dir=None, threads=2, vram_bytes=8 << 30)
+    link = LoopbackLink(CutEngine(engine) if cut else engine)
     activate(Config(), lambda: link)
-    wanted = set(filter(None, arguments.ops.split(",")))
-    ops = [op for op in op_db if torch.float32 in op.dtypes and (not wanted or op.name in wanted or op_name(op) in wanted)]
-    ops = ops[:: arguments.every]
-    ahead, back = _run(ops, arguments)
-    print(_line("forward", _totals(ahead)))
-    print(_line("backward", _totals(back)))
+    rows = rows_of(plan)
+    record, start = Record(sessions=1), time.monotonic()
+
+    def write(number: int, outcome: Outcome | None) -> None:
+        _progress(number, len(rows), op_name(rows[number][0].op))
+        if outcome is not None:
+            record.outcomes.append(outcome)
+
+    while not run_rows(rows, len(record.outcomes), write):
+        record.sessions_lost += 1
+        record.sessions += 1
+        link.forget_fault()
+    record.seconds = time.monotonic() - start
+    return record
+
+
+def _progress(number: int, count: int, name: str) -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r{number}/{count} {name:50.50}")
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = _arguments(argv)
+    plan = {
+        name: getattr(arguments, name)
+        for name in ("ops", "dtypes", "forward", "backward", "variants", "every", "first", "seed", "whole", "errors")
+    }
+    if not rows_of(plan):
+        sys.exit("nothing to run: no operator has these types")
+    if arguments.in_process or arguments.backend == "opencl" or arguments.cut:
+        record = _in_process(plan, arguments.backend, cut=arguments.cut)
+    else:
+        record = run_on_wire(plan, _progress, arguments.backend)
+    print("\n".join(lines(record)))
     if arguments.report:
-        _report(arguments.report, ahead, back)
-    if arguments.publish and not wanted:
-        (_DOCS / _PUBLISHED[arguments.backend][0]).write_text(_document(ahead, back, arguments.backend, arguments.every))
-    return 1 if _totals(ahead)["wrong"] + _totals(back)["wrong"] else 0
+        Path(arguments.report).write_text(_report(record))
+        Path(arguments.report + ".json").write_text(json.dumps(asdict(record)))
+    if arguments.publish and not arguments.ops:
+        file = _DOCS / _PUBLISHED[arguments.backend][0]
+        file.write_text(document(record, plan, arguments.backend, wire=arguments.backend == "host" and not arguments.in_process))
+    return 1 if record.sessions_lost or record.crashes or any(o.counts["wrong"] for o in record.outcomes) else 0
+
+
+def _report(record: Record) -> str:
+    out = lines(record)
+    for result in ("wrong", "refused", "fallback"):
+        for o in record.outcomes:
+            if o.result == result:
+                note = o.note or ",".join(o.fallbacks)
+                out.append(f"{o.direction:8} {o.dtype:10} {result:8} {o.name:45} {o.counts[result]}/{o.samples} {note}")
+    return "\n".join(out) + "\n"
 
 
 if __name__ == "__main__":

@@ -1,211 +1,386 @@
-"""Runs operator samples on the device and on the CPU, and says how each operator is carried out.
+"""Runs an operator's cases on the CPU and on the device, and classifies each.
 
-An operator is *native* when every sample ran on the device and agreed with the CPU, *fallback* when some sample was computed on this
-machine (counted by ``wooly.stats()``), *refused* when some sample raised although the CPU computed it, *wrong* when some result differed.
+A case is *native* when it ran on the device and agreed with the CPU, *fallback* when some operation of it was computed on this machine
+(counted by ``wooly.stats()``), *refused* when it raised although the CPU computed it, *wrong* when anything differed: values, shape,
+strides, type, device, arguments that were changed, the class of an error, or no error where there is one. Where CUDA does not claim a
+type an error is as good as on CUDA. Results are fetched once for all cases of a row; if that fails, the row runs again case by case.
 """
 
 from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
-from torch.testing._internal.opinfo.core import OpInfo, SampleInput
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.testing._internal.opinfo.core import OpInfo
 
-from tests.support.loopback import LoopbackLink
+from tests.conformance.compare import METHODS, Differs, check, check_metadata, check_strides, fetched
+from tests.conformance.draws import METADATA_ONLY, compare_draws, is_random, unseeded
+from tests.conformance.samples import Case, Limits, cases, leaves, raised
 from wooly.counters import COUNTERS
-from wooly.device.recorder import RECORDER
+from wooly.errors import WoolyError
 
-__all__ = ["CLASSES", "Outcome", "forward", "backward", "op_name", "RANDOM"]
+__all__ = ["CLASSES", "DIRECTIONS", "DTYPES", "Outcome", "Row", "SessionLost", "op_name", "claims", "run_row"]
 
 CLASSES = ("native", "fallback", "refused", "wrong")
 DEVICE = "cuda"
+DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
+        torch.bool, torch.complex64, torch.complex128,
+    )
+}  # fmt: skip
+DIRECTIONS = ("forward", "backward", "errors")
 
-_UNCOMPARABLE = """
-    normal multinomial rand_like randn randn_like
-    randint randint_like empty empty_like new_empty new_empty_strided empty_strided empty_permuted
-    uniform cauchy exponential geometric log_normal svd_lowrank pca_lowrank nn.functional.dropout nn.functional.dropout2d
-    nn.functional.dropout3d nn.functional.alpha_dropout nn.functional.feature_alpha_dropout nn.functional.rrelu
-    nn.functional.fractional_max_pool2d nn.functional.fractional_max_pool3d nn.functional.multi_head_attention_forward
-    nn.functional.scaled_dot_product_attention
-"""
-RANDOM: dict[str, tuple[float, float] | None] = {**dict.fromkeys(_UNCOMPARABLE.split()), "bernoulli": (0.0, 1.0)}
-"""Operators whose values cannot be compared (the device has its own numbers): shape, type and, where given, range are."""
 
-_RANDOM_ONLY_WITH_DROPOUT = {"nn.functional.multi_head_attention_forward", "nn.functional.scaled_dot_product_attention"}
+class SessionLost(Exception):
+    """The session does not answer any more: what the process goes on with fails in the same words."""
 
-_CPU_ARGUMENTS = {"tensor_split"}
-"""Operators that want their tensor arguments on the CPU, on CUDA too."""
 
-_TOLERANCE = {"rtol": 1e-3, "atol": 1e-4}
+@dataclass(frozen=True)
+class Row:
+    """What is classified together: cases of one operator, type and direction ("errors" has no type)."""
+
+    op: OpInfo
+    dtype: str
+    direction: str
 
 
 @dataclass
 class Outcome:
-    """How one operator did. ``note``: of the first failure, else the operations that fell back."""
+    """How a row did.
+
+    Attributes:
+        name: the operator's.
+        dtype, direction: of the row.
+        samples: cases run.
+        counts: cases by class.
+        methods: cases by how they were compared.
+        note: the first wrong case, else the first refused one.
+        fallbacks: operations computed on this machine.
+        seconds: wall-clock time.
+    """
 
     name: str
+    dtype: str
+    direction: str
     samples: int = 0
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CLASSES, 0))
+    methods: dict[str, int] = field(default_factory=lambda: dict.fromkeys(METHODS, 0))
     note: str = ""
-    fallbacks: set[str] = field(default_factory=set)
+    fallbacks: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
     def result(self) -> str:
-        """The worst of the samples; an operator without any is ``skipped``."""
+        """The worst of the cases; a row without any is ``skipped``."""
         return next((c for c in reversed(CLASSES) if self.counts[c]), "skipped")
+
+    def plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def add(self, verdict: str, method: str, note: str, used: set[str]) -> None:
+        self.samples += 1
+        self.counts[verdict] += 1
+        if method:
+            self.methods[method] += 1
+        self.fallbacks = sorted({*self.fallbacks, *used})
+        if verdict in ("refused", "wrong") and (not self.note or (verdict == "wrong" and self.counts["wrong"] == 1)):
+            self.note = note[:400]
 
 
 def op_name(op: OpInfo) -> str:
     return op.name + (f".{op.variant_test_name}" if op.variant_test_name else "")
 
 
-class _Differs(Exception):
-    """The device's result is not the CPU's."""
+def claims(op: OpInfo, dtype: torch.dtype, *, grad: bool = False) -> bool:
+    """Does torch claim this type for the operator, on the CPU or on CUDA?"""
+    if grad:
+        return op.supports_autograd and dtype in {*op.backward_dtypes, *op.backward_dtypesIfCUDA}
+    return dtype in {*op.dtypes, *op.dtypesIfCUDA}
 
 
-def _leaves(value: Any) -> list[Any]:
-    leaves: list[Any] = tree_flatten(value)[0]
-    return leaves
-
-
-def _moved(value: Any, device: str, *, grad: bool) -> Any:
-    def move(leaf: Any) -> Any:
-        if isinstance(leaf, torch.Tensor):
-            moved = leaf.detach().to(device).clone() if grad else leaf.detach().to(device)
-            return moved.requires_grad_(leaf.requires_grad and grad)
-        return torch.device(device) if isinstance(leaf, torch.device) else leaf
-
-    return tree_map(move, value)
-
-
-def _run(op: OpInfo, sample: SampleInput, device: str) -> Any:
-    there = "cpu" if op.name in _CPU_ARGUMENTS else device
-    args, kwargs = _moved(sample.args, there, grad=False), _moved(sample.kwargs, there, grad=False)
-    given = _moved(sample.input, device, grad=False)
-    if device == "cpu":
-        given = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, given)
-    if "device" in kwargs:
-        kwargs["device"] = device
-    torch.manual_seed(0)
-    return _compared(sample.output_process_fn_grad, op.op(given, *args, **kwargs))
-
-
-def _compared(process: Callable[[Any], Any] | None, out: Any) -> Any:
-    """What of a result is determined: decompositions are compared by what their samples say is comparable."""
-    return out if process is None else process(out)
-
-
-def _run_backward(op: OpInfo, sample: SampleInput, device: str) -> list[Any]:
-    there = "cpu" if op.name in _CPU_ARGUMENTS else device
-    given = _moved(sample.input, device, grad=True)
-    args, kwargs = _moved(sample.args, there, grad=True), _moved(sample.kwargs, there, grad=True)
-    torch.manual_seed(0)
-    out = op.op(given, *args, **kwargs)
-    if sample.output_process_fn_grad is not None:
-        out = sample.output_process_fn_grad(out)
-    outs = [t for t in _leaves(out) if isinstance(t, torch.Tensor) and t.requires_grad]
-    loss = sum(t.abs().sum() for t in outs)
-    wanted = [t for t in _leaves((given, args, kwargs)) if isinstance(t, torch.Tensor) and t.requires_grad]
-    return list(torch.autograd.grad(loss, wanted, allow_unused=True))
-
-
-def _is_random(op: OpInfo, sample: SampleInput) -> bool:
-    if op.name in _RANDOM_ONLY_WITH_DROPOUT:
-        return any(isinstance(v, float) and v > 0.0 for v in (*sample.args, sample.kwargs.get("dropout_p", 0.0)))
-    return op.name in RANDOM
-
-
-def _check(op: OpInfo, random: bool, device: Any, cpu: Any) -> None:
-    have, want = _leaves(device), _leaves(cpu)
-    if len(have) != len(want):
-        raise _Differs(f"{len(have)} results instead of {len(want)}")
-    for a, b in zip(have, want, strict=True):
-        if isinstance(b, torch.Tensor):
-            if not isinstance(a, torch.Tensor):
-                raise _Differs(f"{type(a).__name__} instead of a tensor")
-            _check_tensor(a, b, RANDOM.get(op.name) if random else None, random)
-        elif not random and a != b and not (a != a and b != b):
-            if not (isinstance(b, float) and abs(a - b) <= 1e-4 + 1e-3 * abs(b)) and not isinstance(b, torch.device):
-                raise _Differs(f"{a!r} instead of {b!r}")
-
-
-def _check_tensor(a: torch.Tensor, b: torch.Tensor, span: tuple[float, float] | None, random: bool) -> None:
-    if random:
-        if a.shape != b.shape or a.dtype != b.dtype:
-            raise _Differs(f"{tuple(a.shape)} {a.dtype} instead of {tuple(b.shape)} {b.dtype}")
-        here = a.cpu()
-        if span is not None and here.numel() and not (span[0] <= here.min() and here.max() <= span[1]):
-            raise _Differs(f"outside of {span}")
-        return
-    try:
-        torch.testing.assert_close(a.cpu(), b, equal_nan=True, check_stride=False, **_TOLERANCE)
-    except AssertionError as error:
-        raise _Differs(" ".join(str(error).split())) from None
-
-
-def _samples(op: OpInfo, limit: int | None, *, grad: bool) -> Iterator[SampleInput]:
-    for i, sample in enumerate(op.sample_inputs("cpu", torch.float32, requires_grad=grad)):
-        if limit is not None and i >= limit:
-            return
-        yield sample
-
-
-def forward(op: OpInfo, limit: int | None = None) -> Outcome:
-    """Every sample's result, computed on both."""
-    return _outcome(op, _samples(op, limit, grad=False), _run)
-
-
-def backward(op: OpInfo, limit: int | None = 4) -> Outcome:
-    """Every sample's gradients, computed on both."""
-    return _outcome(op, _samples(op, limit, grad=True), _run_backward)
-
-
-def _outcome(op: OpInfo, samples: Iterable[SampleInput], run: Callable[[OpInfo, SampleInput, str], Any]) -> Outcome:
-    outcome = Outcome(op_name(op))
+def run_row(row: Row, limits: Limits) -> Outcome:
+    """Run every case of a row. Raises SessionLost; its outcome so far is the exception's argument."""
+    outcome = Outcome(op_name(row.op), row.dtype, row.direction)
     start = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for sample in samples:
-            try:
-                want = run(op, sample, "cpu")
-            except Exception:  # the sample is not for this build of torch; there is nothing to compare with
-                continue
-            outcome.samples += 1
-            result, note = _one(op, sample, run, want, outcome)
-            outcome.counts[result] += 1
-            if note and result in ("refused", "wrong") and not (result == "refused" and outcome.counts["wrong"]):
-                outcome.note = outcome.note if outcome.counts[result] > 1 else note
-    outcome.seconds = time.perf_counter() - start
+        if row.direction == "errors":
+            _run_errors(row.op, outcome)
+        else:
+            _run_cases(row, limits, outcome)
+    outcome.seconds = round(time.perf_counter() - start, 3)
     return outcome
 
 
-def recover() -> None:
-    """Get rid of what a failed sample left behind, so that the next one starts clean."""
-    link = RECORDER.link()
-    try:
-        RECORDER.synchronize()
-    except Exception:  # the failed sample's own error, met again
-        pass
-    assert isinstance(link, LoopbackLink), "conformance runs through the loopback link"
-    link.forget_fault()
+# --- cases that compute
 
 
-def _one(op: OpInfo, sample: SampleInput, run: Callable[[OpInfo, SampleInput, str], Any], want: Any, outcome: Outcome) -> tuple[str, str]:
-    before = dict(COUNTERS.fallbacks)
+@dataclass
+class _Tried:
+    """One side of a case: what it returned and what its arguments are afterwards, or what it raised."""
+
+    values: list[Any] = field(default_factory=list)
+    after: list[Any] = field(default_factory=list)
+    error: Exception | None = None
+    fallbacks: set[str] = field(default_factory=set)
+
+
+def _run_cases(row: Row, limits: Limits, outcome: Outcome) -> None:
+    dtype, grad = DTYPES[row.dtype], row.direction == "backward"
     try:
-        have = run(op, sample, DEVICE)
-        _check(op, _is_random(op, sample), have, want)
-    except _Differs as error:
-        return "wrong", str(error)[:300]
-    except Exception as error:  # whatever the device raises where the CPU does not is a refusal
-        recover()
-        return "refused", f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
-    used = {name for name, count in COUNTERS.fallbacks.items() if count != before.get(name, 0)}
-    outcome.fallbacks |= used
-    return ("fallback" if used else "native"), ""
+        listed = list(cases(row.op, dtype, limits, grad=grad))
+    except Exception as error:  # torch's own sample generator does not know the type on this build
+        outcome.note = f"no samples: {type(error).__name__}: {' '.join(str(error).split())}"[:200]
+        return
+    judge = _Judge(row, dtype, grad)
+    drawn = [case for case in listed if is_random(row.op.name, *case.arguments[1:])]
+    compared = [case for case in listed if not is_random(row.op.name, *case.arguments[1:])]
+    tried = []
+    try:
+        for case in compared:
+            tried.append((case, judge.attempt(case, "cpu"), judge.attempt(case, DEVICE)))
+            if isinstance(tried[-1][2].error, WoolyError):
+                raise tried[-1][2].error
+        here = _fetch_sides([there for _, _, there in tried])
+    except (WoolyError, torch.AcceleratorError):
+        tried.clear()
+        _settle(outcome)
+        for case in compared:
+            outcome.add(*judge.alone(case, outcome))
+    else:
+        for (case, cpu, there), (values, after) in zip(tried, here, strict=True):
+            outcome.add(*judge.verdict(case, cpu, there, values, after))
+    for case in drawn:
+        outcome.add(*judge.draws(case, outcome))
+
+
+def _fetch_sides(sides: list[_Tried]) -> list[tuple[list[Any], list[Any]]]:
+    """Values and arguments of every side, with one wait."""
+    flat = fetched([v for side in sides for v in (*side.values, *side.after)])
+    out, at = [], 0
+    for side in sides:
+        n, m = len(side.values), len(side.after)
+        out.append((flat[at : at + n], flat[at + n : at + n + m]))
+        at += n + m
+    return out
+
+
+def _settle(outcome: Outcome) -> None:
+    """Collect what failed on the node, so that the next case starts clean. Raises SessionLost when the session does not answer."""
+    error: Exception | None = None
+    for _ in range(3):
+        try:
+            if float(torch.ones(2, device=DEVICE).sum()) == 2.0:
+                return
+        except Exception as met:  # an earlier case's own error, met again
+            error = met
+    outcome.note = f"session lost: {type(error).__name__}: {' '.join(str(error).split())}"[:400]
+    raise SessionLost(outcome)
+
+
+@dataclass
+class _Judge:
+    row: Row
+    dtype: torch.dtype
+    grad: bool
+
+    @property
+    def cpu_claims(self) -> bool:
+        op = self.row.op
+        return self.dtype in (op.backward_dtypes if self.grad else op.dtypes)
+
+    @property
+    def cuda_claims(self) -> bool:
+        op = self.row.op
+        return self.dtype in (op.backward_dtypesIfCUDA if self.grad else op.dtypesIfCUDA)
+
+    def attempt(self, case: Case, device: str, *, wide: bool = False) -> _Tried:
+        """Make the call on a device, without waiting for it. ``wide``: in the widest type."""
+        tried = _Tried()
+        before = dict(COUNTERS.fallbacks)
+        try:
+            given, args, kwargs = raised(case.on(device, grad=self.grad), self.dtype) if wide else case.on(device, grad=self.grad)
+            inputs = [leaf for leaf in leaves((given, args, kwargs)) if isinstance(leaf, torch.Tensor)]
+            torch.manual_seed(0)
+            out = case.process(case.function(given, *args, **kwargs))
+            tried.values = _gradients(out, inputs, device) if self.grad else leaves(out)
+            tried.after = [] if self.grad else inputs
+        except Exception as error:  # whatever it is, the other side must raise the same
+            tried.error = error
+        if device == DEVICE:
+            tried.fallbacks = {name for name, count in COUNTERS.fallbacks.items() if count != before.get(name, 0)}
+        return tried
+
+    def _truth(self, case: Case) -> _Tried:
+        torch._C._set_default_dtype(torch.float64)  # not torch.set_default_dtype: the device's plans are to stay
+        try:
+            return self.attempt(case, "cpu", wide=True)
+        finally:
+            torch._C._set_default_dtype(torch.float32)
+
+    def verdict(self, case: Case, cpu: _Tried, there: _Tried, values: list[Any], after: list[Any]) -> tuple[str, str, str, set[str]]:
+        """(class, method, note, fallbacks) of a case that ran on both sides."""
+        used = there.fallbacks
+        try:
+            method = self._compare(case, cpu, there, values, after)
+        except Differs as error:
+            return "wrong", "", f"{case.kind} sample {case.index}: {error}", used
+        if method == "refused":
+            return "refused", "", f"{case.kind} sample {case.index}: {_words(there.error)}", used
+        return ("fallback" if used else "native"), method, "", used
+
+    def _compare(self, case: Case, cpu: _Tried, there: _Tried, values: list[Any], after: list[Any]) -> str:
+        cast = False
+        if cpu.error is not None and self._lacks(cpu.error):
+            cpu, cast = self._truth(case), True
+            if cpu.error is not None and there.error is None and not self.cuda_claims:
+                return "metadata"  # neither torch's CPU nor CUDA computes this type, and the device does
+        if cpu.error is not None:
+            if there.error is None:
+                raise Differs(f"no error where the CPU raises {_words(cpu.error)}")
+            if not isinstance(there.error, type(cpu.error)) and (self.cuda_claims or not isinstance(there.error, NotImplementedError)):
+                raise Differs(f"{_words(there.error)} where the CPU raises {_words(cpu.error)}")
+            return "raised"
+        if there.error is not None:
+            return "refused" if self.cuda_claims else "raised"
+        if len(there.values) != len(cpu.values):
+            raise Differs(f"{len(there.values)} results instead of {len(cpu.values)}")
+        for have, want in zip(there.values, cpu.values, strict=True):
+            check_metadata(have, want, cast=cast)
+        check_strides(there.values, cpu.values, lambda: self.attempt(case, "meta").values)
+        if self.row.op.name in METADATA_ONLY:
+            return "metadata"
+        wide: list[list[Any]] = []
+
+        def truth() -> list[Any]:
+            if not wide:
+                tried = self._truth(case)
+                wide.append(tried.values if tried.error is None else [])
+            return wide[0]
+
+        method = check(values, cpu.values, truth, cast=cast)
+        if not cast and case.kind not in ("inplace", "out"):
+            try:
+                check(after, cpu.after, list)
+            except Differs as error:
+                raise Differs(f"an argument was changed: {error}") from None
+        return method
+
+    def _lacks(self, error: Exception) -> bool:
+        """Does the CPU refuse only because it has no kernel for the type?"""
+        return "not implemented for" in str(error) or (self.cuda_claims and not self.cpu_claims)
+
+    def alone(self, case: Case, outcome: Outcome) -> tuple[str, str, str, set[str]]:
+        """One case with a wait of its own: what the node refuses belongs to it. Raises SessionLost."""
+        cpu, there = self.attempt(case, "cpu"), self.attempt(case, DEVICE)
+        values: list[Any] = []
+        after: list[Any] = []
+        if there.error is None:
+            try:
+                ((values, after),) = _fetch_sides([there])
+            except Exception as error:  # found while executing
+                there = _Tried(error=error, fallbacks=there.fallbacks)
+        if isinstance(there.error, WoolyError | torch.AcceleratorError):
+            kept = there.error
+            there = _Tried(error=kept, fallbacks=there.fallbacks)
+            try:
+                _settle(outcome)
+            except SessionLost:
+                outcome.note = f"{case.kind} sample {case.index}: {outcome.note}; first {_words(kept)}"[:400]
+                raise
+        return self.verdict(case, cpu, there, values, after)
+
+    def draws(self, case: Case, outcome: Outcome) -> tuple[str, str, str, set[str]]:
+        """A case that draws numbers."""
+        before = dict(COUNTERS.fallbacks)
+        cpu = self.attempt(case, "cpu")
+        if cpu.error is not None:
+            return self.alone(case, outcome)
+        shapes: list[Any] = []
+
+        def draw(device: str, seed: int) -> list[torch.Tensor]:
+            given, args, kwargs = case.on(device, grad=self.grad)
+            inputs = [leaf for leaf in leaves((given, args, kwargs)) if isinstance(leaf, torch.Tensor)]
+            torch.manual_seed(seed)
+            out = case.process(case.function(given, *args, **kwargs))
+            result = _gradients(out, inputs, device) if self.grad else leaves(out)
+            shapes[:] = result if device != "cpu" else shapes
+            return [t for t in result if isinstance(t, torch.Tensor)]
+
+        try:
+            with unseeded():
+                compare_draws(draw, fetched)
+            for have, want in zip(shapes, cpu.values, strict=True):
+                check_metadata(have, want)
+            check_strides(shapes, cpu.values, lambda: self.attempt(case, "meta").values)
+        except Differs as error:
+            return "wrong", "", f"{case.kind} sample {case.index}: {error}", set()
+        except Exception as error:
+            _settle(outcome)
+            verdict = "refused" if self.cuda_claims else "native"
+            return verdict, "" if self.cuda_claims else "raised", f"{case.kind} sample {case.index}: {_words(error)}", set()
+        used = {name for name, count in COUNTERS.fallbacks.items() if count != before.get(name, 0)}
+        return ("fallback" if used else "native"), "property", "", used
+
+
+def _words(error: Exception | None) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
+
+
+def _gradients(out: Any, inputs: list[torch.Tensor], device: str) -> list[Any]:
+    """Gradients of the inputs for random cotangents of every differentiable result."""
+    outs = [t for t in leaves(out) if isinstance(t, torch.Tensor) and t.requires_grad]
+    wanted = [t for t in inputs if t.requires_grad]
+    if not outs or not wanted:
+        return []
+    draws = torch.Generator().manual_seed(7)
+    cotangents = [_cotangent(t, draws).to(device) for t in outs]
+    return list(torch.autograd.grad(outs, wanted, cotangents, allow_unused=True))
+
+
+def _cotangent(like: torch.Tensor, draws: torch.Generator) -> torch.Tensor:
+    """The same numbers for every precision: such as bfloat16 holds."""
+    if like.is_complex():
+        return torch.randn(like.size(), dtype=torch.complex64, generator=draws).to(like.dtype)
+    return torch.randn(like.size(), generator=draws).to(torch.bfloat16).to(like.dtype)
+
+
+# --- cases that raise
+
+
+def _run_errors(op: OpInfo, outcome: Outcome) -> None:
+    """torch's own list of calls that raise on CUDA: the class of the error is compared."""
+    for index, (listed, same) in enumerate(_error_inputs(op)):
+        error = _error_of(op, listed)
+        what = f"sample {index}: {_words(error) if error else 'no error'} where CUDA raises {listed.error_type}: {listed.error_regex}"
+        if isinstance(error, listed.error_type):
+            outcome.add("native", "raised", "", set())
+        elif error is None and same is not None and _error_of(op, same) is None:
+            outcome.add("native", "exact", "", set())  # the list is wrong: the CPU does not raise either
+        else:
+            outcome.add("wrong", "", what, set())
+        if isinstance(error, WoolyError):
+            _settle(outcome)
+
+
+def _error_of(op: OpInfo, listed: Any) -> Exception | None:
+    sample = listed.sample_input
+    try:
+        result = op(sample.input, *sample.args, **sample.kwargs)
+        fetched([t for t in leaves(result) if isinstance(t, torch.Tensor)])
+    except Exception as error:
+        return error
+    return None
+
+
+def _error_inputs(op: OpInfo) -> Iterator[tuple[Any, Any]]:
+    """Each of torch's calls that raise, on the device, with its counterpart on the CPU where both lists are equally long."""
+    listed: Callable[..., Any] = op.error_inputs
+    there, here = list(listed(DEVICE)), list(listed("cpu"))
+    yield from zip(there, here if len(here) == len(there) else [None] * len(there), strict=True)

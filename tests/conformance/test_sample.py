@@ -1,25 +1,53 @@
-"""A sample of the operator database in the ordinary test run; ``make conformance`` runs all of it."""
+"""A sample of the operator database in the ordinary test run, through client, bus and node; ``make conformance`` runs all of it."""
 
 from __future__ import annotations
 
+import random
+import secrets
+
 import pytest
-import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
-from tests.conformance.harness import backward, forward, op_name
-from tests.support.device import switch_on
+from tests.conformance.__main__ import main
+from tests.conformance.client import Plan
+from tests.conformance.harness import DTYPES, op_name
+from tests.conformance.wire import run_on_wire
 
-switch_on()
-
-EVERY = 12
-SAMPLE = [op for op in op_db if torch.float32 in op.dtypes and not op.name.startswith(("sparse", "to_sparse"))][::EVERY]
+NAMES = [op_name(op) for op in op_db if not op.name.startswith(("sparse", "to_sparse"))]
 
 
-@pytest.mark.parametrize("op", SAMPLE, ids=op_name)
-def test_operator_agrees_with_the_cpu(op: object) -> None:
-    """Computed on the device or, visibly, here; never refused, never something else."""
-    outcomes = [forward(op, 2)]  # type: ignore[arg-type]  # pytest's parameter is an OpInfo
-    if op.supports_autograd:  # type: ignore[attr-defined]
-        outcomes.append(backward(op, 1))  # type: ignore[arg-type]
-    for outcome in outcomes:
-        assert outcome.result in ("native", "fallback", "skipped"), outcome.note
+def _check(plan: Plan) -> None:
+    """Computed on the device or, visibly, on this machine; never refused, never something else, in one session."""
+    record = run_on_wire(plan, lambda number, count, name: None)
+    failed = [f"{o.name} {o.dtype} {o.direction}: {o.note}" for o in record.outcomes if o.result in ("refused", "wrong")]
+    assert failed == []
+    assert (record.sessions, record.sessions_lost, record.crashes) == (1, 0, 0)
+    assert sum(o.samples for o in record.outcomes) > len(plan["ops"])
+
+
+def _plan(names: list[str], dtypes: list[str], seed: int) -> Plan:
+    return {
+        "ops": names, "dtypes": dtypes, "seed": seed, "forward": 2, "backward": 1, "variants": 1, "errors": True, "every": 1, "first": 0,
+        "whole": [],
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_fixed_sample_agrees_with_the_cpu() -> None:
+    _check(_plan(NAMES[::64], list(DTYPES), seed=0))
+
+
+@pytest.mark.slow
+def test_drawn_sample_agrees_with_the_cpu() -> None:
+    """Other operators, types and values in every run."""
+    seed = secrets.randbelow(1 << 31)
+    print(f"python -m tests.conformance: the sample of seed {seed}")  # shown by pytest when the test fails
+    draw = random.Random(seed)
+    _check(_plan(draw.sample(NAMES, 10), draw.sample(list(DTYPES), 4), seed))
+
+
+@pytest.mark.parametrize("argument", ["--ops=add,tpyo", "--dtypes=float31"])
+def test_a_misspelt_name_ends_the_command(argument: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([argument])
+    assert ended.value.code == 2
