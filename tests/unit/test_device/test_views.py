@@ -45,6 +45,18 @@ def test_inplace_metadata_changes(change: str) -> None:
     assert torch.equal(ours.flatten()[:kept].cpu(), cpu.flatten()[:kept])
 
 
+@pytest.mark.parametrize(
+    "use", ["x.clone()", "x.resolve_conj()", "x * 2", "1 / x", "x.imag", "x.conj().imag + 1", "x.cpu()", "x.log10()"]
+)
+def test_a_tensor_with_both_lazy_bits(use: str) -> None:
+    """Negated and conjugated lazily: both are applied, whichever operation reads the tensor."""
+    values = torch.tensor([1 + 2j, -3 + 0.5j, 2 - 1j])
+    both = {device: torch._neg_view(values.to(device)).conj() for device in ("cuda", "cpu")}
+    assert both["cuda"].is_conj() and both["cuda"].is_neg()
+    ours, cpu = (eval(use, {"x": x}) for x in both.values())
+    torch.testing.assert_close(ours.cpu(), cpu)
+
+
 def test_writes_through_views_are_seen_by_all() -> None:
     results = []
     for device in ("cuda", "cpu"):

@@ -98,9 +98,10 @@ def lower(
 def _resolved(trace: Trace, value: Any) -> Any:
     """Arguments with torch's lazy conjugate and negative bits applied, so that lowerings never see them."""
     if isinstance(value, Meta):
+        negated = value.neg
         if value.conj:
-            value = trace.map("conj", replace(value, conj=False))
-        return trace.map("neg", replace(value, neg=False)) if value.neg else value
+            value = trace.map("conj", replace(value, conj=False, neg=False))
+        return trace.map("neg", replace(value, neg=False)) if negated else value
     if isinstance(value, list | tuple) and any(isinstance(v, Meta) for v in value):
         return [_resolved(trace, v) for v in value]
     return value
