@@ -1,0 +1,54 @@
+"""``python -m tests.programs``: random programs on the CPU and on the device (docs/fuzz-programs.md)."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.programs.campaign import Failure, run
+from tests.programs.worker import Target
+from tests.support.node import Node
+
+
+@contextlib.contextmanager
+def _target(options: argparse.Namespace) -> Iterator[Target]:
+    if not options.wire:
+        yield Target(options.backend, cut=options.cut, fusion=not options.no_fusion)
+        return
+    with tempfile.TemporaryDirectory() as folder, Node(Path(folder), WOOLY_BACKEND=options.backend) as node:
+        yield Target(options.backend, node.nats.url)
+
+
+def _print(failure: Failure) -> None:
+    print(f"\n=== seed {failure.seed}: {failure.verdict.kind}\n{failure.script}", flush=True)
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(prog="python -m tests.programs", description=__doc__)
+    arguments.add_argument("--programs", type=int, default=2000)
+    arguments.add_argument("--seed", type=int, default=None, help="of the first program; default: from the clock")
+    arguments.add_argument("--backend", default="host")
+    arguments.add_argument("--in-process", dest="wire", action="store_false", help="without bus and node")
+    arguments.add_argument("--cut", action="store_true", help="cut every run into slices and move its buffers (in process)")
+    arguments.add_argument("--no-fusion", action="store_true", help="every operation a kernel of its own (in process)")
+    arguments.add_argument("--workers", type=int, default=1)
+    arguments.add_argument("--shrink", type=int, default=20, help="how many failures are shrunk")
+    options = arguments.parse_args()
+    options.wire = options.wire and not (options.cut or options.no_fusion)
+    first = options.seed if options.seed is not None else time.time_ns() % (1 << 40)
+    print(f"seeds {first} to {first + options.programs - 1}", flush=True)
+    with _target(options) as target:
+        result = run(target, range(first, first + options.programs), n_workers=options.workers, shrunk_max=options.shrink, report=_print)
+    print(result.summary())
+    if result.undecided:
+        print("undecided:", *result.undecided[:50])
+    return 1 if result.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

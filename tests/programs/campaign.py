@@ -1,0 +1,73 @@
+"""Many programs on one target: counts, failures with their minimal scripts, and the record in docs/fuzz-programs.md."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from tests.programs.execute import Verdict
+from tests.programs.script import Program
+from tests.programs.shrink import shrink, stand_alone
+from tests.programs.worker import Target, Workers
+
+__all__ = ["Failure", "Result", "run"]
+
+
+@dataclass
+class Failure:
+    """``script``: stand-alone, minimal."""
+
+    seed: int
+    verdict: Verdict
+    lines: list[str]
+
+    @property
+    def script(self) -> str:
+        return stand_alone(self.lines, f"seed {self.seed}: {self.verdict.kind}: {self.verdict.text}")
+
+
+@dataclass
+class Result:
+    """``counts``: programs by kind of verdict ("": agreed)."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    failures: list[Failure] = field(default_factory=list)
+    undecided: list[int] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def n_programs(self) -> int:
+        return sum(self.counts.values())
+
+    def summary(self) -> str:
+        failed = self.n_programs - self.counts[""] - self.counts["undecided"]
+        kinds = ", ".join(f"{n} {kind}" for kind, n in sorted(self.counts.items()) if kind)
+        return f"{self.n_programs} programs in {self.seconds:.0f} s; {failed} failed{f' ({kinds})' if kinds else ''}"
+
+
+def run(
+    target: Target, seeds: Iterable[int], *, n_workers: int = 1, shrunk_max: int = 20, report: Callable[[Failure], None] | None = None
+) -> Result:
+    """Run the programs of ``seeds``; the first ``shrunk_max`` failures are shrunk and given to ``report`` as they come."""
+    result, started = Result(), time.monotonic()
+    with Workers(target, n_workers) as workers, Workers(target) as shrinker:
+        for outcome in workers.run(seeds):
+            result.counts[outcome.verdict.kind] += 1
+            if outcome.verdict.kind == "undecided":
+                result.undecided.append(outcome.seed)
+            if outcome.verdict.failed and outcome.program is not None:
+                failure = _shrunk(shrinker, outcome.program, outcome.verdict, len(result.failures) < shrunk_max)
+                result.failures.append(failure)
+                if report is not None:
+                    report(failure)
+    result.seconds = time.monotonic() - started
+    return result
+
+
+def _shrunk(workers: Workers, program: Program, verdict: Verdict, wanted: bool) -> Failure:
+    lines = [line.text for line in program.lines]
+    if wanted and workers.judge(lines, program).kind == verdict.kind:
+        lines, verdict = shrink(program, verdict, lambda fewer: workers.judge(fewer, program))
+    return Failure(program.seed, verdict, lines)
