@@ -224,7 +224,8 @@ def _decide(program: Program, want: Leaves, got: Leaves, doubtful: list[tuple[st
     """Judge rounded values by runs on the CPU whose results are perturbed, and by one in double precision."""
     runs, truth = [_perturbed(program, seed) for seed in range(RUNS_PERTURBED)], _in_double(program)
     for path, problem in doubtful:
-        base, values = want[path], [run.get(path) for run in runs]
+        base = want[path]
+        values: list[Any] = [run.get(path) for run in runs]
         if not isinstance(base, torch.Tensor):
             alike = _plainly_within(base, got[path], values)
         elif all(isinstance(v, torch.Tensor) and v.shape == base.shape and v.dtype == base.dtype for v in values):

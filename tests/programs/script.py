@@ -10,6 +10,7 @@ import random
 import re
 import string
 import warnings
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -110,7 +111,7 @@ class Script:
             if any(word in described for word in OPEN) or "out=" in text or self.rng.random() < 0.75:
                 return self._leave_out(text)
         used = set(NAME.findall(text))
-        rounds = rounds or bool(used & program.rounded)
+        rounds = rounds or "rand(" in text or bool(used & program.rounded)
         program.lines.append(Line(text, type(error).__name__ if error else ""))
         self._adopt(used, rounds)
         if not self._bounded(used):
@@ -298,6 +299,10 @@ class Fields(dict[str, Any]):
         """A positive decimal that rounds."""
         return self.rng.choice(("0.1", "0.3", "0.7", "1.7", "2.5"))
 
+    def _q(self) -> str:
+        """A decimal that does not round."""
+        return self.rng.choice(("0.25", "0.5", "1.5", "2.5", "-3.5"))
+
     def _keep(self) -> str:
         return self.rng.choice(("True", "False"))
 
@@ -347,7 +352,11 @@ class Fields(dict[str, Any]):
         return self.s.new("o")
 
     def _out(self) -> str:
-        return self._x()
+        """A tensor to be written that shares no memory with any other."""
+        count = Counter(_storage(self.s.value(t)) for t in self.s.among(lambda t: True))
+        used = set(self.values())
+        alone = [t for t in self.s.among(lambda t: count[_storage(t)] == 1) if t not in used]
+        return self.rng.choice(alone) if alone and self.rng.random() < 0.6 else f"torch.empty(0, dtype={self._dt()}, device=dev)"
 
     def _str_dt(self) -> str:
         return repr(self.rng.choice(("float32", "float32", "float32", "float64", "float16", "bfloat16")))

@@ -432,13 +432,13 @@ EXACT_JUMPS: Final = _lines("""
 CONSTANTS: Final = _lines("""
     torch.full($shape, $n, device=dev)
     torch.full($shape, $n, dtype=$dt, device=dev)
-    torch.full((), $a, device=dev)
+    torch.full((), $q, device=dev)
     torch.full((), $n, dtype=$fdt, device=dev)
     torch.zeros($shape, dtype=$dt, device=dev)
     torch.ones($shape, device=dev)
     torch.ones((), device=dev)
     torch.tensor($n, device=dev)
-    torch.tensor([$n, $n2, $a], device=dev)
+    torch.tensor([$n, $n2, $q], device=dev)
     torch.scalar_tensor($n, device=dev)
     torch.eye(3, device=dev)
     torch.eye(2, $p, dtype=$dt, device=dev)
@@ -448,7 +448,7 @@ CONSTANTS: Final = _lines("""
     torch.linspace(-1, 1, 5, device=dev)
     torch.linspace(0, 4, 5, dtype=$fdt, device=dev)
     torch.stack([torch.full((), $n, device=dev), torch.full((), $n2, device=dev)])
-    torch.stack([torch.full((), $a, device=dev), torch.full((), $n2, device=dev)]) * $p
+    torch.stack([torch.full((), $q, device=dev), torch.full((), $n2, device=dev)]) * $p
     torch.stack([torch.full($shape, 1.5, device=dev), torch.full($shape, 2.5, device=dev)], -1) + $n
     torch.cat([torch.full((1,), 1.5, device=dev), torch.full((1,), 2.5, device=dev), torch.full((1,), 3.5, device=dev)]) + $n
     torch.cat([torch.zeros(2, device=dev), torch.ones(3, device=dev), torch.full((1,), $n, device=dev)])
@@ -459,7 +459,7 @@ CONSTANTS: Final = _lines("""
     torch.full((2, 2), float('-inf'), device=dev).triu(1)
     torch.zeros(4, device=dev).scatter(0, torch.tensor([2], device=dev), 1.0)
     torch.stack([torch.stack([torch.ones((), device=dev), torch.zeros((), device=dev)]), torch.tensor([$n, 2.0], device=dev)])
-    torch.ones(3, device=dev) * torch.full((), $a, device=dev)
+    torch.ones(3, device=dev) * torch.full((), $q, device=dev)
     torch.empty(2, 2, device=dev).fill_($n)
     torch.tril(torch.ones(3, 3, dtype=torch.bool, device=dev))
     torch.tensor(float('nan'), device=dev)
@@ -473,8 +473,8 @@ CONSTANTS: Final = _lines("""
     torch.logspace(0, 2, 3, base=2, device=dev)
     torch.complex(torch.ones(2, device=dev), torch.full((2,), 2.0, device=dev))
     !$new = torch.zeros(2, 3, device=dev); $new[0] = 1.5; $new[1] = 2.5
-    !$new = torch.empty(3, device=dev); $new[0] = $n; $new[1] = $n2; $new[2] = $a
-    !$new = torch.zeros(2, 2, device=dev); $new[0, 0] = torch.full((), $a, device=dev); $new[1, 1] = 1
+    !$new = torch.empty(3, device=dev); $new[0] = $n; $new[1] = $n2; $new[2] = $q
+    !$new = torch.zeros(2, 2, device=dev); $new[0, 0] = torch.full((), $q, device=dev); $new[1, 1] = 1
     !$new = torch.ones(4, device=dev); $new[1:3] = torch.full((), $n, device=dev); $new *= 2
 """)
 
@@ -527,7 +527,7 @@ IN_PLACE: Final = _lines("""
     !$x.unsqueeze_(0)
     !$x.squeeze_()
     !$x.swapaxes_(0, -1)
-    !$x.resize_(3)
+    !$x.resize_(0)
     !$x.fill_diagonal_(3)
     !$x.tril_()
     !$x.triu_(1)
@@ -555,7 +555,7 @@ IN_PLACE: Final = _lines("""
     !F.leaky_relu($f, 0.25, inplace=True)
     !torch._foreach_add_([$x, $x.clone()], 1)
     !torch._foreach_mul_([$f, $f.clone()], 2.0)
-    !torch._foreach_add_([$f, $f2], [$f.clone(), $f2.clone()], alpha=0.5)
+    !torch._foreach_add_([$f, $f.clone()], [$f.clone(), $f.clone()], alpha=0.5)
     !torch._foreach_addcmul_([$f], [$f.clone()], [$f.clone()], value=0.5)
     !torch._foreach_copy_([$f], [$f.clone() + 1])
     !torch._foreach_zero_([$f])
@@ -621,8 +621,8 @@ IN_PLACE_JUMPS: Final = _lines("""
     !$x.cumprod_(0).clamp_(-8, 8)
     !torch.eq($x, $y, out=$out)
     !torch.sort($x, out=($out, torch.empty(0, dtype=torch.int64, device=dev)))
-    !torch.max($x, 0, out=($x2, torch.empty(0, dtype=torch.int64, device=dev)))
-    !torch.argmax($x, out=$l)
+    !torch.max($x, 0, out=($out, torch.empty(0, dtype=torch.int64, device=dev)))
+    !torch.argmax($x, out=$out)
     !torch.nonzero($x, out=torch.empty(0, dtype=torch.int64, device=dev))
 """)
 

@@ -144,7 +144,8 @@ class Workers:
 
     def run(self, seeds: Iterable[int], *, ahead: int = 8) -> Iterator[Outcome]:
         """The outcomes of the programs of ``seeds``, in the order in which they come."""
-        left, waiting = iter(seeds), [[] for _ in self._workers]  # type: list[list[int]]
+        left = iter(seeds)
+        waiting: list[list[int]] = [[] for _ in self._workers]
         for i in range(len(self._workers)):
             self._feed(i, waiting[i], left, ahead)
         while any(waiting):
