@@ -18,11 +18,11 @@ import torch
 
 from bus_schemas.events import SessionClosedFact
 from services.kit.bus import connect
+from tests.support.results import compare
 from tests.support.stack import EmbeddedStack, plain_environment
 
 SCRIPTS = Path(__file__).parent / "scripts"
 COMPARED = ["mlp", "cnn", "llama", "gpt2", "lora", "t5", "amp", "rnn", "vision", "attention", "indexing", "loader", "saving", "kernels"]
-TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-4, torch.bfloat16: 4e-2, torch.float16: 4e-3}
 COMPUTED_IN = {"amp": torch.bfloat16}
 DEVICE_ONLY = ["cuda_calls", "mistakes", "odd_values"]
 
@@ -64,32 +64,6 @@ def closed_sessions(stack: EmbeddedStack) -> list[SessionClosedFact]:
         return found
 
     return asyncio.run(read())
-
-
-def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every tensor or plain value in ``value``, with its place."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from leaves(item, f"{path}.{key}")
-    elif isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
-        for i, item in enumerate(value):
-            yield from leaves(item, f"{path}[{i}]")
-    else:
-        yield path, value
-
-
-def compare(have: Any, want: Any, *, exact: bool, computed_in: torch.dtype | None = None) -> None:
-    """``computed_in``: the type in which the script computes where its results are of a wider one (autocast)."""
-    found, expected = dict(leaves(have)), dict(leaves(want))
-    assert found.keys() == expected.keys()
-    for path, b in expected.items():
-        a = found[path]
-        if not isinstance(b, torch.Tensor):
-            assert a == b, path
-            continue
-        assert a.device.type == "cpu" and a.dtype == b.dtype and a.shape == b.shape, f"{path}: {a.dtype} {a.shape}, not {b.dtype} {b.shape}"
-        tolerance = 0.0 if exact else TOLERANCE.get(computed_in if computed_in and b.dtype.is_floating_point else b.dtype, 0.0)
-        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance, equal_nan=True, msg=lambda text, path=path: f"{path}: {text}")
 
 
 @pytest.mark.slow
