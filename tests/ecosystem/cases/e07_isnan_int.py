@@ -23,7 +23,6 @@ results = {
     ],
     "inv": torch.linalg.inv(torch.empty(0, 3, 3, device=device)).shape,
     "cholesky": torch.linalg.cholesky(torch.empty(2, 0, 0, device=device)).shape,
-    "bool alpha": torch.add(i, i, alpha=True).tolist(),
     "fill": [
         torch.full((2,), True, device=device).tolist(),
         i.clone().fill_(True).tolist(),
