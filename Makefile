@@ -5,8 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test lint setup bench bench-against strict-ulp conformance fuzz test-torch kernels attacks simulate replay-runs conformance-cut stops conformance-opencl \
-	what-if controllers simulate-placement openapi browser budgets screenshots clean
+.PHONY: $(shell sed -n 's/^\([a-z-]*\):.*/\1/p' $(firstword $(MAKEFILE_LIST)))
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
@@ -117,6 +116,13 @@ test-torch: ## the model tests on another torch: make test-torch VERSION=2.15.0
 	.venv-torch-$(VERSION)/bin/pip install --quiet torch==$(VERSION)
 	.venv-torch-$(VERSION)/bin/pip install --quiet -e '.[client,server,dev]'
 	.venv-torch-$(VERSION)/bin/pytest -q -n 2 --dist loadfile tests/integration/test_models.py tests/unit/test_face tests/unit/test_device
+
+ecosystem: ## 131 scripts with other people's libraries on CPU and device (5.5 GB of libraries, about an hour); results go to docs/ecosystem.md
+	test -x .venv-ecosystem/bin/python || $(PYTHON) -m venv .venv-ecosystem
+	.venv-ecosystem/bin/pip install --quiet --upgrade pip
+	.venv-ecosystem/bin/pip install --quiet -e '.[client,server,kernels]'
+	.venv-ecosystem/bin/pip install --quiet -r tests/ecosystem/requirements.txt
+	.venv-ecosystem/bin/python -m tests.ecosystem --publish
 
 clean: ## remove what setup made
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
