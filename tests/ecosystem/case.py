@@ -185,8 +185,11 @@ def _judged(case: Case, done: _Run, saved: Path, reference: Path) -> Outcome:
     return outcome
 
 
+_EXCEPTION: Final = re.compile(r"(\[rank\d+\]: )?([A-Za-z_]\w*\.)*[A-Z][A-Za-z]+(: |$)")
+
+
 def _last_line(errors: str) -> str:
-    """The line that names the exception, else the last one."""
-    lines = [line for line in errors.splitlines() if line.strip()]
-    named = [line for line in lines if re.match(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exceeded|Missing)\b", line)]
-    return (named or lines or ["no message"])[-1].strip()
+    """The last line that names an exception; else the last line, but for the client's totals."""
+    lines = [line.strip() for line in errors.splitlines() if line.strip() and not line.startswith(("wooly: ", "Extension modules: "))]
+    crashes = [line for line in lines if line.startswith("Fatal Python error")]
+    return (crashes or [line for line in lines if _EXCEPTION.match(line)] or lines or ["no message"])[-1]

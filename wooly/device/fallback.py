@@ -9,22 +9,24 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from functools import cache
+from typing import Any, Final, NoReturn
 
 import torch
 
 from wooly.counters import COUNTERS
 from wooly.device import random, transfer
-from wooly.device.backend import cpu_generator, is_ours
+from wooly.device.backend import cpu_generator, has_kernel, has_python_kernel, is_ours
 from wooly.device.checks import SELF_OVERLAP
 from wooly.device.infer import Unknown
 from wooly.device.lowering import COMPOSITES
-from wooly.device.schema import Kind, OpInfo, overload
+from wooly.device.schema import Kind, OpInfo, describe, overload
 from wooly.errors import UnsupportedOperation
 
-__all__ = ["choose", "on_cpu", "make_elsewhere", "report", "allow_cpu", "split"]
+__all__ = ["choose", "on_cpu", "unclaimed", "no_such_layout", "refusal", "make_elsewhere", "report", "allow_cpu", "split"]
 
 _CPU: Final = torch.device("cpu")
+_CUDA_KEYS: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
 _warned: Final[set[str]] = set()
 _cpu_allowed = True
 _substituting = threading.local()
@@ -146,10 +148,53 @@ def on_cpu(info: OpInfo, values: Sequence[Any], unknown: Unknown | None) -> Any:
     report(info, "it has no implementation on the device" if unknown is None or unknown.missing else "its result's size depends on data")
     for i in info.written:
         _copy_back(values[i], here[i], info.args[i].is_out)
+    _check_layouts(info, result)
     if info.mutates:
         return _returned_from_cpu(info, values, result)
     back = {id(cpu): ours for ours, cpu in zip(_flat(values), _flat(here), strict=True)}
     return _uploaded(result, back)
+
+
+def _check_layouts(info: OpInfo, result: Any) -> None:
+    for tensor in _flat([result]):
+        if isinstance(tensor, torch.Tensor) and (tensor.layout is not torch.strided or tensor.is_quantized):
+            kind = "quantized" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")
+            raise UnsupportedOperation(f"{info.name}: this device has no {kind} tensors; keep such tensors on the CPU")
+
+
+def unclaimed(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """The kernel of every operator that has no other for the device: operators of other libraries, and torch's for other back ends.
+
+    A kernel that the program registered in Python for CUDA is called; else the CPU's, visibly. Raises UnsupportedOperation where there is
+    neither: a kernel compiled for CUDA cannot run without a GPU on this machine.
+    """
+    info = _described(op)
+    if has_python_kernel(info.name, "CUDA"):
+        return op.redispatch(_CUDA_KEYS, *args, **kwargs)
+    if not has_kernel(info.name, "CPU"):
+        raise UnsupportedOperation(f"{info.name} has no kernel for this device and none for the CPU that could stand in for it")
+    given = iter(args)
+    values = [kwargs.get(a.name, a.default) if a.kwarg_only else next(given, kwargs.get(a.name, a.default)) for a in info.args]
+    return on_cpu(info, values, None)
+
+
+@cache
+def _described(op: Any) -> OpInfo:
+    return describe(op.name(), op)
+
+
+def no_such_layout(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """The kernel of every operator on sparse and quantized tensors of the device, and of those that make one: a refusal."""
+    refusal(op.name(), "sparse and no quantized tensors; keep such tensors on the CPU")()
+
+
+def refusal(name: str, lacking: str) -> Callable[..., NoReturn]:
+    """A kernel for operator ``name`` that raises UnsupportedOperation: this device has no ``lacking``."""
+
+    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+        raise UnsupportedOperation(f"{name}: this device has no {lacking}")
+
+    return refuse
 
 
 def _flat(values: Sequence[Any]) -> list[Any]:

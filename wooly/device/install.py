@@ -15,8 +15,8 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils import backend_registration
 
-from wooly.device import attention, checks, kernels, transfer
-from wooly.device.backend import BACKEND, all_op_names, has_kernel, library
+from wooly.device import attention, checks, fallback, kernels, transfer
+from wooly.device.backend import BACKEND, OTHER_LAYOUT_KEYS, all_op_names, has_kernel, library
 from wooly.device.lowering import COMPOSITES, LOWERINGS
 from wooly.device.recorder import RECORDER
 from wooly.device.schema import OpInfo, describe, functional_of, overload
@@ -29,7 +29,7 @@ _libraries: Final[list[Any]] = []  # registrations live as long as these
 _registered: Final[dict[str, OpInfo]] = {}
 
 _OTHER_BACKENDS: Final = ("quantize", "sparse", "mkldnn", "cudnn", "miopen", "nested", "_mps", "fbgemm", "_cslt", "vulkan", "xnnpack")
-"""Operations of other layouts and libraries: torch's own error for a missing kernel is the right one."""
+"""Operations of other layouts and libraries get no kernel each: those that a dense tensor reaches go to ``fallback.unclaimed``."""
 
 _LEFT_OUT: Final = frozenset(
     """
@@ -42,6 +42,9 @@ _LEFT_OUT: Final = frozenset(
     """.split()
 )
 """Operations that torch composes of others rightly, that have kernels of their own here, or that never reach a device."""
+
+_MAKE_NESTED: Final = ("_nested_tensor_from_tensor_list", "_nested_tensor_from_mask", "_nested_from_padded", "_nested_view_from_buffer")
+"""Operations that make nested tensors of the strided layout. torch's kernels for these read tensors' memory, which here is elsewhere."""
 
 
 def installed() -> bool:
@@ -69,10 +72,22 @@ def register(connect: Callable[[], Link], module: Any, wrap: Callable[[Any], Any
         if name.startswith("aten::") and name not in taken:
             _generated(aten, name)
     attention.register(aten)
+    _others(aten)
     _follow_default_dtype()
     register_optimizer_step_post_hook(_after_step)
     os.register_at_fork(after_in_child=_after_fork)
     atexit.register(RECORDER.close)
+
+
+def _others(aten: Any) -> None:
+    """What happens to operators that have no kernel of their own here: those of other libraries, those of other layouts."""
+    every = library("_", "IMPL")
+    _libraries.append(every)
+    every.fallback(fallback.unclaimed, "PrivateUse1")
+    for key in OTHER_LAYOUT_KEYS:
+        every.fallback(fallback.no_such_layout, key)
+    for name in _MAKE_NESTED:
+        aten.impl(name, fallback.refusal(f"aten::{name}", "strided nested tensors: use layout=torch.jagged"), "PrivateUse1")
 
 
 def _after_step(*_: Any) -> None:

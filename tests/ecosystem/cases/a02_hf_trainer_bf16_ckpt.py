@@ -17,6 +17,7 @@ common = dict(
     gradient_accumulation_steps=2,
     gradient_checkpointing=True,
     bf16=True,
+    use_cpu=device == "cpu",
     report_to=[],
     disable_tqdm=True,
     logging_steps=1,

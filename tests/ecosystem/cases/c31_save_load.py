@@ -7,7 +7,7 @@ from torch import nn
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(0)
-model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)).to(device)
+model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 2)).to(device)
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 x = torch.randn(16, 4).to(device)
 for _ in range(2):
@@ -16,7 +16,7 @@ for _ in range(2):
     optimizer.step()
 torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "views": [x, x[2:5], x.T]}, "state.pt")
 state = torch.load("state.pt", map_location=device)
-copy = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)).to(device)
+copy = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 2)).to(device)
 copy.load_state_dict(state["model"])
 again = torch.optim.Adam(copy.parameters(), lr=1e-2)
 again.load_state_dict(state["optimizer"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -69,3 +71,95 @@ def test_data_dependent_sizes_wait_once() -> None:
     x[x > 1] = 0
     assert RECORDER.counters.waits == waits, "writing by a mask needs no wait"
     assert x.unique().tolist() == [0]
+
+
+@pytest.fixture(scope="module")
+def foreign() -> Iterator[Any]:
+    """Operators outside aten: one with a kernel for the CPU, one that writes its argument, one for CUDA in Python, one with none."""
+    library = torch.library.Library("wooly_test_foreign", "DEF")
+    library.define("twice(Tensor x, *, float by=2.0) -> Tensor")
+    library.define("clear_(Tensor(a!) x) -> Tensor(a!)")
+    library.define("triple(Tensor x) -> Tensor")
+    library.define("nothing(Tensor x) -> Tensor")
+    library.define("pack(Tensor x) -> Tensor")
+    library.impl("twice", lambda x, *, by=2.0: x * by, "CPU")
+    library.impl("clear_", lambda x: x.zero_(), "CPU")
+    library.impl("triple", lambda x: x * 3, "CUDA")
+    library.impl("pack", lambda x: x.to_sparse(), "CPU")
+    yield torch.ops.wooly_test_foreign
+    library._destroy()
+
+
+def test_operators_of_other_namespaces_run_on_the_cpu_and_are_counted(foreign: Any) -> None:
+    fallback._warned.clear()
+    before = stats()["fallbacks"].get("wooly_test_foreign::twice", 0)
+    x = matrix().to("cuda")
+    with pytest.warns(UserWarning, match="wooly_test_foreign::twice runs on the CPU"):
+        doubled = foreign.twice(x)
+    assert doubled.device.type == "cuda"
+    assert torch.equal(doubled.cpu(), matrix() * 2)
+    assert torch.equal(foreign.twice(x, by=0.5).cpu(), matrix() / 2)
+    assert stats()["fallbacks"]["wooly_test_foreign::twice"] == before + 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert foreign.clear_(x) is x
+    assert torch.equal(x.cpu(), torch.zeros(2, 2))
+
+
+def test_a_python_kernel_for_cuda_is_called(foreign: Any) -> None:
+    before = dict(stats()["fallbacks"])
+    tripled = foreign.triple(matrix().to("cuda"))
+    assert tripled.device.type == "cuda"
+    assert torch.equal(tripled.cpu(), matrix() * 3)
+    assert stats()["fallbacks"] == before
+
+
+def test_an_operator_without_any_kernel_is_refused_in_one_line(foreign: Any) -> None:
+    with pytest.raises(
+        UnsupportedOperation, match="wooly_test_foreign::nothing has no kernel for this device and none for the CPU"
+    ) as caught:
+        foreign.nothing(matrix().to("cuda"))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_result_in_another_layout_is_refused(foreign: Any) -> None:
+    with pytest.raises(UnsupportedOperation, match=r"wooly_test_foreign::pack: .* sparse_coo"):
+        foreign.pack(matrix().to("cuda"))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: x.to_sparse(),
+        lambda x: x.to_sparse_csr(),
+        lambda x: torch.sparse_coo_tensor(torch.tensor([[0, 1], [1, 0]], device="cuda"), x[0], (2, 2)).to_dense(),
+        lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8),
+    ],
+)
+def test_other_layouts_are_refused_in_one_line(call: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(UnsupportedOperation, match=r"sparse|quantized") as caught:
+            call(matrix().to("cuda"))
+    assert "\n" not in str(caught.value)
+
+
+def test_fake_quantisation_is_computed() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ours = torch.fake_quantize_per_tensor_affine(matrix().to("cuda"), 0.3, 0, -128, 127)
+    torch.testing.assert_close(ours.cpu(), torch.fake_quantize_per_tensor_affine(matrix(), 0.3, 0, -128, 127))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: torch.nested.as_nested_tensor([x, x[:1]]),
+        lambda x: torch.nested.nested_tensor([x, x[:1]]),
+        lambda x: torch._nested_tensor_from_mask(x[None], torch.ones(1, 2, dtype=torch.bool, device="cuda")),
+    ],
+)
+def test_nested_tensors_of_the_strided_layout_are_refused(call: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """torch's own kernels follow the fake pointers of device tensors there, and end the process."""
+    with pytest.raises(UnsupportedOperation, match=r"nested.*jagged"):
+        call(matrix().to("cuda"))

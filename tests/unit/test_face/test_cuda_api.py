@@ -175,6 +175,16 @@ def test_refusals(call: Any, error: type[Exception]) -> None:
         call()
 
 
+def test_tuning_calls_of_libraries_do_nothing_and_their_switches_are_off() -> None:
+    """Lightning clears cuBLAS workspaces around every fit where the name exists; torch.cuda.tunable asks before it acts."""
+    c: Any = torch._C
+    assert c._cuda_clearCublasWorkspaces() is None
+    assert c._cuda_getCublasWorkspaceSize() == 0
+    assert torch.cuda.tunable.is_enabled() is False
+    assert torch.cuda.tunable.tuning_is_enabled() is False
+    assert c._cuda_cudaCachingAllocator_is_enabled() is True
+
+
 def test_profiler_ranges_and_runtime() -> None:
     assert torch.cuda.nvtx.range_push("a") == 0 and torch.cuda.nvtx.range_pop() == 0
     with torch.cuda.nvtx.range("b"):

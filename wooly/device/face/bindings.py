@@ -86,10 +86,10 @@ def patch(face: Face) -> None:
 _CALLED_BY_TORCH: Final = tuple(
     """
     _cuda_sleep _cuda_getCurrentBlasHandle _cuda_getCurrentSolverHandle _cuda_cudaCachingAllocator_raw_alloc
-    _cuda_cudaCachingAllocator_raw_delete _cuda_cudaCachingAllocator_enable _cuda_cudaHostAllocator _cuda_record_memory_history
+    _cuda_cudaCachingAllocator_raw_delete _cuda_cudaHostAllocator _cuda_record_memory_history
     _cuda_record_memory_history_legacy _cuda_getAllocator _cuda_changeCurrentAllocator _cuda_customAllocator _cuda_allocationTraceback
     _cuda_setMemoryMetadata _cuda_getMemoryMetadata _cuda_getStreamFromExternal _cuda_jiterator_compile_and_launch_kernel
-    _cuda_tunableop_is_enabled _cuda_tunableop_enable _cuda_tunableop_tuning_is_enabled _cuda_tunableop_tuning_enable
+    _cuda_tunableop_enable _cuda_tunableop_tuning_enable
     """.split()
 )
 
@@ -137,6 +137,28 @@ def _memory(face: Face) -> dict[str, Callable[..., Any]]:
     }
 
 
+_NOTHING_TO_DO: Final = tuple(
+    """
+    clearCublasWorkspaces setCublasWorkspaceSize resetCublasWorkspaceSize setCublasLtWorkspaceSize resetCublasLtWorkspaceSize
+    cudaCachingAllocator_enable
+    """.split()
+)
+"""What libraries call around a training step to tune or tidy a local driver: the remote device has no workspaces and no cache."""
+
+_CONSTANT: Final[dict[str, Any]] = {
+    "getCublasWorkspaceSize": 0,
+    "getCublasLtWorkspaceSize": 0,
+    "get_conv_benchmark_empty_cache": False,
+    "cudaCachingAllocator_is_enabled": True,
+    "isHistoryEnabled": False,
+    "memoryMetadataSupported": False,
+    "tunableop_is_enabled": False,
+    "tunableop_tuning_is_enabled": False,
+    "record_untuned_is_enabled": False,
+}
+"""Questions whose answer never changes: switches that cannot be turned on here are off."""
+
+
 def _settings() -> dict[str, Callable[..., Any]]:
     """Switches that programs set and read back."""
     values = {"sync_debug_mode": 0, "cudnn_benchmark_limit": 10}
@@ -147,7 +169,8 @@ def _settings() -> dict[str, Callable[..., Any]]:
     def getter(name: str) -> Callable[[], int]:
         return lambda: values[name]
 
-    made: dict[str, Callable[..., Any]] = {}
+    made: dict[str, Callable[..., Any]] = {f"_cuda_{name}": _nothing for name in _NOTHING_TO_DO}
+    made |= {f"_cuda_{name}": lambda value=value: value for name, value in _CONSTANT.items()}
     for name in values:
         made[f"_cuda_set_{name}"] = setter(name)
         made[f"_cuda_get_{name}"] = getter(name)
