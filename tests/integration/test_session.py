@@ -299,6 +299,31 @@ class TestLoss:
         assert read(session, 1, 128).tolist() == [300.0] * 16
         assert node.stats().sessions[0].launches <= 300
 
+    @pytest.mark.timeout(60)
+    @pytest.mark.parametrize("lost", [[2], [2, 3], [5]], ids=["the first of several", "two in a row", "the last one"])
+    def test_a_batch_that_the_bus_lost_is_sent_again_without_a_reconnect(self, shared: Node, lost: list[int]) -> None:
+        """The connection stays; one message never reaches the node. The node's next answer says which batch it waits for."""
+        session = shared.open()
+        upload(session, 1, np.zeros(16))  # batch 1 (or as many as there were): those below count from there
+        publish, first = session._bus.publish, session._seq + 1
+        dropped: list[int] = []
+
+        async def lossy(subject: str, data: bytes, message_id: str) -> None:
+            seq = int(message_id.split(":")[1]) - first + 2
+            if seq in lost and seq not in dropped:
+                dropped.append(seq)
+                return
+            await publish(subject, data, message_id)
+
+        session._bus.publish = lossy  # type: ignore[method-assign]
+        program = increment()
+        with answered():
+            for ticket in [session.submit(program.flush([1])) for _ in range(4)]:
+                session.wait(ticket)
+        assert dropped == lost
+        assert read(session, 1, 128).tolist() == [4.0] * 16, "each batch has run once"
+        session.close()
+
     @pytest.mark.usefixtures("patient_clients")
     def test_the_server_is_killed_and_comes_back(self, node: Node) -> None:
         """Its executor lives on: the next server takes it over, and nothing is lost or repeated."""

@@ -134,3 +134,23 @@ def test_a_snapshot_round_trips_and_a_torn_one_says_what_to_do() -> None:
     assert BillingView.decode(view.encode()).digest() == view.digest()
     with pytest.raises(CorruptSnapshotError, match="delete it"):
         BillingView.decode(view.encode()[:-3])
+
+
+@pytest.mark.parametrize("late", [1, 2, 3])
+def test_a_late_duplicate_of_an_older_fact_is_charged_once(late: int) -> None:
+    """Three facts arrived; any of them comes again in a new message, not only the last one."""
+    messages: list[list[Event]] = [[usage(serial, core_ns=serial * SECOND)] for serial in (1, 2, 3)]
+    once, again = fold(*messages), fold(*messages, [usage(late, core_ns=late * SECOND)])
+    assert again.ledger.balances == once.ledger.balances
+    assert again.rows == once.rows and again.devices == once.devices and again.findings == []
+
+
+@pytest.mark.parametrize("late", [1, 2])
+def test_a_late_duplicate_of_older_accounts_is_counted_once(late: int) -> None:
+    def account(serial: int) -> DeviceAccounted:
+        return DeviceAccounted("n1", 1, 0, serial, 0, 2 * SECOND, 1, SECOND, 0, SECOND, serial, serial)
+
+    messages: list[list[Event]] = [[usage(1)], [usage(2)], [account(1)], [account(2)]]
+    once, again = fold(*messages), fold(*messages, [account(late)])
+    assert once.findings == again.findings == []
+    assert again.devices == once.devices and again.devices["n1", 1, 0].wall_core_ns == 4 * SECOND

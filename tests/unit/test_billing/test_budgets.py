@@ -128,3 +128,14 @@ def test_months_are_the_calendars(month: str, days: int) -> None:
     for at_ns in (from_ns, to_ns - 1):
         assert bounds("month", at_ns) == (from_ns, to_ns) and month_name(at_ns) == month
     assert bounds("day", from_ns)[0] == from_ns and bounds("total", from_ns) == (0, 0)
+
+
+@pytest.mark.parametrize(("after_ms", "answer"), [(0, 0), (30_000, 0), (31_000, 0), (31_999, 0), (32_000, 100), (60_000, 100)])
+def test_a_lease_binds_billing_two_seconds_longer_than_the_node(after_ms: int, answer: int) -> None:
+    """The node counts its 30 s from when the answer arrived, by its own clock. What it was lent is given to no other before."""
+    left = binding(fold([budget("total", 100)]).budgets, "lab", DAY * DAY_NS)
+    assert left is not None
+    leases, first = lend(Leases(), "n1", 0, left=left, billed={}, unbilled_micro=0, busy=True, tenant="lab")
+    assert (first.micro, first.valid_ms) == (100, 30_000)
+    _, second = lend(leases, "n2", after_ms, left=left, billed={}, unbilled_micro=0, busy=True, tenant="lab")
+    assert second.micro == answer

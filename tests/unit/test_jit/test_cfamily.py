@@ -245,3 +245,10 @@ def test_a_nan_that_the_compiler_sees_stays_one(name: str, pocl: KernelDevice) -
     out = np.zeros(1, np.uint8)
     pocl.run(pocl.prepare(verified, (1, 1, 1)), KernelLaunch((1, 1, 1), (1, 1, 1)), [out])
     assert out[0] == 1
+
+
+def test_a_launch_reports_the_least_trap_key_in_every_language() -> None:
+    """Traps of a launch meet in one word, which begins as all ones and keeps the least key: each language spells that as a minimum."""
+    for language, spelled in ((OPENCL, "atom_min(p, v)"), (CUDA, "atomicMin((u64 *)(p), v)")):
+        assert f"#define ATOM_MIN64(p, v) {spelled}\n" in language.prelude
+    assert "for (u64 o = *p; v < o;)" in C99.prelude

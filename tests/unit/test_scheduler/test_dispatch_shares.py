@@ -8,12 +8,16 @@ import pytest
 
 from scheduler.dispatch import (
     TIMESLICE,
+    BatchArrived,
+    ConfigChanged,
+    Dispatch,
     DispatchConfig,
     Launch,
     LaunchFinished,
     LaunchStopped,
     Preempt,
     Record,
+    SessionOpened,
     Stimulus,
     fairness_bound,
     queues,
@@ -175,3 +179,28 @@ def test_timeslice_takes_turns_whatever_the_priority() -> None:
         share = served_ns(outcome, until_ms)
         assert abs(share["top"] - share["low"]) <= 2 * (config.quantum_ns + COSTS.over_ns)
     assert max(launch.limit_ns for launch in launches(outcome.records)) <= config.quantum_ns
+
+
+def test_a_launch_that_is_stopped_before_it_began_costs_no_share() -> None:
+    """Two tenants of one level have learnt that a batch takes 10 ms. The next launch is charged so much in advance, and is stopped for a
+    higher tenant before it began: its tag is what it was. A slice that ran 1 ms is charged 1 ms."""
+    for core_ns in (0, MS):
+        dispatch = Dispatch()
+        dispatch.on(ConfigChanged(0, DispatchConfig(in_flight_max=1, in_flight_low_max=1)))
+        for name, priority in (("a", 2), ("b", 2), ("top", 0)):
+            dispatch.on(SessionOpened(0, name, 1, priority))
+        now_ns = 0
+        for name in ("a", "b", "a", "b"):  # batches 0 and 1 of each
+            seq = dispatch.state.sessions[name].next_seq
+            dispatch.on(BatchArrived(now_ns, name, 1, seq, 10, b""))
+            now_ns += 10 * MS
+            dispatch.on(LaunchFinished(now_ns, name, seq, 10 * MS, wall_ns=10 * MS))
+        before = {name: session.tag for name, session in dispatch.state.sessions.items()}
+        dispatch.on(BatchArrived(now_ns, "b", 1, 2, 10, b""))
+        dispatch.on(BatchArrived(now_ns, "a", 1, 2, 10, b""))
+        (flight,) = dispatch.state.flights
+        stopped = flight.session
+        decisions = dispatch.on(BatchArrived(now_ns, "top", 1, 0, 10, b""))
+        assert [type(decision) for decision in decisions] == [Preempt, Launch]
+        dispatch.on(LaunchStopped(now_ns + core_ns, stopped, 2, core_ns, core_ns))
+        assert dispatch.state.sessions[stopped].tag == before[stopped] + virtual(core_ns, 100)

@@ -84,3 +84,31 @@ def test_freeing_more_than_held_is_the_shells_bug() -> None:
     with pytest.raises(StimulusError, match="holds 5 bytes"):
         vram.on(Freed(2, "a", 6))
     assert vram.state.sessions["a"].held == vram.state.used_bytes == 5
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "attached", "allowed"), [(60, 0, True), (61, 0, False), (10, 50, True), (10, 51, False), (0, 60, True), (0, 61, False)]
+)
+def test_bytes_on_shared_blocks_count_for_the_quota(nbytes: int, attached: int, allowed: bool) -> None:
+    """Of a quota of 60 bytes: new buffers and those on blocks that others have as well, in full."""
+    vram = Vram()
+    vram.on(DeviceConfigured(0, 1000))
+    vram.on(SessionOpened(1, "a", 60))
+    (decision,) = vram.on(AllocationRequested(2, "a", nbytes, attached_bytes=attached))
+    if allowed:
+        assert decision == Allow("a", nbytes)
+    else:
+        assert isinstance(decision, Refuse) and decision.verdict.reason == "quota_exceeded"
+        assert decision.verdict.request_bytes == nbytes + attached
+
+
+@pytest.mark.parametrize(("copied", "allowed"), [(40, True), (41, False)])
+def test_private_copies_count_for_the_device_and_not_for_the_quota(copied: int, allowed: bool) -> None:
+    vram = Vram()
+    vram.on(DeviceConfigured(0, 100))
+    vram.on(SessionOpened(1, "a", 60))
+    (decision,) = vram.on(AllocationRequested(2, "a", 60, copied_bytes=copied))
+    if allowed:
+        assert decision == Allow("a", 60 + copied)
+    else:
+        assert isinstance(decision, Refuse) and decision.verdict.reason == "device_full"

@@ -228,3 +228,55 @@ def test_nothing_is_published_that_is_not_in_the_journal(tmp_path: Path, monkeyp
         asyncio.run(body())
     finally:
         nats.stop()
+
+
+def test_facts_of_use_leave_only_with_the_progress_that_covers_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use that is held for its note stays on the node through any number of writes to disk, and so does what was recorded behind it."""
+    nats = NatsServer(tmp_path / "nats")
+    nats.start()
+    journal = tmp_path / "facts"
+
+    def on_disk() -> int:
+        """How many facts the journal would give to the next start."""
+        return FactLog(Path(shutil.copy(journal, tmp_path / "copy")), "node").waiting
+
+    async def body() -> None:
+        bus = await connect(nats.url, name="facts")
+        await bus.ensure_streams()
+        log = FactLog(journal, "node")
+        publish, sync = bus.publish_events, log._file.sync
+        published: list[Event] = []
+        found: list[int] = []
+        loop, synced = asyncio.get_running_loop(), asyncio.Event()
+
+        async def watched(area: str, entity: str, events: list[Event], *, message_id: str, node: str) -> int:
+            published.extend(events)
+            found.append(on_disk())
+            return await publish(area, entity, events, message_id=message_id, node=node)
+
+        def counted() -> None:
+            sync()
+            loop.call_soon_threadsafe(synced.set)
+
+        monkeypatch.setattr(bus, "publish_events", watched)
+        monkeypatch.setattr(log._file, "sync", counted)
+        log.start(bus)
+        log.record("usage", "node", [accounted(1)])
+        log.record("node", "node", [fact(2)])
+        for _ in range(3):
+            synced.clear()
+            log._wake.set()
+            await asyncio.wait_for(synced.wait(), 60)
+            for _ in range(10):  # whoever waits for the disk runs
+                await asyncio.sleep(0)
+        assert published == [] and on_disk() == 0 and log.waiting == 2
+        log.note(progress(1), lambda: None)
+        assert await log.settled(60)
+        assert published == [accounted(1), fact(2)] and found[0] == 2 and found[1] in (1, 2), "each was on disk when it left"
+        await log.close()
+        await bus.close()
+
+    try:
+        asyncio.run(body())
+    finally:
+        nats.stop()
