@@ -7,10 +7,11 @@ new examples is a run of its own: `make fuzz` runs them with `--hypothesis-profi
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 settings.register_profile("fixed", derandomize=True, database=None)
 settings.register_profile("search", derandomize=False, print_blob=True)
+settings.register_profile("mutation", derandomize=True, database=None, deadline=None, phases=(Phase.explicit, Phase.generate))
 settings.load_profile("fixed")
 
 
