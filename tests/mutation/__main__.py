@@ -10,10 +10,7 @@ import pickle
 import sys
 import time
 from pathlib import Path
-from typing import Any, Final
-
-for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-    os.environ[_name] = "1"
+from typing import Final
 
 from tests.mutation.areas import AREAS, Area
 from tests.mutation.mutants import Mutant, sample
@@ -33,33 +30,36 @@ def _digest(paths: list[Path]) -> str:
     return found.hexdigest()[:16]
 
 
-def _cached(path: Path, make: Any) -> Any:
-    if path.exists():
-        return pickle.loads(path.read_bytes())
-    made = make()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(pickle.dumps(made))
-    return made
-
-
 def _tests_of(area: Area) -> list[Path]:
     found: list[Path] = []
     for path in area.tests:
-        found += (ROOT / path).rglob("*.py") if (ROOT / path).is_dir() else [ROOT / path]
+        found += sorted((ROOT / path).rglob("test_*.py")) if (ROOT / path).is_dir() else [ROOT / path]
     return found
+
+
+def _reach(area: Area, files: list[str], sources: str) -> Reach:
+    """What each file of tests reaches; kept until that file or what is mutated changes."""
+    kept = {path: CACHE / f"{sources}-{_digest([path])}.reach" for path in _tests_of(area)}
+    missing = [path for path, found in kept.items() if not found.exists()]
+    if missing:
+        made = reach_of(ROOT, files, [str(path.relative_to(ROOT)) for path in missing])
+        for path in missing:
+            kept[path].write_bytes(pickle.dumps(made.of(str(path.relative_to(ROOT)))))
+    return Reach.joined([pickle.loads(found.read_bytes()) for found in kept.values()])
 
 
 def _score(area: Area, count: int, seed: str, *, again: bool) -> Score:
     """Judge the mutants of an area. Killed ones stay so until their file changes; survivors are judged again when a test changes."""
     files = area.files(ROOT)
     sources = _digest([ROOT / path for path in files])
-    tests = _digest([*_tests_of(area), *(ROOT / "tests/support").glob("*.py")])
+    tests = _digest(_tests_of(area))
     name = area.name.replace("/", "-").replace(" ", "-")
-    mutants: list[Mutant] = _cached(
-        CACHE / f"{name}-{sources}-{seed}-{count}.mutants", lambda: sample(ROOT, files, count, seed, emitted=area.emitted)
-    )
-    existing = [path for path in area.tests if (ROOT / path).exists()]
-    reach: Reach = _cached(CACHE / f"{name}-{sources}-{tests}.reach", lambda: reach_of(ROOT, files, existing))
+    drawn = CACHE / f"{name}-{sources}-{seed}-{count}.mutants"
+    if not drawn.exists():
+        CACHE.mkdir(exist_ok=True)
+        drawn.write_bytes(pickle.dumps(sample(ROOT, files, count, seed, emitted=area.emitted)))
+    mutants: list[Mutant] = pickle.loads(drawn.read_bytes())
+    reach = _reach(area, files, sources)
     if reach.failing:
         print(f"{area.name}: fail without a fault and judge nothing: {', '.join(reach.failing)}", flush=True)
     kept = CACHE / f"{name}-{sources}.results"
@@ -92,6 +92,7 @@ def main() -> int:
     unknown = set(chosen.areas) - AREAS.keys()
     if unknown:
         parser.error(f"no area {', '.join(sorted(unknown))}")
+    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")  # read when libraries are imported
     scores = []
     for name in chosen.areas or AREAS:
         began_s = time.monotonic()

@@ -60,8 +60,8 @@ def publish(scores: Sequence[Score], seed: str) -> None:
     lines = [
         "# Mutation scores",
         "",
-        "How many planted faults the tests find. `make mutate` draws faults at random places of the code below, plants one at a time, and runs",
-        "the tests that reach the place; a fault is found when one of them fails, runs out of its time, or cannot import the code.",
+        "How many planted faults the tests find. `make mutate` draws faults at random places of the code below, plants one at a time, and",
+        "runs the tests that reach the place; a fault is found when one of them fails, runs out of its time, or cannot import the code.",
         f"Written by `make mutate` (seed {seed}); do not edit.",
         "",
         "| area | mutants | found | score | 95 % interval | asked for |",
@@ -70,14 +70,16 @@ def publish(scores: Sequence[Score], seed: str) -> None:
     for score in scores:
         low, high = score.interval
         n = len(score.outcomes)
-        lines.append(f"| `{score.area.name}` | {n} | {score.killed} | {score.percent:.1f} % | {low:.0f} - {high:.0f} % | {score.area.bar} % |")
+        lines.append(
+            f"| `{score.area.name}` | {n} | {score.killed} | {score.percent:.1f} % | {low:.0f} - {high:.0f} % | {score.area.bar} % |"
+        )
     lines += [
         "",
-        "Faults: mutmut's (swapped operators and comparisons, numbers + 1, removed or emptied arguments and assignments, swapped keywords,",
-        "dropped cases), a condition that never holds, a dropped call, changed names; in code that emits LLVM or C also tokens and numbers of",
-        "the emitted text. Not mutated: annotations, assertions, documentation, and the wording of messages. The interval is for all mutants",
-        "of the area, from the drawn ones. Mutants that change nothing that a test could see are left out; each has its reason in",
-        "`tests/mutation/equivalent.toml`.",
+        "Faults: mutmut's (swapped operators and comparisons, numbers + 1, removed or emptied arguments and assignments, swapped",
+        "keywords, dropped cases), a condition that never holds, a dropped call, changed names; in code that emits LLVM or C also tokens",
+        "and numbers of the emitted text. Not mutated: annotations, assertions, documentation, and the wording of messages. The interval is",
+        "for all mutants of the area, from the drawn ones. Mutants that change nothing that a test could see are left out; each has its",
+        "reason in `tests/mutation/equivalent.toml`.",
         "",
         "## Not found",
         "",

@@ -58,6 +58,32 @@ class Reach:
     failing: list[str] = field(default_factory=list)
     packages: list[str] = field(default_factory=list)
 
+    def of(self, path: str) -> Reach:
+        """What the tests of one file reach."""
+        tests = {test: seconds for test, seconds in self.tests.items() if test.partition("::")[0] == path}
+        lines = {
+            file: {line: found for line, names in reached.items() if (found := names & tests.keys())}
+            for file, reached in self.lines.items()
+        }
+        failing = [test for test in self.failing if test.partition("::")[0] == path]
+        return Reach(tests, lines, self.imported, failing, self.packages)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Reach]) -> Reach:
+        """What the tests of several files reach."""
+        whole = cls()
+        for part in parts:
+            whole.tests |= part.tests
+            whole.failing += part.failing
+            whole.packages += [name for name in part.packages if name not in whole.packages]
+            for path, reached in part.lines.items():
+                lines = whole.lines.setdefault(path, {})
+                for line, names in reached.items():
+                    lines.setdefault(line, set()).update(names)
+            for path, numbers in part.imported.items():
+                whole.imported.setdefault(path, set()).update(numbers)
+        return whole
+
     def reaching(self, mutant: Mutant) -> list[str]:
         """The tests that execute the statement of the mutant (outside of functions: anything of its file), the quickest files first."""
         found: set[str] = set()
