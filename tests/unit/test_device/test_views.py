@@ -45,9 +45,7 @@ def test_inplace_metadata_changes(change: str) -> None:
     assert torch.equal(ours.flatten()[:kept].cpu(), cpu.flatten()[:kept])
 
 
-@pytest.mark.parametrize(
-    "use", ["x.clone()", "x.resolve_conj()", "x * 2", "1 / x", "x.imag", "x.conj().imag + 1", "x.cpu()", "x.log10()"]
-)
+@pytest.mark.parametrize("use", ["x.clone()", "x.resolve_conj()", "x * 2", "1 / x", "x.imag", "x.conj().imag + 1", "x.cpu()", "x.log10()"])
 def test_a_tensor_with_both_lazy_bits(use: str) -> None:
     """Negated and conjugated lazily: both are applied, whichever operation reads the tensor."""
     values = torch.tensor([1 + 2j, -3 + 0.5j, 2 - 1j])

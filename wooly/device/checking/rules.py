@@ -213,7 +213,7 @@ def rule_of(base: str, deterministic: bool, n_results: int, call: dict[str, Any]
     if base in _UNWRITTEN:
         return nothing
     if not deterministic:
-        return _DRAWN.get(base, nothing)
+        return _DRAWN[base] if base in _DRAWN else nothing
     if base not in _TIES or "self" not in call or (n_results < 2 and base not in ("argmax", "argmin")):
         return None
     return _TIES[base]
