@@ -51,6 +51,9 @@ bench-against: $(STAMP).dev ## step times beside another revision: make bench-ag
 kernels: $(STAMP).dev ## the corpus of CUDA kernels on every back end, and for NVIDIA's targets; results go to docs/kernels.md
 	$(BIN)/python -m tests.conformance.kernels --report default
 
+cuda-roundtrip: $(STAMP).dev ## what we emit for CUDA, executed without a GPU beside its definition, and faults planted into it; results go to docs/cuda-roundtrip.md
+	$(BIN)/python -m tests.conformance.cuda --faults --publish
+
 attacks: $(STAMP).dev ## hostile kernels beside a canary on every back end; results go to docs/attacks.md
 	$(BIN)/python -m tests.adversarial --report default
 

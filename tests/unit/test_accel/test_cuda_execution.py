@@ -27,6 +27,7 @@ from tests.golden.cuda.cases import CASES
 from tests.property.fuzz_backends import one_round
 from tests.support.compared_device import Compared
 from tests.support.cuda_driver import CudaError, Driver, cupy_on_host
+from tests.support.emitter_probes import PROBES
 from tests.support.kernel_runs import differences, run_case
 from tests.support.wis_kernels import seeded_case
 from tests.unit.test_jit.conftest import checker, run
@@ -74,6 +75,13 @@ def kernels(driver: Driver) -> Iterator[CudaKernels]:
     made = CudaKernels()
     yield made
     made.close()
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_an_emitter_does_what_is_defined_at_every_edge(kernels: CudaKernels, name: str) -> None:
+    case = PROBES[name]()
+    verified = verify_kernel(case.kernel)
+    assert differences(run_case(REFERENCE, verified, case), run_case(kernels, verified, case)) == []
 
 
 @pytest.mark.parametrize("name", CORPUS)

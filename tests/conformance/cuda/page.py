@@ -1,0 +1,59 @@
+"""The record of a run as a page of docs. May live here: text. May not: running."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.conformance.cuda.faults import Caught
+from tests.conformance.cuda.parts import Part
+
+__all__ = ["page"]
+
+_HEAD = """# The CUDA emitter, executed without a GPU
+
+`make cuda-roundtrip` executes the cuda back end (jit/cuda, jit/kernels/cfamily, jit/accel) on a machine without a GPU and compares what
+every kernel leaves in memory with what its definition leaves.
+
+The engine is the real one; the calls of CuPy that it makes are answered by `tests/support/cuda_driver.py`: NVRTC compiles the emitted
+CUDA C to PTX (sm_90), the PTX importer (wis/frontends/ptx) makes a kernel of it, and the `host` back end executes that. The driver's
+double is stricter than a driver: streams execute only when something waits for them, new memory holds noise, freed memory is never used
+again, the number of arguments must be the declared one, and an access outside of an allocation ends the run.
+
+`tests/support/compared_device.py` executes every launch a second time by the definition of the kernel tier (for models: on `host`,
+without the way through CUDA C) and compares all bytes of the buffers. Kernels with a strict form, and all of the corpus, must leave the
+same bits (any NaN is any NaN); *near* are kernels of functions without a strict form, or that add floats in the order in which threads
+arrive.
+
+| part | programs | kernels | launches | equal bits | near | refused | wrong |
+|---|---:|---:|---:|---:|---:|---:|---:|
+{rows}
+
+{parts}
+"""
+_FAULTS = """
+## Planted faults
+
+Each of these changes of the emitter's text, one at a time, makes a test of `tests/unit/test_accel/test_cuda_execution.py` fail (it is
+part of `make test`); `python -m tests.conformance.cuda --parts --faults` repeats this.
+
+| file | fault | test that fails |
+|---|---|---|
+{rows}
+"""
+
+
+def page(parts: Sequence[Part], found: Sequence[Caught]) -> str:
+    """Markdown."""
+    rows = [
+        f"| {p.name} | {p.programs:,} | {p.kernels:,} | {p.launches:,} | {p.equal:,} | "
+        f"{p.near:,}{f' (at most {p.worst:.3g} ulp)' if p.near else ''} | {len(p.refused)} | {len(p.wrong)} |"
+        for p in parts
+    ]
+    about = [f"- *{p.name}*: {p.what}." for p in parts]
+    troubles = [f"- {p.name}: {text}" for p in parts for text in (*p.refused, *p.wrong)]
+    text = _HEAD.format(rows="\n".join(rows), parts="\n".join(about))
+    if troubles:
+        text += "\n## Refused or wrong\n\n" + "\n".join(troubles) + "\n"
+    if found:
+        text += _FAULTS.format(rows="\n".join(f"| {f.fault.file} | {f.fault.what} | {f.test or '**none**'} |" for f in found))
+    return text
