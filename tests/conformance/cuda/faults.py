@@ -109,7 +109,7 @@ def caught(fault: Fault) -> Caught:
     done = subprocess.run(
         command, cwd=_ROOT, env={**os.environ, "PLANTED_FAULT": str(FAULTS.index(fault))}, capture_output=True, text=True, check=False
     )
-    first = re.search(r"^FAILED \S+::(\S+)", done.stdout, re.MULTILINE)
+    first = re.search(r"^FAILED \S+?::(.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
     assert done.returncode in (0, 1), done.stdout[-2000:] + done.stderr[-2000:]
     return Caught(fault, first[1] if first else "")
 

@@ -46,7 +46,8 @@ NVRTC to PTX, is imported, verified, and run on every kernel device that could b
 - a device's column: the result equals the answer that NumPy gives (bit by bit, or within the tolerance named).
 - *same bits*: all devices left the same bytes (any NaN is any NaN; where the order of threads shows, what does not depend on it).
 - *source*, *emitted*: NVRTC compiles the source, and the CUDA form of what we imported, for {targets}. No GPU was at hand: they were
-  compiled and not run.
+  compiled and not run
+  (docs/cuda-roundtrip.md executes the emitted form without one).
 
 {summary}
 
