@@ -5,31 +5,13 @@ Each program runs in a process of its own, because kernels are wrapped when the 
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
-import sys
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from tests.support.stack import ROOT, plain_environment
-
-
-def run(cases: list[dict[str, str]], *arguments: str) -> list[dict[str, Any]]:
-    """What ``tests.support.checked`` says of each case."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.support.checked", *arguments],
-        input=json.dumps(cases),
-        env=plain_environment(),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+from tests.support.checking import run
 
 
 @dataclass(frozen=True)

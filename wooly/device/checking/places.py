@@ -20,7 +20,7 @@ __all__ = ["keep_forward_lines", "place"]
 
 _TORCH: Final = os.path.dirname(torch.__file__) + os.sep
 _WOOLY: Final = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
-_INSTALLED: Final = tuple({sysconfig.get_paths()[name] + os.sep for name in ("purelib", "platlib", "stdlib")})
+_STANDARD: Final = sysconfig.get_paths()["stdlib"] + os.sep
 
 
 def keep_forward_lines() -> None:
@@ -30,6 +30,10 @@ def keep_forward_lines() -> None:
 
 def _is_users(filename: str) -> bool:
     return not filename.startswith((_TORCH, _WOOLY, "<"))
+
+
+def _is_installed(filename: str) -> bool:
+    return filename.startswith(_STANDARD) or f"{os.sep}site-packages{os.sep}" in filename or f"{os.sep}dist-packages{os.sep}" in filename
 
 
 def _users(frame: FrameType | None) -> list[tuple[str, int, str]]:
@@ -66,7 +70,7 @@ def _shown(frames: list[tuple[str, int, str]]) -> list[str]:
     if not frames:
         return []
     texts = [_text(frames[0])]
-    own = next((at for at in frames if not at[0].startswith(_INSTALLED)), None)
+    own = next((at for at in frames if not _is_installed(at[0])), None)
     if own is not None and own is not frames[0]:
         texts.append(f"called from {_text(own)}")
     return texts

@@ -30,13 +30,13 @@ ROUNDING_ULPS: Final = 32
 """Operations that are not elementwise may also differ by this many units in the last place of their largest result ..."""
 
 ROUNDING_TIMES: Final = 10
-"""... and by this many times what the CPU's own result differs from one computed in float64."""
+"""... and by this many times what the CPU's own result differs from one computed in float64. Any operation may also agree with that one."""
 
 
 def first_difference(ours: Any, theirs: Any, rtol: float, atol: float) -> str | None:
     """How ``ours`` differs from ``theirs``, or None. Tensors agree where equal, both NaN, or ``|a - b| <= atol + rtol * |b|``."""
     if not (isinstance(ours, torch.Tensor) and isinstance(theirs, torch.Tensor)):
-        same = ours == theirs or (ours != ours and theirs != theirs) or (ours is None and theirs is None)
+        same = type(ours) is type(theirs) and (ours == theirs or (ours != ours and theirs != theirs))
         return None if same else f"the device gives {ours!r}, the CPU {theirs!r}"
     if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
         return f"the device gives {ours.dtype} {list(ours.shape)}, the CPU {theirs.dtype} {list(theirs.shape)}"
@@ -123,6 +123,11 @@ def which_in_window(call: dict[str, Any], ours: list[Any], theirs: list[Any]) ->
     return [ours[0], flat.gather(-1, ours[1].flatten(-dims))], [theirs[0], flat.gather(-1, theirs[1].flatten(-dims))]
 
 
+def first_result(call: dict[str, Any], ours: list[Any], theirs: list[Any]) -> tuple[list[Any], list[Any]]:
+    """The first result; the others are notes for the backward pass, which a device takes in its own form."""
+    return ours[:1], theirs[:1]
+
+
 def kept_or_zero(call: dict[str, Any], ours: list[Any], theirs: list[Any]) -> tuple[list[Any], list[Any]]:
     """Dropout: zero where the mask says so, else scaled."""
     p = call["p"]
@@ -182,6 +187,8 @@ _TIES: Final[dict[str, Rule]] = {
     **dict.fromkeys(("fractional_max_pool2d", "fractional_max_pool3d"), which_in_window),
 }
 
+_NOTES: Final = frozenset({"_embedding_bag", "_embedding_bag_forward_only"})
+
 _DRAWN: Final[dict[str, Rule]] = {
     "native_dropout": kept_or_zero,
     **dict.fromkeys(("rand", "rand_like", "uniform", "uniform_"), uniform),
@@ -214,6 +221,8 @@ def rule_of(base: str, deterministic: bool, n_results: int, call: dict[str, Any]
         return nothing
     if not deterministic:
         return _DRAWN[base] if base in _DRAWN else nothing
+    if base in _NOTES:
+        return first_result
     if base not in _TIES or "self" not in call or (n_results < 2 and base not in ("argmax", "argmin")):
         return None
     return _TIES[base]
@@ -232,7 +241,7 @@ def attention(query: Any, key: Any, value: Any, attn_bias: Any = None, dropout_p
     if is_causal:
         logits = logits.masked_fill(torch.ones(logits.shape[-2:], dtype=torch.bool).tril().logical_not(), float("-inf"))
     p = torch.nan_to_num(logits.softmax(-1)) if logits.isneginf().any() else logits.softmax(-1)
-    return (p @ v).to(query.dtype), logits.logsumexp(-1)
+    return (p @ v).to(query.dtype), logits.logsumexp(-1).to(torch.promote_types(query.dtype, torch.float32))
 
 
 def attention_backward(dy: Any, query: Any, key: Any, value: Any, attn_bias: Any, grad_input_mask: Any, out: Any, logsumexp: Any,
@@ -254,9 +263,20 @@ def attention_backward(dy: Any, query: Any, key: Any, value: Any, attn_bias: Any
     return tuple(g.to(query.dtype) if wanted else None for g, wanted in zip(grads, grad_input_mask, strict=True))
 
 
+def rms_norm_backward(dy: Any, x: Any, normalized_shape: Any, rstd: Any, weight: Any, output_mask: Any) -> Any:
+    """``_fused_rms_norm_backward``, in float64."""
+    dims = list(range(-len(normalized_shape), 0))
+    normal = x.double() * rstd.double()
+    scaled = dy.double() if weight is None else dy.double() * weight
+    dx = rstd * (scaled - normal * (scaled * normal).mean(dims, keepdim=True))
+    dw = None if weight is None else (dy.double() * normal).sum_to_size(weight.shape).to(weight.dtype)
+    return (dx.to(x.dtype) if output_mask[0] else None), (dw if output_mask[1] else None)
+
+
 _REFERENCES: Final[dict[str, Callable[..., Any]]] = {
     "_scaled_dot_product_fused_attention_overrideable": attention,
     "_scaled_dot_product_fused_attention_overrideable_backward": attention_backward,
+    "_fused_rms_norm_backward": rms_norm_backward,
 }
 
 
