@@ -94,6 +94,17 @@ CASES = [
         ("aten::native_dropout", "Dropout: zero"),
     ),
     Case(
+        "a whole whose parts are right",
+        "import wooly.device.attention as attention\n"
+        "kept = attention._fusable\n"
+        "undo.append(lambda: setattr(attention, '_fusable', kept))\n"
+        "attention._fusable = lambda query, *others: bool(query.mul_(2).dim() == 0)\n",
+        "import torch\nq = torch.ones(1, 2, 3, 4, device='cuda')\nk = torch.arange(24.0).reshape(1, 2, 3, 4).cuda()\n"
+        "y = torch.nn.functional.scaled_dot_product_attention(q, k, k, dropout_p=0.5)\n",
+        4,
+        ("aten::scaled_dot_product_attention", "dropout_p=1e-12"),
+    ),
+    Case(
         "beside the view",
         "from tests.support.loopback import _ReferenceMemory as memory\n"
         "run = memory.run\n"

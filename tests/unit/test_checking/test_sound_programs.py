@@ -87,6 +87,10 @@ for bad in (lambda: x @ x, lambda: x + torch.ones(5, device=device), lambda: x.r
         assert type(error) is RuntimeError, error
     else:
         raise AssertionError("no error")
+try:
+    torch.ones(1, device="cuda:7")
+except torch.AcceleratorError as error:
+    assert "invalid device ordinal" in str(error)
 """,
 }
 
@@ -105,3 +109,10 @@ def test_correct_programs_run_to_their_end(backend: str, tmp_path: Path) -> None
         compared = now
         assert "cannot compute" not in end["summary"], end["summary"]
     assert not (tmp_path / "out").exists()
+
+
+def test_without_the_mode_nothing_of_it_is_loaded(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import sys, torch\nprint(torch.ones(2, device='cuda').sum().item(), 'wooly.device.checking' in sys.modules)\n")
+    (end,) = run([{"script": str(script)}])
+    assert end["printed"] == "2.0 False\n"

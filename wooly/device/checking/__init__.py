@@ -57,6 +57,10 @@ def _checked(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
 
     def checked(*args: Any, **kwargs: Any) -> Any:
         REPORT.stop()
-        return kind(info, kernel, args, kwargs).run()
+        call = kind(info, kernel, args, kwargs)
+        probe = call.without_dropout()
+        if probe is not None:
+            probe.run()
+        return call.run()
 
     return checked

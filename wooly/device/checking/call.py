@@ -28,6 +28,9 @@ _CPU_LACKS: Final = ("not implemented for", "not supported on CPU", "not yet imp
 """What torch says of types and operations that its CPU kernels lack."""
 
 
+_REFUSALS: Final = (NotImplementedError, WoolyError, torch.AcceleratorError)
+"""What the device raises where only it is to blame: an operation or layout that it lacks, no memory, no such device index."""
+
 _BY_RULE: Final = """\
 arguments = call("cpu")[0] | {{"op": {op!r}}}
 try:
@@ -79,11 +82,22 @@ class Call:
         self._compare(returned, after, theirs.returned, copies, buffers)
         return result
 
+    def without_dropout(self) -> _Probe | None:
+        """The same call of an operation that drops out on its way (attention), with next to nothing dropped: that one has a value."""
+        at = next((i for i, arg in enumerate(self.info.args) if arg.name == "dropout_p"), None)
+        if at is None or rules.is_deterministic(self.info.base, self.info.draws, {"dropout_p": self.values[at]}):
+            return None
+        values = list(self.values)
+        values[at] = rules.DROPOUT_NEGLIGIBLE
+        args, kwargs = fallback.split(self.info, values)
+        return _Probe(self.info, self.kernel, args, kwargs)
+
     def _stream(self) -> bytes:
-        if not self.info.draws:
-            return b""
-        generator = next((v for v in self.values if isinstance(v, torch.Generator)), None)
-        return random.of(generator).pack()
+        return self._philox().pack() if self.info.draws else b""
+
+    def _philox(self) -> random.Philox:
+        """The device's stream that the call draws from."""
+        return random.of(next((v for v in self.values if isinstance(v, torch.Generator)), None))
 
     # --- the CPU's side
 
@@ -114,7 +128,7 @@ class Call:
         """Raises CheckFailed unless the CPU raises the like, or the device says by its class that it is a refusal of its own."""
         if theirs is not None and (_alike(error, theirs) or isinstance(error, DeviceAssertError)):
             return
-        if isinstance(error, NotImplementedError) or (isinstance(error, WoolyError) and not isinstance(error, DeviceAssertError)):
+        if isinstance(error, _REFUSALS) and not isinstance(error, DeviceAssertError):
             return
         if any(not is_ours(t) for t in self.tensors):
             return  # tensors of two devices: the CPU sees one
@@ -245,6 +259,19 @@ class Call:
             script.write(path, self.info, self.values, self.before, place, comparison, functions, self.reference, self.rng_state)
 
         return REPORT.fail(self.info.name, text, write)
+
+
+class _Probe(Call):
+    """A call made for the comparison alone: the device's random stream is as before."""
+
+    def run(self) -> None:
+        stream = self._philox()
+        state = stream.pack()
+        try:
+            with torch.no_grad():
+                super().run()
+        finally:
+            stream.unpack(state)
 
 
 class ViewCall(Call):
