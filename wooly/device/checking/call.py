@@ -103,6 +103,8 @@ class Call:
 
     def _on_cpu(self, copies: dict[int, torch.Tensor]) -> _Outcome:
         values = [_local(arg.kind, value, copies) for arg, value in zip(self.info.args, self.values, strict=True)]
+        if self.info.is_factory and self.info.base in rules.UNWRITTEN:  # no memory is needed for what is not compared
+            values = [torch.device("meta") if arg.kind is Kind.DEVICE else v for arg, v in zip(self.info.args, values, strict=True)]
         args, kwargs = fallback.split(self.info, values)
         with _plain(draws=self.info.draws):
             try:

@@ -213,9 +213,10 @@ _DRAWN: Final[dict[str, Rule]] = {
     **dict.fromkeys(("randn", "randn_like", "normal", "normal_", "log_normal", "exponential", "exponential_"), finite),
 }
 
-_UNWRITTEN: Final = frozenset(
+UNWRITTEN: Final = frozenset(
     "empty empty_like empty_strided empty_permuted new_empty new_empty_strided empty_quantized resize_ resize".split()
 )
+"""Operations that make memory without writing it: their results have a type and a shape."""
 
 
 def is_deterministic(base: str, draws: bool, call: dict[str, Any]) -> bool:
@@ -231,7 +232,7 @@ def is_deterministic(base: str, draws: bool, call: dict[str, Any]) -> bool:
 
 def rule_of(base: str, deterministic: bool, n_results: int, call: dict[str, Any]) -> Rule | None:
     """The rule for ``base`` (an operation's name without namespace and overload); None: the results themselves."""
-    if base in _UNWRITTEN:
+    if base in UNWRITTEN:
         return nothing
     if not deterministic:
         return _DRAWN[base] if base in _DRAWN else nothing
