@@ -28,6 +28,9 @@ demo: $(STAMP).run ## two trainings on an embedded stack, then their bill and pl
 test: $(STAMP).dev ## the tests, about 10 minutes on 2 cores
 	$(BIN)/pytest -q -n 3 --dist loadfile
 
+mutate: $(STAMP).dev ## sampled faults in the code that must hold, planted one at a time: how many the tests find (docs/mutation.md)
+	$(BIN)/python -m tests.mutation --publish
+
 lint: $(STAMP).dev ## ruff, mypy, layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

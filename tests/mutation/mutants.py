@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import libcst as cst
-from libcst.metadata import MetadataWrapper, PositionProvider
+from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 from mutmut.mutation.file_mutation import MutationVisitor
 from mutmut.mutation.pragma_handling import IgnoredCode
 
@@ -99,17 +99,33 @@ def _functions(source: str) -> dict[int, str]:
     return found
 
 
-def _places(path: str, source: str, operators: Operators) -> dict[tuple[int, int], list[tuple[cst.CSTNode, cst.CSTNode, cst.Module]]]:
+_Fault = tuple[cst.CSTNode, cst.CSTNode, CodeRange, cst.Module]
+"""A node, what stands instead, where it stands, and its module."""
+
+
+def _places(source: str, operators: Operators) -> dict[tuple[int, int], list[_Fault]]:
     """All faults by place (line, column)."""
-    wrapper = MetadataWrapper(cst.parse_module(source))
+    wrapper = MetadataWrapper(cst.parse_module(source), unsafe_skip_copy=True)
     visitor = _Visitor(operators, IgnoredCode(set(), set(), set()))  # type: ignore[arg-type]
     wrapper.visit(visitor)
-    positions = MetadataWrapper(wrapper.module, unsafe_skip_copy=True).resolve(PositionProvider)
+    positions = wrapper.resolve(PositionProvider)
     found = defaultdict(list)
     for mutation in visitor.mutations:
-        position = positions[mutation.original_node]
-        found[position.start.line, position.start.column].append((mutation.original_node, mutation.mutated_node, wrapper.module))
+        place = positions[mutation.original_node]
+        found[place.start.line, place.start.column].append((mutation.original_node, mutation.mutated_node, place, wrapper.module))
     return found
+
+
+def _changed(source: str, fault: _Fault) -> str:
+    """The file with the fault."""
+    node, changed, place, module = fault
+    starts = [0]
+    for line in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    begin, end = starts[place.start.line - 1] + place.start.column, starts[place.end.line - 1] + place.end.column
+    if source[begin:end] == module.code_for_node(node):
+        return source[:begin] + module.code_for_node(changed) + source[end:]
+    return module.deep_replace(node, changed).code  # type: ignore[arg-type]
 
 
 def _order(seed: str, *parts: object) -> bytes:
@@ -134,7 +150,7 @@ def _drawn(root: Path, paths: Iterable[str], count: int, seed: str, operators: O
     for path, source in sources.items():
         lines = source.splitlines()
         seen: dict[tuple[str, int], int] = defaultdict(int)
-        for (line, column), faults in sorted(_places(path, source, operators).items()):
+        for (line, column), faults in sorted(_places(source, operators).items()):
             key = lines[line - 1].strip(), column
             seen[key] += 1
             drawn.append((_order(seed, path, *key, seen[key]), path, line, faults))
@@ -143,8 +159,8 @@ def _drawn(root: Path, paths: Iterable[str], count: int, seed: str, operators: O
     for order, path, line, faults in drawn:
         if len(mutants) == count:
             break
-        node, changed, module = faults[int.from_bytes(order[:4], "big") % len(faults)]
-        mutant = _mutant(path, sources[path], line, module.deep_replace(node, changed).code)  # type: ignore[arg-type]
+        fault = faults[int.from_bytes(order[:4], "big") % len(faults)]
+        mutant = _mutant(path, sources[path], line, _changed(sources[path], fault))
         if mutant is not None:
             mutants.append(mutant)
     return mutants
