@@ -30,12 +30,15 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """The kernel of ``scaled_dot_product_attention``: fused where that is the same thing, else torch's composition."""
+    """The kernel of ``scaled_dot_product_attention``: one operation where that is the same thing, else torch's own composition.
+
+    Torch's composition defines what arguments mean and which are refused; ``_fusable`` admits only calls that need neither.
+    """
     if not _fusable(query, key, value, attn_mask, dropout_p, enable_gqa):
-        result: torch.Tensor = torch.ops.aten._scaled_dot_product_attention_math.default(
+        composed: torch.Tensor = torch.ops.aten.scaled_dot_product_attention.default.decompose(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-        )[0]
-        return result
+        )
+        return composed
     if key.size(1) != query.size(1):
         key = key.repeat_interleave(query.size(1) // key.size(1), 1)
         value = value.repeat_interleave(query.size(1) // value.size(1), 1)
@@ -50,7 +53,7 @@ def scaled_dot_product_attention(
 
 
 def _fusable(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, dropout_p: float, gqa: bool) -> bool:
-    """Four dimensions of one batch, nothing empty, no dropout, and no gradient wanted of the mask."""
+    """Four dimensions of one batch and one type, nothing empty, no dropout, and no gradient wanted of the mask."""
     return (
         q.dim() == k.dim() == v.dim() == 4
         and q.size(0) == k.size(0) == v.size(0)
@@ -58,6 +61,9 @@ def _fusable(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tens
         and dropout_p == 0.0
         and min(q.numel(), k.numel(), v.numel()) > 0
         and q.dtype.is_floating_point
+        and q.dtype == k.dtype == v.dtype
+        and q.size(3) == k.size(3)
+        and k.size(2) == v.size(2)
         and (mask is None or not mask.requires_grad)
         and (mask is None or mask.dtype in (torch.bool, q.dtype))
     )

@@ -34,6 +34,8 @@ def infer(info: OpInfo, values: Sequence[Any], op: Any = None) -> Any:
     result = known(info.name, values)
     if result is not None:
         return result
+    if info.name == _ATTENTION_BACKWARD:
+        return _attention_gradients([_described(value) for value in values[:6]])
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
     for arg, value in zip(info.args, values, strict=True):
@@ -52,8 +54,6 @@ def infer(info: OpInfo, values: Sequence[Any], op: Any = None) -> Any:
     try:
         return _adjusted(info, values, (op or _SAME_AS.get(info.name, info.op))(*args, **kwargs))
     except NotImplementedError as error:
-        if info.name in _LIKE:
-            return tuple(torch.empty_like(args[i]) if isinstance(args[i], torch.Tensor) else None for i in _LIKE[info.name])
         raise Unknown(error) from error
     except Exception as error:  # meta kernels raise anything; what it means is for the caller, who asks torch's CPU kernel
         raise Unknown(error) from error
@@ -62,8 +62,15 @@ def infer(info: OpInfo, values: Sequence[Any], op: Any = None) -> Any:
 _SAME_AS: Final = {"aten::convolution_overrideable": torch.ops.aten.convolution.default}
 """Operations without a meta kernel that take the arguments of another, and return the same."""
 
-_LIKE: Final = {"aten::_scaled_dot_product_fused_attention_overrideable_backward": (1, 2, 3, 4)}
-"""Operations without a meta kernel in some versions of torch: their results are like these arguments."""
+_ATTENTION_BACKWARD: Final = "aten::_scaled_dot_product_fused_attention_overrideable_backward"
+"""Its meta kernel, where torch has one, describes the bias' gradient whether or not it is asked for."""
+
+
+def _attention_gradients(described: Sequence[Any]) -> tuple[torch.Tensor | None, ...]:
+    """Like query, key, value, and like the bias if its gradient is asked for."""
+    _, query, key, value, bias, wanted = described
+    like = [torch.empty_like(x) for x in (query, key, value)]
+    return (*like, torch.empty_like(bias) if isinstance(bias, torch.Tensor) and wanted[3] else None)
 
 
 def _adjusted(info: OpInfo, values: Sequence[Any], result: Any) -> Any:
