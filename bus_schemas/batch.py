@@ -104,12 +104,16 @@ class ReadResult(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Fault(msgspec.Struct, array_like=True, frozen=True):
-    """Why a batch was refused or ended: a name of the error tree, a sentence that says what to do, the places (``rule @ place: text``)."""
+    """Why a batch was refused or ended: a name of the error tree, a sentence that says what to do, the places (``rule @ place: text``).
+
+    ``instruction``: of a trap, the instruction of the program that ``message`` is about; -1 for none.
+    """
 
     name: str
     message: str
     places: tuple[str, ...] = ()
     fatal: bool = True
+    instruction: int = -1
 
 
 class Done(msgspec.Struct, array_like=True, frozen=True, tag="done.v1"):

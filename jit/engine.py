@@ -72,7 +72,8 @@ class Launch:
     """The account of one run, or of one piece of it, times on the monotonic clock in ns.
 
     ``core_ns`` is wall time x cores occupied, phase by phase; ``cores`` the most that took part at once. ``instructions`` is the exact
-    element- and thread-instruction count, equal on every backend. ``trap`` says which index was out of range, or is None;
+    element- and thread-instruction count, equal on every backend. ``trap`` says which index was out of bounds, or is
+    None; ``trap_at`` of which instruction of the program, or is -1 (a kernel that the program brings says where itself);
     ``out_of_fuel`` which kernel executed more than a launch may (then nothing after it ran), or is None. ``stopped``: the run is not
     over; instructions, trap and out_of_fuel are told by its last piece, for all of it.
     """
@@ -85,6 +86,7 @@ class Launch:
     trap: str | None
     out_of_fuel: str | None = None
     stopped: bool = False
+    trap_at: int = -1
 
 
 class Prepared(Protocol):

@@ -14,14 +14,14 @@ import numpy as np
 
 from jit.engine import EngineConfig, EngineInfo, Launch, MemoryUse, Number, Prepared, Stop
 from jit.memory import Block, Capacity, SpaceMemory
-from jit.runs import OVER, check_begin, check_there, reached, written_keys
+from jit.runs import OVER, check_begin, check_there, reached, trap_of_run, written_keys
 from jit.space import ByteSpace, KeySpec
 from wis import cost, reference
 from wis.launches import addresses
 from wis.program import BoundProgram, BufferKind
 from wis.verify import Verified
 
-__all__ = ["ReferenceEngine", "fuel_text", "key_specs", "trap_text"]
+__all__ = ["ReferenceEngine", "fuel_text", "key_specs"]
 
 
 def key_specs(bound: BoundProgram) -> list[KeySpec]:
@@ -31,11 +31,6 @@ def key_specs(bound: BoundProgram) -> list[KeySpec]:
         for kind, nbytes in zip(bound.program.buffers, bound.nbytes, strict=True)
         if kind != BufferKind.TEMP
     ]
-
-
-def trap_text(traps: reference.Traps) -> str | None:
-    """What a run's traps are told as."""
-    return "; ".join(traps.texts) or "an index was out of range" if traps else None
 
 
 def fuel_text(traps: reference.Traps) -> str | None:
@@ -134,7 +129,8 @@ class ReferenceRun:
         self.drop()
         traps = execution.traps
         instructions = self._plan.instructions + traps.instructions
-        return Launch(start_ns, end_ns, end_ns - start_ns, 1, instructions, trap_text(traps), fuel_text(traps))
+        trap, trap_at = trap_of_run(self._plan.verified.bound, traps.texts, traps.key)
+        return Launch(start_ns, end_ns, end_ns - start_ns, 1, instructions, trap, fuel_text(traps), trap_at=trap_at)
 
 
 class ReferenceEngine:

@@ -13,8 +13,9 @@ from jit.engine import Run, Stop
 from jit.errors import BadBuffer
 from jit.memory import Block, SpaceMemory
 from wis.program import BoundProgram, BufferKind
+from wis.traps import describe, trap_of
 
-__all__ = ["OVER", "check_begin", "check_there", "reached", "written_keys"]
+__all__ = ["OVER", "check_begin", "check_there", "reached", "trap_of_run", "written_keys"]
 
 OVER: Final = "the run is over: there is nothing to go on with"
 
@@ -25,6 +26,13 @@ def written_keys(bound: BoundProgram) -> frozenset[int]:
     kinds = bound.program.buffers
     keyed = [number for number, kind in enumerate(kinds) if kind != BufferKind.TEMP]
     return frozenset(at for at, number in enumerate(keyed) if kinds[number] == BufferKind.EXTERNAL and number in outs)
+
+
+def trap_of_run(bound: BoundProgram, texts: Sequence[str], key: int) -> tuple[str | None, int]:
+    """What a run says of its traps (``Launch.trap`` and ``trap_at``): what happened in its kernels, and the first index out of bounds."""
+    trap = trap_of(key)
+    said = [*texts, *([describe(bound, trap)] if trap is not None else [])]
+    return "; ".join(said) or None, trap.instruction if trap is not None else -1
 
 
 def reached(stop: Stop | None) -> bool:

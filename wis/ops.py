@@ -51,7 +51,7 @@ class Types(Enum):
     JOIN = "join"  # ins one float type, out the complex type of such parts
     ARG = "arg"  # in anything ordered, outs[0] i64
     WITH_ARG = "with_arg"  # outs[0] as ins[0], outs[1] i64
-    INDEXED = "indexed"  # data operands one type, index operands i64
+    INDEXED = "indexed"  # data operands one type, index operands i64 or u64
     LAUNCH = "launch"  # as the kernel's parameters say
     OWN = "own"  # stated in the op's doc and checked by its own rule
 
@@ -294,7 +294,7 @@ _op(
     "gradient of avg_pool by its input",
     attrs=("count_pad", "divisor", "*kernel", "*stride", "*pad"),
 )
-# --- indexing. Index values are i64; a negative one counts from the end; outside: load gives 0, store is dropped, the trap bit is set
+# --- indexing. Index values are i64, of which a negative one counts from the end, or u64; outside: load gives 0, store is dropped, the run traps
 _op(
     150,
     "gather",

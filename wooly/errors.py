@@ -215,6 +215,8 @@ def from_fault(name: str, message: str, places: Sequence[str] = ()) -> WoolyErro
     known = _BY_FAULT.get(name)
     if known is None:
         return RefusedError(f"{name}: {message}", name=name, places=places)
+    if issubclass(known, DeviceAssertError):
+        message = f"CUDA error: device-side assert triggered: {message}"
     if message.startswith(_OUT_OF_MEMORY):  # CUDA's words: programs that try a smaller batch next look for them
         rest = message.removeprefix(_OUT_OF_MEMORY)
         message = f"CUDA out of memory. {rest[:1].upper()}{rest[1:]}"

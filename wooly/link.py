@@ -6,7 +6,7 @@ Implemented by ``wooly.session.Session`` (a node over NATS) and by ``tests/suppo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -27,7 +27,8 @@ class Flush:
     CREATED buffer of the program, in buffer order. ``allocs`` are zeroed buffers (handle, nbytes). ``uploads`` each make a fresh
     buffer of exactly their length; their memory does not change any more. ``reads`` are
     (handle, offset, nbytes) in bytes. ``frees`` name buffers the node holds, each once. ``n_ops`` counts recorded operations. ``kernels``:
-    digest and body of every kernel that the program names.
+    digest and body of every kernel that the program names. ``explain(instruction, text)`` is what a node says of an instruction of the
+    program, in the user's terms.
     """
 
     program: bytes = b""
@@ -42,6 +43,7 @@ class Flush:
     frees: Sequence[int] = ()
     n_ops: int = 0
     kernels: Sequence[tuple[bytes, bytes]] = ()
+    explain: Callable[[int, str], str] | None = None
 
 
 @dataclass(slots=True, eq=False)

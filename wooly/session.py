@@ -320,7 +320,7 @@ class Session:
             return
         if done.fault is not None and (done.fault.fatal or done.seq == 0):
             # A refusal that nobody has seen yet is the cause: what follows it fails for lack of its results.
-            self._settle(self._refusal[1] if self._refusal is not None else _exception(done.fault))
+            self._settle(self._refusal[1] if self._refusal is not None else _exception(self._explained(done.seq, done.fault)))
             return
         if done.fault is not None and done.fault.name == faults.BUDGET_EXCEEDED:
             self._stop(_exception(done.fault))
@@ -339,6 +339,14 @@ class Session:
         if answer is not None:
             answer.done = done
             answer.event.set()
+
+    def _explained(self, seq: int, fault: Fault) -> Fault:
+        """A fault of an instruction of a batch, in the user's terms."""
+        with self._state:
+            sent = self._sent.get(seq)
+        if fault.instruction < 0 or sent is None or sent.flush.explain is None:
+            return fault
+        return msgspec.structs.replace(fault, message=sent.flush.explain(fault.instruction, fault.message))
 
     def _stop(self, refused: WoolyError) -> None:
         """The tenant's budget is used up: whoever waits hears of it; the batches stay, to be sent again."""

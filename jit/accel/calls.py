@@ -19,8 +19,9 @@ from jit.plan.calls import ArgBlock, Fallback
 from wis.dtypes import DType
 from wis.kernel.model import RegType
 from wis.program import Scalar
+from wis.traps import index_key
 
-__all__ = ["Arg", "Buf", "Call", "KernelCall", "ProductCall", "Fallback", "Threads", "block_of", "bits_of"]
+__all__ = ["Arg", "Buf", "Site", "TrapWord", "Call", "KernelCall", "ProductCall", "Fallback", "Threads", "block_of", "bits_of"]
 
 Threads = tuple[int, int, int]
 
@@ -32,7 +33,19 @@ class Buf:
     buffer: int
 
 
-Arg = int | float | Buf | Scalar
+@dataclass(frozen=True, slots=True)
+class TrapWord:
+    """The run's trap word (i64), as a buffer: lowered to the key of an index that is out of bounds (``wis.traps``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The key of index 0 of ``dimension`` of the instruction."""
+
+    dimension: int = 0
+
+
+Arg = int | float | Buf | TrapWord | Site | Scalar
 """A parameter: a buffer, a number (in the type of the parameter's register), or a scalar of the program."""
 
 
@@ -78,15 +91,23 @@ def block_of(kinds: Sequence[RegType | None], args: Sequence[Arg]) -> ArgBlock:
     words: list[int] = []
     pointers: list[tuple[int, int, int]] = []
     scalars: list[tuple[DType, int, int]] = []
+    traps: list[int] = []
+    sites: list[int] = []
     for kind, x in zip(kinds, args, strict=True):
         if kind is None:
-            assert isinstance(x, Buf), x
-            pointers.append((len(words), x.buffer, 0))
+            assert isinstance(x, Buf | TrapWord), x
+            if isinstance(x, Buf):
+                pointers.append((len(words), x.buffer, 0))
+            else:
+                traps.append(len(words))
             words += (0,) * BUFFER_WORDS
             continue
-        assert not isinstance(x, Buf), x
+        assert not isinstance(x, Buf | TrapWord), x
         if isinstance(x, Scalar):
             scalars.append((x.dtype, len(words), x.slot))
+        if isinstance(x, Site):
+            sites.append(len(words))
+            x = index_key(x.dimension, 0)
         words.append(0 if isinstance(x, Scalar) else bits_of(kind, x))
     table = np.array(pointers, np.int64).reshape(-1, 3)
-    return ArgBlock(np.array(words, np.int64), table, (), tuple(scalars))
+    return ArgBlock(np.array(words, np.int64), table, tuple(traps), tuple(scalars), tuple(sites))

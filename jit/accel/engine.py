@@ -19,10 +19,10 @@ from jit.accel.lowering import Lowering, supported
 from jit.accel.memory import device_memory
 from jit.accel.run import AccelRun
 from jit.accel.scratch import Scratch
+from jit.accel.state import STATE_BYTES
 from jit.accel.tables import Plan, make_plan
 from jit.engine import EngineConfig, EngineInfo, Launch, MemoryUse, Number, Prepared
 from jit.errors import Interrupted
-from jit.kernels.cfamily import fresh_state
 from jit.memory import Capacity, room_for
 from jit.plan.memo import Memo
 from jit.plan.planner import Planner, PlanOptions, Target
@@ -118,7 +118,7 @@ class AccelSpace(ByteSpace):
 class AccelEngine:
     """One device of this family. ``cut_after``: for tests, every piece of a run is so many launches (0: all of them).
 
-    ``state``: device memory where kernels of the engine say that something was out of range; ``stop``: set to stop the piece in progress.
+    ``state``: device memory where kernels of the engine say which index was out of bounds; ``stop``: set to stop the piece in progress.
     """
 
     def __init__(self, device: Device, backend: str, config: EngineConfig) -> None:
@@ -136,7 +136,7 @@ class AccelEngine:
         self._planners: OrderedDict[bytes, Planner[Call, Plan]] = OrderedDict()
         self._preparing = threading.Lock()
         self.stop = threading.Event()
-        self.state = device.allocate(fresh_state(None).nbytes)
+        self.state = device.allocate(STATE_BYTES)
         self.scratch = Scratch(device)
         self.cut_after = 0
         self._closed = False

@@ -21,15 +21,15 @@ import numpy as np
 from jit.accel.device import Bytes, Matrix
 from jit.accel.foreign import UnderWay
 from jit.accel.scratch import SCRATCH_BYTES_MAX
+from jit.accel.state import STATE_BYTES, engine_state, trap_key
 from jit.accel.tables import KernelStep, ProductStep, Step, fill
 from jit.engine import Launch, Number, Stop
-from jit.kernels.cfamily import fresh_state
 from jit.memory import Block, SpaceMemory
-from jit.runs import OVER, check_there, reached
+from jit.runs import OVER, check_there, reached, trap_of_run
 from wis import reference
-from wis.kernel.traps import NO_TRAP
 from wis.launches import addresses
 from wis.program import BoundInstr, Operand
+from wis.traps import NO_TRAP, site_key
 
 if TYPE_CHECKING:
     from jit.accel.engine import AccelEngine, AccelPrepared
@@ -56,7 +56,7 @@ class AccelRun:
         self._outcome = ready.foreign.begin(engine.fuel, addresses(ready.verified.bound, keys), self._values)
         self._at = 0
         self._launch: UnderWay | None = None
-        self._trapped = False
+        self._trap = NO_TRAP
         self._begun = False
         self._bases: list[Any] = []
         self._marks: list[tuple[Any, int, int]] = []  # launches of this piece: mark, blocks, step
@@ -95,27 +95,26 @@ class AccelRun:
             except BaseException:
                 self.drop()
                 raise
-            state = self._device.read(engine.state, 0, 8).view(np.uint64)
-            self._trapped |= int(state[0]) != NO_TRAP
+            self._trap = min(self._trap, trap_key(self._device.read(engine.state, 0, STATE_BYTES)))
             end_ns = time.monotonic_ns()
             core_ns, cores = self._account(end_ns - start_ns)
         if not self.over:
             return Launch(start_ns, end_ns, core_ns, cores, 0, None, stopped=True)
         self.drop()
         outcome = self._outcome
-        texts = outcome.texts or (["an index was out of range"] if self._trapped else [])
+        trap, trap_at = trap_of_run(self._ready.verified.bound, outcome.texts, self._trap)
         instructions = self._ready.instructions + outcome.instructions
-        return Launch(start_ns, end_ns, core_ns, cores, instructions, "; ".join(texts) or None, outcome.out_of_fuel)
+        return Launch(start_ns, end_ns, core_ns, cores, instructions, trap, outcome.out_of_fuel, trap_at=trap_at)
 
     def _prepare(self) -> None:
         """What has to be in memory before the first step of a piece."""
         device, ready, arena = self._device, self._ready, self._arena
         if self._begun:
             check_there(self._memory, self._keys, self._blocks)
-        self._bases = [block.store for block in self._blocks] + ([arena.store] if arena is not None else [])
+        self._bases = [*(block.store for block in self._blocks), arena.store if arena is not None else None, self._engine.state]
         self._marks = []
         device.write(ready.table, 0, fill(ready.plan, self._values).view(np.uint8))
-        device.write(self._engine.state, 0, fresh_state(None).view(np.uint8))
+        device.write(self._engine.state, 0, engine_state())
         if not self._begun:
             for offset, nbytes in ready.plan.cleared:
                 assert arena is not None
@@ -166,7 +165,9 @@ class AccelRun:
                 return False
             self._launch = None
         else:
-            self._trapped |= self._by_reference(step)
+            key = self._by_reference(step)
+            if key != NO_TRAP:
+                self._trap = min(self._trap, key + site_key(self._ready.plan.places[self._at]))
             self._left -= self._left > 0
         return True
 
@@ -205,8 +206,8 @@ class AccelRun:
         block = self._blocks[keyed.index(buffer)]
         return block.store, 0, block.nbytes
 
-    def _by_reference(self, instr: BoundInstr) -> bool:
-        """One instruction by the definition, in place where the host reaches the memory, else on copies."""
+    def _by_reference(self, instr: BoundInstr) -> int:
+        """One instruction by the definition, in place where the host reaches the memory, else on copies; the key of its first trap."""
         self._device.finish()
         arrays: list[Bytes | None] = [None] * self._ready.plan.n_buffers
         touched = {x.buffer for x in (*instr.outs, *instr.ins) if isinstance(x, Operand)}
@@ -215,13 +216,13 @@ class AccelRun:
         for buffer, (store, offset, nbytes) in places.items():
             whole = self._device.view(store)
             arrays[buffer] = self._device.read(store, offset, nbytes).copy() if whole is None else whole[offset : offset + nbytes]
-        trapped = reference.step(instr, self._values, arrays)
+        trap = reference.step(instr, self._values, arrays)
         for buffer in written:
             store, offset, _ = places[buffer]
             data = arrays[buffer]
             if data is not None and self._device.view(store) is None:
                 self._device.write(store, offset, data)
-        return trapped
+        return trap
 
     def _account(self, wall_ns: int) -> tuple[int, int]:
         """(core ns, most cores at once): time on the device by the units that a launch could occupy, the rest by one.

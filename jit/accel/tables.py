@@ -14,12 +14,14 @@ import numpy.typing as npt
 
 from jit.accel.calls import Call, KernelCall, ProductCall, bits_of
 from jit.accel.device import GRID_WORDS
+from jit.accel.state import TRAP_AT
 from jit.kernels.scalar_ops import memory_kind
 from jit.plan.calls import Fallback
 from jit.plan.planner import Planned
 from wis.dtypes import DType
 from wis.program import BoundInstr
 from wis.reference.access import Number, immediate
+from wis.traps import site_key
 
 __all__ = ["KernelStep", "ProductStep", "Plan", "make_plan", "fill"]
 
@@ -53,13 +55,14 @@ Step = KernelStep | ProductStep | BoundInstr
 class Plan:
     """``words``: the argument table but for ``scalars``: (word, element type, scalar number).
 
-    A base is the number of an EXTERNAL or CREATED buffer among those, or (the last) the arena. Instructions among ``steps`` are launches,
-    or run through the reference.
+    A base is the number of an EXTERNAL or CREATED buffer among those, then the arena, then the engine's state. Instructions among ``steps``
+    are launches, or run through the reference; ``places``: the program's instruction of each step.
     """
 
     words: npt.NDArray[np.uint64]
     scalars: list[tuple[int, DType, int]]
     steps: list[Step]
+    places: list[int]
     constants: tuple[float, ...]
     arena: Any
     temp_nbytes: dict[int, int]
@@ -87,7 +90,7 @@ def make_plan(planned: Planned[Call]) -> Plan:
     words: list[int] = []
     scalars: list[tuple[int, DType, int]] = []
     steps: list[Step] = []
-    for call in planned.calls:
+    for call, place in zip(planned.calls, planned.places, strict=True):
         if isinstance(call, Fallback):
             steps.append(call.instr)
         elif isinstance(call, ProductCall):
@@ -97,17 +100,23 @@ def make_plan(planned: Planned[Call]) -> Plan:
             at = len(words)
             row = call.block.words.tolist()
             bases = []
-            for slot, buffer, _ in call.block.pointers.tolist():
-                bases.append(base_of.get(buffer, arena))
-                row[slot], row[slot + 1] = offsets.get(buffer, 0), planned.nbytes[buffer]
+            for slot, buffer in sorted([*call.block.pointers[:, :2].tolist(), *([slot, -1] for slot in call.block.traps)]):
+                if buffer < 0:
+                    bases.append(arena + 1)
+                    row[slot], row[slot + 1] = TRAP_AT, 8
+                else:
+                    bases.append(base_of.get(buffer, arena))
+                    row[slot], row[slot + 1] = offsets.get(buffer, 0), planned.nbytes[buffer]
+            for slot in call.block.sites:
+                row[slot] += site_key(place)
             scalars += [(at + slot, dtype, number) for dtype, slot, number in call.block.scalars]
             words += [*row, call.blocks, 1, 1, 0, call.blocks]
             steps.append(KernelStep(call.kernel, call.blocks, tuple(bases), at, len(words) - 2))
     cleared = [(offsets[b], planned.temp_nbytes[b]) for b in planned.zeroed if b in offsets]
     table = np.array(words or [0], np.int64).view(np.uint64)
     return Plan(
-        table, scalars, steps, planned.constants, planned.arena, planned.temp_nbytes, cleared, planned.n_buffers, planned.calls,
-        planned.instructions,
+        table, scalars, steps, planned.places, planned.constants, planned.arena, planned.temp_nbytes, cleared, planned.n_buffers,
+        planned.calls, planned.instructions,
     )  # fmt: skip
 
 

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from jit.host.library import blas
-from jit.host.record import F32, F64, Arg, Ptr, ScalarArg, Symbol, TrapPtr
+from jit.host.record import F32, F64, Arg, Ptr, ScalarArg, Symbol, TrapPtr, TrapSite
 from jit.plan.calls import ArgBlock, Words
 from wis.dtypes import DType
+from wis.traps import index_key
 
 __all__ = ["Words", "ArgBlock", "arg_block"]
 
@@ -22,6 +23,7 @@ def arg_block(args: Sequence[Arg]) -> ArgBlock:
     words: list[int] = []
     pointers: list[tuple[int, int, int]] = []
     traps: list[int] = []
+    sites: list[int] = []
     scalars: list[tuple[DType, int, int]] = []
     for slot, x in enumerate(args):
         value = 0
@@ -39,8 +41,11 @@ def arg_block(args: Sequence[Arg]) -> ArgBlock:
             value = blas.address(x.name)
         elif isinstance(x, TrapPtr):
             traps.append(slot)
+        elif isinstance(x, TrapSite):
+            sites.append(slot)
+            value = index_key(x.dimension, 0)
         else:
             raise TypeError(f"{x!r} is not resolved to a buffer")
         words.append(value)
     table = np.array(pointers, np.int64).reshape(-1, 3)
-    return ArgBlock(np.array(words, np.int64), table, tuple(traps), tuple(scalars))
+    return ArgBlock(np.array(words, np.int64), table, tuple(traps), tuple(scalars), tuple(sites))

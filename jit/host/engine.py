@@ -101,7 +101,7 @@ class HostSpace(ByteSpace):
 class HostEngine:
     """One CPU as a device. ``cut_after``: for tests, every piece of a run ends after so many claims of its caller (0: it does not).
 
-    ``trap``: the word where native functions say that an index was out of range; ``walker``: the threads.
+    ``trap``: the word where native functions say which index was out of bounds; ``walker``: the threads.
     """
 
     def __init__(self, config: EngineConfig) -> None:

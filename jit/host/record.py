@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from wis.dtypes import DType
 from wis.program import Operand
 
-__all__ = ["Ptr", "TempPtr", "TempRef", "ScalarArg", "F32", "F64", "Symbol", "TrapPtr", "Arg", "Record", "SCRATCH_BYTES"]
+__all__ = ["Ptr", "TempPtr", "TempRef", "ScalarArg", "F32", "F64", "Symbol", "TrapPtr", "TrapSite", "Arg", "Record", "SCRATCH_BYTES"]
 
 SCRATCH_BYTES = 1 << 20
 """Scratch every thread owns; 64-byte aligned, contents undefined at the start of each call."""
@@ -75,10 +75,17 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class TrapPtr:
-    """Address of the launch's trap word (i64): the function stores 1 there when an index is out of range."""
+    """Address of the run's trap word (i64): the function lowers it to the key of an index that is out of bounds (``wis.traps``)."""
 
 
-Arg = int | Ptr | TempPtr | ScalarArg | F32 | F64 | Symbol | TrapPtr
+@dataclass(frozen=True, slots=True)
+class TrapSite:
+    """The key of index 0 of ``dimension`` of the instruction."""
+
+    dimension: int = 0
+
+
+Arg = int | Ptr | TempPtr | ScalarArg | F32 | F64 | Symbol | TrapPtr | TrapSite
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,11 +25,12 @@ from jit.host.scalars import scalar_words
 from jit.host.simt.run import Region
 from jit.host.tables import Native
 from jit.memory import Block, SpaceMemory
-from jit.runs import OVER, check_there
+from jit.runs import OVER, check_there, trap_of_run
 from wis import reference
 from wis.launches import addresses
 from wis.ops import Kind
 from wis.program import BoundInstr
+from wis.traps import NO_TRAP, site_key
 
 if TYPE_CHECKING:
     from jit.host.engine import HostEngine, HostPrepared
@@ -50,7 +51,7 @@ class HostRun:
         self._part = self._phase = self._claim = 0
         self._launch: UnderWay | None = None
         self._ran = Ran()
-        self._trapped = False
+        self._trap = NO_TRAP
         self._arrays: list[npt.NDArray[np.uint8] | None] | None = None
         self._begun = False
         self.over = False
@@ -89,7 +90,7 @@ class HostRun:
                 raise
             end_ns = time.monotonic_ns()
             account = walker.account()
-            self._trapped |= bool(engine.trap[0])
+            self._trap = min(self._trap, int(engine.trap[0]))
         wall_ns = end_ns - start_ns
         native_ns = wall_ns - alone_ns
         core_ns = alone_ns + (native_ns * account.core_cycles // account.cycles if account.cycles > 0 else native_ns)
@@ -98,8 +99,9 @@ class HostRun:
             return Launch(start_ns, end_ns, core_ns, cores, 0, None, stopped=True)
         self.drop()
         ran = self._ran
-        trap = "; ".join([*ran.texts, *(["an index was out of range"] if self._trapped else [])]) or None
-        return Launch(start_ns, end_ns, core_ns, cores, self._ready.instructions + ran.instructions, trap, ran.out_of_fuel)
+        trap, trap_at = trap_of_run(self._ready.launches.verified.bound, ran.texts, self._trap)
+        instructions = self._ready.instructions + ran.instructions
+        return Launch(start_ns, end_ns, core_ns, cores, instructions, trap, ran.out_of_fuel, trap_at=trap_at)
 
     def _parts(self, deadline_ns: int) -> int:
         """Run parts until the end or until the walker stops; returns the ns that reference steps took."""
@@ -124,7 +126,7 @@ class HostRun:
                 if walker.stopped:
                     return alone_ns
                 before = time.monotonic_ns()
-                self._by_reference(part)
+                self._by_reference(part, self._ready.plan.places[self._part])
                 walker.spend()
                 alone_ns += time.monotonic_ns() - before
             self._part += 1
@@ -152,7 +154,7 @@ class HostRun:
         args[plan.pointer_slots] = bases[plan.pointer_bases] + plan.pointer_offsets
         for dtype, slots, numbers in self._ready.given:
             args[slots] = scalar_words(dtype, [self._values[n] for n in numbers])
-        self._engine.trap[0] = 0
+        self._engine.trap[0] = NO_TRAP
         if not self._begun:
             for offset, nbytes in plan.cleared:
                 arena.data[offset : offset + nbytes] = 0
@@ -173,8 +175,8 @@ class HostRun:
 
         return region
 
-    def _by_reference(self, instr: BoundInstr) -> None:
-        """One instruction by the definition."""
+    def _by_reference(self, instr: BoundInstr, place: int) -> None:
+        """One instruction by the definition; it is at ``place`` of the program."""
         if self._arrays is None:
             plan = self._ready.plan
             arrays: list[Any] = [None] * plan.n_buffers
@@ -183,4 +185,6 @@ class HostRun:
             for number, offset in plan.arena.offsets.items():
                 arrays[number] = self._arena.data[offset : offset + plan.temp_nbytes[number]]
             self._arrays = arrays
-        self._trapped |= reference.step(instr, self._values, self._arrays)
+        key = reference.step(instr, self._values, self._arrays)
+        if key != NO_TRAP:
+            self._trap = min(self._trap, key + site_key(place))

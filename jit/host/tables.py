@@ -18,6 +18,7 @@ from jit.plan.calls import Words
 from jit.plan.planner import Planned
 from wis.dtypes import DType
 from wis.program import BoundInstr
+from wis.traps import site_key
 
 __all__ = ["Plan", "Native", "make_plan"]
 
@@ -48,6 +49,7 @@ class Plan:
     chunks: Words  # 4 a chunk: function, arguments, r0, r1
     claims: Words
     parts: list[Native | BoundInstr]
+    places: list[int]  # of the parts that are instructions, in the program; -1 for native ones
     constants: tuple[float, ...]
     arena: Arena
     temp_nbytes: dict[int, int]
@@ -74,11 +76,14 @@ def make_plan(planned: Planned[Call]) -> Plan:
     args = np.concatenate([block.words for block in blocks]) if blocks else np.zeros(1, np.int64)
     slots, bases, offsets = _pointers(native, starts, arena, planned.keyed, planned.n_buffers)
     traps = [int(starts[number]) + slot for number, call in native for slot in call.block.traps]
-    parts, chunks, claims = _phases(calls, planned.levels, starts, args.ctypes.data)
+    for number, call in native:
+        for slot in call.block.sites:
+            args[int(starts[number]) + slot] += site_key(planned.places[number])
+    parts, places, chunks, claims = _phases(planned, starts, args.ctypes.data)
     scratch = max((call.scratch_bytes for _, call in native), default=SCRATCH_BYTES)
     cleared = [(arena.offsets[b], temp_nbytes[b]) for b in planned.zeroed if b in arena.offsets]
     return Plan(
-        args, slots, bases, offsets, np.array(traps, np.int64), _scalars(native, starts), chunks, claims, parts,
+        args, slots, bases, offsets, np.array(traps, np.int64), _scalars(native, starts), chunks, claims, parts, places,
         planned.constants, arena, temp_nbytes, cleared, planned.n_buffers, scratch, calls, planned.instructions,
     )  # fmt: skip
 
@@ -108,10 +113,10 @@ def _scalars(native: Sequence[tuple[int, Call]], starts: Words) -> dict[DType, t
     return {dtype: (np.array(slots, np.int64), numbers) for dtype, (slots, numbers) in lists.items()}
 
 
-def _phases(
-    calls: Sequence[Call | Fallback], levels: Sequence[int], starts: Words, base: int
-) -> tuple[list[Native | BoundInstr], Words, Words]:
-    """Parts, chunks and claims: phases in order, broken where a reference step stands."""
+def _phases(planned: Planned[Call], starts: Words, base: int) -> tuple[list[Native | BoundInstr], list[int], Words, Words]:
+    """Parts and their places, chunks and claims: phases in order, broken where a reference step stands."""
+    calls, levels = planned.calls, planned.levels
+    places: list[int] = []
     members: dict[int, list[int]] = {}
     for number, level in enumerate(levels):
         members.setdefault(level, []).append(number)
@@ -124,6 +129,7 @@ def _phases(
         if open_phases:
             table = np.array([*open_phases, len(claims)], np.int64)
             parts.append(Native(table, len(open_phases), table.ctypes.data))
+            places.append(-1)
             open_phases.clear()
 
     for level in sorted(members):
@@ -131,6 +137,7 @@ def _phases(
         if isinstance(first, Fallback):
             close()
             parts.append(first.instr)
+            places.append(planned.places[members[level][0]])
             continue
         phase: list[tuple[float, int, int, int]] = []
         for number in members[level]:
@@ -151,4 +158,4 @@ def _phases(
         chunks[:, 1] = base + 8 * starts[which]
         chunks[:, 2] = [row[2] for row in rows]
         chunks[:, 3] = [row[3] for row in rows]
-    return parts, chunks.reshape(-1), np.array([*claims, len(rows)], np.int64)
+    return parts, places, chunks.reshape(-1), np.array([*claims, len(rows)], np.int64)

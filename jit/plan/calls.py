@@ -22,12 +22,14 @@ Words = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class ArgBlock:
-    """``pointers`` has a row a pointer: slot, buffer, byte offset. ``scalars``: (element type, slot, scalar number)."""
+    """``pointers`` has a row a pointer: slot, buffer, byte offset. ``scalars``: (element type, slot, scalar number). ``traps``: slots that
+    take the run's trap word; ``sites``: slots to which the instruction's place is added (``wis.traps.site_key``)."""
 
     words: Words
     pointers: Words
     traps: tuple[int, ...]
     scalars: tuple[tuple[DType, int, int], ...]
+    sites: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)

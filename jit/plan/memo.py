@@ -84,5 +84,5 @@ def _renamed(call: C, buffers: Any, scalars: Any) -> C:
     def touched(accesses: tuple[Access, ...]) -> tuple[Access, ...]:
         return tuple(Access(buffers[x.buffer], x.dtype, x.offset, x.dims, x.low, x.high) for x in accesses)
 
-    renamed = ArgBlock(block.words, np.ascontiguousarray(pointers), block.traps, numbers)
+    renamed = ArgBlock(block.words, np.ascontiguousarray(pointers), block.traps, numbers, block.sites)
     return replace(call, block=renamed, reads=touched(call.reads), writes=touched(call.writes))

@@ -82,9 +82,11 @@ class Lowering(Protocol[C_co]):
 @dataclass(frozen=True, slots=True)
 class Planned(Generic[C]):
     """What was decided about one program. ``keyed``: the EXTERNAL and CREATED buffers in order; ``zeroed``: temporaries whose zeros can be
-    seen; ``nbytes``: by buffer; ``temp_nbytes``: of temporaries that calls touch; ``constants`` follow the program's scalars."""
+    seen; ``nbytes``: by buffer; ``temp_nbytes``: of temporaries that calls touch; ``constants`` follow the program's scalars;
+    ``places``: the instruction of the program that each call belongs to (of a fused group, one of them)."""
 
     calls: list[C | Fallback]
+    places: list[int]
     levels: list[int]
     arena: Arena
     nbytes: list[int]
@@ -167,6 +169,7 @@ class _State(Generic[C, P]):
             flat = self._flat(instr, self._new_temp(temps))
             self._sources.append(_Source(len(self._code), len(flat), temps))
             self._code += flat
+        self._origin = [number for number, source in enumerate(self._sources) for _ in range(source.count)]
         steps = fuse(self._code, self._kinds, target.supported, separate=not options.fusion)
         self._lowered = [self._lower(step) for step in steps]
         self._steps_of: dict[int, list[int]] = {}
@@ -261,6 +264,10 @@ class _State(Generic[C, P]):
         for lowered in self._lowered:
             yield from lowered.calls
 
+    def _places(self) -> list[int]:
+        """The program's instruction of each call."""
+        return [self._origin[min(lowered.step.members)] for lowered in self._lowered for _ in lowered.calls]
+
     # --- memory
     def _place_temps(self) -> bool:
         """Lay the arena out if a size class changed; returns whether some temporary took over other bytes than before."""
@@ -277,8 +284,8 @@ class _State(Generic[C, P]):
         sizes = {b: self._nbytes[b] for b in self._classes}
         return self._target.tables(
             Planned(
-                list(self._calls()), self._levels, self._arena, list(self._nbytes), sizes, self._keyed, self._zeroed, len(self._kinds),
-                tuple(self._constants), self.instructions,
+                list(self._calls()), self._places(), self._levels, self._arena, list(self._nbytes), sizes, self._keyed, self._zeroed,
+                len(self._kinds), tuple(self._constants), self.instructions,
             )
         )  # fmt: skip
 

@@ -388,7 +388,7 @@ def test_a_trap_ends_its_session_with_a_named_fault(node: Node) -> None:
         uploads = (Upload(1, 32, bytes(32)), Upload(2, 16, np.array([1, 9]).tobytes()))
         await raw.send(1, uploads=uploads, **program_fields(program, [1, 2, 3]))
         fault = await raw.fault()
-        assert fault.name == "Trap"
+        assert (fault.name, fault.message, fault.instruction) == ("Trap", "index 9 is out of bounds for dimension 0 with size 4", 0)
         await raw.send(2)
         assert (await raw.fault()).name == "SessionLostError"
 

@@ -6,6 +6,7 @@ fails here: digests name their bodies, handles are fresh or known, programs pass
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from blake3 import blake3
 from bus_schemas.batch import LIMITS as BATCH_LIMITS
 from bus_schemas.batch import Batch, Upload
 from bus_schemas.session import DeviceInfo, NodeInfo, SessionOpened
+from jit.runs import trap_of_run
 from services.server.executor.handles import decode_handles
 from services.server.intake import Bad, read_batch
 from wis.encoding import decode_program
@@ -75,7 +77,7 @@ class LoopbackLink:
         self.seq += 1
         ticket = Ticket(self.seq)
         try:
-            self._execute(self._through_the_wire(flush), ticket)
+            self._execute(self._through_the_wire(flush), ticket, flush.explain)
         except (DeviceAssertError, OutOfFuelError) as fault:  # found while executing: a node answers later, so it shows at the next call
             self._fault = fault
         return ticket
@@ -120,7 +122,7 @@ class LoopbackLink:
         self.wire_bytes += len(data)
         return Upload(handle, len(data), chunks=names)
 
-    def _execute(self, batch: Batch, ticket: Ticket) -> None:
+    def _execute(self, batch: Batch, ticket: Ticket, explain: Callable[[int, str], str] | None) -> None:
         memory = self._memory
         for handle, nbytes in batch.allocs:
             memory.alloc(handle, nbytes)
@@ -134,7 +136,8 @@ class LoopbackLink:
             count = sum(kind != BufferKind.TEMP for kind in verified.bound.program.buffers)
             fault = memory.run(verified, scalars, decode_handles(batch.handles, count))
             if fault is not None:
-                raise from_fault(*fault)
+                name, text, instruction = fault
+                raise from_fault(name, explain(instruction, text) if explain is not None and instruction >= 0 else text)
         ticket.answer = [memory.read(read.handle, read.offset, read.nbytes) for read in batch.reads]
         for handle in batch.frees:
             if not (self._lenient and handle not in memory.handles):
@@ -189,15 +192,11 @@ class _Memory:
     def free(self, handle: int) -> None:
         raise NotImplementedError
 
-    def run(self, verified: Verified, scalars: Any, handles: Any) -> tuple[str, str] | None:
+    def run(self, verified: Verified, scalars: Any, handles: Any) -> tuple[str, str, int] | None:
         raise NotImplementedError
 
     def close(self) -> None:
         raise NotImplementedError
-
-
-def _trap(text: str) -> tuple[str, str]:
-    return "DeviceAssertError", f"device-side assert triggered: {text}"
 
 
 class _ReferenceMemory(_Memory):
@@ -229,7 +228,7 @@ class _ReferenceMemory(_Memory):
     def free(self, handle: int) -> None:
         del self._buffers[handle]
 
-    def run(self, verified: Verified, scalars: Any, handles: Any) -> tuple[str, str] | None:
+    def run(self, verified: Verified, scalars: Any, handles: Any) -> tuple[str, str, int] | None:
         bound = verified.bound
         left = iter(handles)
         buffers: list[np.ndarray[Any, np.dtype[np.uint8]] | None] = []
@@ -246,8 +245,9 @@ class _ReferenceMemory(_Memory):
         assert next(left, None) is None, "more handles than buffers"
         traps = run(verified, scalars, buffers, self.fuel, addresses(bound, handles))
         if traps.out_of_fuel:
-            return "OutOfFuel", f"kernel {traps.out_of_fuel}"
-        return _trap("; ".join(traps.texts) or str(traps)) if traps else None
+            return "OutOfFuel", f"kernel {traps.out_of_fuel}", -1
+        text, instruction = trap_of_run(bound, traps.texts, traps.key)
+        return ("Trap", text, instruction) if text else None
 
     def close(self) -> None:
         self._buffers.clear()
@@ -280,15 +280,15 @@ class _EngineMemory(_Memory):
         self.handles.remove(handle)
         self._space.free(handle)
 
-    def run(self, verified: Verified, scalars: Any, handles: Any) -> tuple[str, str] | None:
+    def run(self, verified: Verified, scalars: Any, handles: Any) -> tuple[str, str, int] | None:
         entry = self._prepared.get(id(verified))
         if entry is None:
             entry = self._prepared[id(verified)] = (verified, self._engine.prepare(verified))
         launch = self._space.run(entry[1], list(scalars), list(handles))
         self.handles.update(handles)
         if launch.out_of_fuel:
-            return "OutOfFuel", launch.out_of_fuel
-        return _trap(launch.trap) if launch.trap else None
+            return "OutOfFuel", launch.out_of_fuel, -1
+        return ("Trap", launch.trap, launch.trap_at) if launch.trap else None
 
     def close(self) -> None:
         self._space.close()

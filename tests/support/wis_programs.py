@@ -209,13 +209,13 @@ class _Generator:
         if op.name in ("gather", "scatter"):
             dim = self.pick(0, len(data) - 1)
             shape = tuple(self.pick(0, 4) if d == dim else self.pick(0, n) for d, n in enumerate(data))
-            index = self.into(DType.I64, shape)
+            index = self.into(self.choose((DType.I64, DType.I64, DType.U64)), shape)
             if op.name == "gather":
                 return self.out(dtype, shape), [self.into(dtype, data), index], (dim,)
             src = self.value(dtype) if self.pick(0, 1) else self.into(dtype, shape)
             return self.update(dtype, data), [src, index], (dim, mode)
         k, shape = self.pick(1, len(data)), self.shape(most=2, large=False)
-        indices = [self.into(DType.I64, shape) for _ in range(k)]
+        indices = [self.into(self.choose((DType.I64, DType.I64, DType.U64)), shape) for _ in range(k)]
         if op.name == "index":
             return self.out(dtype, (*shape, *data[k:])), [self.into(dtype, data), *indices], ()
         return self.update(dtype, data), [self.into(dtype, (*shape, *data[k:])), *indices], (mode,)

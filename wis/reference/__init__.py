@@ -20,6 +20,7 @@ from wis.program import BoundInstr, BoundProgram, BufferKind, Operand, Scalar
 from wis.reference import coarse, contract, index, philox, pool, reduce
 from wis.reference.access import Array, Buffers, Number, convert, immediate, load, store, view
 from wis.reference.elementwise import function
+from wis.traps import NO_TRAP, site_key
 from wis.verify import Verified
 from wis.windows import window_of
 
@@ -28,19 +29,19 @@ __all__ = ["Execution", "Kernels", "Traps", "run", "run_bound", "step"]
 
 @dataclass(frozen=True, slots=True)
 class Traps:
-    """Which instructions met an index outside of its dimension or memory; true when any did.
+    """What went wrong in a run; true when anything trapped.
 
-    ``texts``: what happened in kernels; ``instructions``: thread-instructions of kernels; ``out_of_fuel``: the kernel that ran out, and
-    with it ended the program.
+    ``key``: the first index that was out of bounds (``wis.traps``); ``texts``: what happened in kernels; ``instructions``:
+    thread-instructions of kernels; ``out_of_fuel``: the kernel that ran out, and with it ended the program.
     """
 
-    places: tuple[int, ...]
+    key: int = NO_TRAP
     texts: tuple[str, ...] = ()
     instructions: int = 0
     out_of_fuel: str = ""
 
     def __bool__(self) -> bool:
-        return bool(self.places)
+        return self.key != NO_TRAP or bool(self.texts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class Execution:
     def __init__(self, bound: BoundProgram, scalars: Sequence[Number], kernels: Kernels = _NO_KERNELS) -> None:
         self._bound, self._scalars, self._kernels = bound, scalars, kernels
         self._at = 0
-        self._places: list[int] = []
+        self._key = NO_TRAP
         self._texts: list[str] = []
         self._instructions = 0
         self._out_of_fuel = ""
@@ -108,21 +109,21 @@ class Execution:
     @property
     def traps(self) -> Traps:
         """What happened so far."""
-        return Traps(tuple(self._places), tuple(self._texts), self._instructions, self._out_of_fuel)
+        return Traps(self._key, tuple(self._texts), self._instructions, self._out_of_fuel)
 
     def step(self, buffers: Buffers) -> None:
         """The next instruction, on buffers as ``run`` takes them, temporaries included: the bytes that the step before left, wherever
         they are now."""
         instr = self._bound.code[self._at]
         if instr.op.kind is Kind.LAUNCH:
-            trapped = self._launch(instr, buffers)
+            self._launch(instr, buffers)
         else:
-            trapped = step(instr, self._scalars, buffers)
-        if trapped:
-            self._places.append(self._at)
+            key = step(instr, self._scalars, buffers)
+            if key != NO_TRAP:
+                self._key = min(self._key, key + site_key(self._at))
         self._at = len(self._bound.code) if self._out_of_fuel else self._at + 1
 
-    def _launch(self, instr: BoundInstr, buffers: Buffers) -> bool:
+    def _launch(self, instr: BoundInstr, buffers: Buffers) -> None:
         from wis.reference.launch import describe_trap, kernel_call, run_call  # which stands on other modules of this package
 
         call = kernel_call(instr, self._kernels.verified, self._scalars)
@@ -132,22 +133,20 @@ class Execution:
             self._texts.append(describe_trap(call.kernel, call.grid, call.block, outcome.trap))
         if outcome.out_of_fuel:
             self._out_of_fuel = call.kernel.kernel.name
-            return False
-        return outcome.trap is not None
 
 
-def step(instr: BoundInstr, scalars: Sequence[Number], buffers: Buffers) -> bool:
-    """Execute one instruction of a verified program; returns whether an index was outside of its dimension."""
+def step(instr: BoundInstr, scalars: Sequence[Number], buffers: Buffers) -> int:
+    """Execute one instruction of a verified program; returns the key of its first trap within it (NO_TRAP: there was none)."""
     with np.errstate(all="ignore"):
         if instr.op.kind is Kind.MAP:
             _map(instr, scalars, buffers)
-            return False
+            return NO_TRAP
         if instr.op.name in _TRAPPING:
             return _TRAPPING[instr.op.name](_Call(instr, scalars, buffers))
         results = _PLAIN[instr.op.name](_Call(instr, scalars, buffers))
         for out, values in zip(instr.outs, results, strict=True):
             store(out, values, buffers)
-        return False
+        return NO_TRAP
 
 
 def _map(instr: BoundInstr, scalars: Sequence[Number], buffers: Buffers) -> None:
@@ -256,21 +255,21 @@ _PLAIN: Final[dict[str, Callable[[_Call], Sequence[Array]]]] = {
 }
 
 
-def _stored(c: _Call, result: tuple[Array, bool]) -> bool:
+def _stored(c: _Call, result: tuple[Array, int]) -> int:
     store(c.out(), result[0], c.buffers)
-    return bool(result[1])
+    return result[1]
 
 
-def _scatter(c: _Call) -> bool:
+def _scatter(c: _Call) -> int:
     return _stored(c, index.scatter(c.current(), c.array(0), c.array(1), c.attrs[0], ScatterMode(c.attrs[1])))
 
 
-def _index_put(c: _Call) -> bool:
+def _index_put(c: _Call) -> int:
     indices = [c.array(i) for i in range(1, len(c.instr.ins))]
     return _stored(c, index.put(c.current(), c.array(0), indices, ScatterMode(c.attrs[0])))
 
 
-_TRAPPING: Final[dict[str, Callable[[_Call], bool]]] = {
+_TRAPPING: Final[dict[str, Callable[[_Call], int]]] = {
     "gather": lambda c: _stored(c, index.gather(c.array(0), c.array(1), c.attrs[0])),
     "scatter": _scatter,
     "index": lambda c: _stored(c, index.take(c.array(0), [c.array(i) for i in range(1, len(c.instr.ins))])),

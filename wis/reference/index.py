@@ -1,6 +1,7 @@
 """Meaning of indexing and ordering. Index values outside of a dimension: loads give 0, stores are dropped, the trap is reported.
 
-May live here: moving elements by computed positions, sorting. May not: operands, buffers. Functions that may trap return (result, trapped).
+May live here: moving elements by computed positions, sorting. May not: operands, buffers. Functions that may trap return the result and
+the key of its first trap within the instruction (``wis.traps``; NO_TRAP when there was none).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import numpy as np
 
 from wis.ops import ScatterMode
 from wis.reference.access import Array
+from wis.traps import NO_TRAP, index_key
 
 __all__ = ["gather", "scatter", "take", "put", "sort", "top", "search_sorted", "nonzero"]
 
@@ -24,20 +26,30 @@ _MODES: Final[dict[ScatterMode, np.ufunc]] = {
 
 
 def _resolve(index: Array, size: int) -> tuple[Array, Array]:
-    """Positions in 0..size-1 (0 where the index is outside) and where the index was inside."""
-    position = np.where(index < 0, index + size, index)
+    """Positions in 0..size-1 (0 where the index is outside) and where the index was inside. Only a signed index counts from the end."""
+    signed = index.astype(np.int64)
+    position = np.where(signed < 0, signed + size, signed) if index.dtype == np.int64 else signed
     inside = (position >= 0) & (position < size)
     return np.where(inside, position, 0), inside
 
 
-def gather(x: Array, index: Array, dim: int) -> tuple[Array, bool]:
+def _trap(indices: Sequence[Array], shape: Sequence[int], dims: Sequence[int]) -> int:
+    """The key of the first trap of ``indices``, which choose along ``dims`` of ``shape``."""
+    for index, dim in zip(indices, dims, strict=True):
+        outside = index[~_resolve(index, shape[dim])[1]]
+        if outside.size:
+            return index_key(dim, int(outside.astype(np.int64).min()))
+    return NO_TRAP
+
+
+def gather(x: Array, index: Array, dim: int) -> tuple[Array, int]:
     position, inside = _resolve(index, x.shape[dim])
-    trapped = not inside.all()
+    trap = _trap([index], x.shape, [dim])
     if x.shape[dim] == 0:
-        return np.zeros(index.shape, x.dtype), trapped
+        return np.zeros(index.shape, x.dtype), trap
     x = x[tuple(slice(None) if d == dim else slice(n) for d, n in enumerate(index.shape))]
     result = np.take_along_axis(x, position, axis=dim)
-    return (np.where(inside, result, np.zeros((), x.dtype)) if trapped else result), trapped
+    return (result if inside.all() else np.where(inside, result, np.zeros((), x.dtype))), trap
 
 
 def _flat(shape: tuple[int, ...], coordinates: Sequence[Array], inside: Array) -> Array:
@@ -64,14 +76,14 @@ def _write(out: Array, flat: Array, src: Array, inside: Array, mode: ScatterMode
     return result
 
 
-def scatter(out: Array, src: Array, index: Array, dim: int, mode: ScatterMode) -> tuple[Array, bool]:
+def scatter(out: Array, src: Array, index: Array, dim: int, mode: ScatterMode) -> tuple[Array, int]:
     position, inside = _resolve(index, out.shape[dim])
     grid = [
         position if d == dim else np.arange(n, dtype=np.int64).reshape([-1 if e == d else 1 for e in range(index.ndim)])
         for d, n in enumerate(index.shape)
     ]
     flat = _flat(out.shape, grid, inside)
-    return _write(out, flat, src, inside, mode), not inside.all()
+    return _write(out, flat, src, inside, mode), _trap([index], out.shape, [dim])
 
 
 def _resolve_all(shape: tuple[int, ...], indices: Sequence[Array]) -> tuple[list[Array], Array]:
@@ -84,20 +96,20 @@ def _resolve_all(shape: tuple[int, ...], indices: Sequence[Array]) -> tuple[list
     return positions, inside
 
 
-def take(x: Array, indices: Sequence[Array]) -> tuple[Array, bool]:
+def take(x: Array, indices: Sequence[Array]) -> tuple[Array, int]:
     """out[S, rest] = x[indices..., rest]."""
     positions, inside = _resolve_all(x.shape, indices)
-    trapped = not inside.all()
+    trap = _trap(indices, x.shape, range(len(indices)))
     rest = x.shape[len(indices) :]
     if 0 in x.shape:
-        return np.zeros((*inside.shape, *rest), x.dtype), trapped
+        return np.zeros((*inside.shape, *rest), x.dtype), trap
     result = x[tuple(positions)]
-    if trapped:
+    if not inside.all():
         result = np.where(inside.reshape(inside.shape + (1,) * len(rest)), result, np.zeros((), x.dtype))
-    return np.asarray(result), trapped
+    return np.asarray(result), trap
 
 
-def put(out: Array, src: Array, indices: Sequence[Array], mode: ScatterMode) -> tuple[Array, bool]:
+def put(out: Array, src: Array, indices: Sequence[Array], mode: ScatterMode) -> tuple[Array, int]:
     """out[indices..., rest] = or op= src [S, rest]."""
     positions, inside = _resolve_all(out.shape, indices)
     k = len(indices)
@@ -106,7 +118,7 @@ def put(out: Array, src: Array, indices: Sequence[Array], mode: ScatterMode) -> 
     rows = _flat(out.shape[:k], positions, inside).reshape(*inside.shape, 1)
     flat = rows * n_rest + np.arange(n_rest, dtype=np.int64)
     wide = np.broadcast_to(inside.reshape(*inside.shape, 1), flat.shape)
-    return _write(out, flat, src.reshape(flat.shape), wide, mode), not inside.all()
+    return _write(out, flat, src.reshape(flat.shape), wide, mode), _trap(indices, out.shape, range(k))
 
 
 def _order(x: Array, dim: int, descending: bool) -> Array:

@@ -128,8 +128,9 @@ def _with_arg(instr: BoundInstr, report: Report) -> None:
 def _indexed(instr: BoundInstr, report: Report) -> None:
     if instr.ins[0].dtype is not instr.outs[0].dtype:
         report.ins(0, "type", f"{instr.ins[0].dtype.text}, the output has {instr.outs[0].dtype.text}")
-    for number in range(1, len(instr.ins)):
-        _want_in(instr, report, DType.I64, number)
+    for number, x in enumerate(instr.ins[1:], 1):
+        if x.dtype not in (DType.I64, DType.U64):
+            report.ins(number, "type", f"{x.dtype.text}, {instr.op.name} takes i64 or u64 here")
 
 
 def _iota(instr: BoundInstr, report: Report) -> None:

@@ -181,7 +181,7 @@ def _with_indices_here(info: OpInfo, values: Sequence[Any]) -> Any:
 def _lowered(info: OpInfo, entry: Entry, values: Sequence[Any]) -> Plan:
     """The plan through a lowering; raises Unknown, Unsupported or LoweringError."""
     own = entry.name == info.name
-    makes = not info.mutates or (own and None in info.returns)
+    makes = bool(info.returns) if not info.mutates else own and None in info.returns
     result = None
     try:
         result = infer(info, values, overload(entry.name) if info.is_out else None)
@@ -201,7 +201,7 @@ def _lowered(info: OpInfo, entry: Entry, values: Sequence[Any]) -> Plan:
     if makes:
         build = _builder(_new_returns(info, result), outs)
     expected = [None if o is None else Expected(wis_dtype(o.dtype), o.shape, o.strides or contiguous_strides(o.shape)) for o in outs]
-    stencil = Stencil(lower(entry, args, kwargs, len(found.handles), expected, targets))
+    stencil = Stencil(lower(entry, args, kwargs, len(found.handles), expected, targets), info.name)
     scattered = info.mutates and any(info.args[i].written and not checks.is_dense(t) for i, t in checks.tensors_of(values))
     soundness.check(stencil, scattered=scattered)
     specs = tuple(o for o in outs if o is not None)

@@ -162,7 +162,7 @@ def _generated(aten: Any, name: str) -> None:
     if op is None:
         return
     info = describe(name, op)
-    if info.is_view or not (info.tensor_returns or info.mutates):
+    if info.is_view or not (info.tensor_returns or info.mutates or name in LOWERINGS):
         return
     if not _is_lowered(info) and has_kernel(name, "CompositeExplicitAutograd"):
         return  # torch composes it of operations that we have

@@ -9,11 +9,13 @@ May live here: building and caching. May not: torch, sending, deciding when to f
 
 from __future__ import annotations
 
+import re
 import struct
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, compress, count
 from typing import Final
 
@@ -25,7 +27,7 @@ from wis.program import KERNELS_VERSION, VERSION, BufferKind, Imm, Instr, Progra
 from wooly.device.lowering.template import Counter, Seed, Template
 from wooly.device.lowering.values import Derived, Number, ScalarArg
 
-__all__ = ["Stencil", "Record", "Built", "Wired", "ProgramCache", "TooLarge", "wire"]
+__all__ = ["Stencil", "Record", "Built", "Wired", "ProgramCache", "TooLarge", "explain", "wire"]
 
 _LAUNCH: Final = BY_NAME["launch"].code
 EXTERNAL, CREATED, TEMP = int(BufferKind.EXTERNAL), int(BufferKind.CREATED), int(BufferKind.TEMP)
@@ -43,14 +45,17 @@ class Stencil:
     A record's handles are its ``n_ins`` inputs, then its outputs; ``code`` refers to them by position, and to temporaries by
     ``n_handles + i``. ``evaluate`` maps a record's arguments to the values of its ``n_dynamic`` first scalar slots (None: it has none); the
     slots after those are ``constants``. A stencil that draws random numbers finds (seed, offset) behind its other arguments.
+    ``name`` is the operation's; ``checks`` and ``along`` say what it means when an instruction of its code traps (see Template).
     """
 
     __slots__ = (
-        "code", "constants", "dims", "evaluate", "kernels", "n_dynamic", "n_handles", "n_ins", "needs", "rng_counters", "structure",
-        "temps",
+        "along", "checks", "code", "constants", "dims", "evaluate", "kernels", "n_dynamic", "n_handles", "n_ins", "name", "needs",
+        "rng_counters", "structure", "temps",
     )  # fmt: skip
 
-    def __init__(self, template: Template) -> None:
+    def __init__(self, template: Template, name: str = "") -> None:
+        self.name = name
+        self.checks, self.along = dict(template.checks), dict(template.along)
         self.n_ins = template.n_ins
         positions = _positions(template)
         self.n_handles = template.n_ins + sum(out is not None for out in template.outs)
@@ -165,6 +170,24 @@ def wire(records: Sequence[Record], freed: set[int]) -> Wired:
     made = set(chain.from_iterable([handles[stencil.n_ins :] for stencil, handles, _ in records]))
     kinds = bytes([EXTERNAL if h not in made else TEMP if h in freed else CREATED for h in order])
     return Wired(stencils, wiring, kinds, order)
+
+
+_DIMENSION: Final = re.compile(r"dimension (\d+)")
+
+
+def _renamed_dimension(along: Sequence[int] | None, found: re.Match[str]) -> str:
+    return f"dimension {along[int(found[1])]}" if along is not None else found[0]
+
+
+def explain(stencils: Sequence[Stencil], instruction: int, text: str) -> str:
+    """``text``, which a node says of an instruction of the program made of ``stencils``, as the user knows it: by operation."""
+    for stencil in stencils:
+        if instruction < len(stencil.code):
+            text = stencil.checks.get(instruction, text)
+            text = _DIMENSION.sub(partial(_renamed_dimension, stencil.along.get(instruction)), text)
+            return f"{text} ({stencil.name})" if stencil.name else text
+        instruction -= len(stencil.code)
+    return text
 
 
 @dataclass(slots=True)

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from bus_schemas.session import SessionOpened
 from wooly.counters import COUNTERS
 from wooly.device import tensors
 from wooly.device.memory import MEMORY
-from wooly.device.programs import ProgramCache, Record, TooLarge, wire
+from wooly.device.programs import ProgramCache, Record, TooLarge, explain, wire
 from wooly.errors import BudgetExceededError, ForkError
 from wooly.link import Flush, Link, ReadBytes, Ticket
 
@@ -158,6 +159,7 @@ class Recorder:
             flush.handles = built.handles(wired.order)
             flush.scalars = built.scalars(records)
             flush.kernels = built.kernels
+            flush.explain = partial(explain, wired.stencils)
             used = dead.intersection(wired.order)
             dead.difference_update(wired.temps())
         if dead:

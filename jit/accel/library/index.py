@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, reduce
 
+from jit.accel.calls import Site, TrapWord
 from jit.accel.library.build import Args, Build, Unsupported, merged, operand, overlaps, parts, places, raw
 from jit.accel.library.copy import copy
 from jit.accel.library.writer import Made, Val, Writer
@@ -26,10 +27,19 @@ _RMW = Access.READ_WRITE
 _COMBINE = {ScatterMode.ADD: "add", ScatterMode.MUL: "mul", ScatterMode.MAX: "max", ScatterMode.MIN: "min"}
 
 
-def _resolved(w: Writer, position: Val, size: Val) -> tuple[Val, Val]:
-    """A position counted from the start, and whether it is inside."""
-    position = (position < 0).pick(position + size, position)
+def _resolved(w: Writer, index: Val, size: Val, wrap: Val) -> tuple[Val, Val]:
+    """A position counted from the start, and whether it is inside; ``wrap``: what is added to a negative index."""
+    position = (index < 0).pick(index + wrap, index)
     return position, (position >= 0) & (position < size)
+
+
+def _trap(index: Operand, dim: int, size: int) -> Args:
+    """What a kernel with one index operand is told of traps, and by how much a negative index is raised."""
+    return {"trap": TrapWord(), "site": Site(dim), "wrap": _wrap(index, size)}
+
+
+def _wrap(index: Operand, size: int) -> int:
+    return size if index.dtype is DType.I64 else 0
 
 
 # --- reading
@@ -40,16 +50,18 @@ def _gather(dtype: DType, rank: int) -> Made:
     w.buffer("i", DType.I64)
     w.buffer("y", dtype, Access.WRITE)
     n, x_s, i_s, y_s = (w.numbers(name, rank) for name in ("n", "x_s", "i_s", "y_s"))
-    x_at, i_at, y_at, size, step = (w.number(name) for name in ("x_at", "i_at", "y_at", "size", "step"))
+    x_at, i_at, y_at, size, wrap, step = (w.number(name) for name in ("x_at", "i_at", "y_at", "size", "wrap", "step"))
+    w.reports()
     thread = w.index()
     w.leave_unless(thread < w.product(n))
     at = w.coordinates(thread, n)
-    position, inside = _resolved(w, w.load("i", w.place(i_at, at, i_s)), size)
+    chosen = w.load("i", w.place(i_at, at, i_s))
+    position, inside = _resolved(w, chosen, size, wrap)
     value = w.variable(dtype, 0)
     with w.when(inside):
         value.set(w.load("x", w.place(x_at, at, x_s) + position * step))
     with w.when(~inside):
-        w.trap()
+        w.report(chosen)
     w.store("y", w.place(y_at, at, y_s), value)
     return w.made(f"gather_{dtype.text}_{rank}")
 
@@ -65,8 +77,9 @@ def gather(build: Build, instr: BoundInstr) -> None:
     x, y = raw(x), raw(y)
     strides = {"x": _cleared(x.strides, dim), "i": i.strides, "y": y.strides}
     over = merged(i.shape, strides)
-    step = x.strides[dim] if x.shape else 0
-    build.walk(_gather(x.dtype, over.rank), over, reads={"x": x, "i": i}, writes={"y": y}, size=x.shape[dim] if x.shape else 1, step=step)
+    step, size = (x.strides[dim], x.shape[dim]) if x.shape else (0, 1)
+    extra: Args = {"size": size, "step": step, **_trap(i, dim, size)}
+    build.walk(_gather(x.dtype, over.rank), over, reads={"x": x, "i": i}, writes={"y": y}, **extra)
 
 
 def _cleared(strides: Sequence[int], dim: int) -> tuple[int, ...]:
@@ -90,21 +103,40 @@ def _index(dtype: DType, k: int, rank: int, inner: int) -> Made:
     )
     i_at, i_s = w.numbers("i_at", k), [w.numbers(f"i{d}_s", rank) for d in range(k)]
     sizes, steps, x_at, y_at = w.numbers("size", k), w.numbers("step", k), w.number("x_at"), w.number("y_at")
+    wraps = w.numbers("wrap", k)
+    w.reports()
     thread, rest = w.index(), w.product(r)
     w.leave_unless(thread < w.product(n) * rest)
     outer, within = w.coordinates(thread // rest, n), w.coordinates(thread % rest, r)
-    place, inside = w.place(x_at, within, x_r), None
-    for d in range(k):
-        position, ok = _resolved(w, w.load(f"i{d}", w.place(i_at[d], outer, i_s[d])), sizes[d])
-        place, inside = place + position * steps[d], ok if inside is None else inside & ok
-    assert inside is not None
+    chosen = [w.load(f"i{d}", w.place(i_at[d], outer, i_s[d])) for d in range(k)]
+    place, each = _all_resolved(w, w.place(x_at, within, x_r), chosen, sizes, wraps, steps)
+    inside = reduce(lambda a, b: a & b, each)
     value = w.variable(dtype, 0)
     with w.when(inside):
         value.set(w.load("x", place))
     with w.when(~inside):
-        w.trap()
+        _report_all(w, chosen, each)
     w.store("y", w.place(w.place(y_at, outer, y_s), within, y_r), value)
     return w.made(f"index_{dtype.text}_{k}_{rank}_{inner}")
+
+
+def _all_resolved(
+    w: Writer, place: Val, chosen: Sequence[Val], sizes: Sequence[Val], wraps: Sequence[Val], steps: Sequence[Val]
+) -> tuple[Val, list[Val]]:
+    """Where several indices lead from ``place``, and which of them are inside."""
+    each = []
+    for index, size, wrap, step in zip(chosen, sizes, wraps, steps, strict=True):
+        position, inside = _resolved(w, index, size, wrap)
+        place = place + position * step
+        each.append(inside)
+    return place, each
+
+
+def _report_all(w: Writer, chosen: Sequence[Val], each: Sequence[Val]) -> None:
+    """Report those of several indices that are not inside."""
+    for number, (index, inside) in enumerate(zip(chosen, each, strict=True)):
+        with w.when(~inside):
+            w.report(index, number)
 
 
 def index(build: Build, instr: BoundInstr) -> None:
@@ -118,7 +150,7 @@ def index(build: Build, instr: BoundInstr) -> None:
     k, lead = len(indices), len(indices[0].shape)
     over = merged(y.shape[:lead], {"y": y.strides[:lead]} | {f"i{d}": i.strides for d, i in enumerate(indices)})
     rest = merged(y.shape[lead:], {"x": x.strides[k:], "y": y.strides[lead:]})
-    args = {**over.args(), **places({"x": x, "y": y}), **_indices(indices), **_lines(x, k)}
+    args = {**over.args(), **places({"x": x, "y": y}), **_indices(indices), **_lines(x, indices)}
     for d, size in enumerate(rest.sizes):
         args |= {f"r{d}": size, f"x_r{d}": rest.strides["x"][d], f"y_r{d}": rest.strides["y"][d]}
     made = _index(x.dtype, k, over.rank, rest.rank)
@@ -130,10 +162,12 @@ def _indices(indices: Sequence[Operand]) -> Args:
     return {name if not name.endswith("_at") else f"i_at{name[1:-3]}": value for name, value in found.items()}
 
 
-def _lines(x: Operand, k: int) -> Args:
-    """Sizes and strides of the dimensions that positions choose in."""
-    found: Args = {f"size{d}": x.shape[d] for d in range(k)}
-    return found | {f"step{d}": x.strides[d] for d in range(k)}
+def _lines(x: Operand, indices: Sequence[Operand]) -> Args:
+    """Sizes and strides of the dimensions that positions choose in, and what is told of traps."""
+    found: Args = {"trap": TrapWord(), "site": Site()}
+    for d, i in enumerate(indices):
+        found |= {f"size{d}": x.shape[d], f"wrap{d}": _wrap(i, x.shape[d]), f"step{d}": x.strides[d]}
+    return found
 
 
 # --- writing
@@ -150,7 +184,8 @@ def _scatter(mode: ScatterMode, dtype: DType, rank: int, constant: bool) -> Made
     w.buffer("i", DType.I64)
     w.buffer("y", dtype, Access.WRITE if mode is ScatterMode.SET else _RMW)
     n, i_s, y_s = (w.numbers(name, rank) for name in ("n", "i_s", "y_s"))
-    i_at, y_at, size, step, i_step, length = (w.number(name) for name in ("i_at", "y_at", "size", "step", "i_step", "length"))
+    i_at, y_at, size, wrap, step, i_step, length = (w.number(x) for x in ("i_at", "y_at", "size", "wrap", "step", "i_step", "length"))
+    w.reports()
     if constant:
         given = w.value("value", dtype)
     else:
@@ -162,12 +197,13 @@ def _scatter(mode: ScatterMode, dtype: DType, rank: int, constant: bool) -> Made
     i_line, y_line = w.place(i_at, at, i_s), w.place(y_at, at, y_s)
     x_line = None if constant else w.place(x_at, at, x_s)
     with w.loop(length) as j:
-        position, inside = _resolved(w, w.load("i", i_line + j * i_step), size)
+        chosen = w.load("i", i_line + j * i_step)
+        position, inside = _resolved(w, chosen, size, wrap)
         with w.when(inside):
             value = given if x_line is None else w.load("x", x_line + j * x_step)
             _put(w, mode, dtype, "y", y_line + position * step, value)
         with w.when(~inside):
-            w.trap()
+            w.report(chosen)
     return w.made(f"scatter_{mode.name.lower()}_{dtype.text}_{rank}" + ("_value" if constant else ""))
 
 
@@ -216,7 +252,7 @@ def scatter(build: Build, instr: BoundInstr) -> None:
     strides = {name: _without(v.strides, dim) for name, v in {**reads, "y": y}.items()}
     over = merged(_without(i.shape, dim), strides)
     extra: Args = {f"{name}_step": v.strides[dim] for name, v in reads.items()}
-    extra |= {"step": y.strides[dim], "size": y.shape[dim], "length": i.shape[dim]}
+    extra |= {"step": y.strides[dim], "size": y.shape[dim], "length": i.shape[dim], **_trap(i, dim, y.shape[dim])}
     if isinstance(x, Scalar):
         extra["value"] = x
     made = _scatter(mode, y.dtype, over.rank, constant)
@@ -251,21 +287,21 @@ def _index_put(mode: ScatterMode, dtype: DType, k: int, rank: int, inner: int) -
     )
     i_at, i_s = w.numbers("i_at", k), [w.numbers(f"i{d}_s", rank) for d in range(k)]
     sizes, steps, x_at, y_at = w.numbers("size", k), w.numbers("step", k), w.number("x_at"), w.number("y_at")
+    wraps = w.numbers("wrap", k)
+    w.reports()
     thread = w.index()
     w.leave_unless(thread < w.product(n))
     within = w.coordinates(thread, n)
     x_line, y_line = w.place(x_at, within, x_s), w.place(y_at, within, y_s)
     with w.loop(w.product(o)) as j:
         outer = w.coordinates(j, o)
-        place, inside = y_line, None
-        for d in range(k):
-            position, ok = _resolved(w, w.load(f"i{d}", w.place(i_at[d], outer, i_s[d])), sizes[d])
-            place, inside = place + position * steps[d], ok if inside is None else inside & ok
-        assert inside is not None
+        chosen = [w.load(f"i{d}", w.place(i_at[d], outer, i_s[d])) for d in range(k)]
+        place, each = _all_resolved(w, y_line, chosen, sizes, wraps, steps)
+        inside = reduce(lambda a, b: a & b, each)
         with w.when(inside):
             _put(w, mode, dtype, "y", place, w.load("x", w.place(x_line, outer, x_o)))
         with w.when(~inside):
-            w.trap()
+            _report_all(w, chosen, each)
     return w.made(f"index_put_{mode.name.lower()}_{dtype.text}_{k}_{rank}_{inner}")
 
 
@@ -282,7 +318,7 @@ def index_put(build: Build, instr: BoundInstr) -> None:
     assert isinstance(x, Operand)
     rest = merged(x.shape[lead:], {"x": x.strides[lead:], "y": y.strides[k:]})
     outer = merged(x.shape[:lead], {"x": x.strides[:lead]} | {f"i{d}": i.strides for d, i in enumerate(indices)})
-    args = {**rest.args(), **places({"x": x, "y": y}), **_indices(indices), **_lines(y, k)}
+    args = {**rest.args(), **places({"x": x, "y": y}), **_indices(indices), **_lines(y, indices)}
     for e, size in enumerate(outer.sizes):
         args |= {f"o{e}": size, f"x_o{e}": outer.strides["x"][e]}
         args |= {f"i{d}_s{e}": outer.strides[f"i{d}"][e] for d in range(k)}

@@ -15,8 +15,9 @@ from typing import Final
 from jit.kernels.assemble import Assembler
 from jit.kernels.scalar_ops import from_memory, held, memory_kind, operation, round_to, to_memory
 from wis.dtypes import DType
-from wis.kernel.model import Access, Bar, Cbr, Kernel, Math, Op, RegType, Ret, Space, Special
+from wis.kernel.model import Access, Atomic, Bar, Cbr, Kernel, Math, Op, RegType, Ret, Space, Special
 from wis.kernel.ops import BY_NAME
+from wis.traps import INDEX_MAX, INDEX_MIN, index_key
 
 __all__ = ["Made", "Writer", "Val", "THREADS"]
 
@@ -207,9 +208,18 @@ class Writer:
     def put(self, array: int, dtype: DType, index: Val, x: Val) -> None:
         self.a.store(Space.SHARED, array, dtype, index.reg, x.reg)
 
-    def trap(self) -> None:
-        """Report that the program did something it must not; the thread goes on."""
-        self.a.do(Op(BY_NAME["raise"].code, (), ()))
+    def report(self, index: Val, operand: int = 0) -> None:
+        """Report an index that is out of bounds to the buffer ``trap``; ``site``, a number, is the key of index 0 of the first operand."""
+        word, _ = self._buffers["trap"]
+        low, high = index.op("max_s", INDEX_MIN), self.const(INDEX_MAX)
+        key = self.site + index_key(operand, 0) - index_key(0, 0) + low.op("min_s", high)
+        attrs = (Space.GLOBAL, word, DType.I64, Atomic.MIN, 0)
+        self.a.do(Op(BY_NAME["red"].code, (), (self.const(0).reg, key.reg), attrs))
+
+    def reports(self) -> None:
+        """Declare what ``report`` needs."""
+        self.buffer("trap", DType.I64, Access.READ_WRITE)
+        self.site = self.number("site")
 
     # --- control
     def barrier(self) -> None:

@@ -12,7 +12,7 @@ from math import prod
 from jit.host.library.build import Build, Unsupported, View, overlaps, view
 from jit.host.library.elements import ELEMENTS
 from jit.host.library.nest import space
-from jit.host.record import Arg, Record, ScalarArg, TrapPtr
+from jit.host.record import Arg, Record, ScalarArg, TrapPtr, TrapSite
 from wis.dtypes import ACCUMULATE, DType
 from wis.ops import ScatterMode
 from wis.program import BoundInstr, Operand, Scalar
@@ -26,6 +26,15 @@ def _without(values: tuple[int, ...], dim: int) -> tuple[int, ...]:
     return values[:dim] + values[dim + 1 :]
 
 
+def _trap(idx: View, dim: int, size: int) -> dict[str, Arg]:
+    """What a kernel with one index operand is told: where traps go, and by how much a negative index is raised."""
+    return {"trap": TrapPtr(), "site": TrapSite(dim), "wrap": _wrap(idx, size)}
+
+
+def _wrap(idx: View, size: int) -> int:
+    return size if idx.dtype is DType.I64 else 0
+
+
 def gather(instr: BoundInstr) -> list[Record] | None:
     """out[i] = x[i with i[dim] replaced by index[i]]."""
     if overlaps(instr):
@@ -37,7 +46,7 @@ def gather(instr: BoundInstr) -> list[Record] | None:
         return []
     fixed = (*x.strides[:dim], 0, *x.strides[dim + 1 :])
     over = space(out.shape, {"x": fixed, "index": idx.strides, "y": out.strides}, order_by="y")
-    extra: dict[str, Arg] = {"x_size": x.shape[dim], "x_dim": x.strides[dim], "trap": TrapPtr()}
+    extra: dict[str, Arg] = {"x_size": x.shape[dim], "x_dim": x.strides[dim], **_trap(idx, dim, x.shape[dim])}
     family = f"gather.{out.dtype.itemsize}.{over.rank}"
     build.walk(family, over, grain=1.0, reads={"x": x, "index": idx}, writes={"y": out}, extra=extra)
     return build.records
@@ -99,7 +108,8 @@ def _scatter(build: Build, y: View, x: View | None, idx: View, dim: int, mode: S
     order = "lanes" if abs(lanes_inside.strides["index"][-1]) < abs(idx.strides[dim]) else "dim"
     over = lanes_inside if order == "lanes" else replace(lanes_inside, block=max(1, 2048 // max(n, 1)))
     extra: dict[str, Arg] = {
-        "n": n, "y_size": y.shape[dim], "y_dim": y.strides[dim], "x_dim": x.strides[dim], "index_dim": idx.strides[dim], "trap": TrapPtr(),
+        "n": n, "y_size": y.shape[dim], "y_dim": y.strides[dim], "x_dim": x.strides[dim], "index_dim": idx.strides[dim],
+        **_trap(idx, dim, y.shape[dim]),
     }  # fmt: skip
     family = f"scatter.{_mode_and_kind(mode, y.dtype)}.{order}.{over.rank}"
     build.walk(family, over, grain=1.5 * n, reads={"x": x, "index": idx}, writes={"y": y}, extra=extra)
@@ -112,7 +122,8 @@ def _scatter_value(build: Build, y: View, idx: View, value: ScalarArg, dim: int,
     strides = {"index": _without(idx.strides, dim), "y": _without(y.strides, dim)}
     over = space(_without(idx.shape, dim), strides, block=max(1, 2048 // max(n, 1)))
     extra: dict[str, Arg] = {
-        "n": n, "y_size": y.shape[dim], "y_dim": y.strides[dim], "index_dim": idx.strides[dim], "trap": TrapPtr(), "value": value,
+        "n": n, "y_size": y.shape[dim], "y_dim": y.strides[dim], "index_dim": idx.strides[dim], "value": value,
+        **_trap(idx, dim, y.shape[dim]),
     }  # fmt: skip
     family = f"scatter_value.{y.dtype.text}.{mode.name.lower()}.{over.rank}"
     build.walk(family, over, grain=1.5 * n, reads={"index": idx}, writes={"y": y}, extra=extra)
@@ -136,9 +147,9 @@ def index(instr: BoundInstr) -> list[Record] | None:
     inner = 0 if prod(rest.sizes) == 1 else rest.rank
     strides = {f"index{d}": v.strides for d, v in enumerate(indices)} | {"y": out.strides[:lead]}
     over = space(out.shape[:lead], strides, block=max(1, 8192 // prod(rest.sizes)), order_by="y")
-    extra: dict[str, Arg] = {"x": x.ptr(), "trap": TrapPtr()}
-    for d in range(k):
-        extra |= {f"x_dim{d}": x.strides[d], f"size{d}": x.shape[d]}
+    extra: dict[str, Arg] = {"x": x.ptr(), "trap": TrapPtr(), "site": TrapSite()}
+    for d, v in enumerate(indices):
+        extra |= {f"x_dim{d}": x.strides[d], f"size{d}": x.shape[d], f"wrap{d}": _wrap(v, x.shape[d])}
     for d in range(inner):
         extra |= {f"rest{d}": rest.sizes[d], f"x_rest{d}": rest.strides["x"][d], f"y_rest{d}": rest.strides["y"][d]}
     args = {**over.args(), **extra, "y": out.ptr(), **{f"index{d}": v.ptr() for d, v in enumerate(indices)}}
@@ -171,9 +182,9 @@ def _index_put(build: Build, y: View, x: View | None, indices: list[View], mode:
     strides = {"x": x.strides[:lead]} | {f"index{d}": v.strides for d, v in enumerate(indices)}
     outer = space(x.shape[:lead], strides)
     over = space(x.shape[lead:], {"x": x.strides[lead:], "y": y.strides[k:]}, block=64, order_by="y")
-    args: dict[str, Arg] = {"trap": TrapPtr(), "x": x.ptr(), "y": y.ptr(), **over.args()}
+    args: dict[str, Arg] = {"trap": TrapPtr(), "site": TrapSite(), "x": x.ptr(), "y": y.ptr(), **over.args()}
     for d, v in enumerate(indices):
-        args |= {f"y_dim{d}": y.strides[d], f"size{d}": y.shape[d], f"index{d}": v.ptr()}
+        args |= {f"y_dim{d}": y.strides[d], f"size{d}": y.shape[d], f"wrap{d}": _wrap(v, y.shape[d]), f"index{d}": v.ptr()}
         args |= {f"index{d}_s{e}": stride for e, stride in enumerate(outer.strides[f"index{d}"])}
     for e in range(outer.rank):
         args |= {f"outer{e}": outer.sizes[e], f"x_outer{e}": outer.strides["x"][e]}

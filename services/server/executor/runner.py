@@ -210,7 +210,7 @@ class Runner:
         if launch is not None and launch.out_of_fuel:
             fault = Fault(faults.OUT_OF_FUEL, launch.out_of_fuel)
         elif launch is not None and launch.trap:
-            fault = Fault(faults.TRAP, launch.trap)
+            fault = Fault(faults.TRAP, launch.trap, instruction=launch.trap_at)
         reads: tuple[ReadResult, ...] = ()
         blobs: tuple[str, ...] = ()
         if batch.reads and fault is None:

@@ -132,7 +132,7 @@ def test_out_of_memory_is_torchs() -> None:
 def test_a_trap_is_a_device_side_assert() -> None:
     error = errors.from_fault("Trap", "index 7 is out of bounds", ("gather @ code 3: trap",))
     assert isinstance(error, torch.AcceleratorError) and isinstance(error, errors.DeviceAssertError)
-    assert str(error) == "index 7 is out of bounds\n  gather @ code 3: trap"
+    assert str(error) == "CUDA error: device-side assert triggered: index 7 is out of bounds\n  gather @ code 3: trap"
 
 
 def test_an_unknown_fault_is_a_refusal_with_places() -> None:

@@ -177,10 +177,34 @@ class TestSpace:
         b.emit("gather", y, [x, places], (0,))
         inputs = {x.buffer: np.ones(4, np.float32), places.buffer: np.array([0, 9, -1])}
         result, launch = run(engine, b, inputs)
-        assert launch.trap is not None
+        assert (launch.trap, launch.trap_at) == ("index 9 is out of bounds for dimension 0 with size 4", 0)
         assert np.array_equal(np.frombuffer(result[y.buffer], np.float32), [1, 0, 1])
         inputs[places.buffer] = np.array([0, 1, 2])
-        assert run(engine, b, inputs)[1].trap is None
+        launch = run(engine, b, inputs)[1]
+        assert (launch.trap, launch.trap_at) == (None, -1)
+
+    def test_the_first_trap_is_told_by_instruction_dimension_and_index(self, backend: str) -> None:
+        """Of four traps of two instructions (one of them on a type that back ends leave to the reference): the first one's least index."""
+        engine = small(backend)
+        b = Builder()
+        x, rows, columns = b.external(F, (4, 5)), b.external(DType.I64, (3,)), b.external(DType.U64, (3,))
+        sums, wide = b.created(F, (3,)), b.external(DType.C128, (4,))
+        b.emit("add", b.created(F, (4, 5)), [x, x])
+        b.emit("index", sums, [x, rows, columns])
+        b.emit("scatter", wide, [b.external(DType.C128, (3,)), rows], (0, 2))
+        inputs = {x.buffer: np.ones(20, np.float32), rows.buffer: np.array([3, -4, 1])}
+
+        def trap(*values: int) -> tuple[str | None, int]:
+            launch = run(engine, b, {**inputs, columns.buffer: np.array(values, np.int64)})[1]
+            return launch.trap, launch.trap_at
+
+        assert trap(0, 4, 1) == (None, -1)
+        assert trap(7, 6, 9) == ("index 6 is out of bounds for dimension 1 with size 5", 1)
+        assert trap(7, -1, 9) == ("index -1 is out of bounds for dimension 1 with size 5", 1)
+        inputs[rows.buffer] = np.array([4, -5, 1])
+        assert trap(7, -1, 9) == ("index -5 is out of bounds for dimension 0 with size 4", 1)
+        inputs[rows.buffer] = np.array([3, 4, 1])
+        assert trap(0, 1, 2) == ("index 4 is out of bounds for dimension 0 with size 4", 1)
 
 
 def test_interrupt_stops_a_run_between_phases_and_spares_the_next(host: Engine) -> None:

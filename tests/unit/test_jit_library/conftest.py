@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 
 from jit.host import library
-from jit.host.record import F32, F64, SCRATCH_BYTES, Arg, Ptr, Record, ScalarArg, Symbol, TempPtr, TempRef, TrapPtr
+from jit.host.record import F32, F64, SCRATCH_BYTES, Arg, Ptr, Record, ScalarArg, Symbol, TempPtr, TempRef, TrapPtr, TrapSite
 from wis import reference
 from wis.dtypes import DType
 from wis.ops import BY_NAME
 from wis.program import BoundInstr, Operand, Scalar
+from wis.traps import NO_TRAP, index_key
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
@@ -73,7 +74,7 @@ class Bench:
     def __init__(self) -> None:
         self.buffers: list[Array] = []
         self.scalars: list[Any] = []
-        self.trapped = False
+        self.trap = NO_TRAP
         self.rng = np.random.default_rng(7)
 
     def operand(self, value: Array, strides: Sequence[int] | None = None, offset: int = 0) -> Operand:
@@ -152,12 +153,12 @@ class Bench:
         """As ``run``; the outs must equal the reference's: bit for bit, or within ``tolerance`` of the greatest value."""
         memory = [buffer.copy() for buffer in self.buffers]
         instr = BoundInstr(BY_NAME[name], tuple(outs), tuple(ins), tuple(attrs))
-        trapped = reference.step(instr, self.scalars, memory)
+        trap = reference.step(instr, self.scalars, memory)
         mine, self.buffers = self.buffers, memory
         want = [self.array(out).copy() for out in outs]
         self.buffers = mine
         got = self.run(name, outs, ins, attrs)
-        assert self.trapped == trapped
+        assert self.trap == trap
         for a, b in zip(got, want, strict=True):
             if tolerance:
                 wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
@@ -174,7 +175,7 @@ class Bench:
 
     def execute(self, records: Sequence[Record], pieces: int) -> None:
         temps: dict[int, Array] = {}
-        trap = np.zeros(1, np.int64)
+        trap = np.full(1, NO_TRAP, np.int64)
         for record in records:
             for ref in (*record.reads, *record.writes):
                 if isinstance(ref, TempRef) and ref.id not in temps:
@@ -186,7 +187,7 @@ class Bench:
             for r0, r1 in reversed(list(itertools.pairwise(cuts))):
                 if r0 < r1:
                     function(args.ctypes.data, r0, r1, scratch.ctypes.data)
-        self.trapped = bool(trap[0])
+        self.trap = int(trap[0])
 
     def _arg(self, arg: Arg, temps: dict[int, Array], trap: Array) -> int:
         match arg:
@@ -211,6 +212,8 @@ class Bench:
                 return library.blas.address(name)
             case TrapPtr():
                 return int(trap.ctypes.data)
+            case TrapSite(dimension):
+                return index_key(dimension, 0)
 
 
 @pytest.fixture

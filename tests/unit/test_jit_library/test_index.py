@@ -9,6 +9,7 @@ import pytest
 
 from wis.dtypes import DType
 from wis.ops import ScatterMode
+from wis.traps import NO_TRAP, index_key
 
 MOVED = [DType.BOOL, DType.I16, DType.F16, DType.F32, DType.F64, DType.C64, DType.C128]
 SUMMED = [DType.F32, DType.F64, DType.F16, DType.BF16, DType.I64, DType.I32, DType.U8, DType.C64]
@@ -45,13 +46,13 @@ def test_gather_outside_gives_zero_and_traps(bench: Any) -> None:
     x = draw(bench.rng, (5, 6), DType.F32)
     idx = places(bench.rng, (5, 40), 6, stray=True)
     bench.check("gather", [bench.like((5, 40), DType.F32)], [bench.dense(x), bench.dense(idx)], [1])
-    assert bench.trapped
+    assert bench.trap == index_key(1, int(idx[(idx < -6) | (idx >= 6)].min()))
 
 
 def test_gather_from_nothing(bench: Any) -> None:
     x, idx = np.zeros((0, 3), np.float32), np.zeros((2, 3), np.int64)
     bench.check("gather", [bench.like((2, 3), DType.F32)], [bench.dense(x), bench.dense(idx)], [0])
-    assert bench.trapped
+    assert bench.trap == index_key(0, 0)
 
 
 @pytest.mark.parametrize("mode", list(ScatterMode))
@@ -133,3 +134,25 @@ def test_no_indices(bench: Any, name: str, attrs: list[int]) -> None:
         bench.check(name, [bench.like((0, 4), DType.F32)], [bench.dense(x), bench.dense(idx)], attrs)
     else:
         bench.check(name, [bench.dense(x)], [bench.dense(np.zeros((0, 4), np.float32)), bench.dense(idx)], attrs)
+
+
+@pytest.mark.parametrize("name, attrs", [("gather", [0]), ("scatter", [0, 0]), ("index", []), ("index_put", [0])])
+@pytest.mark.parametrize("value", [-1, 5, 4, 1 << 60, -(1 << 60)])
+def test_an_unsigned_index_never_counts_from_the_end(bench: Any, name: str, attrs: list[int], value: int) -> None:
+    x = draw(bench.rng, (5,), DType.F32)
+    idx = np.array([0, value, 3], np.int64).view(np.uint64)
+    if name in ("gather", "index"):
+        outs, ins = [bench.like((3,), DType.F32)], [bench.dense(x), bench.dense(idx)]
+    else:
+        outs, ins = [bench.dense(x)], [bench.dense(draw(bench.rng, (3,), DType.F32)), bench.dense(idx)]
+    bench.check(name, outs, ins, attrs)
+    assert bench.trap == (NO_TRAP if 0 <= value < 5 else index_key(0, value))
+
+
+def test_the_first_dimension_is_reported(bench: Any) -> None:
+    x = draw(bench.rng, (5, 6), DType.F32)
+    rows, columns = (np.array(values, np.int64) for values in ([0, 9, 8], [7, -9, 0]))
+    bench.check("index", [bench.like((3,), DType.F32)], [bench.dense(x), bench.dense(rows), bench.dense(columns)])
+    assert bench.trap == index_key(0, 8)
+    bench.check("index", [bench.like((3,), DType.F32)], [bench.dense(x), bench.dense(rows % 5), bench.dense(columns)])
+    assert bench.trap == index_key(1, -9)

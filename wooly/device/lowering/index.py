@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from wis.dtypes import FLOATS, DType
@@ -19,25 +20,31 @@ from wooly.device.lowering.registry import lowers
 from wooly.device.lowering.trace import Trace, broadcast_shapes
 from wooly.device.lowering.values import Meta, Value
 
-__all__ = ["take_rows", "add_rows"]
+__all__ = ["add_rows", "positions", "take_rows"]
 
 _MASKS: Final = (DType.BOOL, DType.U8)
 
 
 def _i64(t: Trace, index: Meta) -> Meta:
+    """An index of which a negative one counts from the end."""
     return t.cast(index, DType.I64)
 
 
+def positions(t: Trace, index: Meta) -> Meta:
+    """An index of which a negative one is out of bounds: the same bits without a sign."""
+    return replace(_i64(t, index), dtype=DType.U64)
+
+
 def take_rows(t: Trace, x: Meta, index: Meta) -> Meta:
-    """x[index] along the first dimension: [*index.shape, *x.shape[1:]]."""
+    """x[index] along the first dimension: [*index.shape, *x.shape[1:]]. Negative ones are out of bounds."""
     out = t.temp(x.dtype, (*index.shape, *x.shape[1:]))
-    t.emit("index", [out], [x, _i64(t, index)])
+    t.emit("index", [out], [x, positions(t, index)])
     return out
 
 
 def add_rows(t: Trace, out: Meta, index: Meta, rows: Meta, mode: ScatterMode = ScatterMode.ADD) -> None:
-    """out[index] += rows along the first dimension, in row-major order of ``index``."""
-    t.emit("index_put", [out], [rows, _i64(t, index)], (mode,))
+    """out[index] += rows along the first dimension, in row-major order of ``index``. Negative ones are out of bounds."""
+    t.emit("index_put", [out], [rows, positions(t, index)], (mode,))
 
 
 # --- advanced indexing
@@ -53,8 +60,9 @@ class _Plan:
         if any(i.dtype in _MASKS for _, i in given):
             raise Unsupported("index by a mask: its size depends on data")
         self.shape = broadcast_shapes(*(i.shape for _, i in given))
+        self.dims = [d for d, _ in given]
         self.indices = [_i64(t, i).expand(self.shape) for _, i in given]
-        dims = [d for d, _ in given]
+        dims = self.dims
         rest = [d for d in range(x.ndim) if d not in dims]
         self.x = x.permute(dims + rest)
         adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
@@ -77,7 +85,7 @@ def index(t: Trace, x: Meta, indices: Sequence[Meta | None]) -> Meta:
     out = t.temp(x.dtype, plan.result_shape())
     if 0 in plan.x.shape and out.numel:
         raise Unsupported("index into an empty tensor")
-    t.emit("index", [plan.indexed_first(out)], [plan.x, *plan.indices])
+    t.emit("index", [plan.indexed_first(out)], [plan.x, *plan.indices], along=plan.dims)
     return out
 
 
@@ -94,7 +102,7 @@ def index_put(t: Trace, x: Meta, indices: Sequence[Meta | None], values: Value, 
     source = plan.indexed_first(values.expand(plan.result_shape()))
     if accumulate and x.dtype == DType.BOOL:
         raise Unsupported("adding bools by index")
-    t.emit("index_put", [plan.x], [source, *plan.indices], (ScatterMode.ADD if accumulate else ScatterMode.SET,))
+    t.emit("index_put", [plan.x], [source, *plan.indices], (ScatterMode.ADD if accumulate else ScatterMode.SET,), along=plan.dims)
     return out
 
 
@@ -116,6 +124,8 @@ def _leading_mask(indices: Sequence[Meta | None]) -> Meta | None:
 def _put_masked(t: Trace, x: Meta, mask: Meta, values: Meta, accumulate: bool) -> Meta:
     """x[mask] = values without knowing how many there are: the k-th true element takes row k of ``values``, or the one row there is."""
     rest = x.shape[mask.ndim :]
+    if mask.shape != x.shape[: mask.ndim]:
+        raise Unsupported("a mask of another shape")
     mask = t.cast(mask, DType.BOOL)
     wide_mask = mask.view((*mask.shape, *(1 for _ in rest)))
     wide_mask = t.copy(mask).view((*mask.shape, *(1 for _ in rest))) if wide_mask is None else wide_mask
@@ -123,6 +133,8 @@ def _put_masked(t: Trace, x: Meta, mask: Meta, values: Meta, accumulate: bool) -
     if values.ndim > len(rest) and values.shape[0] != 1:
         if math.prod(mask.shape) == 0 or values.numel == 0:
             return x
+        wrong = f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to the elements that the mask selects"
+        _check_count(t, mask, "eq", values.shape[0], wrong)
         row = _rank_of_true(t, mask, values.shape[0])
         values = take_rows(t, values, row)
     elif values.ndim > len(rest):
@@ -131,6 +143,12 @@ def _put_masked(t: Trace, x: Meta, mask: Meta, values: Meta, accumulate: bool) -
     if accumulate:
         values = t.map("add", x, values, dtype=x.dtype)
     return t.where(wide_mask, values, x, dtype=x.dtype)
+
+
+def _check_count(t: Trace, mask: Meta, comparison: str, number: int, message: str) -> None:
+    """The run traps unless the number of true elements compares so with ``number``."""
+    count = t.reduce("sum", t.cast(mask, DType.I64), range(mask.ndim))
+    t.check(t.map(comparison, count, number, dtype=DType.I64), message)
 
 
 def _rank_of_true(t: Trace, mask: Meta, limit: int) -> Meta:
@@ -148,6 +166,7 @@ def masked_scatter(t: Trace, x: Meta, mask: Meta, source: Meta) -> Meta:
     x, mask = x.expand(shape), t.cast(mask, DType.BOOL).expand(shape)
     if x.numel == 0 or source.numel == 0:
         return x
+    _check_count(t, mask, "le", source.numel, "Number of elements of source < number of ones in mask")
     row = _rank_of_true(t, mask, source.numel)
     values = take_rows(t, t.reshape(source, (source.numel,)), row)
     return t.where(mask, values, x, dtype=x.dtype)
@@ -171,7 +190,7 @@ def index_select(t: Trace, x: Meta, dim: int, index: Meta) -> Meta:
         return t.copy(x)
     dim %= x.ndim
     out = t.temp(x.dtype, (*x.shape[:dim], _one(index).shape[0], *x.shape[dim + 1 :]))
-    t.emit("index", [_front(out, dim)], [_front(x, dim), _i64(t, _one(index))])
+    t.emit("index", [_front(out, dim)], [_front(x, dim), positions(t, _one(index))], along=[dim])
     return out
 
 
@@ -182,7 +201,8 @@ def _put_along(t: Trace, x: Meta, dim: int, index: Meta, source: Meta, mode: Sca
     rows = _front(rows, dim) if rows.ndim == max(x.ndim, 1) or x.ndim == 0 else rows.unsqueeze(0)
     target = _front(out, dim)
     index = _one(index)
-    t.emit("index_put", [target], [rows.expand((index.shape[0], *target.shape[1:])), _i64(t, index)], (mode,))
+    rows = rows.expand((index.shape[0], *target.shape[1:]))
+    t.emit("index_put", [target], [rows, positions(t, index)], (mode,), along=[dim % max(x.ndim, 1)])
     return out
 
 
@@ -205,7 +225,8 @@ def index_fill(t: Trace, x: Meta, dim: int, index: Meta, value: Value) -> Meta:
     out = t.copy(x)
     target, index = _front(out, dim), _one(index)
     number = t.cast(value, x.dtype) if isinstance(value, Meta) else t.full((), value, x.dtype)
-    t.emit("index_put", [target], [number.expand((index.shape[0], *target.shape[1:])), _i64(t, index)], (ScatterMode.SET,))
+    number = number.expand((index.shape[0], *target.shape[1:]))
+    t.emit("index_put", [target], [number, _i64(t, index)], (ScatterMode.SET,), along=[dim % max(x.ndim, 1)])
     return out
 
 
@@ -258,7 +279,7 @@ def gather(t: Trace, x: Meta, dim: int, index: Meta, *, sparse_grad: bool = Fals
     if x.ndim == 0 or index.ndim == 0:
         return t.reshape(gather(t, _one(x), 0, _one(index)), index.shape)
     out = t.temp(x.dtype, index.shape)
-    t.emit("gather", [out], [x, _i64(t, index)], (dim % x.ndim,))
+    t.emit("gather", [out], [x, positions(t, index)], (dim % x.ndim,))
     return out
 
 
@@ -274,7 +295,7 @@ def _scatter(t: Trace, x: Meta, dim: int, index: Meta, source: Value, mode: Scat
             source = source.narrow(d, 0, size)
     else:
         source = t.full((), source, wide).expand(index.shape)
-    t.emit("scatter", [target], [source, _i64(t, index)], (dim % target.ndim, mode))
+    t.emit("scatter", [target], [source, positions(t, index)], (dim % target.ndim, mode))
     return out
 
 
@@ -315,7 +336,9 @@ def scatter_reduce(t: Trace, x: Meta, dim: int, index: Meta, src: Meta, reduce: 
 
 @lowers("aten::take")
 def take(t: Trace, x: Meta, index: Meta) -> Meta:
-    return take_rows(t, t.reshape(x, (x.numel,)), index)
+    out = t.temp(x.dtype, index.shape)
+    t.emit("index", [out], [t.reshape(x, (x.numel,)), _i64(t, index)])
+    return out
 
 
 @lowers("aten::put")
@@ -326,7 +349,7 @@ def put(t: Trace, x: Meta, index: Meta, source: Meta, accumulate: bool = False) 
     flat = t.reshape(out, (out.numel,))
     n = index.numel
     mode = ScatterMode.ADD if accumulate else ScatterMode.SET
-    add_rows(t, flat, t.reshape(index, (n,)), t.cast(t.reshape(source, (n,)), x.dtype), mode)
+    t.emit("index_put", [flat], [t.cast(t.reshape(source, (n,)), x.dtype), _i64(t, t.reshape(index, (n,)))], (mode,))
     return out
 
 

@@ -10,7 +10,7 @@ from typing import Final
 from wis.dtypes import DType
 from wis.ops import ScatterMode
 from wooly.device.lowering.dtypes import accumulate, result_type
-from wooly.device.lowering.index import take_rows
+from wooly.device.lowering.index import positions, take_rows
 from wooly.device.lowering.reduce import mean_over, sum_over
 from wooly.device.lowering.registry import lowers
 from wooly.device.lowering.trace import Trace
@@ -61,7 +61,7 @@ def nll_loss_forward(t: Trace, x: Meta, target: Meta, weight: Meta | None, reduc
     wide = accumulate(x.dtype)
     share = _class_weight(t, weight, safe, ignored, wide)
     likelihood = t.temp(x.dtype, safe.shape)
-    t.emit("gather", [likelihood], [x, safe], (dim,))
+    t.emit("gather", [likelihood], [x, positions(t, safe)], (dim,))
     loss = t.map("neg", t.map("mul", likelihood, share, dtype=wide))
     loss = t.where(ignored, 0, loss, dtype=wide)
     dims = list(range(loss.ndim))
@@ -87,7 +87,7 @@ def nll_loss_backward(
         dy = t.map("div", dy, total_weight, dtype=wide)
     slope = t.where(ignored, 0, t.map("neg", t.map("mul", share, dy)), dtype=wide)
     out = t.full(x.shape, 0, wide)
-    t.emit("scatter", [out], [slope.expand(safe.shape), safe], (dim, ScatterMode.SET))
+    t.emit("scatter", [out], [slope.expand(safe.shape), positions(t, safe)], (dim, ScatterMode.SET))
     return out
 
 
@@ -165,10 +165,16 @@ def soft_margin_loss_backward(t: Trace, dy: Meta, x: Meta, target: Meta, reducti
 # --- binary cross entropy
 
 
+def _in_unit(t: Trace, x: Meta) -> Meta:
+    return t.map("and", t.map("ge", x, 0), t.map("le", x, 1))
+
+
 @lowers("aten::binary_cross_entropy")
 def binary_cross_entropy(t: Trace, x: Meta, target: Meta, weight: Meta | None = None, reduction: int = _MEAN) -> Meta:
     """Logarithms are held at -100 or above, as torch does."""
     x, target = _wide(t, x, target)
+    t.check(_in_unit(t, x), "all elements of input should be between 0 and 1")
+    t.check(_in_unit(t, target), "all elements of target should be between 0 and 1")
     yes = t.map("mul", target, t.map("max", t.map("log", x), -100.0))
     no = t.map("mul", t.map("sub", 1.0, target), t.map("max", t.map("log1p", t.map("neg", x)), -100.0))
     loss = t.map("neg", t.map("add", yes, no))
@@ -217,7 +223,7 @@ def multi_margin_loss(
     rows = _rows(x)
     column = (target.unsqueeze(0) if target.ndim == 0 else target).unsqueeze(-1)
     own = t.temp(rows.dtype, column.shape)
-    t.emit("gather", [own], [rows, t.cast(column, DType.I64)], (1,))
+    t.emit("gather", [own], [rows, positions(t, column)], (1,))
     gap = t.map("max", t.map("add", t.map("sub", rows, own), margin), 0.0)
     gap = t.map("mul", gap, gap) if p == 2 else gap
     if weight is not None:
@@ -238,7 +244,7 @@ def multi_margin_loss_backward(
     rows = _rows(x)
     column = (target.unsqueeze(0) if target.ndim == 0 else target).unsqueeze(-1)
     own = t.temp(rows.dtype, column.shape)
-    t.emit("gather", [own], [rows, t.cast(column, DType.I64)], (1,))
+    t.emit("gather", [own], [rows, positions(t, column)], (1,))
     gap = t.map("max", t.map("add", t.map("sub", rows, own), margin), 0.0)
     slope = t.map("mul", gap, 2.0) if p == 2 else t.cast(t.map("gt", gap, 0.0), gap.dtype)
     if weight is not None:

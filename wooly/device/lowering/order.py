@@ -13,7 +13,7 @@ from wis.dtypes import COMPLEX, FLOATS, DType
 from wis.ops import ScatterMode
 from wooly.device.lowering.dtypes import accumulate, result_type, wis_dtype
 from wooly.device.lowering.errors import Unsupported
-from wooly.device.lowering.index import add_rows
+from wooly.device.lowering.index import add_rows, positions
 from wooly.device.lowering.reduce import arg_extreme
 from wooly.device.lowering.registry import lowers
 from wooly.device.lowering.trace import Trace
@@ -254,7 +254,7 @@ def searchsorted(
 ) -> Meta:
     if sorter is not None:
         out = t.temp(boundaries.dtype, boundaries.shape)
-        t.emit("gather", [out], [boundaries, sorter], (boundaries.ndim - 1,))
+        t.emit("gather", [out], [boundaries, positions(t, sorter)], (boundaries.ndim - 1,))
         boundaries = out
     return _search(t, boundaries, values, right or side == "right")
 

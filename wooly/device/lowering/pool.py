@@ -12,6 +12,7 @@ from wis.dtypes import FLOATS, DType
 from wis.ops import ScatterMode
 from wooly.device.lowering.dtypes import accumulate
 from wooly.device.lowering.errors import Unsupported
+from wooly.device.lowering.index import positions
 from wooly.device.lowering.reduce import arg_extreme
 from wooly.device.lowering.registry import lowers
 from wooly.device.lowering.trace import Trace
@@ -70,7 +71,7 @@ def _into_windows(t: Trace, dy: Meta, indices: Meta, shape: tuple[int, ...], ran
     count = math.prod(dy.shape[-rank:])
     if dy.numel:
         source, index = t.reshape(t.cast(dy, wide), (*lead, count)), t.reshape(indices, (*lead, count))
-        t.emit("scatter", [out], [source, t.cast(index, DType.I64)], (len(lead), mode))
+        t.emit("scatter", [out], [source, positions(t, index)], (len(lead), mode))
     return t.reshape(out, shape)
 
 

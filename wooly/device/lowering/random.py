@@ -89,6 +89,8 @@ def _normal_draw(t: Trace, like: Meta | Expected) -> Meta:
 
 @lowers("aten::normal.Tensor_float", "aten::normal.float_Tensor", "aten::normal.Tensor_Tensor", special={"mean": (0,), "std": (1,)})
 def normal_of(t: Trace, mean: Value, std: Value = 1.0, *, generator: Any = None) -> Meta:
+    if isinstance(std, Meta) and std.dtype not in COMPLEX:
+        t.check(t.map("ge", std, 0), "normal expects all elements of std >= 0.0")
     return _spread(t, _normal_draw(t, t.want()), mean, std)
 
 
@@ -210,13 +212,20 @@ def _chance(t: Trace, shape: tuple[int, ...], p: Value) -> Meta:
     return t.map("lt", t.random(shape, wide, Dist.UNIFORM), p, dtype=wide)
 
 
+def _check_chance(t: Trace, p: Meta) -> None:
+    t.check(t.map("and", t.map("ge", p, 0), t.map("le", p, 1)), "Expected p_in >= 0 && p_in <= 1 to be true, but got false")
+
+
 @lowers("aten::bernoulli")
 def bernoulli(t: Trace, p: Meta, *, generator: Any = None) -> Meta:
+    _check_chance(t, p)
     return t.cast(_chance(t, p.shape, p), p.dtype)
 
 
 @lowers("aten::bernoulli.p", "aten::bernoulli.Tensor")
 def bernoulli_p(t: Trace, x: Meta, p: Value = 0.5, *, generator: Any = None) -> Meta:
+    if isinstance(p, Meta):
+        _check_chance(t, p)
     return t.cast(_chance(t, x.shape, p), x.dtype)
 
 
@@ -244,6 +253,10 @@ def native_dropout_backward(t: Trace, dy: Meta, mask: Meta, scale: Value) -> Met
 def multinomial(t: Trace, weights: Meta, num_samples: int, replacement: bool = False, *, generator: Any = None) -> Meta:
     """Without replacement: the greatest of weight / exponential draw. With: uniform draws into the running sum."""
     weights = t.acc(weights)
+    possible = t.map("and", t.map("ge", weights, 0), t.map("lt", weights, math.inf))
+    t.check(possible, "probability tensor contains either `inf`, `nan` or element < 0")
+    total = t.reduce("sum", weights, [weights.ndim - 1])
+    t.check(t.map("gt", total, 0), "invalid multinomial distribution (sum of probabilities <= 0)")
     if not replacement or num_samples == 1:
         key = t.map("div", weights, _exponential_draw(t, weights))
         shape = (*weights.shape[:-1], num_samples)

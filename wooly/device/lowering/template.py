@@ -40,7 +40,8 @@ class Template:
 
     ``outs[i]`` lives in slot ``n_ins + i`` (None: torch gives no tensor there); ``temps[i]`` (bytes) in ``n_ins + len(outs) + i``.
     ``rng_counters``: how far the generator's offset advances each time the template is used; 0 when it draws nothing.
-    ``kernels``: digest and bytes of what its launches name by their place here.
+    ``kernels``: digest and bytes of what its launches name by their place here. ``checks``: what it means when an instruction traps that
+    checks values (``Trace.check``), by its place in ``code``; ``along``: likewise the dimensions that its indices choose along.
     """
 
     n_ins: int
@@ -51,6 +52,8 @@ class Template:
     sources: tuple[Source, ...]
     rng_counters: int
     kernels: tuple[tuple[bytes, bytes], ...] = ()
+    checks: tuple[tuple[int, str], ...] = ()
+    along: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
     @property
     def n_scalars(self) -> int:

@@ -46,12 +46,18 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
 
 @dataclass(slots=True)
 class _Step:
-    """One instruction not yet encoded."""
+    """One instruction not yet encoded.
+
+    ``check``: what it means when it traps, if it is there for nothing else. ``along``: the dimensions of the call's tensor that its indices
+    choose along, where they are not those of its operand.
+    """
 
     op: Op
     outs: list[Meta]
     ins: list[Meta | Imm]
     attrs: tuple[int, ...]
+    check: str = ""
+    along: tuple[int, ...] = ()
 
 
 class Trace:
@@ -83,9 +89,11 @@ class Trace:
         self._temps.append(meta.numel * dtype.itemsize)
         return meta
 
-    def emit(self, name: str, outs: Sequence[Meta], ins: Sequence[Meta | Imm], attrs: Sequence[int] = ()) -> None:
-        """One instruction."""
-        self._steps.append(_Step(BY_NAME[name], list(outs), list(ins), tuple(int(a) for a in attrs)))
+    def emit(
+        self, name: str, outs: Sequence[Meta], ins: Sequence[Meta | Imm], attrs: Sequence[int] = (), *, along: Sequence[int] = ()
+    ) -> None:
+        """One instruction. ``along``: the dimensions to name when an index is out of bounds, if not those of the operand."""
+        self._steps.append(_Step(BY_NAME[name], list(outs), list(ins), tuple(int(a) for a in attrs), along=tuple(along)))
 
     def imm(self, value: Value, dtype: DType) -> Imm:
         """An immediate operand for a number, converted to ``dtype``."""
@@ -212,6 +220,18 @@ class Trace:
             x = x.squeeze(dim)
         return x
 
+    def check(self, ok: Meta, message: str) -> None:
+        """The run traps with ``message`` unless all of ``ok`` (bool) holds: what CUDA's kernels do by an assert on the device.
+
+        It is a gather from one element, at 1 where something does not hold.
+        """
+        if ok.numel == 0:
+            return
+        holds = self.reduce("reduce_min", ok, range(ok.ndim))
+        at = self.cast(self.map("not", holds), DType.I64).unsqueeze(0)
+        self.emit("gather", [self.temp(DType.I64, (1,))], [at, at], (0,))
+        self._steps[-1].check = message
+
     # --- binding
 
     def write(self, target: Meta, value: Meta) -> None:
@@ -308,7 +328,7 @@ class Trace:
         needed: set[int] = set()
         kept = []
         for step in reversed(self._steps):
-            if any(self._matters(m, needed) for m in step.outs):
+            if step.check or any(self._matters(m, needed) for m in step.outs):
                 needed.update(m.slot for m in step.ins if isinstance(m, Meta))
                 needed.update(m.slot for m in step.outs if step.op.rmw)
                 kept.append(step)
@@ -338,8 +358,17 @@ class Trace:
             outs = tuple(ref(m) for m in step.outs)
             ins = tuple(ref(x) if isinstance(x, Meta) else Imm(scalars[x.scalar], x.dtype) for x in step.ins)
             code.append(Instr(step.op.code, outs, ins, step.attrs))
-        sources = tuple(self._sources[slot] for slot in live)
-        return Template(self.n_ins, self.expected, temps, tuple(code), struct.pack(f"<{len(dims)}q", *dims), sources, self._rng_counters)
+        return Template(
+            self.n_ins,
+            self.expected,
+            temps,
+            tuple(code),
+            struct.pack(f"<{len(dims)}q", *dims),
+            tuple(self._sources[slot] for slot in live),
+            self._rng_counters,
+            checks=tuple((at, step.check) for at, step in enumerate(self._steps) if step.check),
+            along=tuple((at, step.along) for at, step in enumerate(self._steps) if step.along),
+        )
 
 
 def _is_copy(step: _Step, home: Meta) -> bool:

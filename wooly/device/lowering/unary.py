@@ -278,3 +278,19 @@ def mvlgamma(t: Trace, x: Meta, p: int) -> Meta:
     for j in range(p):
         total = t.map("add", total, t.map("lgamma", t.map("sub", x, j / 2)))
     return total
+
+
+# --- assertions
+
+
+@lowers("aten::_assert_async", "aten::_assert_async.msg")
+def assert_async(t: Trace, x: Meta, message: str = "Expected Tensor with single nonzero value, but got zero") -> None:
+    if x.numel != 1:
+        raise Unsupported("an assertion of other than one value")
+    t.check(t.map("ne", x, 0, dtype=x.dtype), message)
+
+
+@lowers("aten::_functional_assert_async.msg")
+def functional_assert_async(t: Trace, x: Meta, message: str, token: Meta) -> Meta:
+    assert_async(t, x, message)
+    return t.copy(token)
