@@ -54,6 +54,32 @@ def choose(info: OpInfo, functional: str | None, unknown: Unknown | None) -> Cal
     ``functional``: the form of a mutating operation that returns instead of writing. ``unknown``: why nothing could be inferred; an error
     of torch's own goes to the CPU kernel, which words it as users know it.
     """
+    if info.base in _WIDENED:
+        return lambda *values: (
+            _in_f32(info, values) if any(map(_is_half, _flat(values))) else _substitute(info, functional, unknown)(*values)
+        )
+    return _substitute(info, functional, unknown)
+
+
+_WIDENED: Final = frozenset(f"grid_sampler_{rank}d{way}" for rank in (2, 3) for way in ("", "_backward"))
+"""Operations that CUDA computes in f32 for half types, and whose substitutes here do not: coordinates need more than 8 or 11 bits."""
+
+
+def _is_half(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16)
+
+
+def _in_f32(info: OpInfo, values: Sequence[Any]) -> Any:
+    """One call with half tensors widened, and its results rounded to the type of the first of them."""
+    narrow = next(value.dtype for value in _flat(values) if _is_half(value))
+    args, kwargs = split(info, [value.float() if _is_half(value) else value for value in values])
+    result = info.op(*args, **kwargs)
+    if isinstance(result, torch.Tensor):
+        return result.to(narrow)
+    return tuple(r.to(narrow) if isinstance(r, torch.Tensor) else r for r in result)
+
+
+def _substitute(info: OpInfo, functional: str | None, unknown: Unknown | None) -> Callable[..., Any]:
     composite = COMPOSITES.get(info.name)
     if composite is not None:
         return _guarded(info, lambda *values: _call(composite, info, values))

@@ -1,0 +1,40 @@
+"""Half types: what CUDA computes in f32 and rounds once is computed so here, compared with the truth in f64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+HALF = [torch.bfloat16, torch.float16]
+
+
+def ulps(ours: torch.Tensor, truth: torch.Tensor) -> float:
+    """The greatest error in units of the last place of the greatest magnitude around."""
+    scale = truth.abs().clamp(min=max(float(truth.abs().max()) / 8, 1e-30))
+    return float(((ours.cpu().double() - truth).abs() / scale).max()) / torch.finfo(ours.dtype).eps
+
+
+@pytest.mark.parametrize("dtype", HALF, ids=str)
+@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+def test_grid_sample_computes_coordinates_in_f32(dtype: torch.dtype, mode: str, padding: str) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 40, 50).to(dtype)
+    grid = (torch.rand(2, 20, 20, 2) * 2.2 - 1.1).to(dtype)
+
+    def sample(x: torch.Tensor, grid: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x, grid = x.detach().requires_grad_(), grid.detach().requires_grad_()
+        out = F.grid_sample(x, grid, mode, padding, align_corners=False)
+        return (out.detach(), *torch.autograd.grad(out.sum(), [x, grid], allow_unused=True))
+
+    ours, expected = sample(x.cuda(), grid.cuda()), sample(x.float(), grid.float())
+    for a, b in zip(ours, expected, strict=True):
+        assert a.dtype == dtype and ulps(a, b.double()) <= 1
+
+
+def test_grid_sample_of_volumes_in_half_is_that_of_f32_rounded() -> None:
+    torch.manual_seed(0)
+    x, grid = torch.randn(1, 2, 9, 8, 7).bfloat16(), (torch.rand(1, 4, 4, 4, 3) * 2 - 1).bfloat16()
+    ours = F.grid_sample(x.cuda(), grid.cuda(), align_corners=True)
+    assert torch.equal(ours.cpu(), F.grid_sample(x.float(), grid.float(), align_corners=True).bfloat16())
