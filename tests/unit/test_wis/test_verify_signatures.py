@@ -1,7 +1,8 @@
 """Shapes of instructions, judged against a signature: a letter stands for one size, and equal letters must be equal sizes.
 
 The table is written from the text of each op. From it: the sizes as they stand are accepted; a letter changed everywhere is accepted; a
-size changed in one place by one, below or above, is refused unless its letter stands nowhere else.
+size changed in one place by one, below or above, is refused unless its letter stands nowhere else. Element types are judged likewise: every
+type in every place, against the pattern of the signature.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ class Signature:
     outs: str
     ins: str
     attrs: tuple[int, ...] = ()
-    dtypes: str = ""  # one letter an operand, outs first: f f32, d f64, i i64, b bool; default: all f
+    types: str = ""  # one letter an operand, outs first (TYPES); default: all T
+    domain: str = "number"  # what T may be (DOMAINS)
 
     def __str__(self) -> str:
         return f"{self.op}: {self.ins} -> {self.outs}"
@@ -41,59 +43,93 @@ SIGNATURES = [
     Signature("add", "mn", "mn mn"),
     Signature("add", "mn", "mn #"),
     Signature("neg", "mnk", "mnk"),
-    Signature("where", "mn", "mn mn mn", dtypes="fbff"),
-    Signature("lt", "mn", "mn mn", dtypes="bff"),
-    Signature("argmax", "m1k", "mnk", (1,), "if"),
-    Signature("argmin", "1n", "mn", (0,), "if"),
-    Signature("argmax", "m1", "mn", (1,), "if"),
+    Signature("where", "mn", "mn mn mn", types="TbTT", domain="any"),
+    Signature("lt", "mn", "mn mn", types="bTT", domain="ordered"),
+    Signature("argmax", "m1k", "mnk", (1,), "iT", "ordered"),
+    Signature("argmin", "1n", "mn", (0,), "iT", "ordered"),
+    Signature("argmax", "m1", "mn", (1,), "iT", "ordered"),
     Signature("cumsum", "mn", "mn", (0,)),
     Signature("cumprod", "mn", "mn", (1,)),
-    Signature("cummax", "mn mn", "mn", (1,), "fif"),
-    Signature("cummin", "mn mn", "mn", (0,), "fif"),
+    Signature("cummax", "mn mn", "mn", (1,), "TiT", "ordered"),
+    Signature("cummin", "mn mn", "mn", (0,), "TiT", "ordered"),
     Signature("matmul", "mn", "mk kn"),
     Signature("matmul", "bhmn", "bhmk bhkn"),
-    Signature("gather", "mn", "kn mn", (0,), "ffi"),  # of the data there may be more beside ``dim``
-    Signature("index", "mnk", "ak mn", (), "ffi"),
-    Signature("index", "mk", "abk m m", (), "ffii"),
-    Signature("index_put", "ak", "mnk mn", (0,), "ffi"),
-    Signature("index_put", "ab", "m m m", (0,), "ffii"),
-    Signature("sort", "mn mn", "mn", (1, 0), "fif"),
-    Signature("sort", "mn mn", "mn", (0, 1), "fif"),
-    Signature("search_sorted", "mn", "mk mn", (0,), "iff"),
-    Signature("search_sorted", "bmn", "bmk bmn", (1,), "iff"),
-    Signature("softmax", "mn", "mn"),
-    Signature("log_softmax", "mn", "mn"),
-    Signature("softmax_dx", "mn", "mn mn"),
-    Signature("log_softmax_dx", "mn", "mn mn"),
-    Signature("layer_norm", "mn m1 m1", "mn ~n ~n #", dtypes="ffffffd"),
-    Signature("layer_norm", "mn m1 m1", "mn # # #", dtypes="ffffffd"),
-    Signature("layer_norm_dx", "mn", "mn mn m1 m1 ~n"),
-    Signature("layer_norm_dwb", "1n 1n", "mn mn m1 m1"),
-    Signature("gelu", "mn", "mn", (0,)),
-    Signature("gelu_dx", "mn", "mn mn", (1,)),
-    Signature("silu", "mn", "mn"),
-    Signature("silu_dx", "mn", "mn mn"),
-    Signature("sdpa", "bhme bhm", "bhmd bhnd bhne #", (0,), "fffffd"),
-    Signature("sdpa", "bhme bhm", "bhmd bhnd bhne # bhmn", (1,), "fffffdf"),
-    Signature("sdpa_dx", "bhmd bhnd bhne", "bhme bhmd bhnd bhne bhme bhm #", (0,), "fffffffffd"),
-    Signature("sdpa_dx", "bhmd bhnd bhne", "bhme bhmd bhnd bhne bhme bhm # bhmn", (1,), "fffffffffdf"),
-    Signature("adamw", "mn mn mn", "mn # # # # # # #", (1, 0), "ffffddddddd"),
+    Signature("gather", "mn", "kn mn", (0,), "TTi", "any"),  # of the data there may be more beside ``dim``
+    Signature("index", "mnk", "ak mn", (), "TTi", "any"),
+    Signature("index", "mk", "abk m m", (), "TTii", "any"),
+    Signature("index_put", "ak", "mnk mn", (0,), "TTi", "any"),
+    Signature("index_put", "ab", "m m m", (0,), "TTii", "any"),
+    Signature("sort", "mn mn", "mn", (1, 0), "TiT", "ordered"),
+    Signature("sort", "mn mn", "mn", (0, 1), "TiT", "ordered"),
+    Signature("search_sorted", "mn", "mk mn", (0,), "iTT", "ordered"),
+    Signature("search_sorted", "bmn", "bmk bmn", (1,), "iTT", "ordered"),
+    Signature("softmax", "mn", "mn", domain="real"),
+    Signature("log_softmax", "mn", "mn", domain="real"),
+    Signature("softmax_dx", "mn", "mn mn", domain="real"),
+    Signature("log_softmax_dx", "mn", "mn mn", domain="real"),
+    Signature("layer_norm", "mn m1 m1", "mn ~n ~n #", types="TAATwwd", domain="real"),
+    Signature("layer_norm", "mn m1 m1", "mn # # #", types="TAATwwd", domain="real"),
+    Signature("layer_norm_dx", "mn", "mn mn m1 m1 ~n", types="TTTAAw", domain="real"),
+    Signature("layer_norm_dwb", "1n 1n", "mn mn m1 m1", types="wwTTAA", domain="real"),
+    Signature("gelu", "mn", "mn", (0,), domain="real"),
+    Signature("gelu_dx", "mn", "mn mn", (1,), domain="real"),
+    Signature("silu", "mn", "mn", domain="real"),
+    Signature("silu_dx", "mn", "mn mn", domain="real"),
+    Signature("sdpa", "bhme bhm", "bhmd bhnd bhne #", (0,), "TATTTd", "real"),
+    Signature("sdpa", "bhme bhm", "bhmd bhnd bhne # bhmn", (1,), "TATTTdT", "real"),
+    Signature("sdpa_dx", "bhmd bhnd bhne", "bhme bhmd bhnd bhne bhme bhm #", (0,), "TTTTTTTTAd", "real"),
+    Signature("sdpa_dx", "bhmd bhnd bhne", "bhme bhmd bhnd bhne bhme bhm # bhmn", (1,), "TTTTTTTTAdT", "real"),
+    Signature("adamw", "mn mn mn", "mn # # # # # # #", (1, 0), "TTTTddddddd", "real"),
 ]
-TYPES = {"f": F32, "d": F64, "i": I64, "b": BOOL}
+REAL = {DType.F16, DType.BF16, DType.F32, DType.F64}
+PARTS = {DType.C64: DType.F32, DType.C128: DType.F64}
+WIDER = {DType.F16: DType.F32, DType.BF16: DType.F32}
+INT = {dtype for dtype in DType if dtype.text[0] in "iu"}
+DOMAINS = {
+    "any": set(DType), "number": set(DType) - {BOOL}, "ordered": set(DType) - set(PARTS),
+    "ordered number": set(DType) - set(PARTS) - {BOOL},
+    "real": REAL, "float": REAL | set(PARTS), "int": INT, "bits": INT | {BOOL}, "complex": set(PARTS), "real or int": REAL | INT,
+}  # fmt: skip
+
+
+def choices(letter: str, common: DType, *, immediate: bool) -> set[DType]:
+    """The types that ``letter`` stands for where T is ``common``: T itself (an immediate may also have the type that T computes in), A that
+    type, w either, P the type of a complex T's parts, i i64, d f64, b bool."""
+    wider = WIDER.get(common, common)
+    match letter:
+        case "T":
+            return {common, wider} if immediate else {common}
+        case "w":
+            return {common, wider}
+        case "A":
+            return {wider}
+        case "P":
+            return {PARTS[common]}
+    return {{"i": I64, "d": F64, "b": BOOL}[letter]}
+
+
+def dtypes_of(signature: Signature, common: DType) -> list[DType]:
+    """The types of all operands where T is ``common``."""
+    words = [*signature.outs.split(), *signature.ins.split()]
+    return [min(choices(letter, common, immediate=False)) for letter in signature.types or "T" * len(words)]
 
 
 def judge(
-    signature: Signature, sizes: dict[str, int], change: tuple[int, int, int] | None = None, attrs: tuple[int, ...] | None = None
+    signature: Signature,
+    sizes: dict[str, int],
+    change: tuple[int, int, int] | None = None,
+    attrs: tuple[int, ...] | None = None,
+    dtypes: list[DType] | None = None,
+    rules: frozenset[str] = frozenset({"shape", "attr range"}),
 ) -> bool:
-    """Whether the instruction is accepted; ``change``: (operand, dimension, step) of one size that differs."""
+    """Whether the instruction is accepted; ``change``: (operand, dimension, step) of one size that differs. A refusal is for ``rules``."""
     b = Builder()
     words = [*signature.outs.split(), *signature.ins.split()]
     n_outs = len(signature.outs.split())
     operands: list[Operand | Scalar] = []
-    for number, word in enumerate(words):
-        dtype = TYPES[signature.dtypes[number]] if signature.dtypes else F32
+    for number, (word, dtype) in enumerate(zip(words, dtypes or dtypes_of(signature, F32), strict=True)):
         if word == "#":
-            operands.append(b.const(1.0, dtype))
+            operands.append(b.const(1, dtype))
             continue
         shape = [sizes["m"] if letter == "~" else sizes[letter] for letter in word]
         if change is not None and change[0] == number:
@@ -106,7 +142,7 @@ def judge(
     try:
         verify(program, dims)
     except VerifyError as error:
-        assert {finding.rule for finding in error.findings} <= {"shape", "attr range"}, error
+        assert {finding.rule for finding in error.findings} <= rules, error
         return False
     return True
 
@@ -238,3 +274,107 @@ def test_topk_outputs_agree_beside_dim_and_with_each_other(values: tuple[int, in
     else:
         with pytest.raises(VerifyError, match="shape"):
             verify(program, dims)
+
+
+ORDERED_MAPS = {"abs", "sign", "floor_div", "trunc_div", "mod", "fmod", "min", "max", "fmin", "fmax"}
+MAP_TYPES = {
+    Types.SAME: ("T", "number"), Types.SAME_ANY: ("T", "any"), Types.FLOAT: ("T", "float"), Types.REAL: ("T", "real"),
+    Types.BITS: ("T", "bits"), Types.INT: ("T", "int"), Types.COMPARE: ("b", "any"), Types.TEST: ("b", "float"),
+}  # fmt: skip
+"""The letter of the output, and what the inputs may be."""
+
+
+def typed_maps() -> list[Signature]:
+    found = []
+    for op in OPS:
+        if op.kind is Kind.MAP and op.types in MAP_TYPES:
+            out, domain = MAP_TYPES[op.types]
+            if op.name in ORDERED_MAPS | {"lt", "le", "gt", "ge"}:
+                domain = {"number": "ordered number", "any": "ordered"}[domain]
+            n = op.n_ins[0]
+            found.append(Signature(op.name, "mn", " ".join(["mn"] * n), (), out + "T" * n, domain))
+            if n == 2:
+                found.append(Signature(op.name, "mn", "mn #", (), out + "T" * n, domain))
+    return found
+
+
+TYPED = [
+    *(s for s in SIGNATURES if BY_NAME[s.op].kind is not Kind.MAP or s.op == "where"),
+    *typed_maps(),
+    Signature("sign_bit", "mn", "mn", (), "bT", "real or int"),
+    Signature("real", "mn", "mn", (), "PT", "complex"),
+    Signature("imag", "mn", "mn", (), "PT", "complex"),
+    Signature("complex", "mn", "mn mn", (), "TPP", "complex"),
+    Signature("sum", "1n", "mn"),
+    Signature("prod", "m1", "mn"),
+    Signature("reduce_max", "1n", "mn", (), "TT", "ordered"),
+    Signature("reduce_min", "m1", "mn", (), "TT", "ordered"),
+    Signature("topk", "mn mn", "mn", (0, 1), "TiT", "ordered"),
+    Signature("scatter", "mn", "mn mn", (0, 0), "TTi", "any"),
+    Signature("scatter", "mn", "mn mn", (1, 3), "TTi", "ordered"),
+    Signature("scatter", "mn", "mn mn", (1, 4), "TTi", "ordered"),
+    Signature("index_put", "ak", "mnk mn", (3,), "TTi", "ordered"),
+    Signature("index_put", "ak", "mnk mn", (2,), "TTi", "any"),
+    Signature("conv", "bmk", "bmk mm1", (1, 1, 0, 1), "TTT", "real"),
+    Signature("max_pool", "bmk bmk", "bmk", (1, 1, 0, 1), "TiT", "ordered"),
+    Signature("avg_pool", "bmk", "bmk", (0, 0, 1, 1, 0), "TT", "real"),
+]
+RULES = frozenset({"type"})
+
+
+@pytest.mark.parametrize("signature", TYPED, ids=str)
+def test_element_types_follow_the_pattern(signature: Signature) -> None:
+    """Every type in place of T; and then, one operand at a time, every other type."""
+    words = [*signature.outs.split(), *signature.ins.split()]
+    letters = signature.types or "T" * len(words)
+    domain = DOMAINS[signature.domain]
+    for common in DType:
+        if common not in domain and "P" in letters:
+            continue
+        assert judge(signature, SIZES, dtypes=dtypes_of(signature, common), rules=RULES) == (common in domain), common.text
+    for common in sorted(domain & {DType.F16, F32, F64, DType.U8, I64, DType.C64, BOOL}):
+        for number in range(len(words)):
+            for other in DType:
+                given = dtypes_of(signature, common)
+                given[number] = other
+                fits = any(
+                    all(d in choices(a, t, immediate=w == "#") for d, a, w in zip(given, letters, words, strict=True)) for t in domain
+                )
+                assert judge(signature, SIZES, dtypes=given, rules=RULES) == fits, (common.text, number, other.text)
+
+
+@pytest.mark.parametrize("out", list(DType), ids=lambda d: d.text)
+def test_cast_takes_anything(out: DType) -> None:
+    for given in DType:
+        assert judge(Signature("cast", "mn", "mn"), SIZES, dtypes=[out, given])
+
+
+def generated(op: str, out: DType, ins: list[DType], attr: int) -> bool:
+    b = Builder()
+    b.emit(op, b.created(out, (4,)), [b.const(1, dtype) for dtype in ins], (attr,))
+    program, dims, _ = b.finish()
+    try:
+        verify(program, dims)
+    except VerifyError as error:
+        assert {finding.rule for finding in error.findings} <= {"type", "attr range"}
+        return False
+    return True
+
+
+@pytest.mark.parametrize("out", list(DType), ids=lambda d: d.text)
+def test_types_of_iota_and_random(out: DType) -> None:
+    """Iota counts in integers for integers and in floats for floats. Seeds and offsets of random are i64; bits are i32 or i64."""
+    for first in DType:
+        for second in (I64, F32, first):
+            family = INT if out in INT else REAL if out in REAL else set()
+            assert generated("iota", out, [first, second], 0) == (first in family and second in family)
+            for dist in (0, 1, 2):
+                wanted = {DType.I32, I64} if dist == 2 else REAL
+                assert generated("random", out, [first, second], dist) == (out in wanted and first is second is I64)
+
+
+@pytest.mark.parametrize(
+    ("op", "attr", "good"), [("iota", -1, False), ("iota", 1, False), ("random", -1, False), ("random", 3, False), ("iota", 0, True)]
+)
+def test_attributes_of_iota_and_random(op: str, attr: int, good: bool) -> None:
+    assert generated(op, F32, [F32, F32] if op == "iota" else [I64, I64], attr) == good
