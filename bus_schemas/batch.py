@@ -107,6 +107,7 @@ class Fault(msgspec.Struct, array_like=True, frozen=True):
     """Why a batch was refused or ended: a name of the error tree, a sentence that says what to do, the places (``rule @ place: text``).
 
     ``instruction``: of a trap, the instruction of the program that ``message`` is about; -1 for none.
+    ``fatal``: the session is over. ``cause_seq``: the earlier batch whose refusal is the cause, for this one needs its results; 0: none.
     """
 
     name: str
@@ -114,6 +115,7 @@ class Fault(msgspec.Struct, array_like=True, frozen=True):
     places: tuple[str, ...] = ()
     fatal: bool = True
     instruction: int = -1
+    cause_seq: int = 0
 
 
 class Done(msgspec.Struct, array_like=True, frozen=True, tag="done.v1"):

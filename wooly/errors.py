@@ -9,6 +9,7 @@ programs catch around device code.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Final
 
@@ -165,8 +166,8 @@ class CheckFailed(WoolyError):
 class RefusedError(WoolyError):
     """The node refused a batch that this client built: a fault of ours. ``places`` holds one ``rule @ place: text`` a finding."""
 
-    def __init__(self, message: str, *, name: str = "", places: Sequence[str] = ()) -> None:
-        super().__init__(message + "".join(f"\n  {place}" for place in places))
+    def __init__(self, message: str, *, name: str = "", places: Sequence[str] = (), where: str = "") -> None:
+        super().__init__(message + "".join(f"\n  {line}" for line in (*places, where) if line))
         self.name = name
         self.places = tuple(places)
 
@@ -197,6 +198,8 @@ _BY_FAULT: dict[str, type[WoolyError]] = {
 }
 
 
+_ASSERT: Final = "device-side assert triggered: "
+_BLOCKING: Final = "operations are sent in batches: CUDA_LAUNCH_BLOCKING=1 sends each at once, so that the line is exact"
 _OUT_OF_MEMORY: Final = "out of memory: "
 """How a node begins."""
 
@@ -210,13 +213,19 @@ def present(error: type[WoolyError], shown: type[WoolyError]) -> None:
             _BY_FAULT[name] = shown
 
 
-def from_fault(name: str, message: str, places: Sequence[str] = ()) -> WoolyError:
-    """The exception for a node's fault, to be raised by the caller. A name without an entry is a refusal of our own batch."""
+def from_fault(name: str, message: str, places: Sequence[str] = (), where: str = "") -> WoolyError:
+    """The exception for a node's fault, to be raised by the caller. A name without an entry is a refusal of our own batch.
+
+    ``where``: what it is about in the user's script (``link.Origin.text``); empty: not known.
+    """
     known = _BY_FAULT.get(name)
     if known is None:
-        return RefusedError(f"{name}: {message}", name=name, places=places)
+        return RefusedError(f"{name}: {message}", name=name, places=places, where=where)
+    if where:
+        places = (*places, where)
     if issubclass(known, DeviceAssertError):
-        message = f"CUDA error: device-side assert triggered: {message}"
+        message = f"CUDA error: device-side assert triggered: {message.removeprefix(_ASSERT)}"
+        places = (*places, _BLOCKING) if where and os.environ.get("CUDA_LAUNCH_BLOCKING") != "1" else places
     if message.startswith(_OUT_OF_MEMORY):  # CUDA's words: programs that try a smaller batch next look for them
         rest = message.removeprefix(_OUT_OF_MEMORY)
         message = f"CUDA out of memory. {rest[:1].upper()}{rest[1:]}"

@@ -6,16 +6,63 @@ Implemented by ``wooly.session.Session`` (a node over NATS) and by ``tests/suppo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from bus_schemas.session import SessionOpened
 
-__all__ = ["Flush", "Ticket", "Link", "ReadBytes"]
+__all__ = ["Flush", "Ticket", "Link", "Origin", "Operation", "ReadBytes"]
 
 ReadBytes = bytes | bytearray | memoryview
 """The answer to one read."""
+
+
+class Operation(Protocol):
+    """A recorded operation: its name in torch, and its instructions in the program."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def code(self) -> Sequence[object]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where in the user's script a flush comes from: recorded after line ``since`` (of the flush before; empty: none) and up to ``until``,
+    both as ``file:line``. ``operations``: of its program, in order."""
+
+    since: str
+    until: str
+    operations: Sequence[Operation] = ()
+
+    def text(self, places: Sequence[str] = ()) -> str:
+        """For an error message. ``places``: of a fault; those that name an instruction say which operation it belongs to."""
+        lines = f"between {self.since} and {self.until}" if self.since not in ("", self.until) else f"at {self.until}"
+        guilty = self._named(places)
+        if guilty:
+            return f"recorded {lines}, by {guilty}"
+        names = list(dict.fromkeys(operation.name for operation in self.operations))
+        more = f" and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else ""
+        return f"recorded {lines}" + (f" ({', '.join(names[:_NAMES_MAX])}{more})" if names else "")
+
+    def _named(self, places: Sequence[str]) -> str:
+        """The operation of the first place that names an instruction; empty: there is none."""
+        found = next(filter(None, (_INSTRUCTION.search(place) for place in places)), None)
+        if found is None:
+            return ""
+        end = 0
+        for operation in self.operations:
+            end += len(operation.code)
+            if int(found[1]) < end:
+                return operation.name
+        return ""
+
+
+_NAMES_MAX: Final = 6
+_INSTRUCTION: Final = re.compile(r"@ code (\d+)")
 
 
 @dataclass(slots=True)
@@ -28,7 +75,7 @@ class Flush:
     buffer of exactly their length; their memory does not change any more. ``reads`` are
     (handle, offset, nbytes) in bytes. ``frees`` name buffers the node holds, each once. ``n_ops`` counts recorded operations. ``kernels``:
     digest and body of every kernel that the program names. ``explain(instruction, text)`` is what a node says of an instruction of the
-    program, in the user's terms.
+    program, in the user's terms. ``origin``: where it comes from, for messages.
     """
 
     program: bytes = b""
@@ -44,6 +91,7 @@ class Flush:
     n_ops: int = 0
     kernels: Sequence[tuple[bytes, bytes]] = ()
     explain: Callable[[int, str], str] | None = None
+    origin: Origin | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -76,6 +124,10 @@ class Link(Protocol):
 
     def submit(self, flush: Flush) -> Ticket:
         """Send ``flush``. Returns at once unless the outstanding window is full."""
+        ...
+
+    def report(self) -> None:
+        """Raise, once, what the node refused of the flushes submitted so far that nobody waited for: what came after lacks its results."""
         ...
 
     def wait(self, ticket: Ticket) -> list[ReadBytes]:

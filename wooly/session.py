@@ -16,6 +16,7 @@ import os
 import secrets
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -49,6 +50,8 @@ _STALLED_S: Final = 2.0
 _DRAIN_S: Final = 30.0
 _CLOSE_S: Final = 8.0
 _INLINE_TOTAL_BYTES: Final = 512 << 10
+_LOST_TOLD_MAX: Final = 64
+"""Of how many refused batches it is remembered where they came from."""
 _CHUNK_ATTEMPTS_MAX: Final = 5
 _FORKED: Final = "the device was used before this process was forked; use the 'spawn' start method, or first use it in the child"
 _UNKNOWN: Final = "the node no longer knows this session: its lease ran out, or the node started anew"
@@ -77,6 +80,7 @@ class _Answer:
 
     event: threading.Event = field(default_factory=threading.Event)
     done: Done | None = None
+    refused: WoolyError | None = None
 
 
 class Session:
@@ -99,6 +103,7 @@ class Session:
         self._answers: dict[int, _Answer] = {}
         self._fault: WoolyError | None = None
         self._refusal: tuple[int, WoolyError] | None = None
+        self._lost_at: OrderedDict[int, str] = OrderedDict()
         self._halt = Halt()
         self._seq = 0
         self._closed = False
@@ -151,10 +156,14 @@ class Session:
             self._halt.tell()
         return Ticket(seq, len(flush.reads))
 
+    def report(self) -> None:
+        """Raise, once, what the node refused and nobody has waited for."""
+        self._raise_refusal(self._seq)
+
     def wait(self, ticket: Ticket) -> list[ReadBytes]:
         """Wait for a submitted flush; the answers of its reads, in order."""
         self._check_process()
-        self._raise_refusal(ticket.seq - 1)
+        self._raise_refusal(ticket.seq - 1, ticket.seq)
         self._go_on()
         with self._state:
             answer = self._answers.get(ticket.seq)
@@ -174,9 +183,9 @@ class Session:
             self._raise_fault()
             raise NodeLostError("the session was closed before the batch was done")
         self._raise_refusal(ticket.seq - 1)
-        if answer.done.fault is not None:
+        if answer.refused is not None:
             self._refusal = None
-            raise _exception(answer.done.fault)
+            raise answer.refused
         return [self._data_port.get(read.blob, read.nbytes) if read.blob else read.inline for read in answer.done.reads]
 
     def free_bytes(self) -> int:
@@ -216,7 +225,6 @@ class Session:
         if self._closed:
             raise NodeLostError("the session is closed")
         self._raise_fault()
-        self._raise_refusal(self._seq)
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
@@ -227,11 +235,14 @@ class Session:
         if fault is not None:
             raise fault.with_traceback(None)
 
-    def _raise_refusal(self, seq_max: int) -> None:
-        """Raise, once, what the node refused in a batch up to ``seq_max`` that nobody waited for: what came after lacks its results."""
+    def _raise_refusal(self, seq_max: int, seq: int = 0) -> None:
+        """Raise, once, what the node refused in a batch up to ``seq_max`` that nobody waited for: what came after lacks its results. The
+        answer of batch ``seq`` is given up then."""
         refusal = self._refusal
         if refusal is not None and refusal[0] <= seq_max:
             self._refusal = None
+            with self._state:
+                self._answers.pop(seq, None)
             raise refusal[1]
 
     def _go_on(self) -> None:
@@ -320,13 +331,14 @@ class Session:
             return
         if done.fault is not None and (done.fault.fatal or done.seq == 0):
             # A refusal that nobody has seen yet is the cause: what follows it fails for lack of its results.
-            self._settle(self._refusal[1] if self._refusal is not None else _exception(self._explained(done.seq, done.fault)))
+            self._settle(self._refusal[1] if self._refusal is not None else self._exception(done, done.fault))
             return
         if done.fault is not None and done.fault.name == faults.BUDGET_EXCEEDED:
-            self._stop(_exception(done.fault))
+            self._stop(self._exception(done, done.fault))
             return
-        if done.fault is not None and self._refusal is None:
-            self._refusal = (done.seq, _exception(done.fault))
+        refused = None if done.fault is None else self._exception(done, done.fault)
+        if refused is not None and self._refusal is None:
+            self._refusal = (done.seq, refused)
         with self._state:
             sent = self._sent.pop(done.seq, None)
             if sent is None:
@@ -337,16 +349,24 @@ class Session:
             self._state.notify_all()
         self._tracer.end(sent.trace, done.core_ns)
         if answer is not None:
-            answer.done = done
+            answer.done, answer.refused = done, refused
             answer.event.set()
 
-    def _explained(self, seq: int, fault: Fault) -> Fault:
-        """A fault of an instruction of a batch, in the user's terms."""
-        with self._state:
-            sent = self._sent.get(seq)
-        if fault.instruction < 0 or sent is None or sent.flush.explain is None:
-            return fault
-        return msgspec.structs.replace(fault, message=sent.flush.explain(fault.instruction, fault.message))
+    def _exception(self, done: Done, fault: Fault) -> WoolyError:
+        """What the script is told: the node's words, and which lines of the script they are about."""
+        sent = self._sent.get(done.seq)
+        where = sent.flush.origin.text(fault.places) if sent is not None and sent.flush.origin is not None else ""
+        if fault.cause_seq:
+            cause = self._lost_at.get(fault.cause_seq, "")
+            where = f"{where}; the work that was refused was {cause}" if where and cause else where
+        elif not fault.fatal and where:
+            self._lost_at[done.seq] = where
+            if len(self._lost_at) > _LOST_TOLD_MAX:
+                self._lost_at.popitem(last=False)
+        text = fault.message
+        if fault.instruction >= 0 and sent is not None and sent.flush.explain is not None:
+            text = sent.flush.explain(fault.instruction, text)
+        return from_fault(fault.name, text, fault.places, where)
 
     def _stop(self, refused: WoolyError) -> None:
         """The tenant's budget is used up: whoever waits hears of it; the batches stay, to be sent again."""
@@ -504,7 +524,3 @@ def open_session(config: Config, *, title: str = "", device: int = 0) -> Session
 
 def _upload_lost() -> NodeLostError:
     return NodeLostError("the node lost bytes that were being uploaded; start the script again")
-
-
-def _exception(fault: Fault) -> WoolyError:
-    return from_fault(fault.name, fault.message, fault.places)

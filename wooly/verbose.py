@@ -64,6 +64,9 @@ class VerboseLink:
         )
         return ticket
 
+    def report(self) -> None:
+        self._link.report()
+
     def wait(self, ticket: Ticket) -> list[ReadBytes]:
         start = time.perf_counter()
         answers = self._link.wait(ticket)

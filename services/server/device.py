@@ -249,8 +249,8 @@ class Device:
 
     # -- batches -------------------------------------------------------------------------------------------------------------------
 
-    def batch(self, session: Session, batch: Batch, data: bytes, position: int) -> None:
-        """A batch that passed the intake."""
+    def batch(self, session: Session, batch: Batch, data: bytes, position: int, refused: Fault | None = None) -> None:
+        """A batch that passed the intake; or one that did not, with the reason: it takes its place in the order, and is refused there."""
         now_ns = time.monotonic_ns()
         session.heard_ns = now_ns
         if session.fault is not None:
@@ -265,11 +265,11 @@ class Device:
         if batch.seq > session.seq_done + _AHEAD_MAX:
             self.refuse(batch.session, batch.seq, REFUSALS[why.PARKED_BATCHES_FULL])
             return
-        pending = session.pending[batch.seq] = Pending(batch, data, position, now_ns)
+        pending = session.pending[batch.seq] = Pending(batch, data, position, now_ns, refused)
         if session.swapped_bytes and not session.expected:
             session.expected = True
             self._executor.send(Expect(batch.session))
-        if batch in self._warm:
+        if refused is not None or batch in self._warm:
             self._arrived(pending)
         else:
             self._executor.send(Prepare(batch.session, batch.seq, data))
@@ -325,7 +325,9 @@ class Device:
         pending.serial, pending.priority = self._serial, session.record.priority
         data = pending.data if launch.slice == 0 else b""
         pending.chain = self._dispatch.chain_after(launch.session, launch.seq)
-        self._executor.send(Execute(launch.session, launch.seq, pending.chain, data, self._serial, pending.priority, launch.limit_ns))
+        self._executor.send(
+            Execute(launch.session, launch.seq, pending.chain, data, self._serial, pending.priority, launch.limit_ns, pending.refused)
+        )
 
     def _rang(self) -> None:
         if self.attached is not None:

@@ -5,6 +5,7 @@ Everything that needs no program, no memory and no order is checked here; a mess
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
@@ -13,7 +14,7 @@ import msgspec
 from blake3 import blake3
 
 from bus_schemas import faults
-from bus_schemas.batch import LIMITS, Batch, Fault, Limits, decode_batch, unpack_message
+from bus_schemas.batch import LIMITS, Batch, Fault, Limits, Upload, decode_batch, unpack_message
 from wis.encoding import DIGEST_BYTES
 
 __all__ = ["Bad", "read_batch", "content_digest"]
@@ -45,30 +46,37 @@ _outline: Final[msgspec.msgpack.Decoder[Any]] = msgspec.msgpack.Decoder(
 
 
 class Bad(Exception):
-    """The message is not acceptable; ``fault`` says why and where."""
+    """The message is not acceptable; ``fault`` says why and where, and is fatal if not even the batch's place in its session can be read.
 
-    def __init__(self, fault: Fault) -> None:
-        super().__init__(fault.message)
-        self.fault = fault
+    ``batch``: else, what the message says of that: its sequence number, and which buffers it would make, use and free.
+    """
+
+    def __init__(self, name: str, places: list[str], batch: Batch | None = None) -> None:
+        self.fault = _fault(name, places, fatal=batch is None)
+        self.batch = batch
+        super().__init__(self.fault.message)
 
 
 def read_batch(data: bytes, session: str, limits: Limits = LIMITS) -> tuple[Batch, bytes]:
     """The batch in message ``data``, sent on ``session``'s subject, and its encoding. Raises Bad with every broken rule and its place."""
     if len(data) > limits.batch_bytes_max:
-        raise Bad(_fault(faults.OVERSIZED, [f"bytes @ batch: {len(data)} bytes, at most {limits.batch_bytes_max} are accepted"]))
+        raise Bad(faults.OVERSIZED, [f"bytes @ batch: {len(data)} bytes, at most {limits.batch_bytes_max} are accepted"])
     try:
         body = unpack_message(data, limits.batch_bytes_max)
+    except msgspec.DecodeError as error:
+        raise Bad(faults.MALFORMED, [f"encoding @ batch: {error}"]) from None
+    try:
         if len(body) > _OUTLINED_BYTES:
-            _check_outline(body, limits)
+            _check_outline(body, session, limits)
         batch = decode_batch(body)
     except msgspec.DecodeError as error:
-        raise Bad(_fault(faults.MALFORMED, [f"encoding @ batch: {error}"])) from None
+        raise Bad(faults.MALFORMED, [f"encoding @ batch: {error}"], _claims(body, session, limits)) from None
     places = [*islice(_contradictions(batch, session), _PLACES_MAX)]
     if places:
-        raise Bad(_fault(faults.MALFORMED, places))
+        raise Bad(faults.MALFORMED, places, _claims(body, session, limits))
     places = [*islice(_excesses(batch, limits), _PLACES_MAX)]
     if places:
-        raise Bad(_fault(faults.OVERSIZED, places))
+        raise Bad(faults.OVERSIZED, places, _claims(body, session, limits))
     return batch, body
 
 
@@ -111,13 +119,47 @@ def _too_many(counts: Mapping[str, int], limits: Limits) -> Iterator[str]:
             yield f"count @ {what}: {count}, at most {most} are accepted"
 
 
-def _check_outline(body: bytes, limits: Limits) -> None:
+def _check_outline(body: bytes, session: str, limits: Limits) -> None:
     """Refuse a body that holds too many of something without making these: a message of 40 KB can inflate to millions of uploads, which
     would take seconds. Raises Bad, msgspec.DecodeError."""
     outline = _outline.decode(body)
     places = [*_too_many({what: _length(getattr(outline, what)) for what in _COUNTED}, limits)]
     if places:
-        raise Bad(_fault(faults.OVERSIZED, places))
+        raise Bad(faults.OVERSIZED, places, _claims(body, session, limits))
+
+
+_CLAIMS: Final[dict[str, msgspec.msgpack.Decoder[Any]]] = {
+    "program": msgspec.msgpack.Decoder(bytes),
+    "program_body": msgspec.msgpack.Decoder(bytes),
+    "handles": msgspec.msgpack.Decoder(bytes),
+    "allocs": msgspec.msgpack.Decoder(tuple[tuple[int, int], ...]),
+    "uploads": msgspec.msgpack.Decoder(tuple[Upload, ...]),
+    "frees": msgspec.msgpack.Decoder(tuple[int, ...]),
+}
+_text: Final = msgspec.msgpack.Decoder(str)
+_int: Final = msgspec.msgpack.Decoder(int)
+
+
+def _claims(body: bytes, session: str, limits: Limits) -> Batch | None:
+    """A batch that names what the one in ``body`` does with buffers, as far as that can be read, and asks for nothing else; None when its
+    session or its place there cannot be read. No field is decoded that holds more than a batch may."""
+    try:
+        outline = _outline.decode(body)
+        named, epoch, seq = _text.decode(outline.session), _int.decode(outline.epoch), _int.decode(outline.seq)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    if named != session or not 0 < seq < _SEQ_MAX:
+        return None
+    found: dict[str, Any] = {}
+    for field, decoder in _CLAIMS.items():
+        raw = getattr(outline, field)
+        if field in _COUNTED and _length(raw) > getattr(limits, _COUNTED[field]):
+            continue
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+            found[field] = decoder.decode(raw)
+    uploads = found.pop("uploads", ())
+    found["allocs"] = (*found.get("allocs", ()), *((upload.handle, upload.nbytes) for upload in uploads))
+    return Batch(session, epoch, seq, **found)
 
 
 def _length(array: msgspec.Raw) -> int:
@@ -128,6 +170,6 @@ def _length(array: msgspec.Raw) -> int:
     return kind & 0x0F if kind & 0xF0 == 0x90 else 0
 
 
-def _fault(name: str, places: list[str]) -> Fault:
+def _fault(name: str, places: list[str], *, fatal: bool) -> Fault:
     cut = (place if len(place) <= _PLACE_CHARS_MAX else place[:_PLACE_CHARS_MAX] + "..." for place in places[:_PLACES_MAX])
-    return Fault(name, "the batch was refused as a whole, nothing of it was done", tuple(cut))
+    return Fault(name, "the batch was refused as a whole, nothing of it was done", tuple(cut), fatal)

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from bus_schemas import faults, subjects
-from bus_schemas.batch import LIMITS, Done, Fault, encode_done
+from bus_schemas.batch import LIMITS, Done, Fault, encode_batch, encode_done
 from bus_schemas.events import DeviceFact, NodeLost, NodeRegistered
 from bus_schemas.journal import DISPATCH, VRAM
 from bus_schemas.model_cache import MODELS_VERB, ModelCacheOpened, OpenModelCache
@@ -162,17 +162,20 @@ class Node:
         principal, name = subjects.batch_parts(subject)
         try:
             batch, body = read_batch(data, name)
+            refused = None
         except Bad as bad:
             self._counters.refused += 1
-            self._send_to(principal, name, encode_done(Done(name, 0, fault=bad.fault)))
-            return
+            if bad.batch is None:
+                self._send_to(principal, name, encode_done(Done(name, 0, fault=bad.fault)))
+                return
+            batch, body, refused = bad.batch, encode_batch(bad.batch), bad.fault
         found = self._find(name, principal)
         if found is None:
             self._counters.refused += 1
             self._send_to(principal, name, encode_done(Done(name, batch.seq, fault=_UNKNOWN)))
             return
         device, session = found
-        device.batch(session, batch, body, position)
+        device.batch(session, batch, body, position, refused)
 
     def _position(self) -> tuple[str, int]:
         """The batch stream, and the position up to which every batch is over."""

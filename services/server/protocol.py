@@ -10,6 +10,8 @@ from typing import Final
 
 import msgspec
 
+from bus_schemas.batch import Fault
+
 __all__ = [
     "PROTOCOL", "RAN", "FAULTED", "NEEDS", "BEHIND", "STOPPED", "AWAITS", "STOP_WORDS", "Attach", "OpenSpace", "CloseSpace", "Prepare",
     "Execute", "Expect", "ChangePriority", "JournalAnew", "Recall", "Confirm", "Shutdown", "Command", "HeldSession", "Attached",
@@ -21,7 +23,7 @@ STOP_WORDS: Final = 8
 """The stop page is a file of this many u64 (little-endian), mapped by both: the server writes into word p the serial up to which launches
 of priority p stop as soon as they can. Faster than any message: the code that runs a launch reads it."""
 
-PROTOCOL: Final = 3
+PROTOCOL: Final = 4
 """Grows with every change of these messages: a server does not take over an executor of another version."""
 
 RAN: Final = 0
@@ -71,7 +73,8 @@ class Prepare(msgspec.Struct, array_like=True, frozen=True, tag="prepare"):
 class Execute(msgspec.Struct, array_like=True, frozen=True, tag="execute"):
     """``chain``: the session's launch digest after this launch. ``serial``: counts these commands from 1; the launch stops when the word of
     its ``priority`` in the stop page reaches it. ``limit_ns``: it stops after about that time, 0: never. ``batch`` is empty when a launch
-    that was stopped goes on; when it is not (the server is a new one), the launch goes on all the same if the batch is the same."""
+    that was stopped goes on; when it is not (the server is a new one), the launch goes on all the same if the batch is the same.
+    ``refused``: why the batch is refused; it only says which buffers are lost with it."""
 
     session: str
     seq: int
@@ -80,6 +83,7 @@ class Execute(msgspec.Struct, array_like=True, frozen=True, tag="execute"):
     serial: int = 0
     priority: int = 0
     limit_ns: int = 0
+    refused: Fault | None = None
 
 
 class Expect(msgspec.Struct, array_like=True, frozen=True, tag="expect"):

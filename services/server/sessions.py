@@ -54,7 +54,8 @@ class SessionRecord(msgspec.Struct, array_like=True, frozen=True):
 
 @dataclass(slots=True)
 class Pending:
-    """A batch that came and is not over. ``position``: its place in the batch stream. ``prepared``: dispatch has heard of it. ``serial``:
+    """A batch that came and is not over. ``position``: its place in the batch stream. ``refused``: why the executor is to refuse it, if
+    the intake did. ``prepared``: dispatch has heard of it. ``serial``:
     of its last Execute, sent with ``priority``; ``chain``: the session's launch digest after it. Of its slices so far: ``begun_ns`` when
     the executor took up the first, ``start_ns`` when that was launched, ``core_ns`` and ``slices`` of all."""
 
@@ -62,6 +63,7 @@ class Pending:
     data: bytes
     position: int
     received_ns: int
+    refused: Fault | None = None
     prepared: bool = False
     serial: int = 0
     priority: int = 0

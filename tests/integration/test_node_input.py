@@ -194,7 +194,7 @@ class TestRefused:
         ],
     )
     def test_a_refused_batch_has_no_effect(self, node: Node, fields: dict[str, Any], message: str) -> None:
-        """Whatever else such a batch asks for is not done either."""
+        """Whatever else such a batch asks for is not done either; but what it drops is dropped."""
 
         async def scenario(raw: Raw) -> None:
             before = await raw.ask(1, uploads=(ZEROS,))
@@ -203,7 +203,7 @@ class TestRefused:
             done = await raw.done()
             assert done.fault is not None
             assert message in done.fault.message
-            assert done.resident_bytes == before.resident_bytes
+            assert done.resident_bytes == (0 if 1 in fields.get("frees", ()) else before.resident_bytes)
 
         check(node, scenario)
 
@@ -280,6 +280,59 @@ class TestRefused:
             assert (await raw.fault()).name == "BadHandle", "what was never there is a mistake, as before"
 
         check(node, scenario, vram_bytes=6 * mib)
+
+    @pytest.mark.parametrize(
+        ("fields", "name"),
+        [
+            ({"scalars": (True,)}, "MalformedBatch"),
+            ({"scalars": (1.0,) * (LIMITS.scalars_max + 1)}, "OversizedBatch"),
+            ({"uploads": (Upload(4, 70 << 10, bytes(70 << 10)),)}, "OversizedBatch"),
+            ({"dims": b"short"}, "MalformedBatch"),
+            ({"scalars": ()}, "MalformedBatch"),
+            ({"handles": b"not zlib"}, "MalformedBatch"),
+            ({"program_body": b"nonsense", "program": blake3(b"nonsense").digest()}, "UnverifiableProgram"),
+        ],
+    )
+    def test_a_batch_refused_for_its_form_is_lost_and_its_session_goes_on(self, node: Node, fields: dict[str, Any], name: str) -> None:
+        """In its place of the order, once: what it would have made and written may not be used, all else is as it was."""
+        read = {handle: {"reads": (Read(0, handle, 0, 128),)} for handle in (1, 2, 3, 4)}
+        good = {"uploads": (ZEROS, Upload(2, 128, bytes(128)))}
+        refused = {"allocs": ((4, 128),), "frees": (77,)} | program_fields(add_one(), [1, 3]) | fields
+        if "uploads" in fields:
+            del refused["allocs"]
+
+        async def scenario(raw: Raw) -> None:
+            await raw.send(2, **refused)
+            await raw.send(2, **refused)
+            await raw.send(1, **good)
+            assert [(done.seq, done.fault) for done in [await raw.done()]] == [(1, None)]
+            done = await raw.done()
+            assert done.fault is not None and done.resident_bytes == 256
+            assert (done.seq, done.fault.name, done.fault.fatal, done.fault.cause_seq) == (2, name, False, 0)
+            for seq, handle in ((3, 3), (4, 4)):
+                fault = (await raw.ask(seq, **read[handle])).fault
+                if handle == 3 and "handles" in fields:
+                    assert fault is not None and (fault.name, fault.fatal) == ("BadHandle", False), "not even its handles could be read"
+                    continue
+                assert fault is not None and (fault.name, fault.fatal, fault.cause_seq) == (name, False, 2), handle
+            answer = await raw.ask(5, **read[2])
+            assert answer.fault is None and floats(answer.reads[0].inline).tolist() == [0.0] * 16
+            done = await raw.ask(6, **program_fields(add_one(), [2, 5]), frees=(3, 4) if "handles" not in fields else (4,))
+            assert (done.fault, done.resident_bytes) == (None, 384)
+            assert (await raw.ping()).seq_done == 6
+
+        check(node, scenario)
+
+    def test_refused_batches_cannot_use_memory_up(self, node: Node) -> None:
+        """What is remembered of them is bounded; beyond that the session is over."""
+
+        async def scenario(raw: Raw) -> None:
+            for seq in range(1, 6):
+                handles = range(seq * LIMITS.buffers_max, (seq + 1) * LIMITS.buffers_max)
+                fault = (await raw.ask(seq, allocs=tuple((handle, 8) for handle in handles), scalars=(True,))).fault
+                assert fault is not None and fault.fatal == (seq == 5)
+
+        check(node, scenario)
 
     def test_a_session_that_does_not_exist(self, node: Node) -> None:
         async def scenario(raw: Raw) -> None:

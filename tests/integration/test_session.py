@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -22,11 +23,22 @@ from bus_schemas.events import SessionClosedFact
 from bus_schemas.session import CloseSession, NodeInfo, OpenSession, SessionClosed, SessionOpened
 from services.kit.bus import Bus
 from tests.support.executor import batch_of, chain_of
-from tests.support.node import DEADLINE_S, Node, add_one, asked, floats, increment, until
+from tests.support.node import DEADLINE_S, Node, Program, add_one, asked, beyond_its_table, floats, increment, until
 from tests.support.stack import ROOT
+from wis.builder import Builder
+from wis.dtypes import DType
 from wooly.config import Config
-from wooly.errors import ForkError, NodeLostError, NoServerError, PlacementError, QuotaExceeded, RefusedError, SessionLostError
-from wooly.link import Flush
+from wooly.errors import (
+    DeviceAssertError,
+    ForkError,
+    NodeLostError,
+    NoServerError,
+    PlacementError,
+    QuotaExceeded,
+    RefusedError,
+    SessionLostError,
+)
+from wooly.link import Flush, Origin
 from wooly.session import Session, open_session
 
 ANSWER_S = 10.0
@@ -194,12 +206,79 @@ class TestIsolation:
     def test_a_fault_ends_only_its_session(self, shared: Node) -> None:
         bad, good = shared.open(), shared.open()
         upload(good, 1, np.zeros(16))
-        with pytest.raises(RefusedError, match="there is no buffer 9"):
-            bad.wait(bad.submit(increment().flush([9])))
-        with pytest.raises(RefusedError):
+        upload(bad, 1, np.array([7.0]))
+        with pytest.raises(DeviceAssertError, match="device-side assert triggered"):
+            bad.wait(bad.submit(beyond_its_table().flush([1, 2])))
+        with pytest.raises(DeviceAssertError):
             bad.submit(Flush())
         good.wait(good.submit(increment().flush([1])))
         assert read(good, 1, 128).tolist() == [1.0] * 16
+
+
+class TestRefusal:
+    """A batch that a node refuses for its form is lost, and no more than that."""
+
+    def test_what_builds_on_it_is_refused_and_the_rest_goes_on(self, shared: Node) -> None:
+        session = shared.open()
+        upload(session, 1, np.zeros(16))
+        upload(session, 2, np.ones(16))
+        with pytest.raises(RefusedError, match="the program needs 136"):
+            session.wait(session.submit(add_one(17).flush([1, 3])))
+        with pytest.raises(RefusedError, match="1 of the buffers of this work were made or changed by work that was refused"):
+            read(session, 3, 128)
+        assert read(session, 1, 128).tolist() == [0.0] * 16, "it would only have been read"
+        session.wait(session.submit(add_one().flush([2, 4], frees=[3])))
+        assert read(session, 4, 128).tolist() == [2.0] * 16
+        session.close()
+        assert session.totals is not None and session.totals.launches == 1
+
+    def test_a_refusal_that_nobody_waited_for_is_raised_once_and_loses_nothing_else(self, shared: Node) -> None:
+        session = shared.open()
+        upload(session, 1, np.zeros(16))
+        session.submit(increment(17).flush([9]))
+        session.submit(increment().flush([1]))
+        until(lambda: session._refusal is not None, "the refusal")
+        ticket = session.submit(increment().flush([1]))
+        with pytest.raises(RefusedError, match="there is no buffer 9"):
+            session.report()
+        session.report()
+        session.wait(ticket)
+        assert read(session, 1, 128).tolist() == [2.0] * 16, "what was sent before and after it was done"
+
+    def test_a_batch_that_cannot_be_encoded_takes_no_number(self, shared: Node) -> None:
+        session = shared.open()
+        upload(session, 1, np.zeros(16))
+        program = increment()
+        program.scalars = [2**64]
+        with pytest.raises(OverflowError):
+            session.submit(program.flush([1]))
+        session.wait(session.submit(increment().flush([1])))
+        assert read(session, 1, 128).tolist() == [1.0] * 16
+
+    def test_the_message_names_lines_and_operation(self, shared: Node) -> None:
+        session = shared.open()
+        upload(session, 1, np.zeros(16))
+        builder = Builder()
+        x, y = builder.external(DType.F64, (16,)), builder.external(DType.F64, (16,), nbytes=8)
+        builder.emit("add", x, (x, x))
+        builder.emit("mul", y, (y, y))
+        operations = [Recorded("aten::add.Tensor", [0]), Recorded("aten::mul.Tensor", [0])]
+        flush = Program(builder).flush([1, 1], origin=Origin("train.py:3", "train.py:9", operations))
+        with pytest.raises(RefusedError, match=r"(?s)@ code 1.*recorded between train.py:3 and train.py:9, by aten::mul.Tensor"):
+            session.wait(session.submit(flush))
+        flush = increment().flush([1], origin=Origin("train.py:9", "train.py:12", operations))
+        with pytest.raises(
+            RefusedError, match=r"(?s)recorded between train.py:9 .*the work that was refused was recorded between train.py:3 and"
+        ):
+            session.wait(session.submit(flush))
+
+
+@dataclass
+class Recorded:
+    """An operation as a flush names it."""
+
+    name: str
+    code: list[object]
 
 
 class TestQuota:

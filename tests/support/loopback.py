@@ -6,7 +6,6 @@ fails here: digests name their bodies, handles are fresh or known, programs pass
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -77,10 +76,13 @@ class LoopbackLink:
         self.seq += 1
         ticket = Ticket(self.seq)
         try:
-            self._execute(self._through_the_wire(flush), ticket, flush.explain)
+            self._execute(self._through_the_wire(flush), ticket, flush)
         except (DeviceAssertError, OutOfFuelError) as fault:  # found while executing: a node answers later, so it shows at the next call
             self._fault = fault
         return ticket
+
+    def report(self) -> None:
+        """What goes wrong is raised by the next call."""
 
     def wait(self, ticket: Ticket) -> list[ReadBytes]:
         if self._fault is not None:
@@ -122,7 +124,7 @@ class LoopbackLink:
         self.wire_bytes += len(data)
         return Upload(handle, len(data), chunks=names)
 
-    def _execute(self, batch: Batch, ticket: Ticket, explain: Callable[[int, str], str] | None) -> None:
+    def _execute(self, batch: Batch, ticket: Ticket, flush: Flush) -> None:
         memory = self._memory
         for handle, nbytes in batch.allocs:
             memory.alloc(handle, nbytes)
@@ -137,7 +139,8 @@ class LoopbackLink:
             fault = memory.run(verified, scalars, decode_handles(batch.handles, count))
             if fault is not None:
                 name, text, instruction = fault
-                raise from_fault(name, explain(instruction, text) if explain is not None and instruction >= 0 else text)
+                text = flush.explain(instruction, text) if flush.explain is not None and instruction >= 0 else text
+                raise from_fault(name, text, where=flush.origin.text() if flush.origin is not None else "")
         ticket.answer = [memory.read(read.handle, read.offset, read.nbytes) for read in batch.reads]
         for handle in batch.frees:
             if not (self._lenient and handle not in memory.handles):

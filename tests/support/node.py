@@ -36,7 +36,7 @@ from wooly.link import Flush
 from wooly.session import Session, open_session
 from wooly.transport.bus import BusThread
 
-__all__ = ["DEADLINE_S", "Node", "Program", "add_one", "asked", "increment", "until", "until_async"]
+__all__ = ["DEADLINE_S", "Node", "Program", "add_one", "asked", "beyond_its_table", "increment", "until", "until_async"]
 
 T = TypeVar("T")
 E = TypeVar("E")
@@ -288,6 +288,18 @@ def add_one(size: int = 16) -> Program:
     x = builder.external(DType.F64, (size,))
     y = builder.created(DType.F64, (size,))
     builder.emit("add", y, (x, builder.const(1.0, DType.F64)))
+    return Program(builder)
+
+
+def beyond_its_table(size: int = 1) -> Program:
+    """Looks up what no table of four has. Takes two handles: x (f64, not negative), y (new)."""
+    builder = Builder()
+    x, y = builder.external(DType.F64, (size,)), builder.created(DType.F64, (size,))
+    table, index = builder.temp(DType.F64, (4,)), builder.temp(DType.I64, (size,))
+    builder.emit("cast", table, (builder.const(0.0, DType.F64),))
+    builder.emit("cast", index, (x,))
+    builder.emit("add", index, (index, builder.const(4, DType.I64)))
+    builder.emit("gather", y, (table, index), (0,))
     return Program(builder)
 
 

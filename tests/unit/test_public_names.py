@@ -73,6 +73,9 @@ class _Link:
         self.wire_bytes += 100
         return Ticket(1)
 
+    def report(self) -> None:
+        """Nothing is refused."""
+
     def wait(self, ticket: Ticket) -> list[ReadBytes]:
         return [b"\0\0"]
 

@@ -74,7 +74,7 @@ _shared: Final[dict[str, Any]] = {
     "Buf": Buf,
     "pending": RECORDER.pending,
     "append": RECORDER.pending.append,
-    "flush": RECORDER.flush,
+    "flush": RECORDER.full,
 }
 """Globals of every generated kernel, before its own."""
 

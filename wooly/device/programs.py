@@ -54,6 +54,7 @@ class Stencil:
     )  # fmt: skip
 
     def __init__(self, template: Template, name: str = "") -> None:
+        """``name``: of the operation, for messages."""
         self.name = name
         self.checks, self.along = dict(template.checks), dict(template.along)
         self.n_ins = template.n_ins

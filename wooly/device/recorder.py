@@ -8,6 +8,7 @@ records or bytes. So the programs of one step are those of the next.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,13 +18,16 @@ from bus_schemas.session import SessionOpened
 from wooly.counters import COUNTERS
 from wooly.device import tensors
 from wooly.device.memory import MEMORY
+from wooly.device.origin import user_line
 from wooly.device.programs import ProgramCache, Record, TooLarge, explain, wire
-from wooly.errors import BudgetExceededError, ForkError
-from wooly.link import Flush, Link, ReadBytes, Ticket
+from wooly.errors import ForkError, WoolyError
+from wooly.link import Flush, Link, Origin, ReadBytes, Ticket
 
 __all__ = ["Recorder", "RECORDER", "stats", "RECORDS_MAX", "UPLOAD_BYTES_MAX"]
 
-RECORDS_MAX: Final = 4096
+BLOCKING: Final = os.environ.get("CUDA_LAUNCH_BLOCKING") == "1"
+"""Every record is sent and waited for at once, so that an error is raised at the line that caused it."""
+RECORDS_MAX: Final = 1 if BLOCKING else 4096
 """A batch is sent at the latest after this many records."""
 UPLOAD_BYTES_MAX: Final = 32 << 20
 """A batch is sent at the latest when it holds this many bytes of uploads."""
@@ -42,6 +46,7 @@ class Recorder:
         self._link: Link | None = None
         self._connect: Callable[[], Link] | None = None
         self._last: Ticket | None = None
+        self._since = self._until = ""
         self._lock = threading.RLock()
         self.forked = False
 
@@ -102,7 +107,7 @@ class Recorder:
         self.check_process()
         self.pending.append(record)
         if len(self.pending) >= RECORDS_MAX:
-            self.flush()
+            self.full()
 
     def alloc(self, handle: int, nbytes: int) -> None:
         """The buffer of ``handle`` must exist, zeroed, although no record makes it."""
@@ -117,6 +122,13 @@ class Recorder:
 
     # --- sending
 
+    def full(self) -> None:
+        """The batch has grown to its limit: send it."""
+        if BLOCKING:
+            self.synchronize()
+        else:
+            self.flush()
+
     def flush(self, reads: Sequence[tuple[int, int, int]] = ()) -> Ticket | None:
         """Send everything pending without waiting; the last ticket nobody has waited for, or None."""
         self.check_process()
@@ -129,6 +141,7 @@ class Recorder:
             uploads, self._uploads, self._upload_bytes = self._uploads, [], 0
             if not (records or allocs or uploads or reads or freed):
                 return self._last
+            self._since, self._until = self._until, user_line()
             return self._send(records, allocs, uploads, freed, reads)
 
     def _send(
@@ -140,7 +153,7 @@ class Recorder:
         reads: Sequence[tuple[int, int, int]],
     ) -> Ticket:
         dead = set(freed)
-        flush = Flush(reads=reads, n_ops=len(records))
+        flush = Flush(reads=reads, n_ops=len(records), origin=Origin(self._since, self._until))
         used: set[int] = set()
         if records:
             wired = wire(records, dead)
@@ -150,10 +163,11 @@ class Recorder:
                 middle = len(records) // 2
                 try:
                     self._send(records[:middle], allocs, uploads, [], ())
-                except BudgetExceededError:  # it is kept all the same, so the rest must follow
+                except WoolyError:  # of work before it, or the budget is used up: it was taken all the same, so the rest must follow
                     self._send(records[middle:], [], [], freed, reads)
                     raise
                 return self._send(records[middle:], [], [], freed, reads)
+            flush.origin = Origin(self._since, self._until, wired.stencils)
             flush.program, flush.program_body = built.program, built.program_body
             flush.dims_digest, flush.dims = built.dims_digest, built.dims
             flush.handles = built.handles(wired.order)
@@ -180,6 +194,8 @@ class Recorder:
         COUNTERS.batches += 1
         COUNTERS.upload_bytes += sum(len(data) for _, data in flush.uploads)
         COUNTERS.wire_bytes = link.wire_bytes
+        if not flush.reads:  # else it is waited for
+            link.report()
         return ticket
 
     def fetch(self, reads: Sequence[tuple[int, int, int]]) -> list[ReadBytes]:

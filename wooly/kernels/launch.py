@@ -58,7 +58,7 @@ class Launcher:
         key = (block, shared_bytes, places)
         stencil = self._stencils.get(key)
         if stencil is None:
-            stencil = self._stencils[key] = Stencil(self._template(block, shared_bytes, places, len(distinct)))
+            stencil = self._stencils[key] = Stencil(self._template(block, shared_bytes, places, len(distinct)), self.verified.kernel.name)
             if len(self._stencils) > _STENCILS_MAX:
                 self._stencils.popitem(last=False)
         numbers = [x for x in given.params if not isinstance(x, Region)]

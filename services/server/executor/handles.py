@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Container
 
 import numpy as np
 
@@ -12,8 +13,9 @@ from services.server.executor.content import Content
 from services.server.executor.errors import Refused
 from services.server.executor.programs import Ready
 from services.server.executor.tenant import Tenant
+from wis.program import BufferKind, Program
 
-__all__ = ["bad", "check_handles", "check_reads_and_frees", "created_by", "decode_handles", "new_buffers"]
+__all__ = ["bad", "check_handles", "check_reads_and_frees", "claimed", "created_by", "decode_handles", "new_buffers"]
 
 
 def new_buffers(tenant: Tenant, batch: Batch, content: Content) -> dict[int, int]:
@@ -46,6 +48,39 @@ def decode_handles(packed: bytes, count: int) -> list[int]:
     if len(raw) != 8 * count:
         raise bad(faults.MALFORMED, f"the program has {count} buffers to name, the handles name {len(raw) / 8:g}")
     handles: list[int] = np.frombuffer(raw, "<i8").cumsum().tolist()
+    return handles
+
+
+def claimed(batch: Batch, program: Program | None, held: Container[int]) -> tuple[set[int], frozenset[int]]:
+    """(made, written): the buffers that a batch which may not run would have made, and those from before it that it would have written.
+
+    ``program``: as it came, verified or not; without it every buffer that the batch names is one or the other: which, ``held`` says.
+    """
+    made = {handle for handle, _ in batch.allocs} | {upload.handle for upload in batch.uploads}
+    if not batch.handles:
+        return made, frozenset()
+    kinds = () if program is None else program.buffers
+    places = [at for at, kind in enumerate(kinds) if kind != BufferKind.TEMP]
+    try:
+        handles = decode_handles(batch.handles, len(places))
+    except Refused:
+        named = _named(batch.handles)
+        return made | {handle for handle in named if handle not in held}, frozenset(handle for handle in named if handle in held)
+    assert program is not None, "handles were decoded for its buffers"
+    by_place = dict(zip(places, handles, strict=True))
+    made.update(handle for at, handle in by_place.items() if kinds[at] == BufferKind.CREATED)
+    outs = {ref.buffer for instr in program.code for ref in instr.outs}
+    return made, frozenset(handle for at, handle in by_place.items() if at in outs and handle not in made)
+
+
+def _named(packed: bytes) -> list[int]:
+    """The handles of a batch whose program is not known, as many as a batch may name; none when they cannot be read."""
+    inflater = zlib.decompressobj()
+    try:
+        raw = inflater.decompress(packed, 8 * LIMITS.buffers_max)
+    except zlib.error:
+        return []
+    handles: list[int] = np.frombuffer(raw[: len(raw) // 8 * 8], "<i8").cumsum().tolist()
     return handles
 
 
@@ -93,4 +128,4 @@ def check_reads_and_frees(tenant: Tenant, batch: Batch, made: dict[int, int], cr
 
 
 def bad(name: str, message: str) -> Refused:
-    return Refused(Fault(name, message))
+    return Refused(Fault(name, message, fatal=False))

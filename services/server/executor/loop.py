@@ -307,7 +307,7 @@ class Executor:
                 batch, begin = under_way.batch, None
             else:
                 begin = batch
-            return batch, self._runner.run(tenant, begin, command.chain, command.limit_ns, stop)
+            return batch, self._runner.run(tenant, begin, command.chain, command.limit_ns, stop, command.refused)
         except (Needs, Awaits):
             raise
         except Exception as error:  # a failure of ours in one batch must not take the other sessions down

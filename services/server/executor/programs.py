@@ -140,6 +140,16 @@ class Programs:
                 return None
         return msgspec.structs.replace(_GUESS, program=batch.program, dims=name, dims_body=body)
 
+    def outline(self, batch: Batch) -> Program | None:
+        """The program that ``batch`` names, whether or not it may run; None when it is not here and cannot be read."""
+        known = self._locked(self._programs, batch.program)
+        if known is not None or not batch.program_body:
+            return known
+        try:
+            return decode_program(batch.program_body)
+        except DecodeError:
+            return None
+
     def _prepare(self, verified: Verified) -> Prepared:
         try:
             return self._engine.prepare(verified)
@@ -221,7 +231,7 @@ def _verify_kernel(body: bytes) -> VerifiedKernel:
 
 def _unverifiable(what: str, error: VerifyError) -> Refused:
     places = tuple(str(finding) for finding in error.findings[:_PLACES_MAX])
-    return Refused(Fault(faults.UNVERIFIABLE, f"the {what} breaks {len(error.findings)} rule(s) of the instruction set", places))
+    return Refused(Fault(faults.UNVERIFIABLE, f"the {what} breaks {len(error.findings)} rule(s) of the instruction set", places, False))
 
 
 def _ready(prepared: Prepared, program: Program, verified: Verified) -> Ready:
@@ -251,4 +261,4 @@ def _patched(base: bytes, positions: bytes, values: bytes) -> bytes:
 
 
 def _refused(name: str, message: str) -> Refused:
-    return Refused(Fault(name, message))
+    return Refused(Fault(name, message, fatal=False))

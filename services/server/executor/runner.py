@@ -18,7 +18,7 @@ from jit.engine import Launch, Number, Stop
 from jit.errors import BadBuffer, Interrupted, OutOfMemory
 from services.server.executor.content import Content
 from services.server.executor.errors import Needs, Refused
-from services.server.executor.handles import bad, check_handles, check_reads_and_frees, created_by, decode_handles, new_buffers
+from services.server.executor.handles import bad, check_handles, check_reads_and_frees, claimed, created_by, decode_handles, new_buffers
 from services.server.executor.memory import DeviceMemory
 from services.server.executor.plan import Plan, UnderWay
 from services.server.executor.programs import Programs, Ready
@@ -53,8 +53,11 @@ class Runner:
         self._content = content
         self.memory = memory
 
-    def run(self, tenant: Tenant, batch: Batch | None, chain: bytes, limit_ns: int = 0, stop: Stop | None = None) -> Outcome:
+    def run(
+        self, tenant: Tenant, batch: Batch | None, chain: bytes, limit_ns: int = 0, stop: Stop | None = None, refused: Fault | None = None
+    ) -> Outcome:
         """Begin ``batch``, the next of its session, or go on with the one under way; ``chain`` is the session's launch digest after it.
+        ``refused``: the batch may not run, and why.
 
         Ends with the batch, after about ``limit_ns`` (0: no limit), or soon after ``stop`` says so. Raises Needs, with nothing changed,
         when bodies or chunks are missing, Awaits when memory is. Every other end is an Outcome.
@@ -66,6 +69,8 @@ class Runner:
             came, batch = batch, tenant.forfeit.without(batch)
             plan: Plan | None = None
             try:
+                if refused is not None:
+                    raise Refused(refused)
                 plan = self._plan(tenant, batch)
                 self._check(tenant, batch, plan)
                 self.memory.ask(tenant, plan, batch)
@@ -247,15 +252,20 @@ class Runner:
         return tuple(results), tuple(blobs)
 
     def _refused(self, tenant: Tenant, batch: Batch, chain: bytes, fault: Fault, plan: Plan | None) -> Outcome:
-        if plan is not None and not fault.fatal:
-            fault = self._forfeit(tenant, batch, plan) or fault
+        if not fault.fatal:
+            fault = self._forfeit(tenant, batch, plan, fault) or fault
         done = Done(tenant.session, batch.seq, resident_bytes=tenant.space.resident_bytes, fault=fault, launch_digest=chain)
         return Outcome(None, encode_done(done), (), fault.fatal)
 
-    def _forfeit(self, tenant: Tenant, batch: Batch, plan: Plan) -> Fault | None:
+    def _forfeit(self, tenant: Tenant, batch: Batch, plan: Plan | None, fault: Fault) -> Fault | None:
         """The session goes on without what this batch would have made and written. The fault, when that is too much."""
+        if plan is not None:
+            made, written = {*plan.made, *plan.created}, plan.written
+        else:
+            made, written = claimed(batch, self._programs.outline(batch) if batch.program else None, tenant.sizes)
+        held = made & tenant.sizes.keys()  # named as new by mistake
         try:
-            frees = tenant.forfeit.refused(batch, (*plan.made, *plan.created), plan.written)
+            frees = tenant.forfeit.refused(batch, made - held, written | held, fault)
         except Refused as refusal:
             return refusal.fault
         tenant.forfeit.owed = self.memory.let_go(tenant, frees)
@@ -278,4 +288,6 @@ def _numbers(batch: Batch) -> tuple[Number, ...]:
 def _beyond(error: Exception) -> Fault:
     if isinstance(error, OutOfMemory):
         return Fault(faults.QUOTA_EXCEEDED, str(error), fatal=False)
-    return Fault(faults.KERNEL_REFUSED if isinstance(error, LaunchError) else faults.NODE_FAULT, str(error))
+    if isinstance(error, LaunchError):
+        return Fault(faults.KERNEL_REFUSED, str(error), fatal=False)
+    return Fault(faults.NODE_FAULT, str(error))

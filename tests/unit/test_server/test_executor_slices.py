@@ -12,7 +12,7 @@ from bus_schemas import faults
 from bus_schemas.batch import decode_done
 from services.server.protocol import BEHIND, FAULTED, RAN, STOPPED, CloseSpace, Executed, Recall, Recalled, SpaceClosed
 from tests.support.executor import Wire, batch_of, chain_of
-from tests.support.node import Program, floats, increment
+from tests.support.node import Program, beyond_its_table, floats, increment
 from wooly.link import Flush
 
 SIZE = 8_000
@@ -75,7 +75,7 @@ def test_what_has_not_begun_comes_back_at_once_and_runs_later(wire: Wire) -> Non
 
 def test_what_is_behind_a_fault_does_not_run(wire: Wire) -> None:
     """It was sent before anybody knew of the fault; nobody is charged for it."""
-    wire.send(wire.command(2, batch_of("s", 2, LONG.flush([99]))), wire.command(3, batch_of("s", 3, LONG.flush([1]))))
+    wire.send(wire.command(2, batch_of("s", 2, beyond_its_table(SIZE).flush([1, 99]))), wire.command(3, batch_of("s", 3, LONG.flush([1]))))
     fault, behind = wire.next(Executed), wire.next(Executed)
     assert fault.status == FAULTED
     assert (behind.status, behind.core_ns, behind.launches, behind.done) == (BEHIND, 0, 0, b"")
