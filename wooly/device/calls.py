@@ -333,6 +333,7 @@ def carry_out(info: OpInfo, plan: Plan, values: Sequence[Any]) -> Any:
     assert plan.entry is not None, "a stencil comes from a lowering"
     found = _arguments(info, plan.entry, values)
     if stencil.rng_counters:
+        checks.distribution(info, values)
         found.numbers += drawn(info, values, stencil.rng_counters)
     made = []
     for out in plan.outs:

@@ -1,7 +1,7 @@
 """Mistakes that CUDA reports and a recording device must find itself: mixed devices, overlapping targets, wrong out= types.
 
 May live here: checks of arguments, raising what CUDA raises. May not: recording. They run once a signature (see calls.py), because
-each depends only on metadata and on which arguments share a buffer.
+each depends only on metadata and on which arguments share a buffer; ``distribution`` alone runs at every draw.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from wooly.device.backend import handle_of, is_our_device, is_ours, offset_of, r
 from wooly.device.schema import Kind, OpInfo
 
 __all__ = [
-    "devices", "dtypes", "refuses_dtypes", "overlap", "tensors_of", "CPU_INDEX_OPS", "may_be_cpu_indices", "castable", "is_dense",
-    "repeats", "SELF_OVERLAP",
+    "devices", "dtypes", "refuses_dtypes", "overlap", "tensors_of", "CPU_INDEX_OPS", "may_be_cpu_indices", "castable", "distribution",
+    "is_dense", "repeats", "SELF_OVERLAP",
 ]  # fmt: skip
 
 CPU_INDEX_OPS: Final = frozenset(
@@ -112,6 +112,23 @@ def is_dense(t: torch.Tensor) -> bool:
             return False
         expected *= size
     return True
+
+
+_DISTRIBUTIONS: Final = frozenset("uniform_ normal_ normal log_normal_ exponential_ cauchy_ geometric_ bernoulli_ random_".split())
+
+
+def distribution(info: OpInfo, values: Sequence[Any]) -> None:
+    """Raises RuntimeError, in torch's words, for parameters that the distribution does not have: the CPU is asked to draw nothing with
+    them. Called for every draw, because numbers are not part of a signature."""
+    if info.base in _DISTRIBUTIONS:
+        info.op(*(_nothing(value) for value, arg in zip(values, info.args, strict=True) if not arg.kwarg_only))
+
+
+def _nothing(value: Any) -> Any:
+    """``value`` without elements: an empty tensor on the CPU, an empty size."""
+    if isinstance(value, torch.Tensor):
+        return torch.empty(0, dtype=value.dtype, device="cpu")
+    return (0,) if isinstance(value, list | tuple) else value
 
 
 def castable(result: torch.dtype, out: torch.dtype) -> None:

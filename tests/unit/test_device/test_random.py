@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch.nn import functional as F
 
@@ -35,6 +36,25 @@ def test_a_generator_has_its_own_stream() -> None:
     torch.rand(4, device="cuda")
     assert torch.equal(a.cpu(), torch.rand(4, device="cuda", generator=h).cpu())
     assert not torch.equal(a.cpu(), torch.rand(4, device="cuda", generator=g).cpu())
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "uniform_(3, -1)", "normal_(0, -1)", "log_normal_(0, 0)", "exponential_(-1)", "cauchy_(0, -1)", "geometric_(1.5)", "bernoulli_(1.5)",
+        "random_(4, 2)", "random_(0)",
+    ],
+)  # fmt: skip
+def test_parameters_that_a_distribution_does_not_have(call: str) -> None:
+    """Refused at the call in torch's words, also when the same call with good parameters was recorded before."""
+    for device in ("cpu", "cuda"):
+        x = torch.ones(4, device=device)
+        good = [0.5] if call.startswith(("geometric", "bernoulli", "exponential")) else [1, 2]
+        getattr(x, call.partition("(")[0])(*good)
+        with pytest.raises(RuntimeError, match="expects"):
+            eval(f"x.{call}", {"x": x})
+    with pytest.raises(RuntimeError, match="expects std"):
+        torch.normal(torch.ones(3, device="cuda"), -1.0)
 
 
 def test_distributions_are_what_they_say() -> None:
