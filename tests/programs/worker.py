@@ -23,7 +23,8 @@ from tests.programs.script import Line, Program, generate
 
 __all__ = ["Target", "Outcome", "Workers", "switch_on"]
 
-HANGS_S: Final = 120.0
+HANGS_S: Final = 600.0
+"""Without any answer for so long a process is taken to hang, on a busy machine too."""
 _CONTEXT: Final = multiprocessing.get_context("fork")
 
 

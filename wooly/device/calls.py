@@ -116,6 +116,7 @@ _DROPPED: Final = frozenset({Kind.DEVICE, Kind.LAYOUT, Kind.IGNORED, Kind.GENERA
 def make_plan(info: OpInfo, values: Sequence[Any]) -> Plan:
     """Decide how calls like this one are carried out. Raises what the operation itself raises for wrong arguments."""
     checks.devices(info, values)
+    checks.indices(info, values)
     checks.dtypes(info, values)
     elsewhere = _device_elsewhere(info, values)
     if elsewhere is not None:
@@ -125,6 +126,9 @@ def make_plan(info: OpInfo, values: Sequence[Any]) -> Plan:
     if info.base in ("fill_", "zero_") and checks.repeats(values[0]):
         return Plan(None, substitute=lambda *now: _filled_once(info, now))
     checks.overlap(info, values)
+    typed = _as_out_type(info, values)
+    if typed is not None:
+        return typed
     name = functional_of(info) if info.mutates and info.name not in LOWERINGS else info.name
     entry = LOWERINGS.get(name) if name is not None else None
     unknown = None
@@ -140,6 +144,24 @@ def make_plan(info: OpInfo, values: Sequence[Any]) -> Plan:
         except LoweringError as error:
             fallback.report(info, f"its lowering failed ({error})")
     return Plan(None, substitute=fallback.choose(info, name, unknown))
+
+
+_TYPED_BY_OUT: Final = frozenset({"sum", "prod", "cumsum", "cumprod"})
+"""Operations whose ``dtype``, where none is given, is that of their out= tensor."""
+
+
+def _as_out_type(info: OpInfo, values: Sequence[Any]) -> Plan | None:
+    """For an out= call that computes in the type of its output: a plan that says so to the operation."""
+    at = next((i for i, arg in enumerate(info.args) if arg.name == "dtype"), None)
+    if not info.is_out or info.base not in _TYPED_BY_OUT or at is None or values[at] is not None:
+        return None
+
+    def substitute(*now: Any) -> Any:
+        out = next(value for arg, value in zip(info.args, now, strict=True) if arg.is_out)
+        now = (*now[:at], out.dtype, *now[at + 1 :])
+        return carry_out(info, make_plan(info, now), now)
+
+    return Plan(None, substitute=substitute)
 
 
 def _filled_once(info: OpInfo, values: Sequence[Any]) -> Any:
@@ -189,6 +211,7 @@ def _lowered(info: OpInfo, entry: Entry, values: Sequence[Any]) -> Plan:
         if makes or info.is_out or not unknown.missing:
             raise  # else nothing new is made, and the lowering looks at shapes itself
     if info.mutates and not info.is_out and not own:
+        checks.same_shape(info, values, result)
         _check_promotion(info, values, entry)
     if info.is_out:
         wrong = _resized(info, values, result)

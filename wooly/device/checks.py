@@ -64,6 +64,58 @@ def may_be_cpu_indices(info: OpInfo, index: int) -> bool:
     return info.base in CPU_INDEX_OPS and info.args[index].name == "indices"
 
 
+_MASKS: Final = (torch.bool, torch.uint8)
+
+
+def indices(info: OpInfo, values: Sequence[Any]) -> None:
+    """What torch checks before it indexes: IndexError for masks of other sizes than what they mask, RuntimeError for values of another type
+    than the tensor they are put into."""
+    if info.base not in CPU_INDEX_OPS and info.base not in ("put", "put_"):
+        return
+    named = {arg.name: value for arg, value in zip(info.args, values, strict=True)}
+    target, source = named["self"], named.get("values", named.get("source"))
+    masked = False
+    if "indices" in named:
+        masked = _check_masks(target, named["indices"])
+    if isinstance(source, torch.Tensor) and source.dtype != target.dtype:
+        if masked and source.numel() == 1 and not named["accumulate"]:
+            return  # a fill, which converts
+        if "indices" in named:
+            raise RuntimeError(
+                f"Index put requires the source and destination dtypes match, got {_title(target.dtype)} for the destination "
+                f"and {_title(source.dtype)} for the source."
+            )
+        raise RuntimeError(
+            f"put_(): self and source expected to have the same dtype, but got self.dtype = {_title(target.dtype)} "
+            f"and source.dtype = {_title(source.dtype)}"
+        )
+
+
+def _check_masks(target: torch.Tensor, given: Sequence[torch.Tensor | None]) -> bool:
+    """Raises IndexError where the sizes of a mask are not those of the dimensions it stands for; whether there is a mask."""
+    at, masked = 0, False
+    for index in given:
+        if index is None or index.dtype not in _MASKS:
+            at += 1
+            continue
+        masked = True
+        for i, size in enumerate(index.size()):
+            if at + i >= target.dim() or target.size(at + i) != size:
+                raise IndexError(
+                    f"The shape of the mask {list(index.size())} at index {i} does not match the shape of the indexed tensor "
+                    f"{list(target.size())} at index {at + i}"
+                )
+        at += index.dim()
+    return masked
+
+
+def same_shape(info: OpInfo, values: Sequence[Any], result: Any) -> None:
+    """Raises RuntimeError when the ``result`` of an in-place operation has another shape than the tensor it is to be written into."""
+    target = next(value for arg, value in zip(info.args, values, strict=True) if arg.written)
+    if isinstance(result, torch.Tensor) and isinstance(target, torch.Tensor) and result.size() != target.size():
+        raise RuntimeError(f"output with shape {list(target.size())} doesn't match the broadcast shape {list(result.size())}")
+
+
 SELF_OVERLAP: Final = (
     "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
     "Please clone() the tensor before performing the operation."

@@ -42,6 +42,17 @@ def on(device: str, line: str) -> torch.Tensor:
         "empty.min()",
         "empty.median(1)",
         "torch.cat([ints, ints], out=ints)",
+        "floats.clone().eq_(torch.ones(4, 3, device=floats.device))",
+        "one.clone().lt_(empty)",
+        "one.clone().logical_and_(empty)",
+        "floats.put_(ints[:1], ints[:1])",
+        "floats.index_put_((ints[:1],), ints[:1])",
+        "floats.index_put_((ints[:0],), ints[0])",
+        "torch.index_put(floats, (ints[:1],), ints[:1], accumulate=True)",
+        "floats.view(1, 3)[flags]",
+        "floats.view(3, 1)[:, flags]",
+        "floats.view(1, 3).index_put_((flags,), one)",
+        "torch.mean(floats, 0, out=ints)",
     ],
 )
 def test_what_the_cpu_refuses_is_refused_and_the_session_lives(line: str) -> None:
@@ -49,6 +60,17 @@ def test_what_the_cpu_refuses_is_refused_and_the_session_lives(line: str) -> Non
         with pytest.raises((RuntimeError, IndexError, TypeError)):  # which of them is torch's choice; 2.15 changed one
             on(device, line)
     torch.cuda.synchronize()
+
+
+def test_masks_that_do_not_fit_raise_index_error() -> None:
+    mask = torch.tensor([True, False], device="cuda")
+    for shape in ((3,), (1, 2, 1)):
+        x = torch.ones(shape, device="cuda")
+        with pytest.raises(IndexError, match=r"The shape of the mask \[2\] at index 0 does not match the shape of the indexed tensor"):
+            x[mask] = 3
+        with pytest.raises(IndexError, match=r"The shape of the mask \[2\] at index 0"):
+            x[mask]
+        assert (x == 1).all()
 
 
 @pytest.mark.parametrize(
@@ -60,6 +82,15 @@ def test_what_the_cpu_refuses_is_refused_and_the_session_lives(line: str) -> Non
         "torch.nan_to_num(z / 0)",
         "floats.clone().copy_(2)",
         "flags.clone().logical_xor_(ints)",
+        "torch.cumsum(floats * 1.5, 0, out=ints.clone())",
+        "torch.cumprod(floats * 1.5, 0, out=ints.clone())",
+        "torch.sum(floats * 1.5, 0, out=ints[0].clone())",
+        "torch.prod(floats * 1.5, 0, out=ints[0].clone())",
+        "torch.sum(ints, 0, out=floats[0].clone())",
+        "torch.nn.functional.multilabel_margin_loss(floats * 0.1, torch.tensor([0, -1, 2], device=floats.device))",
+        "(floats * -1.5).to(torch.uint8)",
+        "torch.tensor([-1.0, 300, 1e10, float('nan')], device=floats.device).to(torch.uint8).to(torch.float32)",
+        "ints.to(torch.uint8).copy_(floats.half())",
     ],
 )
 def test_what_the_cpu_computes(line: str) -> None:

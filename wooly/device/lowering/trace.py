@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Final
 
-from wis.dtypes import DType
+from wis.dtypes import FLOATS, DType
 from wis.ops import BY_NAME, Dist, Op
 from wis.program import Imm, Instr, Ref
 from wooly.device.lowering.dtypes import accumulate, float_type, result_type
@@ -60,6 +60,9 @@ class _Step:
     along: tuple[int, ...] = ()
 
 
+_FRACTIONS: Final = frozenset({*FLOATS, DType.C64, DType.C128})
+
+
 class Trace:
     """One call being lowered.
 
@@ -93,6 +96,8 @@ class Trace:
         self, name: str, outs: Sequence[Meta], ins: Sequence[Meta | Imm], attrs: Sequence[int] = (), *, along: Sequence[int] = ()
     ) -> None:
         """One instruction. ``along``: the dimensions to name when an index is out of bounds, if not those of the operand."""
+        if name == "cast" and outs[0].dtype is DType.U8 and isinstance(ins[0], Meta) and ins[0].dtype in _FRACTIONS:
+            ins = [self.cast(ins[0], DType.I64)]  # as torch converts floats to uint8, so that -1.0 becomes 255
         self._steps.append(_Step(BY_NAME[name], list(outs), list(ins), tuple(int(a) for a in attrs), along=tuple(along)))
 
     def imm(self, value: Value, dtype: DType) -> Imm:
