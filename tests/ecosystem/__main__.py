@@ -24,7 +24,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", default="", help="patterns of case ids, like a15,c*")
     parser.add_argument("--publish", action="store_true", help="write docs/ecosystem.md")
     parser.add_argument("--jobs", type=int, default=2, help="cases at a time")
-    parser.add_argument("--timeout", type=float, default=240.0, help="seconds for one run of a script")
+    parser.add_argument("--timeout", type=float, default=600.0, help="seconds for one run of a script")
     parser.add_argument("--references", type=Path, default=ROOT / "scratch" / "ecosystem", help="where results of the CPU are kept")
     return parser.parse_args()
 

@@ -1,6 +1,7 @@
 """A C++ extension with CUDA sources, compiled by torch.utils.cpp_extension."""
 
 # cpu: no
+# timeout: 600
 import sys
 
 import torch

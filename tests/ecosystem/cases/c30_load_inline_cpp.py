@@ -1,6 +1,6 @@
 """A C++ extension that calls ATen on device tensors."""
 
-# timeout: 420
+# timeout: 600
 import sys
 
 import torch
