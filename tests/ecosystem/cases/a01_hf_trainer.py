@@ -1,7 +1,6 @@
 """transformers.Trainer: training, evaluation with metrics, prediction."""
 
 # requires: transformers, accelerate
-# timeout: 300
 import sys
 
 import torch

@@ -1,7 +1,6 @@
 """transformers.Trainer in bf16 with gradient checkpointing and accumulation, resumed from a checkpoint."""
 
 # requires: transformers, accelerate
-# timeout: 300
 # tolerance: 5e-2
 import sys
 

@@ -1,7 +1,6 @@
 """transformers.Trainer with fused AdamW, Adafactor, torch_compile, workers, label smoothing."""
 
 # requires: transformers, accelerate
-# timeout: 400
 import sys
 
 import torch

@@ -1,7 +1,6 @@
 """LoRA and DoRA of peft under the Trainer: training, saving, loading, merging."""
 
 # requires: transformers, peft, accelerate
-# timeout: 300
 import sys
 
 import torch

@@ -1,7 +1,6 @@
 """Lightning's Trainer in 32-bit, bf16 and 16-bit precision."""
 
 # requires: lightning
-# timeout: 300
 # tolerance: 5e-2
 import sys
 

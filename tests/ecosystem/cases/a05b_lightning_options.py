@@ -1,7 +1,6 @@
 """Lightning with accelerator="auto", gradient clipping and accumulation, deterministic, a profiler, checkpoints, early stopping."""
 
 # requires: lightning
-# timeout: 300
 import sys
 
 import lightning as L

@@ -1,7 +1,6 @@
 """accelerate: precisions, accumulation, clipping, gathering, saving and loading of states."""
 
 # requires: accelerate
-# timeout: 300
 # tolerance: 5e-2
 import sys
 

@@ -1,7 +1,6 @@
 """accelerate: device maps, layers on the CPU, offloading, half precision."""
 
 # requires: accelerate, transformers
-# timeout: 300
 import sys
 
 import torch

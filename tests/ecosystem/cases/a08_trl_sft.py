@@ -1,7 +1,6 @@
 """TRL's SFTTrainer with random tiny models."""
 
 # requires: trl, transformers, datasets, tokenizers
-# timeout: 300
 import sys
 
 import torch

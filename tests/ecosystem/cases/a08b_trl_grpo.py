@@ -1,7 +1,6 @@
 """TRL's GRPOTrainer with a random tiny model."""
 
 # requires: trl, transformers, datasets, tokenizers
-# timeout: 300
 # cpu: no
 import sys
 

@@ -1,7 +1,6 @@
 """sentence-transformers: encoding, similarity, training."""
 
 # requires: sentence_transformers, tokenizers
-# timeout: 300
 import sys
 
 import torch

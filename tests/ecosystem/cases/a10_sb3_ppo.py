@@ -1,7 +1,6 @@
 """stable-baselines3: PPO and DQN on a small environment."""
 
 # requires: stable_baselines3, gymnasium
-# timeout: 300
 import sys
 
 import gymnasium

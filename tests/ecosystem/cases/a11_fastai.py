@@ -1,7 +1,6 @@
 """fastai: a learner, one cycle, predictions, half precision."""
 
 # requires: fastai
-# timeout: 300
 # tolerance: 1e-2
 import sys
 

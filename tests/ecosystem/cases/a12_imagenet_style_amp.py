@@ -1,7 +1,6 @@
 """An ImageNet-style loop: channels_last, autocast, GradScaler, top-k accuracy."""
 
 # requires: torchvision
-# timeout: 300
 # tolerance: 5e-2
 import sys
 

@@ -1,7 +1,6 @@
 """PyTorch Geometric: graph layers in training, pooling and utilities."""
 
 # requires: torch_geometric
-# timeout: 300
 import sys
 
 import torch

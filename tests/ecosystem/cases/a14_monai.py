@@ -1,7 +1,6 @@
 """MONAI: a 3-D UNet, Dice losses, sliding-window inference."""
 
 # requires: monai
-# timeout: 400
 # tolerance: 2e-3
 import sys
 

@@ -1,7 +1,6 @@
 """diffusers: training of a UNet, an exponential average, the DDPM pipeline."""
 
 # requires: diffusers
-# timeout: 400
 # tolerance: 5e-3
 import sys
 

@@ -1,7 +1,6 @@
 """timm in training: its scaler, averaged model, losses and optimisers."""
 
 # requires: timm
-# timeout: 400
 # tolerance: 5e-3
 import sys
 

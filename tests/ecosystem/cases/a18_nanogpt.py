@@ -1,6 +1,5 @@
 """A loop after nanoGPT: gradient accumulation, autocast, clipping, estimates of the loss, sampling, checkpoints."""
 
-# timeout: 300
 # tolerance: 5e-2
 import math
 import sys

@@ -1,7 +1,6 @@
 """Ultralytics: a YOLO model's forward pass and predict()."""
 
 # requires: ultralytics
-# timeout: 400
 # cpu: no
 import os
 import sys

@@ -1,7 +1,6 @@
 """Thirteen metrics of torchmetrics."""
 
 # requires: torchmetrics
-# timeout: 300
 import sys
 
 import torch

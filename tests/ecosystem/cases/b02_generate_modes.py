@@ -1,7 +1,6 @@
 """generate(): greedy, beams, penalties, static cache, assisted, prompt lookup, sampling."""
 
 # requires: transformers
-# timeout: 400
 import sys
 
 import torch

@@ -1,7 +1,6 @@
 """State-space and recurrent language models: logits, gradients, generation."""
 
 # requires: transformers
-# timeout: 400
 import sys
 
 import torch

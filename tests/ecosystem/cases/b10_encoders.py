@@ -1,7 +1,6 @@
 """Encoders of transformers with padded batches: outputs and gradients."""
 
 # requires: transformers
-# timeout: 400
 import sys
 
 import torch

@@ -1,7 +1,6 @@
 """Encoder-decoder models: loss, gradients, greedy and beam generation."""
 
 # requires: transformers
-# timeout: 400
 import sys
 
 import torch

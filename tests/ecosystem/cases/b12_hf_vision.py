@@ -1,7 +1,6 @@
 """Vision models of transformers: classification and segmentation, gradients."""
 
 # requires: transformers
-# timeout: 500
 import sys
 
 import torch

@@ -1,7 +1,6 @@
 """Audio models of transformers: Wav2Vec2 with CTC, HuBERT, AST, VITS-like vocoders left out."""
 
 # requires: transformers
-# timeout: 500
 import sys
 
 import torch

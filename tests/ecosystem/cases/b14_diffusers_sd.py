@@ -1,7 +1,6 @@
 """A Stable Diffusion pipeline with three schedulers, slicing, CPU offload."""
 
 # requires: diffusers, transformers
-# timeout: 500
 # tolerance: 5e-3
 import sys
 

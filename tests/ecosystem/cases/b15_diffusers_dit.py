@@ -1,7 +1,6 @@
 """Diffusion transformers: DiT, SD3 and Flux blocks with small random configurations."""
 
 # requires: diffusers
-# timeout: 400
 import sys
 
 import torch

@@ -1,7 +1,6 @@
 """Models of timm: outputs and gradients."""
 
 # requires: timm
-# timeout: 500
 # tolerance: 2e-3
 import sys
 

@@ -1,7 +1,6 @@
 """Classification models of torchvision."""
 
 # requires: torchvision
-# timeout: 500
 # tolerance: 2e-3
 import sys
 

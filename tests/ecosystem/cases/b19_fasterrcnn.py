@@ -1,7 +1,6 @@
 """Faster R-CNN: a training step and detections."""
 
 # requires: torchvision
-# timeout: 400
 # tolerance: 2e-3
 import sys
 

@@ -1,7 +1,6 @@
 """Segmentation, optical flow and video models of torchvision."""
 
 # requires: torchvision
-# timeout: 500
 # tolerance: 2e-3
 import sys
 

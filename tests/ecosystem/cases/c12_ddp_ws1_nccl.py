@@ -1,7 +1,7 @@
 """DistributedDataParallel over NCCL, one process."""
 
 # cpu: no
-# timeout: 90
+# timeout: 240
 import os
 import sys
 

@@ -1,7 +1,7 @@
 """DistributedDataParallel over gloo, one process, model on the device."""
 
 # cpu: no
-# timeout: 90
+# timeout: 240
 import sys
 
 import torch

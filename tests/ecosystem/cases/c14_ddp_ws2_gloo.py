@@ -1,7 +1,7 @@
 """DistributedDataParallel over gloo, two processes."""
 
 # cpu: no
-# timeout: 120
+# timeout: 240
 import sys
 
 import torch

@@ -1,7 +1,7 @@
 """torchrun with one process: DistributedDataParallel over NCCL."""
 
 # cpu: no
-# timeout: 120
+# timeout: 240
 import subprocess
 import sys
 

@@ -1,7 +1,7 @@
 """fully_shard (FSDP2) on one device."""
 
 # cpu: no
-# timeout: 90
+# timeout: 240
 import sys
 
 import torch

@@ -1,7 +1,7 @@
 """DTensor over a mesh of one device."""
 
 # cpu: no
-# timeout: 90
+# timeout: 240
 import sys
 
 import torch

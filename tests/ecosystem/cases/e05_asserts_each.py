@@ -1,7 +1,6 @@
 """Each operation that asserts on a device, in a process of its own: an error that names it, never a value."""
 
 # cpu: no
-# timeout: 420
 import subprocess
 import sys
 

@@ -1,7 +1,7 @@
 """A device tensor through a queue to another process, which reads it."""
 
 # cpu: no
-# timeout: 90
+# timeout: 240
 import sys
 
 import torch

@@ -2,7 +2,6 @@
 
 # requires: nbconvert, ipykernel
 # cpu: no
-# timeout: 300
 import json
 import subprocess
 import sys

@@ -1,7 +1,6 @@
 """A process stopped for longer than its lease, then continued: it ends with an error, or goes on."""
 
 # cpu: no
-# timeout: 200
 import signal
 import subprocess
 import sys
