@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from wooly.config import HIDE_LOCAL
 from wooly.device.face import checks
 from wooly.errors import ActivationError, UnsupportedTorch
 from wooly.torch_support import check_version
@@ -48,6 +49,15 @@ def test_the_bus_in_the_environment_switches_it_on() -> None:
     # No bus answers there: nothing connects before the device is used.
     found = python("import torch; print(torch.cuda.is_available(), torch.cuda.device_count())", WOOLY_NATS_URL="nats://127.0.0.1:1")
     assert found.stdout == "True 1\n" and found.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [("", "False 0"), ("-1", "False 0"), ("-1,0", "False 0"), ("0", "True 1"), ("remote", "True 1")]
+)
+def test_cuda_visible_devices_hides_the_device(value: str, shown: str) -> None:
+    code = "import torch; print(torch.cuda.is_available(), torch.cuda.device_count())"
+    found = python(code, WOOLY_NATS_URL="nats://127.0.0.1:1", CUDA_VISIBLE_DEVICES=value)
+    assert found.stdout == f"{shown}\n" and found.stderr == ""
 
 
 def test_the_bus_in_the_config_file_switches_it_on(tmp_path: Path) -> None:
@@ -143,7 +153,7 @@ def test_a_local_gpu_is_hidden_when_asked(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(ActivationError, match="before the local GPU is first used"):
         checks.check_local_gpu(pretend(has_cuda=True, gpus=1, initialized=True), opted_in=True)
     checks.check_local_gpu(pretend(has_cuda=True, gpus=1), opted_in=True)
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == HIDE_LOCAL
 
 
 def test_rocm_is_not_tested() -> None:

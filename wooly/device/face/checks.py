@@ -9,7 +9,7 @@ import os
 import sys
 from typing import Any, Final
 
-from wooly.config import Config
+from wooly.config import HIDE_LOCAL, Config
 from wooly.errors import ActivationError, UnsupportedTorch
 from wooly.torch_support import check_version, range_text
 
@@ -91,7 +91,7 @@ def check_local_gpu(torch: Any, *, opted_in: bool) -> None:
             raise ActivationError(
                 "WOOLY_LOCAL_GPU=1 must be set before the local GPU is first used in this process; set it and start again"
             )
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        os.environ["CUDA_VISIBLE_DEVICES"] = HIDE_LOCAL
         return
     count = torch.cuda.device_count()
     if count:
