@@ -41,7 +41,7 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 examples = [InputExample(texts=["the cat", "a cat"]), InputExample(texts=["the dog", "a dog"])]
 seen = []
 for batch, labels in DataLoader(examples, 2, collate_fn=model.smart_batching_collate):
-    value = loss([{k: v.to(device) for k, v in part.items()} for part in batch], labels)
+    value = loss([{k: v.to(device) for k, v in part.items() if isinstance(v, torch.Tensor)} for part in batch], labels)
     value.backward()
     optimizer.step()
     seen.append(value.item())

@@ -7,12 +7,13 @@ import sys
 import torch
 from fastai.basics import DataLoaders, Learner, accuracy
 from fastai.callback.schedule import fit_one_cycle  # noqa: F401
-from torch.utils.data import DataLoader, TensorDataset
+from fastai.data.load import DataLoader
+from torch.utils.data import TensorDataset
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(0)
 data = TensorDataset(torch.randn(48, 6), torch.randint(3, (48,)))
-dls = DataLoaders(DataLoader(data, 12), DataLoader(data, 12), device=torch.device(device))
+dls = DataLoaders(DataLoader(data, 12, num_workers=0), DataLoader(data, 12, num_workers=0), device=torch.device(device))
 model = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.BatchNorm1d(16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
 learner = Learner(dls, model, loss_func=torch.nn.CrossEntropyLoss(), metrics=accuracy, path=".")
 with learner.no_bar(), learner.no_logging():

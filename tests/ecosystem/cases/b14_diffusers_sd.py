@@ -5,7 +5,14 @@
 import sys
 
 import torch
-from diffusers import AutoencoderKL, DDIMScheduler, EulerDiscreteScheduler, PNDMScheduler, StableDiffusionPipeline, UNet2DConditionModel
+from diffusers import (
+    AutoencoderKL,
+    DDIMScheduler,
+    DPMSolverMultistepScheduler,
+    EulerDiscreteScheduler,
+    StableDiffusionPipeline,
+    UNet2DConditionModel,
+)
 from transformers import CLIPTextConfig, CLIPTextModel
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -34,7 +41,7 @@ text = CLIPTextModel(
         vocab_size=60, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, max_position_embeddings=16
     )
 )
-kinds = {"ddim": DDIMScheduler, "euler": EulerDiscreteScheduler, "pndm": PNDMScheduler}
+kinds = {"ddim": DDIMScheduler, "euler": EulerDiscreteScheduler, "dpm": DPMSolverMultistepScheduler}
 pipe = StableDiffusionPipeline(vae, text, None, unet, DDIMScheduler(), None, None, requires_safety_checker=False).to(device)
 pipe.set_progress_bar_config(disable=True)
 embeds, negative, latents = torch.randn(1, 16, 32), torch.randn(1, 16, 32), torch.randn(1, 4, 8, 8)

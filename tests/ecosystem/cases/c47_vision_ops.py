@@ -24,7 +24,11 @@ made |= {
     "lp": F.lp_pool2d(x, 2, 2),
     "adaptive": F.adaptive_max_pool2d(x, 3),
 }
-made |= {"pad": F.pad(x, (1, 2, 3, 0), mode="reflect"), "circular": F.pad(x, (1, 1), mode="circular"), "norm": F.local_response_norm(x, 3)}
+made |= {
+    "pad": F.pad(x, (1, 2, 3, 0), mode="reflect"),
+    "circular": F.pad(x, (1, 1, 2, 0), mode="circular"),
+    "norm": F.local_response_norm(x, 3),
+}
 results = {name: y.detach().cpu() for name, y in made.items()}
 sum(y.square().mean() for y in made.values()).backward()
 results["grad"] = x.grad.cpu()
