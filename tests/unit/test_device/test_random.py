@@ -41,8 +41,8 @@ def test_a_generator_has_its_own_stream() -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        "uniform_(3, -1)", "normal_(0, -1)", "log_normal_(0, 0)", "exponential_(-1)", "cauchy_(0, -1)", "geometric_(1.5)", "bernoulli_(1.5)",
-        "random_(4, 2)", "random_(0)",
+        "uniform_(3, -1)", "normal_(0, -1)", "log_normal_(0, 0)", "exponential_(-1)", "cauchy_(0, -1)", "geometric_(1.5)",
+        "bernoulli_(1.5)", "random_(4, 2)", "random_(0)",
     ],
 )  # fmt: skip
 def test_parameters_that_a_distribution_does_not_have(call: str) -> None:
