@@ -257,13 +257,13 @@ def coordinates() -> Case:
 
 
 def turns(barrier: bool) -> Case:
-    """A loop that counts far beyond 65,535 instructions in a block, with threads that see what others stored before a barrier."""
+    """A loop of more than 65,535 instructions a thread; or a short one whose threads read what others stored before a barrier."""
     code = [
         "r0 = special(tid.x)",
         "r1 = zext r0",
         "r2 = const(0)",
         "r3 = const(1)",
-        "r4 = const(700)",
+        f"r4 = const({70 if barrier else 7000})",
         "r5 = mov r0",
         "r9 = const(127)",
         "br 1",
