@@ -51,7 +51,7 @@ AREAS: Final = {
         )),
         Area("billing", ("billing",), (f"{UNIT}/test_billing",)),
         Area("services/kit/access", ("services/kit/access",), (
-            f"{UNIT}/test_access", f"{UNIT}/test_kit", "tests/integration/test_access.py", "tests/integration/test_access_matrix.py",
+            f"{UNIT}/test_access", f"{UNIT}/test_kit/test_credentials.py",
             "tests/architecture/test_secrets.py",
         )),
         Area("wis/kernel/verify", ("wis/kernel/verify",), (

@@ -224,6 +224,13 @@ def test_operands_without_elements_point_anywhere_sensible() -> None:
         ]
 
 
+@pytest.mark.parametrize("offset", [1 << 48, -(1 << 48)])
+def test_the_farthest_offset_is_outside_of_the_buffer_and_not_beyond_sense(offset: int) -> None:
+    assert findings(*copied(Operand(0, F32, (1,), (1,), offset), Operand(1, F32, (1,), (1,), 0))) == [
+        f"extent @ code 0 in 0: reaches bytes {4 * offset}..{4 * offset + 4} of buffer 0, which has 16"
+    ]
+
+
 @pytest.mark.parametrize(("stride", "good"), [(1 << 48, True), (-(1 << 48), True), ((1 << 48) + 1, False), (-(1 << 48) - 1, False)])
 def test_strides_are_bounded(stride: int, good: bool) -> None:
     found = findings(*copied(Operand(0, F32, (1,), (stride,), 0), Operand(1, F32, (1,), (1,), 0)))
@@ -306,7 +313,7 @@ def test_two_outputs_share_no_element(step: int) -> None:
 
 
 def test_outputs_of_two_widths_share_no_range_of_bytes() -> None:
-    for start in range(12):
+    for start in range(14):
         b = Builder()
         buffer = b.external(F32, (0,), nbytes=128).buffer
         outs = [Operand(buffer, F32, (4,), (1,), start), Operand(buffer, I64, (4,), (1,), 2)]  # bytes 4s..4s + 16 beside 16..48

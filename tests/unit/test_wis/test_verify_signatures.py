@@ -378,3 +378,83 @@ def test_types_of_iota_and_random(out: DType) -> None:
 )
 def test_attributes_of_iota_and_random(op: str, attr: int, good: bool) -> None:
     assert generated(op, F32, [F32, F32] if op == "iota" else [I64, I64], attr) == good
+
+
+def found(op: str, outs: list[tuple[DType, tuple[int, ...]]], ins: list[tuple[int, ...]], attrs: tuple[int, ...]) -> list[str]:
+    b = Builder()
+    b.emit(op, [b.created(dtype, shape) for dtype, shape in outs], [b.external(F32, shape) for shape in ins], attrs)
+    program, dims, _ = b.finish()
+    try:
+        verify(program, dims)
+    except VerifyError as error:
+        return [str(finding) for finding in error.findings]
+    return []
+
+
+@pytest.mark.parametrize("size", [0, 1])
+@pytest.mark.parametrize("op", ["max_pool", "avg_pool", "avg_pool_dx"])
+def test_pooling_needs_an_element_to_pool_over(op: str, size: int) -> None:
+    """A window of one over a spatial size of nothing has no position to begin at."""
+    data, pooled = (1, 1, size), (1, 1, size)
+    attrs = (1, 1, 0, 1) if op == "max_pool" else (0, 0, 1, 1, 0)
+    outs = [(F32, pooled), (I64, pooled)] if op == "max_pool" else [(F32, pooled)]
+    assert found(op, outs, [data], attrs) == (["empty @ code 0: pooling over spatial size 0"] if size == 0 else [])
+
+
+@pytest.mark.parametrize(("pad", "good"), [(0, True), (1, True), (2, False)])
+def test_pads_of_pooling_are_at_most_half_a_window(pad: int, good: bool) -> None:
+    """Windows of three over six elements, and of two that are one apart, which reach as far."""
+    for kernel, dilation in ((3, 1), (2, 2)):
+        count = 6 + 2 * pad - 2
+        said = found("max_pool", [(F32, (1, 1, count)), (I64, (1, 1, count))], [(1, 1, 6)], (kernel, 1, pad, dilation))
+        assert said == ([] if good else ["attr range @ code 0 attr pad: 2 is more than half a window of 3"])
+
+
+@pytest.mark.parametrize("count", range(1, 6))
+def test_windows_of_pooling_are_those_that_fit_or_one_more(count: int) -> None:
+    """Six elements, windows of three, two apart: two fit, a third begins inside."""
+    said = found("avg_pool", [(F32, (1, 1, count))], [(1, 1, 6)], (0, 0, 3, 2, 0))
+    assert said == ([] if count in (2, 3) else [f"shape @ code 0: {count} windows along spatial dimension 0, expected 2 or 3"])
+
+
+def test_what_is_wrong_is_said_of_the_operand_that_has_it() -> None:
+    assert found("argmax", [(I64, (2, 2))], [(2, 3)], (1,)) == ["shape @ code 0 out 0: (2, 2), expected (2, 1)"]
+    assert found("cumsum", [(F32, (3,))], [(4,)], (0,)) == ["shape @ code 0 out 0: (3,), expected (4,)"]
+    assert found("matmul", [(F32, (2, 5))], [(2, 3), (4, 5)], ()) == ["shape @ code 0 in 1: (4, 5), expected (3, 5)"]
+    assert found("matmul", [(F32, (2, 4))], [(2, 3), (3, 5)], ()) == ["shape @ code 0 out 0: (2, 4), expected (2, 5)"]
+    assert found("add", [(F32, (2,))], [(2,), (3,)], ()) == ["shape @ code 0 in 1: (3,), expected (2,)"]
+    assert found("nonzero", [(I64, (6, 3)), (I64, (1,))], [(2, 3)], ()) == ["shape @ code 0 out 0: (6, 3), expected (6, 2)"]
+    assert found("nonzero", [(I64, (6, 2)), (I64, (2,))], [(2, 3)], ()) == ["shape @ code 0 out 1: (2,), expected (1,)"]
+    assert found("nonzero", [(I64, (6, 2)), (I64, (1,))], [(2, 3)], ()) == []
+
+
+CONV = [
+    # outs, x, w, attrs (groups, stride, pad, dilation), accepted
+    ((2, 6, 4), (2, 4, 6), (6, 2, 3), (2, 1, 0, 1), True),
+    ((2, 6, 4), (2, 4, 6), (6, 2, 3), (1, 1, 0, 1), False),
+    ((2, 6, 4), (2, 4, 6), (6, 4, 3), (1, 1, 0, 1), True),
+    ((2, 5, 4), (2, 4, 6), (5, 2, 3), (2, 1, 0, 1), False),
+    ((2, 6, 4), (2, 4, 6), (6, 2, 3), (0, 1, 0, 1), False),
+    ((2, 6, 4), (2, 4, 6), (6, 2, 3), (-2, 1, 0, 1), False),
+    ((3, 6, 4), (2, 4, 6), (6, 2, 3), (2, 1, 0, 1), False),
+    ((2, 7, 4), (2, 4, 6), (6, 2, 3), (2, 1, 0, 1), False),
+    ((2, 6, 3), (2, 4, 6), (6, 2, 3), (2, 1, 0, 1), False),
+    ((2, 6, 5), (2, 4, 6), (6, 2, 3), (2, 1, 0, 1), False),
+    ((2, 6, 2), (2, 4, 6), (6, 2, 3), (2, 2, 0, 1), True),
+    ((2, 6, 2), (2, 4, 6), (6, 2, 3), (2, 0, 0, 1), False),
+    ((2, 6, 6), (2, 4, 6), (6, 2, 3), (2, 1, 1, 1), True),
+    ((2, 6, 2), (2, 4, 6), (6, 2, 3), (2, 1, -1, 1), False),
+    ((2, 6, 2), (2, 4, 6), (6, 2, 3), (2, 1, 0, 2), True),
+    ((2, 6, 4), (2, 4, 6), (6, 2, 3), (2, 1, 0, 0), False),
+    ((2, 6, 0), (2, 4, 6), (6, 2, 7), (2, 1, 0, 1), True),
+    ((2, 6, 4, 1), (2, 4, 6), (6, 2, 3), (2, 1, 0, 1), False),
+    ((2, 6, 7), (2, 4, 6), (6, 2, 0), (2, 1, 0, 1), False),
+]
+
+
+@pytest.mark.parametrize(("y", "x", "w", "attrs", "good"), CONV)
+def test_convolutions_and_their_gradients_have_one_rule(
+    y: tuple[int, ...], x: tuple[int, ...], w: tuple[int, ...], attrs: tuple[int, ...], good: bool
+) -> None:
+    for op, out, ins in (("conv", y, [x, w]), ("conv_dx", x, [y, w]), ("conv_dw", w, [y, x])):
+        assert (found(op, [(F32, out)], ins, attrs) == []) == good, op
