@@ -45,9 +45,12 @@ AREAS: Final = {
             f"{UNIT}/test_wis/test_{name}.py"
             for name in ("verify_launches", "verify_lifetimes", "verify_reuse", "verify_signatures", "verify_limits", "program", "golden")
         )),
-        Area("scheduler", ("scheduler/dispatch", "scheduler/vram", "scheduler/placement"), (
-            f"{UNIT}/test_scheduler", "tests/property/test_dispatch_properties.py", "tests/property/test_placement_properties.py",
-            "tests/property/test_placement_view_properties.py", "tests/property/test_vram_properties.py", "tests/simulation",
+        Area("scheduler", ("scheduler/dispatch", "scheduler/vram", "scheduler/placement"), tuple(
+            f"{UNIT}/test_scheduler/test_{name}.py"
+            for name in (
+                "dispatch", "dispatch_admission", "dispatch_orders", "dispatch_shares", "journal", "liveness", "placement",
+                "placement_queue", "vram", "vram_victims",
+            )
         )),
         Area("billing", ("billing",), (f"{UNIT}/test_billing",)),
         Area("services/kit/access", ("services/kit/access",), (

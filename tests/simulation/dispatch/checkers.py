@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Final
+
 from scheduler.dispatch import (
     BatchArrived,
     Dispatch,
@@ -13,7 +17,6 @@ from scheduler.dispatch import (
     SessionOpened,
     decode_journal,
     explain,
-    fairness_bound,
     replay,
     restore,
     snapshot,
@@ -22,12 +25,15 @@ from scheduler.dispatch import (
 )
 from scheduler.dispatch import decisions as why
 from scheduler.dispatch.decisions import DROP_REASONS, REFUSE_REASONS, Drop, Launch, Park, Refuse, Release
-from scheduler.dispatch.fair import virtual
 from tests.simulation.dispatch.workload import Step
 
 __all__ = [
     "check_bounds", "check_explained", "check_fairness", "check_journal", "check_occupancy", "check_reasons_are_named", "check_restored",
 ]  # fmt: skip
+
+
+_RESOLUTION: Final = Fraction(1, 10_000)
+"""Shares are counted in such parts of a core-nanosecond over the weight; a slice is counted to less than one part."""
 
 
 def check_journal(steps: list[Step]) -> bytes:
@@ -74,10 +80,13 @@ def check_occupancy(steps: list[Step], dispatch: Dispatch) -> None:
 
 
 def _more(dispatch: Dispatch, name: str) -> bool:
-    """Has the session a batch that may be launched now?"""
+    """Has the session a batch that may be launched now? By its batches, what holds it and what it has in flight; the place that the core
+    gave it among those that wait must say the same."""
     session = dispatch.state.sessions[name]
-    launchable = session.entry is not None
-    assert not launchable or (session.next_seq in session.waiting and not session.awaits_memory and session.paced_until_ns == 0)
+    held = session.awaits_memory or session.faulted or session.paced_until_ns > 0
+    own = [flight for flight in dispatch.state.flights if flight.session == name]
+    launchable = session.next_seq in session.waiting and not held and all(flight.whole and not flight.preempted for flight in own)
+    assert launchable == (session.entry is not None), name
     return launchable
 
 
@@ -110,13 +119,26 @@ def check_explained(steps: list[Step]) -> None:
             assert bool(session.launched) == (reason.rule in (why.RUNNING, why.QUEUED, why.STOPPING))
 
 
+def _bound(costs_ns: Sequence[int], weights: Sequence[int], in_flight: int, leads_ns: Sequence[int]) -> Fraction:
+    """The most by which what two sessions are served over their weights may differ (docs/scheduling.md), in exact numbers.
+
+    A session runs ahead by its lead and by the slices in flight, and behind by as many and the one that is decided on: for each of both
+    ``2 in_flight + 1`` of its largest slices.
+    """
+    return sum(
+        (Fraction(lead, weight) + (2 * in_flight + 1) * (Fraction(cost, weight) + _RESOLUTION))
+        for cost, weight, lead in zip(costs_ns, weights, leads_ns, strict=True)
+    ) + Fraction(0)
+
+
 def check_fairness(steps: list[Step], dispatch: Dispatch) -> int:
     """What any two sessions of a level are served while both take part in its shares differs by no more than the proved bound; how many
     pairs were looked at. Served: the measured cost of slices, of one without a limit only what fell into time with others. ``dispatch``: a
-    new one of the kind that took the steps."""
-    served: dict[str, int] = {}
+    new one of the kind that took the steps. The bound and what is served are counted here, in fractions, without the core's functions."""
+    served: dict[str, Fraction] = {}
     largest: dict[str, int] = {}
-    since: dict[tuple[str, str], tuple[int, int]] = {}
+    slices = 0
+    since: dict[tuple[str, str], tuple[Fraction, Fraction, int]] = {}
     depth = 1
     pairs = 0
     for stimulus, _ in steps:
@@ -129,10 +151,11 @@ def check_fairness(steps: list[Step], dispatch: Dispatch) -> int:
                 together_ns = stimulus.at_ns - flight.contended_ns if flight.contended_ns >= 0 else 0
                 cost_ns = cost_ns * min(together_ns, stimulus.wall_ns) // stimulus.wall_ns if stimulus.wall_ns else 0
             session = state.sessions[stimulus.session]
-            served[session.session] = served.get(session.session, 0) + virtual(cost_ns, session.weight)
+            served[session.session] = served.get(session.session, Fraction(0)) + Fraction(cost_ns, session.weight)
+            slices += 1
             largest[session.session] = max(largest.get(session.session, 0), cost_ns)
         if isinstance(stimulus, SessionOpened) and stimulus.session not in state.sessions:
-            served[stimulus.session] = largest[stimulus.session] = 0
+            served[stimulus.session], largest[stimulus.session] = Fraction(0), 0
         dispatch.on(stimulus)
         depth = max(depth, state.config.in_flight_max)
         for flight in state.flights:
@@ -142,14 +165,14 @@ def check_fairness(steps: list[Step], dispatch: Dispatch) -> int:
         for pair in [pair for pair in since if pair not in now]:
             del since[pair]
         for pair, (a, b) in now.items():
-            at = (served.get(a.session, 0), served.get(b.session, 0))
+            at = (served.get(a.session, Fraction(0)), served.get(b.session, Fraction(0)), slices)
             begin = since.setdefault(pair, at)
             pairs += 1
             leads_ns = (state.config.deadline_lead_ns if a.sla_ns else 0, state.config.deadline_lead_ns if b.sla_ns else 0)
             costs_ns = (largest.get(a.session, 0), largest.get(b.session, 0))
-            bound = fairness_bound(costs_ns, (a.weight, b.weight), depth, leads_ns)
+            bound = _bound(costs_ns, (a.weight, b.weight), depth, leads_ns) + (at[2] - begin[2]) * _RESOLUTION
             apart = abs((at[0] - begin[0]) - (at[1] - begin[1]))
-            assert apart <= bound, f"{stimulus!r}: {pair} are {apart} apart, the bound is {bound}"
+            assert apart <= bound, f"{stimulus!r}: {pair} are {float(apart)} core-ns over weight apart, the bound is {float(bound)}"
     return pairs
 
 

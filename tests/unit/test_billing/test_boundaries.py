@@ -230,6 +230,12 @@ def test_a_statement_as_csv() -> None:
     ]
 
 
+def test_the_opening_balance_counts_from_the_first_day_there_is() -> None:
+    view = fold([used(1, 0, 5), used(2, 1440, 7)])
+    assert statement(view, "lab", "1970-01").opening_micro == 0
+    assert statement(view, "lab", "1970-01").closing_micro == statement(view, "lab", "1970-02").opening_micro == -12
+
+
 # -- two bills -------------------------------------------------------------------------------------------------------------------------
 
 
