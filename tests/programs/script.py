@@ -114,7 +114,7 @@ class Script:
         rounds = rounds or "rand(" in text or bool(used & program.rounded)
         program.lines.append(Line(text, type(error).__name__ if error else ""))
         self._adopt(used, rounds)
-        if not self._bounded(used):
+        if not (self._bounded(used) and self._converts(used)):
             program.lines.pop()
             self._replay()
             return False
@@ -161,6 +161,14 @@ class Script:
                 if not bool((plain.abs() < MAGNITUDE_MAX).all()):
                     return False
         return True
+
+    def _converts(self, used: set[str]) -> bool:
+        """False where numbers may have become integers that cannot hold them: what that gives is not defined."""
+        tensors = [v for v in (self.names.get(n) for n in used) if isinstance(v, torch.Tensor)]
+        wide = [t for t in tensors if t.is_floating_point() or t.is_complex()]
+        if len(wide) == len(tensors):
+            return True
+        return all(bool((t.detach().abs() < 100).all()) for t in wide)
 
     # --- choosing
     def new(self, kind: str = "t") -> str:
@@ -258,9 +266,9 @@ class Fields(dict[str, Any]):
 
     def _main(self) -> torch.Tensor | None:
         for key in ("x", "f", "r", "l", "b", "c"):
-            name = self.get(key)
-            if name in self.s.tensors:
-                return self.s.value(name)
+            if key in self:
+                value = eval(self[key], self.s.names)
+                return value if isinstance(value, torch.Tensor) else None
         return None
 
     def _y(self) -> str:

@@ -361,7 +361,7 @@ def _computed_dtype(info: OpInfo, values: Sequence[Any], tensors: Sequence[torch
         return asked
     if info.base.rstrip("_") not in _PROMOTING:
         return tensors[0].dtype
-    numbers = [v for a, v in zip(info.args, values, strict=True) if a.name in ("self", "other", "exponent") and isinstance(v, _NUMBERS)]
+    numbers = [v for a, v in zip(info.args, values, strict=True) if a.name in _OPERANDS and isinstance(v, _NUMBERS)]
     like = torch.empty((1,) * tensors[0].dim(), dtype=tensors[0].dtype, device="meta")
     for other in (*tensors[1:], *numbers):
         meta = torch.empty((1,) * other.dim(), dtype=other.dtype, device="meta") if isinstance(other, torch.Tensor) else other
@@ -370,3 +370,4 @@ def _computed_dtype(info: OpInfo, values: Sequence[Any], tensors: Sequence[torch
 
 
 _NUMBERS: Final = (bool, int, float, complex)
+_OPERANDS: Final = frozenset({"self", "other", "exponent", "min", "max"})

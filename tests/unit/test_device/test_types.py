@@ -91,6 +91,8 @@ def test_masks_that_do_not_fit_raise_index_error() -> None:
         "(floats * -1.5).to(torch.uint8)",
         "torch.tensor([-1.0, 300, 1e10, float('nan')], device=floats.device).to(torch.uint8).to(torch.float32)",
         "ints.to(torch.uint8).copy_(floats.half())",
+        "flags.clamp(-8, 8)",
+        "flags.clamp(max=0.5)",
     ],
 )
 def test_what_the_cpu_computes(line: str) -> None:
