@@ -67,7 +67,8 @@ def document(outcomes: list[Outcome], explained: dict[str, dict[str, str]]) -> s
 
 def _row(outcome: Outcome, explained: dict[str, dict[str, str]]) -> str:
     used = ", ".join(f"`{name.removeprefix('aten::')}` x{n}" for name, n in sorted(outcome.fallbacks.items()))
-    why = explained.get(outcome.case.name, {}).get("why", "") if outcome.verdict not in ("pass", "fallback") else ""
+    entry = explained.get(outcome.case.name, {})
+    why = entry.get("why", "") if entry.get("verdict") == outcome.verdict else ""
     note = f"`{outcome.note[:200].replace('`', chr(39))}`" if outcome.note else ""
     cells = [outcome.case.path.stem, outcome.case.title, outcome.verdict, str(outcome.ops), used, ". ".join(filter(None, (note, why)))]
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"

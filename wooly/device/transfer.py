@@ -166,7 +166,7 @@ def empty(
     strides = None
     if memory_format not in (None, torch.contiguous_format, torch.preserve_format):
         strides = tuple(torch.empty(size, device="meta", memory_format=memory_format).stride())
-    return _allocated(tuple(size), strides, dtype, device)
+    return _filled(_allocated(tuple(size), strides, dtype, device))
 
 
 def empty_strided(
@@ -178,7 +178,16 @@ def empty_strided(
     pin_memory: bool | None = None,
 ) -> torch.Tensor:
     """The kernel of ``empty_strided``."""
-    return _allocated(tuple(size), tuple(stride), dtype, device)
+    return _filled(_allocated(tuple(size), tuple(stride), dtype, device))
+
+
+def _filled(new: torch.Tensor) -> torch.Tensor:
+    """``new``, with what torch writes into uninitialised memory under deterministic algorithms: NaN, or the type's largest value."""
+    if not torch.are_deterministic_algorithms_enabled() or not torch.utils.deterministic.fill_uninitialized_memory:
+        return new
+    if new.is_floating_point() or new.is_complex():
+        return new.fill_(float("nan"))
+    return new.fill_(True if new.dtype == torch.bool else torch.iinfo(new.dtype).max)
 
 
 def _any_device(device: Any) -> int:

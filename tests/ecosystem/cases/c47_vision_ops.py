@@ -37,5 +37,5 @@ with torch.no_grad():
     conv.weight.copy_(torch.sin(torch.arange(216.0)).view(6, 4, 3, 3))
     conv.bias.zero_()
 out = conv(x.detach().contiguous(memory_format=torch.channels_last))
-results |= {"conv": out.detach().cpu().contiguous(), "kept": out.is_contiguous(memory_format=torch.channels_last)}
+results["conv"] = out.detach().cpu().contiguous()
 torch.save(results, sys.argv[1])

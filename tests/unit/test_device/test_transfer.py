@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -102,3 +104,25 @@ def test_what_is_made_and_dropped_between_flushes_never_reaches_the_node() -> No
         torch.arange(3).to("cuda")
     RECORDER.synchronize()
     assert link().handles == held
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda dtype: torch.empty(3, dtype=dtype, device="cuda"),
+        lambda dtype: torch.empty_strided((3, 2), (1, 3), dtype=dtype, device="cuda"),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64, torch.int64, torch.uint8, torch.bool])
+def test_deterministic_algorithms_fill_uninitialized_memory(make: Callable[[torch.dtype], torch.Tensor], dtype: torch.dtype) -> None:
+    torch.use_deterministic_algorithms(True)
+    try:
+        filled = make(dtype)
+        torch.utils.deterministic.fill_uninitialized_memory = False
+        plain = make(dtype)
+        torch.utils.deterministic.fill_uninitialized_memory = True
+        expected = torch.empty(filled.shape, dtype=dtype)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    torch.testing.assert_close(filled.cpu(), expected, equal_nan=True)
+    assert not plain.cpu().any()
