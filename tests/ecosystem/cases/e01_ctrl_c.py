@@ -8,7 +8,7 @@ import time
 
 import torch
 
-code = "import torch\nx = torch.randn(64, 64).cuda()\nprint('ready', x.sum().item(), flush=True)\nwhile True:\n    x = (x @ x).tanh()\n    x.sum().item()\n"
+code = "import signal, torch\nsignal.signal(signal.SIGINT, signal.default_int_handler)\nx = torch.randn(64, 64).cuda()\nprint('ready', x.sum().item(), flush=True)\nwhile True:\n    x = (x @ x).tanh()\n    x.sum().item()\n"
 child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 child.stdout.readline()
 started = time.monotonic()
