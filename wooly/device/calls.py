@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 
 from wooly.counters import COUNTERS
-from wooly.device import checks, fallback, random, soundness, transfer
+from wooly.device import checks, fallback, numbers, random, soundness, transfer
 from wooly.device.backend import handle_of, is_our_device, offset_of, raw_device
 from wooly.device.infer import Unknown, infer
 from wooly.device.lowering import LOWERINGS, Entry, Expected, LoweringError, Meta, ScalarArg, Unsupported, lower, wis_dtype
@@ -118,6 +118,8 @@ def make_plan(info: OpInfo, values: Sequence[Any]) -> Plan:
     checks.devices(info, values)
     checks.indices(info, values)
     checks.dtypes(info, values)
+    if info.base in numbers.BY_SIZE:
+        numbers.check(info, values)
     elsewhere = _device_elsewhere(info, values)
     if elsewhere is not None:
         return Plan(None, substitute=lambda *now: fallback.make_elsewhere(info, now, elsewhere))

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import torch
 
-from wooly.device import tensors
+from wooly.device import numbers, tensors
 from wooly.device.backend import DEVICE, HANDLE_SHIFT, HAS_SWAP, handle_of, has_kernel, is_tracing, make_empty, make_storage, untraced
 from wooly.device.calls import Plan, carry_out, first, make_plan
 from wooly.device.fallback import split
@@ -100,6 +100,7 @@ def make_kernel(info: OpInfo) -> Callable[..., Any]:
         name = functional_of(info) if info.mutates and info.name not in LOWERINGS else info.name
         source, constants = _source(info, LOWERINGS.get(name) if name is not None else None)
         names.update(constants)
+        names["check"] = lambda *values: numbers.check(info, values)
         kernel.__code__ = _compiled(source)
         kernel.__defaults__ = tuple(arg.default for arg in info.args if arg.has_default and not arg.kwarg_only)
         kernel.__kwdefaults__ = {arg.name: arg.default for arg in info.args if arg.has_default and arg.kwarg_only}
@@ -204,6 +205,7 @@ def _source(info: OpInfo, entry: Entry | None) -> tuple[str, dict[str, Any]]:
         if key is not None:
             keys.append(key)
     values = f"({''.join(f'{n}, ' for n in names)})"
+    body += _number_checks(info, names, values)
     body.append(f"key = ({''.join(f'{k}, ' for k in keys)})")
     body += _mutating_tail(info, names, values) if info.mutates else _functional_tail(values)
     positional = [n for n, arg in zip(names, info.args, strict=True) if not arg.kwarg_only]
@@ -213,7 +215,7 @@ def _source(info: OpInfo, entry: Entry | None) -> tuple[str, dict[str, Any]]:
     return "\n".join(lines), constants
 
 
-_RESERVED: Final = frozenset({"get", "miss", "handles", "numbers", "key", "plan", "t", "x", "kx"})
+_RESERVED: Final = frozenset({"get", "miss", "handles", "numbers", "key", "plan", "t", "x", "kx", "check"})
 """Names of generated code that are in use while arguments are still needed."""
 
 
@@ -286,6 +288,18 @@ def _number(name: str, key: str, arg: Arg, entry: Entry | None, constant: Callab
     if special:
         lines.append(f"elif {name} in {constant(tuple(special))}: {key} = (type({name}), {name})")
     return [*lines, f"else: {append}"]
+
+
+def _number_checks(info: OpInfo, names: Sequence[str], values: str) -> list[str]:
+    """Lines that look at numbers which torch may refuse for their value."""
+    given = [name for name, arg in zip(names, info.args, strict=True) if arg.kind is Kind.NUMBER]
+    if info.base in numbers.ALWAYS:
+        return [f"check{values}"]
+    if info.base not in numbers.BY_SIZE:
+        return []
+    low = "0 <=" if info.base in numbers.FILLING else f"-{numbers.PLAIN_BELOW} <"
+    odd = [f"{x} is not None and (type({x}) is complex or not {low} {x} < {numbers.PLAIN_BELOW})" for x in given]
+    return [f"if {' or '.join(odd)}: check{values}"] if odd else []
 
 
 def _functional_tail(values: str) -> list[str]:
