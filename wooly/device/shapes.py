@@ -141,6 +141,12 @@ def _addmm(values: Sequence[Any]) -> tuple[Shape, torch.dtype] | None:
     return found if tuple(bias.size()) in (found[0], found[0][1:]) else None
 
 
+def _baddbmm_dtype(values: Sequence[Any]) -> tuple[Shape, torch.dtype] | None:
+    """torch's meta kernel does not take its beta and alpha."""
+    found = _product(values[1], values[2], 3)
+    return None if found is None or _broadcast(values[0], torch.empty(found[0], device="meta")) != found[0] else (found[0], values[3])
+
+
 _UNARY: Final = "relu silu neg exp log sqrt rsqrt sin cos tanh sigmoid abs reciprocal gelu"
 _BINARY: Final = "mul.Tensor div.Tensor"
 _TO_NUMBER: Final = "pow.Tensor_Scalar add.Scalar sub.Scalar mul.Scalar div.Scalar"
@@ -157,5 +163,6 @@ RULES: Final[dict[str, Rule]] = {
     "aten::mm": lambda values: _product(values[0], values[1], 2),
     "aten::bmm": lambda values: _product(values[0], values[1], 3),
     "aten::addmm": _addmm,
+    "aten::baddbmm.dtype": _baddbmm_dtype,
 }
 """By overload name. ``values`` are the arguments in schema order."""

@@ -38,3 +38,27 @@ def test_grid_sample_of_volumes_in_half_is_that_of_f32_rounded() -> None:
     x, grid = torch.randn(1, 2, 9, 8, 7).bfloat16(), (torch.rand(1, 4, 4, 4, 3) * 2 - 1).bfloat16()
     ours = F.grid_sample(x.cuda(), grid.cuda(), align_corners=True)
     assert torch.equal(ours.cpu(), F.grid_sample(x.float(), grid.float(), align_corners=True).bfloat16())
+
+
+@pytest.mark.parametrize("dtype", HALF, ids=str)
+def test_products_with_an_output_type_of_their_own_are_not_rounded(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    a, b, x = torch.randn(3, 7, 33).to(dtype), torch.randn(3, 33, 5).to(dtype), torch.randn(3, 7, 5)
+    a2, b2, x2 = a.cuda(), b.cuda(), x.cuda()
+    products = {
+        "mm": (torch.mm(a2[0], b2[0], out_dtype=torch.float32), a[0].double() @ b[0].double()),
+        "bmm": (torch.bmm(a2, b2, out_dtype=torch.float32), a.double() @ b.double()),
+        "addmm": (torch.addmm(x2[0], a2[0], b2[0], out_dtype=torch.float32), x[0].double() + a[0].double() @ b[0].double()),
+        "baddbmm": (torch.baddbmm(x2, a2, b2, beta=2, out_dtype=torch.float32), 2 * x.double() + a.double() @ b.double()),
+    }
+    for name, (ours, truth) in products.items():
+        assert ours.dtype == torch.float32, name
+        torch.testing.assert_close(ours.cpu().double(), truth, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", HALF, ids=str)
+def test_group_norm_rounds_once(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x, weight, bias = torch.randn(2, 6, 5, 5).to(dtype), torch.randn(6).to(dtype), torch.randn(6).to(dtype)
+    ours = F.group_norm(x.cuda(), 3, weight.cuda(), bias.cuda())
+    assert ulps(ours, F.group_norm(x.double(), 3, weight.double(), bias.double())) <= 1

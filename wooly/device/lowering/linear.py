@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import torch
+
 from wis.dtypes import COMPLEX, DType
 from wooly.device.lowering.binary import scaled
-from wooly.device.lowering.dtypes import result_type
+from wooly.device.lowering.dtypes import accumulate, result_type, wis_dtype
 from wooly.device.lowering.errors import Unsupported
 from wooly.device.lowering.reduce import norm_over
 from wooly.device.lowering.registry import lowers
@@ -37,6 +39,21 @@ def mm(t: Trace, a: Meta, b: Meta) -> Meta:
     return matmul(t, a, b)
 
 
+def _widened(t: Trace, out_dtype: torch.dtype, *xs: Meta) -> list[Meta]:
+    return [t.cast(x, wis_dtype(out_dtype)) for x in xs]
+
+
+@lowers("aten::mm.dtype", "aten::bmm.dtype")
+def mm_dtype(t: Trace, a: Meta, b: Meta, out_dtype: torch.dtype) -> Meta:
+    """The product of half matrices in f32: sums are formed in f32 anyway, and are not rounded."""
+    return matmul(t, *_widened(t, out_dtype, a, b))
+
+
+@lowers("aten::addmm.dtype", "aten::baddbmm.dtype", special=_FACTORS)
+def addmm_dtype(t: Trace, x: Meta, a: Meta, b: Meta, out_dtype: torch.dtype, *, beta: Value = 1, alpha: Value = 1) -> Meta:
+    return _plus(t, x, matmul(t, *_widened(t, out_dtype, a, b)), beta, alpha)
+
+
 def _plus(t: Trace, x: Meta, product: Meta, beta: Value, alpha: Value) -> Meta:
     """beta * x + alpha * product; a beta of 0 leaves x out, NaN and all."""
     dtype = product.dtype
@@ -60,7 +77,7 @@ def addmm_activation(t: Trace, x: Meta, a: Meta, b: Meta, *, beta: Value = 1, al
 
 @lowers("aten::addbmm", special=_FACTORS)
 def addbmm(t: Trace, x: Meta, a: Meta, b: Meta, *, beta: Value = 1, alpha: Value = 1) -> Meta:
-    product = matmul(t, a, b)
+    product = matmul(t, t.acc(a), t.acc(b))
     return _plus(t, x, t.reduce("sum", product, [0]), beta, alpha)
 
 
@@ -83,7 +100,7 @@ def addr(t: Trace, x: Meta, a: Meta, b: Meta, *, beta: Value = 1, alpha: Value =
     dtype = result_type((x, a, b))
     if dtype == DType.BOOL:
         raise Unsupported("addr of bool")
-    return _plus(t, x, t.map("mul", a.unsqueeze(-1), b.unsqueeze(0), dtype=dtype), beta, alpha)
+    return _plus(t, x, t.map("mul", a.unsqueeze(-1), b.unsqueeze(0), dtype=accumulate(dtype)), beta, alpha)
 
 
 @lowers("aten::dot")
@@ -108,6 +125,7 @@ def trilinear(
     sumdim: Sequence[int],
     unroll_dim: int = 1,
 ) -> Meta:
+    a, b, c = t.acc(a), t.acc(b), t.acc(c)
     for dims, which in ((expand1, 0), (expand2, 1), (expand3, 2)):
         for dim in dims:
             if which == 0:

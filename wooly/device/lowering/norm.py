@@ -121,11 +121,12 @@ def fused_rms_norm_backward(
 def native_group_norm(
     t: Trace, x: Meta, weight: Meta | None, bias: Meta | None, N: int, C: int, HxW: int, group: int, eps: Value
 ) -> list[Meta]:
-    y, mean, rstd = _layer_norm(t, t.reshape(x, (N * group, C * HxW // group)), None, None, eps)
+    wide = t.acc(x)  # rounded once, at the end
+    y, mean, rstd = _layer_norm(t, t.reshape(wide, (N * group, C * HxW // group)), None, None, eps)
     y = t.reshape(y, (N, C, HxW))
     for op, parameter in (("mul", weight), ("add", bias)):
         if parameter is not None:
-            y = t.map(op, y, t.reshape(parameter, (C, 1)), dtype=accumulate(x.dtype))
+            y = t.map(op, y, t.reshape(parameter, (C, 1)), dtype=wide.dtype)
     return [t.reshape(y, x.shape), t.reshape(mean, (N, group)), t.reshape(rstd, (N, group))]
 
 
