@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from wooly.errors import WoolyError
+from wooly.errors import ActivationError, WoolyError
 
 __all__ = ["autoload", "launch", "failure"]
 
@@ -31,7 +31,8 @@ def launch(flags: Mapping[str, Any]) -> None:
 
 
 def autoload() -> None:
-    """Called once by torch, at the end of its import. Raises only under ``wooly run``."""
+    """Called once by torch, at the end of its import. Raises only under ``wooly run``, and where a module of the user's hides one of ours:
+    a script that asked for the device must not run on without it for a file's name."""
     global failure
     try:
         from wooly import config
@@ -43,7 +44,24 @@ def autoload() -> None:
         failure = error
         if _launched:
             raise
+        hidden = _hidden() if isinstance(error, ImportError) else ""
+        if hidden:
+            raise ActivationError(hidden) from error
         _report(error)
+
+
+def _hidden() -> str:
+    """Which module of the user's Python found in place of a package of ours, and what to do; empty: none."""
+    import importlib.util
+    from pathlib import Path
+
+    ours = Path(__file__).resolve().parents[1]
+    for name in ("wis", "bus_schemas"):
+        spec = importlib.util.find_spec(name)
+        found = Path(spec.origin).resolve() if spec is not None and spec.origin is not None else None
+        if found is not None and found.parent.parent != ours:
+            return f"{found} hides the package {name!r} that wooly needs: rename that file, or start the script with `python -P`"
+    return ""
 
 
 def _activate() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from wooly.config import Config
 from wooly.device import fallback, install, transfer
 from wooly.device.face import backend_module, patch
-from wooly.device.face.devices import index_of
+from wooly.device.face.devices import chosen, index_of
 from wooly.device.recorder import RECORDER
 from wooly.link import Link
 from wooly.rest import Credentials
@@ -56,7 +56,7 @@ def _open(config: Config) -> Link:
     from wooly import progress
     from wooly.session import open_session
 
-    session = open_session(config, title=os.path.basename(sys.argv[0] if sys.argv else ""))
+    session = open_session(config, title=os.path.basename(sys.argv[0] if sys.argv else ""), device=chosen())
     opened_at_s = progress.opened(session.info, config.tenant)
 
     pid = os.getpid()

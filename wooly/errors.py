@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NoReturn
 
 __all__ = [
     "WoolyError",
@@ -42,6 +42,7 @@ __all__ = [
     "RefusedError",
     "ProtocolError",
     "present",
+    "refuse_received",
     "from_fault",
 ]
 
@@ -161,6 +162,11 @@ class CheckFailed(WoolyError):
         super().__init__(message)
         self.operation = operation
         self.script = script
+
+
+def refuse_received(text: str) -> NoReturn:
+    """What arrives in another process instead of a tensor that cannot be sent there: unpickling it raises."""
+    raise UnsupportedOperation(text)
 
 
 class RefusedError(WoolyError):

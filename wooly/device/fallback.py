@@ -167,6 +167,8 @@ def on_cpu(info: OpInfo, values: Sequence[Any], unknown: Unknown | None) -> Any:
         raise UnsupportedOperation(
             f"{info.name} has no implementation on this device, and WOOLY_CPU_FALLBACK=0 forbids computing it on this machine"
         )
+    if unknown is not None and not unknown.missing:
+        _raise_without_data(info, values)
     here = transfer.fetch_all(values)
     args, kwargs = split(info, [_local(a, v) for a, v in zip(info.args, here, strict=True)])
     with _seeded(info, values, kwargs):
@@ -221,6 +223,34 @@ def refusal(name: str, lacking: str) -> Callable[..., NoReturn]:
         raise UnsupportedOperation(f"{name}: this device has no {lacking}")
 
     return refuse
+
+
+_STAND_IN_BYTES_MAX: Final = 64 << 20
+_computable: Final[set[str]] = set()
+"""Operations that torch's meta kernel refused and its CPU kernel did not."""
+
+
+def _raise_without_data(info: OpInfo, values: Sequence[Any]) -> None:
+    """Raise what the CPU kernel says to these arguments, asked with zeros in their place: a mistake in shapes or types must not cost a
+    transfer. Returns when it computes something after all; then it is not asked for this operation again."""
+    sizes = [v.numel() * v.dtype.itemsize for v in _flat(values) if isinstance(v, torch.Tensor)]
+    if info.name in _computable or info.draws or sum(sizes) > _STAND_IN_BYTES_MAX:
+        return
+    args, kwargs = split(info, [_local(a, _zeros_for(v)) for a, v in zip(info.args, values, strict=True)])
+    try:
+        info.op(*args, **kwargs)
+    except Exception as error:
+        raise error.with_traceback(None) from None
+    _computable.add(info.name)
+
+
+def _zeros_for(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_zeros_for(v) for v in value]
+    if not (isinstance(value, torch.Tensor) and is_ours(value)):
+        return value
+    span = 1 + sum((size - 1) * stride for size, stride in zip(value.size(), value.stride(), strict=True)) if value.numel() else 0
+    return torch.zeros(span, dtype=value.dtype).as_strided(value.size(), value.stride())
 
 
 def _flat(values: Sequence[Any]) -> list[Any]:

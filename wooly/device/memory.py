@@ -16,22 +16,31 @@ __all__ = ["Memory", "MEMORY"]
 
 class Memory:
     """``allocated`` bytes live now, ``quota`` bytes allowed (0: not limited); ``refusals``: how often more was asked for.
+    ``capacity``: bytes of the device, which no buffer can exceed (0: not known).
 
     The hot path adds to ``allocated`` and compares it with ``mark`` only; ``mark`` is the lower of the quota and the highest use so
     far, so everything rare (a new peak, too much, the first use of all) happens in ``over``.
     """
 
-    __slots__ = ("allocated", "mark", "peak", "quota", "refusals")
+    __slots__ = ("allocated", "capacity", "mark", "peak", "quota", "refusals")
 
     def __init__(self) -> None:
         self.allocated = 0
         self.peak = 0
         self.quota = 0
+        self.capacity = 0
         self.mark = 0
         self.refusals = 0
 
     def over(self, nbytes: int) -> None:
         """``allocated`` has just grown by ``nbytes`` past the mark: note the peak, or take it back and raise."""
+        if self.capacity and nbytes > self.capacity:
+            self.allocated -= nbytes
+            self.refusals += 1
+            raise from_fault(
+                "QuotaExceeded",
+                f"CUDA out of memory. Tried to allocate {_mib(nbytes)}. GPU 0 has a total capacity of {_mib(self.capacity)}.",
+            )
         if self.quota and self.allocated > self.quota:
             gc.collect()  # buffers kept alive by reference cycles only
             if self.allocated > self.quota:
@@ -45,9 +54,10 @@ class Memory:
         self.peak = max(self.peak, self.allocated)
         self.mark = min(self.peak, self.quota) if self.quota else self.peak
 
-    def limit(self, quota_bytes: int) -> None:
-        """Set the quota (0: none)."""
+    def limit(self, quota_bytes: int, capacity_bytes: int | None = None) -> None:
+        """Set the quota (0: none) and, where it is given, the device's capacity."""
         self.quota = quota_bytes
+        self.capacity = self.capacity if capacity_bytes is None else capacity_bytes
         self.mark = min(self.peak, quota_bytes) if quota_bytes else self.peak
 
     def reset_peak(self) -> None:

@@ -9,8 +9,10 @@ records or bytes. So the programs of one step are those of the next.
 from __future__ import annotations
 
 import os
+import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final
 
@@ -65,7 +67,7 @@ class Recorder:
                 if self._connect is None:
                     raise RuntimeError("the device is not installed; call wooly.device.install.install first")
                 self._link = self._connect()
-                MEMORY.limit(self._link.info.quota_bytes)
+                MEMORY.limit(self._link.info.quota_bytes, _capacity_bytes(self._link.info))
             return self._link
 
     @property
@@ -94,10 +96,16 @@ class Recorder:
         self._lock = threading.RLock()
 
     def close(self) -> None:
-        """Send what is pending and end the session."""
-        if self._link is not None and not self.forked:
-            self.flush()
+        """Send what is pending and end the session. What the node refused and the script has not heard of is written to stderr."""
+        if self._link is None or self.forked:
+            return
+        try:
+            with _written():
+                self.flush()
             self._link.close()
+            with _written():
+                self._link.report()
+        finally:
             self._link = None
 
     # --- recording
@@ -217,6 +225,23 @@ class Recorder:
         if self._last is ticket:
             self._last = None
         return self.link().wait(ticket)
+
+
+def _capacity_bytes(info: SessionOpened) -> int:
+    """Of the session's device; no buffer may be larger."""
+    devices = info.node.devices if info.node is not None else ()
+    found = [device.vram_bytes for device in devices if device.index in info.gpus or not info.gpus]
+    return min([info.limits.buffer_bytes_max, *found[:1]])
+
+
+@contextmanager
+def _written() -> Iterator[None]:
+    """At the end of a process nobody can catch an error any more."""
+    try:
+        yield
+    except WoolyError as error:
+        with suppress(OSError):  # a closed stderr
+            sys.stderr.write(f"wooly: {error}\n")
 
 
 RECORDER: Final = Recorder()

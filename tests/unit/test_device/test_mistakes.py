@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.multiprocessing as multiprocessing
 
 from tests.support.device import link
+from wooly.counters import COUNTERS
+from wooly.device.face import devices
 from wooly.device.memory import MEMORY
 from wooly.device.recorder import RECORDER
+from wooly.errors import UnsupportedOperation
 
 ROOT = Path(__file__).parents[3]
 
@@ -69,6 +73,112 @@ def test_an_index_out_of_range_shows_at_the_next_wait() -> None:
     finally:
         link().forget_fault()
     assert torch.ones(1, device="cuda").item() == 1
+
+
+def test_an_assert_names_the_lines_and_operations_of_the_script() -> None:
+    x = torch.arange(3, device="cuda")[torch.tensor([7], device="cuda")]
+    try:
+        with pytest.raises(RuntimeError, match=r"(?s)recorded .*test_mistakes.py:\d+.*aten::index.Tensor.*CUDA_LAUNCH_BLOCKING=1"):
+            x.cpu()
+    finally:
+        link().forget_fault()
+
+
+BLOCKING = """
+import torch
+from tests.support.device import switch_on
+switch_on()
+x, index = torch.arange(3, device="cuda"), torch.tensor([7], device="cuda")
+try:
+    y = x[index]
+except torch.AcceleratorError as error:
+    assert "recorded" in str(error) and ":7 (aten::index.Tensor)" in str(error) and "CUDA_LAUNCH_BLOCKING" not in str(error), error
+else:
+    raise SystemExit("it went unnoticed")
+"""
+
+
+def test_with_launch_blocking_an_error_is_raised_at_its_line() -> None:
+    environment = os.environ | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "PYTHONPATH": str(ROOT), "CUDA_LAUNCH_BLOCKING": "1"}
+    done = subprocess.run([sys.executable, "-c", BLOCKING], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("numel", [1 << 45, 1 << 62])
+def test_more_than_the_device_has_is_refused_at_the_call(numel: int) -> None:
+    kept = torch.ones(2, device="cuda")
+    kept.sum().item()
+    before = MEMORY.allocated
+    with pytest.raises(torch.OutOfMemoryError, match=r"CUDA out of memory. Tried to allocate .* GPU 0 has a total capacity of 16.00 GiB"):
+        torch.empty(numel, device="cuda")
+    with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate"):
+        torch.zeros(numel, device="cuda", dtype=torch.int8)
+    assert MEMORY.allocated == before and (kept * 2).tolist() == [2, 2]
+
+
+def test_a_mistake_in_shapes_costs_no_transfer() -> None:
+    a = torch.ones(2, 3, device="cuda")
+    torch.cuda.synchronize()
+    fetched = COUNTERS.fetch_bytes
+    for call, words in (
+        (lambda: a @ a, "cannot be multiplied"),
+        (lambda: torch.cat([a, torch.ones(3, 4, device="cuda")]), "Sizes of tensors must match"),
+        (lambda: a.sum(3), "Dimension out of range"),
+        (lambda: torch.nn.functional.linear(a, torch.ones(4, 5, device="cuda")), "cannot be multiplied"),
+    ):
+        with pytest.raises((RuntimeError, IndexError), match=words):
+            call()
+    assert COUNTERS.fetch_bytes == fetched
+
+
+def test_a_tensor_sent_to_another_process_is_refused_there_or_here() -> None:
+    queue = multiprocessing.get_context("spawn").Queue()
+    queue.put(torch.ones(2, device="cuda"))
+    queue.put(torch.ones(2))
+    with pytest.raises(UnsupportedOperation, match="each process has its own session"):
+        queue.get(timeout=60)
+    assert queue.get(timeout=60).tolist() == [1, 1]
+    queue.close()
+    here, there = multiprocessing.Pipe()
+    with pytest.raises(NotImplementedError, match="each process has its own session"):
+        here.send(torch.ones(2, device="cuda"))
+    here.close()
+    there.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "task", "first"),
+    [
+        ("", 0, 2, None),
+        ("-1", 0, 1, None),
+        ("0", 1, 4, 0),
+        ("3,1", 2, 4, 3),
+        ("1,7,0", 1, 4, 1),
+        ("4", 0, 4, None),
+        ("0,0", 1, 4, 0),
+        ("GPU-8", 0, 1, None),
+    ],
+)
+def test_visible_devices(text: str, count: int, task: int, first: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
+    devices.set_count(task)
+    try:
+        assert torch.cuda.device_count() == count and torch.cuda.is_available() == (count > 0)
+        if first is not None:
+            assert devices.chosen() == first
+            assert torch.ones(1, device="cuda").item() == 1
+            return
+        for call in (
+            lambda: torch.ones(1).cuda(),
+            lambda: torch.ones(1).to("cuda"),
+            lambda: torch.empty(1, device="cuda"),
+            torch.cuda.init,
+        ):
+            with pytest.raises(RuntimeError, match="No CUDA GPUs are available"):
+                call()
+    finally:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+        devices.set_count(1)
 
 
 def test_out_of_memory_names_quota_use_and_request() -> None:

@@ -92,6 +92,17 @@ def test_a_mistake_never_breaks_import_torch(environ: dict[str, str], says: str)
     assert found.stderr.startswith("wooly: the remote device stays off: ") and says in found.stderr and found.stderr.count("\n") == 1
 
 
+def test_a_module_of_the_users_that_hides_one_of_ours_is_named(tmp_path: Path) -> None:
+    """The script asked for the device: it must not run on without it for the name of a file."""
+    (tmp_path / "wis.py").write_text("")
+    (tmp_path / "train.py").write_text("import torch; print('ran')")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import train"
+    found = python(code, WOOLY_NATS_URL="nats://127.0.0.1:1")
+    assert found.returncode == 1 and found.stdout == ""
+    assert f"ActivationError: {tmp_path / 'wis.py'} hides the package 'wis' that wooly needs: rename that file" in found.stderr
+    assert python(code).stdout == "ran\n", "who does not ask for the device has no quarrel with us"
+
+
 def test_warnings_as_errors_do_not_break_it_either() -> None:
     found = python("import torch; print('imported')", WOOLY_NATS_URL="bus", PYTHONWARNINGS="error")
     assert found.stdout == "imported\n" and found.returncode == 0

@@ -15,7 +15,7 @@ import torch
 
 from wooly.device.face import memory
 from wooly.device.face.api import Face, put
-from wooly.device.face.devices import count, index_of
+from wooly.device.face.devices import count, index_of, no_devices
 from wooly.errors import ForkError
 
 __all__ = ["ARCHITECTURE", "CUDA_VERSION", "patch", "in_bad_fork", "current_device"]
@@ -100,12 +100,17 @@ _KEPT: Final = frozenset(
 
 
 def _device(face: Face) -> dict[str, Callable[..., Any]]:
+    def init() -> None:
+        face.api.check_process()
+        if not count():
+            raise no_devices()
+
     def synchronize() -> None:
         face.api.check_process()
         face.api.synchronize()
 
     return {
-        "_cuda_init": face.api.check_process,
+        "_cuda_init": init,
         "_cuda_isInBadFork": lambda: in_bad_fork(face),
         "_cuda_getDeviceCount": count,
         "_cuda_getDevice": current_device,

@@ -13,7 +13,7 @@ import torch
 
 from wooly.device.face import bindings, memory
 from wooly.device.face.api import Face, put, put_all
-from wooly.device.face.devices import index_of
+from wooly.device.face.devices import count, index_of, no_devices
 
 __all__ = ["NAME_SUFFIX", "DeviceProperties", "patch"]
 
@@ -104,6 +104,8 @@ def patch(face: Face) -> None:
     def lazy_init() -> None:
         # C++ factories call this before every first use; nothing is opened until something is really made.
         face.api.check_process()
+        if not count():
+            raise no_devices()
 
     def synchronize(device: Any = None) -> None:
         index_of(device)

@@ -5,30 +5,63 @@ May live here: device arguments. May not: tensors, torch.cuda's functions.
 
 from __future__ import annotations
 
+import os
 from typing import Any, Final
 
 import torch
 
+from wooly.config import HIDE_LOCAL
 from wooly.device.backend import BACKEND, OURS, SHOWN
 
-__all__ = ["DeviceArg", "index_of", "shown", "ours", "to_backend", "set_count", "count", "invalid_ordinal"]
+__all__ = ["DeviceArg", "index_of", "shown", "ours", "to_backend", "set_count", "count", "chosen", "invalid_ordinal", "no_devices"]
 
 DeviceArg = torch.device | str | int | None
 """What torch.cuda's functions take as a device."""
 
 _ORDINAL_MAX: Final = 64
 _count = 1
+_visible: tuple[int, ...] | None = None
 _shown: Final = tuple(torch.device(SHOWN, index) for index in range(_ORDINAL_MAX))
 
 
 def set_count(number: int) -> None:
-    """How many devices the script sees."""
-    global _count
-    _count = number
+    """How many devices the task has."""
+    global _count, _visible
+    _count, _visible = number, None
+    _translated.clear()
+
+
+def _find_visible() -> tuple[int, ...]:
+    """Those of the task's devices that CUDA_VISIBLE_DEVICES lists, in its order and up to the first entry that names none, as CUDA reads
+    it; all of them without it."""
+    text = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if text in (None, HIDE_LOCAL):
+        return tuple(range(_count))
+    found: list[int] = []
+    for entry in text.split(","):
+        if not entry.strip().isdecimal() or int(entry) >= _count or int(entry) in found:
+            break
+        found.append(int(entry))
+    return tuple(found)
 
 
 def count() -> int:
-    return _count
+    """How many devices the script sees. As on CUDA, CUDA_VISIBLE_DEVICES may change until a device is first used."""
+    return len(_find_visible() if _visible is None else _visible)
+
+
+def chosen() -> int:
+    """Which of the task's devices is the script's first; from now on that is settled. Raises RuntimeError when there is none."""
+    _checked(0)
+    assert _visible, "the first device exists"
+    return _visible[0]
+
+
+def no_devices() -> RuntimeError:
+    """What CUDA says where no device can be seen."""
+    text = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    hint = "" if text in ("", "-1") else f" (CUDA_VISIBLE_DEVICES={text!r}, and this task has devices 0 to {_count - 1})"
+    return RuntimeError(f"No CUDA GPUs are available{hint}")
 
 
 def invalid_ordinal() -> RuntimeError:
@@ -37,8 +70,11 @@ def invalid_ordinal() -> RuntimeError:
 
 
 def _checked(index: int) -> int:
-    if not 0 <= index < _count:
-        raise invalid_ordinal()
+    global _visible
+    if _visible is None:
+        _visible = _find_visible()
+    if not 0 <= index < len(_visible):
+        raise invalid_ordinal() if _visible else no_devices()
     if index:
         raise NotImplementedError(
             f"cuda:{index}: this version runs a process on its first device only; use cuda:0, or start one process a device (GPU_COUNT=1)"
@@ -52,9 +88,9 @@ def index_of(device: DeviceArg) -> int:
     Raises what CUDA raises: AcceleratorError for an ordinal that does not exist, ValueError for another device type.
     """
     if device is None:
-        return 0
+        return _checked(0)
     if isinstance(device, int):
-        return _checked(device) if device >= 0 else 0
+        return _checked(max(device, 0))
     if isinstance(device, str):
         device = torch.device(device)
     if device.type not in OURS:

@@ -8,17 +8,24 @@ With ``device``, the constructor and ``copy_`` right, everything above them (tor
 
 from __future__ import annotations
 
+import sys
+import threading
+from multiprocessing.queues import Queue as typed_queue
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, Final
 
 import torch
 from torch import Tensor, UntypedStorage
+from torch.multiprocessing import reductions
 
-from wooly.device.backend import OURS
+from wooly.device.backend import OURS, is_ours
 from wooly.device.face.api import Face, put, wrapping
 from wooly.device.face.devices import index_of, ours, shown
+from wooly.errors import refuse_received
 
 __all__ = ["patch", "is_our_storage"]
 
+Queue: Final[Any] = typed_queue  # the standard library's types leave out what is private
 _Base: Final[Any] = torch._C.StorageBase
 _raw_device: Final = _Base.device.__get__
 _PINNED: Final = "_wooly_pinned"
@@ -119,16 +126,40 @@ def _contents() -> None:
         put(UntypedStorage, name, function)
 
 
+_UNSENDABLE: Final = (
+    "a cuda tensor cannot be sent to another process: each process has its own session; send tensor.cpu() and move it there"
+)
+
+
 def _refusals() -> None:
     share = UntypedStorage._share_cuda_
 
     @wrapping(share)
     def share_cuda(self: Any, *args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError(
-            "a cuda tensor cannot be sent to another process: each process has its own session; send tensor.cpu() and move it there"
-        )
+        raise NotImplementedError(_UNSENDABLE)
 
     put(UntypedStorage, "_share_cuda_", share_cuda)
+    known: Any = reductions.reduce_tensor
+
+    def reduce_tensor(tensor: torch.Tensor) -> Any:
+        if is_ours(tensor) and _is_feeding():
+            return refuse_received, (_UNSENDABLE,)
+        return known(tensor)
+
+    put(reductions, "reduce_tensor", reduce_tensor)
+    for kind in (torch.Tensor, torch.nn.Parameter):
+        ForkingPickler.register(kind, reduce_tensor)
+
+
+def _is_feeding() -> bool:
+    """Is this the thread of a multiprocessing queue, in which an error would be printed and what was to be sent dropped, so that the
+    receiver would wait for ever?"""
+    frame = sys._getframe(1) if threading.current_thread().name == "QueueFeederThread" else None
+    while frame is not None:
+        if frame.f_code is Queue._feed.__code__:
+            return frame.f_locals.get("onerror") is Queue._on_queue_feeder_error
+        frame = frame.f_back
+    return False
 
 
 def _pinning() -> None:
