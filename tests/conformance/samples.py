@@ -26,6 +26,7 @@ _CPU_ARGUMENTS = {"tensor_split"}
 """Operators that want their tensor arguments on the CPU, on CUDA too."""
 
 _UP = {torch.float16: torch.float64, torch.bfloat16: torch.float64, torch.float32: torch.float64, torch.complex64: torch.complex128}
+_UP_BOOL = {torch.bool: torch.uint8}
 
 
 def leaves(value: Any) -> list[Any]:
@@ -96,15 +97,13 @@ def _copied(tensor: torch.Tensor, device: str, storages: dict[int, torch.Tensor]
 
 
 def raised(value: Any, dtype: torch.dtype) -> Any:
-    """``value`` with everything of ``dtype`` in the widest type of its kind; integers are left alone."""
-    up = _UP.get(dtype)
-    if up is None:
-        return value
+    """``value`` with everything of ``dtype`` in the widest type of its kind (booleans: as bytes); other integers are left alone."""
+    up = _UP_BOOL if dtype == torch.bool else _UP
 
     def lift(leaf: Any) -> Any:
-        if isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided and leaf.dtype in _UP:
-            return leaf.detach().to(_UP[leaf.dtype]).requires_grad_(leaf.requires_grad)
-        return _UP.get(leaf, leaf) if isinstance(leaf, torch.dtype) else leaf
+        if isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided and leaf.dtype in up:
+            return leaf.detach().to(up[leaf.dtype]).requires_grad_(leaf.requires_grad)
+        return up.get(leaf, leaf) if isinstance(leaf, torch.dtype) else leaf
 
     return tree_map(lift, value)
 

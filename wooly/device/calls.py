@@ -128,6 +128,7 @@ def make_plan(info: OpInfo, values: Sequence[Any]) -> Plan:
     if info.base in ("fill_", "zero_") and checks.repeats(values[0]):
         return Plan(None, substitute=lambda *now: _filled_once(info, now))
     checks.overlap(info, values)
+    checks.arguments(info, values)
     typed = _as_out_type(info, values)
     if typed is not None:
         return typed
@@ -276,7 +277,7 @@ def _resized(info: OpInfo, values: Sequence[Any], result: Any) -> Plan | None:
     outs = [t for i, t in checks.tensors_of(values) if info.args[i].is_out]
     metas = [r for r in (result if isinstance(result, list | tuple) else [result]) if isinstance(r, torch.Tensor)]
     for out, meta in zip(outs, metas, strict=True):
-        checks.castable(meta.dtype, out.dtype)
+        checks.result_type(info, meta.dtype, out.dtype)
     if all(out.size() == meta.size() for out, meta in zip(outs, metas, strict=True)):
         return None
     shapes = [tuple(meta.size()) for meta in metas]

@@ -6,7 +6,7 @@ each depends only on metadata and on which arguments share a buffer; ``distribut
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import torch
@@ -15,7 +15,8 @@ from wooly.device.backend import handle_of, is_our_device, is_ours, offset_of, r
 from wooly.device.schema import Kind, OpInfo
 
 __all__ = [
-    "devices", "dtypes", "refuses_dtypes", "overlap", "tensors_of", "CPU_INDEX_OPS", "may_be_cpu_indices", "castable", "distribution",
+    "devices", "dtypes", "refuses_dtypes", "arguments", "overlap", "tensors_of", "CPU_INDEX_OPS", "may_be_cpu_indices", "castable",
+    "result_type", "distribution",
     "is_dense", "repeats", "SELF_OVERLAP",
 ]  # fmt: skip
 
@@ -135,10 +136,24 @@ def overlap(info: OpInfo, values: Sequence[Any]) -> None:
             raise RuntimeError(SELF_OVERLAP)
         for _, other in tensors_of(values):
             if other is not target and is_ours(other) and handle_of(other) == handle_of(target) and _overlaps_partly(target, other):
-                raise RuntimeError(
-                    "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single memory "
-                    "location. Please clone() the tensor before performing the operation."
-                )
+                raise RuntimeError(_SHARED)
+        apart = [v for a, v in zip(info.args, values, strict=True) if a.name in _SEPARATE.get(info.base, ())]
+        if any(isinstance(v, torch.Tensor) and is_ours(v) and _overlaps(target, v) for v in apart):
+            raise RuntimeError(_SHARED)
+
+
+_SHARED: Final = (
+    "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single memory location. "
+    "Please clone() the tensor before performing the operation."
+)
+
+
+def _overlaps(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Do two dense tensors share memory?"""
+    if not (a.numel() and b.numel() and is_dense(a) and is_dense(b)) or handle_of(a) != handle_of(b):
+        return False
+    (a_low, a_high), (b_low, b_high) = _range(a), _range(b)
+    return a_low < b_high and b_low < a_high
 
 
 def _overlaps_partly(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -166,6 +181,60 @@ def is_dense(t: torch.Tensor) -> bool:
     return True
 
 
+def arguments(info: OpInfo, values: Sequence[Any]) -> None:
+    """Raises RuntimeError, in torch's words, for arguments that torch's kernels check and its meta kernels do not."""
+    rule = _RULES.get(info.base)
+    if rule is not None:
+        rule({arg.name: value for arg, value in zip(info.args, values, strict=True)})
+
+
+def _multinomial(given: dict[str, Any]) -> None:
+    weights, count, out = given["self"], given["num_samples"], given.get("out")
+    if weights.dim() not in (1, 2):
+        raise RuntimeError("prob_dist must be 1 or 2 dim")
+    if out is not None and out.dtype != torch.int64:
+        raise RuntimeError(f"multinomial expects Long tensor out, got: {_title(out.dtype)}")
+    if count <= 0:
+        raise RuntimeError("cannot sample n_sample <= 0 samples")
+    if not given["replacement"] and count > weights.size(-1):
+        raise RuntimeError("cannot sample n_sample > prob_dist.size(-1) samples without replacement")
+    if weights.size(-1) > _CATEGORIES_MAX:
+        raise RuntimeError("number of categories cannot exceed 2^24")
+
+
+_CATEGORIES_MAX: Final = 1 << 24
+
+
+def _gelu(given: dict[str, Any]) -> None:
+    if given["approximate"] not in ("none", "tanh"):
+        raise RuntimeError("approximate argument must be either none or tanh.")
+
+
+def _masked_scatter(given: dict[str, Any]) -> None:
+    if given["mask"].dtype != torch.bool:
+        raise RuntimeError(f"masked_scatter_ only supports boolean masks, but got mask with dtype {_title(given['mask'].dtype)}")
+
+
+_RULES: Final[dict[str, Callable[[dict[str, Any]], None]]] = {
+    "multinomial": _multinomial,
+    "gelu": _gelu,
+    "gelu_backward": _gelu,
+    "masked_scatter": _masked_scatter,
+    "masked_scatter_": _masked_scatter,
+}
+
+_SEPARATE: Final = {
+    "masked_select": ("self", "mask"),
+    "gather": ("self",),
+    "take": ("self", "index"),
+    "put_": ("index", "source"),
+    "index_add_": ("index", "source"),
+    "index_copy_": ("index", "source"),
+    **dict.fromkeys(("scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_"), ("index", "src")),
+}
+"""Arguments that may not share any memory with the written tensor, by operation; others may be the very same tensor."""
+
+
 _DISTRIBUTIONS: Final = frozenset("uniform_ normal_ normal log_normal_ exponential_ cauchy_ geometric_ bernoulli_ random_".split())
 
 
@@ -181,6 +250,40 @@ def _nothing(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return torch.empty(0, dtype=value.dtype, device="cpu")
     return (0,) if isinstance(value, list | tuple) else value
+
+
+_EXACT_OUT: Final = frozenset(
+    """
+    addmm addmv amax amin aminmax argmax argmin avg_pool2d baddbmm bmm complex cummax cummin diag dot flip gather index index_add
+    index_select kthvalue lerp logcumsumexp masked_select median mm mode mv polar renorm scatter sort take topk tril triu where
+    """.split()
+)
+"""Operations whose out= tensor must have the result's type; the others convert."""
+
+
+def result_type(info: OpInfo, result: torch.dtype, out: torch.dtype) -> None:
+    """Raises RuntimeError when an out= tensor cannot take results of type ``result``."""
+    if info.base in ("complex", "polar") and result != out:
+        raise RuntimeError(f"Expected object of scalar type {_title(result)} but got scalar type {_title(out)} for argument 'out'")
+    if info.base in _EXACT_OUT and result != out:
+        raise RuntimeError(f"Expected out tensor to have dtype {_C_NAMES.get(result, result)}, but got {_C_NAMES.get(out, out)} instead")
+    castable(result, out)
+
+
+_C_NAMES: Final = {
+    torch.float32: "float",
+    torch.float64: "double",
+    torch.float16: "c10::Half",
+    torch.bfloat16: "c10::BFloat16",
+    torch.int64: "long int",
+    torch.int32: "int",
+    torch.int16: "short int",
+    torch.int8: "signed char",
+    torch.uint8: "unsigned char",
+    torch.bool: "bool",
+    torch.complex64: "c10::complex<float>",
+    torch.complex128: "c10::complex<double>",
+}
 
 
 def castable(result: torch.dtype, out: torch.dtype) -> None:

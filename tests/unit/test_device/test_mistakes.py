@@ -236,3 +236,35 @@ def test_a_forked_child_is_refused_and_leaves_the_parent_whole() -> None:
     environment = os.environ | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", FORK], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("torch.multinomial(x.reshape(1, 2, 3), 2)", "prob_dist must be 1 or 2 dim"),
+        ("torch.multinomial(x.long(), 2)", "only supports floating-point dtypes"),
+        ("torch.multinomial(x, 0)", "cannot sample n_sample <= 0"),
+        ("torch.multinomial(x, 7)", "cannot sample n_sample > prob_dist"),
+        ("torch.multinomial(x, 2, out=x.clone())", "multinomial expects Long tensor out"),
+        ("torch.nn.functional.gelu(x, approximate='other')", "approximate argument must be either"),
+        ("x.masked_scatter(x.byte(), x)", "only supports boolean masks"),
+        ("torch.masked_select(x, x > 0, out=x)", "unsupported operation"),
+        ("torch.gather(x, 0, x.long(), out=x)", "unsupported operation"),
+        ("torch.gather(x, 0, x.long(), out=x.double())", "Expected out tensor to have dtype float, but got double instead"),
+        ("torch.mm(x[None], x[:, None], out=x.double())", "Expected out tensor to have dtype"),
+        ("torch.aminmax(x, dim=0, out=(x.double(), x.double()))", "Expected out tensor to have dtype"),
+        ("torch.complex(x, x, out=x.to(torch.complex128))", "Expected object of scalar type ComplexFloat but got"),
+    ],
+)
+def test_arguments_that_torchs_kernels_check_and_its_meta_kernels_do_not(call: str, message: str) -> None:
+    for device in ("cpu", "cuda"):
+        with pytest.raises(RuntimeError, match=message):
+            eval(call, {"torch": torch, "x": torch.ones(6, device=device)})
+
+
+def test_a_factory_takes_out_and_device_together() -> None:
+    out = torch.empty(3, device="cuda")
+    assert torch.ones(3, out=out, device="cuda") is out
+    assert out.tolist() == [1.0, 1.0, 1.0]
+    with pytest.raises(RuntimeError, match="out parameter"):
+        torch.ones(3, out=torch.empty(3), device="cuda")

@@ -1,7 +1,8 @@
-"""Functions that make tensors: two of their arguments are torch's C++ side's own business, and it would get them wrong.
+"""Functions that make tensors: three of their arguments are torch's C++ side's own business, and it would get them wrong.
 
 ``pin_memory=True``: there is nothing to pin for here, and torch's hook for it throws. ``generator=`` of the device with a tensor of the
-CPU: ours is a CPU generator underneath, so it would be taken where CUDA's is refused.
+CPU: ours is a CPU generator underneath, so it would be taken where CUDA's is refused. ``device="cuda"`` beside an ``out=`` of ours: the
+argument parser compares the names of the backends.
 
 May live here: the wrappers. May not: anything about devices (the kernels at torch's CUDA key see to those).
 """
@@ -13,8 +14,9 @@ from typing import Any, Final
 
 import torch
 
-from wooly.device.backend import raw_device
+from wooly.device.backend import is_our_device, is_ours, raw_device
 from wooly.device.face.api import Face, put, wrapping
+from wooly.device.face.devices import index_of
 from wooly.device.face.generators import DeviceGenerator
 
 __all__ = ["PINNING_FUNCTIONS", "PINNING_METHODS", "RANDOM_FUNCTIONS", "RANDOM_METHODS", "patch"]
@@ -70,9 +72,16 @@ def _check_generator(tensor: torch.Tensor) -> None:
         raise RuntimeError("Expected a 'cpu' device type for generator but found 'cuda'")
 
 
+def _same_device(out: Any, device: Any) -> bool:
+    """Is ``out`` a tensor on the device of ours that ``device`` names?"""
+    return isinstance(out, torch.Tensor) and is_ours(out) and device is not None and is_our_device(device) and index_of(device) == 0
+
+
 def _pinning(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     @wrapping(original)
     def factory(*args: Any, **kwargs: Any) -> torch.Tensor:
+        if "out" in kwargs and "device" in kwargs and _same_device(kwargs["out"], kwargs["device"]):
+            del kwargs["device"]
         if "pin_memory" in kwargs:
             wanted = kwargs.pop("pin_memory")
             made = original(*args, **kwargs)
