@@ -242,7 +242,8 @@ def distribution(info: OpInfo, values: Sequence[Any]) -> None:
     """Raises RuntimeError, in torch's words, for parameters that the distribution does not have: the CPU is asked to draw nothing with
     them. Called for every draw, because numbers are not part of a signature."""
     if info.base in _DISTRIBUTIONS:
-        info.op(*(_nothing(value) for value, arg in zip(values, info.args, strict=True) if not arg.kwarg_only))
+        given = list(zip(info.args, map(_nothing, values), strict=True))
+        info.op(*(value for arg, value in given if not arg.kwarg_only), **{arg.name: value for arg, value in given if arg.is_out})
 
 
 def _nothing(value: Any) -> Any:

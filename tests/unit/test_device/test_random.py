@@ -53,8 +53,10 @@ def test_parameters_that_a_distribution_does_not_have(call: str) -> None:
         getattr(x, call.partition("(")[0])(*good)
         with pytest.raises(RuntimeError, match="expects"):
             eval(f"x.{call}", {"x": x})
+    x = torch.ones(3, device="cuda")
+    assert torch.normal(x, x, out=x.clone()).shape == (3,)
     with pytest.raises(RuntimeError, match="expects std"):
-        torch.normal(torch.ones(3, device="cuda"), -1.0)
+        torch.normal(x, -1.0)
 
 
 def test_distributions_are_what_they_say() -> None:

@@ -116,3 +116,19 @@ def test_out_arguments_are_resized_and_checked() -> None:
     strided = torch.zeros(4, device="cuda")
     torch.add(torch.ones(2, device="cuda"), 1, out=strided[::2])
     assert strided.tolist() == [2, 0, 2, 0]
+
+
+@pytest.mark.parametrize("x", ["base", "base[:, 1:, ::2]", "base.transpose(0, 2)", "base[1]"])
+def test_scattering_into_a_storage(x: str) -> None:
+    """Positions of as_strided_scatter count in the storage, whatever view of it is given; the view's strides are kept."""
+    results = []
+    for device in ("cuda", "cpu"):
+        given = eval(x, {"base": torch.arange(24.0, device=device).reshape(2, 3, 4)})
+        results.append(torch.as_strided_scatter(given, torch.full((2, 2), -1.0, device=device), (2, 2), (5, 2), 3))
+    assert results[0].stride() == results[1].stride()
+    assert torch.equal(results[0].cpu(), results[1])
+
+
+def test_a_copy_in_a_shape_that_has_no_view() -> None:
+    x = torch.arange(3.0, device="cuda").expand(2, 3)
+    assert torch.view_copy(x, (6,)).tolist() == [0, 1, 2, 0, 1, 2]

@@ -39,6 +39,13 @@ def test_resizing_with_aligned_corners(mode: str, shape: tuple[int, ...]) -> Non
     check(lambda x: F.interpolate(x, scale_factor=1.7, mode=mode, align_corners=True), torch.randn(shape))
 
 
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_resizing_in_double_precision(mode: str, align_corners: bool) -> None:
+    """Positions and weights are as precise as the image."""
+    check(lambda x: F.interpolate(x, (7, 11), mode=mode, align_corners=align_corners), torch.randn(1, 2, 5, 6, dtype=torch.float64))
+
+
 @pytest.mark.parametrize("pad", [(1, 2), (0, 3, 2, 0), (2, 1, 0, 0), (-1, 2, 1, -1)], ids=str)
 @pytest.mark.parametrize("mode", ["constant", "reflect", "replicate", "circular"])
 def test_padding(mode: str, pad: tuple[int, ...]) -> None:

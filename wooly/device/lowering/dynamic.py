@@ -1,4 +1,4 @@
-"""Operations whose output sizes depend on data: Python over other device operations, waiting once for the size.
+"""Operations made of other device operations in Python: output sizes depend on data (waiting once for the size) or on a storage.
 
 May live here: composites (they get device tensors). May not: lowerings, except of the fixed-size helper they share (order).
 """
@@ -175,3 +175,18 @@ def unique_consecutive(
 @composite("aten::unique_dim_consecutive")
 def unique_dim_consecutive(x: Tensor, dim: int, return_inverse: bool = False, return_counts: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     return unique_consecutive(x, return_inverse, return_counts, dim)
+
+
+@composite("aten::as_strided_scatter")
+def as_strided_scatter(x: Tensor, src: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Tensor:
+    """Positions are those of the storage of ``x``, of which the result has a copy."""
+    storage = x.untyped_storage().nbytes() // x.dtype.itemsize
+    out = x.as_strided((storage,), (1,), 0).clone().as_strided(x.size(), x.stride(), x.storage_offset())
+    out.as_strided(size, stride, storage_offset).copy_(src)
+    return out
+
+
+@composite("aten::view_copy")
+def view_copy(x: Tensor, size: Sequence[int]) -> Tensor:
+    """A copy in another shape, of tensors too that have no view in it."""
+    return x.reshape(size).clone(memory_format=torch.contiguous_format)

@@ -1,7 +1,7 @@
 """Resizing images: nearest, linear and cubic, one dimension after the other, and their gradients.
 
 Every mode is a list of taps a dimension: (which input each output reads, with which weight). Forward gathers along the taps, backward adds
-along them. Positions are computed in f32, as torch does.
+along them. Positions are computed as CUDA does: of f64 images in f64, of others in f32, and always in f32 by nearest.
 
 May live here: upsample_* operations. May not: sampling at positions from tensors.
 """
@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from wis.dtypes import DType
+from wis.dtypes import FLOATS, DType
 from wis.ops import ScatterMode
+from wooly.device.lowering.dtypes import accumulate
+from wooly.device.lowering.errors import Unsupported
 from wooly.device.lowering.registry import lowers
 from wooly.device.lowering.trace import Trace
 from wooly.device.lowering.values import Meta
@@ -34,20 +36,20 @@ def _nearest(t: Trace, size: int, count: int, scale: float | None, shift: float)
     return [(_clamped(t, t.cast(t.map("floor", place), DType.I64), size), None)]
 
 
-def _place(t: Trace, size: int, count: int, align_corners: bool, scale: float | None, clamp: bool) -> Meta:
-    """The position in the input that each output looks at, f32 [count]."""
-    index = t.iota(count, DType.F32)
+def _place(t: Trace, size: int, count: int, align_corners: bool, scale: float | None, clamp: bool, wide: DType) -> Meta:
+    """The position in the input that each output looks at, [count] in ``wide``."""
+    index = t.iota(count, wide)
     if align_corners:
         return t.map("mul", index, (size - 1) / (count - 1) if count > 1 else 0.0)
     place = t.map("sub", t.map("mul", t.map("add", index, 0.5), 1 / scale if scale else size / count), 0.5)
     return t.map("max", place, 0.0) if clamp else place
 
 
-def _linear(t: Trace, size: int, count: int, align_corners: bool, scale: float | None) -> list[Tap]:
-    place = _place(t, size, count, align_corners, scale, True)
+def _linear(t: Trace, size: int, count: int, align_corners: bool, scale: float | None, wide: DType) -> list[Tap]:
+    place = _place(t, size, count, align_corners, scale, True, wide)
     low = _clamped(t, t.cast(t.map("floor", place), DType.I64), size)
     high = t.map("min", t.map("add", low, 1), size - 1)
-    share = t.map("min", t.map("max", t.map("sub", place, t.cast(low, DType.F32)), 0.0), 1.0)
+    share = t.map("min", t.map("max", t.map("sub", place, t.cast(low, wide)), 0.0), 1.0)
     return [(low, t.map("sub", 1.0, share)), (high, share)]
 
 
@@ -63,8 +65,8 @@ def _far(t: Trace, x: Meta) -> Meta:
     return t.map("sub", t.map("mul", t.map("add", t.map("mul", inner, x), 8 * _CUBIC), x), 4 * _CUBIC)
 
 
-def _cubic(t: Trace, size: int, count: int, align_corners: bool, scale: float | None) -> list[Tap]:
-    place = _place(t, size, count, align_corners, scale, False)
+def _cubic(t: Trace, size: int, count: int, align_corners: bool, scale: float | None, wide: DType) -> list[Tap]:
+    place = _place(t, size, count, align_corners, scale, False, wide)
     floor = t.map("floor", place)
     share, low = t.map("sub", place, floor), t.cast(floor, DType.I64)
     other = t.map("sub", 1.0, share)
@@ -99,7 +101,8 @@ def _scattered(t: Trace, dy: Meta, dim: int, size: int, taps: Sequence[Tap]) -> 
     return out
 
 
-Taps = Callable[[Trace, int, int, Sequence[Any], float | None], list[Tap]]
+Taps = Callable[[Trace, int, int, Sequence[Any], float | None, DType], list[Tap]]
+"""(trace, size, count, flags, scale, type of positions) -> taps of one dimension."""
 
 
 def _forward(taps: Taps, rank: int, n_flags: int) -> Callable[..., Meta]:
@@ -107,10 +110,12 @@ def _forward(taps: Taps, rank: int, n_flags: int) -> Callable[..., Meta]:
 
     def lowering(t: Trace, x: Meta, output_size: Sequence[int], *rest: Any) -> Meta:
         flags, scales = rest[:n_flags], [*rest[n_flags:], *[None] * rank]
+        if n_flags and x.dtype not in FLOATS:
+            raise Unsupported(f"interpolation between {x.dtype.text}")  # torch's CPU kernel rounds in fixed point
         out = t.acc(x)
         for i in range(rank):
             dim = x.ndim - rank + i
-            out = _gathered(t, out, dim, taps(t, x.shape[dim], output_size[i], flags, scales[i]))
+            out = _gathered(t, out, dim, taps(t, x.shape[dim], output_size[i], flags, scales[i], accumulate(x.dtype)))
         return out
 
     return lowering
@@ -122,21 +127,21 @@ def _backward(taps: Taps, rank: int, n_flags: int) -> Callable[..., Meta]:
         out = t.acc(dy)
         for i in reversed(range(rank)):
             dim = dy.ndim - rank + i
-            out = _scattered(t, out, dim, input_size[dim], taps(t, input_size[dim], output_size[i], flags, scales[i]))
+            out = _scattered(t, out, dim, input_size[dim], taps(t, input_size[dim], output_size[i], flags, scales[i], accumulate(dy.dtype)))
         return out
 
     return lowering
 
 
 _MODES: Final[dict[str, tuple[Taps, int, int]]] = {
-    "upsample_linear1d": (lambda t, n, m, flags, s: _linear(t, n, m, flags[0], s), 1, 1),
-    "upsample_bilinear2d": (lambda t, n, m, flags, s: _linear(t, n, m, flags[0], s), 2, 1),
-    "upsample_trilinear3d": (lambda t, n, m, flags, s: _linear(t, n, m, flags[0], s), 3, 1),
-    "upsample_bicubic2d": (lambda t, n, m, flags, s: _cubic(t, n, m, flags[0], s), 2, 1),
+    "upsample_linear1d": (lambda t, n, m, flags, s, wide: _linear(t, n, m, flags[0], s, wide), 1, 1),
+    "upsample_bilinear2d": (lambda t, n, m, flags, s, wide: _linear(t, n, m, flags[0], s, wide), 2, 1),
+    "upsample_trilinear3d": (lambda t, n, m, flags, s, wide: _linear(t, n, m, flags[0], s, wide), 3, 1),
+    "upsample_bicubic2d": (lambda t, n, m, flags, s, wide: _cubic(t, n, m, flags[0], s, wide), 2, 1),
 }
 for _rank in (1, 2, 3):
-    _MODES[f"upsample_nearest{_rank}d"] = (lambda t, n, m, flags, s: _nearest(t, n, m, s, 0.0), _rank, 0)
-    _MODES[f"_upsample_nearest_exact{_rank}d"] = (lambda t, n, m, flags, s: _nearest(t, n, m, s, 0.5), _rank, 0)
+    _MODES[f"upsample_nearest{_rank}d"] = (lambda t, n, m, flags, s, wide: _nearest(t, n, m, s, 0.0), _rank, 0)
+    _MODES[f"_upsample_nearest_exact{_rank}d"] = (lambda t, n, m, flags, s, wide: _nearest(t, n, m, s, 0.5), _rank, 0)
 for _name, _mode in _MODES.items():
     lowers(f"aten::{_name}", concrete=_SCALES)(_forward(*_mode))
     lowers(f"aten::{_name}_backward", concrete=_SCALES)(_backward(*_mode))

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from wis.dtypes import DType
 from wooly.device.lowering.dtypes import result_type
-from wooly.device.lowering.errors import Unsupported
 from wooly.device.lowering.registry import lowers
 from wooly.device.lowering.trace import Trace
 from wooly.device.lowering.values import Meta, Value
@@ -201,16 +200,6 @@ def select_scatter(t: Trace, x: Meta, src: Meta, dim: int, index: int) -> Meta:
 def diagonal_scatter(t: Trace, x: Meta, src: Meta, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Meta:
     out = t.copy(x)
     t.store(_diagonal(out, offset, dim1, dim2), src)
-    return out
-
-
-@lowers("aten::as_strided_scatter")
-def as_strided_scatter(t: Trace, x: Meta, src: Meta, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Meta:
-    out = t.copy(x)
-    if not x.is_contiguous:
-        raise Unsupported("as_strided_scatter of a tensor that is not contiguous")
-    at = (storage_offset or 0) - x.offset
-    t.store(replace(out, shape=tuple(size), strides=tuple(stride), offset=max(at, 0)), src)
     return out
 
 
