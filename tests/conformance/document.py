@@ -26,7 +26,7 @@ _HOW = {
     "truth": "outside of it, but as near to the CPU's result in float64 or complex128 as the CPU's own (tests/conformance/compare.py)",
     "cast": "the CPU lacks the type: with its result in float64, cast down, within 4 units in the last place",
     "property": "random: repeatability, support, distribution, independence (tests/conformance/draws.py)",
-    "metadata": "values are undefined (`empty`): shape, strides, type, device",
+    "metadata": "values are undefined (`empty`), or the CPU computes them in no type: shape, strides, type, device",
     "raised": "the call raises on the CPU (or, in torch's own list, on CUDA): it raises the same class",
 }
 
