@@ -183,7 +183,8 @@ def empty_strided(
 
 def _filled(new: torch.Tensor) -> torch.Tensor:
     """``new``, with what torch writes into uninitialised memory under deterministic algorithms: NaN, or the type's largest value."""
-    if not torch.are_deterministic_algorithms_enabled() or not torch.utils.deterministic.fill_uninitialized_memory:
+    wanted = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]  # of the class of the module
+    if not torch.are_deterministic_algorithms_enabled() or not wanted:
         return new
     if new.is_floating_point() or new.is_complex():
         return new.fill_(float("nan"))

@@ -33,16 +33,16 @@ def test_nothing_happens_unasked() -> None:
     assert found.stdout == "False ['wooly', 'wooly._autoload', 'wooly.config', 'wooly.errors']\n" and found.stderr == ""
 
 
-def test_nothing_costs_less_than_20_ms() -> None:
+def test_nothing_costs_less_than_20_ms_of_processor_time() -> None:
     code = (
         "import sys, time\n"
         "import dataclasses, re, tomllib  # torch loads these itself\n"
-        "start = time.perf_counter()\n"
+        "start = time.process_time()\n"
         "from wooly._autoload import autoload\n"
         "autoload()\n"
-        "print((time.perf_counter() - start) * 1e3)"
+        "print((time.process_time() - start) * 1e3)"
     )
-    assert any(float(python(code).stdout) < 20 for _ in range(10)), "other work of the machine makes some of them longer, not all"
+    assert any(float(python(code).stdout) < 20 for _ in range(10)), "cold caches make some of them longer, not all"
 
 
 def test_the_bus_in_the_environment_switches_it_on() -> None:
