@@ -277,13 +277,32 @@ def turns(barrier: bool) -> Case:
     )
 
 
+def roundings() -> Case:
+    """A product and a sum, each rounded: contracted into one they would be other numbers."""
+    data = np.random.default_rng(3).standard_normal(3 * 96)
+    code = ["r0 = special(tid.x)", "r1 = zext r0", "r2 = const(96)", "r2 = add r1, r2", "r3 = const(192)", "r3 = add r1, r3"]
+    for at, kind in ((4, "f32"), (8, "f64")):
+        code += [f"r{at + i} = ld(p0 f64) r{1 + i}" if at == 8 else f"r{at + i} = ld(p1 f32) r{1 + i}" for i in range(3)]
+        code += [f"r{at} = mul r{at}, r{at + 1}", f"r{at} = add r{at}, r{at + 2}", f"st(p{2 if at == 8 else 3} {kind}) r1, r{at}"]
+    buffers = [data.view(np.uint8), data.astype(np.float32).view(np.uint8), np.zeros(768, np.uint8), np.zeros(384, np.uint8)]
+    head = "param buf f64 r;param buf f32 r;param buf f64 w;param buf f32 w"
+    return _case(head, "i32 i64 i64 i64 f32 f32 f32 f32 f64 f64 f64", [*code, "ret"], buffers, 96)
+
+
+def apart() -> Case:
+    """One thread waits at another barrier than all the rest: no barrier is complete, which is a trap."""
+    code = ["r0 = special(tid.x)", "r1 = zext r0", "r2 = const(0)", "r3 = eq r0, r2", "cbr r3, 1, 2", "1:", "sync 3, 1", "2:", "bar 3"]
+    code += ["3:", "r4 = const(9)", "st(p0 u32) r1, r4", "ret"]
+    return _case("param buf u32 w", "i32 i64 i32 pred i32", code, [np.zeros(160, np.uint8)], 40)
+
+
 PROBES: Final[dict[str, Callable[[], Case]]] = {
     **{f"loads {memory}": (lambda memory=memory: loads(memory)) for memory in ("p0", "s0", "local", "arena")},
     **{f"stores {m} {kind}": (lambda m=m, kind=kind: stores(m, kind)) for m in ("p0", "arena") for kind in ("u8", "u32", "u64", "u32x4")},
     **{f"updates {memory}": (lambda memory=memory: updates(memory)) for memory in ("p0", "arena")},
     "elements": elements,
     **{f"integers {kind}": (lambda kind=kind: integers(kind)) for kind in _SIGNED},
-    "saturation": saturation,
+    "saturation": saturation, "roundings": roundings, "barriers apart": apart,
     "warp 64": lambda: _warp(64, False), "warp 45": lambda: _warp(45, False), "warp apart": lambda: _warp(40, True),
     **{f"atomics {kind} {m}": (lambda kind=kind, m=m: atomics(kind, m)) for kind in ("u32", "i32", "u64", "i64") for m in ("p1", "s0")},
     "coordinates": coordinates, "turns": lambda: turns(False), "turns and barriers": lambda: turns(True),
