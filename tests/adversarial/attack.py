@@ -18,8 +18,8 @@ from wis.kernel.text import parse_kernel
 from wis.kernel.verify import VerifiedKernel, verify_kernel
 
 __all__ = [
-    "ATTACKS", "Attack", "Shot", "Promise", "Refused", "Traps", "OutOfFuel", "Completes", "Ends", "attack", "cuda", "wisk", "ptx", "shot",
-    "launch", "HANDLE", "CANARY_HANDLE", "address",
+    "ATTACKS", "Attack", "Shot", "Promise", "Refused", "Traps", "OutOfFuel", "Completes", "Ends", "attack", "attack_at", "cuda", "wisk",
+    "ptx", "shot", "launch", "HANDLE", "CANARY_HANDLE", "address",
 ]  # fmt: skip
 
 Array = npt.NDArray[Any]
@@ -79,12 +79,14 @@ class Shot:
 
 @dataclass(frozen=True)
 class Attack:
-    """``aim`` runs everything up to the launch, which already may be refused."""
+    """``aim`` runs everything up to the launch, which already may be refused. ``at``, where there is one, is used instead: it is given the
+    places of the canary's memory in this process."""
 
     name: str
     what: str
     promise: Promise
     aim: Callable[[], Shot | None]
+    at: Callable[[Sequence[int]], Shot] | None = None
 
     @property
     def kind(self) -> str:
@@ -105,6 +107,17 @@ def attack(name: str, promise: Promise) -> Callable[[Callable[[], Shot | None]],
     def add(aim: Callable[[], Shot | None]) -> Callable[[], Shot | None]:
         assert name not in ATTACKS and aim.__doc__, name
         ATTACKS[name] = Attack(name, aim.__doc__, promise, aim)
+        return aim
+
+    return add
+
+
+def attack_at(name: str, promise: Promise) -> Callable[[Callable[[Sequence[int]], Shot]], Callable[[Sequence[int]], Shot]]:
+    """Add an attack that is given where the canary's memory lies in this process."""
+
+    def add(aim: Callable[[Sequence[int]], Shot]) -> Callable[[Sequence[int]], Shot]:
+        assert name not in ATTACKS and aim.__doc__, name
+        ATTACKS[name] = Attack(name, aim.__doc__, promise, lambda: aim((1 << 32, 1 << 33)), aim)
         return aim
 
     return add

@@ -73,10 +73,14 @@ class Canary:
         self._expected = (self.data + np.uint32(SECRET)).tobytes()
 
     @property
-    def pointers(self) -> list[int]:
-        """Where its memory really lies in this process: what a forger would give much for."""
-        found: list[int] = [int(m.inside.__array_interface__["data"][0]) for m in (self._input, self._kept)]
-        return found
+    def pointers(self) -> tuple[int, ...]:
+        """Where its memory really lies in this process: addresses that an attacker forges."""
+        return tuple(int(m.inside.__array_interface__["data"][0]) for m in (self._input, self._kept))
+
+    def traces(self, memory: bytes) -> int:
+        """How often anything that only the canary keeps stands in ``memory``, at whatever byte: its secret, and words of its input."""
+        words = {SECRET.to_bytes(4, "little"), *(int(word).to_bytes(4, "little") for word in self.data)}
+        return sum(memory[at : at + 4] in words for at in range(len(memory) - 3))
 
     def sing(self) -> Any:
         """Run its kernel; its result must be its own, and its other memory as it was."""

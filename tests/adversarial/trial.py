@@ -21,9 +21,9 @@ def trial(attack: Attack, device: KernelDevice, canary: Canary) -> list[str]:
     canary.sing()
     start = time.process_time()
     try:
-        shot = attack.aim()
+        shot = attack.aim() if attack.at is None else attack.at(canary.pointers)
         if shot is not None:
-            faults += _fired(attack.promise, shot, device)
+            faults += _fired(attack.promise, shot, device, canary)
         elif isinstance(attack.promise, Refused):
             faults.append("it was not refused")
     except AssertionError:
@@ -44,8 +44,9 @@ def _raised(promise: Promise, error: Exception) -> list[str]:
     return [] if promise.text in str(error) else [f"the error does not say {promise.text!r}: {said}"]
 
 
-def _fired(promise: Promise, shot: Shot, device: KernelDevice) -> list[str]:
+def _fired(promise: Promise, shot: Shot, device: KernelDevice, canary: Canary) -> list[str]:
     prepared = device.prepare(shot.verified, shot.launch.block, shot.launch.dynamic_bytes)
+    known = {key: canary.traces(memory.inside.tobytes()) for key, memory in shot.bound.memories.items()}
     outcome = device.run(prepared, shot.launch, shot.bound.params, shot.addresses)
     faults = _judged(promise, outcome)
     for key, memory in shot.bound.memories.items():
@@ -53,11 +54,12 @@ def _fired(promise: Promise, shot: Shot, device: KernelDevice) -> list[str]:
             faults.append(f"memory around {key!r} was written")
         if key in shot.constant and memory.inside.tobytes() != shot.bound.before[key]:
             faults.append(f"the buffer {key!r} was changed")
-    if not outcome.out_of_fuel:
-        try:
-            shot.after(shot.bound)
-        except AssertionError as error:
-            faults.append(f"its own memory is not as promised: {str(error)[:300]}")
+        if canary.traces(memory.inside.tobytes()) > known[key]:
+            faults.append(f"the buffer {key!r} holds what the canary keeps")
+    try:
+        shot.after(shot.bound)
+    except AssertionError as error:
+        faults.append(f"its own memory is not as promised: {str(error)[:300]}")
     return faults
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.adversarial.attack import CANARY_HANDLE, HANDLE, Completes, Refused, Shot, Traps, address, attack, cuda, launch, wisk
+from tests.adversarial.attack import CANARY_HANDLE, HANDLE, Completes, Refused, Shot, Traps, address, attack, attack_at, cuda, launch, wisk
 from tests.adversarial.attacks.bounds import holds, words, zeros
 from tests.conformance.kernels.binding import Bound
 from wis.errors import VerifyError
@@ -53,6 +53,18 @@ def unread(bound: Bound) -> None:
 
 def forged(*what: int) -> Shot:
     return peek(what, after=unread, constant=(0,))
+
+
+@attack_at("pointers/where the canary's input really lies", OUTSIDE)
+def real_input(pointers: Sequence[int]) -> Shot:
+    """The address in this process of the buffer that the canary's kernel reads: no address of this launch."""
+    return forged(pointers[0])
+
+
+@attack_at("pointers/where the canary's other memory really lies", OUTSIDE)
+def real_kept(pointers: Sequence[int]) -> Shot:
+    """The address in this process of a buffer that is in no launch of the canary, and its last word."""
+    return forged(pointers[1] + 4 * 255)
 
 
 @attack("pointers/another tenant's handle", OUTSIDE)
