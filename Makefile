@@ -64,7 +64,7 @@ strict-ulp: $(STAMP).dev ## how far strict functions are from the truth, all f32
 	$(BIN)/python -m tests.property.strict_ulp
 	$(BIN)/python -m tests.property.strict_ulp --type f64
 
-conformance: $(STAMP).dev ## torch's own operator database on our device; results go to docs/conformance.md
+conformance: $(STAMP).dev ## torch's own operator database through client, bus and node, in all types; results go to docs/conformance.md
 	$(BIN)/python -m tests.conformance --backend host --publish
 
 conformance-opencl: $(STAMP).dev ## the same on OpenCL (PoCL), two samples an operator, then the model scripts; results go to docs/conformance-opencl.md

@@ -215,12 +215,20 @@ def _masked_scatter(given: dict[str, Any]) -> None:
         raise RuntimeError(f"masked_scatter_ only supports boolean masks, but got mask with dtype {_title(given['mask'].dtype)}")
 
 
+def _group_norm(given: dict[str, Any]) -> None:
+    x = given["input"]
+    formats = (torch.contiguous_format, *{4: (torch.channels_last,), 5: (torch.channels_last_3d,)}.get(x.dim(), ()))
+    if not any(x.is_contiguous(memory_format=one) for one in formats):
+        raise RuntimeError("Expected X.is_contiguous(memory_format) to be true, but got false.")
+
+
 _RULES: Final[dict[str, Callable[[dict[str, Any]], None]]] = {
     "multinomial": _multinomial,
     "gelu": _gelu,
     "gelu_backward": _gelu,
     "masked_scatter": _masked_scatter,
     "masked_scatter_": _masked_scatter,
+    "native_group_norm": _group_norm,
 }
 
 _SEPARATE: Final = {

@@ -248,6 +248,7 @@ def test_a_forked_child_is_refused_and_leaves_the_parent_whole() -> None:
         ("torch.multinomial(x, 2, out=x.clone())", "multinomial expects Long tensor out"),
         ("torch.nn.functional.gelu(x, approximate='other')", "approximate argument must be either"),
         ("x.masked_scatter(x.byte(), x)", "only supports boolean masks"),
+        ("torch.native_group_norm(x.expand(4, 6)[:, ::2], None, None, 4, 3, 1, 1, 0.1)", "contiguous"),
         ("torch.masked_select(x, x > 0, out=x)", "unsupported operation"),
         ("torch.gather(x, 0, x.long(), out=x)", "unsupported operation"),
         ("torch.gather(x, 0, x.long(), out=x.double())", "Expected out tensor to have dtype float, but got double instead"),
