@@ -48,8 +48,8 @@ AREAS: Final = {
         Area("scheduler", ("scheduler/dispatch", "scheduler/vram", "scheduler/placement"), tuple(
             f"{UNIT}/test_scheduler/test_{name}.py"
             for name in (
-                "dispatch", "dispatch_admission", "dispatch_orders", "dispatch_shares", "dispatch_books", "journal", "liveness", "placement",
-                "placement_queue", "vram", "vram_victims",
+                "dispatch", "dispatch_admission", "dispatch_orders", "dispatch_shares", "dispatch_books", "journal", "liveness",
+                "placement", "placement_queue", "vram", "vram_victims",
             )
         )),
         Area("billing", ("billing",), (f"{UNIT}/test_billing",)),
