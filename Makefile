@@ -106,14 +106,16 @@ conformance-cut: $(STAMP).dev ## the operator database with every run cut into p
 stops: $(STAMP).dev ## another process stops runs thousands of times; wants a quiet machine (docs/slices.md)
 	$(BIN)/python -m benchmarks.stops
 
-fuzz: $(STAMP).dev ## hostile bytes against decoder and verifier, back ends against the definition; 55 minutes (docs/fuzzing.md)
+fuzz: $(STAMP).dev ## hostile bytes against decoder and verifier, back ends against the definition; 50 minutes (docs/fuzzing.md)
 	$(BIN)/python -m tests.property.fuzz_wis --seconds 600
 	$(BIN)/python -m tests.property.fuzz_backends --seconds 300
 	$(BIN)/python -m tests.property.fuzz_backends --chains --seconds 300
-	$(BIN)/python -m tests.property.fuzz_torch --seconds 300
 	$(BIN)/python -m tests.property.fuzz_kernels --seconds 1500 --inputs 1000000
 	$(BIN)/python -m tests.property.fuzz_kernels --seconds 300 --backends host
 	$(BIN)/python -m pytest -q -n 2 --hypothesis-profile=search tests/property tests/unit
+
+fuzz-programs: $(STAMP).dev ## 100,000 random torch programs through bus and node beside the CPU; about 2 hours; results go to docs/fuzz-programs.md
+	$(BIN)/python -m tests.programs --programs 100000 --seed 0 --workers 2 --publish
 
 test-torch: ## the model tests on another torch: make test-torch VERSION=2.15.0
 	test -n "$(VERSION)"

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.programs.campaign import Failure, run
+from tests.programs.campaign import Failure, publish, run
 from tests.programs.worker import Target
 from tests.support.node import Node
 
@@ -38,6 +38,7 @@ def main() -> int:
     arguments.add_argument("--no-fusion", action="store_true", help="every operation a kernel of its own (in process)")
     arguments.add_argument("--workers", type=int, default=1)
     arguments.add_argument("--shrink", type=int, default=20, help="how many failures are shrunk")
+    arguments.add_argument("--publish", action="store_true", help="write the figures to docs/fuzz-programs.md")
     options = arguments.parse_args()
     options.wire = options.wire and not (options.cut or options.no_fusion)
     first = options.seed if options.seed is not None else time.time_ns() % (1 << 40)
@@ -45,6 +46,8 @@ def main() -> int:
     with _target(options) as target:
         result = run(target, range(first, first + options.programs), n_workers=options.workers, shrunk_max=options.shrink, report=_print)
     print(result.summary())
+    if options.publish:
+        publish(result, f"python -m tests.programs --programs {options.programs} --seed {first} --backend {options.backend}")
     if result.undecided:
         print("undecided:", *result.undecided[:50])
     return 1 if result.failures else 0

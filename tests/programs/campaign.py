@@ -6,13 +6,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from tests.programs.execute import Verdict
 from tests.programs.script import Program
 from tests.programs.shrink import shrink, stand_alone
 from tests.programs.worker import Target, Workers
+from tests.support.stack import ROOT
 
-__all__ = ["Failure", "Result", "run"]
+__all__ = ["Failure", "Result", "publish", "run"]
 
 
 @dataclass
@@ -71,3 +73,19 @@ def _shrunk(workers: Workers, program: Program, verdict: Verdict, wanted: bool) 
     if wanted and workers.judge(lines, program).kind == verdict.kind:
         lines, verdict = shrink(program, verdict, lambda fewer: workers.judge(fewer, program))
     return Failure(program.seed, verdict, lines)
+
+
+_PAGE: Final = ROOT / "docs" / "fuzz-programs.md"
+_START: Final = "## The last run\n"
+
+
+def publish(result: Result, command: str) -> None:
+    """Write a run's figures to docs/fuzz-programs.md, below what the page says about the programs."""
+    failed = result.n_programs - result.counts[""] - result.counts["undecided"]
+    rows = [("programs", f"{result.n_programs:,}"), ("agreed", f"{result.counts['']:,}"), ("failed", f"{failed:,}")]
+    rows += [(kind, f"{result.counts[kind]:,}") for kind in ("wrong", "raised", "silent", "lost", "undecided")]
+    rows.append(("seconds", f"{result.seconds:,.0f}"))
+    table = "\n".join(f"| {name} | {value} |" for name, value in rows)
+    seeds = f"\nFailed seeds: {', '.join(str(failure.seed) for failure in result.failures)}\n" if result.failures else ""
+    text = _PAGE.read_text().split(_START)[0]
+    _PAGE.write_text(f"{text}{_START}\n`{command}`\n\n| | |\n|---|---|\n{table}\n{seeds}")

@@ -204,6 +204,12 @@ def _storage(tensor: torch.Tensor) -> int:
         return 0
 
 
+_FOREACH: Final = (
+    "abs acos asin atan ceil cos cosh erf erfc exp expm1 floor frac lgamma log log10 log1p log2 neg reciprocal round rsqrt sigmoid sign "
+    "sin sinh sqrt tan tanh trunc"
+).split()
+
+
 class Fields(dict[str, Any]):
     """The fields of one template, each drawn when it is first asked for."""
 
@@ -387,6 +393,12 @@ class Fields(dict[str, Any]):
     def _up(self) -> str:
         return self.rng.choice(("nearest", "bilinear", "bicubic"))
 
+    def _padded(self) -> str:
+        return self.rng.choice(("reflect", "replicate", "circular"))
+
+    def _unary(self) -> str:
+        return self.rng.choice(_FOREACH)
+
     def _cmp(self) -> str:
         return self.rng.choice(("==", "<", ">=", "!=", "<=", ">"))
 
@@ -397,8 +409,8 @@ class Fields(dict[str, Any]):
 # --- whole programs
 _EXACT_TABLES: Final = ((templates.VIEWS, 3.0), (templates.EXACT, 4.0), (templates.EXACT_JUMPS, 2.0), (templates.IN_PLACE, 3.0),
     (templates.IN_PLACE_JUMPS, 1.0), (templates.CONSTANTS, 1.5), (templates.READS, 0.6), (templates.CONTROL, 0.6))  # fmt: skip
-_ROUNDED_TABLES: Final = ((templates.ROUNDED, 6.0), (templates.ROUNDED_JUMPS, 1.0), (blocks.AUTOGRAD, 1.5), (blocks.MODULES, 1.0),
-    (blocks.TRAINING, 0.3), (blocks.RANDOM, 0.3))  # fmt: skip
+_ROUNDED_TABLES: Final = ((templates.ROUNDED, 5.0), (templates.GRADIENTS, 2.0), (templates.ROUNDED_JUMPS, 1.0),
+    (blocks.AUTOGRAD, 1.5), (blocks.MODULES, 1.0), (blocks.TRAINING, 0.3), (blocks.RANDOM, 0.3))  # fmt: skip
 _JUMPS: Final = frozenset(map(id, (templates.EXACT_JUMPS, templates.IN_PLACE_JUMPS, templates.READS, templates.CONTROL)))
 _ROUNDS: Final = frozenset(id(table) for table, _ in _ROUNDED_TABLES)
 

@@ -6,9 +6,22 @@ Four tables, by two questions: does the result round, and is the operation conti
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
-__all__ = ["VIEWS", "EXACT", "EXACT_JUMPS", "IN_PLACE", "IN_PLACE_JUMPS", "CONSTANTS", "ROUNDED", "ROUNDED_JUMPS", "READS", "CONTROL"]
+__all__ = [
+    "VIEWS",
+    "EXACT",
+    "EXACT_JUMPS",
+    "IN_PLACE",
+    "IN_PLACE_JUMPS",
+    "CONSTANTS",
+    "ROUNDED",
+    "ROUNDED_JUMPS",
+    "GRADIENTS",
+    "READS",
+    "CONTROL",
+]
 
 
 def _lines(text: str) -> tuple[str, ...]:
@@ -277,7 +290,7 @@ EXACT: Final = _lines("""
     torch.empty_like($x).copy_($x)
     torch.empty($shape, device=dev).fill_($n)
     torch.zeros_like($x, dtype=torch.int64)
-    $x.to('cpu').to(dev)
+    $x.detach().clone().to('cpu').to(dev)
     torch.from_numpy($x.float().cpu().detach().numpy().copy()).to(dev)
     torch.nn.utils.rnn.pad_sequence([$x.flatten()[:3], $x.flatten()[:1]], batch_first=$flag)
     torch.trapezoid($f.float()) if $f.dim() else $f
@@ -295,6 +308,38 @@ EXACT: Final = _lines("""
 """)
 
 EXACT_JUMPS: Final = _lines("""
+    5 & $l
+    5 ^ $l
+    1 << $l.abs().clamp(max=4)
+    64 >> $l.abs().clamp(max=4)
+    $l << $l2.abs().clamp(max=3)
+    $l >> $l2.abs().clamp(max=3)
+    7 % $l.abs().clamp(min=1)
+    7 // $l.abs().clamp(min=1)
+    $x.fmod($x2.abs().clamp(min=1)) if $x2.dtype != torch.bool else $x
+    $x % $z.abs().clamp(min=1) if $z.dtype != torch.bool else $x
+    torch.isin(2, $x)
+    torch.isin($x, 1)
+    torch.isin($x, $z)
+    $x.any((0, -1))
+    $x.all((0, -1))
+    torch.count_nonzero($x, dim=(0, -1))
+    $v = torch._foreach_sign([$f, $f2])
+    $v = torch._foreach_round([$f / 2, $f2])
+    $v = torch._foreach_max([$f + 0, $f2 + 0])
+    torch.floor_divide($x, 2)
+    torch.floor_divide(7, $l.abs().clamp(min=1))
+    $x.divide($z.abs().clamp(min=1), rounding_mode='trunc') if $z.dtype != torch.bool else $x
+    torch.scatter($x, $d, torch.zeros_like($x, dtype=torch.int64)[..., :1], 2, reduce='add') if $x.dim() == 1 else $x
+    torch.fmin($x, $z)
+    torch.clamp_max($x, $z)
+    torch.copysign($f, $n)
+    $v = torch._foreach_maximum([$f, $f2], 1.0)
+    $v = torch._foreach_minimum([$f, $f2], [$f + 1, $f2 - 1])
+    $v = torch._foreach_clamp_min([$f], [0.0])
+    $v = torch._foreach_sub([$f, $f2], 2)
+    $v = torch._foreach_div([$f, $f2], 2.0)
+    $v = torch._foreach_add([$f], torch.full((), 2.0, device=dev))
     torch.where($x > 0, $x, $y)
     torch.where($x.bool(), $z, $n)
     torch.where($x == $y, 1.5, $x)
@@ -897,6 +942,41 @@ ROUNDED: Final = _lines("""
 """)
 
 ROUNDED_JUMPS: Final = _lines("""
+    $v = torch._foreach_$unary([($f.abs() + 0.5).clamp(max=3), $r.sigmoid() * 0.8 + 0.1])
+    !torch._foreach_$unary([$f.clamp_(0.5, 0.9)])
+    $v = torch._foreach_lerp([$f], [$w], [torch.full_like($f, 0.3)])
+    $v = torch._foreach_addcmul([$f], [$w], [$w], [$a])
+    $v = torch._foreach_addcdiv([$f], [$w], [$w.abs() + 1], [$a])
+    $v = torch._foreach_pow([$f.abs() + 0.5], [$w.clamp(-2, 2)])
+    $v = torch._foreach_pow([$f.abs() + 0.5, $r.abs() + 0.5], $a)
+    $v = torch._foreach_pow(2.0, [$f.clamp(-3, 3)])
+    $v = torch._foreach_norm([$f, $r], 1)
+    torch.addbmm(rand(2, (3, 2), 'float32', dev), rand($seed, (2, 3, 4), 'float32', dev), rand(1, (2, 4, 2), 'float32', dev))
+    torch.special.i0e($f)
+    torch.special.i1($f.clamp(-3, 3))
+    torch.special.modified_bessel_i0($r.clamp(-3, 3))
+    torch.special.modified_bessel_i1($r.clamp(-3, 3))
+    torch.special.ndtri($r.sigmoid() * 0.8 + 0.1)
+    torch.special.xlog1py($a, $f.sigmoid())
+    torch.special.xlog1py($f, $a)
+    torch.xlogy($f, $a)
+    torch.xlogy($a, $f.abs() + 0.5)
+    torch.vdot($r.flatten(), $r.flatten())
+    torch._fused_rms_norm(rand($seed, (2, 4), 'float32', dev), [4], None, 1e-5)[0] if hasattr(torch, '_fused_rms_norm') else $f
+    F.interpolate(rand($seed, (1, 2, 5), 'float32', dev), scale_factor=1.7, mode='nearest-exact')
+    F.interpolate(rand($seed, (1, 1, 3, 4, 3), 'float32', dev), size=(2, 5, 4), mode='nearest')
+    F.pad(rand($seed, (1, 1, 3, 3, 3), 'float32', dev), (1, 1, 1, 0, 0, 1), mode='$padded')
+    F.adaptive_max_pool3d(rand($seed, (1, 1, 4, 4, 4), 'float32', dev), 2)
+    F.adaptive_avg_pool3d(rand($seed, (1, 1, 4, 4, 4), 'float32', dev), (2, 1, 3))
+    F.avg_pool3d(rand($seed, (1, 1, 4, 4, 4), 'float32', dev), 2)
+    torch.as_strided_scatter($r.flatten(), $r.sum()[None] * $a, (1,), (1,)) if $r.numel() else $r
+    torch.nansum(torch.cat([$f.flatten(), torch.full((1,), nan, device=dev).to($f.dtype)]))
+    torch.nanmedian(torch.cat([$u.flatten().float(), torch.full((1,), nan, device=dev)]), 0)
+    torch.searchsorted(torch.arange(5, device=dev).float(), $a)
+    torch.bucketize($p, torch.arange(5, device=dev))
+    $f.norm(2) * $a
+    torch.norm($f, dtype=torch.float64)
+    torch.linalg.vector_norm($r, dim=$d, dtype=torch.float64)
     torch.where($r > 0, $r.exp().clamp(max=9), $r * 0.3)
     $f.relu() * $a
     F.dropout($f, 0.0)
@@ -935,6 +1015,27 @@ ROUNDED_JUMPS: Final = _lines("""
     !torch.nn.init.constant_($f, $a)
     !torch.nn.utils.clip_grad_norm_([$r], 1.0)
 """)
+
+
+def _gradients(templates: tuple[str, ...]) -> tuple[str, ...]:
+    """The same operations with a backward pass to their first floating argument."""
+    found = []
+    for template in templates:
+        leaf = re.search(r"rand\(\$seed, \([^()]*\), [^()]*dev\)", template)
+        if leaf is not None:
+            made, text = leaf.group(), template.replace(leaf.group(), "$new", 1)
+        elif re.match(r".*\$[fr]\b", template):
+            made, text = "$r.detach().clone()", re.sub(r"\$[fr]\b", "$new", template)
+        else:
+            continue
+        found.append(
+            f"!$new = {made}.requires_grad_()|t0 = {text}|t0 = t0[0] if isinstance(t0, tuple) else t0"
+            "|(t0.abs() if t0.is_complex() else t0).pow(2).sum().backward()"
+        )
+    return tuple(found)
+
+
+GRADIENTS: Final = _gradients(ROUNDED)
 
 READS: Final = _lines("""
     $v = $x.tolist()

@@ -117,6 +117,7 @@ def make_plan(info: OpInfo, values: Sequence[Any]) -> Plan:
     """Decide how calls like this one are carried out. Raises what the operation itself raises for wrong arguments."""
     checks.devices(info, values)
     checks.indices(info, values)
+    checks.loss_weights(info, values)
     checks.dtypes(info, values)
     if info.base in numbers.BY_SIZE:
         numbers.check(info, values)

@@ -110,6 +110,18 @@ def _check_masks(target: torch.Tensor, given: Sequence[torch.Tensor | None]) -> 
     return masked
 
 
+def loss_weights(info: OpInfo, values: Sequence[Any]) -> None:
+    """Raises RuntimeError when weights of binary_cross_entropy_with_logits have more elements than its input: torch works in place."""
+    if info.base != "binary_cross_entropy_with_logits":
+        return
+    named = {arg.name: value for arg, value in zip(info.args, values, strict=True)}
+    shape = named["self"].size()
+    for weight in (named["weight"], named["pos_weight"]):
+        wide = shape if weight is None else torch.broadcast_shapes(shape, weight.size())
+        if wide != shape:
+            raise RuntimeError(f"output with shape {list(shape)} doesn't match the broadcast shape {list(wide)}")
+
+
 def same_shape(info: OpInfo, values: Sequence[Any], result: Any) -> None:
     """Raises RuntimeError when the ``result`` of an in-place operation has another shape than the tensor it is to be written into."""
     target = next(value for arg, value in zip(info.args, values, strict=True) if arg.written)
@@ -456,7 +468,7 @@ def dtypes(info: OpInfo, values: Sequence[Any]) -> None:
     raise NotImplementedError(f"\"{info.base}_cuda\" not implemented for '{_title(dtype)}'")
 
 
-_EMPTY_PASSES: Final = frozenset({"_adaptive_avg_pool2d", "addmm", "bernoulli", "mm", "searchsorted"})
+_EMPTY_PASSES: Final = frozenset({"_adaptive_avg_pool2d", "addmm", "bernoulli", "bucketize", "mm", "searchsorted"})
 
 _NONE: Final[frozenset[torch.dtype]] = frozenset()
 

@@ -53,6 +53,7 @@ def on(device: str, line: str) -> torch.Tensor:
         "floats.view(3, 1)[:, flags]",
         "floats.view(1, 3).index_put_((flags,), one)",
         "torch.mean(floats, 0, out=ints)",
+        "torch.nn.functional.binary_cross_entropy_with_logits(one, one * 0, pos_weight=floats[:1])",
     ],
 )
 def test_what_the_cpu_refuses_is_refused_and_the_session_lives(line: str) -> None:
@@ -93,6 +94,8 @@ def test_masks_that_do_not_fit_raise_index_error() -> None:
         "ints.to(torch.uint8).copy_(floats.half())",
         "flags.clamp(-8, 8)",
         "flags.clamp(max=0.5)",
+        "torch.bucketize(flags[:0], flags[1:2])",
+        "torch.bincount(ints[:0], minlength=4, weights=floats[:0])",
     ],
 )
 def test_what_the_cpu_computes(line: str) -> None:

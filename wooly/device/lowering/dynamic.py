@@ -91,6 +91,8 @@ def repeat_interleave(repeats: Tensor, output_size: int | None = None) -> Tensor
 
 @composite("aten::bincount")
 def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
+    if x.dim() == 1 and not x.numel():
+        return torch.zeros(minlength, dtype=torch.int64, device=x.device)  # whatever the type of the weights is
     size = max(minlength, int(x.max().item()) + 1 if x.numel() else 0)
     if x.numel() and bool((x < 0).any().item()):
         raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
