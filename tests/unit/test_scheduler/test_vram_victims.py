@@ -297,3 +297,19 @@ def test_the_coldest_go(buffers: list[tuple[int, int, int]], want: int, chosen: 
 
 def test_the_hottest_come_back_as_far_as_there_is_room() -> None:
     assert hottest([(1, 10, 5), (2, 30, 9), (3, 10, 7), (4, 1, 1)], 21) == [3, 1, 4]
+
+
+def test_a_batch_that_waited_gets_its_new_bytes_and_those_that_come_back() -> None:
+    """It asked for 5 new bytes and 10 swapped-out ones, which all of the device had no room for; then the holder closes."""
+    device = Device()
+    device.holding("a", 100)
+    device.open("z")
+    assert device.ask("z", 5, back=10) == [Await("z", 1000)]
+    device.at = 1
+    assert device.tell(SessionClosed(1, "a")) == [SwapIn("z", 10)]
+    z = device.vram.state.sessions["z"]
+    assert (z.grant, z.coming, device.vram.state.free_bytes) == (5, 10, 85)
+    assert device.tell(SwappedIn(1, "z", 10)) == [MemoryReady("z")]
+    assert (z.grant, z.coming, z.held, device.vram.state.free_bytes) == (5, 0, 10, 85)
+    assert device.ask("z", 5) == [Allow("z", 5)]
+    assert (z.grant, z.held, device.vram.state.free_bytes) == (0, 15, 85)
