@@ -77,9 +77,9 @@ VIEWS: Final = _lines("""
     $x.view(torch.uint8)
     $x.view(torch.int16)
     $x.data
-    $x.as_strided((2,), (1,), $p - 1)
-    $x.as_strided((2, 2), (1, 1))
-    $x.as_strided((1, 3), (7, 0), 0)
+    $x.as_strided((2,), (1,), $p - 1) if $x.numel() > 3 else $x
+    $x.as_strided((2, 2), (1, 1)) if $x.numel() > 2 else $x
+    $x.as_strided((1, 3), (7, 0), 0) if $x.numel() else $x
     $x.clone()
     $x.contiguous()
     $x.view(-1)
@@ -1050,7 +1050,7 @@ READS: Final = _lines("""
     $v = len($x)
     $v = [t.sum().item() for t in $x]
     $v = str($x.dtype), $x.dim(), $x.is_contiguous(), $x.size(-1)
-    $v = $x.stride() if $x.is_contiguous() else 0
+    $v = $x.stride() if $x.is_contiguous() and $x.numel() else 0
     $v = $x.cpu().numpy().tolist()
     $v = repr($x.cpu().flatten()[:3])
     $v = f"{$l.flatten()[0]:d}"

@@ -64,6 +64,8 @@ def test_what_the_cpu_refuses_is_refused_and_the_session_lives(line: str) -> Non
 
 
 def test_masks_that_do_not_fit_raise_index_error() -> None:
+    with pytest.raises(RuntimeError):
+        torch.ones(4, device="cuda").masked_select(torch.ones(4, 2, dtype=torch.bool, device="cuda"))
     mask = torch.tensor([True, False], device="cuda")
     for shape in ((3,), (1, 2, 1)):
         x = torch.ones(shape, device="cuda")

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from wooly.device.lowering.registry import composite
-from wooly.device.lowering.trace import broadcast_shapes
 
 __all__ = ["nonzero"]
 
@@ -27,7 +26,7 @@ def nonzero(x: Tensor) -> Tensor:
 
 @composite("aten::masked_select")
 def masked_select(x: Tensor, mask: Tensor) -> Tensor:
-    shape = broadcast_shapes(x.shape, mask.shape)
+    shape = torch.broadcast_shapes(x.shape, mask.shape)
     x, mask = x.expand(shape), mask.expand(shape)
     return torch.index_select(x.reshape(-1), 0, nonzero(mask.reshape(-1)).squeeze(1))
 
