@@ -234,6 +234,12 @@ def _group_norm(given: dict[str, Any]) -> None:
         raise RuntimeError("Expected X.is_contiguous(memory_format) to be true, but got false.")
 
 
+def _arange(given: dict[str, Any]) -> None:
+    out, step = given.get("out"), given.get("step")
+    if out is not None and step and not (out.is_floating_point() or out.is_complex()) and int(step) == 0:
+        raise ValueError("step must be nonzero")  # it is converted to the type of the output
+
+
 _RULES: Final[dict[str, Callable[[dict[str, Any]], None]]] = {
     "multinomial": _multinomial,
     "gelu": _gelu,
@@ -241,6 +247,7 @@ _RULES: Final[dict[str, Callable[[dict[str, Any]], None]]] = {
     "masked_scatter": _masked_scatter,
     "masked_scatter_": _masked_scatter,
     "native_group_norm": _group_norm,
+    "arange": _arange,
 }
 
 _SEPARATE: Final = {
