@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Differs", "METHODS", "ULPS", "check", "check_metadata", "check_strides"]
+__all__ = ["Differs", "METHODS", "check", "check_metadata", "check_strides"]
 
 METHODS = ("exact", "tolerance", "truth", "cast", "property", "metadata", "raised")
 """How a sample was compared; the last in this order that one of its tensors needed."""
@@ -38,18 +38,18 @@ class Differs(Exception):
     """The device's result is not the CPU's."""
 
 
-def check(have: list[Any], want: list[Any], truth: Truth, *, cast: bool = False, ulps: int = ULPS) -> str:
+def check(have: list[Any], want: list[Any], truth: Truth, *, cast: bool = False) -> str:
     """Compare the leaves of two results, fetched; the method that was needed, a name in METHODS.
 
     ``truth()`` gives the leaves in the widest type, or [] where there are none. ``cast``: ``want`` is the truth itself, because the CPU
-    lacks the type: values are compared in the device's type. ``ulps``: see ``ULPS``. Raises Differs.
+    lacks the type: values are compared in the device's type. Raises Differs.
     """
     if len(have) != len(want):
         raise Differs(f"{len(have)} results instead of {len(want)}")
     used = 0
     for i, (a, b) in enumerate(zip(have, want, strict=True)):
         if isinstance(b, torch.Tensor):
-            used = max(used, METHODS.index(_check_tensor(a, b, i, truth, cast, ulps)))
+            used = max(used, METHODS.index(_check_tensor(a, b, i, truth, cast)))
         elif not _equal_plain(a, b, cast):
             raise Differs(f"{a!r} instead of {b!r}")
     return METHODS[used]
@@ -95,7 +95,7 @@ def _equal_plain(a: Any, b: Any, cast: bool) -> bool:
     return type(a) is type(b) and bool(a == b)
 
 
-def _check_tensor(a: torch.Tensor, b: torch.Tensor, i: int, truth: Truth, cast: bool, ulps: int) -> str:
+def _check_tensor(a: torch.Tensor, b: torch.Tensor, i: int, truth: Truth, cast: bool) -> str:
     a, b = a.detach().resolve_conj().resolve_neg(), b.detach().resolve_conj().resolve_neg()
     if a.layout != torch.strided:
         a, b = a.to_dense(), b.to_dense()
@@ -105,18 +105,18 @@ def _check_tensor(a: torch.Tensor, b: torch.Tensor, i: int, truth: Truth, cast: 
             raise Differs(f"{len(wrong)} of {a.numel()} elements; at {_at(wrong)}: {_shown(a, wrong)} instead of {_shown(b, wrong)}")
         return "cast" if cast else "exact"
     if cast:
-        _near_truth(a, None, b, ulps)
+        _near_truth(a, None, b)
         return "cast"
     try:
         torch.testing.assert_close(a, b, equal_nan=True, check_stride=False)
     except AssertionError:
         wide = truth()
-        _near_truth(a, b, wide[i] if i < len(wide) else b, ulps)
+        _near_truth(a, b, wide[i] if i < len(wide) else b)
         return "truth"
     return "tolerance"
 
 
-def _near_truth(a: torch.Tensor, cpu: torch.Tensor | None, truth: torch.Tensor, ulps: int) -> None:
+def _near_truth(a: torch.Tensor, cpu: torch.Tensor | None, truth: torch.Tensor) -> None:
     if truth.shape != a.shape:
         raise Differs(f"shape {tuple(a.shape)}, in a wider type {tuple(truth.shape)}")
     truth = truth.detach().resolve_conj().resolve_neg()
@@ -129,7 +129,7 @@ def _near_truth(a: torch.Tensor, cpu: torch.Tensor | None, truth: torch.Tensor, 
     finite = own.isfinite() & right.isfinite() if cpu is not None else right.isfinite()
     mean_square = float(right[finite].square().mean().sqrt()) if finite.any() else 0.0
     error = float((own - right)[finite].abs().max()) if cpu is not None and finite.any() else 0.0
-    step = ulps * info.eps
+    step = ULPS * info.eps
     bound = 2 * error + step * (right.abs() + (mean_square if math.isfinite(mean_square) else 0.0)) + 4 * info.smallest_normal * info.eps
     near = (ours - right).abs() <= bound
     near |= (ours.isinf() & (ours.sign() == right.sign())) & (right.abs() * (1 + step) >= info.max)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.testing._internal.opinfo.core import OpInfo
 
-from tests.conformance.compare import METHODS, ULPS, Differs, check, check_metadata, check_strides, fetched
+from tests.conformance.compare import METHODS, Differs, check, check_metadata, check_strides, fetched
 from tests.conformance.draws import METADATA_ONLY, compare_draws, is_random, unseeded
 from tests.conformance.samples import Case, Limits, cases, leaves, raised
 from wooly.counters import COUNTERS
@@ -197,10 +197,6 @@ def _settle(outcome: Outcome) -> None:
     raise SessionLost(outcome)
 
 
-_ULPS = dict.fromkeys(("svd_lowrank", "pca_lowrank"), 4096)
-"""Operators that approximate by random projections: their results depend on the draws by more than rounding."""
-
-
 class _Once:
     """A function of no arguments that is called at most once."""
 
@@ -290,7 +286,7 @@ class _Judge:
         if self.row.op.name in METADATA_ONLY:
             return "metadata"
         try:
-            method = check(values, cpu.values, _Once(lambda: self._truth(case).values), cast=cast, ulps=_ULPS.get(self.row.op.name, ULPS))
+            method = check(values, cpu.values, _Once(lambda: self._truth(case).values), cast=cast)
         except Differs:
             if cast or not _points_at_the_same(cpu.after[:1], values, cpu.values):
                 raise

@@ -120,8 +120,11 @@ def _guarded(info: OpInfo, substitute: Callable[..., Any]) -> Callable[..., Any]
     return guarded
 
 
-_NOT_DECOMPOSED: Final = frozenset({"nan_to_num", "nan_to_num_", "sub", "sub_", "multilabel_margin_loss_forward"})
-"""Operations whose decomposition in torch is not what its kernels compute: other types (complex, bool), targets after a -1 that count."""
+_NOT_DECOMPOSED: Final = frozenset(
+    {"nan_to_num", "nan_to_num_", "sub", "sub_", "multilabel_margin_loss_forward", "upsample_bilinear2d", "upsample_bicubic2d"}
+)
+"""Operations whose decomposition in torch is not what its kernels compute: other types (complex, bool), targets after a -1 that count,
+images of bytes that are rounded."""
 
 
 def _write_back(info: OpInfo, op: Any, values: Sequence[Any]) -> Any:

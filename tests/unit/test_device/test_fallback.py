@@ -163,3 +163,11 @@ def test_nested_tensors_of_the_strided_layout_are_refused(call: Callable[[torch.
     """torch's own kernels follow the fake pointers of device tensors there, and end the process."""
     with pytest.raises(UnsupportedOperation, match=r"nested.*jagged"):
         call(matrix().to("cuda"))
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_images_of_bytes_are_resized_as_on_the_cpu(mode: str) -> None:
+    """torch's kernels interpolate bytes in fixed point; its decompositions do not."""
+    x = torch.arange(2 * 3 * 8 * 9).reshape(2, 3, 8, 9).remainder(251).to(torch.uint8)
+    ours = torch.nn.functional.interpolate(x.cuda(), (13, 7), mode=mode)
+    assert torch.equal(ours.cpu(), torch.nn.functional.interpolate(x, (13, 7), mode=mode))
