@@ -51,10 +51,21 @@ class Mutant:
 
 
 class _Visitor(MutationVisitor):
-    """mutmut's, which also goes into decorated functions, and not into assertions, ``__all__`` and documentation."""
+    """mutmut's, which also goes into decorated functions, and not into assertions (``zip(strict=)`` is one), options of data types,
+    ``__all__`` and documentation."""
+
+    def __init__(self, operators: Operators) -> None:
+        super().__init__(operators, IgnoredCode(set(), set(), set()))  # type: ignore[arg-type]
+        self._options: set[int] = set()
 
     def _skip_node_and_children(self, node: cst.CSTNode) -> bool:
         if isinstance(node, cst.Assert | cst.Decorator | cst.ImportFrom | cst.Import):
+            return True
+        if isinstance(node, cst.ClassDef):
+            self._options.update(map(id, node.keywords))
+        if isinstance(node, cst.Arg) and (id(node) in self._options or (node.keyword is not None and node.keyword.value == "strict")):
+            return True
+        if isinstance(node, cst.Subscript) and isinstance(node.value, cst.Name) and node.value.value == "Literal":
             return True
         if isinstance(node, cst.Expr) and isinstance(node.value, cst.SimpleString):
             return True
@@ -106,7 +117,7 @@ _Fault = tuple[cst.CSTNode, cst.CSTNode, CodeRange, cst.Module]
 def _places(source: str, operators: Operators) -> dict[tuple[int, int], list[_Fault]]:
     """All faults by place (line, column)."""
     wrapper = MetadataWrapper(cst.parse_module(source), unsafe_skip_copy=True)
-    visitor = _Visitor(operators, IgnoredCode(set(), set(), set()))  # type: ignore[arg-type]
+    visitor = _Visitor(operators)
     wrapper.visit(visitor)
     positions = wrapper.resolve(PositionProvider)
     found = defaultdict(list)

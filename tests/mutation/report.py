@@ -77,7 +77,7 @@ def publish(scores: Sequence[Score], seed: str) -> None:
         "",
         "Faults: mutmut's (swapped operators and comparisons, numbers + 1, removed or emptied arguments and assignments, swapped",
         "keywords, dropped cases), a condition that never holds, a dropped call, changed names; in code that emits LLVM or C also tokens",
-        "and numbers of the emitted text. Not mutated: annotations, assertions, documentation, and the wording of messages.",
+        "and numbers of the emitted text. Not mutated: annotations, assertions, options of data types, documentation, wording.",
         "The interval is for all mutants of the area, from the drawn ones. Mutants that change nothing that a test could see are left",
         "out; each has its reason in `tests/mutation/equivalent.toml`.",
         "",

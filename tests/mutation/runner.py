@@ -85,13 +85,15 @@ class Reach:
         return whole
 
     def reaching(self, mutant: Mutant) -> list[str]:
-        """The tests that execute the statement of the mutant (outside of functions: anything of its file), the quickest files first."""
+        """The tests that execute the statement of the mutant (outside of functions: all), the quickest files first."""
         found: set[str] = set()
+        if not mutant.function:
+            found |= self.tests.keys()
         for line, tests in self.lines.get(mutant.path, {}).items():
-            if not mutant.function or mutant.line <= line <= mutant.last_line:
+            if mutant.line <= line <= mutant.last_line:
                 found |= tests
         if not found and self.is_imported(mutant):
-            found = set().union(*self.lines.get(mutant.path, {}).values()) or set(self.tests)
+            found |= self.tests.keys()
         by_file: dict[str, list[str]] = defaultdict(list)
         for test in found & self.tests.keys():
             by_file[test.partition("::")[0]].append(test)

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from billing.allowance import Lease, Leases, Left, lend, used_up
+from billing.ledger import Ledger
 from billing.periods import DAY_NS, month_bounds
 from billing.projection import MINUTE_NS, BillingView
 from billing.report import credit_report, credits_text, report_csv
@@ -85,6 +86,13 @@ def test_ceilings_are_absolute_and_what_is_billed_is_not_lent_twice() -> None:
     assert after.nodes["n"] == Lease(107 + share, 107, 32_000, True)
     _, rest = lend(leases, "n", 0, left=left(40), billed={"n": 100, "a": 100}, unbilled_micro=7, busy=True, tenant="lab")
     assert rest.micro == 7 + 40 - 7 - 30, "never what is lent to another"
+
+
+def test_a_node_that_was_billed_beyond_its_ceiling_leaves_nothing_for_others() -> None:
+    """One node was lent up to 10 and billed 50; another holds 60 of the 80 that are left. The first gives nothing back to be lent."""
+    leases = Leases({"a": live(10, counted=10), "b": live(60)})
+    _, answer = lend(leases, "n", 0, left=left(80), billed={"a": 50}, unbilled_micro=0, busy=True, tenant="lab")
+    assert answer.micro == 20
 
 
 @pytest.mark.parametrize(
@@ -265,3 +273,10 @@ def test_findings_of_the_log_make_a_bill_doubtful() -> None:
     gap = fold([used(2, 0, 5)])
     found = verify(gap, fold([used(2, 0, 5)]))
     assert found.first_difference == "" and found.findings == ("usage of n/1/0 jumps from serial 0 to 2",) and not found.ok
+
+
+def test_the_turnover_of_a_ledger_is_the_sum_of_its_postings() -> None:
+    ledger = Ledger()
+    for micro in (5, 7):
+        ledger.grant("lab", micro)
+    assert (ledger.debits_micro, ledger.credits_micro, ledger.transactions) == (12, 12, 2)

@@ -139,3 +139,8 @@ def test_a_lease_binds_billing_two_seconds_longer_than_the_node(after_ms: int, a
     assert (first.micro, first.valid_ms) == (100, 30_000)
     _, second = lend(leases, "n2", after_ms, left=left, billed={}, unbilled_micro=0, busy=True, tenant="lab")
     assert second.micro == answer
+
+
+def test_names_of_thresholds_are_those_of_the_log() -> None:
+    """They stand in facts for ever: another name would be a threshold that no reader knows."""
+    assert (OPEN, WARNING, STOPPED) == ("open", "warning", "stopped")
