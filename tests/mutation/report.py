@@ -10,7 +10,7 @@ from math import sqrt
 from pathlib import Path
 from typing import Final
 
-from tests.mutation.areas import Area
+from tests.mutation.areas import AREAS, Area
 from tests.mutation.mutants import Mutant
 from tests.mutation.runner import Outcome
 from tests.support.stack import ROOT
@@ -73,6 +73,9 @@ def publish(scores: Sequence[Score], seed: str) -> None:
         lines.append(
             f"| `{score.area.name}` | {n} | {score.killed} | {score.percent:.1f} % | {low:.0f} - {high:.0f} % | {score.area.bar} % |"
         )
+    missing = ", ".join(f"`{name}`" for name in AREAS if name not in {score.area.name for score in scores})
+    if missing:
+        lines += ["", f"Not measured in this run: {missing}."]
     lines += [
         "",
         "Faults: mutmut's (swapped operators and comparisons, numbers + 1, removed or emptied arguments and assignments, swapped",
