@@ -117,7 +117,7 @@ def loss_weights(info: OpInfo, values: Sequence[Any]) -> None:
     named = {arg.name: value for arg, value in zip(info.args, values, strict=True)}
     shape = named["self"].size()
     for weight in (named["weight"], named["pos_weight"]):
-        wide = shape if weight is None else torch.broadcast_shapes(shape, weight.size())
+        wide = shape if weight is None else torch.broadcast_shapes(shape, weight.size())  # type: ignore[no-untyped-call]
         if wide != shape:
             raise RuntimeError(f"output with shape {list(shape)} doesn't match the broadcast shape {list(wide)}")
 
@@ -217,6 +217,17 @@ def _multinomial(given: dict[str, Any]) -> None:
 _CATEGORIES_MAX: Final = 1 << 24
 
 
+def _reduced_dim(name: str) -> Callable[[dict[str, Any]], None]:
+    """The rule of reductions that pick an element: there must be one."""
+
+    def rule(given: dict[str, Any]) -> None:
+        x, dim = given["self"], given.get("dim")
+        if isinstance(dim, int) and x.dim() and -x.dim() <= dim < x.dim() and x.size(dim) == 0:
+            raise IndexError(f"{name}(): Expected reduction dim {dim} to have non-zero size.")
+
+    return rule
+
+
 def _gelu(given: dict[str, Any]) -> None:
     if given["approximate"] not in ("none", "tanh"):
         raise RuntimeError("approximate argument must be either none or tanh.")
@@ -248,6 +259,7 @@ _RULES: Final[dict[str, Callable[[dict[str, Any]], None]]] = {
     "masked_scatter_": _masked_scatter,
     "native_group_norm": _group_norm,
     "arange": _arange,
+    **{name: _reduced_dim(name) for name in ("kthvalue", "median", "mode", "nanmedian")},
 }
 
 _SEPARATE: Final = {
@@ -475,7 +487,7 @@ def dtypes(info: OpInfo, values: Sequence[Any]) -> None:
     raise NotImplementedError(f"\"{info.base}_cuda\" not implemented for '{_title(dtype)}'")
 
 
-_EMPTY_PASSES: Final = frozenset({"_adaptive_avg_pool2d", "addmm", "bernoulli", "bucketize", "mm", "searchsorted"})
+_EMPTY_PASSES: Final = frozenset("_adaptive_avg_pool2d _log_softmax _softmax addmm amax amin bernoulli bucketize mm searchsorted".split())
 
 _NONE: Final[frozenset[torch.dtype]] = frozenset()
 

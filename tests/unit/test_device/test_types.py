@@ -118,3 +118,26 @@ def test_windows_that_share_elements_cannot_be_written() -> None:
     with pytest.raises(RuntimeError, match="refers to a single memory location"):
         windows.add_(1)
     assert windows.sum().item() == 16
+
+
+@pytest.mark.parametrize("line", ["floats ^ torch.ones(4, device=dev)", "torch.fmod(flags, torch.ones(2, dtype=torch.bool, device=dev))"])
+def test_sizes_that_do_not_match_are_reported_before_types_that_are_not_taken(line: str) -> None:
+    for device in ("cpu", "cuda"):
+        names = {"torch": torch, "dev": device, "floats": torch.ones(3, device=device), "flags": torch.ones(3, device=device).bool()}
+        with pytest.raises(RuntimeError, match="size|broadcast") as raised:
+            eval(line, names)
+        assert raised.type is RuntimeError
+
+
+@pytest.mark.parametrize("call", ["median(1)", "nanmedian(1)", "mode(1)", "kthvalue(1, 1)"])
+def test_a_dimension_without_elements_has_none_to_pick(call: str) -> None:
+    for device in ("cpu", "cuda"):
+        x = torch.ones(3, 0, device=device)
+        with pytest.raises(IndexError, match=r"Expected reduction dim 1 to have non-zero size"):
+            eval(f"x.{call}", {"x": x})
+
+
+def test_empty_tensors_of_types_that_are_not_taken_pass_where_torch_lets_them() -> None:
+    for device in ("cpu", "cuda"):
+        x = torch.ones(0, 4, dtype=torch.complex64, device=device)
+        assert torch.amax(x, 1).shape == (0,) and torch.log_softmax(x, 0).shape == (0, 4)
