@@ -54,11 +54,11 @@ SIGNATURES = [
     Signature("cummin", "mn mn", "mn", (0,), "TiT", "ordered"),
     Signature("matmul", "mn", "mk kn"),
     Signature("matmul", "bhmn", "bhmk bhkn"),
-    Signature("gather", "mn", "kn mn", (0,), "TTi", "any"),  # of the data there may be more beside ``dim``
-    Signature("index", "mnk", "ak mn", (), "TTi", "any"),
-    Signature("index", "mk", "abk m m", (), "TTii", "any"),
-    Signature("index_put", "ak", "mnk mn", (0,), "TTi", "any"),
-    Signature("index_put", "ab", "m m m", (0,), "TTii", "any"),
+    Signature("gather", "mn", "kn mn", (0,), "TTx", "any"),  # of the data there may be more beside ``dim``
+    Signature("index", "mnk", "ak mn", (), "TTx", "any"),
+    Signature("index", "mk", "abk m m", (), "TTxx", "any"),
+    Signature("index_put", "ak", "mnk mn", (0,), "TTx", "any"),
+    Signature("index_put", "ab", "m m m", (0,), "TTxx", "any"),
     Signature("sort", "mn mn", "mn", (1, 0), "TiT", "ordered"),
     Signature("sort", "mn mn", "mn", (0, 1), "TiT", "ordered"),
     Signature("search_sorted", "mn", "mk mn", (0,), "iTT", "ordered"),
@@ -94,7 +94,8 @@ DOMAINS = {
 
 def choices(letter: str, common: DType, *, immediate: bool) -> set[DType]:
     """The types that ``letter`` stands for where T is ``common``: T itself (an immediate may also have the type that T computes in), A that
-    type, w either, P the type of a complex T's parts, i i64, d f64, b bool."""
+    type, w either, P the type of a complex T's parts, x of an
+    index, i i64, d f64, b bool."""
     wider = WIDER.get(common, common)
     match letter:
         case "T":
@@ -105,6 +106,8 @@ def choices(letter: str, common: DType, *, immediate: bool) -> set[DType]:
             return {wider}
         case "P":
             return {PARTS[common]}
+        case "x":
+            return {I64, DType.U64}
     return {{"i": I64, "d": F64, "b": BOOL}[letter]}
 
 
@@ -310,11 +313,11 @@ TYPED = [
     Signature("reduce_max", "1n", "mn", (), "TT", "ordered"),
     Signature("reduce_min", "m1", "mn", (), "TT", "ordered"),
     Signature("topk", "mn mn", "mn", (0, 1), "TiT", "ordered"),
-    Signature("scatter", "mn", "mn mn", (0, 0), "TTi", "any"),
-    Signature("scatter", "mn", "mn mn", (1, 3), "TTi", "ordered"),
-    Signature("scatter", "mn", "mn mn", (1, 4), "TTi", "ordered"),
-    Signature("index_put", "ak", "mnk mn", (3,), "TTi", "ordered"),
-    Signature("index_put", "ak", "mnk mn", (2,), "TTi", "any"),
+    Signature("scatter", "mn", "mn mn", (0, 0), "TTx", "any"),
+    Signature("scatter", "mn", "mn mn", (1, 3), "TTx", "ordered"),
+    Signature("scatter", "mn", "mn mn", (1, 4), "TTx", "ordered"),
+    Signature("index_put", "ak", "mnk mn", (3,), "TTx", "ordered"),
+    Signature("index_put", "ak", "mnk mn", (2,), "TTx", "any"),
     Signature("conv", "bmk", "bmk mm1", (1, 1, 0, 1), "TTT", "real"),
     Signature("max_pool", "bmk bmk", "bmk", (1, 1, 0, 1), "TiT", "ordered"),
     Signature("avg_pool", "bmk", "bmk", (0, 0, 1, 1, 0), "TT", "real"),
