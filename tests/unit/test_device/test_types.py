@@ -124,7 +124,7 @@ def test_windows_that_share_elements_cannot_be_written() -> None:
 def test_sizes_that_do_not_match_are_reported_before_types_that_are_not_taken(line: str) -> None:
     for device in ("cpu", "cuda"):
         names = {"torch": torch, "dev": device, "floats": torch.ones(3, device=device), "flags": torch.ones(3, device=device).bool()}
-        with pytest.raises(RuntimeError, match="size|broadcast") as raised:
+        with pytest.raises(RuntimeError, match=r"size|broadcast") as raised:
             eval(line, names)
         assert raised.type is RuntimeError
 
