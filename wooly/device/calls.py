@@ -118,7 +118,7 @@ def make_plan(info: OpInfo, values: Sequence[Any]) -> Plan:
     checks.devices(info, values)
     checks.indices(info, values)
     checks.loss_weights(info, values)
-    _check_dtypes(info, values)
+    checks.dtypes(info, values)
     if info.base in numbers.BY_SIZE:
         numbers.check(info, values)
     elsewhere = _device_elsewhere(info, values)
@@ -166,19 +166,6 @@ def _as_out_type(info: OpInfo, values: Sequence[Any]) -> Plan | None:
         return carry_out(info, make_plan(info, now), now)
 
     return Plan(None, substitute=substitute)
-
-
-def _check_dtypes(info: OpInfo, values: Sequence[Any]) -> None:
-    """Raises what torch raises for element types that the operation does not take, unless other arguments are wrong already."""
-    try:
-        checks.dtypes(info, values)
-    except (NotImplementedError, RuntimeError):
-        try:
-            infer(info, values)
-        except Unknown as unknown:
-            if not unknown.missing:
-                raise unknown.error from None
-        raise
 
 
 def _filled_once(info: OpInfo, values: Sequence[Any]) -> Any:

@@ -7,6 +7,7 @@ each depends only on metadata and on which arguments share a buffer; ``distribut
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
 from typing import Any, Final
 
 import torch
@@ -245,6 +246,14 @@ def _group_norm(given: dict[str, Any]) -> None:
         raise RuntimeError("Expected X.is_contiguous(memory_format) to be true, but got false.")
 
 
+def _heaviside(given: dict[str, Any]) -> None:
+    x, values = given["self"], given["values"]
+    if x.is_complex() or values.is_complex():
+        raise RuntimeError("heaviside is not yet implemented for complex tensors.")
+    if x.dtype != values.dtype:
+        raise RuntimeError("heaviside is not yet implemented for tensors with different dtypes.")
+
+
 def _arange(given: dict[str, Any]) -> None:
     out, step = given.get("out"), given.get("step")
     if out is not None and step and not (out.is_floating_point() or out.is_complex()) and int(step) == 0:
@@ -259,6 +268,8 @@ _RULES: Final[dict[str, Callable[[dict[str, Any]], None]]] = {
     "masked_scatter_": _masked_scatter,
     "native_group_norm": _group_norm,
     "arange": _arange,
+    "heaviside": _heaviside,
+    "heaviside_": _heaviside,
     **{name: _reduced_dim(name) for name in ("kthvalue", "median", "mode", "nanmedian")},
 }
 
@@ -400,7 +411,7 @@ _REFUSED_DTYPES: Final[dict[str, frozenset[torch.dtype]]] = {
             _COMPLEX,
             """
             _unique2 amax amin aminmax bernoulli.p bernoulli_.Tensor bernoulli_.float clamp.Tensor clamp_max clamp_min erf erfc erfinv
-            hardtanh heaviside logit max min native_dropout special_xlog1py unique_consecutive xlogy
+            hardtanh logit max min native_dropout special_xlog1py unique_consecutive xlogy
             """,
         ),
         (_INTEGER, "im2col"),
@@ -440,10 +451,15 @@ _PROMOTING: Final = frozenset(
 """Operations that compute in the common type of their arguments; the others compute in that of the first."""
 
 _REFUSALS: Final[dict[str, tuple[frozenset[torch.dtype], str]]] = {
-    "addcdiv": (_BOOL | _INTEGER, "Integer division with addcdiv is no longer supported; use torch.div(rounding_mode='trunc') instead"),
+    "addcdiv": (
+        _BOOL | _INTEGER,
+        "Integer division with addcdiv is no longer supported, and in a future  release addcdiv will perform a true division of tensor1 "
+        "and tensor2. The historic addcdiv behavior can be implemented as (input + value * torch.trunc(tensor1 / tensor2)).to(input.dtype) "
+        "for integer inputs and as (input + value * tensor1 / tensor2) for float inputs. The future addcdiv behavior is just the latter "
+        "implementation: (input + value * tensor1 / tensor2), for all dtypes.",
+    ),
     "argmax": (_BOOL | _COMPLEX, "argmax(): does not support {kind} input"),
     "argmin": (_BOOL | _COMPLEX, "argmin(): does not support {kind} input"),
-    "heaviside": (_COMPLEX, "heaviside is not yet implemented for complex tensors."),
     "max.dim": (_COMPLEX, "max(): does not support {kind} input"),
     "min.dim": (_COMPLEX, "min(): does not support {kind} input"),
     "multinomial": (_BOOL | _INTEGER | _COMPLEX, "multinomial only supports floating-point dtypes for input, got: {title}"),
@@ -469,17 +485,16 @@ def refuses_dtypes(info: OpInfo) -> bool:
 def dtypes(info: OpInfo, values: Sequence[Any]) -> None:
     """Refuse element types that the operation has no kernel for anywhere; raises the class that torch raises.
 
-    Operations of ``_EMPTY_PASSES`` return before torch's kernels look at the type of an empty tensor.
+    Operations of ``_EMPTY_PASSES`` return before torch's kernels look at the type of an empty tensor. Sizes that do not broadcast are an
+    error of their own, which torch raises first.
     """
     tensors = [t for i, t in tensors_of(values) if not info.args[i].is_out]
-    if info.base == "heaviside" and len({t.dtype for t in tensors}) > 1:
-        raise RuntimeError("heaviside is not yet implemented for tensors with different dtypes.")
     names = _names(info)
     refused = next((_REFUSED_DTYPES[name] for name in names if name in _REFUSED_DTYPES), None)
     if refused is None or not tensors or (info.base in _EMPTY_PASSES and not all(t.numel() for t in tensors)):
         return
     dtype = _computed_dtype(info, values, tensors)
-    if dtype not in refused:
+    if dtype not in refused or (info.base.rstrip("_") in _PROMOTING and not _broadcasts(tensors)):
         return
     worded, text = next((_REFUSALS[name] for name in names if name in _REFUSALS), (_NONE, ""))
     if dtype in worded:
@@ -495,6 +510,11 @@ _NONE: Final[frozenset[torch.dtype]] = frozenset()
 def _names(info: OpInfo) -> tuple[str, ...]:
     """Under which names ``info`` may stand in the tables: its overload, then its operation, in place or not."""
     return info.name.partition("::")[2], info.base, info.base.rstrip("_")
+
+
+def _broadcasts(tensors: Sequence[torch.Tensor]) -> bool:
+    columns = zip_longest(*(reversed(t.size()) for t in tensors), fillvalue=1)
+    return all(len(set(column) - {1}) < 2 for column in columns)
 
 
 def _computed_dtype(info: OpInfo, values: Sequence[Any], tensors: Sequence[torch.Tensor]) -> torch.dtype:
