@@ -403,7 +403,7 @@ _REFUSED_DTYPES: Final[dict[str, frozenset[torch.dtype]]] = {
         (
             _BOOL,
             """
-            addbmm addcmul addmm addmv baddbmm bmm dot linalg_cross mm mv pow reflection_pad1d reflection_pad2d reflection_pad3d
+            _trilinear addbmm addcmul addmm addmv baddbmm bmm dot linalg_cross mm mv pow reflection_pad1d reflection_pad2d reflection_pad3d
             replication_pad1d replication_pad2d replication_pad3d vdot
             """,
         ),
@@ -502,7 +502,9 @@ def dtypes(info: OpInfo, values: Sequence[Any]) -> None:
     raise NotImplementedError(f"\"{info.base}_cuda\" not implemented for '{_title(dtype)}'")
 
 
-_EMPTY_PASSES: Final = frozenset("_adaptive_avg_pool2d _log_softmax _softmax addmm amax amin bernoulli bucketize mm searchsorted".split())
+_EMPTY_PASSES: Final = frozenset(
+    "_adaptive_avg_pool2d _log_softmax _softmax _trilinear addmm amax amin bernoulli bucketize mm searchsorted".split()
+)
 
 _NONE: Final[frozenset[torch.dtype]] = frozenset()
 

@@ -19,7 +19,6 @@ _DIFFERENT = {
     "clamp": "both bounds as tensors of bool: composed of maximum and minimum, which take bool",
     "masked.cumsum": "an explicit result type of bool",
     "masked.cumprod": "an explicit result type of bool",
-    "nn.functional.gaussian_nll_loss": "refused one operation earlier, as NotImplementedError",
     "nn.functional.rms_norm": "refused one operation later, as RuntimeError",
 }
 """Operators that are known to differ from the CPU, and how."""
