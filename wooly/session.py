@@ -184,8 +184,11 @@ class Session:
             raise NodeLostError("the session was closed before the batch was done")
         self._raise_refusal(ticket.seq - 1)
         if answer.refused is not None:
-            self._refusal = None
-            raise answer.refused
+            refused, answer.refused, self._refusal = answer.refused, None, None
+            try:
+                raise refused
+            finally:
+                del refused  # its traceback holds this frame, which would keep the script's tensors alive
         return [self._data_port.get(read.blob, read.nbytes) if read.blob else read.inline for read in answer.done.reads]
 
     def free_bytes(self) -> int:
@@ -243,7 +246,10 @@ class Session:
             self._refusal = None
             with self._state:
                 self._answers.pop(seq, None)
-            raise refusal[1]
+            try:
+                raise refusal[1]
+            finally:
+                del refusal  # its traceback holds this frame, which would keep the script's tensors alive
 
     def _go_on(self) -> None:
         """After a refusal for the budget that the script was told: send all again, under new names (the bus knows the old ones)."""

@@ -53,14 +53,14 @@ def scaled_dot_product_attention(
 
 
 def _fusable(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, dropout_p: float, gqa: bool) -> bool:
-    """Four dimensions of one batch and one type, nothing empty, no dropout, and no gradient wanted of the mask."""
+    """Four dimensions of one batch and one type of at most 32 bits, nothing empty, no dropout, and no gradient wanted of the mask."""
     return (
         q.dim() == k.dim() == v.dim() == 4
         and q.size(0) == k.size(0) == v.size(0)
         and (k.size(1) == v.size(1) == q.size(1) or (gqa and q.size(1) % k.size(1) == 0 and k.size(1) == v.size(1)))
         and dropout_p == 0.0
         and min(q.numel(), k.numel(), v.numel()) > 0
-        and q.dtype.is_floating_point
+        and q.dtype in (torch.float16, torch.bfloat16, torch.float32)  # what the fused backward starts from is kept in f32
         and q.dtype == k.dtype == v.dtype
         and q.size(3) == k.size(3)
         and k.size(2) == v.size(2)

@@ -19,8 +19,8 @@ for _ in range(3):
     try:
         weight.add_(1)  # in one batch with what does not fit: it is lost, too, and that is said
         del old
-        big = floats(70)
-        total = big.sum()
+        big = floats(35), floats(35)  # each alone would fit
+        total = big[0].sum() + big[1].sum()
         print("no room, and yet", total.item())
     except torch.cuda.OutOfMemoryError as error:
         assert "out of memory" in str(error), error
@@ -30,7 +30,7 @@ for _ in range(3):
     except torch.cuda.OutOfMemoryError as error:
         assert "refused for lack of memory" in str(error), error
     del big, total, weight
-    assert torch.cuda.memory_allocated() == held - 8 * MIB
+    assert torch.cuda.memory_allocated() == held - 8 * MIB, (torch.cuda.memory_allocated(), held)
     for _ in range(60):  # a busy node may answer too late for one question
         free, total_bytes = torch.cuda.mem_get_info()
         if total_bytes - free == held - 8 * MIB:
