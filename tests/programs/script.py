@@ -114,7 +114,7 @@ class Script:
         rounds = rounds or "rand(" in text or bool(used & program.rounded)
         program.lines.append(Line(text, type(error).__name__ if error else ""))
         self._adopt(used, rounds)
-        if not (self._bounded(used) and self._converts(used)):
+        if not (self._bounded(used) and self._converts(used, text)):
             program.lines.pop()
             self._replay()
             return False
@@ -162,11 +162,11 @@ class Script:
                     return False
         return True
 
-    def _converts(self, used: set[str]) -> bool:
+    def _converts(self, used: set[str], text: str) -> bool:
         """False where numbers may have become integers that cannot hold them: what that gives is not defined."""
         tensors = [v for v in (self.names.get(n) for n in used) if isinstance(v, torch.Tensor)]
         wide = [t for t in tensors if t.is_floating_point() or t.is_complex()]
-        if len(wide) == len(tensors):
+        if len(wide) == len(tensors) and ".long()" not in text:
             return True
         return all(bool((t.detach().abs() < 100).all()) for t in wide)
 

@@ -151,7 +151,7 @@ EXACT: Final = _lines("""
     $x.topk(1, $d)[0]
     $x.topk($sz, $d, largest=False)[0]
     $x.kthvalue(1, $d)[0]
-    $x.median($d)[0]
+    $x.contiguous().median($d)[0]
     $x.median()
     $x.nanmedian()
     $x[$i]
@@ -381,7 +381,7 @@ EXACT_JUMPS: Final = _lines("""
     $u.topk(1, -1)
     $u.argsort()
     $u.kthvalue(1)
-    $u.median(-1)
+    $u.contiguous().median(-1)
     $u.mode(-1)[0]
     $x.mode($d)[0]
     $x.cummax($d)[0]
@@ -714,7 +714,7 @@ ROUNDED: Final = _lines("""
     torch.special.log_ndtr($f.clamp(-3, 3))
     torch.special.expit($f)
     torch.special.i1e($f)
-    torch.polygamma(1, $f.abs() + 0.5)
+    torch.polygamma(1, ($f.abs() + 0.5).float())
     torch.atan2($f, $f.abs() + 1)
     torch.hypot($f, $f + 1)
     torch.logaddexp($f, $w)

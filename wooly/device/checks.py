@@ -494,6 +494,8 @@ def dtypes(info: OpInfo, values: Sequence[Any]) -> None:
     if refused is None or not tensors or (info.base in _EMPTY_PASSES and not all(t.numel() for t in tensors)):
         return
     dtype = _computed_dtype(info, values, tensors)
+    if info.base == "kthvalue" and not tensors[0].dim():
+        return  # it has one value to pick
     if dtype not in refused or (info.base.rstrip("_") in _PROMOTING and not _broadcasts(tensors)):
         return
     worded, text = next((_REFUSALS[name] for name in names if name in _REFUSALS), (_NONE, ""))
