@@ -52,15 +52,24 @@ def infer(info: OpInfo, values: Sequence[Any], op: Any = None) -> Any:
         else:
             args.append(value)
     try:
-        return _adjusted(info, values, (op or _SAME_AS.get(info.name, info.op))(*args, **kwargs))
+        called = info.op if op is None else op
+        return _adjusted(info, values, _SAME_AS.get(called, called)(*args, **kwargs))
     except NotImplementedError as error:
         raise Unknown(error) from error
     except Exception as error:  # meta kernels raise anything; what it means is for the caller, who asks torch's CPU kernel
         raise Unknown(error) from error
 
 
-_SAME_AS: Final = {"aten::convolution_overrideable": torch.ops.aten.convolution.default}
-"""Operations without a meta kernel that take the arguments of another, and return the same."""
+_ATEN: Final = torch.ops.aten
+_SAME_AS: Final = {
+    _ATEN.convolution_overrideable.default: _ATEN.convolution.default,
+    _ATEN.__lshift__.Tensor: _ATEN.bitwise_left_shift.Tensor,
+    _ATEN.__lshift__.Scalar: _ATEN.bitwise_left_shift.Tensor_Scalar,
+    _ATEN.__rshift__.Tensor: _ATEN.bitwise_right_shift.Tensor,
+    _ATEN.__rshift__.Scalar: _ATEN.bitwise_right_shift.Tensor_Scalar,
+}
+"""Operations without a meta kernel, or whose meta kernel refuses what CUDA takes (shifts of bool): they take the arguments of another, and
+return the same."""
 
 _ATTENTION_BACKWARD: Final = "aten::_scaled_dot_product_fused_attention_overrideable_backward"
 """Its meta kernel, where torch has one, describes the bias' gradient whether or not it is asked for."""

@@ -137,6 +137,17 @@ def test_a_dimension_without_elements_has_none_to_pick(call: str) -> None:
             eval(f"x.{call}", {"x": x})
 
 
+def test_shifts_of_bool_give_integers_and_do_not_fit_in_place() -> None:
+    for device in ("cpu", "cuda"):
+        x = torch.tensor([True, False], device=device)
+        for shifted in (x << 1, x << torch.ones(2, dtype=torch.int64, device=device)):
+            assert shifted.dtype == torch.int64 and shifted.tolist() == [2, 0]
+        with pytest.raises(RuntimeError, match="can't be cast"):
+            x <<= 1
+        with pytest.raises(RuntimeError, match="can't be cast"):
+            x >>= 1
+
+
 def test_empty_tensors_of_types_that_are_not_taken_pass_where_torch_lets_them() -> None:
     for device in ("cpu", "cuda"):
         x = torch.ones(0, 4, dtype=torch.complex64, device=device)

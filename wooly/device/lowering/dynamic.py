@@ -191,3 +191,14 @@ def as_strided_scatter(x: Tensor, src: Tensor, size: Sequence[int], stride: Sequ
 def view_copy(x: Tensor, size: Sequence[int]) -> Tensor:
     """A copy in another shape, of tensors too that have no view in it."""
     return x.reshape(size).clone(memory_format=torch.contiguous_format)
+
+
+@composite("aten::__ilshift__.Tensor", "aten::__ilshift__.Scalar")
+def shift_left_(x: Tensor, other: Tensor | int) -> Tensor:
+    """torch's decomposition converts the result into ``x`` whatever its type is."""
+    return x.bitwise_left_shift_(other)
+
+
+@composite("aten::__irshift__.Tensor", "aten::__irshift__.Scalar")
+def shift_right_(x: Tensor, other: Tensor | int) -> Tensor:
+    return x.bitwise_right_shift_(other)
