@@ -25,8 +25,8 @@ setup: $(STAMP).dev ## create .venv with everything that tests and linters need
 demo: $(STAMP).run ## two trainings on an embedded stack, then their bill and placement
 	bash examples/demo.sh $(BIN)
 
-test: $(STAMP).dev ## the tests, about 10 minutes on 2 cores
-	$(BIN)/pytest -q -n 3 --dist loadfile
+test: $(STAMP).dev ## the tests, about 18 minutes on 2 cores
+	$(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder
 
 mutate: $(STAMP).dev ## sampled faults in the code that must hold, planted one at a time: how many the tests find (docs/mutation.md)
 	$(BIN)/python -m tests.mutation --publish
