@@ -157,7 +157,7 @@ class Session:
         return Ticket(seq, len(flush.reads))
 
     def report(self) -> None:
-        """Raise, once, what the node refused and nobody has waited for."""
+        """Raise, once, the refusal of a batch that no caller has waited for."""
         self._raise_refusal(self._seq)
 
     def wait(self, ticket: Ticket) -> list[ReadBytes]:
@@ -239,7 +239,7 @@ class Session:
             raise fault.with_traceback(None)
 
     def _raise_refusal(self, seq_max: int, seq: int = 0) -> None:
-        """Raise, once, what the node refused in a batch up to ``seq_max`` that nobody waited for: what came after lacks its results. The
+        """Raise, once, the refusal of a batch up to ``seq_max`` that no caller waited for: later batches lack its results. The
         answer of batch ``seq`` is given up then."""
         refusal = self._refusal
         if refusal is not None and refusal[0] <= seq_max:

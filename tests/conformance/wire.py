@@ -1,6 +1,6 @@
 """Runs a plan through the real path: nats-server and a node as processes, and the client in a third one.
 
-A client that loses its session, dies or stands still is counted, and another one goes on at the next row.
+A client that loses its session, exits or stalls is counted, and another client continues with the next row.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ def untraced() -> Iterator[None]:
     if state is None:
         yield
         return
-    # Tracing goes on afterwards only where the tracer's key is not excluded, as it is below the tracer.
+    # Tracing resumes afterwards only where the tracer's key is not excluded, as it is below the tracer.
     excluded = c._dispatch_tls_local_exclude_set().remove(c._dispatch_key_parse("Tracer"))
     with c._ForceDispatchKeyGuard(c._dispatch_tls_local_include_set(), excluded):
         c._set_tracing_state(None)

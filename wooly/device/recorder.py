@@ -236,7 +236,7 @@ def _capacity_bytes(info: SessionOpened) -> int:
 
 @contextmanager
 def _written() -> Iterator[None]:
-    """At the end of a process nobody can catch an error any more."""
+    """Report at exit a refusal that the script can no longer catch."""
     try:
         yield
     except WoolyError as error:

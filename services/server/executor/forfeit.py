@@ -3,7 +3,7 @@
 A client sends ahead: when it hears that a batch was refused, others that build on it are on their way. What the refused batch would have
 made is *gone*; what it would have written is *stale*; a batch that touches either is refused with the same fault, and what it would have
 made and written is lost with it. Dropping what is gone is no mistake, and what a refused batch would have dropped is dropped: a program
-that catches the error and lets go goes on.
+that catches the error and frees these buffers can continue.
 
 May live here: that. May not: why a batch is refused.
 """

@@ -189,7 +189,7 @@ def finite(call: dict[str, Any], ours: list[Any], theirs: list[Any]) -> tuple[li
 
 
 def nothing(call: dict[str, Any], ours: list[Any], theirs: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Memory that nobody wrote, or numbers without a property to test: type and shape only."""
+    """Unwritten memory, or numbers without a property to test: type and shape only."""
     return [], []
 
 
@@ -296,5 +296,5 @@ _REFERENCES: Final[dict[str, Callable[..., Any]]] = {
 
 
 def reference_of(base: str) -> Callable[..., Any] | None:
-    """What stands in for the CPU's kernel, where torch has none."""
+    """Substitutes for CPU kernels that torch lacks."""
     return _REFERENCES.get(base)
