@@ -92,11 +92,24 @@ def candidate(place: int, instr: BoundInstr, supported: Supported) -> Candidate 
             return None
     reads = tuple(access(x) if isinstance(x, Operand) else x for x in instr.ins)
     writes = (access(out),)
+    if not _few_factors(instr, total, [x for x in (*reads, *writes) if isinstance(x, Access)], pattern):
+        return None
     if any(isinstance(r, Access) and r[:4] != writes[0][:4] and may_overlap(r, writes[0]) for r in reads):
         return None  # reads all before writing any, with different accesses: not a loop
     if pattern is not None and any(isinstance(r, Access) and may_overlap(r, writes[0]) for r in reads):
         return None
     return Candidate(instr, total, pattern, reads, writes, place)
+
+
+def _few_factors(instr: BoundInstr, total: int, accesses: Sequence[Access], pattern: Pattern | None) -> bool:
+    """Whether the loops over all of its elements, merged as far as its operands allow, are few enough for a group."""
+    shapes = [x.shape for x in (*instr.outs, *instr.ins) if isinstance(x, Operand)]
+    if max(map(len, shapes)) <= FACTORS_MAX:
+        return True
+    if pattern is not None:
+        return all(sum(n > 1 for n in shape) <= FACTORS_MAX for shape in shapes)
+    sizes = refine(total, [[n for n, _ in x.dims] for x in accesses])
+    return sizes is not None and len(sizes) <= FACTORS_MAX
 
 
 def _scalars(instr: BoundInstr) -> tuple[Scalar, ...]:

@@ -59,8 +59,13 @@ def leaves_of(names: Namespace) -> Leaves:
 
 def _collect(path: str, value: Any, found: Leaves) -> None:
     if isinstance(value, torch.Tensor):
+        try:
+            is_leaf = value.is_leaf
+        except RuntimeError as error:  # a view that autograd took away: its base has been changed in a way that it cannot follow
+            found[path] = type(error).__name__
+            return
         found[path] = value
-        if value.is_leaf and value.grad is not None:
+        if is_leaf and value.grad is not None:
             found[path + ".grad"] = value.grad
     elif isinstance(value, torch.nn.Module):
         for key, tensor in (*value.named_parameters(), *value.named_buffers()):
@@ -256,7 +261,9 @@ def _within(base: torch.Tensor, got: torch.Tensor, runs: list[torch.Tensor]) -> 
     spread = spread.nan_to_num(0.0, 0.0).amax(0)
     spread = spread + 0.5 * (spread.mean() if spread.numel() else 0.0)
     eps = _EPS.get(base.real.dtype if base.is_complex() else base.dtype, 0.0)
-    near = (there - here).abs() <= SLACK * spread + 8 * eps * here.abs()
+    near = (
+        there - here
+    ).abs() <= SLACK * spread + 8 * eps * here.abs() + 4 * eps * eps  # a variance of equal values is 0, or a unit squared
     same = (there == here) | (torch.isnan(there) & torch.isnan(here))
     return bool((near | same | unsure).all())
 

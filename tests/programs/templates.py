@@ -320,7 +320,7 @@ EXACT_JUMPS: Final = _lines("""
     $x % $z.abs().clamp(min=1) if $z.dtype != torch.bool else $x
     torch.isin(2, $x)
     torch.isin($x, 1)
-    torch.isin($x, $z)
+    torch.isin($x, $z.contiguous())
     $x.any((0, -1))
     $x.all((0, -1))
     torch.count_nonzero($x, dim=(0, -1))
@@ -912,8 +912,8 @@ ROUNDED: Final = _lines("""
     torch.func.vjp(torch.exp, rand($seed, (3,), 'float32', dev))[0]
     torch.func.vmap(torch.func.grad(lambda a: (a * a.exp()).sum()))(rand($seed, (3, 2), 'float32', dev))
     torch.autograd.functional.jacobian(lambda a: a.tanh(), rand($seed, (3,), 'float32', dev))
-    torch.quantile($r.flatten(), 0.3) if $r.numel() else $r
-    torch.nanquantile($r.flatten(), torch.tensor([0.2, 0.9], device=dev).to($r.dtype)) if $r.numel() else $r
+    torch.quantile(rand($seed, (3, 5), 'float32', dev), 0.3, dim=$p % 2)
+    torch.nanquantile(rand($seed, (7,), 'float32', dev), torch.tensor([0.2, 0.9], device=dev))
     $f.nanmean() if $f.numel() else $f
     torch.nn.utils.parameters_to_vector([$r, $r2])
     torch.nn.utils.rnn.pack_padded_sequence(rand($seed, (2, 4, 3), 'float32', dev), torch.tensor([4, 2]), batch_first=True).data
@@ -1070,7 +1070,7 @@ READS: Final = _lines("""
 
 CONTROL: Final = _lines("""
     !if $x.sum().item() if not $x.is_complex() else 0:|    $new = $x * 2|else:|    $new = $x - 1
-    !$new = $x.clone()|while $new.numel() and not $new.is_complex() and $new.max().item() > 0:|    $new = $new - 1
+    !$new = $x.clone()|for _ in range(5):|    if not $new.numel() or $new.is_complex() or not $new.max().item() > 0:|        break|    $new = $new - 1
     !$new = $x.clone()|for _ in range(int($l.abs().sum().item()) % 4):|    $new = ($new + $y).clamp(-8, 8)
     !$new = $x.clone()|for _ in range(4):|    $new = $new * 2 - $x|    $new.clamp_(-8, 8)
     !if ($x == 0).any():|    $x.zero_()|else:|    $x.add_(1)

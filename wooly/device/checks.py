@@ -491,7 +491,11 @@ def dtypes(info: OpInfo, values: Sequence[Any]) -> None:
     tensors = [t for i, t in tensors_of(values) if not info.args[i].is_out]
     names = _names(info)
     refused = next((_REFUSED_DTYPES[name] for name in names if name in _REFUSED_DTYPES), None)
-    if refused is None or not tensors or (info.base in _EMPTY_PASSES and not all(t.numel() for t in tensors)):
+    if (
+        refused is None
+        or not tensors
+        or ((names[0] if "median" in info.base else info.base) in _EMPTY_PASSES and not all(t.numel() for t in tensors))
+    ):
         return
     dtype = _computed_dtype(info, values, tensors)
     if info.base == "kthvalue" and not tensors[0].dim():
@@ -505,7 +509,7 @@ def dtypes(info: OpInfo, values: Sequence[Any]) -> None:
 
 
 _EMPTY_PASSES: Final = frozenset(
-    "_adaptive_avg_pool2d _log_softmax _softmax _trilinear addmm amax amin bernoulli bucketize mm searchsorted".split()
+    "median nanmedian _adaptive_avg_pool2d _log_softmax _softmax _trilinear addmm amax amin bernoulli bucketize mm searchsorted".split()
 )
 
 _NONE: Final[frozenset[torch.dtype]] = frozenset()

@@ -83,11 +83,16 @@ def _attention_gradients(described: Sequence[Any]) -> tuple[torch.Tensor | None,
 
 
 def _adjusted(info: OpInfo, values: Sequence[Any], result: Any) -> Any:
-    """Where torch's meta kernels describe what CUDA saves for backward and its CPU kernels say otherwise, we follow the CPU."""
+    """Where torch's meta kernels describe something else than its CPU kernels return, we follow the CPU.
+
+    They describe what CUDA saves for a backward pass of a batch norm, and promote the types of losses that have the type of their input.
+    """
     if info.base in ("native_batch_norm", "_native_batch_norm_legit") and isinstance(result, tuple):
         training = next(v for a, v in zip(info.args, values, strict=True) if a.name == "training")
         if not training:
             return (result[0], *(torch.empty(0, dtype=r.dtype, device=_META) for r in result[1:]))
+    if info.base in ("huber_loss", "soft_margin_loss") and not any(arg.is_out for arg in info.args):
+        return result.to(values[0].dtype)
     return result
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
+from torch.autograd.graph import increment_version
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils import backend_registration
 
@@ -167,10 +168,22 @@ def _generated(aten: Any, name: str) -> None:
     if not _is_lowered(info) and has_kernel(name, "CompositeExplicitAutograd"):
         return  # torch composes it of operations that we have
     kernel = kernels.make_kernel(info)
+    if info.mutates and base.startswith("_foreach_"):
+        kernel = _counting_versions(kernel)
     aten.impl(name[6:], kernel, "PrivateUse1")
     if info.is_factory:
         aten.impl(name[6:], kernel, "CUDA")
     _registered[name] = info
+
+
+def _counting_versions(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """``kernel``, an in-place operation on a list: autograd counts the versions of single tensors, and leaves those of lists to kernels."""
+
+    def counting(self: Sequence[torch.Tensor], *args: Any, **kwargs: Any) -> None:
+        kernel(self, *args, **kwargs)
+        increment_version(self)
+
+    return counting
 
 
 def _follow_default_dtype() -> None:

@@ -119,3 +119,15 @@ def test_attention_is_one_operation_and_its_gradients_are_torchs(flushes: list[F
     RECORDER.flush()
     F.scaled_dot_product_attention(q, q, q, is_causal=True).cpu()
     assert flushes[-1].n_ops == 1
+
+
+def test_foreach_in_place_counts_versions_so_that_autograd_notices_what_changed() -> None:
+    """torch's CUDA kernels count them; without, a gradient is computed from the new values."""
+    weight = torch.full((3,), 2.0, device="cuda", requires_grad=True)
+    kept = weight * 3
+    loss = (kept * kept).sum()
+    torch._foreach_zero_([kept.detach()])
+    torch._foreach_add_([kept.detach()], 1.0)
+    assert kept._version == 2
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()

@@ -152,3 +152,19 @@ def test_empty_tensors_of_types_that_are_not_taken_pass_where_torch_lets_them() 
     for device in ("cpu", "cuda"):
         x = torch.ones(0, 4, dtype=torch.complex64, device=device)
         assert torch.amax(x, 1).shape == (0,) and torch.log_softmax(x, 0).shape == (0, 4)
+
+
+@pytest.mark.parametrize("name", ["huber_loss", "soft_margin_loss", "mse_loss", "smooth_l1_loss"])
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_losses_of_two_types_have_the_type_that_torch_gives_them(name: str, reduction: str) -> None:
+    loss = getattr(torch.nn.functional, name)
+    for types in ((torch.bfloat16, torch.float32), (torch.float32, torch.bfloat16), (torch.float16, torch.bfloat16)):
+        on = [loss(torch.full((3,), 2.0, dtype=types[0], device=d), torch.full((3,), 0.5, dtype=types[1], device=d), reduction=reduction)
+              for d in ("cpu", "cuda")]  # fmt: skip
+        assert on[1].dtype == on[0].dtype and torch.allclose(on[1].cpu(), on[0], rtol=1e-2)
+
+
+@pytest.mark.parametrize("line", ["x.median()", "x.nanmedian()"])
+def test_the_median_of_no_flags_is_what_torch_says(line: str) -> None:
+    ours, cpu = (eval(line, {"x": torch.ones(0, dtype=torch.bool, device=device)}) for device in ("cuda", "cpu"))
+    assert ours.dtype == cpu.dtype and torch.equal(ours.cpu(), cpu)

@@ -132,3 +132,12 @@ def test_scattering_into_a_storage(x: str) -> None:
 def test_a_copy_in_a_shape_that_has_no_view() -> None:
     x = torch.arange(3.0, device="cuda").expand(2, 3)
     assert torch.view_copy(x, (6,)).tolist() == [0, 1, 2, 0, 1, 2]
+
+
+def test_a_view_of_eight_dimensions_that_do_not_merge_is_copied() -> None:
+    """More loops than a fused kernel has."""
+    x = torch.arange(48.0).reshape(2, 2, 3, 4)
+    assert torch.equal(x.cuda().repeat(*[2] * 8).cpu(), x.repeat(*[2] * 8))
+    y = x.cuda().as_strided((2,) * 9, (1, 0) * 4 + (1,))
+    assert torch.equal((y + 1).half().cpu(), (x.as_strided((2,) * 9, (1, 0) * 4 + (1,)) + 1).half())
+    assert torch.equal(y.sum((0, 2, 5)).cpu(), y.cpu().sum((0, 2, 5)))

@@ -137,7 +137,7 @@ def huber_loss(t: Trace, x: Meta, target: Meta, reduction: int = _MEAN, delta: V
     near = t.map("mul", t.map("mul", size, size), 0.5)
     half = t.derive(lambda d: 0.5 * d, delta)  # type: ignore[arg-type]
     far = t.map("mul", t.map("sub", size, half), delta)
-    return _reduced(t, t.where(t.map("le", size, delta), near, far, dtype=gap.dtype), reduction)
+    return _reduced(t, t.cast(t.where(t.map("le", size, delta), near, far, dtype=gap.dtype), x.dtype), reduction)
 
 
 @lowers("aten::huber_loss_backward")
@@ -151,8 +151,9 @@ def huber_loss_backward(t: Trace, dy: Meta, x: Meta, target: Meta, reduction: in
 
 @lowers("aten::soft_margin_loss")
 def soft_margin_loss(t: Trace, x: Meta, target: Meta, reduction: int = _MEAN) -> Meta:
-    x, target = _wide(t, x, target)
-    return _reduced(t, t.map("log1p", t.map("exp", t.map("neg", t.map("mul", x, target)))), reduction)
+    wide, target = _wide(t, x, target)
+    loss = t.map("log1p", t.map("exp", t.map("neg", t.map("mul", wide, target))))
+    return _reduced(t, t.cast(loss, x.dtype), reduction)
 
 
 @lowers("aten::soft_margin_loss_backward")
