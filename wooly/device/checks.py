@@ -260,6 +260,17 @@ def _arange(given: dict[str, Any]) -> None:
         raise ValueError("step must be nonzero")  # it is converted to the type of the output
 
 
+def _put(given: dict[str, Any]) -> None:
+    index, source = given["index"], given["source"]
+    if index.dtype != torch.int64:
+        raise RuntimeError(f"put_(): Expected a long tensor for index, but got {_title(index.dtype)}")
+    if source.numel() != index.numel():
+        counts = f"source.numel() = {source.numel()}, index.numel() = {index.numel()}"
+        raise IndexError(f"put_(): Expected source and index to have the same number of elements, but got {counts}")
+    if index.numel() and not given["self"].numel():
+        raise IndexError("put_(): Tried to put elements into an empty tensor")
+
+
 _RULES: Final[dict[str, Callable[[dict[str, Any]], None]]] = {
     "multinomial": _multinomial,
     "gelu": _gelu,
@@ -270,6 +281,8 @@ _RULES: Final[dict[str, Callable[[dict[str, Any]], None]]] = {
     "arange": _arange,
     "heaviside": _heaviside,
     "heaviside_": _heaviside,
+    "put": _put,
+    "put_": _put,
     **{name: _reduced_dim(name) for name in ("kthvalue", "median", "mode", "nanmedian")},
 }
 

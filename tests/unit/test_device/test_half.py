@@ -62,3 +62,11 @@ def test_group_norm_rounds_once(dtype: torch.dtype) -> None:
     x, weight, bias = torch.randn(2, 6, 5, 5).to(dtype), torch.randn(6).to(dtype), torch.randn(6).to(dtype)
     ours = F.group_norm(x.cuda(), 3, weight.cuda(), bias.cuda())
     assert ulps(ours, F.group_norm(x.double(), 3, weight.double(), bias.double())) <= 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_rms_norm_without_an_epsilon_takes_that_of_the_type_it_computes_in(dtype: torch.dtype) -> None:
+    """Values so small that the epsilon of a half type would decide the result."""
+    x = torch.full((2, 4), 1e-3, dtype=dtype)
+    ours, cpu = torch.nn.functional.rms_norm(x.cuda(), (4,)), torch.nn.functional.rms_norm(x, (4,))
+    assert torch.allclose(ours.cpu(), cpu, rtol=1e-2)

@@ -270,3 +270,13 @@ def test_a_factory_takes_out_and_device_together() -> None:
     assert out.tolist() == [1.0, 1.0, 1.0]
     with pytest.raises(RuntimeError, match="out parameter"):
         torch.ones(3, out=torch.empty(3), device="cuda")
+
+
+@pytest.mark.parametrize(("n", "n_source", "dtype"), [(0, 0, torch.int64), (0, 1, torch.int64), (3, 2, torch.int64), (3, 1, torch.int32)])
+def test_put_refuses_at_the_call_what_torch_refuses(n: int, n_source: int, dtype: torch.dtype) -> None:
+    raised = []
+    for device in ("cpu", "cuda"):
+        with pytest.raises((IndexError, RuntimeError)) as caught:
+            torch.ones(n, device=device).put_(torch.zeros(1, dtype=dtype, device=device), torch.ones(n_source, device=device))
+        raised.append((caught.type, str(caught.value)))
+    assert raised[0] == raised[1]

@@ -141,3 +141,12 @@ def test_a_view_of_eight_dimensions_that_do_not_merge_is_copied() -> None:
     y = x.cuda().as_strided((2,) * 9, (1, 0) * 4 + (1,))
     assert torch.equal((y + 1).half().cpu(), (x.as_strided((2,) * 9, (1, 0) * 4 + (1,)) + 1).half())
     assert torch.equal(y.sum((0, 2, 5)).cpu(), y.cpu().sum((0, 2, 5)))
+
+
+@pytest.mark.parametrize("call", ["torch.select_scatter(x, x[0] * 2, 0, 0)", "torch.slice_scatter(x, x[1:] * 3, 0, 1)"])
+@pytest.mark.parametrize(
+    "view", ["b[:3].as_strided((2, 2), (1, 1))", "b.reshape(2, 3).t()", "b.as_strided((2, 2), (3, 1))", "b[1:3].expand(2, 2)"]
+)
+def test_scattering_into_a_copy_of_a_view_keeps_its_strides_and_the_elements_that_share_memory(call: str, view: str) -> None:
+    ours, cpu = (eval(call, {"torch": torch, "x": eval(view, {"b": torch.arange(1.0, 7.0).to(d)})}) for d in ("cuda", "cpu"))
+    assert ours.stride() == cpu.stride() and torch.equal(ours.cpu(), cpu)

@@ -6,7 +6,8 @@ May live here: composites (they get device tensors). May not: lowerings, except 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -178,13 +179,37 @@ def unique_dim_consecutive(x: Tensor, dim: int, return_inverse: bool = False, re
     return unique_consecutive(x, return_inverse, return_counts, dim)
 
 
+def _cloned_with_strides(x: Tensor) -> Tensor:
+    """A copy with the strides of ``x``, in which the same elements share memory, as torch makes it; expanded tensors are laid out anew."""
+    if any(stride == 0 and size > 1 for size, stride in zip(x.size(), x.stride(), strict=True)):
+        return x.clone()
+    storage = x.untyped_storage().nbytes() // x.dtype.itemsize
+    return x.as_strided((storage,), (1,), 0).clone().as_strided(x.size(), x.stride(), x.storage_offset())
+
+
 @composite("aten::as_strided_scatter")
 def as_strided_scatter(x: Tensor, src: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Tensor:
     """Positions are those of the storage of ``x``, of which the result has a copy."""
-    storage = x.untyped_storage().nbytes() // x.dtype.itemsize
-    out = x.as_strided((storage,), (1,), 0).clone().as_strided(x.size(), x.stride(), x.storage_offset())
+    out = _cloned_with_strides(x)
     out.as_strided(size, stride, storage_offset).copy_(src)
     return out
+
+
+def _scattered(view: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def scatter(x: Tensor, src: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        out = _cloned_with_strides(x)
+        part = view(out, *args, **kwargs)
+        if part.size() != src.size():
+            sizes = f"src sizes = {list(src.size())}, slice sizes = {list(part.size())}"
+            raise RuntimeError(f"expected src to have a size equal to the slice of self. {sizes}")
+        part.copy_(src)
+        return out
+
+    return scatter
+
+
+for _name, _view in (("select", torch.select), ("slice", torch.ops.aten.slice.Tensor), ("diagonal", torch.diagonal)):
+    composite(f"aten::{_name}_scatter")(_scattered(_view))
 
 
 @composite("aten::view_copy")

@@ -91,12 +91,12 @@ def fused_rms_norm(t: Trace, x: Meta, normalized_shape: Sequence[int], weight: M
     wide = t.acc(x)
     count = float(math.prod(normalized_shape))
     square = t.map("div", t.reduce("sum", t.map("mul", wide, wide), dims, True), count)
-    rstd = t.map("rsqrt", t.map("add", square, _EPSILON[x.dtype] if eps is None else eps))
+    rstd = t.map("rsqrt", t.map("add", square, _EPSILON[wide.dtype] if eps is None else eps))
     y = t.map("mul", wide, rstd)
     return [y if weight is None else t.map("mul", y, weight, dtype=wide.dtype), rstd]
 
 
-_EPSILON = {DType.F16: 2.0**-10, DType.BF16: 2.0**-7, DType.F32: 2.0**-23, DType.F64: 2.0**-52}
+_EPSILON = {DType.F32: 2.0**-23, DType.F64: 2.0**-52}
 
 
 @lowers("aten::_fused_rms_norm_backward")

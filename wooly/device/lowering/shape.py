@@ -182,27 +182,6 @@ def diagonal_backward(t: Trace, dy: Meta, sizes: Sequence[int], offset: int, dim
     return out
 
 
-@lowers("aten::slice_scatter")
-def slice_scatter(t: Trace, x: Meta, src: Meta, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Meta:
-    out = t.copy(x)
-    t.store(_slice(out, dim, start, end, step), src)
-    return out
-
-
-@lowers("aten::select_scatter")
-def select_scatter(t: Trace, x: Meta, src: Meta, dim: int, index: int) -> Meta:
-    out = t.copy(x)
-    t.store(out.select(dim % x.ndim, index % x.shape[dim]), src)
-    return out
-
-
-@lowers("aten::diagonal_scatter")
-def diagonal_scatter(t: Trace, x: Meta, src: Meta, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Meta:
-    out = t.copy(x)
-    t.store(_diagonal(out, offset, dim1, dim2), src)
-    return out
-
-
 @lowers("aten::diag_embed")
 def diag_embed(t: Trace, x: Meta, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Meta:
     out = t.full(t.want().shape, 0, x.dtype)
