@@ -457,7 +457,6 @@ EXACT_JUMPS: Final = _lines("""
     ($x != 0) & ($x < 2)
     torch.where($x > 1)
     $x.index_select($d, ($x.flatten()[:2].long() % $sz).abs()) if not $x.is_complex() else $x
-    torch.nextafter($f, $f + 1)
     $x.to(torch.float16).view(torch.int16) if not $x.is_complex() else $x
     $x.float().view(torch.int32)
     torch.cummin($x, $d)[0]
@@ -672,6 +671,7 @@ IN_PLACE_JUMPS: Final = _lines("""
 """)
 
 ROUNDED: Final = _lines("""
+    torch.nextafter($f, $f + 1)
     $f.exp().clamp(max=50)
     $f.clamp(-3, 3).exp()
     $f.clamp(-3, 3).exp2()

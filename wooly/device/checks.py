@@ -271,6 +271,13 @@ def _put(given: dict[str, Any]) -> None:
         raise IndexError("put_(): Tried to put elements into an empty tensor")
 
 
+def _mv(given: dict[str, Any]) -> None:
+    matrix, vector = given["self"].dtype, given["vec"].dtype
+    if matrix != vector:
+        kinds = f"{_title(vector)}, {_title(matrix)}, and {_title(vector)}"
+        raise RuntimeError(f"addmv input tensors must have the same dtype, but got {kinds}")
+
+
 _RULES: Final[dict[str, Callable[[dict[str, Any]], None]]] = {
     "multinomial": _multinomial,
     "gelu": _gelu,
@@ -281,6 +288,7 @@ _RULES: Final[dict[str, Callable[[dict[str, Any]], None]]] = {
     "arange": _arange,
     "heaviside": _heaviside,
     "heaviside_": _heaviside,
+    "mv": _mv,
     "put": _put,
     "put_": _put,
     **{name: _reduced_dim(name) for name in ("kthvalue", "median", "mode", "nanmedian")},

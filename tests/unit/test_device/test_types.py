@@ -53,6 +53,8 @@ def on(device: str, line: str) -> torch.Tensor:
         "floats.view(3, 1)[:, flags]",
         "floats.view(1, 3).index_put_((flags,), one)",
         "torch.mean(floats, 0, out=ints)",
+        "torch.stack([floats, floats]) @ ints",
+        "torch.stack([floats, floats]).mv(floats.half())",
         "torch.nn.functional.binary_cross_entropy_with_logits(one, one * 0, pos_weight=floats[:1])",
     ],
 )
