@@ -703,7 +703,7 @@ ROUNDED: Final = _lines("""
     $f.erfc()
     ($f.tanh() * 0.9).erfinv()
     ($f.abs() + 0.5).lgamma()
-    ($f.abs() + 0.5).digamma()
+    ($f.abs() + 0.5).float().digamma()
     $f.sinc()
     $f.i0().clamp(max=100)
     ($f.sigmoid() * 0.8 + 0.1).logit()
