@@ -281,6 +281,8 @@ def _resized(info: OpInfo, values: Sequence[Any], result: Any) -> Plan | None:
         checks.result_type(info, meta.dtype, out.dtype)
     if all(out.size() == meta.size() for out, meta in zip(outs, metas, strict=True)):
         return None
+    if info.base in _FILLING and outs[0].numel() == metas[0].numel():
+        return Plan(None, substitute=lambda *now: _filled(info, now))
     shapes = [tuple(meta.size()) for meta in metas]
     buffers = {handle_of(out) for out in outs}
     if info.base == "cat" and any(t.numel() and handle_of(t) in buffers for i, t in checks.tensors_of(values) if not info.args[i].is_out):
@@ -295,6 +297,18 @@ def _resized(info: OpInfo, values: Sequence[Any], result: Any) -> Plan | None:
         return carry_out(info, make_plan(info, now), now)
 
     return Plan(None, substitute=substitute)
+
+
+_FILLING: Final = frozenset({"arange", "linspace", "logspace"})
+"""Operations that fill an output of the right number of elements in whatever shape it has."""
+
+
+def _filled(info: OpInfo, values: Sequence[Any]) -> Any:
+    out = next(t for i, t in checks.tensors_of(values) if info.args[i].is_out)
+    line = torch.empty(out.numel(), dtype=out.dtype, device=out.device)
+    args, kwargs = fallback.split(info, [line if value is out else value for value in values])
+    info.op(*args, **kwargs)
+    return out.copy_(line.view(out.size()))
 
 
 def _new_returns(info: OpInfo, result: Any) -> Any:

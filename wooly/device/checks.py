@@ -7,12 +7,12 @@ each depends only on metadata and on which arguments share a buffer; ``distribut
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import zip_longest
 from typing import Any, Final
 
 import torch
 
 from wooly.device.backend import handle_of, is_our_device, is_ours, offset_of, raw_device
+from wooly.device.infer import Unknown, infer
 from wooly.device.schema import Kind, OpInfo
 
 __all__ = [
@@ -224,7 +224,7 @@ def _reduced_dim(name: str) -> Callable[[dict[str, Any]], None]:
     def rule(given: dict[str, Any]) -> None:
         x, dim = given["self"], given.get("dim")
         if isinstance(dim, int) and x.dim() and -x.dim() <= dim < x.dim() and x.size(dim) == 0:
-            raise IndexError(f"{name}(): Expected reduction dim {dim} to have non-zero size.")
+            raise IndexError(f"{name}(): Expected reduction dim {dim % x.dim()} to have non-zero size.")
 
     return rule
 
@@ -291,7 +291,7 @@ _RULES: Final[dict[str, Callable[[dict[str, Any]], None]]] = {
     "mv": _mv,
     "put": _put,
     "put_": _put,
-    **{name: _reduced_dim(name) for name in ("kthvalue", "median", "mode", "nanmedian")},
+    **{name: _reduced_dim(name.removeprefix("nan")) for name in ("kthvalue", "max", "median", "min", "mode", "nanmedian")},
 }
 
 _SEPARATE: Final = {
@@ -464,12 +464,15 @@ torch's meta kernels, which answer everything else about a call, do not look at 
 
 _PROMOTING: Final = frozenset(
     """
-    addcdiv addcmul bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor clamp clamp_max clamp_min div floor_divide
-    fmod huber_loss hypot igamma igammac logaddexp logaddexp2 mse_loss nextafter pow remainder smooth_l1_loss soft_margin_loss
-    special_xlog1py special_zeta xlogy
+    addcdiv addcmul bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor bucketize clamp clamp_max clamp_min div
+    floor_divide fmod huber_loss hypot igamma igammac logaddexp logaddexp2 mse_loss nextafter pow remainder searchsorted smooth_l1_loss
+    soft_margin_loss special_xlog1py special_zeta xlogy
     """.split()
 )
 """Operations that compute in the common type of their arguments; the others compute in that of the first."""
+
+_FITTING: Final = _PROMOTING | frozenset("addbmm addmm addmv baddbmm bmm dot lerp linalg_cross mm mv vdot".split())
+"""Operations whose operands must fit each other."""
 
 _REFUSALS: Final[dict[str, tuple[frozenset[torch.dtype], str]]] = {
     "addcdiv": (
@@ -506,8 +509,7 @@ def refuses_dtypes(info: OpInfo) -> bool:
 def dtypes(info: OpInfo, values: Sequence[Any]) -> None:
     """Refuse element types that the operation has no kernel for anywhere; raises the class that torch raises.
 
-    Operations of ``_EMPTY_PASSES`` return before torch's kernels look at the type of an empty tensor. Sizes that do not broadcast are an
-    error of their own, which torch raises first.
+    Operations of ``_EMPTY_PASSES`` return before torch's kernels look at the type of an empty tensor.
     """
     tensors = [t for i, t in tensors_of(values) if not info.args[i].is_out]
     names = _names(info)
@@ -521,7 +523,9 @@ def dtypes(info: OpInfo, values: Sequence[Any]) -> None:
     dtype = _computed_dtype(info, values, tensors)
     if info.base == "kthvalue" and not tensors[0].dim():
         return  # it has one value to pick
-    if dtype not in refused or (info.base.rstrip("_") in _PROMOTING and not _broadcasts(tensors)):
+    if dtype not in refused:
+        return
+    if info.base.rstrip("_") in _FITTING and _misfits(info, values):
         return
     worded, text = next((_REFUSALS[name] for name in names if name in _REFUSALS), (_NONE, ""))
     if dtype in worded:
@@ -536,14 +540,18 @@ _EMPTY_PASSES: Final = frozenset(
 _NONE: Final[frozenset[torch.dtype]] = frozenset()
 
 
+def _misfits(info: OpInfo, values: Sequence[Any]) -> bool:
+    """Whether sizes or types do not fit each other, which torch notices first; planning raises what torch raises."""
+    try:
+        infer(info, values)
+    except Unknown as unknown:
+        return not unknown.missing
+    return False
+
+
 def _names(info: OpInfo) -> tuple[str, ...]:
     """Under which names ``info`` may stand in the tables: its overload, then its operation, in place or not."""
     return info.name.partition("::")[2], info.base, info.base.rstrip("_")
-
-
-def _broadcasts(tensors: Sequence[torch.Tensor]) -> bool:
-    columns = zip_longest(*(reversed(t.size()) for t in tensors), fillvalue=1)
-    return all(len(set(column) - {1}) < 2 for column in columns)
 
 
 def _computed_dtype(info: OpInfo, values: Sequence[Any], tensors: Sequence[torch.Tensor]) -> torch.dtype:

@@ -233,6 +233,8 @@ def make_copy_(on_device: Callable[..., Any]) -> Callable[..., torch.Tensor]:
     def copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
         if not isinstance(src, torch.Tensor):  # torch hands Python kernels a wrapped number as the number
             src = torch.tensor(src)
+        if src is self:
+            return self
         if is_ours(self):
             if not (self.dtype in FROM_TORCH and src.dtype in FROM_TORCH):
                 _copy_bits(self, src)

@@ -53,6 +53,15 @@ def on(device: str, line: str) -> torch.Tensor:
         "floats.view(3, 1)[:, flags]",
         "floats.view(1, 3).index_put_((flags,), one)",
         "torch.mean(floats, 0, out=ints)",
+        "torch.lerp(ints, floats, 0.3)",
+        "torch.bmm(flags.view(1, 1, 3), flags.view(1, 1, 3))",
+        "torch.linalg.cross(flags.view(1, 3)[:, :2], flags.view(1, 3)[:, :2])",
+        "empty[:0].max(0)",
+        "empty[:0].min(-1)",
+        "empty[:0].nanmedian(-1)",
+        "torch.unique(empty, dim=0)",
+        "torch.unique(empty[:0], dim=1)",
+        "torch.unique_consecutive(empty, dim=0)",
         "torch.stack([floats, floats]) @ ints",
         "torch.stack([floats, floats]).mv(floats.half())",
         "torch.nn.functional.binary_cross_entropy_with_logits(one, one * 0, pos_weight=floats[:1])",
@@ -170,3 +179,20 @@ def test_losses_of_two_types_have_the_type_that_torch_gives_them(name: str, redu
 def test_the_median_of_no_flags_is_what_torch_says(line: str) -> None:
     ours, cpu = (eval(line, {"x": torch.ones(0, dtype=torch.bool, device=device)}) for device in ("cuda", "cpu"))
     assert ours.dtype == cpu.dtype and torch.equal(ours.cpu(), cpu)
+
+
+@pytest.mark.parametrize("call", ["torch.arange(6, out=out)", "torch.linspace(0, 1, 6, out=out)"])
+@pytest.mark.parametrize("view", ["x.view(3, 2)", "x.view(2, 3).t()", "x.view(6, 1, 1)"])
+def test_an_output_to_be_filled_keeps_a_shape_of_as_many_elements(call: str, view: str) -> None:
+    filled = []
+    for device in ("cpu", "cuda"):
+        out = eval(view, {"x": torch.zeros(6, device=device)})
+        eval(call, {"torch": torch, "out": out})
+        filled.append(out)
+    assert filled[1].size() == filled[0].size() and filled[1].stride() == filled[0].stride() and torch.equal(filled[1].cpu(), filled[0])
+
+
+def test_flags_are_sorted_into_boundaries_of_another_type() -> None:
+    flags, bounds = torch.tensor([True, False]), torch.tensor([-1.0, 0.0, 1.0])
+    assert torch.bucketize(flags.cuda(), bounds.cuda()).tolist() == torch.bucketize(flags, bounds).tolist()
+    assert torch.searchsorted(bounds.cuda(), flags.cuda()).tolist() == torch.searchsorted(bounds, flags).tolist()

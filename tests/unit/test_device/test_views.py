@@ -150,3 +150,8 @@ def test_a_view_of_eight_dimensions_that_do_not_merge_is_copied() -> None:
 def test_scattering_into_a_copy_of_a_view_keeps_its_strides_and_the_elements_that_share_memory(call: str, view: str) -> None:
     ours, cpu = (eval(call, {"torch": torch, "x": eval(view, {"b": torch.arange(1.0, 7.0).to(d)})}) for d in ("cuda", "cpu"))
     assert ours.stride() == cpu.stride() and torch.equal(ours.cpu(), cpu)
+
+
+def test_a_tensor_copied_to_itself_stays_as_it_is_even_if_it_is_expanded() -> None:
+    x = torch.arange(3.0, device="cuda").expand(2, 3)
+    assert x.copy_(x) is x and x.tolist() == [[0.0, 1.0, 2.0]] * 2

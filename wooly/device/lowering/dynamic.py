@@ -141,12 +141,22 @@ def unique(x: Tensor, sorted: bool = True, return_inverse: bool = False) -> tupl
     return unique2(x, sorted, return_inverse)[:2]
 
 
+def _rows(x: Tensor, dim: int) -> Tensor:
+    """What is unique: the tensors along ``dim``. Raises RuntimeError, in torch's words, if they are empty."""
+    zeros = sum(size == 0 for size in x.size())
+    if x.size(dim) == 0 and zeros > 1:
+        raise RuntimeError("Number of zero sized dimensions is more than one, so unique cannot be applied ")
+    if x.size(dim) and zeros:
+        raise RuntimeError("There are 0 sized dimensions, and they aren't selected, so unique cannot be applied")
+    return x.movedim(dim, 0)
+
+
 @composite("aten::unique_dim")
 def unique_dim(
     x: Tensor, dim: int, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Rows in lexicographic order: stable sorts by the last column first."""
-    rows = x.movedim(dim, 0)
+    rows = _rows(x, dim)
     flat = rows.reshape(rows.size(0), math.prod(rows.shape[1:]))
     order = torch.arange(rows.size(0), device=x.device)
     for column in reversed(range(flat.size(1))):
@@ -162,7 +172,7 @@ def unique_dim(
 def unique_consecutive(
     x: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    rows = x.reshape(-1) if dim is None else x.movedim(dim, 0)
+    rows = x.reshape(-1) if dim is None else _rows(x, dim)
     positions, groups = _groups(_starts(rows))
     values = rows.index_select(0, positions)
     inverse = groups.reshape(x.shape) if dim is None else groups
