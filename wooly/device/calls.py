@@ -130,6 +130,8 @@ def make_plan(info: OpInfo, values: Sequence[Any]) -> Plan:
         return Plan(None, substitute=lambda *now: _filled_once(info, now))
     checks.overlap(info, values)
     checks.arguments(info, values)
+    if info.is_out and any(arg.written and not arg.is_out for arg in info.args):
+        return Plan(None, substitute=lambda *now: _made_then_copied(info, now))
     typed = _as_out_type(info, values)
     if typed is not None:
         return typed
@@ -156,6 +158,8 @@ _TYPED_BY_OUT: Final = frozenset({"sum", "prod", "cumsum", "cumprod"})
 
 def _as_out_type(info: OpInfo, values: Sequence[Any]) -> Plan | None:
     """For an out= call that computes in the type of its output: a plan that says so to the operation."""
+    if info.is_out and not info.draws and all(arg.is_out for arg in info.args if arg.kind in (Kind.TENSOR, Kind.TENSORS)):
+        return _made_from_nothing(info, values)
     at = next((i for i, arg in enumerate(info.args) if arg.name == "dtype"), None)
     if not info.is_out or info.base not in _TYPED_BY_OUT or at is None or values[at] is not None:
         return None
@@ -164,6 +168,34 @@ def _as_out_type(info: OpInfo, values: Sequence[Any]) -> Plan | None:
         out = next(value for arg, value in zip(info.args, now, strict=True) if arg.is_out)
         now = (*now[:at], out.dtype, *now[at + 1 :])
         return carry_out(info, make_plan(info, now), now)
+
+    return Plan(None, substitute=substitute)
+
+
+def _made_then_copied(info: OpInfo, values: Sequence[Any]) -> Any:
+    """The out= form of an operation that also writes arguments: the operation itself, and copies of what it returns."""
+    kept = [(value, arg) for value, arg in zip(values, info.args, strict=True) if not arg.is_out]
+    args, kwargs = fallback.split(info, [value for value, _ in kept], [arg for _, arg in kept])
+    outs = tuple(value for value, arg in zip(values, info.args, strict=True) if arg.is_out)
+    for out, new in zip(outs, overload(info.name.partition(".")[0])(*args, **kwargs), strict=True):
+        checks.castable(new.dtype, out.dtype)
+        transfer.resize_output(out, new.size())
+        out.copy_(new)
+    return outs
+
+
+def _made_from_nothing(info: OpInfo, values: Sequence[Any]) -> Plan | None:
+    """For the out= form of a function that makes a tensor in a type of the caller's choice: a plan that makes one of the output's type."""
+    name = functional_of(info)
+    if name not in LOWERINGS:
+        return None
+    make = overload(name)
+
+    def substitute(*now: Any) -> Any:
+        out = next(value for arg, value in zip(info.args, now, strict=True) if arg.is_out)
+        new = make(*(v for v, arg in zip(now, info.args, strict=True) if not arg.is_out), dtype=out.dtype, device=raw_device(out))
+        transfer.resize_output(out, new.size())
+        return out.copy_(new)
 
     return Plan(None, substitute=substitute)
 

@@ -6,6 +6,7 @@ The CPU path fetches the arguments, computes here and uploads the results: right
 
 from __future__ import annotations
 
+import re
 import threading
 import warnings
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from wooly.counters import COUNTERS
 from wooly.device import random, transfer
 from wooly.device.backend import cpu_generator, has_kernel, has_python_kernel, is_ours
 from wooly.device.checks import SELF_OVERLAP
-from wooly.device.infer import Unknown
+from wooly.device.infer import Unknown, infer
 from wooly.device.lowering import COMPOSITES
 from wooly.device.schema import Kind, OpInfo, describe, overload
 from wooly.errors import UnsupportedOperation
@@ -61,7 +62,9 @@ def choose(info: OpInfo, functional: str | None, unknown: Unknown | None) -> Cal
     return _substitute(info, functional, unknown)
 
 
-_WIDENED: Final = frozenset(f"grid_sampler_{rank}d{way}" for rank in (2, 3) for way in ("", "_backward"))
+_WIDENED: Final = frozenset(
+    {f"grid_sampler_{rank}d{way}" for rank in (2, 3) for way in ("", "_backward")} | {f"fractional_max_pool{rank}d" for rank in (2, 3)}
+)
 """Operations that CUDA computes in f32 for half types, and whose substitutes here do not: coordinates need more than 8 or 11 bits."""
 
 
@@ -71,12 +74,20 @@ def _is_half(value: Any) -> bool:
 
 def _in_f32(info: OpInfo, values: Sequence[Any]) -> Any:
     """One call with half tensors widened, and its results rounded to the type of the first of them."""
-    narrow = next(value.dtype for value in _flat(values) if _is_half(value))
-    args, kwargs = split(info, [value.float() if _is_half(value) else value for value in values])
-    result = info.op(*args, **kwargs)
+    args, kwargs = split(info, [_widened(value) for value in values])
+    return _narrowed(info.op(*args, **kwargs), values)
+
+
+def _widened(value: Any) -> Any:
+    return value.float() if _is_half(value) else value
+
+
+def _narrowed(result: Any, given: Sequence[Any]) -> Any:
+    """``result`` with f32 tensors in the half type of the first such tensor ``given``."""
+    narrow = next(value.dtype for value in _flat(given) if _is_half(value))
     if isinstance(result, torch.Tensor):
         return result.to(narrow)
-    return tuple(r.to(narrow) if isinstance(r, torch.Tensor) else r for r in result)
+    return tuple(r.to(narrow) if isinstance(r, torch.Tensor) and r.dtype == torch.float32 else r for r in result)
 
 
 def _substitute(info: OpInfo, functional: str | None, unknown: Unknown | None) -> Callable[..., Any]:
@@ -86,10 +97,34 @@ def _substitute(info: OpInfo, functional: str | None, unknown: Unknown | None) -
     if unknown is None or unknown.missing:
         decomposition = _decomposition(info)
         if decomposition is not None:
-            return _guarded(info, lambda *values: _call(decomposition, info, values))
+            return _guarded(info, lambda *values: _as_promised(info, values, _call(decomposition, info, values)))
         if info.mutates and functional is not None and not info.draws:
             return _guarded(info, lambda *values: _write_back(info, overload(functional), values))
     return lambda *values: on_cpu(info, values, unknown)
+
+
+def _as_promised(info: OpInfo, values: Sequence[Any], result: Any) -> Any:
+    """``result`` of a decomposition with the strides that the operation's meta kernel describes: decompositions ignore memory formats."""
+    if not any(_has_layout(value) for value in _flat(values)) or info.mutates or info.is_view or not info.tensor_returns:
+        return result
+    try:
+        promised = infer(info, values)
+    except Unknown:
+        return result
+    if isinstance(result, torch.Tensor):
+        return _strided_as(result, promised)
+    return tuple(_strided_as(r, p) if isinstance(r, torch.Tensor) else r for r, p in zip(result, promised, strict=True))
+
+
+def _has_layout(value: Any) -> bool:
+    return not value.is_contiguous() if isinstance(value, torch.Tensor) else isinstance(value, torch.memory_format)
+
+
+def _strided_as(tensor: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
+    strides = zip(tensor.size(), tensor.stride(), want.stride(), strict=True) if tensor.size() == want.size() else ()
+    if all(have == promised for size, have, promised in strides if size > 1):
+        return tensor
+    return torch.empty_strided(want.size(), want.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
 def _decomposition(info: OpInfo) -> Callable[..., Any] | None:
@@ -175,7 +210,7 @@ def on_cpu(info: OpInfo, values: Sequence[Any], unknown: Unknown | None) -> Any:
     here = transfer.fetch_all(values)
     args, kwargs = split(info, [_local(a, v) for a, v in zip(info.args, here, strict=True)])
     with _seeded(info, values, kwargs):
-        result = info.op(*args, **kwargs)
+        result = _computed(info, args, kwargs)
     report(info, "it has no implementation on the device" if unknown is None or unknown.missing else "its result's size depends on data")
     for i in info.written:
         _copy_back(values[i], here[i], info.args[i].is_out)
@@ -184,6 +219,20 @@ def on_cpu(info: OpInfo, values: Sequence[Any], unknown: Unknown | None) -> Any:
         return _returned_from_cpu(info, values, result)
     back = {id(cpu): ours for ours, cpu in zip(_flat(values), _flat(here), strict=True)}
     return _uploaded(result, back)
+
+
+def _computed(info: OpInfo, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """What torch's CPU kernel gives; where it exists for f32 and not for half types, which CUDA has, their values rounded."""
+    try:
+        return info.op(*args, **kwargs)
+    except NotImplementedError as error:
+        given = [*args, *kwargs.values()]
+        if info.mutates or _LACKS_HALF.search(str(error)) is None or not any(map(_is_half, given)):
+            raise
+    return _narrowed(info.op(*map(_widened, args), **{name: _widened(value) for name, value in kwargs.items()}), given)
+
+
+_LACKS_HALF: Final = re.compile(r"not implemented for '(Half|BFloat16)'")
 
 
 def _check_layouts(info: OpInfo, result: Any) -> None:

@@ -314,7 +314,7 @@ def make_to_copy(on_device: Callable[..., torch.Tensor]) -> Callable[..., torch.
             check_device(device)
         if ours and to_ours:
             if not (self.dtype in FROM_TORCH and (dtype or self.dtype) in FROM_TORCH):
-                return upload(fetch(self).to(dtype=dtype))
+                return upload(fetch(self).to(dtype=dtype, memory_format=memory_format or torch.preserve_format))
             return on_device(self, dtype=dtype or self.dtype, memory_format=memory_format)
         if ours:
             if torch.device(device).type == "meta":

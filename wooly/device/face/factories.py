@@ -2,7 +2,8 @@
 
 ``pin_memory=True``: there is nothing to pin for here, and torch's hook for it throws. ``generator=`` of the device with a tensor of the
 CPU: ours is a CPU generator underneath, so it would be taken where CUDA's is refused. ``device="cuda"`` beside an ``out=`` of ours: the
-argument parser compares the names of the backends.
+argument parser compares the names of the backends. ``vmap`` of ``linspace(tensor, number)``: the rule makes a number on the device that
+only kernels written in C++ can take.
 
 May live here: the wrappers. May not: anything about devices (the kernels at torch's CUDA key see to those).
 """
@@ -13,6 +14,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import torch
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
 
 from wooly.device.backend import is_our_device, is_ours, raw_device
 from wooly.device.face.api import Face, put, wrapping
@@ -45,9 +48,34 @@ def patch(face: Face) -> None:
     for owner, names in ((torch, PINNING_FUNCTIONS), (torch.Tensor, PINNING_METHODS)):
         for name in names:
             put(owner, name, _pinning(getattr(owner, name)))
+    for name in ("linspace", "logspace"):
+        put(torch, name, _between_tensors(getattr(torch, name)))
     for owner, names in ((torch, RANDOM_FUNCTIONS), (torch.Tensor, RANDOM_METHODS)):
         for name in names:
             put(owner, name, _drawing(getattr(owner, name)))
+
+
+def _between_tensors(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Of a tensor under ``vmap`` and a number the number becomes a tensor as well, of the type that its rule gives it."""
+
+    @wrapping(original)
+    def spaced(*args: Any, **kwargs: Any) -> torch.Tensor:
+        bounds = [*args[:2], *(kwargs[name] for name in ("start", "end") if name in kwargs)]
+        batched = [bound for bound in bounds if isinstance(bound, torch.Tensor) and torch._C._functorch.is_batchedtensor(bound)]
+        if len(bounds) != 2 or len(batched) != 1:
+            return original(*args, **kwargs)
+
+        def lifted(bound: Any) -> Any:
+            number = isinstance(bound, bool | int | float | complex)
+            return torch.full((), bound, dtype=_NUMBER_TYPES[type(bound)], device=batched[0].device) if number else bound
+
+        args = (*map(lifted, args[:2]), *args[2:])
+        return original(*args, **{name: lifted(value) if name in ("start", "end") else value for name, value in kwargs.items()})
+
+    return spaced
+
+
+_NUMBER_TYPES: Final = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
 
 
 def _drawing(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -73,15 +101,20 @@ def _check_generator(tensor: torch.Tensor) -> None:
 
 
 def _same_device(out: Any, device: Any) -> bool:
-    """Is ``out`` a tensor on the device of ours that ``device`` names?"""
-    return isinstance(out, torch.Tensor) and is_ours(out) and device is not None and is_our_device(device) and index_of(device) == 0
+    """Is ``out`` a tensor on the device of ours that ``device`` names, or leaves open?"""
+    if not isinstance(out, torch.Tensor) or not is_ours(out):
+        return False
+    return device is None or (is_our_device(device) and index_of(device) == 0)
 
 
 def _pinning(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     @wrapping(original)
     def factory(*args: Any, **kwargs: Any) -> torch.Tensor:
-        if "out" in kwargs and "device" in kwargs and _same_device(kwargs["out"], kwargs["device"]):
-            del kwargs["device"]
+        if "out" in kwargs and _same_device(kwargs["out"], kwargs.get("device")):
+            kwargs.pop("device", None)
+            if any(isinstance(mode, DeviceContext) for mode in _get_current_function_mode_stack()):  # it would add the device again
+                with torch._C.DisableTorchFunction():
+                    return original(*args, **kwargs)
         if "pin_memory" in kwargs:
             wanted = kwargs.pop("pin_memory")
             made = original(*args, **kwargs)

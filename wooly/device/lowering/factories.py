@@ -82,7 +82,12 @@ def _count(t: Trace, start: Value, step: Value) -> Meta:
     want = t.want()
     if want.dtype in COMPLEX or want.dtype == DType.BOOL:
         raise Unsupported(f"arange in {want.dtype.text}")
-    return t.iota(want.shape[0], want.dtype, start, step)
+    return t.iota(want.shape[0], want.dtype, _whole(t, start, want.dtype), _whole(t, step, want.dtype))
+
+
+def _whole(t: Trace, number: Any, dtype: DType) -> Any:
+    """A bound of a sequence in an integer type: rounded towards 0 before anything is counted, as on CUDA."""
+    return t.derive(int, number, kind=int) if dtype.is_integer else number
 
 
 def _between(start: Number, end: Number, steps: int) -> Number:
@@ -99,6 +104,7 @@ def linspace(t: Trace, start: Any, end: Any, steps: int, **layout: Any) -> Meta:
     want = t.want()
     if isinstance(start, Meta) or isinstance(end, Meta) or want.dtype in COMPLEX:
         raise Unsupported("linspace between tensors or complex numbers")
+    start, end = (_whole(t, bound, want.dtype) for bound in (start, end))
     step = t.derive(_between, start, end, steps)
     half = steps // 2 if steps != 1 else 1
     wide = want.dtype if want.dtype.is_float else DType.F64
@@ -111,9 +117,15 @@ def linspace(t: Trace, start: Any, end: Any, steps: int, **layout: Any) -> Meta:
 
 @lowers("aten::logspace")
 def logspace(t: Trace, start: Any, end: Any, steps: int, base: Any = 10.0, **layout: Any) -> Meta:
+    """Powers that are integers up to the rounding of ``pow`` are such: an integer type would cut them off by one."""
     exponents = linspace(t, start, end, steps)
     wide = DType.F64
-    return t.map("pow", t.full((), base, wide), t.cast(exponents, wide), dtype=wide)
+    powers = t.map("pow", t.full((), base, wide), t.cast(exponents, wide), dtype=wide)
+    if not t.want().dtype.is_integer:
+        return powers
+    whole = t.map("round", powers)
+    error, bound = t.map("abs", t.map("sub", powers, whole)), t.map("mul", t.map("abs", whole), 4 * 2.0**-52)
+    return t.where(t.map("le", error, bound), whole, powers)
 
 
 @lowers("aten::eye", "aten::eye.m")

@@ -77,7 +77,7 @@ def addmm_activation(t: Trace, x: Meta, a: Meta, b: Meta, *, beta: Value = 1, al
 
 @lowers("aten::addbmm", special=_FACTORS)
 def addbmm(t: Trace, x: Meta, a: Meta, b: Meta, *, beta: Value = 1, alpha: Value = 1) -> Meta:
-    product = matmul(t, t.acc(a), t.acc(b))
+    product = matmul(t, a, b) if x.dtype.is_integer else matmul(t, t.acc(a), t.acc(b))
     return _plus(t, x, t.reduce("sum", product, [0]), beta, alpha)
 
 

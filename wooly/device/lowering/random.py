@@ -60,10 +60,11 @@ def randn(t: Trace, shape_or_like: Any, **options: Any) -> Meta:
     return t.random(want.shape, want.dtype, Dist.NORMAL) if want.dtype in FLOATS else _float(t, want, Dist.NORMAL)
 
 
-def _complex_draw(t: Trace, want: Meta | Expected, dist: Dist, factor: float) -> Meta:
+def _complex_draw(t: Trace, want: Meta | Expected, dist: Dist, factor: float, mean: Value = 0.0, std: Value = 1.0) -> Meta:
+    """Both parts are drawn, and scaled and shifted alike."""
     part = real_of(want.dtype)
     draw = t.random((*want.shape, 2), part, dist)
-    draw = draw if factor == 1.0 else t.map("mul", draw, factor)
+    draw = _spread(t, draw if factor == 1.0 else t.map("mul", draw, factor), mean, std)
     out = t.temp(want.dtype, want.shape)
     t.emit("complex", [out], [draw.select(draw.ndim - 1, 0), draw.select(draw.ndim - 1, 1)])
     return out
@@ -73,25 +74,26 @@ def _complex_draw(t: Trace, want: Meta | Expected, dist: Dist, factor: float) ->
 def normal(t: Trace, x: Any, mean: Value = 0.0, std: Value = 1.0, *, generator: Any = None, **layout: Any) -> Meta:
     if not isinstance(x, Meta):  # normal.float_float(mean, std, size)
         x, mean, std = t.want(), x, mean
-    return _spread(t, _normal_draw(t, x), mean, std)
+    return _normal_draw(t, x, mean, std)
 
 
 @lowers("aten::normal_", mutates=(0,), special={"mean": (0,), "std": (1,)})
 def normal_in_place(t: Trace, x: Meta, mean: Value = 0.0, std: Value = 1.0, *, generator: Any = None) -> None:
-    t.write(x, t.cast(_spread(t, _normal_draw(t, x), mean, std), x.dtype))
+    t.write(x, t.cast(_normal_draw(t, x, mean, std), x.dtype))
 
 
-def _normal_draw(t: Trace, like: Meta | Expected) -> Meta:
+def _normal_draw(t: Trace, like: Meta | Expected, mean: Value, std: Value) -> Meta:
+    """With a mean and a deviation that are numbers."""
     if like.dtype in COMPLEX:
-        return _complex_draw(t, like, Dist.NORMAL, math.sqrt(0.5))
-    return _float(t, like, Dist.NORMAL)
+        return _complex_draw(t, like, Dist.NORMAL, math.sqrt(0.5), mean, std)
+    return _spread(t, _float(t, like, Dist.NORMAL), mean, std)
 
 
 @lowers("aten::normal.Tensor_float", "aten::normal.float_Tensor", "aten::normal.Tensor_Tensor", special={"mean": (0,), "std": (1,)})
 def normal_of(t: Trace, mean: Value, std: Value = 1.0, *, generator: Any = None) -> Meta:
     if isinstance(std, Meta) and std.dtype not in COMPLEX:
         t.check(t.map("ge", std, 0), "normal expects all elements of std >= 0.0")
-    return _spread(t, _normal_draw(t, t.want()), mean, std)
+    return _spread(t, _normal_draw(t, t.want(), 0.0, 1.0), mean, std)
 
 
 def _spread(t: Trace, draw: Meta, mean: Value, std: Value) -> Meta:
