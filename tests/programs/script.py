@@ -25,6 +25,8 @@ INTS: Final = ("int64", "int32", "int16", "int8", "uint8")
 NAME: Final = re.compile(r"\b[tvmo]\d+\b")
 """Names that a program gives: tensors, values read, modules, optimisers."""
 
+_TO_INTEGERS: Final = re.compile(r"\.(long|int|short|char|byte)\(\)|torch\.u?int\d+")
+
 _SEPARATOR: Final = re.compile(r"(?<! )\|")
 """Between the lines of a template; a ``|`` after a space is the operator."""
 N_TENSORS_MAX: Final = 12
@@ -166,7 +168,7 @@ class Script:
         """False where numbers may have become integers that cannot hold them: what that gives is not defined."""
         tensors = [v for v in (self.names.get(n) for n in used) if isinstance(v, torch.Tensor)]
         wide = [t for t in tensors if t.is_floating_point() or t.is_complex()]
-        if len(wide) == len(tensors) and ".long()" not in text:
+        if len(wide) == len(tensors) and not _TO_INTEGERS.search(text):
             return True
         return all(bool((t.detach().abs() < 100).all()) for t in wide)
 

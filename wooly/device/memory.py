@@ -34,6 +34,9 @@ class Memory:
 
     def over(self, nbytes: int) -> None:
         """``allocated`` has just grown by ``nbytes`` past the mark: note the peak, or take it back and raise."""
+        if nbytes >= 1 << 63:
+            self.allocated -= nbytes
+            raise RuntimeError(f"Storage size calculation overflowed: {nbytes} bytes")
         if self.capacity and nbytes > self.capacity:
             self.allocated -= nbytes
             self.refusals += 1

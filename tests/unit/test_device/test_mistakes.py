@@ -280,3 +280,10 @@ def test_put_refuses_at_the_call_what_torch_refuses(n: int, n_source: int, dtype
             torch.ones(n, device=device).put_(torch.zeros(1, dtype=dtype, device=device), torch.ones(n_source, device=device))
         raised.append((caught.type, str(caught.value)))
     assert raised[0] == raised[1]
+
+
+def test_sizes_that_no_number_of_bytes_can_say_are_not_a_lack_of_memory() -> None:
+    for device in ("cpu", "cuda"):
+        with pytest.raises(RuntimeError, match="Storage size calculation overflowed") as caught:
+            torch.empty(1 << 62, device=device)
+        assert not isinstance(caught.value, torch.OutOfMemoryError)
