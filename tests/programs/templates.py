@@ -386,8 +386,8 @@ EXACT_JUMPS: Final = _lines("""
     $x.mode($d)[0]
     $x.cummax($d)[0]
     $u.cummin(0)
-    $x.unique()
-    $x.unique(return_inverse=True, return_counts=True)
+    torch.nan_to_num($x).unique()
+    torch.nan_to_num($x).unique(return_inverse=True, return_counts=True)
     $x.unique_consecutive()
     torch.nan_to_num($x).unique(dim=0)
     $x.nonzero()
@@ -1058,7 +1058,7 @@ READS: Final = _lines("""
     $v = $x.flatten().tolist().index(1)
     $v = 1 in $x
     $v = torch.is_nonzero($x)
-    $v = $x.unique().tolist()
+    $v = torch.nan_to_num($x).unique().tolist()
     $v = $x.argmax().item()
     $v = $x.is_complex(), $x.element_size(), $x.requires_grad, $x.is_leaf
     $v = range($l.flatten()[0])[:3]

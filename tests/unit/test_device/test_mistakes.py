@@ -104,7 +104,7 @@ def test_with_launch_blocking_an_error_is_raised_at_its_line() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("numel", [1 << 45, 1 << 62])
+@pytest.mark.parametrize("numel", [1 << 45, 1 << 60])
 def test_more_than_the_device_has_is_refused_at_the_call(numel: int) -> None:
     kept = torch.ones(2, device="cuda")
     kept.sum().item()
