@@ -9,8 +9,11 @@ May live here: code generation. May not: what is compiled.
 from __future__ import annotations
 
 import ctypes
+import mmap
+import os
 from collections.abc import Callable, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import llvmlite
@@ -22,6 +25,9 @@ from jit.compiling.process import CompileProcess
 from jit.errors import ToolchainError
 
 __all__ = ["Toolchain", "c_function", "compile_job"]
+
+LOADS_BEFORE_JOINING = 4096
+"""After how many loaded objects their mappings are joined. Each object has two of its own; Linux gives a process 65,530."""
 
 _SPLIT_FEATURES = ("avx10.1-256", "avx10.1-512", "avx10.2-256", "avx10.2-512")
 """Features that older LLVM lists for a host but that this one does not know by that name."""
@@ -86,6 +92,7 @@ class Toolchain:
         version = ".".join(map(str, llvm.llvm_version_info))
         self._seal = "\n".join((llvmlite.__version__, version, self._host.triple, self.cpu, self._host.features))
         self.compiled = 0
+        self._loaded = 0
 
     def functions(
         self, key: str, names: Sequence[str], text: Callable[[], str], *, optimise: bool = False, foreign: bool = False
@@ -119,7 +126,26 @@ class Toolchain:
         missing = [name for name, address in addresses.items() if not address]
         if missing:
             raise ToolchainError(f"a compiled object does not define {', '.join(missing)}")
+        self._loaded += 1
+        if self._loaded % LOADS_BEFORE_JOINING == 0:
+            _join_mappings()
         return addresses
+
+
+def _join_mappings() -> None:
+    """Give the constants of loaded objects, each in a read-only mapping between two of code, the protection of code.
+
+    The kernel then makes one mapping of them all. LLVM's memory manager never joins any, so that a process would reach its limit after some
+    32,000 objects, and end.
+    """
+    protect = ctypes.CDLL(None, use_errno=True).mprotect
+    protect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        span, protection, *_, inode = line.split()[:5]
+        if protection == "r--p" and inode == "0" and len(line.split()) == 5:  # without a file or a name
+            low, high = (int(end, 16) for end in span.split("-"))
+            if protect(low, high - low, mmap.PROT_READ | mmap.PROT_EXEC):
+                raise ToolchainError(f"mprotect: {os.strerror(ctypes.get_errno())}")
 
 
 def c_function(address: int, result: Any, *kinds: Any) -> Callable[..., Any]:
