@@ -131,9 +131,10 @@ def test_a_mistake_in_shapes_costs_no_transfer() -> None:
     assert COUNTERS.fetch_bytes == fetched
 
 
-def test_a_tensor_sent_to_another_process_is_refused_there_or_here() -> None:
+def test_a_tensor_sent_to_another_process_is_refused_there_and_here() -> None:
     queue = multiprocessing.get_context("spawn").Queue()
-    queue.put(torch.ones(2, device="cuda"))
+    with pytest.raises(NotImplementedError, match="each process has its own session"):
+        queue.put({"rank": 0, "values": [torch.ones(2, device="cuda")]})
     queue.put(torch.ones(2))
     with pytest.raises(UnsupportedOperation, match="each process has its own session"):
         queue.get(timeout=60)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from multiprocessing.queues import JoinableQueue
 from multiprocessing.queues import Queue as typed_queue
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Final
@@ -147,8 +148,30 @@ def _refusals() -> None:
         return known(tensor)
 
     put(reductions, "reduce_tensor", reduce_tensor)
+    for queue in (Queue, JoinableQueue):
+        put(queue, "put", _refusing(queue.put))
     for kind in (torch.Tensor, torch.nn.Parameter):
         ForkingPickler.register(kind, reduce_tensor)
+
+
+def _refusing(send: Any) -> Any:
+    """``Queue.put`` that raises in the sender too what the receiver's ``get`` will raise: both may wait for what comes of the other."""
+
+    @wrapping(send)
+    def put_or_refuse(self: Any, obj: Any, *args: Any, **kwargs: Any) -> None:
+        send(self, obj, *args, **kwargs)
+        if _holds_ours(obj):
+            raise NotImplementedError(_UNSENDABLE)
+
+    return put_or_refuse
+
+
+def _holds_ours(obj: Any) -> bool:
+    if isinstance(obj, torch.Tensor):
+        return is_ours(obj)
+    if isinstance(obj, dict):
+        return any(map(_holds_ours, obj.values()))
+    return isinstance(obj, list | tuple) and any(map(_holds_ours, obj))
 
 
 def _is_feeding() -> bool:
