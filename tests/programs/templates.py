@@ -74,8 +74,8 @@ VIEWS: Final = _lines("""
     $x.conj().real
     $x.resolve_conj()
     torch.view_as_real($c)
-    $x.view(torch.uint8)
-    $x.view(torch.int16)
+    ($x + $x.eq(0)).view(torch.uint8)
+    ($x + $x.eq(0)).view(torch.int16)
     $x.data
     $x.as_strided((2,), (1,), $p - 1) if $x.numel() > 3 else $x
     $x.as_strided((2, 2), (1, 1)) if $x.numel() > 2 else $x
@@ -152,8 +152,8 @@ EXACT: Final = _lines("""
     $x.topk($sz, $d, largest=False)[0]
     $x.kthvalue(1, $d)[0]
     $x.contiguous().median($d)[0]
-    $x.median()
-    $x.nanmedian()
+    $x.median() if $x.numel() else $x
+    $x.nanmedian() if $x.numel() else $x
     $x[$i]
     $x[..., $i]
     $x[$i, 0]
@@ -299,7 +299,7 @@ EXACT: Final = _lines("""
     torch.cov($x.float()) if False else $x
     torch.movedim($x, (0,), (-1,))
     torch.rot90($x) if $x.dim() > 1 else $x
-    torch.copysign($f, $f2)
+    torch.copysign($f, $f2 + $f2.eq(0))
     torch.ldexp($f, torch.tensor(2, device=dev))
     torch.frexp($f)[0]
     $x.expand(2, *$x.shape).reshape(-1)[::2]
@@ -703,7 +703,7 @@ ROUNDED: Final = _lines("""
     $f.erfc()
     ($f.tanh() * 0.9).erfinv()
     ($f.abs() + 0.5).lgamma()
-    ($f.abs() + 0.5).float().digamma()
+    (rand($seed, (3, 4), 'float32', dev).abs() + 0.5).digamma()
     $f.sinc()
     $f.i0().clamp(max=100)
     ($f.sigmoid() * 0.8 + 0.1).logit()
@@ -745,7 +745,7 @@ ROUNDED: Final = _lines("""
     F.selu($f)
     F.logsigmoid($f)
     F.hardswish($f)
-    F.hardsigmoid($f.float())
+    F.hardsigmoid(rand($seed, (3, 4), 'float32', dev))
     F.softsign($f)
     F.tanhshrink($f)
     F.leaky_relu($f, 0.1)

@@ -70,3 +70,9 @@ def test_rms_norm_without_an_epsilon_takes_that_of_the_type_it_computes_in(dtype
     x = torch.full((2, 4), 1e-3, dtype=dtype)
     ours, cpu = torch.nn.functional.rms_norm(x.cuda(), (4,)), torch.nn.functional.rms_norm(x, (4,))
     assert torch.allclose(ours.cpu(), cpu, rtol=1e-2)
+
+
+def test_softshrink_at_its_threshold_has_the_sign_that_torch_gives_it() -> None:
+    x = torch.tensor([-1.0, -0.5, 0.5, 1.0])
+    ours, cpu = torch.nn.functional.softshrink(x.cuda(), 1.0).cpu(), torch.nn.functional.softshrink(x, 1.0)
+    assert torch.equal(torch.signbit(ours), torch.signbit(cpu)) and torch.equal(ours, cpu)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 import torch.multiprocessing as multiprocessing
+import torch.utils.checkpoint
 
 from tests.support.device import link
 from wooly.counters import COUNTERS
@@ -288,3 +290,66 @@ def test_sizes_that_no_number_of_bytes_can_say_are_not_a_lack_of_memory() -> Non
         with pytest.raises(RuntimeError, match="Storage size calculation overflowed") as caught:
             torch.empty(1 << 62, device=device)
         assert not isinstance(caught.value, torch.OutOfMemoryError)
+
+
+def _refuse(*_: object) -> None:
+    raise KeyError("raised in a hook")
+
+
+def _by_tensor_hook(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    y.register_hook(_refuse)
+    return y
+
+
+def _by_leaf_hook(x: torch.Tensor) -> torch.Tensor:
+    x.register_hook(_refuse)
+    return x * 2
+
+
+def _by_accumulation_hook(x: torch.Tensor) -> torch.Tensor:
+    x.register_post_accumulate_grad_hook(_refuse)
+    return x * 2
+
+
+def _by_node_hook(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    assert y.grad_fn is not None
+    y.grad_fn.register_prehook(_refuse)
+    return y
+
+
+def _by_module_hook(x: torch.Tensor) -> torch.Tensor:
+    module = torch.nn.Tanh()
+    module.register_full_backward_hook(_refuse)
+    result: torch.Tensor = module(x * 2)
+    return result
+
+
+def _by_saved_tensor(x: torch.Tensor) -> torch.Tensor:
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, _refuse):
+        return x.exp()
+
+
+def _by_checkpoint(x: torch.Tensor) -> torch.Tensor:
+    calls = []
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        calls.append(x)
+        return x.exp() if len(calls) == 1 else _refuse()  # type: ignore[return-value]
+
+    result: torch.Tensor = torch.utils.checkpoint.checkpoint(run, x, use_reentrant=False)
+    return result
+
+
+@pytest.mark.parametrize(
+    "made",
+    [_by_tensor_hook, _by_leaf_hook, _by_accumulation_hook, _by_node_hook, _by_module_hook, _by_saved_tensor, _by_checkpoint],
+    ids=lambda made: made.__name__[4:],
+)
+def test_what_a_hook_raises_in_a_backward_pass_is_raised_by_it(made: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """torch called into Python while the exception was on its way, and ended the process."""
+    x = torch.ones(3, device="cuda", requires_grad=True)
+    with pytest.raises(KeyError, match="raised in a hook"):
+        made(x).sum().backward()
+    assert (x.detach() + 1).tolist() == [2, 2, 2]

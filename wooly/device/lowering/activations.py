@@ -221,7 +221,7 @@ def shrink_backward(t: Trace, dy: Meta, x: Meta, lambd: Value) -> Meta:
 def softshrink(t: Trace, x: Meta, lambd: Value = 0.5) -> Meta:
     x = t.acc(x)
     above = t.where(t.map("gt", x, lambd), t.map("sub", x, lambd), t.map("mul", x, 0.0), dtype=x.dtype)
-    return t.where(t.map("lt", t.map("neg", x), lambd), above, t.map("add", x, lambd), dtype=x.dtype)
+    return t.where(t.map("le", t.map("neg", x), lambd), above, t.map("add", x, lambd), dtype=x.dtype)
 
 
 @lowers("aten::glu")
