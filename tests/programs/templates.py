@@ -203,7 +203,7 @@ EXACT: Final = _lines("""
     $x.type($fdt)
     $x.double()
     $x.float()
-    $x.type_as($z) if not $x.is_complex() else $x.abs()
+    $x.type_as($z) if not $x.is_complex() else $x
     torch.zeros_like($x) + $y
     torch.ones_like($x) * $y
     torch.full_like($x, 2) - $y
