@@ -81,6 +81,36 @@ def test_draws_of_the_same_distribution_pass() -> None:
     _drawn(_dropout)
 
 
+@pytest.mark.parametrize(
+    ("there", "here"),
+    [
+        (lambda: torch.empty(200).cauchy_(), lambda: torch.empty(200).cauchy_()),
+        (lambda: (torch.rand(200) < 0.5) * 1e-30, lambda: (torch.rand(200) < 0.5) * 1e-30),
+        (lambda: (torch.rand(200) < 0.5) * 7.0000005, lambda: (torch.rand(200) < 0.5) * 7.0),
+    ],
+    ids=["without moments", "tiny", "rounded otherwise"],
+)
+def test_draws_that_are_hard_to_compare_pass(there: Callable[[], torch.Tensor], here: Callable[[], torch.Tensor]) -> None:
+    def draw(device: str, seed: int) -> list[torch.Tensor]:
+        torch.manual_seed(seed)
+        return [there() if device == "cuda" else here()]
+
+    compare_draws(draw, list)
+
+
+def test_results_without_any_tensor_draw_nothing() -> None:
+    compare_draws(lambda device, seed: [], list)
+
+
+def test_a_badly_conditioned_result_may_move_as_much_as_its_inputs_make_it() -> None:
+    want, truth = torch.tensor([8303.4834]), torch.tensor([8303.4842], dtype=torch.float64)
+    with pytest.raises(Differs):
+        check([want - 0.1], [want], lambda: [truth])
+    assert check([want - 0.1], [want], lambda: [truth], shifted=lambda: [truth + 0.06]) == "truth"
+    with pytest.raises(Differs):
+        check([want - 0.2], [want], lambda: [truth], shifted=lambda: [truth + 0.06])
+
+
 _last = [torch.zeros(200)]
 
 

@@ -6,7 +6,6 @@ The CPU path fetches the arguments, computes here and uploads the results: right
 
 from __future__ import annotations
 
-import re
 import threading
 import warnings
 from collections.abc import Callable, Sequence
@@ -63,9 +62,14 @@ def choose(info: OpInfo, functional: str | None, unknown: Unknown | None) -> Cal
 
 
 _WIDENED: Final = frozenset(
-    {f"grid_sampler_{rank}d{way}" for rank in (2, 3) for way in ("", "_backward")} | {f"fractional_max_pool{rank}d" for rank in (2, 3)}
+    """
+    grid_sampler_2d grid_sampler_2d_backward grid_sampler_3d grid_sampler_3d_backward fractional_max_pool2d fractional_max_pool3d
+    multi_margin_loss multi_margin_loss_backward multilabel_margin_loss_forward multilabel_margin_loss_backward _upsample_bilinear2d_aa
+    _upsample_bilinear2d_aa_backward _upsample_bicubic2d_aa _upsample_bicubic2d_aa_backward
+    """.split()
 )
-"""Operations that CUDA computes in f32 for half types, and whose substitutes here do not: coordinates need more than 8 or 11 bits."""
+"""Operations that CUDA computes in f32 for half types, and whose substitutes here do not (coordinates need more than 8 or 11 bits) or
+lack those types."""
 
 
 def _is_half(value: Any) -> bool:
@@ -210,7 +214,7 @@ def on_cpu(info: OpInfo, values: Sequence[Any], unknown: Unknown | None) -> Any:
     here = transfer.fetch_all(values)
     args, kwargs = split(info, [_local(a, v) for a, v in zip(info.args, here, strict=True)])
     with _seeded(info, values, kwargs):
-        result = _computed(info, args, kwargs)
+        result = info.op(*args, **kwargs)
     report(info, "it has no implementation on the device" if unknown is None or unknown.missing else "its result's size depends on data")
     for i in info.written:
         _copy_back(values[i], here[i], info.args[i].is_out)
@@ -219,20 +223,6 @@ def on_cpu(info: OpInfo, values: Sequence[Any], unknown: Unknown | None) -> Any:
         return _returned_from_cpu(info, values, result)
     back = {id(cpu): ours for ours, cpu in zip(_flat(values), _flat(here), strict=True)}
     return _uploaded(result, back)
-
-
-def _computed(info: OpInfo, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """What torch's CPU kernel gives; where it exists for f32 and not for half types, which CUDA has, their values rounded."""
-    try:
-        return info.op(*args, **kwargs)
-    except NotImplementedError as error:
-        given = [*args, *kwargs.values()]
-        if info.mutates or _LACKS_HALF.search(str(error)) is None or not any(map(_is_half, given)):
-            raise
-    return _narrowed(info.op(*map(_widened, args), **{name: _widened(value) for name, value in kwargs.items()}), given)
-
-
-_LACKS_HALF: Final = re.compile(r"not implemented for '(Half|BFloat16)'")
 
 
 def _check_layouts(info: OpInfo, result: Any) -> None:

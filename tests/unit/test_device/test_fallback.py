@@ -171,3 +171,34 @@ def test_images_of_bytes_are_resized_as_on_the_cpu(mode: str) -> None:
     x = torch.arange(2 * 3 * 8 * 9).reshape(2, 3, 8, 9).remainder(251).to(torch.uint8)
     ours = torch.nn.functional.interpolate(x.cuda(), (13, 7), mode=mode)
     assert torch.equal(ours.cpu(), torch.nn.functional.interpolate(x, (13, 7), mode=mode))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: torch.nn.functional.max_pool2d(x, 2),
+        lambda x: torch.nn.functional.max_pool2d(x[:, :, ::2], 2, return_indices=True)[1],
+        lambda x: x.chalf(memory_format=torch.channels_last),
+        lambda x: x.contiguous().chalf(memory_format=torch.channels_last),
+        lambda x: x.chalf(),
+    ],
+)
+def test_substitutes_keep_the_memory_format(call: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """torch's decompositions do not."""
+    x = torch.arange(2 * 3 * 8 * 6, dtype=torch.int32).reshape(2, 3, 8, 6).contiguous(memory_format=torch.channels_last)
+    ours, expected = call(x.cuda()), call(x)
+    assert (ours.dtype, ours.stride()) == (expected.dtype, expected.stride()) and ours.tolist() == expected.tolist()
+
+
+def test_an_out_form_that_also_writes_arguments() -> None:
+    def run(device: str) -> list[torch.Tensor]:
+        x = torch.arange(24.0, device=device).reshape(2, 3, 4)
+        mean, var = torch.zeros(3, device=device), torch.ones(3, device=device)
+        outs = [torch.empty(0, device=device) for _ in range(3)]
+        torch.ops.aten._native_batch_norm_legit.out(
+            x, None, None, mean, var, True, 0.5, 1e-5, out=outs[0], save_mean=outs[1], save_invstd=outs[2]
+        )
+        return [mean, var, *outs]
+
+    for ours, expected in zip(run("cuda"), run("cpu"), strict=True):
+        torch.testing.assert_close(ours.cpu(), expected)

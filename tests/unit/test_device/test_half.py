@@ -76,3 +76,32 @@ def test_softshrink_at_its_threshold_has_the_sign_that_torch_gives_it() -> None:
     x = torch.tensor([-1.0, -0.5, 0.5, 1.0])
     ours, cpu = torch.nn.functional.softshrink(x.cuda(), 1.0).cpu(), torch.nn.functional.softshrink(x, 1.0)
     assert torch.equal(torch.signbit(ours), torch.signbit(cpu)) and torch.equal(ours, cpu)
+
+
+@pytest.mark.parametrize("dtype", HALF, ids=str)
+@pytest.mark.parametrize("op", ["multilabel_margin_loss", "multi_margin_loss"])
+def test_losses_whose_cpu_kernels_lack_half_types(op: str, dtype: torch.dtype) -> None:
+    """CUDA has them: the CPU's f32 kernel computes them, and the result is rounded."""
+    targets = torch.tensor([[0, 2, -1], [1, -1, 0]]) if op.startswith("multilabel") else torch.tensor([0, 2])
+    x = torch.tensor([[0.25, -1.5, 2.0], [0.5, 1.25, -0.75]], dtype=dtype)
+    wide, ours = x.double().requires_grad_(), x.cuda().requires_grad_()
+    loss = getattr(F, op)(ours, targets.cuda())
+    truth = getattr(F, op)(wide, targets)
+    (gradient,), (expected,) = torch.autograd.grad(loss, ours), torch.autograd.grad(truth, wide)
+    assert loss.dtype == gradient.dtype == dtype
+    assert ulps(loss.detach(), truth.detach()) <= 1 and ulps(gradient, expected) <= 1
+
+
+@pytest.mark.parametrize("dtype", HALF, ids=str)
+def test_smoothed_resizing_in_half_types(dtype: torch.dtype) -> None:
+    x = torch.linspace(-3, 3, 2 * 8 * 9).reshape(1, 2, 8, 9).to(dtype)
+    ours = F.interpolate(x.cuda(), (5, 4), mode="bilinear", antialias=True)
+    assert ours.dtype == dtype and ulps(ours, F.interpolate(x.double(), (5, 4), mode="bilinear", antialias=True)) <= 1
+
+
+def test_positions_of_fractional_windows_are_not_rounded() -> None:
+    """0.9995 is the greatest sample in f16: 3.9995 windows further on it would be 4."""
+    x = torch.arange(81.0).reshape(1, 1, 9, 9)
+    samples = torch.full((1, 1, 2), 0.99951171875)
+    ours = F.fractional_max_pool2d(x.half().cuda(), 6, output_ratio=(0.5, 0.5), _random_samples=samples.half().cuda())
+    assert torch.equal(ours.cpu().float(), F.fractional_max_pool2d(x, 6, output_ratio=(0.5, 0.5), _random_samples=samples))

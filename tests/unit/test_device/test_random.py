@@ -66,3 +66,13 @@ def test_distributions_are_what_they_say() -> None:
     assert abs(normal.mean()) < 0.03 and abs(normal.std() - 1) < 0.03
     kept = (F.dropout(torch.ones(20000, device="cuda"), 0.25) > 0).float().mean().item()
     assert abs(kept - 0.75) < 0.02
+
+
+def test_a_mean_shifts_both_parts_of_complex_numbers() -> None:
+    """As torch's CPU and CUDA kernels do where the mean is a number; a tensor of means is added as it is."""
+    torch.manual_seed(0)
+    z = torch.empty(20000, dtype=torch.complex64, device="cuda").normal_(-2, 0.5).cpu()
+    made = torch.normal(-2.0, 0.5, (20000,), dtype=torch.complex64, device="cuda").cpu()
+    added = torch.normal(torch.full((20000,), -2 + 1j, device="cuda"), 0.5).cpu()
+    for part, mean in ((z.real, -2), (z.imag, -2), (made.real, -2), (made.imag, -2), (added.real, -2), (added.imag, 1)):
+        assert abs(part.mean() - mean) < 0.02 and abs(part.std() - 0.5 / 2**0.5) < 0.02

@@ -109,6 +109,8 @@ def test_masks_that_do_not_fit_raise_index_error() -> None:
         "flags.clamp(max=0.5)",
         "torch.bucketize(flags[:0], flags[1:2])",
         "torch.bincount(ints[:0], minlength=4, weights=floats[:0])",
+        "torch.addbmm(ints, ints.expand(3, 3, 3), ints.expand(3, 3, 3), beta=0.6, alpha=0.2)",
+        "torch.addbmm(ints.char(), ints.char().expand(3, 3, 3) * 9, ints.char().expand(3, 3, 3) * 8)",
     ],
 )
 def test_what_the_cpu_computes(line: str) -> None:

@@ -112,7 +112,7 @@ def _pinning(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tenso
     def factory(*args: Any, **kwargs: Any) -> torch.Tensor:
         if "out" in kwargs and _same_device(kwargs["out"], kwargs.get("device")):
             kwargs.pop("device", None)
-            modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+            modes: list[Any] = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
             if any(isinstance(mode, DeviceContext) for mode in modes):  # it would add the device again
                 with torch._C.DisableTorchFunction():
                     return original(*args, **kwargs)
