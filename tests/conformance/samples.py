@@ -161,7 +161,21 @@ def cases(op: OpInfo, dtype: torch.dtype, limits: Limits, *, grad: bool) -> Iter
 
 def _plain(op: OpInfo, sample: SampleInput, index: int) -> Case:
     arguments = (sample.input, sample.args, sample.kwargs)
-    return Case("plain", op.op, arguments, sample.output_process_fn_grad, index, op.name in _CPU_ARGUMENTS)
+    return Case("plain", _STABLE_ON_CPU.get(op.name, op.op), arguments, sample.output_process_fn_grad, index, op.name in _CPU_ARGUMENTS)
+
+
+def _stable_sort(given: torch.Tensor, dim: int = -1, descending: bool = False, stable: bool | None = None) -> Any:
+    if given.device.type == "cpu":
+        return torch.sort(given, dim=dim, descending=descending, stable=True)
+    return torch.sort(given, dim, descending) if stable is None else torch.sort(given, dim=dim, descending=descending, stable=stable)
+
+
+def _stable_msort(given: torch.Tensor) -> torch.Tensor:
+    return _stable_sort(given, 0)[0] if given.device.type == "cpu" else torch.msort(given)
+
+
+_STABLE_ON_CPU: dict[str, Callable[..., Any]] = {"sort": _stable_sort, "msort": _stable_msort}
+"""Functions for operators that leave the order of equal elements, and so gradients, open: the device keeps it, and the CPU is asked to."""
 
 
 def _variant(op: OpInfo, sample: SampleInput, kind: str, index: int) -> Case | None:
@@ -245,7 +259,7 @@ def _batched(op: OpInfo, case: Case) -> Case | None:
         in_dims.append(dim)
         if dim is not None:
             flat[i] = torch.stack(rows, dim).requires_grad_(flat[i].requires_grad)
-    function = op.op
+    function = case.function
 
     def call(given: Any, *args: Any, **kwargs: Any) -> Any:
         now, _ = tree_flatten((given, args, kwargs))
