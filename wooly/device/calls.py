@@ -194,10 +194,16 @@ def _made_from_nothing(info: OpInfo, values: Sequence[Any]) -> Plan | None:
     def substitute(*now: Any) -> Any:
         out = next(value for arg, value in zip(info.args, now, strict=True) if arg.is_out)
         new = make(*(v for v, arg in zip(now, info.args, strict=True) if not arg.is_out), dtype=out.dtype, device=raw_device(out))
+        if info.base in _FILLING and out.numel() == new.numel():
+            return out.copy_(new.view(out.size()))
         transfer.resize_output(out, new.size())
         return out.copy_(new)
 
     return Plan(None, substitute=substitute)
+
+
+_FILLING: Final = frozenset({"arange", "linspace", "logspace"})
+"""Operations that fill an output of the right number of elements in whatever shape it has."""
 
 
 def _filled_once(info: OpInfo, values: Sequence[Any]) -> Any:
@@ -313,8 +319,6 @@ def _resized(info: OpInfo, values: Sequence[Any], result: Any) -> Plan | None:
         checks.result_type(info, meta.dtype, out.dtype)
     if all(out.size() == meta.size() for out, meta in zip(outs, metas, strict=True)):
         return None
-    if info.base in _FILLING and outs[0].numel() == metas[0].numel():
-        return Plan(None, substitute=lambda *now: _filled(info, now))
     shapes = [tuple(meta.size()) for meta in metas]
     buffers = {handle_of(out) for out in outs}
     if info.base == "cat" and any(t.numel() and handle_of(t) in buffers for i, t in checks.tensors_of(values) if not info.args[i].is_out):
@@ -329,18 +333,6 @@ def _resized(info: OpInfo, values: Sequence[Any], result: Any) -> Plan | None:
         return carry_out(info, make_plan(info, now), now)
 
     return Plan(None, substitute=substitute)
-
-
-_FILLING: Final = frozenset({"arange", "linspace", "logspace"})
-"""Operations that fill an output of the right number of elements in whatever shape it has."""
-
-
-def _filled(info: OpInfo, values: Sequence[Any]) -> Any:
-    out = next(t for i, t in checks.tensors_of(values) if info.args[i].is_out)
-    line = torch.empty(out.numel(), dtype=out.dtype, device=out.device)
-    args, kwargs = fallback.split(info, [line if value is out else value for value in values])
-    info.op(*args, **kwargs)
-    return out.copy_(line.view(out.size()))
 
 
 def _new_returns(info: OpInfo, result: Any) -> Any:
