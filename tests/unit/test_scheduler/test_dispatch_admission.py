@@ -62,6 +62,27 @@ def test_what_a_session_may_ask_for(opened: SessionOpened, reason: str) -> None:
     assert Dispatch().on(opened) == ([Refuse("a", -1, reason)] if reason else [])
 
 
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [
+        ("in_flight_max", 2), ("in_flight_low_max", 1), ("parked_batches_max", 1), ("parked_bytes_max", 1), ("slice_min_ns", 1),
+        ("low_budget_permille", 1), ("reserve_percent", 0), ("cores", 1), ("reserve_window_ns", 1), ("pace_burst_ns", 1), ("stop_ns", 0),
+        ("aging_ns", 0), ("deadline_lead_ns", 0),
+    ],
+)  # fmt: skip
+def test_the_least_that_a_configuration_may_say(name: str, least: int) -> None:
+    assert getattr(DispatchConfig(**{name: least}), name) == least  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=name):
+        DispatchConfig(**{name: least - 1})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("name", "most"), [("low_budget_permille", 1000), ("reserve_percent", 90), ("slice_min_ns", 10_000_000)])
+def test_the_most_that_a_configuration_may_say(name: str, most: int) -> None:
+    assert getattr(DispatchConfig(**{name: most}), name) == most  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=name):
+        DispatchConfig(**{name: most + 1})  # type: ignore[arg-type]
+
+
 def test_a_target_is_weighed_against_what_the_admitted_are_known_to_take() -> None:
     """A batch of 30 ms of one session with a target leaves no room for a target of 40 ms: 10 of low work, 1 to stop, 30. One that faulted
     or ended counts no more."""

@@ -350,3 +350,42 @@ def test_a_long_queue_of_few_shapes_costs_few_decisions(monkeypatch: pytest.Monk
     assert decisions(task("newcomer", 4), memory) == 1
     assert decisions(TaskStateChanged(1, "small", "completed"), memory) == 2  # one is placed, the next of its shape no longer fits
     assert cluster.where("t0") == "a"
+
+
+def remedies(wish: TaskSubmitted, *facts: Event) -> list[tuple[str, str]]:
+    """(kind, text) of what would let a wish in, after these facts."""
+    cluster = Cluster(*facts, wish)
+    waiting = why_waiting(cluster.view, wish.task, MINUTE)
+    assert waiting is not None
+    return [(remedy.kind, remedy.text) for remedy in waiting.remedies]
+
+
+def test_remedies_say_what_would_help() -> None:
+    assert remedies(task("t", 4)) == [("join", "a node with a device of 4096 MiB or more joining")]
+    assert remedies(task("t", 4, gpus=2)) == [("join", "a node with 2 devices of 4096 MiB or more joining")]
+    assert remedies(task("t", 4, groups=("b", "a")), node("n", 8)) == [("group", "a node being put into groups a, b")]
+
+
+def test_a_session_without_a_task_is_named_as_what_would_have_to_end() -> None:
+    cluster = Cluster(node("n", 10), SessionOpenedFact(1, "s", "acme", "", "n", 0, 0, 9 * GIB), task("t", 5))
+    waiting = why_waiting(cluster.view, "t", MINUTE)
+    assert waiting is not None
+    ends = [remedy for remedy in waiting.remedies if remedy.kind == "end"]
+    assert [(remedy.tasks, remedy.sessions, remedy.node, remedy.gpus) for remedy in ends] == [((), ("s",), "n", (0,))]
+
+
+def test_every_change_of_a_task_and_of_a_node_has_the_position_of_its_fact() -> None:
+    cluster = Cluster(node("n", 10), task("t", 20))
+    view = cluster.view
+    cluster.add(TaskPriorityChanged(2, "t", 1))
+    assert view.tasks["t"].revision == view.position
+    cluster.add(NodeLost(3, "n", 1, "silent"))
+    assert view.nodes["n"].revision == view.position
+    cluster.add(NodeRegistered(4, "n", "n", "", 2, (), ()))
+    assert view.nodes["n"].revision == view.position
+
+
+def test_a_device_that_is_not_there_has_no_row() -> None:
+    columns = Cluster(node("a", 10, 20), node("b", 30)).view.columns
+    assert [columns.row("a", 0), columns.row("a", 1), columns.row("b", 0)] == [0, 1, 2]
+    assert [columns.row("a", 2), columns.row("b", 1), columns.row("c", 0)] == [-1, -1, -1]

@@ -313,3 +313,27 @@ def test_a_batch_that_waited_gets_its_new_bytes_and_those_that_come_back() -> No
     assert (z.grant, z.coming, z.held, device.vram.state.free_bytes) == (5, 0, 10, 85)
     assert device.ask("z", 5) == [Allow("z", 5)]
     assert (z.grant, z.held, device.vram.state.free_bytes) == (0, 15, 85)
+
+
+def test_a_core_goes_on_from_the_state_it_is_given() -> None:
+    device = Device()
+    device.holding("a", 60)
+    assert Vram(device.vram.state).state.sessions["a"].held == 60
+
+
+@pytest.mark.parametrize(("swap", "swaps"), [(True, [SwapOut("a", 30, "a")]), (False, [])])
+def test_what_its_batch_does_not_name_is_given_up_by_the_session_itself_if_it_may_be_swapped(swap: bool, swaps: list[Decision]) -> None:
+    """100 units, 70 of them its own, of which 20 are named by the batch that asks for 60 more."""
+    device = Device()
+    device.holding("a", 70, swap=swap)
+    decisions = device.ask("a", 60, pinned=20)
+    assert [decision for decision in decisions if isinstance(decision, SwapOut)] == swaps
+    assert any(isinstance(decision, Refuse) for decision in decisions) != swap
+
+
+def test_a_reserve_is_never_filled_with_memory_of_the_session_that_used_it() -> None:
+    """It has just been granted what its batch needs: nothing of it is cold."""
+    device = Device(reserve=40)
+    device.open("a")
+    decisions = device.ask("a", 90)
+    assert Allow("a", 90) in decisions and not any(isinstance(decision, SwapOut) for decision in decisions)
