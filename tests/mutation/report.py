@@ -57,6 +57,11 @@ def equivalents() -> dict[str, str]:
 
 
 def publish(scores: Sequence[Score], seed: str) -> None:
+    """Write docs/mutation.md. Areas that were not measured keep what the page said of them."""
+    rows, sections = _published()
+    for score in scores:
+        rows[score.area.name], sections[score.area.name] = _row(score), _section(score)
+    missing = ", ".join(f"`{name}`" for name in AREAS if name not in rows)
     lines = [
         "# Mutation scores",
         "",
@@ -66,17 +71,8 @@ def publish(scores: Sequence[Score], seed: str) -> None:
         "",
         "| area | mutants | found | score | 95 % interval | asked for |",
         "|---|---:|---:|---:|---:|---:|",
-    ]
-    for score in scores:
-        low, high = score.interval
-        n = len(score.outcomes)
-        lines.append(
-            f"| `{score.area.name}` | {n} | {score.killed} | {score.percent:.1f} % | {low:.0f} - {high:.0f} % | {score.area.bar} % |"
-        )
-    missing = ", ".join(f"`{name}`" for name in AREAS if name not in {score.area.name for score in scores})
-    if missing:
-        lines += ["", f"Not measured in this run: {missing}."]
-    lines += [
+        *(rows[name] for name in AREAS if name in rows),
+        *(["", f"Not measured: {missing}."] if missing else []),
         "",
         "Faults: mutmut's (swapped operators and comparisons, numbers + 1, removed or emptied arguments and assignments, swapped",
         "keywords, dropped cases), a condition that never holds, a dropped call, changed names; in code that emits LLVM or C also tokens",
@@ -86,18 +82,32 @@ def publish(scores: Sequence[Score], seed: str) -> None:
         "",
         "## Not found",
         "",
+        "\n\n".join(sections[name] for name in AREAS if name in sections),
     ]
-    for score in scores:
-        left = [(mutant, outcome) for mutant, outcome in score.outcomes.items() if not outcome.killed]
-        kinds = Counter(outcome.verdict for _, outcome in left)
-        lines += [f"### {score.area.name}: {', '.join(f'{count} {kind}' for kind, count in kinds.items()) or 'none'}", ""]
-        if left:
-            lines += ["| mutant | place | without | with |", "|---|---|---|---|"]
-            lines += [
-                f"| {mutant.name} | {mutant.path}:{mutant.line} | {_cell(mutant.before)} | {_cell(mutant.after)} |" for mutant, _ in left
-            ]
-            lines.append("")
-    _PAGE.write_text("\n".join(lines).rstrip() + "\n")
+    _PAGE.write_text("\n".join(lines) + "\n")
+
+
+def _published() -> tuple[dict[str, str], dict[str, str]]:
+    """What the page says of each area: its row of the table, and its section."""
+    table, _, listed = _PAGE.read_text().partition("## Not found\n")
+    rows = {line.split("`")[1]: line for line in table.splitlines() if line.startswith("| `")}
+    return rows, {text.partition(":")[0]: f"### {text}".rstrip() for text in listed.split("### ")[1:]}
+
+
+def _row(score: Score) -> str:
+    low, high = score.interval
+    n = len(score.outcomes)
+    return f"| `{score.area.name}` | {n} | {score.killed} | {score.percent:.1f} % | {low:.0f} - {high:.0f} % | {score.area.bar} % |"
+
+
+def _section(score: Score) -> str:
+    left = [(mutant, outcome) for mutant, outcome in score.outcomes.items() if not outcome.killed]
+    kinds = Counter(outcome.verdict for _, outcome in left)
+    lines = [f"### {score.area.name}: {', '.join(f'{count} {kind}' for kind, count in kinds.items()) or 'none'}", ""]
+    if left:
+        lines += ["| mutant | place | without | with |", "|---|---|---|---|"]
+        lines += [f"| {mutant.name} | {mutant.path}:{mutant.line} | {_cell(mutant.before)} | {_cell(mutant.after)} |" for mutant, _ in left]
+    return "\n".join(lines).rstrip()
 
 
 def _cell(text: str) -> str:

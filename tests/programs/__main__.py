@@ -38,7 +38,7 @@ def main() -> int:
     arguments.add_argument("--no-fusion", action="store_true", help="every operation a kernel of its own (in process)")
     arguments.add_argument("--workers", type=int, default=1)
     arguments.add_argument("--shrink", type=int, default=20, help="how many failures are shrunk")
-    arguments.add_argument("--publish", action="store_true", help="write the figures to docs/fuzz-programs.md")
+    arguments.add_argument("--publish", action="store_true", help="add the figures to docs/fuzz-programs.md")
     options = arguments.parse_args()
     options.wire = options.wire and not (options.cut or options.no_fusion)
     first = options.seed if options.seed is not None else time.time_ns() % (1 << 40)

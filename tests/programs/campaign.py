@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -76,16 +77,22 @@ def _shrunk(workers: Workers, program: Program, verdict: Verdict, wanted: bool) 
 
 
 _PAGE: Final = ROOT / "docs" / "fuzz-programs.md"
-_START: Final = "## The last run\n"
+_START: Final = "## The record\n"
+_HEAD: Final = (
+    "| command | revision | programs | agreed | failed | undecided | seconds | failed seeds |",
+    "|---|---|---:|---:|---:|---:|---:|---|",
+)
 
 
 def publish(result: Result, command: str) -> None:
-    """Write a run's figures to docs/fuzz-programs.md, below what the page says about the programs."""
+    """Add a row with a run's figures to docs/fuzz-programs.md, and to the sum of all rows."""
+    about, _, table = _PAGE.read_text().partition(_START)
+    runs = [line for line in table.splitlines() if line.startswith("| `")]
+    revision = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
     failed = result.n_programs - result.counts[""] - result.counts["undecided"]
-    rows = [("programs", f"{result.n_programs:,}"), ("agreed", f"{result.counts['']:,}"), ("failed", f"{failed:,}")]
-    rows += [(kind, f"{result.counts[kind]:,}") for kind in ("wrong", "raised", "silent", "lost", "undecided")]
-    rows.append(("seconds", f"{result.seconds:,.0f}"))
-    table = "\n".join(f"| {name} | {value} |" for name, value in rows)
-    seeds = f"\nFailed seeds: {', '.join(str(failure.seed) for failure in result.failures)}\n" if result.failures else ""
-    text = _PAGE.read_text().split(_START)[0]
-    _PAGE.write_text(f"{text}{_START}\n`{command}`\n\n| | |\n|---|---|\n{table}\n{seeds}")
+    figures = [result.n_programs, result.counts[""], failed, result.counts["undecided"], round(result.seconds)]
+    seeds = ", ".join(str(failure.seed) for failure in result.failures)
+    runs.append(f"| `{command}` | {revision} | {' | '.join(f'{n:,}' for n in figures)} | {seeds} |")
+    columns = [[int(cell.replace(",", "")) for cell in run.split(" | ")[2:7]] for run in runs]
+    sums = " | ".join(f"{sum(column):,}" for column in zip(*columns, strict=True))
+    _PAGE.write_text("\n".join([about + _START, *_HEAD, *runs, f"| all | | {sums} | |"]) + "\n")
