@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.sla.recording import Endless, load
-from bus_schemas.batch import decode_done
+from bus_schemas.batch import LIMITS, decode_done
 from jit.engine import create_engine
 from services.server.executor.content import Content
 from services.server.executor.data_port import DataPort
@@ -80,7 +80,7 @@ def play(path: Path, batches: int, profile: bool = False) -> dict[str, float]:
     of the thread but in native phases: what a busy machine distorts least), ``launch``."""
     recording = load(path)
     script = Endless(recording)
-    encoder = BatchEncoder("s", 1)
+    encoder = BatchEncoder("s", 1, LIMITS.batch_bytes_max)
     with tempfile.TemporaryDirectory() as name:
         executor: Any = _executor(Path(name))
         executor._server = sink = _Sink()

@@ -27,7 +27,7 @@ from bus_schemas import faults, subjects
 from bus_schemas.batch import Done, Fault, Upload, decode_done
 from bus_schemas.session import CloseSession, Ping, Pong, SessionClosed, SessionOpened
 from wooly.config import Config
-from wooly.errors import ForkError, NodeLostError, ProtocolError, RefusedError, WoolyError, from_fault
+from wooly.errors import ForkError, NodeLostError, ProtocolError, WoolyError, from_fault
 from wooly.link import Flush, ReadBytes, Ticket
 from wooly.transport.batches import BatchEncoder
 from wooly.transport.bus import BusThread, NoAnswer
@@ -92,7 +92,7 @@ class Session:
         self._info = info
         self._node = info.node.node
         self._subject = subjects.batch_subject(self._node, info.session, bus.principal)
-        self._encoder = BatchEncoder(info.session, info.epoch)
+        self._encoder = BatchEncoder(info.session, info.epoch, info.limits.batch_bytes_max)
         self._data_port = DataPort(info.node.data_port, info.session, info.token, bus.identity.tls)
         self._tracer = tracer if tracer is not None else Tracer("wooly-client")
         self._pid = os.getpid()
@@ -138,11 +138,6 @@ class Session:
             seq = self._seq + 1
             trace = self._tracer.begin(seq, flush.n_ops)
             data = self._encoder.encode(seq, flush, uploads, trace)
-            limit = self._info.limits.batch_bytes_max
-            if len(data) > limit:
-                raise RefusedError(
-                    f"a batch of {len(data)} bytes exceeds the node's limit of {limit}; flush more often", name="OversizedBatch"
-                )
             self._seq = seq  # only now: the node waits for every number that was given away
             sent = _Sent(seq, flush, uploads, data, time.monotonic(), trace)
             with self._state:

@@ -87,7 +87,7 @@ class Player:
         if opened.fault is not None:
             raise RuntimeError(f"{opened.fault.name}: {opened.fault.message}")
         self._line.subscribe(subjects.session_done(name))
-        encoder = BatchEncoder(name, opened.epoch)
+        encoder = BatchEncoder(name, opened.epoch, opened.limits.batch_bytes_max)
         setup = self._encode(encoder, recording, recording.setup, 1)
         tenant = self._tenants[name] = Tenant(recording, name, self._script(encoder, recording, 1 + len(recording.setup)))
         for at in range(len(setup.batches)):

@@ -60,7 +60,7 @@ class LoopbackLink:
         self._latest: dict[bytes, Verified] = {}  # by program: other dims of it need little checking
         self._kernels: dict[bytes, VerifiedKernel] = {}
         self._chunks: dict[bytes, bytes] = {}
-        self._encoder = BatchEncoder(self.info.session, self.info.epoch)
+        self._encoder = BatchEncoder(self.info.session, self.info.epoch, self.info.limits.batch_bytes_max)
         self._memory: _Memory = _EngineMemory(engine) if engine is not None else _ReferenceMemory()
 
     @property

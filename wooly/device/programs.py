@@ -21,6 +21,7 @@ from typing import Final
 
 from wis.dtypes import DType
 from wis.encoding import digest, encode_program
+from wis.kernel.limits import KERNEL_LIMITS
 from wis.limits import LIMITS
 from wis.ops import BY_NAME
 from wis.program import KERNELS_VERSION, VERSION, BufferKind, Imm, Instr, Program, Ref
@@ -291,7 +292,8 @@ def _build(wired: Wired) -> _Structure:
         renamed = [_renamed(instr, buffers, slots) for instr in stencil.code]
         code += [_rename_kernel(instr, stencil, kernels) for instr in renamed] if stencil.kernels else renamed
         at, temp, scalar = at + stencil.n_handles, temp + len(stencil.temps), scalar + stencil.n_dynamic
-    if len(kernels) > LIMITS.kernels_max:
+    kernel_bytes = sum(len(body) for _, body in kernels)
+    if len(kernels) > LIMITS.kernels_max or (kernel_bytes > KERNEL_LIMITS.bytes_max and len(wired.stencils) > 1):
         raise TooLarge
     version = KERNELS_VERSION if kernels else VERSION
     program = Program(

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final
 
+from bus_schemas.batch import LIMITS
 from bus_schemas.session import SessionOpened
 from wooly.counters import COUNTERS
 from wooly.device import tensors
@@ -30,7 +31,9 @@ __all__ = ["Recorder", "RECORDER", "stats", "RECORDS_MAX", "UPLOAD_BYTES_MAX"]
 BLOCKING: Final = os.environ.get("CUDA_LAUNCH_BLOCKING") == "1"
 """Every record is sent and waited for at once, so that an error is raised at the line that caused it."""
 RECORDS_MAX: Final = 1 if BLOCKING else 4096
-"""A batch is sent at the latest after this many records."""
+"""A batch is sent at the latest after this many records, or new buffers that no record makes."""
+_FREES_MAX: Final = LIMITS.buffers_max
+"""Buffers that one batch frees; the rest follow in batches of their own."""
 UPLOAD_BYTES_MAX: Final = 32 << 20
 """A batch is sent at the latest when it holds this many bytes of uploads."""
 
@@ -120,12 +123,14 @@ class Recorder:
     def alloc(self, handle: int, nbytes: int) -> None:
         """The buffer of ``handle`` must exist, zeroed, although no record makes it."""
         self._allocs.append((handle, nbytes))
+        if len(self._allocs) >= RECORDS_MAX:
+            self.flush()
 
     def upload(self, handle: int, data: memoryview) -> None:
         """The fresh buffer of ``handle`` is to hold ``data``, which must not change any more."""
         self._uploads.append((handle, data))
         self._upload_bytes += len(data)
-        if self._upload_bytes > UPLOAD_BYTES_MAX:
+        if self._upload_bytes > UPLOAD_BYTES_MAX or len(self._uploads) >= RECORDS_MAX:
             self.flush()
 
     # --- sending
@@ -142,7 +147,7 @@ class Recorder:
         self.check_process()
         with self._lock:
             # Frees first: a buffer's death comes after the records that use it, so those are taken here or were sent before.
-            freed = [tensors.FREED.popleft() for _ in range(len(tensors.FREED))]
+            freed = _freed()
             records = self.pending[:]
             del self.pending[: len(records)]
             allocs, self._allocs = self._allocs, []
@@ -150,7 +155,11 @@ class Recorder:
             if not (records or allocs or uploads or reads or freed):
                 return self._last
             self._since, self._until = self._until, user_line()
-            return self._send(records, allocs, uploads, freed, reads)
+            ticket = self._send(records, allocs, uploads, freed, reads)
+            while len(freed) == _FREES_MAX:
+                freed = _freed()
+                self._send([], [], [], freed, ())
+            return ticket
 
     def _send(
         self,
@@ -208,10 +217,13 @@ class Recorder:
 
     def fetch(self, reads: Sequence[tuple[int, int, int]]) -> list[ReadBytes]:
         """The bytes of (handle, offset, nbytes) ranges as they are after everything recorded so far. Waits."""
-        ticket = self.flush(reads)
-        assert ticket is not None, "a flush with reads is always sent"
         COUNTERS.fetch_bytes += sum(nbytes for _, _, nbytes in reads)
-        return self._wait(ticket)
+        out: list[ReadBytes] = []
+        for start in range(0, len(reads), LIMITS.reads_max):
+            ticket = self.flush(reads[start : start + LIMITS.reads_max])
+            assert ticket is not None, "a flush with reads is always sent"
+            out += self._wait(ticket)
+        return out
 
     def synchronize(self) -> None:
         """Wait until the node has done everything recorded so far; raises what went wrong there."""
@@ -225,6 +237,11 @@ class Recorder:
         if self._last is ticket:
             self._last = None
         return self.link().wait(ticket)
+
+
+def _freed() -> list[int]:
+    """Handles of buffers that died, the oldest first, as many as one batch frees."""
+    return [tensors.FREED.popleft() for _ in range(min(len(tensors.FREED), _FREES_MAX))]
 
 
 def _capacity_bytes(info: SessionOpened) -> int:

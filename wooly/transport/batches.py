@@ -13,6 +13,8 @@ from typing import Final
 import numpy as np
 
 from bus_schemas.batch import Batch, Read, Upload, encode_batch, pack_message
+from bus_schemas.faults import OVERSIZED
+from wooly.errors import RefusedError
 from wooly.link import Flush
 
 __all__ = ["BatchEncoder", "pack_handles"]
@@ -24,23 +26,29 @@ _BASES_MAX: Final = 1_024
 class BatchEncoder:
     """Encodes the batches of one session, in order."""
 
-    def __init__(self, session: str, epoch: int) -> None:
+    def __init__(self, session: str, epoch: int, bytes_max: int) -> None:
         self._session = session
         self._epoch = epoch
+        self._bytes_max = bytes_max
         self._known: OrderedDict[bytes, None] = OrderedDict()
         self._bases: OrderedDict[bytes, tuple[bytes, bytes]] = OrderedDict()
 
     def encode(self, seq: int, flush: Flush, uploads: tuple[Upload, ...], trace: str = "") -> bytes:
-        """The batch as a message, with the bodies that the node has not been sent yet."""
+        """The batch as a message, with the bodies that the node has not been sent yet. Raises RefusedError above ``bytes_max``."""
         program_body = b"" if not flush.program or self._is_known(flush.program) else flush.program_body
         dims_body, dims_delta = self._dims(flush)
         kernels = tuple(body for digest, body in flush.kernels if not self._is_known(digest))
-        return self._batch(seq, flush, uploads, program_body, dims_body, dims_delta, kernels, trace)
+        data = self._batch(seq, flush, uploads, program_body, dims_body, dims_delta, kernels, trace)
+        if len(data) > self._bytes_max:
+            raise RefusedError(
+                f"a batch of {len(data)} bytes exceeds the node's limit of {self._bytes_max}; synchronize more often", name=OVERSIZED
+            )
+        return _message(data, uploads)
 
     def encode_whole(self, seq: int, flush: Flush, uploads: tuple[Upload, ...], trace: str = "") -> bytes:
         """The batch as a message with all bodies: for a node that answered that it lacks some."""
         kernels = tuple(body for _, body in flush.kernels)
-        return self._batch(seq, flush, uploads, flush.program_body, flush.dims, None, kernels, trace)
+        return _message(self._batch(seq, flush, uploads, flush.program_body, flush.dims, None, kernels, trace), uploads)
 
     def _batch(
         self,
@@ -53,7 +61,7 @@ class BatchEncoder:
         kernels: tuple[bytes, ...],
         trace: str,
     ) -> bytes:
-        data = encode_batch(
+        return encode_batch(
             Batch(
                 session=self._session,
                 epoch=self._epoch,
@@ -73,8 +81,6 @@ class BatchEncoder:
                 kernels=kernels,
             )
         )
-        # Tensor data rarely deflates: a message that is mostly that goes as it is.
-        return data if 2 * sum(len(upload.inline) for upload in uploads) > len(data) else pack_message(data)
 
     def _is_known(self, digest: bytes) -> bool:
         """Has the node been sent this body? From now on it has."""
@@ -102,6 +108,11 @@ class BatchEncoder:
             if 12 * len(positions) + 32 < len(flush.dims):
                 return b"", (base[0], positions.astype("<u4").tobytes(), now[positions].tobytes())
         return flush.dims, None
+
+
+def _message(data: bytes, uploads: tuple[Upload, ...]) -> bytes:
+    # Tensor data rarely deflates: a message that is mostly that goes as it is.
+    return data if 2 * sum(len(upload.inline) for upload in uploads) > len(data) else pack_message(data)
 
 
 def pack_handles(handles: Sequence[int]) -> bytes:
