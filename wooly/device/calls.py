@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import torch
 
+from wis.limits import LIMITS
 from wooly.counters import COUNTERS
 from wooly.device import checks, fallback, numbers, random, soundness, transfer
 from wooly.device.backend import handle_of, is_our_device, offset_of, raw_device
@@ -269,6 +270,9 @@ def _lowered(info: OpInfo, entry: Entry, values: Sequence[Any]) -> Plan:
     stencil = Stencil(lower(entry, args, kwargs, len(found.handles), expected, targets), info.name)
     scattered = info.mutates and any(info.args[i].written and not checks.is_dense(t) for i, t in checks.tensors_of(values))
     soundness.check(stencil, scattered=scattered)
+    buffers = stencil.n_handles + len(stencil.temps)
+    if len(stencil.code) > LIMITS.instructions_max or buffers > LIMITS.buffers_max:
+        raise Unsupported("one program cannot hold it")
     specs = tuple(o for o in outs if o is not None)
     return Plan(stencil, specs, build, None, entry)
 

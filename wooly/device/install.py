@@ -20,7 +20,7 @@ from wooly.device import attention, checks, fallback, kernels, transfer
 from wooly.device.backend import BACKEND, OTHER_LAYOUT_KEYS, all_op_names, has_kernel, library
 from wooly.device.lowering import COMPOSITES, LOWERINGS
 from wooly.device.recorder import RECORDER
-from wooly.device.schema import OpInfo, describe, functional_of, overload
+from wooly.device.schema import Kind, OpInfo, describe, functional_of, overload
 from wooly.device.views import VIEWS, inplace_views, view_kernel
 from wooly.link import Link
 
@@ -168,12 +168,44 @@ def _generated(aten: Any, name: str) -> None:
     if not _is_lowered(info) and has_kernel(name, "CompositeExplicitAutograd"):
         return  # torch composes it of operations that we have
     kernel = kernels.make_kernel(info)
+    if info.args and info.args[0].kind is Kind.TENSORS and base.startswith(_ON_LISTS):
+        kernel = _in_pieces(info, kernel)
     if info.mutates and base.startswith("_foreach_"):
         kernel = _counting_versions(kernel)
     aten.impl(name[6:], kernel, "PrivateUse1")
     if info.is_factory:
         aten.impl(name[6:], kernel, "CUDA")
     _registered[name] = info
+
+
+_ON_LISTS: Final = ("_foreach_", "_fused_", "_amp_foreach_")
+"""Operations of these names do the same to every element of lists of one length."""
+
+_PIECE: Final = 512
+"""Tensors of a list that one record covers: with the most instructions a tensor (those of AMSGrad), far below what a program may hold."""
+
+
+def _in_pieces(info: OpInfo, kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """``kernel``, an operation on lists, called for long lists a piece at a time."""
+    lists = [arg.kind in (Kind.TENSORS, Kind.NUMBERS) for arg in info.args]
+    named = {arg.name for arg, is_list in zip(info.args, lists, strict=True) if is_list}
+
+    def in_pieces(*args: Any, **kwargs: Any) -> Any:
+        n = len(args[0])
+        if n <= _PIECE:
+            return kernel(*args, **kwargs)
+        at = [i for i, value in enumerate(args) if lists[i] and isinstance(value, list | tuple)]
+        names = [name for name, value in kwargs.items() if name in named and isinstance(value, list | tuple)]
+        if any(len(value) not in (0, n) for value in (*(args[i] for i in at), *(kwargs[name] for name in names))):
+            return kernel(*args, **kwargs)  # which raises what torch raises
+        out: list[Any] = []
+        for start in range(0, n, _PIECE):
+            piece = slice(start, start + _PIECE)
+            given = [value[piece] if i in at else value for i, value in enumerate(args)]
+            out += kernel(*given, **kwargs | {name: kwargs[name][piece] for name in names}) or ()
+        return None if info.mutates else out
+
+    return in_pieces
 
 
 def _counting_versions(kernel: Callable[..., Any]) -> Callable[..., Any]:

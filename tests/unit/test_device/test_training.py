@@ -131,3 +131,26 @@ def test_foreach_in_place_counts_versions_so_that_autograd_notices_what_changed(
     assert kept._version == 2
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw fused", "adamw amsgrad"])
+def test_a_step_of_more_parameters_than_one_record_covers(name: str) -> None:
+    def stepped(device: str) -> list[torch.Tensor]:
+        parameters = [nn.Parameter(torch.full((2,), float(i), device=device)) for i in range(1_100)]
+        for i, p in enumerate(parameters):
+            p.grad = torch.full_like(p, i % 7)
+        OPTIMIZERS[name](parameters).step()
+        norms = torch._foreach_norm([p.grad for p in parameters])  # type: ignore[arg-type]  # just set
+        return [
+            torch.stack(list(norms)).cpu(),
+            torch.stack(torch._foreach_mul(parameters, [float(i) for i in range(1_100)])).detach().cpu(),
+        ]
+
+    torch.testing.assert_close(stepped("cuda"), stepped("cpu"))
+
+
+def test_lists_of_different_lengths_are_refused_before_anything_changes() -> None:
+    xs = [torch.zeros(1, device="cuda") for _ in range(1_100)]
+    with pytest.raises(RuntimeError, match="got 1100 and 1099"):
+        torch._foreach_add_(xs, xs[1:])
+    assert torch.stack(xs).sum().item() == 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import cProfile
 import math
+import pstats
 
 import numpy as np
 import pytest
@@ -188,3 +190,12 @@ def test_results_and_outputs_must_match() -> None:
     t = Trace(1, [expected(3)])
     with pytest.raises(LoweringError, match="shape"):
         t.finish(t.map("neg", tensor(0, 4)))
+
+
+def test_binding_thousands_of_results_does_not_look_at_every_step_for_each() -> None:
+    t = Trace(2_000, [expected(4)] * 2_000)
+    results = [t.map("neg", t.map("abs", tensor(i, 4))) for i in range(2_000)]
+    with cProfile.Profile() as profile:
+        template = t.finish(results)
+    assert names(template) == ["abs", "neg"] * 2_000
+    assert pstats.Stats(profile).total_calls < 2_000 * 200  # type: ignore[attr-defined]  # not in typeshed

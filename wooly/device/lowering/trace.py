@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter as Tally
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -82,6 +83,8 @@ class Trace:
         self._slot_of: dict[tuple[type, str], int] = {}
         self._writes: list[tuple[Meta, Meta]] = []
         self._rng_counters = 0
+        self._touching: defaultdict[int, list[int]] = defaultdict(list)  # by buffer: indices of the first ``_indexed`` steps
+        self._indexed = 0
 
     # --- emission
 
@@ -272,6 +275,7 @@ class Trace:
         uses = Tally(value.slot for value, _ in pairs)
         for value, home in pairs:
             self._bind(value, home, shared=uses[value.slot] > 1)
+        self._steps = [s for s in self._steps if not _is_nothing(s)]
         self._drop_dead()
         return self._encode()
 
@@ -292,13 +296,21 @@ class Trace:
         else:
             self.emit("cast", [home], [value])
 
+    def _steps_touching(self, *slots: int) -> list[_Step]:
+        """The steps that touch any of these buffers, in order, without looking through all steps for each of thousands of results."""
+        for at in range(self._indexed, len(self._steps)):
+            for slot in {m.slot for m in (*self._steps[at].outs, *self._steps[at].ins) if isinstance(m, Meta)}:
+                self._touching[slot].append(at)
+        self._indexed = len(self._steps)
+        return [self._steps[at] for at in sorted(set().union(*(self._touching[slot] for slot in slots)))]
+
     def _renamable(self, value: Meta, home: Meta) -> bool:
         index = value.slot - self._first_temp
         whole = index >= 0 and value.offset == 0 and value.is_contiguous and self._temps[index] == value.numel * value.dtype.itemsize
         if not whole or value.dtype != home.dtype:
             return False
         written = False
-        for step in self._steps:
+        for step in self._steps_touching(value.slot, home.slot):
             touches = [m for m in (*step.outs, *step.ins) if isinstance(m, Meta) and m.slot == value.slot]
             if any(not self._follows(m, home) for m in touches):
                 return False
@@ -323,10 +335,11 @@ class Trace:
                 return home
             return replace(m, slot=home.slot, offset=m.offset + home.offset)
 
-        for step in self._steps:
+        for step in self._steps_touching(value.slot):
             step.outs = [m for m in map(renamed, step.outs) if isinstance(m, Meta)]
             step.ins = [renamed(m) for m in step.ins]
-        self._steps = [s for s in self._steps if not (s.op.name == "cast" and s.outs == s.ins)]
+        both = {*self._touching[home.slot], *self._touching.pop(value.slot)}
+        self._touching[home.slot] = [at for at in both if not _is_nothing(self._steps[at])]
 
     def _drop_dead(self) -> None:
         """Remove instructions that only write temporaries nobody reads."""
@@ -379,6 +392,11 @@ class Trace:
 def _is_copy(step: _Step, home: Meta) -> bool:
     """Does ``step`` copy the unchanged ``home``? Then renaming its output to ``home`` makes it nothing."""
     return step.op.name == "cast" and step.ins[0] == home
+
+
+def _is_nothing(step: _Step) -> bool:
+    """Does ``step`` copy a tensor to itself?"""
+    return step.op.name == "cast" and step.outs == step.ins
 
 
 def _as_tuple(results: Results) -> tuple[Meta | None, ...]:
