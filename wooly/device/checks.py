@@ -144,12 +144,14 @@ def repeats(target: torch.Tensor) -> bool:
 def overlap(info: OpInfo, values: Sequence[Any]) -> None:
     """Refuse to write a tensor that overlaps itself, or partly overlaps another argument; raises RuntimeError as torch does."""
     written = [t for i, t in tensors_of(values) if info.args[i].written and is_ours(t)]
+    sharing: dict[int, list[torch.Tensor]] = {}
+    for tensor in (t for _, t in tensors_of(values) if written and is_ours(t)):
+        sharing.setdefault(handle_of(tensor), []).append(tensor)
     for target in written:
         if repeats(target):
             raise RuntimeError(SELF_OVERLAP)
-        for _, other in tensors_of(values):
-            if other is not target and is_ours(other) and handle_of(other) == handle_of(target) and _overlaps_partly(target, other):
-                raise RuntimeError(_SHARED)
+        if any(other is not target and _overlaps_partly(target, other) for other in sharing[handle_of(target)]):
+            raise RuntimeError(_SHARED)
         apart = [v for a, v in zip(info.args, values, strict=True) if a.name in _SEPARATE.get(info.base, ())]
         if any(isinstance(v, torch.Tensor) and is_ours(v) and _overlaps(target, v) for v in apart):
             raise RuntimeError(_SHARED)
@@ -225,6 +227,9 @@ def _reduced_dim(name: str) -> Callable[[dict[str, Any]], None]:
         x, dim = given["self"], given.get("dim")
         if isinstance(dim, int) and x.dim() and -x.dim() <= dim < x.dim() and x.size(dim) == 0:
             raise IndexError(f"{name}(): Expected reduction dim {dim % x.dim()} to have non-zero size.")
+        if name in ("max", "min") and "dim" not in given and not x.numel():
+            text = "Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with the 'dim' argument."
+            raise RuntimeError(f"{name}(): {text}")
 
     return rule
 
@@ -431,8 +436,9 @@ _REFUSED_DTYPES: Final[dict[str, frozenset[torch.dtype]]] = {
         (
             _COMPLEX,
             """
-            _unique2 amax amin aminmax bernoulli.p bernoulli_.Tensor bernoulli_.float clamp.Tensor clamp_max clamp_min erf erfc erfinv
-            hardtanh logit max min native_dropout special_xlog1py unique_consecutive xlogy
+            _unique2 amax amin aminmax atan2 bernoulli.p bernoulli_.Tensor bernoulli_.float clamp.Tensor clamp_max clamp_min copysign erf
+            erfc erfinv fmax fmin ge gt hardtanh le logit lt max maximum min minimum native_dropout sign signbit sort special_xlog1py
+            unique_consecutive xlogy
             """,
         ),
         (_INTEGER, "im2col"),
@@ -444,7 +450,7 @@ _REFUSED_DTYPES: Final[dict[str, frozenset[torch.dtype]]] = {
             """,
         ),
         (_FLOATING | _COMPLEX | _BOOL, "bincount bitwise_left_shift bitwise_right_shift"),
-        (_FLOATING | _COMPLEX, "bitwise_and bitwise_not bitwise_or bitwise_xor"),
+        (_FLOATING | _COMPLEX, "__ilshift__ __irshift__ __lshift__ __rshift__ bitwise_and bitwise_not bitwise_or bitwise_xor"),
         (
             _HALF | _COMPLEX,
             """
@@ -464,14 +470,15 @@ torch's meta kernels, which answer everything else about a call, do not look at 
 
 _PROMOTING: Final = frozenset(
     """
-    addcdiv addcmul bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor bucketize clamp clamp_max clamp_min div
-    floor_divide fmod huber_loss hypot igamma igammac logaddexp logaddexp2 mse_loss nextafter pow remainder searchsorted smooth_l1_loss
-    soft_margin_loss special_xlog1py special_zeta xlogy
+    __ilshift __irshift __lshift __rshift addcdiv addcmul atan2 bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift
+    bitwise_xor bucketize clamp clamp_max clamp_min copysign div floor_divide fmax fmin fmod ge gt huber_loss hypot igamma igammac le
+    logaddexp logaddexp2 lt maximum minimum mse_loss nextafter pow remainder searchsorted smooth_l1_loss soft_margin_loss
+    special_xlog1py special_zeta xlogy
     """.split()
 )
 """Operations that compute in the common type of their arguments; the others compute in that of the first."""
 
-_FITTING: Final = _PROMOTING | frozenset("addbmm addmm addmv baddbmm bmm dot lerp linalg_cross mm mv vdot".split())
+_FITTING: Final = _PROMOTING | frozenset("addbmm addmm addmv aminmax baddbmm bmm dot lerp linalg_cross max min mm mv vdot".split())
 """Operations whose operands must fit each other."""
 
 _REFUSALS: Final[dict[str, tuple[frozenset[torch.dtype], str]]] = {
@@ -484,13 +491,18 @@ _REFUSALS: Final[dict[str, tuple[frozenset[torch.dtype], str]]] = {
     ),
     "argmax": (_BOOL | _COMPLEX, "argmax(): does not support {kind} input"),
     "argmin": (_BOOL | _COMPLEX, "argmin(): does not support {kind} input"),
+    "fmax": (_COMPLEX, "fmax not implemented for complex tensors."),
+    "fmin": (_COMPLEX, "fmin not implemented for complex tensors."),
     "max.dim": (_COMPLEX, "max(): does not support {kind} input"),
+    "maximum": (_COMPLEX, "maximum not implemented for complex tensors."),
+    "minimum": (_COMPLEX, "minimum not implemented for complex tensors."),
     "min.dim": (_COMPLEX, "min(): does not support {kind} input"),
     "multinomial": (_BOOL | _INTEGER | _COMPLEX, "multinomial only supports floating-point dtypes for input, got: {title}"),
     "mvlgamma": (_BOOL, "The input tensor may not be a boolean tensor."),
     "normal.Tensor_Tensor": (_COMPLEX, "normal expects standard deviation to be non-complex"),
     "normal.float_Tensor": (_COMPLEX, "normal expects standard deviation to be non-complex"),
     "relu": (_BOOL, "Boolean inputs not supported for relu"),
+    "sort": (_COMPLEX, "Sort does not support complex dtypes"),
     "soft_margin_loss": (_BOOL | _INTEGER, "result type Float can't be cast to the desired output type {title}"),
     "std": (_BOOL | _INTEGER, "std and var only support floating point and complex dtypes"),
     "std_mean": (_BOOL | _INTEGER, "std_mean only support floating point and complex dtypes"),
@@ -527,6 +539,7 @@ def dtypes(info: OpInfo, values: Sequence[Any]) -> None:
         return
     if info.base.rstrip("_") in _FITTING and _misfits(info, values):
         return
+    arguments(info, values)  # which torch looks at first
     worded, text = next((_REFUSALS[name] for name in names if name in _REFUSALS), (_NONE, ""))
     if dtype in worded:
         raise RuntimeError(text.format(title=_title(dtype), kind="bool" if dtype is torch.bool else "complex"))
@@ -534,7 +547,10 @@ def dtypes(info: OpInfo, values: Sequence[Any]) -> None:
 
 
 _EMPTY_PASSES: Final = frozenset(
-    "median nanmedian _adaptive_avg_pool2d _log_softmax _softmax _trilinear addmm amax amin bernoulli bucketize mm searchsorted".split()
+    """
+    _adaptive_avg_pool2d _cdist_forward _log_softmax _softmax _trilinear addmm amax amin bernoulli bucketize median mm nanmedian
+    searchsorted
+    """.split()
 )
 
 _NONE: Final[frozenset[torch.dtype]] = frozenset()

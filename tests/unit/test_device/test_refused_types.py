@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import warnings
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_map
@@ -67,4 +69,49 @@ def test_types_that_no_kernel_of_torch_takes_are_refused() -> None:
                 assert not (differences == [] and op.name in _DIFFERENT), f"{op.name} does not differ any more"
                 found += [] if op.name in _DIFFERENT else differences
     torch.cuda.synchronize()
+    assert found == []
+
+
+_OF_ONE = (
+    "abs amax amin aminmax angle argmax argmin argsort ceil digamma erf erfinv floor frac i0 isneginf isposinf lgamma logit "
+    "max mean min neg prod relu rsqrt round sgn sign signbit sinc sort std sum trunc var"
+).split()
+_OF_TWO = (
+    "add atan2 bitwise_and copysign div eq fmax fmin fmod ge gt heaviside hypot isin le lt maximum minimum mul ne pow remainder sub xlogy"
+).split()
+_ALONG = "all amax amin any argmax argmin argsort cummax cummin cumprod cumsum max mean median min mode nanmedian prod sort std sum".split()
+_EMPTY: dict[str, Callable[[torch.Tensor], Any]] = {
+    **{name: getattr(torch, name) for name in _OF_ONE},
+    **{name: lambda x, name=name: getattr(torch, name)(x, x) for name in _OF_TWO},
+    **{f"{name} along 0": lambda x, name=name: getattr(torch, name)(x, dim=0) for name in _ALONG},
+    **{f"{name} along -1": lambda x, name=name: getattr(torch, name)(x, dim=-1) for name in _ALONG},
+    "aminmax along 0": lambda x: torch.aminmax(x, dim=0),
+    "kthvalue": lambda x: torch.kthvalue(x, 1, 0),
+    "sign_": lambda x: x.sign_(),
+    "topk": lambda x: torch.topk(x, 0),
+    "cdist": lambda x: torch.cdist(x, x),
+    "shift": lambda x: x << 1,
+    "clamp": lambda x: x.clamp(0),
+}
+_ELSEWHERE_ON_CUDA = {("abs", torch.bool), ("cdist", torch.float16)}
+"""What torch's CPU kernels lack and its CUDA kernels have, or the other way round."""
+
+
+def _outcome(call: Callable[[torch.Tensor], Any], x: torch.Tensor) -> Any:
+    try:
+        result = call(x)
+    except Exception as error:  # the class is what is compared
+        return type(error).__name__
+    return [(t.dtype, t.size()) for t in (result if isinstance(result, tuple) else (result,))]
+
+
+@pytest.mark.filterwarnings("ignore:(std|var)")
+@pytest.mark.parametrize("shape", [(0,), (2, 0), (0, 2)], ids=str)
+def test_empty_tensors_are_refused_where_torch_refuses_them(shape: tuple[int, ...]) -> None:
+    found = []
+    for dtype in (torch.complex64, torch.bool, torch.int32, torch.float16, torch.float32):
+        for name, call in _EMPTY.items():
+            want, got = (_outcome(call, torch.empty(shape, dtype=dtype, device=device)) for device in ("cpu", "cuda"))
+            if want != got and (name, dtype) not in _ELSEWHERE_ON_CUDA:
+                found.append(f"{name} of {dtype}: {got}, expected {want}")
     assert found == []

@@ -71,3 +71,10 @@ def _meta(value: Any) -> Any:
 
 def _keywords(info: Any, values: list[Any]) -> dict[str, Any]:
     return {a.name: v for a, v in zip(info.args, values, strict=True) if a.kwarg_only}
+
+
+def test_no_element_of_a_0d_tensor_is_the_element_as_in_torch() -> None:
+    for k in (0, 1):
+        for device in ("cpu", "cuda"):
+            values, indices = torch.tensor(3.0, device=device).topk(k)
+            assert (values.tolist(), indices.tolist()) == (3.0, 0)

@@ -54,7 +54,7 @@ def sort_stable(t: Trace, x: Meta, *, stable: bool | None = None, dim: int = -1,
 @lowers("aten::topk")
 def topk(t: Trace, x: Meta, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> list[Meta]:
     if x.ndim == 0:
-        return _alone(t, x) if k else [t.temp(x.dtype, ()), t.temp(DType.I64, ())]
+        return _alone(t, x)  # also where k is 0
     dim %= x.ndim
     x = _ordered(t, x)
     shape = (*x.shape[:dim], k, *x.shape[dim + 1 :])
