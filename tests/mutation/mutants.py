@@ -52,7 +52,7 @@ class Mutant:
 
 class _Visitor(MutationVisitor):
     """mutmut's, which also goes into decorated functions, and not into assertions (``zip(strict=)`` is one), options of data types,
-    ``__all__`` and documentation."""
+    names for types, ``__all__`` and documentation."""
 
     def __init__(self, operators: Operators) -> None:
         super().__init__(operators, IgnoredCode(set(), set(), set()))  # type: ignore[arg-type]
@@ -73,9 +73,15 @@ class _Visitor(MutationVisitor):
             return True
         if isinstance(node, cst.Assign) and any(isinstance(t.target, cst.Name) and t.target.value == "__all__" for t in node.targets):
             return True
+        if isinstance(node, cst.Assign) and isinstance(node.value, cst.Subscript) and _is_class_name(node.targets[0].target):
+            return True  # a name for a type
         if isinstance(node, cst.FunctionDef):
             return False
         return super()._skip_node_and_children(node)
+
+
+def _is_class_name(target: cst.BaseExpression) -> bool:
+    return isinstance(target, cst.Name) and target.value.lstrip("_")[:2].istitle()
 
 
 def _statements(source: str) -> dict[int, tuple[int, int]]:
