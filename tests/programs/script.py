@@ -45,10 +45,17 @@ OPEN: Final = (
 
 @dataclass
 class Line:
-    """One statement. ``error``: the class of the exception that it raised on the CPU, or an empty string."""
+    """One statement. ``error``: the class of the exception that it raised on the CPU, or an empty string. ``by_layout``: it is a view that
+    the memory format of a tensor does not allow; that format may be another on the device (docs/differences.md)."""
 
     text: str
     error: str = ""
+    by_layout: bool = False
+
+    def set_error(self, error: BaseException | None) -> None:
+        """Note what it raised on the CPU."""
+        self.error = type(error).__name__ if error else ""
+        self.by_layout = "view size is not compatible with input tensor's size and stride" in str(error)
 
 
 @dataclass
@@ -114,7 +121,8 @@ class Script:
                 return self._leave_out(text)
         used = set(NAME.findall(text))
         rounds = rounds or "rand(" in text or bool(used & program.rounded)
-        program.lines.append(Line(text, type(error).__name__ if error else ""))
+        program.lines.append(Line(text))
+        program.lines[-1].set_error(error)
         self._adopt(used, rounds)
         if not (self._bounded(used) and self._converts(used, text)):
             program.lines.pop()
