@@ -58,6 +58,7 @@ class TaskView:
 
     submitted: TaskSubmitted
     position: int
+    revision: int
     state: str = QUEUED
     reason: str = ""
     updated_ns: int = 0
@@ -67,7 +68,6 @@ class TaskView:
     priority: int = 0
     wait_from_ns: int = 0
     reserved: Reservation | None = None
-    revision: int = 0
     past_sessions: list[str] = field(default_factory=list)
     priority_changed: bool = False
     shape: Shape = (0, 1, False, False, ())

@@ -288,7 +288,7 @@ class ClusterView(ClusterState):
     def _submitted(self, event: TaskSubmitted) -> None:
         if event.task in self.tasks:
             return
-        task = self.tasks[event.task] = TaskView(event, self.position, updated_ns=event.at_ns)
+        task = self.tasks[event.task] = TaskView(event, self.position, self.position, updated_ns=event.at_ns)
         task.priority, task.wait_from_ns = event.priority, event.at_ns
         task.shape = shape_of(event)
         self.live.add(event.task)

@@ -59,7 +59,7 @@ AREAS: Final = {
         )),
         Area("wis/kernel/verify", ("wis/kernel/verify",), (
             *(f"{UNIT}/test_wis/test_kernel{name}.py" for name in (
-                "", "_arguments", "_expand", "_meaning", "_text", "_uniformity", "_values", "_verified",
+                "", "_arguments", "_expand", "_findings", "_meaning", "_text", "_uniformity", "_values", "_verified",
             )), "tests/property/test_wis_kernel_properties.py",
         )),
         Area("jit/host/simt bounds", ("jit/host/simt/memory.py", "jit/host/simt/runtime.py", "jit/host/simt/guard.py"), (

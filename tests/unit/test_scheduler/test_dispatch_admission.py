@@ -101,7 +101,7 @@ def test_why_a_batch_waits() -> None:
     opened = [SessionOpened(0, "top", 1, 0), SessionOpened(0, "a", 1, 2), SessionOpened(0, "b", 1, 2), SessionOpened(0, "low", 1, 4)]
     dispatch = after(*opened, BatchArrived(1, "top", 1, 0, 1))
     state = dispatch.state
-    assert explain(state, "top") == Reason("running")
+    assert explain(state, "top") == Reason("running", (), 0)
     assert explain(state, "a") == Reason("idle")
     dispatch.on(BatchArrived(2, "a", 1, 1, 1))
     assert explain(state, "a") == Reason("parked")

@@ -6,6 +6,7 @@ import pytest
 
 from scheduler.dispatch import (
     BatchArrived,
+    ConfigChanged,
     Decision,
     Dispatch,
     DispatchConfig,
@@ -157,3 +158,19 @@ def test_a_session_that_closes_by_itself_runs_to_its_end() -> None:
     device = Device(a=1)
     device.arrive("a")
     assert device.core.on(SessionClosed(device.now_ns + 1, "a", -1)) == []
+
+
+def test_a_deadline_that_had_its_lead_has_it_no_more_after_another_configuration() -> None:
+    core = Dispatch()
+    core.on(ConfigChanged(0, DispatchConfig(in_flight_max=1, in_flight_low_max=1)))
+    core.on(SessionOpened(0, "a", 1, 0, sla_ns=100 * MS))
+    core.on(SessionOpened(0, "b", 1, 0))
+    core.on(BatchArrived(0, "b", 1, 0, 1))
+    session = core.state.sessions["a"]
+    session.tag = 10**15
+    core.on(BatchArrived(1, "a", 1, 0, 1))
+    core.on(BatchArrived(1, "b", 1, 1, 1))
+    core.on(LaunchFinished(2, "b", 0, 7, wall_ns=7))
+    assert (session.urgent, session.past_lead) == (None, True)
+    core.on(ConfigChanged(3, DispatchConfig(in_flight_max=1, in_flight_low_max=1, quantum_ns=9 * MS)))
+    assert (session.urgent, session.past_lead) == (None, True)

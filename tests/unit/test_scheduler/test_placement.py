@@ -9,6 +9,7 @@ import pytest
 
 from bus_schemas.events import (
     ConfigChanged,
+    Considered,
     DeviceFact,
     Event,
     LoadObserved,
@@ -315,6 +316,19 @@ def test_a_recorded_decision_is_checked_against_the_log() -> None:
     view.apply(5, node("c", 1))
     with pytest.raises(ValueError, match="stands at 5"):
         check_recorded(view, recorded)
+
+
+def test_a_decision_that_recorded_every_device_is_checked_with_what_it_recorded() -> None:
+    """As controllers recorded decisions before measurements were in the log: what was measured since then does not matter."""
+    late = LoadObserved(2, (("b", 0, 90, 5, 1),))
+    view = view_of(node("a", 10), node("b", 10), node("c", 1), task("t", 2), late)
+    a, b = Considered("a", 0, 50, 0, 0, 10 * GIB, (50, 100, 80, 100)), Considered("b", 0, 0, 0, 0, 10 * GIB, (100, 100, 80, 100))
+    c = Considered("c", 0, 0, 0, 0, GIB)
+    refusals = (("c", 0, "vram_short", "needs 2048 MiB, 1024 of 1024 MiB schedulable are free"),)
+    recorded = TaskPlaced(7, "t", "b", (0,), (("b", 0, 960), ("a", 0, 810)), refusals, 5, (a, b, c))
+    check_recorded(view, recorded)
+    with pytest.raises(ReplayMismatch, match="task t at position 5"):
+        check_recorded(view, msgspec.structs.replace(recorded, considered=(a, b)))
 
 
 @pytest.mark.parametrize("huge", [2**31, 2**62, 2**63, 2**64 - 1, -(2**63)])

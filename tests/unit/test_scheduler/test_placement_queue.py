@@ -379,9 +379,11 @@ def test_every_change_of_a_task_and_of_a_node_has_the_position_of_its_fact() -> 
     view = cluster.view
     cluster.add(TaskPriorityChanged(2, "t", 1))
     assert view.tasks["t"].revision == view.position
-    cluster.add(NodeLost(3, "n", 1, "silent"))
-    assert view.nodes["n"].revision == view.position
-    cluster.add(NodeRegistered(4, "n", "n", "", 2, (), ()))
+    cluster.add(task("u", 5, queue=True))
+    assert view.tasks["u"].state == "queued" and view.tasks["u"].placed is not None
+    view.apply(view.position + 1, NodeLost(3, "n", 1, "silent"))
+    assert view.nodes["n"].revision == view.tasks["u"].revision == view.position, "it waits again"
+    view.apply(view.position + 1, NodeRegistered(4, "n", "n", "", 2, (), ()))
     assert view.nodes["n"].revision == view.position
 
 
@@ -389,3 +391,16 @@ def test_a_device_that_is_not_there_has_no_row() -> None:
     columns = Cluster(node("a", 10, 20), node("b", 30)).view.columns
     assert [columns.row("a", 0), columns.row("a", 1), columns.row("b", 0)] == [0, 1, 2]
     assert [columns.row("a", 2), columns.row("b", 1), columns.row("c", 0)] == [-1, -1, -1]
+
+
+@pytest.mark.parametrize(("gib", "kinds"), [(1, ["end", "overcommit"]), (2, [])])
+def test_an_overcommit_beyond_the_largest_is_no_remedy(gib: int, kinds: list[str]) -> None:
+    """10 GiB are promised on a device of 1 GiB: with one more that is 1000 percent beyond what it has."""
+    percent = ConfigChanged(1, "n", "overcommit_vram_percent", 1000)
+    promised = [task(f"t{i}", 1) for i in range(10)]
+    facts = (node("n", 1), percent, *promised, ConfigChanged(2, "n", "overcommit_vram_percent", None))
+    found = remedies(task("wish", gib), *facts)
+    assert [kind for kind, _ in found if kind != "join"] == kinds
+    assert [text for kind, text in found if kind == "overcommit"] == (
+        ["overcommit_vram_percent of node n at 1000 or more (it is 0)"] if gib == 1 else []
+    )

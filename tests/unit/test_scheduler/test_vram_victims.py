@@ -31,6 +31,7 @@ from scheduler.vram import (
     coldest,
     hottest,
 )
+from scheduler.vram.victims import reachable_bytes
 
 IDLE = 100
 
@@ -337,3 +338,10 @@ def test_a_reserve_is_never_filled_with_memory_of_the_session_that_used_it() -> 
     device.open("a")
     decisions = device.ask("a", 90)
     assert Allow("a", 90) in decisions and not any(isinstance(decision, SwapOut) for decision in decisions)
+
+
+@pytest.mark.parametrize(("swap", "nbytes"), [(True, 100), (False, 70)])
+def test_what_a_session_could_get_counts_its_own_memory_only_if_it_may_be_swapped(swap: bool, nbytes: int) -> None:
+    device = Device()
+    device.holding("a", 30, swap=swap)
+    assert reachable_bytes(device.vram.state, device.vram.state.sessions["a"], 30) == nbytes
