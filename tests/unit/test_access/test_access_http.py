@@ -68,12 +68,12 @@ async def page() -> dict[str, str]:
 class Door:
     """The application and what a client shows it."""
 
-    def __init__(self, *, on: bool = True, pages: bool = True) -> None:
+    def __init__(self, *, on: bool = True, pages: bool = True, heard: bool = True) -> None:
         view = AccessView()
         for position, event in enumerate(EVENTS, start=1):
             view.apply(position, event)
         self.view = view
-        self.access = Access(on=on, view=lambda: view, secret=SECRET if on else b"", pages=pages)
+        self.access = Access(on=on, view=lambda: view, heard=lambda: heard, secret=SECRET if on else b"", pages=pages)
         handlers = [public, mine, tasks, task, submit, form, page]
         self.client = TestClient(Litestar(handlers, plugins=[AccessPlugin(self.access)]), base_url="http://localhost")
 
@@ -260,3 +260,13 @@ def test_a_secret_has_at_least_32_bytes() -> None:
     Access(on=True, secret=b"s" * 32).close()
     with pytest.raises(ValueError, match="at least 32"):
         Access(on=True, secret=b"s" * 31)
+
+
+def test_no_one_is_let_in_while_revocations_cannot_be_heard() -> None:
+    made = Door(heard=False)
+    token = made.session("anna")
+    with made.client:
+        answer = made.ask("GET", "/api/mine", token)
+    made.access.close()
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+    assert answer.json()["type"].endswith("unavailable") and "event log" in answer.json()["detail"]

@@ -15,7 +15,7 @@ from services.kit.access.headers import address_of, bearer, check_local_host, ch
 from services.kit.access.keys import make_key, parse_key
 from services.kit.access.limits import FailureLimits, Rate, address_group
 from services.kit.access.mode import authentication_on, hosts_of, is_loopback
-from services.kit.access.rules import ROLES, SCOPES, Identity, allowed, rights
+from services.kit.access.rules import ROLES, SCOPES, Identity, allowed, may_at_all, rights
 from services.kit.access.tokens import SESSION_S, Token, read_token, write_token
 from services.kit.errors import SettingError
 from tests.support.access_table import MAY, ONLY_CLUSTER, SCOPED
@@ -58,6 +58,33 @@ def test_what_is_granted_is_no_more_than_the_granter_has(
     for action in MAY:
         for of in (None, "", "acme", "zebra"):
             assert not allowed(made, action, of) or allowed(who, action, of), (action, of)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("who", "role", "tenant", "scopes", "field"),
+    [
+        (Identity("root", "", "admin"), "admin", "", (), None), (Identity("root", "", "admin"), "member", "acme", ("read",), None),
+        (Identity("op", "", "operator"), "viewer", "acme", (), None), (Identity("op", "", "operator"), "admin", "", (), "role"),
+        (Identity("anna", "acme", "member"), "member", "acme", (), None),
+        (Identity("anna", "acme", "member"), "viewer", "shop", (), "tenant"),
+        (Identity("anna", "acme", "member", ("read",)), "member", "acme", ("submit",), "scopes"),
+        (Identity("anna", "acme", "admin"), "service", "acme", (), "role"),
+    ],
+)  # fmt: skip
+def test_what_is_given_is_what_the_giver_has(who: Identity, role: str, tenant: str, scopes: tuple[str, ...], field: str | None) -> None:
+    if field is None:
+        check_grant(who, role, tenant, scopes)
+        return
+    with pytest.raises(Forbidden) as refused:
+        check_grant(who, role, tenant, scopes)
+    assert refused.value.field == field
+
+
+def test_what_may_be_done_to_anything_at_all() -> None:
+    anna = Identity("anna", "acme", "viewer")
+    assert may_at_all(anna, "task.read") and may_at_all(anna, "node.read")
+    assert not may_at_all(anna, "task.submit") and not may_at_all(anna, "config.write")
+    assert may_at_all(Identity("op", "", "operator"), "config.write")
 
 
 # -- keys and tokens ---------------------------------------------------------------------------------------------------------------------
