@@ -13,16 +13,19 @@ import tomllib
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Final
 
 from tests.ecosystem.case import CASES, Case, Outcome, read, run
 from tests.ecosystem.table import document, totals
 from tests.support.stack import ROOT, EmbeddedStack, plain_environment
 
+_PAGE: Final = ROOT / "docs" / "ecosystem.md"
+
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.ecosystem", description=__doc__)
     parser.add_argument("--only", default="", help="patterns of case ids, like a15,c*")
-    parser.add_argument("--publish", action="store_true", help="write docs/ecosystem.md")
+    parser.add_argument("--publish", action="store_true", help="write the lines of these cases to docs/ecosystem.md")
     parser.add_argument("--jobs", type=int, default=2, help="cases at a time")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for one run of a script")
     parser.add_argument("--references", type=Path, default=ROOT / "scratch" / "ecosystem", help="where results of the CPU are kept")
@@ -55,11 +58,10 @@ def main() -> int:
             outcomes.append(outcome)
             accepted = "" if _is_accepted(outcome, explained) else "  <- not explained"
             detail = outcome.note or ", ".join(sorted(outcome.fallbacks))
+            if arguments.publish:
+                _PAGE.write_text(document(outcomes, explained, _PAGE.read_text() if _PAGE.exists() else ""))
             print(f"{outcome.case.name:6} {outcome.verdict:13} {outcome.seconds:6.1f} s  {detail[:230]}{accepted}", flush=True)
-    outcomes.sort(key=lambda o: o.case.path)
     print(totals(outcomes))
-    if arguments.publish and not arguments.only:
-        (ROOT / "docs" / "ecosystem.md").write_text(document(outcomes, explained))
     return 0 if all(_is_accepted(o, explained) for o in outcomes) else 1
 
 

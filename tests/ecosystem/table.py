@@ -38,8 +38,11 @@ def _versions() -> str:
     return ", ".join(found)
 
 
-def document(outcomes: list[Outcome], explained: dict[str, dict[str, str]]) -> str:
-    """The page: totals by group, then a line a case."""
+def document(outcomes: list[Outcome], explained: dict[str, dict[str, str]], earlier: str = "") -> str:
+    """The page: totals by group, then a line a case. Cases that did not run keep the lines that they have in ``earlier``."""
+    rows = {line.split(" | ")[0]: line for line in earlier.splitlines() if line.startswith("| ") and line[3:5].isdigit()}
+    rows |= {f"| {o.case.path.stem}": _row(o, explained) for o in outcomes}
+    verdicts = {name: row.split(" | ")[2] for name, row in rows.items()}
     lines = [
         "# The ecosystem",
         "",
@@ -58,10 +61,10 @@ def document(outcomes: list[Outcome], explained: dict[str, dict[str, str]]) -> s
         "|---" * (len(VERDICTS) + 1) + "|",
     ]
     for letter, group in [*_GROUPS.items(), ("", "all")]:
-        counts = Counter(o.verdict for o in outcomes if o.case.name.startswith(letter))
+        counts = Counter(verdict for name, verdict in verdicts.items() if name.startswith(f"| {letter}"))
         lines.append(f"| {letter.upper()} {group} | ".replace("|  all", "| all") + " | ".join(str(counts[v]) for v in VERDICTS) + " |")
     lines += ["", "| case | what it does | verdict | operations | on the client's CPU | explanation |", "|---|---|---|---|---|---|"]
-    lines += [_row(o, explained) for o in outcomes]
+    lines += [rows[name] for name in sorted(rows)]
     return "\n".join(lines) + "\n"
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.ecosystem.case import CASES, VERDICTS, read, run
+from tests.ecosystem.case import CASES, VERDICTS, Outcome, read, run
+from tests.ecosystem.table import document
 from tests.support.stack import plain_environment
 
 SAVE = "import os, sys, torch\non_device = os.environ.get('WHERE') == 'device'\n"
@@ -51,6 +52,20 @@ def test_the_verdict(body: str, verdict: str, note: str, tmp_path: Path) -> None
     outcome = run(read(script), plain_environment(WHERE="device"), plain_environment(), tmp_path / "references", limit_s)
     assert outcome.verdict == verdict, outcome
     assert note in outcome.note
+
+
+def test_a_case_that_runs_again_replaces_its_line_of_the_page(tmp_path: Path) -> None:
+    def outcome(name: str, verdict: str) -> Outcome:
+        script = tmp_path / f"{name}.py"
+        script.write_text('"""Planted: a | b"""\n')
+        return Outcome(read(script), verdict)
+
+    page = document([outcome("a01_one", "pass"), outcome("b02_two", "error")], {"b02": {"verdict": "error", "why": "Known"}})
+    assert "| A trainers | 1 | " in page and "| b02_two | Planted: a \\| b | error | 0 |  | Known |" in page
+    again = document([outcome("b02_two", "pass")], {}, page)
+    assert "| b02_two | Planted: a \\| b | pass | 0 |  |  |" in again and "Known" not in again
+    assert next(line for line in again.splitlines() if line.startswith("| all |")).startswith("| all | 2 |")
+    assert document([], {}, again) == again
 
 
 def test_an_unknown_header_is_an_error(tmp_path: Path) -> None:
