@@ -7,7 +7,7 @@ Implemented by ``wooly.session.Session`` (a node over NATS) and by ``tests/suppo
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -27,6 +27,10 @@ class Operation(Protocol):
 
     @property
     def code(self) -> Sequence[object]: ...
+
+    def explain(self, instruction: int, text: str) -> str:
+        """``text``, which a node says of an instruction of this operation, in the user's terms."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +52,24 @@ class Origin:
         more = f" and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else ""
         return f"recorded {lines}" + (f" ({', '.join(names[:_NAMES_MAX])}{more})" if names else "")
 
+    def explain(self, instruction: int, text: str) -> str:
+        """``text``, which a node says of an instruction of the program, in the user's terms."""
+        operation, at = self._operation(instruction)
+        return text if operation is None else operation.explain(at, text)
+
     def _named(self, places: Sequence[str]) -> str:
         """The operation of the first place that names an instruction; empty: there is none."""
         found = next(filter(None, (_INSTRUCTION.search(place) for place in places)), None)
-        if found is None:
-            return ""
-        end = 0
+        operation = None if found is None else self._operation(int(found[1]))[0]
+        return "" if operation is None else operation.name
+
+    def _operation(self, instruction: int) -> tuple[Operation | None, int]:
+        """Whose instruction that is, and which of its own."""
         for operation in self.operations:
-            end += len(operation.code)
-            if int(found[1]) < end:
-                return operation.name
-        return ""
+            if instruction < len(operation.code):
+                return operation, instruction
+            instruction -= len(operation.code)
+        return None, instruction
 
 
 _NAMES_MAX: Final = 6
@@ -74,8 +85,7 @@ class Flush:
     CREATED buffer of the program, in buffer order. ``allocs`` are zeroed buffers (handle, nbytes). ``uploads`` each make a fresh
     buffer of exactly their length; their memory does not change any more. ``reads`` are
     (handle, offset, nbytes) in bytes. ``frees`` name buffers the node holds, each once. ``n_ops`` counts recorded operations. ``kernels``:
-    digest and body of every kernel that the program names. ``explain(instruction, text)`` is what a node says of an instruction of the
-    program, in the user's terms. ``origin``: where it comes from, for messages.
+    digest and body of every kernel that the program names. ``origin``: where it comes from, for messages.
     """
 
     program: bytes = b""
@@ -90,7 +100,6 @@ class Flush:
     frees: Sequence[int] = ()
     n_ops: int = 0
     kernels: Sequence[tuple[bytes, bytes]] = ()
-    explain: Callable[[int, str], str] | None = None
     origin: Origin | None = None
 
 

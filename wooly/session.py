@@ -356,7 +356,8 @@ class Session:
     def _exception(self, done: Done, fault: Fault) -> WoolyError:
         """What the script is told: the node's words, and which lines of the script they are about."""
         sent = self._sent.get(done.seq)
-        where = sent.flush.origin.text(fault.places) if sent is not None and sent.flush.origin is not None else ""
+        origin = sent.flush.origin if sent is not None else None
+        where = origin.text(fault.places) if origin is not None else ""
         if fault.cause_seq:
             cause = self._lost_at.get(fault.cause_seq, "")
             where = f"{where}; the work that was refused was {cause}" if where and cause else where
@@ -364,9 +365,7 @@ class Session:
             self._lost_at[done.seq] = where
             if len(self._lost_at) > _LOST_TOLD_MAX:
                 self._lost_at.popitem(last=False)
-        text = fault.message
-        if fault.instruction >= 0 and sent is not None and sent.flush.explain is not None:
-            text = sent.flush.explain(fault.instruction, text)
+        text = origin.explain(fault.instruction, fault.message) if origin is not None and fault.instruction >= 0 else fault.message
         return from_fault(fault.name, text, fault.places, where)
 
     def _stop(self, refused: WoolyError) -> None:

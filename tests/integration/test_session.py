@@ -280,6 +280,9 @@ class Recorded:
     name: str
     code: list[object]
 
+    def explain(self, instruction: int, text: str) -> str:
+        return f"{text} ({self.name} {instruction})"
+
 
 class TestQuota:
     def test_names_quota_use_and_request_and_the_session_lives_on(self, shared: Node) -> None:

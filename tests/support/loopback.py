@@ -139,8 +139,9 @@ class LoopbackLink:
             fault = memory.run(verified, scalars, decode_handles(batch.handles, count))
             if fault is not None:
                 name, text, instruction = fault
-                text = flush.explain(instruction, text) if flush.explain is not None and instruction >= 0 else text
-                raise from_fault(name, text, where=flush.origin.text() if flush.origin is not None else "")
+                origin = flush.origin
+                text = origin.explain(instruction, text) if origin is not None and instruction >= 0 else text
+                raise from_fault(name, text, where=origin.text() if origin is not None else "")
         ticket.answer = [memory.read(read.handle, read.offset, read.nbytes) for read in batch.reads]
         for handle in batch.frees:
             if not (self._lenient and handle not in memory.handles):

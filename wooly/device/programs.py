@@ -28,7 +28,7 @@ from wis.program import KERNELS_VERSION, VERSION, BufferKind, Imm, Instr, Progra
 from wooly.device.lowering.template import Counter, Seed, Template
 from wooly.device.lowering.values import Derived, Number, ScalarArg
 
-__all__ = ["Stencil", "Record", "Built", "Wired", "ProgramCache", "TooLarge", "explain", "wire"]
+__all__ = ["Stencil", "Record", "Built", "Wired", "ProgramCache", "TooLarge", "wire"]
 
 _LAUNCH: Final = BY_NAME["launch"].code
 EXTERNAL, CREATED, TEMP = int(BufferKind.EXTERNAL), int(BufferKind.CREATED), int(BufferKind.TEMP)
@@ -75,6 +75,11 @@ class Stencil:
         structure = (self.code, self.constants, self.n_dynamic, len(self.temps), tuple([name for name, _ in self.kernels]))
         self.structure = _STRUCTURES.setdefault(structure, len(_STRUCTURES))
         self.needs = _needs(template, positions, self.n_handles)
+
+    def explain(self, instruction: int, text: str) -> str:
+        """``text``, which a node says of one of its instructions, as the user knows it: by operation."""
+        text = _DIMENSION.sub(partial(_renamed_dimension, self.along.get(instruction)), self.checks.get(instruction, text))
+        return f"{text} ({self.name})" if self.name else text
 
 
 _NUMBERS: Final = (bool, int, float, complex)
@@ -179,17 +184,6 @@ _DIMENSION: Final = re.compile(r"dimension (\d+)")
 
 def _renamed_dimension(along: Sequence[int] | None, found: re.Match[str]) -> str:
     return f"dimension {along[int(found[1])]}" if along is not None else found[0]
-
-
-def explain(stencils: Sequence[Stencil], instruction: int, text: str) -> str:
-    """``text``, which a node says of an instruction of the program made of ``stencils``, as the user knows it: by operation."""
-    for stencil in stencils:
-        if instruction < len(stencil.code):
-            text = stencil.checks.get(instruction, text)
-            text = _DIMENSION.sub(partial(_renamed_dimension, stencil.along.get(instruction)), text)
-            return f"{text} ({stencil.name})" if stencil.name else text
-        instruction -= len(stencil.code)
-    return text
 
 
 @dataclass(slots=True)

@@ -13,7 +13,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Any, Final
 
 from bus_schemas.batch import LIMITS
@@ -22,7 +21,7 @@ from wooly.counters import COUNTERS
 from wooly.device import tensors
 from wooly.device.memory import MEMORY
 from wooly.device.origin import user_line
-from wooly.device.programs import ProgramCache, Record, TooLarge, explain, wire
+from wooly.device.programs import ProgramCache, Record, TooLarge, wire
 from wooly.errors import ForkError, WoolyError
 from wooly.link import Flush, Link, Origin, ReadBytes, Ticket
 
@@ -190,7 +189,6 @@ class Recorder:
             flush.handles = built.handles(wired.order)
             flush.scalars = built.scalars(records)
             flush.kernels = built.kernels
-            flush.explain = partial(explain, wired.stencils)
             used = dead.intersection(wired.order)
             dead.difference_update(wired.temps())
         if dead:
