@@ -68,7 +68,7 @@ AREAS: Final = {
         Area("jit/kernels/cfamily bounds", (
             "jit/kernels/cfamily/memory.py", "jit/kernels/cfamily/regions.py", "jit/kernels/cfamily/language.py",
         ), (
-            f"{UNIT}/test_jit/test_cfamily.py", "tests/adversarial",
+            f"{UNIT}/test_jit/test_cfamily.py", f"{UNIT}/test_simt/test_accesses.py", "tests/adversarial",
             "tests/property/test_kernel_devices_properties.py",
         ), emitted=True),
         Area("services/server/intake", ("services/server/intake.py",), (f"{UNIT}/test_server/test_intake.py",)),

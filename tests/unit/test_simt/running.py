@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from jit.host.simt.device import HostKernels
-from jit.kernels.device import Dim3, KernelLaunch, KernelOutcome
+from jit.kernels.device import Dim3, KernelDevice, KernelLaunch, KernelOutcome
 from jit.kernels.reference import ReferenceKernels
 from wis.kernel.text import parse_kernel
 from wis.kernel.verify import VerifiedKernel, verify_kernel
@@ -29,9 +29,13 @@ def kernel(text: str) -> VerifiedKernel:
     return verify_kernel(parse_kernel(text))
 
 
-def agree(verified: VerifiedKernel, grid: Dim3, block: Dim3, params: Sequence[Any], fuel: int | None = None) -> KernelOutcome:
-    """Both give the same memory, count and trap; returns what they gave. ``params`` hold the results afterwards."""
-    reference, device = ReferenceKernels(), host()
+def agree(
+    verified: VerifiedKernel, grid: Dim3, block: Dim3, params: Sequence[Any], fuel: int | None = None, device: KernelDevice | None = None
+) -> KernelOutcome:
+    """Both give the same memory, count and trap; returns what they gave. ``params`` hold the results afterwards. ``device``: instead of
+    the host back end."""
+    reference = ReferenceKernels()
+    device = host() if device is None else device
     launch = KernelLaunch(grid, block, fuel=fuel)
     copies = [p.copy() if isinstance(p, np.ndarray) else p for p in params]
     want = reference.run(reference.prepare(verified, block), launch, copies)
