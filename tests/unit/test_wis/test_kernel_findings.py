@@ -155,6 +155,14 @@ MISTAKES: dict[str, tuple[Kernel, list[tuple[str, str, str]]]] = {
         op("ld", I32, I64, attrs=(Space.SHARED, 0, DType.U32), shared=(Shared(DType.I32, 4),)),
         [("type", "block 0 op 2", "ld: a shared array is accessed as its own element type")],
     ),
+    "space without elements": (
+        op("ld", I32, I64, attrs=(Space.CONST, 0, DType.I32)),
+        [("type", "block 0 op 2", "ld: there is no memory 0 in space const")],
+    ),
+    "too many ops after calls": (
+        kernel(blocks=(Block((), Call(0, (), (), 1)), END), functions=(Function("f", (), (), (), (END,)),)),
+        [("limit", "kernel", "4 ops after calls became code, at most 2 are accepted")],
+    ),
     "store to what is only read": (
         op("st", None, I64, I32, attrs=(Space.GLOBAL, 0, DType.I32), params=(BufferParam(DType.I32, Access.READ),)),
         [("access", "block 0 op 2", "st: buffer parameter 0 is not declared for this")],
@@ -165,7 +173,8 @@ MISTAKES: dict[str, tuple[Kernel, list[tuple[str, str, str]]]] = {
 @pytest.mark.parametrize("name", MISTAKES)
 def test_every_mistake_is_named_with_its_place(name: str) -> None:
     given, expected = MISTAKES[name]
-    assert findings(given, **({"inlined_blocks_max": 4} if name == "too large after calls" else {})) == expected
+    limits = {"too large after calls": {"inlined_blocks_max": 4}, "too many ops after calls": {"inlined_ops_max": 2}}
+    assert findings(given, **limits.get(name, {})) == expected
 
 
 @pytest.mark.parametrize(
