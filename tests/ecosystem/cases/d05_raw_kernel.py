@@ -1,6 +1,6 @@
 """A CUDA C++ kernel through wooly.RawKernel."""
 
-# requires: nvidia.cuda_nvrtc
+# requires: nvidia.cu13
 # cpu: no
 import sys
 

@@ -1,6 +1,6 @@
 """CUDA C++ with cub, cooperative groups, atomics, half2 and inline PTX; then grid synchronisation, which is refused."""
 
-# requires: nvidia.cuda_nvrtc
+# requires: nvidia.cu13
 # cpu: no
 import sys
 

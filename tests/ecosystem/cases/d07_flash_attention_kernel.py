@@ -1,6 +1,6 @@
 """A hand-written attention kernel in CUDA C++ beside torch's."""
 
-# requires: nvidia.cuda_nvrtc
+# requires: nvidia.cu13
 # cpu: no
 import sys
 
