@@ -218,3 +218,29 @@ def test_too_many_at_once_are_told_so() -> None:
         hasher.close()
 
     asyncio.run(work())
+
+
+def test_passwords_up_to_the_longest_are_hashed_and_longer_ones_are_not() -> None:
+    async def work(house: House) -> None:
+        await house.add("anna")
+        checker = house.access.checker
+        for length, runs in ((256, 1), (257, 0)):
+            house.runs.clear()
+            assert await refused(checker.password("anna", "x" * length, "1.1.1.1")) == "user or password is not valid"
+            assert len(house.runs) == runs, length
+
+    run(work)
+
+
+def test_failures_are_written_to_the_log_without_the_secret(capsys: pytest.CaptureFixture[str]) -> None:
+    async def work(house: House) -> None:
+        key = await house.issue()
+        await house.add("anna")
+        wrong = make_key()
+        await refused(house.access.identity_of_key(key.id, wrong.secret, "2.2.2.2"))
+        await refused(house.access.checker.password("anna", "not the password", "3.3.3.3"))
+        written = "".join(capsys.readouterr())
+        assert all(part in written for part in ("a key was wrong", key.id, "2.2.2.2", "a login failed", "anna", "3.3.3.3"))
+        assert wrong.secret not in written and "not the password" not in written
+
+    run(work)

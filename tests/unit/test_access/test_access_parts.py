@@ -85,6 +85,9 @@ def test_what_may_be_done_to_anything_at_all() -> None:
     assert may_at_all(anna, "task.read") and may_at_all(anna, "node.read")
     assert not may_at_all(anna, "task.submit") and not may_at_all(anna, "config.write")
     assert may_at_all(Identity("op", "", "operator"), "config.write")
+    for action in ("cluster.read", "node.read", "group.read", "config.read"):
+        assert allowed(anna, action), "of no tenant's things they see these"  # type: ignore[arg-type]
+    assert not allowed(anna, "task.read")
 
 
 # -- keys and tokens ---------------------------------------------------------------------------------------------------------------------
