@@ -1,7 +1,7 @@
 """``make conformance``: the operator database on the device, and docs/conformance.md.
 
 usage: python -m tests.conformance [--publish] [--ops NAME,NAME] [--dtypes NAME,NAME] [--forward N] [--backward N] [--variants N]
-           [--every N] [--first N] [--seed N] [--whole NAME,NAME] [--in-process [--backend NAME] [--cut]] [--report FILE]
+           [--every N] [--first N] [--seed N] [--whole NAME,NAME] [--in-process [--backend NAME] [--cut]] [--keep FILE] [--report FILE]
 
 Through a bus and a node of its own, unless ``--in-process``. Exit status 1: something was wrong or a session was lost; 2: bad arguments.
 """
@@ -49,6 +49,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--in-process", action="store_true", help="without bus and node")
     parser.add_argument("--backend", default="host", choices=["reference", "host", "opencl"])
     parser.add_argument("--cut", action="store_true", help="stop every run in many places and go on with it (in process)")
+    parser.add_argument("--keep", default="", help="add outcomes to this file as they come; those that it holds are not made again")
     parser.add_argument("--report", default="", help="write every row that is not native to this file; outcomes as JSON beside it")
     arguments = parser.parse_args(argv)
     types = sorted({*arguments.dtypes, *arguments.whole} - set(DTYPES))
@@ -78,7 +79,7 @@ def _in_process(plan: dict[str, Any], backend: str, *, cut: bool) -> Record:
     record, start = Record(sessions=1), time.monotonic()
 
     def write(number: int, outcome: Outcome | None) -> None:
-        _progress(number, len(rows), op_name(rows[number][0].op))
+        _progress(number, op_name(rows[number][0].op))
         if outcome is not None:
             record.outcomes.append(outcome)
 
@@ -90,9 +91,9 @@ def _in_process(plan: dict[str, Any], backend: str, *, cut: bool) -> Record:
     return record
 
 
-def _progress(number: int, count: int, name: str) -> None:
+def _progress(number: int, name: str) -> None:
     if sys.stderr.isatty():
-        sys.stderr.write(f"\r{number}/{count} {name:50.50}")
+        sys.stderr.write(f"\r{number} {name:50.50}")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -106,7 +107,7 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.in_process or arguments.backend == "opencl" or arguments.cut:
         record = _in_process(plan, arguments.backend, cut=arguments.cut)
     else:
-        record = run_on_wire(plan, _progress, arguments.backend)
+        record = run_on_wire(plan, _progress, arguments.backend, Path(arguments.keep) if arguments.keep else None)
     print("\n".join(lines(record)))
     if arguments.report:
         Path(arguments.report).write_text(_report(record))

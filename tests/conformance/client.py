@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +56,10 @@ def _rows(op: Any, plan: Plan) -> Iterator[tuple[Row, Limits]]:
         yield Row(op, "", "errors"), Limits()
 
 
-def run_rows(rows: list[tuple[Row, Limits]], start: int, write: Callable[[int, Outcome | None], None]) -> bool:
-    """Run rows from number ``start`` on; ``write(row, None)`` before each, its outcome after it. False: the session was lost."""
-    for number in range(start, len(rows)):
+def run_rows(rows: list[tuple[Row, Limits]], start: int, write: Callable[[int, Outcome | None], None], done: Collection[int] = ()) -> bool:
+    """Run rows from number ``start`` on, but those ``done``; ``write(row, None)`` before each, its outcome after it. False: the session was
+    lost."""
+    for number in (n for n in range(start, len(rows)) if n not in done):
         row, limits = rows[number]
         write(number, None)
         try:
@@ -76,13 +77,16 @@ def main() -> int:
     torch.set_num_threads(1)
     if not torch.cuda.is_available():
         sys.exit("the device is off in this process")
+    rows = rows_of(job["plan"])
     with open(job["out"], "a") as file:
 
         def write(number: int, outcome: Outcome | None) -> None:
-            file.write(json.dumps([number, outcome.plain() if outcome is not None else None]) + "\n")
+            row, _ = rows[number]
+            names = [op_name(row.op), row.dtype, row.direction]
+            file.write(json.dumps([number, names, outcome.plain() if outcome is not None else None]) + "\n")
             file.flush()
 
-        return 0 if run_rows(rows_of(job["plan"]), job["start"], write) else LOST
+        return 0 if run_rows(rows, job["start"], write, set(job["done"])) else LOST
 
 
 if __name__ == "__main__":

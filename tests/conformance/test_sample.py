@@ -18,7 +18,7 @@ NAMES = [op_name(op) for op in op_db if not op.name.startswith(("sparse", "to_sp
 
 def _check(plan: Plan) -> None:
     """Computed on the device or, visibly, on this machine; never something else, refused only for a reason that is documented."""
-    record = run_on_wire(plan, lambda number, count, name: None)
+    record = run_on_wire(plan, lambda number, name: None)
     failed = [
         f"{o.name} {o.dtype} {o.direction}: {o.note}" for o in record.outcomes if o.result in ("refused", "wrong") and not explained(o)
     ]

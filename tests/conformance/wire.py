@@ -13,10 +13,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from tests.conformance.client import LOST, Plan, rows_of
-from tests.conformance.harness import Outcome, op_name
+from tests.conformance.client import LOST, Plan
+from tests.conformance.harness import Outcome
 from tests.support.node import Node
 from tests.support.stack import ROOT, plain_environment
 
@@ -46,42 +45,55 @@ class Record:
     seconds: float = 0.0
 
 
-def run_on_wire(plan: Plan, progress: Callable[[int, int, str], None], backend: str = "host") -> Record:
-    """Run every row of ``plan`` through client, bus and node."""
-    rows = rows_of(plan)
+def run_on_wire(plan: Plan, progress: Callable[[int, str], None], backend: str = "host", kept: Path | None = None) -> Record:
+    """Run every row of ``plan`` through client, bus and node. ``kept``: outcomes are added to this file as they come, a line of JSON each;
+    those that it holds are not made again."""
     record = Record()
+    lines = kept.read_text().splitlines() if kept is not None and kept.exists() else []
+    made = {number: Outcome(**outcome) for number, outcome in map(json.loads, lines)}
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with Node(folder, WOOLY_BACKEND=backend, WOOLY_DEVICE_VRAM_MB="4096") as node:
-            at = 0
-            while at < len(rows):
+            at: int | None = 0
+            while at is not None:
                 record.sessions += 1
-                at = _one_client(plan, at, node, folder, record, lambda n: progress(n, len(rows), op_name(rows[n][0].op)), rows)
+                at = _one_client(plan, at, made, node, folder, record, progress, kept)
+    record.outcomes = [made[number] for number in sorted(made)]
     record.seconds = time.monotonic() - start
     return record
 
 
-def _one_client(plan: Plan, start: int, node: Node, folder: Path, record: Record, progress: Callable[[int], None], rows: list[Any]) -> int:
-    """Run rows from ``start`` in one client process; the number of the row to go on with."""
+def _one_client(
+    plan: Plan, start: int, made: dict[int, Outcome], node: Node, folder: Path, record: Record, progress: Callable[[int, str], None],
+    kept: Path | None,
+) -> int | None:  # fmt: skip
+    """Run rows from ``start``, but those in ``made``, in one client process, which alone knows which there are: what torch lists depends on
+    the device. The number of the row to go on with; None: that were all."""
     out, job = folder / f"out{record.sessions}", folder / f"job{record.sessions}"
     out.touch()
-    job.write_text(json.dumps({"plan": plan, "start": start, "out": str(out)}))
+    job.write_text(json.dumps({"plan": plan, "start": start, "done": sorted(made), "out": str(out)}))
     environment = plain_environment(WOOLY_NATS_URL=node.nats.url, PYTHONPATH=str(ROOT))
     client = subprocess.Popen([sys.executable, "-m", "tests.conformance.client", str(job)], env=environment, cwd=ROOT)
-    at, moved = start, time.monotonic()
+    moved = time.monotonic()
     hung = False
+    at, row = start, ["", "", ""]
+
+    def keep(number: int, outcome: Outcome) -> None:
+        made[number] = outcome
+        if kept is not None:
+            with kept.open("a") as file:
+                file.write(json.dumps([number, outcome.plain()]) + "\n")
+
     with out.open() as lines:
         while True:
             ended = client.poll() is not None
             for line in lines:
-                number, outcome = json.loads(line)
+                at, row, outcome = json.loads(line)
                 moved = time.monotonic()
-                progress(number)
-                at = number
+                progress(at, row[0])
                 if outcome is not None:
-                    record.outcomes.append(Outcome(**outcome))
-                    at = number + 1
+                    keep(at, Outcome(**outcome))
             if ended:
                 break
             if time.monotonic() - moved > _STANDSTILL_S:
@@ -91,14 +103,12 @@ def _one_client(plan: Plan, start: int, node: Node, folder: Path, record: Record
             else:
                 time.sleep(_POLL_S)
     if client.returncode == 0:
-        return len(rows)
+        return None
     if client.returncode != LOST:
-        row = rows[at][0]
-        outcome = Outcome(op_name(row.op), row.dtype, row.direction)
-        outcome.add("wrong", "", "stood still" if hung else f"the client process ended with {client.returncode}", set())
-        record.outcomes.append(outcome)
-        at += 1
+        failed = Outcome(*row)
+        failed.add("wrong", "", "stood still" if hung else f"the client process ended with {client.returncode}", set())
+        keep(at, failed)
         record.crashes += 1
     else:
         record.sessions_lost += 1
-    return at
+    return at + 1
