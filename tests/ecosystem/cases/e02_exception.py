@@ -1,4 +1,4 @@
-"""Shape, type and device errors: torch's own classes and words, at the call; the script goes on."""
+"""Shape, type and device errors: torch's exception classes and messages, raised at the call; the script continues."""
 
 import sys
 

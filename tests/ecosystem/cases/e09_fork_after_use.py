@@ -1,4 +1,4 @@
-"""A child forked after the device was used: CUDA's error in the child, the parent goes on."""
+"""A child forked after the device was used: CUDA's error in the child; the parent continues."""
 
 # cpu: no
 import os

@@ -1,4 +1,4 @@
-"""A process stopped for longer than its lease, then continued: it ends with an error, or goes on."""
+"""A process stopped for longer than its lease, then resumed: it ends with an error, or continues."""
 
 # cpu: no
 import signal

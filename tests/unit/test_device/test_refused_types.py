@@ -93,8 +93,8 @@ _EMPTY: dict[str, Callable[[torch.Tensor], Any]] = {
     "shift": lambda x: x << 1,
     "clamp": lambda x: x.clamp(0),
 }
-_ELSEWHERE_ON_CUDA = {("abs", torch.bool), ("cdist", torch.float16)}
-"""What torch's CPU kernels lack and its CUDA kernels have, or the other way round."""
+_ELSEWHERE_ON_CUDA = {("abs", torch.bool)}
+"""What torch's CPU kernels lack and its CUDA kernels have."""
 
 
 def _outcome(call: Callable[[torch.Tensor], Any], x: torch.Tensor) -> Any:
