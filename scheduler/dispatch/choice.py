@@ -37,7 +37,7 @@ def choose(state: DispatchState) -> Choice | None:
         if not by_deadline and overtakes(state, session):
             return None
         limit = limits.limit_ns(state, session, session.waiting[session.next_seq])
-        return None if limit == limits.HELD else Choice(session, limit, by_deadline, False)
+        return None if limit == limits.HELD else Choice(session, limit, by_deadline, reserved=False)
     return None
 
 
@@ -65,4 +65,4 @@ def _reserved(state: DispatchState) -> Choice | None:
         return None
     session, _ = queues.best(state, lowest)
     assert session is not None, "a level with ready sessions has a first"
-    return Choice(session, limits.reserved_limit_ns(state.config, state.target_ns), False, True)
+    return Choice(session, limits.reserved_limit_ns(state.config, state.target_ns), by_deadline=False, reserved=True)
