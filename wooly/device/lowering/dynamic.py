@@ -32,23 +32,12 @@ def masked_select(x: Tensor, mask: Tensor) -> Tensor:
     return torch.index_select(x.reshape(-1), 0, nonzero(mask.reshape(-1)).squeeze(1))
 
 
-def _check_mask(x: Tensor, mask: Tensor, dim: int) -> None:
-    """Raises IndexError, as torch does, for a mask that does not have the sizes of the dimensions from ``dim`` on."""
-    for at, size in enumerate(mask.shape):
-        if dim + at >= x.dim() or size != x.size(dim + at):
-            raise IndexError(
-                f"The shape of the mask {list(mask.shape)} at index {at} does not match the shape of the indexed tensor {list(x.shape)} "
-                f"at index {dim + at}"
-            )
-
-
 @composite("aten::index.Tensor")
 def index(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
     """Indexing where some indices are masks: each becomes the positions of its true elements."""
     plain: list[Tensor | None] = []
     for i in indices:
         if i is not None and i.dtype in (torch.bool, torch.uint8):
-            _check_mask(x, i, len(plain))
             plain += nonzero(i).unbind(1) if i.dim() else [nonzero(i.reshape(1)).squeeze(1)]
             if not i.dim():
                 x = x.unsqueeze(len(plain) - 1)
@@ -69,7 +58,6 @@ def index_put_(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accu
     target, plain = x, list[Tensor | None]()
     for i in indices:
         if i is not None and i.dtype in (torch.bool, torch.uint8):
-            _check_mask(target, i, len(plain))
             plain += nonzero(i).unbind(1) if i.dim() else [nonzero(i.reshape(1)).squeeze(1)]
             if not i.dim():
                 target = target.unsqueeze(len(plain) - 1)

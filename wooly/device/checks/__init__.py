@@ -1,0 +1,25 @@
+"""Mistakes that CUDA reports and a recording device must find itself: mixed devices, overlapping targets, wrong element types.
+
+May live here: checks of arguments, raising what CUDA raises. May not: recording. They run once a signature (see calls.py), because
+each depends only on metadata and on which arguments share a buffer; ``distribution`` alone runs at every draw.
+"""
+
+from wooly.device.checks.arguments import arguments, distribution, loss_weights
+from wooly.device.checks.element_types import castable, dtypes, refuses_dtypes, result_type
+from wooly.device.checks.names import tensors_of
+from wooly.device.checks.places import (
+    CPU_INDEX_OPS,
+    SELF_OVERLAP,
+    devices,
+    indices,
+    is_dense,
+    may_be_cpu_indices,
+    overlap,
+    repeats,
+    same_shape,
+)
+
+__all__ = [
+    "CPU_INDEX_OPS", "SELF_OVERLAP", "arguments", "castable", "devices", "distribution", "dtypes", "indices", "is_dense", "loss_weights",
+    "may_be_cpu_indices", "overlap", "refuses_dtypes", "repeats", "result_type", "same_shape", "tensors_of",
+]  # fmt: skip

@@ -1,0 +1,177 @@
+"""Where the arguments of a call lie: mixed devices, masks and indices, written tensors that overlap themselves or other arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+
+from wooly.device.backend import handle_of, is_our_device, is_ours, offset_of, raw_device
+from wooly.device.checks.names import tensors_of, title
+from wooly.device.schema import Kind, OpInfo
+
+__all__ = ["CPU_INDEX_OPS", "SELF_OVERLAP", "devices", "indices", "is_dense", "may_be_cpu_indices", "overlap", "repeats", "same_shape"]
+
+CPU_INDEX_OPS: Final = frozenset(
+    {"index", "index_put", "index_put_", "_index_put_impl", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"}
+)
+"""Operations whose index tensors may live on the CPU."""
+
+
+def devices(info: OpInfo, values: Sequence[Any]) -> None:
+    """Every tensor on the device, but for 0-dim CPU tensors that are only read; raises RuntimeError as CUDA does."""
+    for i, tensor in tensors_of(values):
+        if is_ours(tensor):
+            continue
+        arg = info.args[i]
+        device = raw_device(tensor)
+        if device.type == "cpu" and not arg.written and (tensor.dim() == 0 or may_be_cpu_indices(info, i)):
+            continue
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, but found at least two devices, cuda:0 and {device}! "
+            f"(when checking argument for argument {arg.name} in method wrapper_CUDA_{info.base})"
+        )
+    for arg, value in zip(info.args, values, strict=True):
+        if arg.kind is Kind.LAYOUT and value not in (None, torch.strided) and _on_ours(info, values):
+            raise NotImplementedError(f"aten::{info.base}: layout {value} is not supported on this device; use strided tensors")
+
+
+def _on_ours(info: OpInfo, values: Sequence[Any]) -> bool:
+    device = next((v for a, v in zip(info.args, values, strict=True) if a.kind is Kind.DEVICE), None)
+    return device is None or is_our_device(device)
+
+
+def may_be_cpu_indices(info: OpInfo, index: int) -> bool:
+    """May argument ``index`` of ``info`` hold CPU tensors of any rank?"""
+    return info.base in CPU_INDEX_OPS and info.args[index].name == "indices"
+
+
+_MASKS: Final = (torch.bool, torch.uint8)
+
+
+def indices(info: OpInfo, values: Sequence[Any]) -> None:
+    """What torch checks before it indexes: IndexError for masks of other sizes than what they mask, RuntimeError for values of another type
+    than the tensor they are put into."""
+    if info.base not in CPU_INDEX_OPS and info.base not in ("put", "put_"):
+        return
+    named = {arg.name: value for arg, value in zip(info.args, values, strict=True)}
+    target, source = named["self"], named.get("values", named.get("source"))
+    masked = False
+    if "indices" in named:
+        masked = _check_masks(target, named["indices"])
+    if isinstance(source, torch.Tensor) and source.dtype != target.dtype:
+        if masked and source.numel() == 1 and not named["accumulate"]:
+            return  # a fill, which converts
+        if "indices" in named:
+            raise RuntimeError(
+                f"Index put requires the source and destination dtypes match, got {title(target.dtype)} for the destination "
+                f"and {title(source.dtype)} for the source."
+            )
+        raise RuntimeError(
+            f"put_(): self and source expected to have the same dtype, but got self.dtype = {title(target.dtype)} "
+            f"and source.dtype = {title(source.dtype)}"
+        )
+
+
+def _check_masks(target: torch.Tensor, given: Sequence[torch.Tensor | None]) -> bool:
+    """Raises IndexError where the sizes of a mask are not those of the dimensions it stands for; whether there is a mask."""
+    at, masked = 0, False
+    for index in given:
+        if index is None or index.dtype not in _MASKS:
+            at += 1
+            continue
+        masked = True
+        for i, size in enumerate(index.size()):
+            if at + i >= target.dim() or target.size(at + i) != size:
+                raise IndexError(
+                    f"The shape of the mask {list(index.size())} at index {i} does not match the shape of the indexed tensor "
+                    f"{list(target.size())} at index {at + i}"
+                )
+        at += index.dim()
+    return masked
+
+
+def same_shape(info: OpInfo, values: Sequence[Any], result: Any) -> None:
+    """Raises RuntimeError when the ``result`` of an in-place operation has another shape than the tensor it is to be written into."""
+    target = next(value for arg, value in zip(info.args, values, strict=True) if arg.written)
+    if isinstance(result, torch.Tensor) and isinstance(target, torch.Tensor) and result.size() != target.size():
+        raise RuntimeError(f"output with shape {list(target.size())} doesn't match the broadcast shape {list(result.size())}")
+
+
+SELF_OVERLAP: Final = (
+    "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
+    "Please clone() the tensor before performing the operation."
+)
+
+
+def repeats(target: torch.Tensor) -> bool:
+    """Is it expanded: several elements of one stride-0 dimension in one place?"""
+    return target.numel() > 0 and any(stride == 0 and size > 1 for size, stride in zip(target.size(), target.stride(), strict=True))
+
+
+def overlap(info: OpInfo, values: Sequence[Any]) -> None:
+    """Refuse to write a tensor that overlaps itself, or partly overlaps another argument; raises RuntimeError as torch does."""
+    written = [t for i, t in tensors_of(values) if info.args[i].written and is_ours(t)]
+    sharing: dict[int, list[torch.Tensor]] = {}
+    for tensor in (t for _, t in tensors_of(values) if written and is_ours(t)):
+        sharing.setdefault(handle_of(tensor), []).append(tensor)
+    for target in written:
+        if repeats(target):
+            raise RuntimeError(SELF_OVERLAP)
+        if any(other is not target and _overlaps_partly(target, other) for other in sharing[handle_of(target)]):
+            raise RuntimeError(_SHARED)
+        apart = [v for a, v in zip(info.args, values, strict=True) if a.name in _SEPARATE.get(info.base, ())]
+        if any(isinstance(v, torch.Tensor) and is_ours(v) and _overlaps(target, v) for v in apart):
+            raise RuntimeError(_SHARED)
+
+
+_SHARED: Final = (
+    "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single memory location. "
+    "Please clone() the tensor before performing the operation."
+)
+
+
+def _overlaps(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Do two dense tensors share memory?"""
+    if not (a.numel() and b.numel() and is_dense(a) and is_dense(b)) or handle_of(a) != handle_of(b):
+        return False
+    (a_low, a_high), (b_low, b_high) = _range(a), _range(b)
+    return a_low < b_high and b_low < a_high
+
+
+def _overlaps_partly(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """As torch decides it: only for dense tensors, all else is too hard to tell."""
+    if not (a.numel() and b.numel() and is_dense(a) and is_dense(b)):
+        return False
+    (a_low, a_high), (b_low, b_high) = _range(a), _range(b)
+    if (a_low, a_high) == (b_low, b_high):
+        return a.stride() != b.stride()
+    return a_low < b_high and b_low < a_high
+
+
+def _range(t: torch.Tensor) -> tuple[int, int]:
+    low = offset_of(t) * t.dtype.itemsize
+    return low, low + t.numel() * t.dtype.itemsize
+
+
+def is_dense(t: torch.Tensor) -> bool:
+    """Non-overlapping and dense: the elements fill one run of memory in some order of the dimensions."""
+    expected = 1
+    for stride, size in sorted((st, n) for st, n in zip(t.stride(), t.size(), strict=True) if n != 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+_SEPARATE: Final = {
+    "masked_select": ("self", "mask"),
+    "gather": ("self",),
+    "take": ("self", "index"),
+    "put_": ("index", "source"),
+    "index_add_": ("index", "source"),
+    "index_copy_": ("index", "source"),
+    **dict.fromkeys(("scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_"), ("index", "src")),
+}
+"""Arguments that may not share any memory with the written tensor, by operation; others may be the very same tensor."""
