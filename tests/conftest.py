@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import Phase, is_hypothesis_test, seed, settings
+
+from services.kit.nats_server import NatsServer
 
 settings.register_profile("fixed", derandomize=True, database=None, deadline=None)
 settings.register_profile("default-and-new", settings.get_profile("fixed"))
@@ -50,3 +53,12 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[Any]:
 def patient_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests that start a node again under open sessions: a busy machine may take longer for that than a client waits for a node."""
     monkeypatch.setattr("wooly.session._SILENCE_S", 60.0)
+
+
+@pytest.fixture
+def nats(tmp_path: Path) -> Iterator[NatsServer]:
+    """A bus of the test's own, without credentials."""
+    server = NatsServer(tmp_path / "nats")
+    server.start()
+    yield server
+    server.stop()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 import pytest
@@ -18,14 +18,6 @@ from services.server.dispatch_log import DispatchLog
 from services.server.journal_stream import JournalStream
 from tests.support.journals import Segment, segments_on
 from tests.support.node import until_async
-
-
-@pytest.fixture
-def nats(tmp_path: Path) -> Iterator[NatsServer]:
-    server = NatsServer(tmp_path / "nats")
-    server.start()
-    yield server
-    server.stop()
 
 
 def on_bus(nats: NatsServer, work: Callable[[Bus], Coroutine[None, None, None]]) -> None:

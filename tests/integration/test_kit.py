@@ -7,7 +7,7 @@ import base64
 import signal
 import subprocess
 import sys
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,14 +21,6 @@ from services.kit.errors import BusRefused, BusUnavailable, Conflict, StartError
 from services.kit.nats_server import NatsServer
 from tests.support.node import DEADLINE_S, until, until_async
 from tests.support.stack import ROOT
-
-
-@pytest.fixture
-def nats(tmp_path: Path) -> Iterator[NatsServer]:
-    server = NatsServer(tmp_path / "nats")
-    server.start()
-    yield server
-    server.stop()
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:

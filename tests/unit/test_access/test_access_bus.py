@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator
-from pathlib import Path
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -22,14 +21,6 @@ from services.kit.nats_server import NatsServer
 from tests.support.node import DEADLINE_S
 
 ANNA = UserChanged(1, "anna", "acme", "member", "hash")
-
-
-@pytest.fixture
-def nats(tmp_path: Path) -> Iterator[NatsServer]:
-    server = NatsServer(tmp_path / "nats")
-    server.start()
-    yield server
-    server.stop()
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
