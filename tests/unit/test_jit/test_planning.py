@@ -11,6 +11,7 @@ import pytest
 from jit.engine import Engine
 from jit.host.calls import Call
 from jit.host.engine import HostEngine
+from jit.plan.arena import lay_out, size_class
 from jit.plan.planner import PlanOptions
 from tests.unit.test_jit.conftest import Check, checker
 from tests.unit.test_jit.programs import random_program
@@ -200,3 +201,70 @@ def test_other_dims_with_which_an_overwritten_constant_survives_are_planned_anew
         b.emit("exp", b.operand(t, F, (2,), offset=place), [x])
         b.emit("neg", y, [t])
         check(b, {x.buffer: np.array([1.0, 2.0], np.float32)}, [(y, 4.0)])
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [(("add", ()), ("sub", ())), (("cumsum", (0,)), ("cumprod", (0,))), (("cumsum", (0,)), ("cumsum", (1,)))]
+)
+def test_steps_of_equal_operands_and_another_meaning_are_not_taken_for_each_other(
+    check: Check, first: tuple[str, tuple[int, ...]], second: tuple[str, tuple[int, ...]]
+) -> None:
+    """Neither inside of one program nor in two."""
+    for steps in ((first, second), (second, first), (first,), (second,)):
+        b = Builder()
+        inputs = {}
+        for number, (name, attrs) in enumerate(steps):
+            sources = [b.external(F, (6, 6)) for _ in range(2 if name in ("add", "sub") else 1)]
+            b.emit(name, b.created(F, (6, 6)), sources, attrs)
+            inputs |= {x.buffer: np.arange(36, dtype=np.float32).reshape(6, 6) % 5 + number for x in sources}
+        check(b, inputs)
+
+
+def test_any_of_several_disjoint_pairs_may_come_to_overlap(check: Check, host: Engine) -> None:
+    """Three buffers, each written in two places; with other dims, the two places of one of them meet."""
+    plans = []
+    for meeting in (None, 0, 1, 2):
+        b = Builder()
+        inputs = {}
+        for number in range(3):
+            x, y = b.external(F, (64,)), b.external(F, (128,))
+            b.emit("sort", [b.operand(y, F, (64,)), b.temp(DType.I64, (64,))], [x], (0, 0))
+            b.emit("neg", b.operand(y, F, (64,), offset=32 if number == meeting else 64), [x])
+            inputs[x.buffer] = np.arange(64, 0, -1, dtype=np.float32)
+        check(b, inputs)
+        program, dims, _ = b.finish()
+        plans.append(cast(HostEngine, host).planner(verify(program, dims).digest).full)
+    assert plans == [1, 2, 3, 4]
+
+
+def test_a_temporary_that_other_dims_read_before_it_is_written_is_zero(check: Check) -> None:
+    """The part that is written shrinks from the whole; what had the memory before must not show."""
+    for written in (64, 64, 40, 64, 17):
+        b = Builder()
+        x, y, z = b.external(F, (64,)), b.created(F, (64,)), b.created(F, (64,))
+        old, t = b.temp(F, (64,)), b.temp(F, (64,))
+        b.emit("sort", [old, b.temp(DType.I64, (64,))], [x], (0, 0))
+        b.emit("sort", [y, b.temp(DType.I64, (64,))], [old], (0, 1))
+        first = b.operand(x, F, (written,))
+        b.emit("sort", [b.operand(t, F, (written,)), b.temp(DType.I64, (written,))], [first], (0, 0))
+        b.emit("sort", [z, b.temp(DType.I64, (64,))], [t], (0, 1))
+        check(b, {x.buffer: np.arange(64, 0, -1, dtype=np.float32)})
+
+
+def test_a_constant_that_was_stored_is_not_remembered_when_other_types_write_its_bytes(check: Check) -> None:
+    b = Builder()
+    t, before, after = b.temp(DType.I32, (2,)), b.created(DType.I32, (2,)), b.created(DType.I32, (1,))
+    first = b.operand(t, DType.I32, (1,))
+    b.emit("cast", first, [b.const(0x01020304, DType.I32)])
+    b.emit("neg", before, [t])
+    b.emit("cast", b.operand(t, DType.U8, (1,), offset=2), [b.const(0x7F, DType.U8)])
+    b.emit("neg", after, [first])
+    check(b, {})
+
+
+def test_memory_of_a_chain_is_that_of_two_links() -> None:
+    """Every temporary is read once, by the step that makes the next."""
+    uses = [[at, at + 1] if at else [1] for at in range(20)]
+    nbytes = dict.fromkeys(range(21), 1000)
+    assert lay_out(uses, nbytes, frozenset()).nbytes == 2 * size_class(1000)
+    assert lay_out(uses, nbytes, frozenset({5})).nbytes == 3 * size_class(1000)
