@@ -52,7 +52,7 @@ def _score(area: Area, count: int, seed: str, *, again: bool) -> Score:
     """Judge the mutants of an area. Killed ones stay so until their file changes; survivors are judged again when a test changes."""
     files = area.files(ROOT)
     sources = _digest([ROOT / path for path in files])
-    tests = _digest(_tests_of(area))
+    tests = f"{_digest(_tests_of(area))} {area.budget_s}"
     name = area.name.replace("/", "-").replace(" ", "-")
     drawn = CACHE / f"{name}-{sources}-{seed}-{count}.mutants"
     if not drawn.exists():
@@ -77,7 +77,7 @@ def _score(area: Area, count: int, seed: str, *, again: bool) -> Score:
         if not outcome.killed:
             print(f"  {outcome.verdict}: {mutant.name} {mutant.path}:{mutant.line} {mutant.before!r} -> {mutant.after!r}", flush=True)
 
-    run_mutants(ROOT, todo, reach, report)
+    run_mutants(ROOT, todo, reach, report, area.budget_s)
     return Score(area, {mutant: known[mutant.name][1] for mutant in mutants if mutant.name not in excused}, len(mutants))
 
 

@@ -20,6 +20,7 @@ class Area:
         bar: Percent of the mutants that tests must find.
         emitted: Whether faults are planted inside of emitted text as well.
         count: How many mutants are drawn; None: the default.
+        budget_s: A mutant is judged by tests that reach it and usually take so long together.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Area:
     bar: int = 90
     emitted: bool = False
     count: int | None = None
+    budget_s: float = 20.0
 
     def files(self, root: Path) -> list[str]:
         """The Python files that are mutated, in order."""
@@ -64,13 +66,13 @@ AREAS: Final = {
         )),
         Area("jit/host/simt bounds", ("jit/host/simt/memory.py", "jit/host/simt/runtime.py", "jit/host/simt/guard.py"), (
             f"{UNIT}/test_simt", "tests/adversarial", "tests/property/test_kernel_devices_properties.py",
-        ), emitted=True),
+        ), emitted=True, budget_s=120.0),
         Area("jit/kernels/cfamily bounds", (
             "jit/kernels/cfamily/memory.py", "jit/kernels/cfamily/regions.py", "jit/kernels/cfamily/language.py",
         ), (
             f"{UNIT}/test_jit/test_cfamily.py", f"{UNIT}/test_simt/test_accesses.py", "tests/adversarial",
             "tests/property/test_kernel_devices_properties.py",
-        ), emitted=True),
+        ), emitted=True, budget_s=120.0),
         Area("services/server/intake", ("services/server/intake.py",), (f"{UNIT}/test_server/test_intake.py",)),
         Area("jit/plan", ("jit/plan",), (
             f"{UNIT}/test_jit/test_planning.py", f"{UNIT}/test_jit/test_programs.py", f"{UNIT}/test_jit/test_elementwise.py",

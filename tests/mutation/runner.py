@@ -34,8 +34,6 @@ __all__ = ["Outcome", "Reach", "reach_of", "run_mutants"]
 _OWN: Final = ("wooly", "wis", "bus_schemas", "jit", "scheduler", "billing", "services", "tests", "benchmarks")
 _KILLED, _SURVIVED, _UNREACHED, _TIMEOUT, _BROKEN = "killed", "survived", "not reached", "timeout", "import fails"
 CPU_SLACK_S: Final = 15
-BUDGET_S: Final = 20.0
-"""Of the tests that reach a mutant, those are run whose usual times together stay below this, the quickest first."""
 _DATA_MAX: Final = 8 << 30
 _OPTIONS: Final = ("-q", "--no-header", "-p", "no:cacheprovider", "--hypothesis-profile=mutation", "-x", "--tb=no", "-rN")
 
@@ -84,8 +82,9 @@ class Reach:
                 whole.imported.setdefault(path, set()).update(numbers)
         return whole
 
-    def reaching(self, mutant: Mutant) -> list[str]:
-        """The tests that execute the statement of the mutant (outside of functions: all), the quickest files first."""
+    def reaching(self, mutant: Mutant, budget_s: float) -> list[str]:
+        """The tests that execute the statement of the mutant (outside of functions: all), the quickest files first, as far as their usual
+        times together stay below ``budget_s``."""
         found: set[str] = set()
         if not mutant.function:
             found |= self.tests.keys()
@@ -101,7 +100,7 @@ class Reach:
         spent = 0.0
         for group in sorted(by_file.values(), key=lambda group: sum(self.tests[test] for test in group)):
             for test in sorted(group, key=self.tests.__getitem__):
-                if spent + self.tests[test] <= BUDGET_S or not chosen:
+                if spent + self.tests[test] <= budget_s or not chosen:
                     chosen.append(test)
                     spent += self.tests[test]
         return chosen
@@ -350,11 +349,11 @@ def _run_cold(root: Path, mutant: Mutant, tests: Sequence[str], write: int) -> N
 # -- all of them -----------------------------------------------------------------------------------------------------------------------
 
 
-def run_mutants(root: Path, mutants: Sequence[Mutant], reach: Reach, report: Callable[[Mutant, Outcome], None]) -> None:
-    """Judge every mutant; ``report`` is called with each as it is judged."""
+def run_mutants(root: Path, mutants: Sequence[Mutant], reach: Reach, report: Callable[[Mutant, Outcome], None], budget_s: float) -> None:
+    """Judge every mutant, each by ``budget_s`` of tests; ``report`` is called with each as it is judged."""
     warm, cold = [], []
     for mutant in mutants:
-        if not (tests := reach.reaching(mutant)):
+        if not (tests := reach.reaching(mutant, budget_s)):
             report(mutant, Outcome(_UNREACHED, "", 0.0))
         elif mutant.function and not reach.is_imported(mutant):
             warm.append((mutant, tests))
