@@ -39,7 +39,7 @@ def test_fixed_sample_agrees_with_the_cpu() -> None:
     _check(_plan(NAMES[::96], ["float32", "float16", "bfloat16", "int64", "bool", "complex64"], seed=0))
 
 
-@pytest.mark.soak  # until `make conformance` has swept every operator without a wrong value
+@pytest.mark.slow
 def test_drawn_sample_agrees_with_the_cpu() -> None:
     """Other operators, types and values in every run."""
     seed = secrets.randbelow(1 << 31)
