@@ -101,10 +101,16 @@ def _substitute(info: OpInfo, functional: str | None, unknown: Unknown | None) -
     if unknown is None or unknown.missing:
         decomposition = _decomposition(info)
         if decomposition is not None:
-            return _guarded(info, lambda *values: _as_promised(info, values, _call(decomposition, info, values)))
+            return _guarded(info, lambda *values: _decomposed(decomposition, info, values, unknown))
         if info.mutates and functional is not None and not info.draws:
             return _guarded(info, lambda *values: _write_back(info, overload(functional), values))
     return lambda *values: on_cpu(info, values, unknown)
+
+
+def _decomposed(fn: Callable[..., Any], info: OpInfo, values: Sequence[Any], unknown: Unknown | None) -> Any:
+    """The call by its decomposition; on the CPU where that says that it does not cover it."""
+    result = _call(fn, info, values)
+    return on_cpu(info, values, unknown) if result is NotImplemented else _as_promised(info, values, result)
 
 
 def _as_promised(info: OpInfo, values: Sequence[Any], result: Any) -> Any:
@@ -160,7 +166,9 @@ def _guarded(info: OpInfo, substitute: Callable[..., Any]) -> Callable[..., Any]
 
 
 _NOT_DECOMPOSED: Final = frozenset(
-    {"nan_to_num", "nan_to_num_", "sub", "sub_", "multilabel_margin_loss_forward", "upsample_bilinear2d", "upsample_bicubic2d"}
+    """
+    index_add index_add_ multilabel_margin_loss_forward nan_to_num nan_to_num_ sub sub_ upsample_bicubic2d upsample_bilinear2d
+    """.split()
 )
 """Operations whose decomposition in torch is not what its kernels compute: other types (complex, bool), targets after a -1 that count,
 images of bytes that are rounded."""
@@ -212,6 +220,7 @@ def on_cpu(info: OpInfo, values: Sequence[Any], unknown: Unknown | None) -> Any:
     if unknown is not None and not unknown.missing:
         _raise_without_data(info, values)
     here = transfer.fetch_all(values)
+    here = _with_tensors_for_numbers(info, here)
     args, kwargs = split(info, [_local(a, v) for a, v in zip(info.args, here, strict=True)])
     with _seeded(info, values, kwargs):
         result = info.op(*args, **kwargs)
@@ -223,6 +232,17 @@ def on_cpu(info: OpInfo, values: Sequence[Any], unknown: Unknown | None) -> Any:
         return _returned_from_cpu(info, values, result)
     back = {id(cpu): ours for ours, cpu in zip(_flat(values), _flat(here), strict=True)}
     return _uploaded(result, back)
+
+
+def _with_tensors_for_numbers(info: OpInfo, values: list[Any]) -> list[Any]:
+    """``values`` with tensors in place of the numbers that torch hands to kernels that take tensors; numbers do not decide types."""
+    numbers = [
+        arg.kind is Kind.TENSOR and isinstance(value, bool | int | float | complex) for arg, value in zip(info.args, values, strict=True)
+    ]
+    tensor = next((value for value in values if isinstance(value, torch.Tensor)), None)
+    if tensor is None or not any(numbers):
+        return values
+    return [torch.tensor(v, dtype=torch.result_type(tensor, v)) if number else v for v, number in zip(values, numbers, strict=True)]
 
 
 def _check_layouts(info: OpInfo, result: Any) -> None:

@@ -68,7 +68,7 @@ class ThreadForm(Frame):
             lines.append(f"const u64 fuel = state[2]; u64 next = {1 << POLL_BITS}u;" + (" u32 it = 0, dead = 0;" if self.together else ""))
         if self.traps:
             lines.append("u32 tr = ~0u;")
-        if self.verified.uses.warp:
+        if any(BY_CODE[op.op].sig in WARP_SIGS for block in self.kernel.blocks for op in block.code):
             lines.append(f"const u32 wm = {self._warp_mask()};")
         return lines
 

@@ -54,6 +54,26 @@ def on(device: str, line: str) -> torch.Tensor:
         "floats.view(1, 3).index_put_((flags,), one)",
         "torch.mean(floats, 0, out=ints)",
         "torch.lerp(ints, floats, 0.3)",
+        "torch.zeros(3, 4, device=floats.device).index_put_((ints, ints[:2]), one)",
+        "torch.zeros(3, 4, device=floats.device).index_put_((flags, ints), one)",
+        *(
+            f"torch.{call}"
+            for call in (
+                "eq({}, {})",
+                "ne({}, {})",
+                "logical_and({}, {})",
+                "logical_xor({}, {})",
+                "where(flags, {}, {})",
+                "div({}, {})",
+                "div({}, {}, rounding_mode='floor')",
+                "cat([{}, {}])",
+                "stack([{}, {}])",
+                "gcd({}, {})",
+                "add({}, {})",
+                "lt({}, {})",
+            )
+            for call in (call.format("ints.to(torch.uint16)", "ints"), call.format("ints.to(torch.int8)", "ints.to(torch.uint64)"))
+        ),
         "torch.bmm(flags.view(1, 1, 3), flags.view(1, 1, 3))",
         "torch.linalg.cross(flags.view(1, 3)[:, :2], flags.view(1, 3)[:, :2])",
         "empty[:0].max(0)",
@@ -91,6 +111,20 @@ def test_masks_that_do_not_fit_raise_index_error() -> None:
     "line",
     [
         "one.flip(0)",
+        "torch.arange(0, 3, 0.1, dtype=torch.bfloat16, device=floats.device)",
+        "torch.arange(5, -2, -0.3, dtype=torch.float16, device=floats.device)",
+        "torch.nn.functional.adaptive_max_pool1d(torch.arange(133.0, device=floats.device).view(1, 1, 133), 99)",
+        "torch.nn.functional.adaptive_max_pool2d(torch.arange(1089.0, device=floats.device).view(1, 1, 33, 33), 20)",
+        "torch.nn.functional.adaptive_max_pool3d(torch.arange(210.0, device=floats.device).view(1, 1, 5, 6, 7), 5)",
+        "torch.special.zeta(floats.abs() + 1, 3)",
+        "torch.special.zeta(3, floats.abs() + 1)",
+        "flags.clone().index_add_(0, ints - 1, flags, alpha=2)",
+        "flags.index_add(0, ints[:2], flags[:2])",
+        "ints.to(torch.uint16) == one",
+        "torch.where(flags, ints.to(torch.uint16), 0.5)",
+        "torch.cat([ints.to(torch.uint32), floats])",
+        "ints.to(torch.uint64).div(2)",
+        "ints.to(torch.uint8) == ints",
         "floats.expand(2, 3).zero_()",
         "floats.expand(2, 3).fill_(7)",
         "torch.nan_to_num(z / 0)",
@@ -198,3 +232,32 @@ def test_flags_are_sorted_into_boundaries_of_another_type() -> None:
     flags, bounds = torch.tensor([True, False]), torch.tensor([-1.0, 0.0, 1.0])
     assert torch.bucketize(flags.cuda(), bounds.cuda()).tolist() == torch.bucketize(flags, bounds).tolist()
     assert torch.searchsorted(bounds.cuda(), flags.cuda()).tolist() == torch.searchsorted(bounds, flags).tolist()
+
+
+_IN_THE_DEFAULT_TYPE = """
+    x/3
+    torch.tensor([16777217],device=x.device)/1 x*0.1 0.1*x x+0.1 x-0.1 x**0.1 0.1**x x.sqrt() x.exp() x.log() x.sigmoid() x.erf() x.rsqrt()
+    x.sin() torch.atan2(x,x+1) torch.xlogy(x,x) torch.logsumexp(x,0) torch.clamp(x,0.1,2.1) torch.digamma(x) x*(0.1+0.2j) x.bool()*0.1
+    x/x.flip(0) torch.where(x>1,x,0.1) torch.full_like(x,0.1,dtype=None) torch.full((2,),0.1,device=x.device) torch.add(x,0.1,alpha=3)
+     x*0.3 torch.linspace(0,1,7,device=x.device) torch.arange(0,1,0.1,device=x.device) x.to(torch.uint8)/7
+    torch.reciprocal(x) torch.addcmul(x*0.1,x,x) torch.nn.functional.silu(x*0.1) torch.logaddexp(x*0.1,x*0.2) torch.hypot(x*0.1,x*0.2)
+    torch.deg2rad(x) torch.softmax(x*0.1,0) torch.softmax(x,0,dtype=torch.get_default_dtype()) x.cumsum(0)/3 torch.special.expit(x)
+    torch.remainder(x,0.7) torch.fmod(x,0.7) x.float_power(0.3) torch.tensor(0.1,device=x.device)*x torch.special.i0(x) x.tan() x.log1p()
+    x.sum()*0.1 torch.var_mean(x*0.1) torch.special.entr(x) torch.logit(x*0.1)
+""".split()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("line", _IN_THE_DEFAULT_TYPE)
+def test_integers_become_numbers_of_the_default_type(line: str, dtype: torch.dtype) -> None:
+    """With all of its digits, and nothing is remembered of the type before."""
+    given = [torch.arange(1, 5, device=device) for device in ("cuda", "cpu")]
+    before = [eval(line, {"torch": torch, "x": x}) for x in given]
+    torch.set_default_dtype(dtype)
+    try:
+        results = [eval(line, {"torch": torch, "x": x}) for x in given]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for ours, expected in (before, results):
+        for one, other in zip(*((x if isinstance(x, tuple) else (x,)) for x in (ours, expected)), strict=True):
+            same(one, other)

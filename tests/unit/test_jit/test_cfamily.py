@@ -215,6 +215,15 @@ def test_cuda_compiles(seed: int, target: str) -> None:
         assert compile_to_ptx(source.text, ("--fmad=false", f"-arch={target}"), symbolic_math=False).text
 
 
+@pytest.mark.parametrize("threads", [64, 40])
+def test_lanes_of_a_warp_may_do_no_more_than_wait_for_each_other(threads: int) -> None:
+    text = f"kernel 2 waits\nmath strict\nthreads {threads}\nregs i32\nblock 0\n  r0 = activemask\n  warpsync r0\n  ret\n"
+    waiting = text.replace("r0 = activemask", "r0 = const(-1)")
+    for one in (text, waiting):
+        source = emit(verify_kernel(parse_kernel(one)), CUDA, (threads, 1, 1))
+        assert compile_to_ptx(source.text, ("--fmad=false", "-arch=sm_75"), symbolic_math=False).text.count("bar.warp.sync") == 1
+
+
 def test_native_functions_are_within_four_units_in_the_last_place(pocl: KernelDevice) -> None:
     """Every named function of the first input (and the second), one row of the output each."""
     n, names = 1024, sorted(NAMED)

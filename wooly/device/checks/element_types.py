@@ -129,6 +129,12 @@ _PROMOTING: Final = frozenset(
 _FITTING: Final = _PROMOTING | frozenset("addbmm addmm addmv aminmax baddbmm bmm dot lerp linalg_cross max min mm mv vdot".split())
 """Operations whose operands must fit each other."""
 
+_JOINING: Final = _PROMOTING | frozenset("cat eq gcd lcm logical_and logical_or logical_xor ne where".split())
+"""Operations whose tensors must have a common type, which torch's meta kernels do not all look for."""
+
+_WIDE_UNSIGNED: Final = frozenset({torch.uint16, torch.uint32, torch.uint64})
+"""They have no common type with other integers; torch raises RuntimeError."""
+
 _REFUSALS: Final[dict[str, tuple[frozenset[torch.dtype], str]]] = {
     "addcdiv": (
         _BOOL | _INTEGER,
@@ -172,6 +178,8 @@ def dtypes(info: OpInfo, values: Sequence[Any]) -> None:
     Operations of ``_EMPTY_PASSES`` return before torch's kernels look at the type of an empty tensor.
     """
     tensors = [t for i, t in tensors_of(values) if not info.args[i].is_out]
+    if any(t.dtype in _WIDE_UNSIGNED for t in tensors) and info.base.rstrip("_") in _JOINING:
+        _computed_dtype(info, values, tensors[1:] if info.base == "where" else tensors)
     names = _names(info)
     refused = next((_REFUSED_DTYPES[name] for name in names if name in _REFUSED_DTYPES), None)
     if (
@@ -223,7 +231,7 @@ def _computed_dtype(info: OpInfo, values: Sequence[Any], tensors: Sequence[torch
     asked = next((v for a, v in zip(info.args, values, strict=True) if a.name == "dtype"), None)
     if isinstance(asked, torch.dtype):
         return asked
-    if info.base.rstrip("_") not in _PROMOTING:
+    if info.base.rstrip("_") not in _JOINING:
         return tensors[0].dtype
     numbers = [v for a, v in zip(info.args, values, strict=True) if a.name in _OPERANDS and isinstance(v, _NUMBERS)]
     like = torch.empty((1,) * tensors[0].dim(), dtype=tensors[0].dtype, device="meta")

@@ -60,6 +60,8 @@ def indices(info: OpInfo, values: Sequence[Any]) -> None:
     masked = False
     if "indices" in named:
         masked = _check_masks(target, named["indices"])
+        if not masked:
+            _check_broadcast([index.size() for index in named["indices"] if index is not None])
     if isinstance(source, torch.Tensor) and source.dtype != target.dtype:
         if masked and source.numel() == 1 and not named["accumulate"]:
             return  # a fill, which converts
@@ -90,6 +92,15 @@ def _check_masks(target: torch.Tensor, given: Sequence[torch.Tensor | None]) -> 
                 )
         at += index.dim()
     return masked
+
+
+def _check_broadcast(sizes: Sequence[torch.Size]) -> None:
+    """Raises IndexError where indices of these sizes do not fit each other."""
+    try:
+        torch.broadcast_shapes(*sizes)  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        text = "shape mismatch: indexing tensors could not be broadcast together with shapes"
+        raise IndexError(f"{text} {', '.join(str(list(size)) for size in sizes)}") from None
 
 
 def same_shape(info: OpInfo, values: Sequence[Any], result: Any) -> None:

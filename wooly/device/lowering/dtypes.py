@@ -77,8 +77,8 @@ def accumulate(dtype: DType) -> DType:
 
 
 def float_type(dtype: DType) -> DType:
-    """``dtype`` if it is a float or complex type, else torch's default float type f32."""
-    return dtype if dtype in FLOATS or dtype in COMPLEX else DType.F32
+    """``dtype`` if it is a float or complex type, else torch's default float type (plans are forgotten when it changes)."""
+    return dtype if dtype in FLOATS or dtype in COMPLEX else wis_dtype(torch.get_default_dtype())
 
 
 def real_of(dtype: DType) -> DType:
@@ -104,7 +104,10 @@ def category(dtype: DType) -> int:
 
 def kind_dtype(kind: type) -> DType:
     """The type that a Python number of ``kind`` becomes when no tensor decides."""
-    return {bool: DType.BOOL, int: DType.I64, float: DType.F32, complex: DType.C64}[kind]
+    if kind in (bool, int):
+        return DType.BOOL if kind is bool else DType.I64
+    default = float_type(DType.I64)
+    return default if kind is float else complex_of(default)
 
 
 def result_type(values: Iterable[Value]) -> DType:

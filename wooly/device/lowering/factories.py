@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from wis.dtypes import COMPLEX, DType
+from wooly.device.lowering.dtypes import accumulate
 from wooly.device.lowering.errors import Unsupported
 from wooly.device.lowering.registry import lowers
 from wooly.device.lowering.trace import Trace
@@ -82,7 +83,8 @@ def _count(t: Trace, start: Value, step: Value) -> Meta:
     want = t.want()
     if want.dtype in COMPLEX or want.dtype == DType.BOOL:
         raise Unsupported(f"arange in {want.dtype.text}")
-    return t.iota(want.shape[0], want.dtype, _whole(t, start, want.dtype), _whole(t, step, want.dtype))
+    wide = accumulate(want.dtype)
+    return t.cast(t.iota(want.shape[0], wide, _whole(t, start, wide), _whole(t, step, wide)), want.dtype)
 
 
 def _whole(t: Trace, number: Any, dtype: DType) -> Any:
