@@ -53,7 +53,10 @@ def scaled_dot_product_attention(
 
 
 def _fusable(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, dropout_p: float, gqa: bool) -> bool:
-    """Four dimensions of one batch and one type of at most 32 bits, nothing empty, no dropout, and no gradient wanted of the mask."""
+    """Four dimensions of one batch and one type of at most 32 bits, nothing empty, no dropout, and no gradient wanted of the mask.
+
+    Batches of torch.func.vmap have rules for the composition only.
+    """
     return (
         q.dim() == k.dim() == v.dim() == 4
         and q.size(0) == k.size(0) == v.size(0)
@@ -66,7 +69,17 @@ def _fusable(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tens
         and k.size(2) == v.size(2)
         and (mask is None or not mask.requires_grad)
         and (mask is None or mask.dtype in (torch.bool, q.dtype))
+        and not any(map(_is_batched, (q, k, v)))
     )
+
+
+def _is_batched(x: torch.Tensor) -> bool:
+    """Is it a batch of torch.func.vmap, inside of any other transforms?"""
+    while torch._C._functorch.is_functorch_wrapped_tensor(x):
+        if torch._C._functorch.is_batchedtensor(x):
+            return True
+        x = torch._C._functorch.get_unwrapped(x)
+    return False
 
 
 def register(library: Any) -> None:

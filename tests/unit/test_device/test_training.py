@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.func import grad, vmap
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from wooly.device.recorder import RECORDER
 from wooly.link import Flush
@@ -154,3 +156,24 @@ def test_lists_of_different_lengths_are_refused_before_anything_changes() -> Non
     with pytest.raises(RuntimeError, match="got 1100 and 1099"):
         torch._foreach_add_(xs, xs[1:])
     assert torch.stack(xs).sum().item() == 0
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_checkpoint_drops_the_same_elements_when_it_computes_them_again(reentrant: bool) -> None:
+    x = torch.ones(40, 6, device="cuda", requires_grad=True)
+    y = checkpoint(lambda t: F.dropout(t, 0.5).exp(), x * 2, use_reentrant=reentrant)
+    y.sum().backward()
+    assert x.grad is not None
+    kept = y != 1
+    assert 60 < int(kept.sum()) < 180
+    assert torch.equal(x.grad != 0, kept)
+
+
+@pytest.mark.parametrize("order", ["vmap(grad(loss))", "grad(lambda t: vmap(loss)(t).sum())", "grad(lambda t: loss(t[0]))", "vmap(loss)"])
+def test_attention_under_transforms_of_functions(order: str) -> None:
+    def loss(t: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(t, t * 0.5, t).square().sum()
+
+    x = torch.arange(120.0).reshape(3, 1, 2, 5, 4) / 60
+    ours, expected = (eval(order, {"vmap": vmap, "grad": grad, "loss": loss})(x.to(device)) for device in ("cuda", "cpu"))
+    torch.testing.assert_close(ours.cpu(), expected)

@@ -56,6 +56,10 @@ def on(device: str, line: str) -> torch.Tensor:
         "torch.lerp(ints, floats, 0.3)",
         "torch.zeros(3, 4, device=floats.device).index_put_((ints, ints[:2]), one)",
         "torch.zeros(3, 4, device=floats.device).index_put_((flags, ints), one)",
+        "torch.nn.functional.nll_loss(floats.view(1, 3), ints[:1], floats.double())",
+        "torch.nn.functional.cross_entropy(floats.view(1, 3), ints[:1], ints)",
+        "torch.nn.functional.nll_loss(floats.view(1, 3, 1, 1), ints[:1].view(1, 1, 1), floats.half())",
+        "torch.nn.functional.multi_margin_loss(floats.view(1, 3), ints[:1], weight=floats.double())",
         *(
             f"torch.{call}"
             for call in (

@@ -120,15 +120,23 @@ _RULES: Final[dict[str, Callable[[dict[str, Any]], None]]] = {
 
 
 def loss_weights(info: OpInfo, values: Sequence[Any]) -> None:
-    """Raises RuntimeError when weights of binary_cross_entropy_with_logits have more elements than its input: torch works in place."""
+    """Raises RuntimeError for weights of classes that have another type than the input, and when weights of
+    binary_cross_entropy_with_logits have more elements than its input: torch works in place."""
+    named = {arg.name: value for arg, value in zip(info.args, values, strict=True)}
+    if info.base in _CLASS_WEIGHTS:
+        weight, x = named["weight"], named["self"]
+        if isinstance(weight, torch.Tensor) and weight.dtype != x.dtype:
+            raise RuntimeError(f"expected scalar type {title(x.dtype)} but found {title(weight.dtype)}")
     if info.base != "binary_cross_entropy_with_logits":
         return
-    named = {arg.name: value for arg, value in zip(info.args, values, strict=True)}
     shape = named["self"].size()
     for weight in (named["weight"], named["pos_weight"]):
         wide = shape if weight is None else torch.broadcast_shapes(shape, weight.size())  # type: ignore[no-untyped-call]
         if wide != shape:
             raise RuntimeError(f"output with shape {list(shape)} doesn't match the broadcast shape {list(wide)}")
+
+
+_CLASS_WEIGHTS: Final = frozenset("nll_loss_forward nll_loss2d_forward multi_margin_loss".split())
 
 
 _DISTRIBUTIONS: Final = frozenset("uniform_ normal_ normal log_normal_ exponential_ cauchy_ geometric_ bernoulli_ random_".split())
