@@ -354,8 +354,10 @@ class _Array:
         self._memory, self._address = pointer[0], pointer[0].ptr + pointer[1]
 
     def host(self, driver: Driver) -> npt.NDArray[Any]:
-        last = sum((size - 1) * step for size, step in zip(self.shape, self.strides, strict=True)) + self.dtype.itemsize
-        return np.ndarray(self.shape, self.dtype, driver.at(self._address, last), strides=self.strides)
+        reach = [(size - 1) * step for size, step in zip(self.shape, self.strides, strict=True)]
+        low, high = sum(min(x, 0) for x in reach), sum(max(x, 0) for x in reach) + self.dtype.itemsize
+        memory = driver.at(self._address + low, high - low)
+        return np.ndarray(self.shape, self.dtype, memory, offset=-low, strides=self.strides)
 
 
 @contextmanager
