@@ -180,7 +180,7 @@ def _made_then_copied(info: OpInfo, values: Sequence[Any]) -> Any:
     outs = tuple(value for value, arg in zip(values, info.args, strict=True) if arg.is_out)
     for out, new in zip(outs, overload(info.name.partition(".")[0])(*args, **kwargs), strict=True):
         checks.castable(new.dtype, out.dtype)
-        transfer.resize_output(out, new.size())
+        transfer.resize_output(out, new.size(), new.stride())
         out.copy_(new)
     return outs
 
@@ -323,7 +323,7 @@ def _resized(info: OpInfo, values: Sequence[Any], result: Any) -> Plan | None:
         checks.result_type(info, meta.dtype, out.dtype)
     if all(out.size() == meta.size() for out, meta in zip(outs, metas, strict=True)):
         return None
-    shapes = [tuple(meta.size()) for meta in metas]
+    layouts = [(tuple(meta.size()), None if info.base in _ROWS_WHEN_RESIZED else meta.stride()) for meta in metas]
     buffers = {handle_of(out) for out in outs}
     if info.base == "cat" and any(t.numel() and handle_of(t) in buffers for i, t in checks.tensors_of(values) if not info.args[i].is_out):
         raise RuntimeError("unsupported operation: the input tensors cannot refer to any of the output memory locations")
@@ -332,11 +332,15 @@ def _resized(info: OpInfo, values: Sequence[Any], result: Any) -> Plan | None:
         # An input that is the very tensor to be resized keeps its own sizes.
         written = [id(out) for i, out in checks.tensors_of(now) if info.args[i].is_out]
         now = tuple(v.detach() if id(v) in written and not a.is_out else v for a, v in zip(info.args, now, strict=True))
-        for (_, out), shape in zip([(i, t) for i, t in checks.tensors_of(now) if info.args[i].is_out], shapes, strict=True):
-            transfer.resize_output(out, shape)
+        for (_, out), layout in zip([(i, t) for i, t in checks.tensors_of(now) if info.args[i].is_out], layouts, strict=True):
+            transfer.resize_output(out, *layout)
         return carry_out(info, make_plan(info, now), now)
 
     return Plan(None, substitute=substitute)
+
+
+_ROWS_WHEN_RESIZED: Final = frozenset({"_fft_c2c", "_fft_c2r", "_fft_r2c", "slice_scatter"})
+"""Operations whose out= tensor, resized, has not the layout of the result that they make without one."""
 
 
 def _new_returns(info: OpInfo, result: Any) -> Any:

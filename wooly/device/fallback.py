@@ -185,7 +185,7 @@ def _write_back(info: OpInfo, op: Any, values: Sequence[Any]) -> Any:
         targets += values[i] if isinstance(values[i], list | tuple) else [values[i]]
     for target, new in zip(targets, results, strict=False):
         if info.is_out:
-            transfer.resize_output(target, new.shape)
+            transfer.resize_output(target, new.shape, new.stride())
         target.copy_(new)
     return _returned(info, values, results[len(targets) :])
 
@@ -358,7 +358,7 @@ def _copy_back(target: Any, computed: Any, is_out: bool) -> None:
             _copy_back(t, c, is_out)
     elif isinstance(target, torch.Tensor):
         if is_out:
-            transfer.resize_output(target, computed.shape)
+            transfer.resize_output(target, computed.shape, computed.stride())
         if target.device.type == "cuda" and "aten::copy_" in _substituting.__dict__.get("names", ()):
             raise RuntimeError(SELF_OVERLAP)  # the one copy that no node does: windows that share elements
         target.copy_(computed)

@@ -377,8 +377,9 @@ def resize_storage(storage: Any, nbytes: int) -> Any:
     return storage
 
 
-def resize_output(out: torch.Tensor, shape: Sequence[int]) -> None:
-    """Give an out= tensor the shape of the result, with torch's warning when it held something else."""
+def resize_output(out: torch.Tensor, shape: Sequence[int], strides: Sequence[int] | None = None) -> None:
+    """Give an out= tensor the shape of the result, and its ``strides`` (None: those of rows), with torch's warning when it held something
+    else. One that has the shape keeps its strides."""
     if tuple(out.size()) == tuple(shape):
         return
     if out.numel():
@@ -389,6 +390,8 @@ def resize_output(out: torch.Tensor, shape: Sequence[int]) -> None:
             stacklevel=2,
         )
     out.resize_(tuple(shape))
+    if strides is not None and tuple(strides) != contiguous_strides(shape):
+        out.as_strided_(tuple(shape), tuple(strides))
 
 
 def set_storage_offset_(self: torch.Tensor, source: Any, offset: int, size: Sequence[int], stride: Sequence[int] = ()) -> torch.Tensor:

@@ -265,3 +265,40 @@ def test_integers_become_numbers_of_the_default_type(line: str, dtype: torch.dty
     for ours, expected in (before, results):
         for one, other in zip(*((x if isinstance(x, tuple) else (x,)) for x in (ours, expected)), strict=True):
             same(one, other)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch.add(x, 1, out=out)",
+        "torch.mul(x, x.t().contiguous().t(), out=out)",
+        "torch.exp(x, out=out)",
+        "torch.clamp(x, 0, 1, out=out)",
+        "torch.where(x > 0, x, -x, out=out)",
+        "torch.pow(x, 2, out=out)",
+        "torch.erfinv(x, out=out)",
+        "torch.sum(y, 2, out=out)",
+        "torch.amax(y, 0, keepdim=True, out=out)",
+        "torch.cumsum(x, 1, out=out)",
+        "torch.sort(x, 0, out=(out, places))[0]",
+        "torch.mm(x, x.t(), out=out)",
+        "torch.cat([y, y], 1, out=out)",
+        "torch.index_select(y, 1, places[:0], out=out)",
+        "torch.linalg.inv(torch.mm(x, x.t()) + torch.eye(2, device=x.device), out=out)",
+        "torch.tril(x, out=out)",
+        "torch.slice_scatter(y, y[:1], 0, 1, 2, out=out)",
+        "torch.digamma(x, out=out)",
+        "torch.renorm(y, 1, 1, 3, out=out)",
+    ],
+)
+def test_an_output_that_is_resized_has_the_layout_of_the_result(line: str) -> None:
+    def run(device: str) -> torch.Tensor:
+        x = torch.arange(6.0, device=device).reshape(3, 2).t() / 7
+        y = torch.arange(48.0, device=device).reshape(2, 3, 4, 2).to(memory_format=torch.channels_last)
+        places, out = torch.empty(0, dtype=torch.int64, device=device), torch.empty(0, device=device)
+        names = {"torch": torch, "x": x, "y": y, "places": places, "out": out}
+        result: torch.Tensor = eval(line, names)
+        assert result is out
+        return result
+
+    same(run("cuda"), run("cpu"))
