@@ -85,8 +85,15 @@ def _attention_gradients(described: Sequence[Any]) -> tuple[torch.Tensor | None,
 def _adjusted(info: OpInfo, values: Sequence[Any], result: Any) -> Any:
     """Where torch's meta kernels describe something else than its CPU kernels return, we follow the CPU.
 
-    They describe what CUDA saves for a backward pass of a batch norm, and promote the types of losses that have the type of their input.
+    They describe what CUDA saves for a backward pass of a batch norm, promote the types of losses that have the type of their input, and
+    visit the operands of some operations in another order, which decides the layout of the result (powers of a number have that of rows).
     """
+    if info.name.startswith("aten::pow.Scalar"):
+        return torch.empty(result.size(), dtype=result.dtype, device=_META)
+    if info.base in _LAID_OUT_AS_EQ and isinstance(result, torch.Tensor) and result.dim() > 1 and not info.mutates:
+        first, second = (x if isinstance(x, torch.Tensor) else torch.empty((), device=_META) for x in map(_described, values[:2]))
+        like = _ATEN.eq.Tensor(first, second)
+        return torch.empty_strided(like.size(), like.stride(), dtype=result.dtype, device=_META)
     if info.base in ("native_batch_norm", "_native_batch_norm_legit") and isinstance(result, tuple):
         training = next(v for a, v in zip(info.args, values, strict=True) if a.name == "training")
         if not training:
@@ -94,6 +101,14 @@ def _adjusted(info: OpInfo, values: Sequence[Any], result: Any) -> Any:
     if info.base in ("huber_loss", "soft_margin_loss") and not any(arg.is_out for arg in info.args):
         return result.to(values[0].dtype)
     return result
+
+
+_LAID_OUT_AS_EQ: Final = frozenset(
+    """
+    complex copysign div floor_divide heaviside logaddexp logaddexp2 logical_and logical_or logical_xor polar special_xlog1py xlogy
+    """.split()
+)
+"""Operations of two operands whose meta kernel is not the one that torch lays results out by."""
 
 
 def _described(value: Any) -> Any:

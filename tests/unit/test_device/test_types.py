@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
@@ -302,3 +304,30 @@ def test_an_output_that_is_resized_has_the_layout_of_the_result(line: str) -> No
         return result
 
     same(run("cuda"), run("cpu"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    """
+    add complex copysign divide eq floor_divide heaviside ldexp logaddexp logaddexp2 logical_and logical_or logical_xor polar pow
+    special.xlog1py true_divide where xlogy
+    """.split(),
+)
+def test_two_operands_of_different_layouts_decide_the_layout_together(name: str) -> None:
+    x = torch.arange(1.0, 25.0).reshape(2, 3, 4)
+    operands = [
+        *(x.transpose(a, b).contiguous().transpose(a, b) for a, b in ((0, 0), (0, 2), (1, 2))),
+        torch.tensor(2.0), torch.ones(1, 3, 1), torch.ones(3, 1).expand(2, 3, 4), torch.arange(1.0, 49.0).reshape(2, 3, 8)[:, :, ::2],
+    ]  # fmt: skip
+    call = {"divide": lambda a, b: torch.div(a, b, rounding_mode="floor"), "where": lambda a, b: torch.where(a > 1, a, b)}.get(
+        name
+    ) or eval(f"torch.{name}", {"torch": torch})
+    placed = [torch.ones(3, 1, device="cuda").expand(2, 3, 4) if 0 in one.stride() else _with_layout(one) for one in operands]
+    for (a, b), (ours_a, ours_b) in zip(itertools.product(operands, repeat=2), itertools.product(placed, repeat=2), strict=True):
+        same(call(ours_a, ours_b), call(a, b))
+
+
+def _with_layout(tensor: torch.Tensor) -> torch.Tensor:
+    """On the device, with its strides."""
+    span = sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True)) + 1
+    return torch.zeros(span, device="cuda").as_strided(tensor.size(), tensor.stride()).copy_(tensor)
