@@ -106,6 +106,7 @@ def patch(face: Face) -> None:
         face.api.check_process()
         if not count():
             raise no_devices()
+        torch.cuda._initialized = True  # checkpoints keep the generator's state only of a device that is in use
 
     def synchronize(device: Any = None) -> None:
         index_of(device)
@@ -123,7 +124,6 @@ def patch(face: Face) -> None:
     values: dict[str, Any] = {
         "_lazy_init": lazy_init,
         "init": lazy_init,
-        "_initialized": True,  # asked for by checkpoints, which keep the generator's state only of a device that is in use
         "is_initialized": lambda: not bindings.in_bad_fork(face),
         "_is_in_bad_fork": lambda: bindings.in_bad_fork(face),
         "_exchange_device": torch._C._cuda_exchangeDevice,

@@ -29,6 +29,7 @@ def set_count(number: int) -> None:
     global _count, _visible
     _count, _visible = number, None
     _translated.clear()
+    torch.cuda._cached_device_count = None
 
 
 def _find_visible() -> tuple[int, ...]:
