@@ -13,6 +13,7 @@ import contextlib
 import os
 import warnings
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -45,7 +46,8 @@ def _pyopencl() -> Any:
 def _choose(cl: Any, number: int) -> Any:
     """The device that PYOPENCL_CTX names, else by ``number``, accelerators before processors, the one with most compute units first.
 
-    Numbers beyond the last begin again: several engines share a device.
+    Numbers beyond the last begin again: several engines share a device. A device whose compiler refuses an empty kernel is left out: a
+    PoCL that is older than the processor it runs on knows no name for it.
     """
     try:
         if os.environ.get("PYOPENCL_CTX"):
@@ -56,7 +58,20 @@ def _choose(cl: Any, number: int) -> Any:
     if not found:
         raise ToolchainError("there is no OpenCL device: install a driver, or pip install 'pyopencl[pocl]' for the processor")
     found.sort(key=lambda d: (d.type & cl.device_type.CPU, -d.max_compute_units))
-    return found[number % len(found)]
+    working = list(islice((device for device in found if _why_not(cl, device) is None), number + 1))
+    if not working:
+        text = f"the OpenCL compiler of {found[0].name} ({found[0].platform.version}) does not work: install another OpenCL driver"
+        raise ToolchainError(f"{text} (for processors: the system's package pocl-opencl-icd): {_why_not(cl, found[0])}")
+    return working[number % len(working)]
+
+
+def _why_not(cl: Any, device: Any) -> Exception | None:
+    """What the compiler of ``device`` says against an empty kernel."""
+    try:
+        cl.Program(cl.Context([device]), "__kernel void nothing(void) {}").build()
+    except cl.Error as error:
+        return error  # type: ignore[no-any-return]
+    return None
 
 
 class CompiledKernel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,8 @@ from jit.accel.library.writer import Writer
 from jit.cache import ObjectCache
 from jit.compiling.process import CompileLimits, CompileProcess
 from jit.engine import FUEL, Engine, EngineConfig, create_engine
-from jit.errors import KernelRefused
-from jit.opencl.device import OpenclDevice
+from jit.errors import KernelRefused, ToolchainError
+from jit.opencl.device import OpenclDevice, _choose
 from jit.opencl.product import Products
 from tests.unit.test_jit.conftest import VRAM, checker, run
 from tests.unit.test_jit.programs import random_program
@@ -135,3 +136,38 @@ def test_products_of_any_layout(layout: str, shapes: tuple[tuple[int, ...], ...]
     products.run(out, a, b)
     products.close()
     assert np.allclose(out, want, rtol=1e-4, atol=1e-4)
+
+
+class _Drivers:
+    """What ``_choose`` asks of pyopencl, with devices whose compilers work or do not: a driver that does not work cannot be installed."""
+
+    class Error(Exception):
+        pass
+
+    class device_type:  # as pyopencl names it
+        CPU = 2
+
+    def __init__(self, working: dict[str, bool]) -> None:
+        platform = SimpleNamespace(version="OpenCL 3.0", get_devices=lambda: devices)
+        devices = [SimpleNamespace(name=name, type=2, max_compute_units=9 - i, platform=platform) for i, name in enumerate(working)]
+        self._working, self._platform = working, platform
+
+    def get_platforms(self) -> list[Any]:
+        return [self._platform]
+
+    def Context(self, devices: list[Any]) -> str:
+        return str(devices[0].name)
+
+    def Program(self, context: str, text: str) -> Any:
+        def build() -> None:
+            if not self._working[context]:
+                raise self.Error("unknown target CPU 'generic'")
+
+        return SimpleNamespace(build=build)
+
+
+def test_a_device_whose_compiler_does_not_work_is_left_out() -> None:
+    drivers = _Drivers({"old": False, "first": True, "second": True})
+    assert [_choose(drivers, number).name for number in range(3)] == ["first", "second", "first"]
+    with pytest.raises(ToolchainError, match=r"compiler of old .* install another OpenCL driver .* unknown target CPU"):
+        _choose(_Drivers({"old": False}), 0)
