@@ -1,25 +1,37 @@
-"""Views of operands: the same elements of a buffer under another shape. They cost no instruction.
+"""Views of operands: the same elements of a buffer under another shape; and the shapes and strides that views are made of.
 
 May live here: arithmetic on shape, strides and offset (in elements). May not: programs, element values.
-Every function returns a new Operand and raises BuildError when the view does not exist.
+A view costs no instruction: it is a new Operand, or a BuildError when it does not exist.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import zip_longest
 
 from wis.errors import BuildError
 from wis.program import Operand
 
 __all__ = [
-    "contiguous_strides", "is_contiguous", "permute", "transpose", "expand", "narrow", "select", "unsqueeze", "squeeze", "reshape",
-    "try_reshape", "flip",
+    "broadcast_shapes", "contiguous_strides", "is_contiguous", "permute", "transpose", "expand", "narrow", "select", "unsqueeze", "squeeze",
+    "reshape", "try_reshape", "flip",
 ]  # fmt: skip
 
 
+def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
+    """The common shape of ``shapes`` under torch's broadcasting; raises ValueError when there is none."""
+    result: list[int] = []
+    for sizes in zip_longest(*(reversed(s) for s in shapes), fillvalue=1):
+        wide = [n for n in sizes if n != 1]
+        if wide and any(n != wide[0] for n in wide):
+            raise ValueError(f"shapes {shapes} do not broadcast")
+        result.append(wide[0] if wide else 1)
+    return tuple(reversed(result))
+
+
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Row-major strides, in elements."""
+    """Row-major strides, in elements (a size of 0 counts as 1, as in torch)."""
     strides = []
     step = 1
     for size in reversed(shape):

@@ -14,16 +14,17 @@ from typing import Any, Final
 import torch
 
 from wis.limits import LIMITS
+from wis.views import contiguous_strides
 from wooly.counters import COUNTERS
 from wooly.device import checks, fallback, numbers, random, soundness, transfer
 from wooly.device.backend import handle_of, is_our_device, offset_of, raw_device
 from wooly.device.infer import Unknown, infer
 from wooly.device.lowering import LOWERINGS, Entry, Expected, LoweringError, Meta, ScalarArg, Unsupported, lower, wis_dtype
-from wooly.device.lowering.values import Number
+from wooly.device.lowering.values import Number, span_nbytes
 from wooly.device.programs import Stencil
 from wooly.device.recorder import RECORDER
 from wooly.device.schema import Kind, OpInfo, functional_of, overload
-from wooly.device.tensors import contiguous_strides, new_tensor, span_nbytes
+from wooly.device.tensors import new_tensor
 
 __all__ = ["Plan", "OutSpec", "carry_out", "make_plan", "number_is_plain", "mutated", "drawn", "first"]
 
@@ -118,7 +119,6 @@ def make_plan(info: OpInfo, values: Sequence[Any]) -> Plan:
     """Decide how calls like this one are carried out. Raises what the operation itself raises for wrong arguments."""
     checks.devices(info, values)
     checks.indices(info, values)
-    checks.loss_weights(info, values)
     checks.dtypes(info, values)
     if info.base in numbers.BY_SIZE:
         numbers.check(info, values)

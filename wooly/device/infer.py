@@ -91,7 +91,7 @@ def _adjusted(info: OpInfo, values: Sequence[Any], result: Any) -> Any:
     if info.name.startswith("aten::pow.Scalar"):
         return torch.empty(result.size(), dtype=result.dtype, device=_META)
     if info.base in _LAID_OUT_AS_EQ and isinstance(result, torch.Tensor) and result.dim() > 1 and not info.mutates:
-        first, second = (x if isinstance(x, torch.Tensor) else torch.empty((), device=_META) for x in map(_described, values[:2]))
+        first, second = (_described(x) if isinstance(x, torch.Tensor) else torch.empty((), device=_META) for x in values[:2])
         like = _ATEN.eq.Tensor(first, second)
         return torch.empty_strided(like.size(), like.stride(), dtype=result.dtype, device=_META)
     if info.base in ("native_batch_norm", "_native_batch_norm_legit") and isinstance(result, tuple):

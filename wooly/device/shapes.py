@@ -9,13 +9,12 @@ May live here: rules that agree with torch exactly (the tests compare them). May
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import zip_longest
 from typing import Any, Final
 
 import torch
 
+from wis.views import broadcast_shapes, contiguous_strides
 from wooly.device.backend import is_ours
-from wooly.device.tensors import contiguous_strides
 
 __all__ = ["known", "RULES"]
 
@@ -63,13 +62,11 @@ def _same(values: Sequence[Any]) -> tuple[Shape, torch.dtype] | None:
     return tuple(x.size()), x.dtype
 
 
-def _broadcast(a: torch.Tensor, b: torch.Tensor) -> Shape | None:
-    sizes = []
-    for m, n in zip_longest(reversed(a.size()), reversed(b.size()), fillvalue=1):
-        if m != n and 1 not in (m, n):
-            return None
-        sizes.append(n if m == 1 else m)
-    return tuple(reversed(sizes))
+def _broadcast(a: Sequence[int], b: Sequence[int]) -> Shape | None:
+    try:
+        return broadcast_shapes(a, b)
+    except ValueError:
+        return None
 
 
 def _binary(values: Sequence[Any]) -> tuple[Shape, torch.dtype] | None:
@@ -82,7 +79,7 @@ def _binary(values: Sequence[Any]) -> tuple[Shape, torch.dtype] | None:
 
 
 def _broadcast_floats(a: Any, b: Any) -> tuple[Shape, torch.dtype] | None:
-    shape = _broadcast(a, b) if _floats(a, b) else None
+    shape = _broadcast(a.size(), b.size()) if _floats(a, b) else None
     return None if shape is None else (shape, a.dtype)
 
 
@@ -93,7 +90,7 @@ def _arithmetic(values: Sequence[Any]) -> tuple[Shape, torch.dtype] | None:
         if type(b) is int:
             return tuple(a.size()), a.dtype
         if _plain(b) and b.dtype == torch.int64:
-            shape = _broadcast(a, b)
+            shape = _broadcast(a.size(), b.size())
             return None if shape is None else (shape, a.dtype)
     return _binary(values)
 
@@ -144,7 +141,7 @@ def _addmm(values: Sequence[Any]) -> tuple[Shape, torch.dtype] | None:
 def _baddbmm_dtype(values: Sequence[Any]) -> tuple[Shape, torch.dtype] | None:
     """torch's meta kernel does not take its beta and alpha."""
     found = _product(values[1], values[2], 3)
-    return None if found is None or _broadcast(values[0], torch.empty(found[0], device="meta")) != found[0] else (found[0], values[3])
+    return None if found is None or _broadcast(values[0].size(), found[0]) != found[0] else (found[0], values[3])
 
 
 _UNARY: Final = "relu silu neg exp log sqrt rsqrt sin cos tanh sigmoid abs reciprocal gelu"

@@ -18,11 +18,12 @@ from typing import Any, Final, NoReturn
 
 import torch
 
+from wis.views import contiguous_strides
 from wooly.device.backend import DEVICE, HANDLE_SHIFT, HAS_SWAP, make_empty, make_storage, set_storage, storage_of
 from wooly.device.memory import MEMORY
 from wooly.errors import ForkError
 
-__all__ = ["Buf", "FREED", "new_tensor", "new_handle", "span_nbytes", "contiguous_strides", "on_first_use", "FORK_MESSAGE"]
+__all__ = ["Buf", "FREED", "new_tensor", "new_handle", "on_first_use", "FORK_MESSAGE"]
 
 FORK_MESSAGE: Final = (
     "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' start method"
@@ -95,25 +96,6 @@ def new_tensor(dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int] 
         tensor = set_storage(make_empty((0,), dtype), storage, 0, shape, contiguous_strides(shape) if strides is None else strides)
     storage._wooly_buf = Buf(handle, nbytes)
     return tensor, handle
-
-
-def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Row-major strides in elements (a size of 0 counts as 1, as in torch)."""
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= max(size, 1)
-    return tuple(reversed(strides))
-
-
-def span_nbytes(itemsize: int, shape: Sequence[int], strides: Sequence[int], offset: int = 0) -> int:
-    """Bytes from a buffer's start to the end of the last element; 0 when there are no elements."""
-    last = offset
-    for size, stride in zip(shape, strides, strict=True):
-        if size == 0:
-            return 0
-        last += (size - 1) * stride
-    return (last + 1) * itemsize
 
 
 def _refuse_forked() -> NoReturn:

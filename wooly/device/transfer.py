@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from bus_schemas.batch import LIMITS
+from wis.views import contiguous_strides
 from wooly.device.backend import (
     DEVICE,
     HAS_SWAP,
@@ -32,8 +33,9 @@ from wooly.device.backend import (
     untraced,
 )
 from wooly.device.lowering import FROM_TORCH
+from wooly.device.lowering.values import span_nbytes
 from wooly.device.recorder import RECORDER
-from wooly.device.tensors import contiguous_strides, new_tensor, span_nbytes
+from wooly.device.tensors import new_tensor
 from wooly.link import ReadBytes
 
 __all__ = [

@@ -14,8 +14,8 @@ import torch
 
 from wooly.device import transfer
 from wooly.device.backend import handle_of, is_ours, offset_of, storage_of
+from wooly.device.lowering.values import span_nbytes
 from wooly.device.recorder import RECORDER
-from wooly.device.tensors import span_nbytes
 
 __all__ = ["Snapshot", "View", "tensors_in"]
 

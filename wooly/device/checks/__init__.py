@@ -4,7 +4,7 @@ May live here: checks of arguments, raising what CUDA raises. May not: recording
 each depends only on metadata and on which arguments share a buffer; ``distribution`` alone runs at every draw.
 """
 
-from wooly.device.checks.arguments import arguments, distribution, loss_weights
+from wooly.device.checks.arguments import arguments, distribution
 from wooly.device.checks.element_types import castable, dtypes, refuses_dtypes, result_type
 from wooly.device.checks.names import tensors_of
 from wooly.device.checks.places import (
@@ -20,6 +20,6 @@ from wooly.device.checks.places import (
 )
 
 __all__ = [
-    "CPU_INDEX_OPS", "SELF_OVERLAP", "arguments", "castable", "devices", "distribution", "dtypes", "indices", "is_dense", "loss_weights",
+    "CPU_INDEX_OPS", "SELF_OVERLAP", "arguments", "castable", "devices", "distribution", "dtypes", "indices", "is_dense",
     "may_be_cpu_indices", "overlap", "refuses_dtypes", "repeats", "result_type", "same_shape", "tensors_of",
 ]  # fmt: skip

@@ -10,7 +10,7 @@ import torch
 from wooly.device.checks.names import title
 from wooly.device.schema import OpInfo
 
-__all__ = ["arguments", "distribution", "loss_weights"]
+__all__ = ["arguments", "distribution"]
 
 
 def arguments(info: OpInfo, values: Sequence[Any]) -> None:
@@ -102,6 +102,21 @@ def _mv(given: dict[str, Any]) -> None:
         raise RuntimeError(f"addmv input tensors must have the same dtype, but got {kinds}")
 
 
+def _class_weights(given: dict[str, Any]) -> None:
+    weight, x = given["weight"], given["self"]
+    if weight is not None and weight.dtype != x.dtype:
+        raise RuntimeError(f"expected scalar type {title(x.dtype)} but found {title(weight.dtype)}")
+
+
+def _logits_weights(given: dict[str, Any]) -> None:
+    """torch multiplies in place: weights may not have more elements than the input."""
+    x = given["self"]
+    for weight in (given["weight"], given["pos_weight"]):
+        wide = x if weight is None else torch.ops.aten.broadcast_tensors([x, weight])[0]
+        if wide.size() != x.size():
+            raise RuntimeError(f"output with shape {list(x.size())} doesn't match the broadcast shape {list(wide.size())}")
+
+
 _RULES: Final[dict[str, Callable[[dict[str, Any]], None]]] = {
     "multinomial": _multinomial,
     "gelu": _gelu,
@@ -113,30 +128,12 @@ _RULES: Final[dict[str, Callable[[dict[str, Any]], None]]] = {
     "heaviside": _heaviside,
     "heaviside_": _heaviside,
     "mv": _mv,
+    **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward", "multi_margin_loss"), _class_weights),
+    "binary_cross_entropy_with_logits": _logits_weights,
     "put": _put,
     "put_": _put,
     **{name: _reduced_dim(name.removeprefix("nan")) for name in ("kthvalue", "max", "median", "min", "mode", "nanmedian")},
 }
-
-
-def loss_weights(info: OpInfo, values: Sequence[Any]) -> None:
-    """Raises RuntimeError for weights of classes that have another type than the input, and when weights of
-    binary_cross_entropy_with_logits have more elements than its input: torch works in place."""
-    named = {arg.name: value for arg, value in zip(info.args, values, strict=True)}
-    if info.base in _CLASS_WEIGHTS:
-        weight, x = named["weight"], named["self"]
-        if isinstance(weight, torch.Tensor) and weight.dtype != x.dtype:
-            raise RuntimeError(f"expected scalar type {title(x.dtype)} but found {title(weight.dtype)}")
-    if info.base != "binary_cross_entropy_with_logits":
-        return
-    shape = named["self"].size()
-    for weight in (named["weight"], named["pos_weight"]):
-        wide = shape if weight is None else torch.broadcast_shapes(shape, weight.size())  # type: ignore[no-untyped-call]
-        if wide != shape:
-            raise RuntimeError(f"output with shape {list(shape)} doesn't match the broadcast shape {list(wide)}")
-
-
-_CLASS_WEIGHTS: Final = frozenset("nll_loss_forward nll_loss2d_forward multi_margin_loss".split())
 
 
 _DISTRIBUTIONS: Final = frozenset("uniform_ normal_ normal log_normal_ exponential_ cauchy_ geometric_ bernoulli_ random_".split())

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import torch
 
+from wis.views import broadcast_shapes
 from wooly.device.backend import handle_of, is_our_device, is_ours, offset_of, raw_device
 from wooly.device.checks.names import tensors_of, title
 from wooly.device.schema import Kind, OpInfo
@@ -97,8 +98,8 @@ def _check_masks(target: torch.Tensor, given: Sequence[torch.Tensor | None]) -> 
 def _check_broadcast(sizes: Sequence[torch.Size]) -> None:
     """Raises IndexError where indices of these sizes do not fit each other."""
     try:
-        torch.broadcast_shapes(*sizes)  # type: ignore[no-untyped-call]
-    except RuntimeError:
+        broadcast_shapes(*sizes)
+    except ValueError:
         text = "shape mismatch: indexing tensors could not be broadcast together with shapes"
         raise IndexError(f"{text} {', '.join(str(list(size)) for size in sizes)}") from None
 

@@ -5,9 +5,10 @@ May live here: operations about complex numbers as such. May not: functions that
 
 from __future__ import annotations
 
+from wis.views import broadcast_shapes
 from wooly.device.lowering.dtypes import complex_of
 from wooly.device.lowering.registry import lowers
-from wooly.device.lowering.trace import Trace, broadcast_shapes
+from wooly.device.lowering.trace import Trace
 from wooly.device.lowering.values import Meta
 
 __all__: list[str] = []

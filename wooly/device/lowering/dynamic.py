@@ -27,8 +27,7 @@ def nonzero(x: Tensor) -> Tensor:
 
 @composite("aten::masked_select")
 def masked_select(x: Tensor, mask: Tensor) -> Tensor:
-    shape = torch.broadcast_shapes(x.shape, mask.shape)  # type: ignore[no-untyped-call]
-    x, mask = x.expand(shape), mask.expand(shape)
+    x, mask = torch.ops.aten.broadcast_tensors([x, mask])
     return torch.index_select(x.reshape(-1), 0, nonzero(mask.reshape(-1)).squeeze(1))
 
 

@@ -11,12 +11,13 @@ from typing import Final
 import torch
 
 from wis.dtypes import COMPLEX, DType
+from wis.views import broadcast_shapes
 from wooly.device.lowering.binary import scaled
 from wooly.device.lowering.dtypes import accumulate, result_type, wis_dtype
 from wooly.device.lowering.errors import Unsupported
 from wooly.device.lowering.reduce import norm_over
 from wooly.device.lowering.registry import lowers
-from wooly.device.lowering.trace import Trace, broadcast_shapes
+from wooly.device.lowering.trace import Trace
 from wooly.device.lowering.values import Meta, Value
 
 __all__ = ["matmul"]

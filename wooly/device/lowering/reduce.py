@@ -11,10 +11,11 @@ from collections.abc import Sequence
 import torch
 
 from wis.dtypes import COMPLEX, FLOATS, DType
+from wis.views import broadcast_shapes
 from wooly.device.lowering.dtypes import accumulate, float_type, result_type, wis_dtype
 from wooly.device.lowering.errors import Unsupported
 from wooly.device.lowering.registry import lowers
-from wooly.device.lowering.trace import Trace, broadcast_shapes
+from wooly.device.lowering.trace import Trace
 from wooly.device.lowering.unary import complex_abs
 from wooly.device.lowering.values import Meta, Number
 

@@ -14,35 +14,24 @@ from collections import Counter as Tally
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 from typing import Final
 
 from wis.dtypes import FLOATS, DType
 from wis.ops import BY_NAME, Dist, Op
 from wis.program import Imm, Instr, Ref
+from wis.views import broadcast_shapes, contiguous_strides
 from wooly.device.lowering.dtypes import accumulate, float_type, result_type
 from wooly.device.lowering.errors import LoweringError
 from wooly.device.lowering.template import Counter, Seed, Source, Template
-from wooly.device.lowering.values import Derived, Expected, Meta, Number, ScalarArg, Value, contiguous_strides, wire_number
+from wooly.device.lowering.values import Derived, Expected, Meta, Number, ScalarArg, Value, wire_number
 
-__all__ = ["Trace", "Results", "broadcast_shapes"]
+__all__ = ["Trace", "Results"]
 
 Results = Meta | None | Sequence["Meta | None"]
 
 _COMPARE: Final = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 _OF_NOTHING: Final = {"sum": 0, "prod": 1}
 _TEST: Final = frozenset({"is_nan", "is_inf", "sign_bit"})
-
-
-def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
-    """The common shape of ``shapes`` under torch's broadcasting; raises ValueError when there is none."""
-    result: list[int] = []
-    for sizes in zip_longest(*(reversed(s) for s in shapes), fillvalue=1):
-        wide = [n for n in sizes if n != 1]
-        if wide and any(n != wide[0] for n in wide):
-            raise ValueError(f"shapes {shapes} do not broadcast")
-        result.append(wide[0] if wide else 1)
-    return tuple(reversed(result))
 
 
 @dataclass(slots=True)

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from wis.dtypes import DType
+from wis.views import contiguous_strides
 from wooly.device.lowering.errors import LoweringError
 
-__all__ = ["Meta", "ScalarArg", "Derived", "Number", "Value", "Expected", "contiguous_strides", "kind_of", "span_nbytes", "wire_number"]
+__all__ = ["Meta", "ScalarArg", "Derived", "Number", "Value", "Expected", "kind_of", "span_nbytes", "wire_number"]
 
 Number = bool | int | float | complex
 
@@ -48,20 +49,14 @@ def _nearest(value: int) -> float:
         return math.inf if value > 0 else -math.inf
 
 
-def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Row-major strides, in elements (a size of 0 counts as 1, as in torch)."""
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= max(size, 1)
-    return tuple(reversed(strides))
-
-
-def span_nbytes(dtype: DType, shape: Sequence[int], strides: Sequence[int], offset: int = 0) -> int:
-    """Bytes from a buffer's start to the end of the last element (strides must not be negative)."""
-    if 0 in shape:
-        return 0
-    return (offset + 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))) * dtype.itemsize
+def span_nbytes(itemsize: int, shape: Sequence[int], strides: Sequence[int], offset: int = 0) -> int:
+    """Bytes from a buffer's start to the end of the last element; 0 when there are no elements."""
+    last = offset
+    for size, stride in zip(shape, strides, strict=True):
+        if size == 0:
+            return 0
+        last += (size - 1) * stride
+    return (last + 1) * itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,4 +234,4 @@ class Expected:
 
     @property
     def nbytes(self) -> int:
-        return span_nbytes(self.dtype, self.shape, self.strides)
+        return span_nbytes(self.dtype.itemsize, self.shape, self.strides)
