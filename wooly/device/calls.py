@@ -394,7 +394,7 @@ def _fill(shape: Any, tensors: list[torch.Tensor]) -> Any:
 def _spec(meta: torch.Tensor) -> OutSpec:
     shape, strides = tuple(meta.shape), tuple(meta.stride())
     nbytes = span_nbytes(meta.dtype.itemsize, shape, strides)
-    return OutSpec(meta.dtype, shape, None if strides == contiguous_strides(shape) else strides, nbytes)
+    return OutSpec(meta.dtype, shape, None if nbytes and strides == contiguous_strides(shape) else strides, nbytes)
 
 
 def carry_out(info: OpInfo, plan: Plan, values: Sequence[Any]) -> Any:

@@ -98,7 +98,7 @@ def _adjusted(info: OpInfo, values: Sequence[Any], result: Any) -> Any:
         training = next(v for a, v in zip(info.args, values, strict=True) if a.name == "training")
         if not training:
             return (result[0], *(torch.empty(0, dtype=r.dtype, device=_META) for r in result[1:]))
-    if info.base in ("huber_loss", "soft_margin_loss") and not any(arg.is_out for arg in info.args):
+    if info.base in ("binary_cross_entropy", "huber_loss", "soft_margin_loss") and not any(arg.is_out for arg in info.args):
         return result.to(values[0].dtype)
     return result
 

@@ -19,8 +19,6 @@ _SAMPLES = 3
 _DIFFERENT = {
     "nn.functional.max_pool1d": "composed of max_pool2d, whose kernel takes integers",
     "clamp": "both bounds as tensors of bool: composed of maximum and minimum, which take bool",
-    "masked.cumsum": "an explicit result type of bool",
-    "masked.cumprod": "an explicit result type of bool",
     "nn.functional.rms_norm": "refused one operation later, as RuntimeError",
 }
 """Operators that are known to differ from the CPU, and how."""

@@ -19,6 +19,7 @@ def on(device: str, line: str) -> torch.Tensor:
         "z": torch.tensor([1 + 2j, 3 - 4j, 0], device=device),
         "empty": torch.ones(3, 0, device=device),
         "one": torch.tensor(3.0, device=device),
+        "wide": torch.tensor([0.5, 0.25, -1.0], dtype=torch.float64, device=device),
     }
     result: torch.Tensor = eval(line, values)
     return result
@@ -331,3 +332,76 @@ def _with_layout(tensor: torch.Tensor) -> torch.Tensor:
     """On the device, with its strides."""
     span = sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True)) + 1
     return torch.zeros(span, device="cuda").as_strided(tensor.size(), tensor.stride()).copy_(tensor)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch.mm(floats[:, None], flags[:0][None])",
+        "torch.mm(empty, wide[:0, None])",
+        "torch.nn.functional.linear(empty, wide[None, :0])",
+        "torch.addmm(flags, floats[:, None], floats[None])",
+        "torch.addbmm(flags, floats[None, :, None], floats[None, None])",
+        "torch.mv(floats[:, None], wide[:1])",
+        "torch.linalg.cross(floats, ints)",
+        "torch.cdist(floats[:, None], wide[:, None])",
+        "torch.nn.functional.grid_sample(floats.reshape(1, 1, 1, 3), wide[:2].reshape(1, 1, 1, 2), align_corners=False)",
+        "torch.complex(floats[:0], wide[:0])",
+        "torch.polar(floats, wide)",
+        "floats.index_copy(0, ints - 1, wide)",
+        "floats.clone().index_copy_(0, ints - 1, flags)",
+        "floats.index_reduce(0, ints - 1, wide, 'amax')",
+        "torch.nn.functional.binary_cross_entropy(floats.sigmoid(), wide.sigmoid())",
+        "torch.nn.functional.binary_cross_entropy_with_logits(ints, floats)",
+        "torch.nn.functional.binary_cross_entropy_with_logits(floats, floats, pos_weight=flags)",
+        "torch.nn.functional.binary_cross_entropy_with_logits(floats, floats, pos_weight=z)",
+        "torch.nn.functional.soft_margin_loss(floats, z)",
+        "torch.nn.functional.soft_margin_loss(ints, floats)",
+        "torch.nn.functional.layer_norm(floats, (3,), wide)",
+        "torch.nn.functional.layer_norm(floats, (3,), floats, wide)",
+        "torch.nn.functional.group_norm(floats[None], 3, wide)",
+        "torch.nn.functional.batch_norm(floats[None], wide, floats)",
+        "torch.nn.functional.batch_norm(floats.half()[None], floats.half(), floats.double())",
+        "torch.nn.functional.batch_norm(floats[None].long(), floats, floats)",
+        "torch.nn.functional.embedding_bag((ints - 1)[None], floats[:, None], per_sample_weights=wide[None], mode='sum')",
+        "floats.index_select(0, floats.abs() - 1)",
+        "floats.index_select(0, flags)",
+        "ints.repeat_interleave(floats.abs())",
+        "floats.cumsum(0, dtype=torch.bool)",
+        "ints.cumprod(0, dtype=torch.bool)",
+        "floats.nansum(dtype=torch.complex64)",
+        "z.nansum()",
+        "torch.cat([floats], out=ints)",
+        "torch.bucketize(z, floats[:0])",
+    ],
+)
+def test_arguments_of_other_types_are_refused_as_on_the_cpu(line: str) -> None:
+    with pytest.raises(Exception) as wanted:  # whatever torch's kernels for the CPU raise
+        on("cpu", line)
+    with pytest.raises(wanted.type):
+        on("cuda", line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch.nn.functional.layer_norm(floats.half(), (3,), floats.half(), floats.half())",
+        "torch.nn.functional.batch_norm(floats.bfloat16()[None], floats, floats.abs(), floats)",
+        "torch.nn.functional.binary_cross_entropy(floats.sigmoid(), floats.sigmoid(), weight=wide)",
+        "torch.bincount(ints, weights=floats.half())",
+        "torch.bincount(ints, weights=floats)",
+        "ints.nansum(dtype=torch.complex64)",
+        "(-floats * 0).cumsum(0).view(torch.int32)",
+        "(-floats[1:2] * 0).half().cumsum(0).view(torch.int16)",
+    ],
+)
+def test_arguments_that_go_together_give_what_the_cpu_gives(line: str) -> None:
+    same(on("cuda", line), on("cpu", line))
+
+
+@pytest.mark.parametrize("shape", [(2, 0), (0, 3), (2, 0, 3), (0, 0)])
+def test_tensors_without_elements_have_the_strides_of_torch(shape: tuple[int, ...]) -> None:
+    for line in ("x", "x + x", "x.cpu()", "x.clone()", "torch.cat([x, x])", "torch.stack([x, x])", "x @ x.mT"):
+        for _ in range(2):  # the second call takes another way
+            ours, theirs = (eval(line, {"torch": torch, "x": torch.ones(shape, device=device)}) for device in ("cuda", "cpu"))
+            assert (ours.shape, ours.stride()) == (theirs.shape, theirs.stride()), line

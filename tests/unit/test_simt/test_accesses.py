@@ -32,14 +32,16 @@ KEPT = {"pred": "bool", "i32": "i32", "i64": "i64", "f16": "f16", "bf16": "bf16"
 OFFSETS = {
     "same": "r0 = param(p3)",
     "steps": "r1 = special(tid.x) / r0 = zext r1 / r2 = param(p4) / r0 = mul r0, r2 / r2 = param(p3) / r0 = add r0, r2",
+    "known steps": "r1 = special(tid.x) / r0 = zext r1 / r2 = const({step}) / r0 = mul r0, r2 / r2 = const({first}) / r0 = add r0, r2",
     "widened": "r1 = special(tid.x) / r3 = param(p5) / r1 = mul r1, r3 / r3 = param(p6) / r1 = add r1, r3 / r0 = {extend} r1",
     "looked up": "r1 = special(tid.x) / r0 = zext r1 / r1 = ld(p1 i32) r0 / r0 = sext r1 / r2 = param(p3) / r0 = add r0, r2",
     "narrow same": "r1 = param(p6)",
     "narrow steps": "r1 = special(tid.x) / r3 = param(p5) / r1 = mul r1, r3 / r3 = param(p6) / r1 = add r1, r3",
+    "narrow known steps": "r1 = special(tid.x) / r3 = const({step}) / r1 = mul r1, r3 / r3 = const({narrow}) / r1 = add r1, r3",
     "narrow looked up": "r1 = special(tid.x) / r0 = zext r1 / r1 = ld(p1 i32) r0 / r3 = param(p6) / r1 = add r1, r3",
 }
 """How lanes come to their byte offset, in r0 (i64) or r1 (i32, unsigned): p3 and p6 are where the first is, p4 and p5 the step, p1 is a
-table."""
+table; what is known is a constant."""
 
 WAYS = [
     *itertools.product(("load", "store"), OFFSETS, ["host"]),
@@ -73,7 +75,8 @@ def access(
     where = "r1" if offsets.startswith("narrow") else "r0"
     values = [f"r{4 + i}" for i in range(count)]
     place = f"{space} {dtype}{f'x{count}' if count > 1 else ''}{f' {displacement:+}' if displacement else ''}"
-    lines = OFFSETS[offsets].format(extend=extend)
+    narrow = int(np.array(first, np.int64).astype(np.int32))
+    lines = OFFSETS[offsets].format(extend=extend, first=first, narrow=narrow, step=step)
     if space == "arena":
         lines += " / r2 = addr(s0) / r0 = add r0, r2"
     constant = {"pred": "1", "f16": "-17000", "bf16": "-17000"}.get(kind, "-12345")
@@ -99,7 +102,6 @@ def access(
     ))  # fmt: skip
     data = np.arange(131, 131 + nbytes, dtype=np.uint8) if dtype != "bool" else (np.arange(nbytes) % 3).astype(np.uint8)
     table = np.array([i * step for i in range(THREADS)][::order], np.int32).view(np.uint8)
-    narrow = int(np.array(first, np.int64).astype(np.int32))
     params = [data, table, np.zeros(64 * THREADS, np.uint8), first, step, step, narrow]
     return agree(kernel(text), (1, 1, 1), (THREADS, 1, 1), params, device=in_c() if device == "c" else None)
 
@@ -166,6 +168,10 @@ def test_displacements_move_and_may_misalign(what: str, offsets: str, device: st
         below = access(space, what, "f32", displacement=displacement, offsets=offsets, first=0, step=step, nbytes=160, device=device)
         outside = displacement < 0
         assert trap(below) == ((TrapKind.OUTSIDE, 0) if outside else (TrapKind.MISALIGNED, 0) if displacement % 4 else None)
+    if offsets.startswith("narrow"):  # the 32-bit number counts from 0, and the displacement does not bring it back
+        for space in ("p0", "s0", "local"):
+            wrapped = access(space, what, "f32", displacement=6, offsets=offsets, first=-2, nbytes=160, device=device)
+            assert trap(wrapped) == (TrapKind.OUTSIDE, 0)
 
 
 @pytest.mark.parametrize(("what", "offsets", "device"), WAYS)

@@ -10,6 +10,8 @@ import torch
 from wooly.device.checks.names import title
 from wooly.device.schema import OpInfo
 
+_Rule = Callable[[dict[str, Any]], None]
+
 __all__ = ["arguments", "distribution"]
 
 
@@ -18,6 +20,32 @@ def arguments(info: OpInfo, values: Sequence[Any]) -> None:
     rule = _RULES.get(info.base)
     if rule is not None:
         rule({arg.name: value for arg, value in zip(info.args, values, strict=True)})
+
+
+_HALVES: Final = frozenset({torch.float16, torch.bfloat16})
+_WIDE: Final = frozenset({torch.float32, torch.float64})
+_OTHER: Final = "expected scalar type {want} but found {found}"
+
+
+def _of_one_type(first: str, *others: str, text: str = _OTHER, halves: bool = False, empty: bool = True) -> _Rule:
+    """The rule of operations that read arguments ``others``, where they are given, as the type of ``first``.
+
+    ``halves``: it holds for floating types only, and a half-precision ``first`` goes with float32 as well. ``empty`` False: it holds for
+    the types of ``_WIDE`` only, and not without elements.
+    """
+
+    def rule(given: dict[str, Any]) -> None:
+        want = given[first].dtype
+        if (halves and not want.is_floating_point) or not (empty or want in _WIDE) or "out_dtype" in given:
+            return
+        for name in others:
+            other = given.get(name)
+            if other is None or other.dtype == want or (halves and want in _HALVES and other.dtype == torch.float32):
+                continue
+            if empty or (other.numel() and given[first].numel()):
+                raise RuntimeError(text.format(want=title(want), found=title(other.dtype)))
+
+    return rule
 
 
 def _multinomial(given: dict[str, Any]) -> None:
@@ -37,7 +65,7 @@ def _multinomial(given: dict[str, Any]) -> None:
 _CATEGORIES_MAX: Final = 1 << 24
 
 
-def _reduced_dim(name: str) -> Callable[[dict[str, Any]], None]:
+def _reduced_dim(name: str) -> _Rule:
     """The rule of reductions that pick an element: there must be one."""
 
     def rule(given: dict[str, Any]) -> None:
@@ -61,7 +89,15 @@ def _masked_scatter(given: dict[str, Any]) -> None:
         raise RuntimeError(f"masked_scatter_ only supports boolean masks, but got mask with dtype {title(given['mask'].dtype)}")
 
 
+_PRODUCT: Final = "self and mat2 must have the same dtype, but got {want} and {found}"
+_SECOND: Final = "Expected object of scalar type {want} but got scalar type {found} for second argument"
+_COPIED: Final = "index_copy_(): self and source expected to have the same dtype, but got (self) {want} and (source) {found}"
+
+_of_norm: Final = _of_one_type("input", "weight", "bias", "running_mean", "running_var", halves=True)
+
+
 def _group_norm(given: dict[str, Any]) -> None:
+    _of_norm(given)
     if torch.__version__ >= "2.14":
         return  # its kernels take every layout
     x = given["input"]
@@ -95,29 +131,49 @@ def _put(given: dict[str, Any]) -> None:
         raise IndexError("put_(): Tried to put elements into an empty tensor")
 
 
-def _mv(given: dict[str, Any]) -> None:
-    matrix, vector = given["self"].dtype, given["vec"].dtype
-    if matrix != vector:
-        kinds = f"{title(vector)}, {title(matrix)}, and {title(vector)}"
-        raise RuntimeError(f"addmv input tensors must have the same dtype, but got {kinds}")
-
-
-def _class_weights(given: dict[str, Any]) -> None:
-    weight, x = given["weight"], given["self"]
-    if weight is not None and weight.dtype != x.dtype:
-        raise RuntimeError(f"expected scalar type {title(x.dtype)} but found {title(weight.dtype)}")
-
-
 def _logits_weights(given: dict[str, Any]) -> None:
-    """torch multiplies in place: weights may not have more elements than the input."""
-    x = given["self"]
+    """torch multiplies in place: weights may not have more elements than the input, nor a wider kind of numbers."""
+    x, positive = given["self"], given["pos_weight"]
+    if positive is not None and positive.dtype is torch.bool:
+        raise RuntimeError("Subtraction, the `-` operator, with a bool tensor is not supported.")
+    _keeps_type(x, positive)
     for weight in (given["weight"], given["pos_weight"]):
         wide = x if weight is None else torch.ops.aten.broadcast_tensors([x, weight])[0]
         if wide.size() != x.size():
             raise RuntimeError(f"output with shape {list(x.size())} doesn't match the broadcast shape {list(wide.size())}")
 
 
-_RULES: Final[dict[str, Callable[[dict[str, Any]], None]]] = {
+def _keeps_type(x: torch.Tensor, other: torch.Tensor | None) -> None:
+    """Raises RuntimeError where what ``x`` and ``other`` make does not go back into the type of ``x``."""
+    if other is not None:
+        made = torch.result_type(x, other)
+        if not torch.can_cast(made, x.dtype):
+            raise RuntimeError(f"result type {title(made)} can't be cast to the desired output type {title(x.dtype)}")
+
+
+def _soft_margin_loss(given: dict[str, Any]) -> None:
+    _keeps_type(given["self"], given["target"])
+
+
+def _index_select(given: dict[str, Any]) -> None:
+    if given["index"].dtype not in (torch.int32, torch.int64):
+        raise RuntimeError("index_select(): Expected dtype int32 or int64 for index")
+
+
+def _running(given: dict[str, Any]) -> None:
+    if given["dtype"] is torch.bool:
+        raise NotImplementedError("\"cum_cuda\" not implemented for 'Bool'")
+
+
+def _nansum(given: dict[str, Any]) -> None:
+    x, dtype = given["self"], given["dtype"]
+    if x.is_complex():
+        raise RuntimeError("nansum does not support complex inputs")
+    if dtype is not None and dtype.is_complex and x.is_floating_point():
+        raise NotImplementedError(f"\"nansum_cuda\" not implemented for '{title(dtype)}'")
+
+
+_RULES: Final[dict[str, _Rule]] = {
     "multinomial": _multinomial,
     "gelu": _gelu,
     "gelu_backward": _gelu,
@@ -127,9 +183,29 @@ _RULES: Final[dict[str, Callable[[dict[str, Any]], None]]] = {
     "arange": _arange,
     "heaviside": _heaviside,
     "heaviside_": _heaviside,
-    "mv": _mv,
-    **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward", "multi_margin_loss"), _class_weights),
+    "mv": _of_one_type("self", "vec", text="addmv input tensors must have the same dtype, but got {found}, {want}, and {found}"),
+    "addmm": _of_one_type("self", "mat1", "mat2", text=_PRODUCT),
+    "mm": _of_one_type("self", "mat2", text="expected mat1 and mat2 to have the same dtype, but got: {want} != {found}"),
+    "linalg_cross": _of_one_type("self", "other"),
+    "_cdist_forward": _of_one_type("x1", "x2", empty=False),
+    **dict.fromkeys(("grid_sampler_2d", "grid_sampler_3d"), _of_one_type("input", "grid", empty=False)),
+    "complex": _of_one_type("real", "imag", text=_SECOND),
+    "polar": _of_one_type("abs", "angle", text=_SECOND),
+    **dict.fromkeys(("index_copy", "index_copy_"), _of_one_type("self", "source", text=_COPIED)),
+    "binary_cross_entropy": _of_one_type("self", "target", text="Found dtype {found} but expected {want}"),
+    **dict.fromkeys(("native_layer_norm", "native_batch_norm", "_native_batch_norm_legit"), _of_norm),
+    **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward", "multi_margin_loss"), _of_one_type("self", "weight")),
     "binary_cross_entropy_with_logits": _logits_weights,
+    "soft_margin_loss": _soft_margin_loss,
+    "index_select": _index_select,
+    "cumsum": _running,
+    "cumprod": _running,
+    "nansum": _nansum,
+    "addbmm": _of_one_type("self", "batch1", "batch2", text=_PRODUCT),
+    "index_reduce": _of_one_type(
+        "self", "source", text="index_reduce_(): self ({want}) and source ({found}) must have the same scalar type"
+    ),
+    **dict.fromkeys(("_embedding_bag", "_embedding_bag_forward_only"), _of_one_type("weight", "per_sample_weights")),
     "put": _put,
     "put_": _put,
     **{name: _reduced_dim(name.removeprefix("nan")) for name in ("kthvalue", "max", "median", "min", "mode", "nanmedian")},

@@ -29,6 +29,8 @@ def result_type(info: OpInfo, result: torch.dtype, out: torch.dtype) -> None:
         raise RuntimeError(f"Expected object of scalar type {title(result)} but got scalar type {title(out)} for argument 'out'")
     if info.base in _EXACT_OUT and result != out:
         raise RuntimeError(f"Expected out tensor to have dtype {C_NAMES.get(result, result)}, but got {C_NAMES.get(out, out)} instead")
+    if info.base == "cat" and not torch.can_cast(result, out):
+        raise TypeError(f"torch.cat(): input types can't be cast to the desired output type {title(out)}")
     castable(result, out)
 
 
@@ -52,11 +54,12 @@ _REFUSED_DTYPES: Final[dict[str, frozenset[torch.dtype]]] = {
             """
             _adaptive_avg_pool2d _adaptive_avg_pool3d _batch_norm_with_update _log_softmax _log_softmax_backward_data
             _native_batch_norm_legit _prelu_kernel _softmax _softmax_backward_data adaptive_max_pool2d adaptive_max_pool3d bernoulli
-            binary_cross_entropy celu elu frac gelu glu grid_sampler_2d_backward hardshrink hardsigmoid hardswish huber_loss hypot igamma
-            igammac leaky_relu log_normal log_sigmoid_forward logaddexp2 max_pool2d_with_indices_backward max_pool3d_with_indices_backward
-            max_unpool2d max_unpool3d mish mse_loss multi_margin_loss multilabel_margin_loss_forward multinomial native_batch_norm
-            native_group_norm native_layer_norm nextafter nll_loss_forward nll_loss2d_forward normal.Tensor_Tensor normal.float_Tensor
-            round.decimals rrelu_with_noise smooth_l1_loss softplus softshrink upsample_linear1d upsample_trilinear3d
+            binary_cross_entropy binary_cross_entropy_with_logits celu elu frac gelu glu grid_sampler_2d_backward hardshrink hardsigmoid
+            hardswish huber_loss hypot igamma igammac leaky_relu log_normal log_sigmoid_forward logaddexp2 max_pool2d_with_indices_backward
+            max_pool3d_with_indices_backward max_unpool2d max_unpool3d mish mse_loss multi_margin_loss multilabel_margin_loss_forward
+            multinomial native_batch_norm native_group_norm native_layer_norm nextafter nll_loss_forward nll_loss2d_forward
+            normal.Tensor_Tensor normal.float_Tensor round.decimals rrelu_with_noise smooth_l1_loss softplus softshrink upsample_linear1d
+            upsample_trilinear3d
             """,
         ),
         (
@@ -180,12 +183,13 @@ def dtypes(info: OpInfo, values: Sequence[Any]) -> None:
     tensors = [t for i, t in tensors_of(values) if not info.args[i].is_out]
     if any(t.dtype in _WIDE_UNSIGNED for t in tensors) and info.base.rstrip("_") in _JOINING:
         _computed_dtype(info, values, tensors[1:] if info.base == "where" else tensors)
+    looked_at = [t for i, t in tensors_of(values) if info.args[i].name == "self"] if info.base in _SORTED_INTO else tensors
     names = _names(info)
     refused = next((_REFUSED_DTYPES[name] for name in names if name in _REFUSED_DTYPES), None)
     if (
         refused is None
         or not tensors
-        or ((names[0] if "median" in info.base else info.base) in _EMPTY_PASSES and not all(t.numel() for t in tensors))
+        or ((names[0] if "median" in info.base else info.base) in _EMPTY_PASSES and not all(t.numel() for t in looked_at))
     ):
         return
     dtype = _computed_dtype(info, values, tensors)
@@ -208,6 +212,8 @@ _EMPTY_PASSES: Final = frozenset(
     searchsorted
     """.split()
 )
+
+_SORTED_INTO: Final = frozenset({"bucketize", "searchsorted"})
 
 _NONE: Final[frozenset[torch.dtype]] = frozenset()
 

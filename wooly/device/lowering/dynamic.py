@@ -69,6 +69,8 @@ def index_put_(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accu
 @composite("aten::repeat_interleave.Tensor")
 def repeat_interleave(repeats: Tensor, output_size: int | None = None) -> Tensor:
     """Element i, ``repeats[i]`` times: position j belongs to the first i whose running total passes j."""
+    if repeats.dtype not in (torch.int32, torch.int64):
+        raise NotImplementedError(f"repeats has to be Long or Int tensor, not {repeats.dtype}")
     torch.ops.aten._assert_async.msg(repeats.ge(0).all(), "repeats can not be negative")
     ends = repeats.cumsum(0)
     total = output_size if output_size is not None else int(ends[-1].item()) if repeats.numel() else 0
@@ -83,7 +85,7 @@ def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Te
     size = max(minlength, int(x.max().item()) + 1 if x.numel() else 0)
     if x.numel() and bool((x < 0).any().item()):
         raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
-    dtype = torch.int64 if weights is None else weights.dtype if weights.is_floating_point() else torch.float64
+    dtype = torch.int64 if weights is None else torch.float32 if weights.dtype == torch.float32 else torch.float64
     values = torch.ones_like(x, dtype=dtype) if weights is None else weights.to(dtype)
     return torch.zeros(size, dtype=dtype, device=x.device).index_add_(0, x.to(torch.int64), values)
 

@@ -178,7 +178,9 @@ def _running(t: Trace, name: str, x: Meta, dim: int, dtype: DType) -> Meta:
 
 @lowers("aten::cumsum")
 def cumsum(t: Trace, x: Meta, dim: int, *, dtype: torch.dtype | None = None) -> Meta:
-    return _running(t, "cumsum", x, dim, _running_dtype(x, dtype))
+    """Sums start from +0, so that none is -0."""
+    running = _running(t, "cumsum", x, dim, _running_dtype(x, dtype))
+    return t.map("add", running, 0.0) if running.dtype in FLOATS and x.ndim else running
 
 
 @lowers("aten::cumprod")
