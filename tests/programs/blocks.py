@@ -88,7 +88,7 @@ MODULES: Final = _lines("""
     !$mod = module($seed, lambda: nn.TransformerDecoderLayer(4, 2, 8, dropout=0.0), dev)|$new = $mod(rand($seed, (3, 2, 4), 'float32', dev), rand(1, (5, 2, 4), 'float32', dev), tgt_mask=nn.Transformer.generate_square_subsequent_mask(3).to(dev))|$new.sin().sum().backward()
     !$mod = module($seed, lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8, 3)), dev)|$new = $mod(rand($seed, (2, 1, 6, 6), 'float32', dev))|F.cross_entropy($new, index($seed, 3, (2,), dev)).backward()
     !$mod = module($seed, lambda: nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.LayerNorm(4)), dev).eval()|$new = $mod(rand($seed, (2, 4), 'float32', dev))
-    !$mod = module($seed, lambda: nn.Conv2d(3, 4, 3, padding=1), dev).to(memory_format=torch.channels_last)|$new = $mod(rand($seed, (2, 3, 4, 4), 'float32', dev).to(memory_format=torch.channels_last))|$new.sum().backward()
+    !$mod = module($seed, lambda: nn.Conv2d(3, 4, 3, padding=1), dev).to(memory_format=torch.channels_last)|$new = $mod(rand($seed, (2, 3, 4, 4), 'float32', dev).to(memory_format=torch.channels_last)).contiguous()|$new.sum().backward()
     !$mod = module($seed, lambda: nn.Linear(3, 4), dev).to($half)|$new = $mod(rand($seed, (2, 3), 'float32', dev).to($half))|$new.float().sum().backward()
     !$mod = module($seed, lambda: nn.Linear(3, 4), dev).double()|$new = $mod(rand($seed, (2, 3), 'float64', dev))
     !$mod = module($seed, lambda: nn.Linear(3, 4), dev)|with torch.autocast(dev, dtype=torch.bfloat16):|    $new = $mod(rand($seed, (2, 3), 'float32', dev))|$new.float().sum().backward()
@@ -153,6 +153,8 @@ RANDOM: Final = _lines("""
     !r0 = torch.empty(50, device=dev).uniform_(2, 3)|$new = ((r0 >= 2) & (r0 <= 3)).all()|del r0
     !r0 = torch.empty(50, device=dev).exponential_()|$new = (r0 >= 0).all()|del r0
     !r0 = torch.normal(torch.zeros(3, device=dev), torch.full((3,), 0.0, device=dev))|$new = r0 + 1
+    !r0 = rand($seed, (4, 8), 'float32', dev).requires_grad_()|from torch.utils.checkpoint import checkpoint|r1 = checkpoint(lambda a: F.dropout(a, 0.5), r0, use_reentrant=$flag)|r1.sum().backward()|$new = (r0.grad.eq(0) == r1.eq(0)).all()|del r0, r1
+    !r0 = nn.Sequential(nn.Dropout(0.5), nn.Dropout1d(0.5))|r1 = rand($seed, (2, 3, 8), 'float32', dev).requires_grad_()|r2 = r0(r1)|r2.sum().backward()|$new = (r1.grad.eq(0) == r2.eq(0)).all()|del r0, r1, r2
     !torch.manual_seed(5)|r0 = torch.rand(4, device=dev)|torch.manual_seed(5)|$new = (r0 == torch.rand(4, device=dev)).all()|del r0
     !r0 = torch.rand_like($f)|$new = r0.shape, r0.dtype, ((r0 >= 0) & (r0 <= 1)).all()|del r0
     !$new = F.dropout($f, 1.0)

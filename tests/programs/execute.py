@@ -187,12 +187,19 @@ def _metadata(want: torch.Tensor, got: Any, device: str) -> str:
     ours = got.ours
     if ours.dtype != want.dtype or ours.shape != want.shape:
         return f"is {ours.dtype} {tuple(ours.shape)}, expected {want.dtype} {tuple(want.shape)}"
+    if _strides(ours) != _strides(want):
+        return f"has strides {ours.stride()}, expected {want.stride()}"
     if ours.device.type != device and want.dim():
         return f"is on {ours.device}"
     differentiable = want.is_floating_point() or want.is_complex()  # an integer that a graph's value was written to may be either
     if differentiable and (ours.requires_grad, ours.is_leaf) != (want.requires_grad, want.is_leaf):
         return f"requires_grad, is_leaf is {ours.requires_grad}, {ours.is_leaf}, expected {want.requires_grad}, {want.is_leaf}"
     return ""
+
+
+def _strides(x: torch.Tensor) -> list[int]:
+    """The strides that mean something."""
+    return [stride for size, stride in zip(x.size(), x.stride(), strict=True) if size > 1] if x.numel() else []
 
 
 def _values(want: torch.Tensor, got: torch.Tensor, rounded: bool) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["make", "rand", "distinct", "index", "module"]
+__all__ = ["make", "rand", "distinct", "index", "module", "with_default"]
 
 
 def make(seed: int, shape: tuple[int, ...], dtype: str, device: str) -> torch.Tensor:
@@ -43,3 +43,13 @@ def module(seed: int, build: Callable[[], Any], device: str) -> Any:
     """A module whose parameters are drawn on the CPU."""
     torch.manual_seed(seed)
     return build().to(device)
+
+
+def with_default(dtype: torch.dtype, build: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """What ``build`` makes while ``dtype`` is the default type."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        return build()
+    finally:
+        torch.set_default_dtype(before)

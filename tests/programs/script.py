@@ -22,6 +22,8 @@ __all__ = ["FLOATS", "INTS", "Line", "Program", "Script", "Namespace", "namespac
 
 FLOATS: Final = ("float32", "float64", "float16", "bfloat16")
 INTS: Final = ("int64", "int32", "int16", "int8", "uint8")
+WIDE: Final = ("uint16", "uint32", "uint64")
+"""Types that few operations take."""
 NAME: Final = re.compile(r"\b[tvmo]\d+\b")
 """Names that a program gives: tensors, values read, modules, optimisers."""
 
@@ -105,6 +107,8 @@ class Script:
     def _dtypes(self) -> tuple[str, ...]:
         """The types of this program's values; most programs have few."""
         rng = self.rng
+        if rng.random() < 0.02:
+            return (rng.choice(FLOATS), rng.choice(WIDE), "bool")
         if rng.random() < 0.5:
             return (rng.choice(FLOATS), rng.choice(INTS), "bool")
         if rng.random() < 0.5:

@@ -293,6 +293,10 @@ EXACT: Final = _lines("""
     $x.detach().clone().to('cpu').to(dev)
     torch.from_numpy($x.float().cpu().detach().numpy().copy()).to(dev)
     torch.nn.utils.rnn.pad_sequence([$x.flatten()[:3], $x.flatten()[:1]], batch_first=$flag)
+    with_default(torch.float64, lambda: torch.full((2, 3), $n, device=dev) + torch.ones(3, device=dev) / 2)
+    with_default(torch.float64, lambda: torch.tensor([0.5, $n], device=dev) * torch.arange(0, 1, 0.5, device=dev))
+    with_default($half, lambda: torch.zeros($shape, device=dev) + $x)
+    with_default(torch.float64, lambda: $l / 2 + torch.ones((), device=dev))
     torch.trapezoid($f.float()) if $f.dim() else $f
     torch.vander($x.flatten()[:3].clamp(-2, 2), 3)
     torch.hypot($f * 3, $f * 4) if False else $f
@@ -457,8 +461,8 @@ EXACT_JUMPS: Final = _lines("""
     ($x != 0) & ($x < 2)
     torch.where($x > 1)
     $x.index_select($d, ($x.flatten()[:2].long() % $sz).abs()) if not $x.is_complex() else $x
-    $x.to(torch.float16).view(torch.int16) if not $x.is_complex() else $x
-    $x.float().view(torch.int32)
+    ($x.to(torch.float16) + 0).view(torch.int16) if not $x.is_complex() else $x
+    ($x.float() + 0).view(torch.int32)
     torch.cummin($x, $d)[0]
     torch.aminmax($x, dim=$d)
     torch.scatter($x, 0, torch.zeros_like($x[:1], dtype=torch.int64), $x[:1] + 1)
@@ -605,7 +609,7 @@ IN_PLACE: Final = _lines("""
     !torch._foreach_zero_([$f])
     !$x.view(-1)[::2].add_(1)
     !$x.T.add_($x)
-    !$x.add_($x.T)
+    !$x.add_($x.T.clone())
     !$x.copy_($x.flip(0))
     !$x.flatten()[:1].fill_(5)
     !$x.reshape(-1)[-1:].mul_(2)
@@ -865,7 +869,7 @@ ROUNDED: Final = _lines("""
     F.conv1d(rand($seed, (2, 4, 7), $str_dt, dev), rand(1, (4, 2, 3), $str_dt, dev), stride=$p, padding=1, groups=2)
     F.conv2d(rand($seed, (2, 4, 6, 5), $str_dt, dev), rand(1, (2, 4, 3, 3), $str_dt, dev), rand(2, (2,), $str_dt, dev), stride=$p, padding=1)
     F.conv2d(rand($seed, (1, 4, 6, 6), 'float32', dev), rand(1, (4, 1, 3, 3), 'float32', dev), groups=4, dilation=2)
-    F.conv2d(rand($seed, (1, 3, 5, 5), 'float32', dev).to(memory_format=torch.channels_last), rand(1, (2, 3, 3, 3), 'float32', dev), padding='same')
+    F.conv2d(rand($seed, (1, 3, 5, 5), 'float32', dev).to(memory_format=torch.channels_last), rand(1, (2, 3, 3, 3), 'float32', dev), padding='same').contiguous()
     F.conv3d(rand($seed, (1, 2, 3, 4, 4), 'float32', dev), rand(1, (2, 2, 2, 2, 2), 'float32', dev))
     F.conv_transpose1d(rand($seed, (1, 2, 4), 'float32', dev), rand(1, (2, 3, 3), 'float32', dev), stride=2, output_padding=1)
     F.conv_transpose2d(rand($seed, (1, 2, 4, 3), 'float32', dev), rand(1, (2, 2, 3, 3), 'float32', dev), stride=$p, padding=1, groups=2)
@@ -1065,7 +1069,7 @@ READS: Final = _lines("""
     $v = __import__('copy').deepcopy($x)
     $v = __import__('pickle').loads(__import__('pickle').dumps($x.cpu())).tolist()
     $v = torch.equal($x, $z)
-    $v = $x._version
+    $v = (lambda a: (a._version, a.add_(0)._version))(torch.clone($x))
 """)
 
 CONTROL: Final = _lines("""

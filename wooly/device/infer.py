@@ -86,14 +86,18 @@ def _adjusted(info: OpInfo, values: Sequence[Any], result: Any) -> Any:
     """Where torch's meta kernels describe something else than its CPU kernels return, we follow the CPU.
 
     They describe what CUDA saves for a backward pass of a batch norm, promote the types of losses that have the type of their input, and
-    visit the operands of some operations in another order, which decides the layout of the result (powers of a number have that of rows).
+    lay the results of some operations out in another way.
     """
-    if info.name.startswith("aten::pow.Scalar"):
-        return torch.empty(result.size(), dtype=result.dtype, device=_META)
+    if info.name in _ROWS:
+        return _in_rows(result)
+    if info.base in _CHANNELS_LAST and not info.mutates and _is_channels_last(values[0]):
+        return result.contiguous(memory_format=torch.channels_last)
     if info.base in _LAID_OUT_AS_EQ and isinstance(result, torch.Tensor) and result.dim() > 1 and not info.mutates:
         first, second = (_described(x) if isinstance(x, torch.Tensor) else torch.empty((), device=_META) for x in values[:2])
         like = _ATEN.eq.Tensor(first, second)
         return torch.empty_strided(like.size(), like.stride(), dtype=result.dtype, device=_META)
+    if info.base in ("native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update") and isinstance(result, tuple):
+        result = (result[0] if _is_channels_last(values[0]) else _in_rows(result[0]), *result[1:])
     if info.base in ("native_batch_norm", "_native_batch_norm_legit") and isinstance(result, tuple):
         training = next(v for a, v in zip(info.args, values, strict=True) if a.name == "training")
         if not training:
@@ -101,6 +105,29 @@ def _adjusted(info: OpInfo, values: Sequence[Any], result: Any) -> Any:
     if info.base in ("binary_cross_entropy", "huber_loss", "soft_margin_loss") and not any(arg.is_out for arg in info.args):
         return result.to(values[0].dtype)
     return result
+
+
+_ROWS: Final = frozenset(
+    f"aten::{name}"
+    for name in "_foreach_pow.ScalarAndTensor log_sigmoid_forward pow.Scalar rrelu_with_noise rrelu_with_noise_functional".split()
+)
+"""Operations whose results are laid out in rows, whatever the layout of their operands is."""
+
+_CHANNELS_LAST: Final = frozenset("channel_shuffle max_unpool2d reflection_pad2d replication_pad2d roll".split())
+"""Operations whose results are in channels_last where their operand is."""
+
+
+def _in_rows(result: Any) -> Any:
+    if isinstance(result, list | tuple):
+        return type(result)(_in_rows(one) for one in result)
+    return torch.empty(result.size(), dtype=result.dtype, device=_META) if isinstance(result, torch.Tensor) else result
+
+
+def _is_channels_last(x: torch.Tensor) -> bool:
+    """Is it in channels_last, and not in rows as well?"""
+    if x.dim() not in (4, 5) or x.is_contiguous():
+        return False
+    return x.is_contiguous(memory_format=torch.channels_last if x.dim() == 4 else torch.channels_last_3d)
 
 
 _LAID_OUT_AS_EQ: Final = frozenset(

@@ -328,6 +328,29 @@ def test_two_operands_of_different_layouts_decide_the_layout_together(name: str)
         same(call(ours_a, ours_b), call(a, b))
 
 
+@pytest.mark.parametrize("order", [(0, 2, 3, 1), (3, 2, 1, 0), (0, 2, 1, 3)])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x.roll((1, 1), (0, 2))",
+        "F.pad(x, (1, 1, 1, 1), mode='reflect')",
+        "F.pad(x, (1, 1, 1, 1), mode='replicate')",
+        "F.channel_shuffle(x, 2)",
+        "F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2)",
+        "F.rrelu(x, training=False)",
+        "F.logsigmoid(x)",
+        "F.batch_norm(x, None, None, training=True)",
+        "F.batch_norm(x, x.new_zeros(4), x.new_ones(4))",
+        "torch._foreach_pow(2.0, [x])[0]",
+    ],
+)
+def test_results_are_laid_out_as_on_the_cpu(line: str, order: tuple[int, ...]) -> None:
+    laid_out = torch.arange(288.0).sin().reshape(2, 4, 6, 6).permute(order).contiguous().permute(sorted(range(4), key=order.__getitem__))
+    ours, theirs = (eval(line, {"torch": torch, "F": torch.nn.functional, "x": x}) for x in (_with_layout(laid_out), laid_out))
+    assert ours.stride() == theirs.stride()
+    torch.testing.assert_close(ours.cpu(), theirs)
+
+
 def _with_layout(tensor: torch.Tensor) -> torch.Tensor:
     """On the device, with its strides."""
     span = sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True)) + 1
@@ -373,6 +396,7 @@ def _with_layout(tensor: torch.Tensor) -> torch.Tensor:
         "z.nansum()",
         "torch.cat([floats], out=ints)",
         "torch.bucketize(z, floats[:0])",
+        "torch.mv(flags[:, None], flags[:1])",
     ],
 )
 def test_arguments_of_other_types_are_refused_as_on_the_cpu(line: str) -> None:
@@ -391,6 +415,8 @@ def test_arguments_of_other_types_are_refused_as_on_the_cpu(line: str) -> None:
         "torch.bincount(ints, weights=floats.half())",
         "torch.bincount(ints, weights=floats)",
         "ints.nansum(dtype=torch.complex64)",
+        "(empty > 0) @ flags[:0]",
+        "torch.cumsum(one, 0, out=flags[:0].clone())",
         "(-floats * 0).cumsum(0).view(torch.int32)",
         "(-floats[1:2] * 0).half().cumsum(0).view(torch.int16)",
     ],

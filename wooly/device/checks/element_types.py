@@ -208,7 +208,7 @@ def dtypes(info: OpInfo, values: Sequence[Any]) -> None:
 
 _EMPTY_PASSES: Final = frozenset(
     """
-    _adaptive_avg_pool2d _cdist_forward _log_softmax _softmax _trilinear addmm amax amin bernoulli bucketize median mm nanmedian
+    _adaptive_avg_pool2d _cdist_forward _log_softmax _softmax _trilinear addmm addmv amax amin bernoulli bucketize median mm mv nanmedian
     searchsorted
     """.split()
 )
