@@ -182,7 +182,8 @@ class Script:
         wide = [t for t in tensors if t.is_floating_point() or t.is_complex()]
         if len(wide) == len(tensors) and not _TO_INTEGERS.search(text):
             return True
-        return all(bool((t.detach().abs() < 100).all()) for t in wide)
+        low = 0 if "uint" in text.replace("uint8", "") else -99
+        return all(bool((t.detach().abs() < 100).all()) and (t.is_complex() or bool((t.detach() >= low).all())) for t in wide)
 
     # --- choosing
     def new(self, kind: str = "t") -> str:

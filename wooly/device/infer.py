@@ -107,10 +107,7 @@ def _adjusted(info: OpInfo, values: Sequence[Any], result: Any) -> Any:
     return result
 
 
-_ROWS: Final = frozenset(
-    f"aten::{name}"
-    for name in "_foreach_pow.ScalarAndTensor log_sigmoid_forward pow.Scalar rrelu_with_noise rrelu_with_noise_functional".split()
-)
+_ROWS: Final = frozenset(f"aten::{name}" for name in "_foreach_pow.ScalarAndTensor log_sigmoid_forward pow.Scalar rrelu_with_noise".split())
 """Operations whose results are laid out in rows, whatever the layout of their operands is."""
 
 _CHANNELS_LAST: Final = frozenset("channel_shuffle max_unpool2d reflection_pad2d replication_pad2d roll".split())

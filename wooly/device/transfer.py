@@ -391,9 +391,11 @@ def resize_output(out: torch.Tensor, shape: Sequence[int], strides: Sequence[int
             "unless they have zero elements.",
             stacklevel=2,
         )
-    out.resize_(tuple(shape))
-    if strides is not None and tuple(strides) != contiguous_strides(shape):
-        out.as_strided_(tuple(shape), tuple(strides))
+    places = 0 if strides is None or tuple(strides) == contiguous_strides(shape) else span_nbytes(1, shape, strides)
+    if strides is None or places < math.prod(shape):
+        out.resize_(tuple(shape))
+    else:  # there may be gaps
+        out.resize_((places,)).as_strided_(tuple(shape), tuple(strides))
 
 
 def set_storage_offset_(self: torch.Tensor, source: Any, offset: int, size: Sequence[int], stride: Sequence[int] = ()) -> torch.Tensor:

@@ -397,6 +397,9 @@ def _with_layout(tensor: torch.Tensor) -> torch.Tensor:
         "torch.cat([floats], out=ints)",
         "torch.bucketize(z, floats[:0])",
         "torch.mv(flags[:, None], flags[:1])",
+        "torch.isin(2, ints.to(torch.uint32))",
+        "torch.isin(ints.to(torch.uint16), ints.to(torch.uint16))",
+        "torch.isin(ints.to(torch.uint16), ints)",
     ],
 )
 def test_arguments_of_other_types_are_refused_as_on_the_cpu(line: str) -> None:
@@ -417,6 +420,11 @@ def test_arguments_of_other_types_are_refused_as_on_the_cpu(line: str) -> None:
         "ints.nansum(dtype=torch.complex64)",
         "(empty > 0) @ flags[:0]",
         "torch.cumsum(one, 0, out=flags[:0].clone())",
+        "torch.linalg.lstsq(torch.stack([floats, floats.square(), floats.exp()]).T[:, :2], floats[:, None].expand(3, 2)).solution",
+        "torch.nonzero(floats.expand(2, 3) > 0)",
+        "torch.isin(ints.to(torch.uint32), 2)",
+        "torch.isin(ints.to(torch.uint32), floats)",
+        "torch.cumsum(empty, 0, out=flags[:0].clone())",
         "(-floats * 0).cumsum(0).view(torch.int32)",
         "(-floats[1:2] * 0).half().cumsum(0).view(torch.int16)",
     ],
@@ -431,3 +439,28 @@ def test_tensors_without_elements_have_the_strides_of_torch(shape: tuple[int, ..
         for _ in range(2):  # the second call takes another way
             ours, theirs = (eval(line, {"torch": torch, "x": torch.ones(shape, device=device)}) for device in ("cuda", "cpu"))
             assert (ours.shape, ours.stride()) == (theirs.shape, theirs.stride()), line
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch.div(x, y, rounding_mode='trunc')",
+        "torch.div(x, y, rounding_mode='floor')",
+        "x // y",
+        "torch.div(x, y[:1], rounding_mode='floor')",
+        "torch.div(x, 0.3, rounding_mode='trunc')",
+        "x // 0.3",
+        "2.5 // y",
+        "x % y",
+        "x % 1.7",
+        "1.7 % y",
+        "x.fmod(0.3)",
+        "x.clone().fmod_(y)",
+        "(x * 100) // (y * 0)",
+    ],
+)
+def test_quotients_and_remainders_of_halves_are_those_of_torch(line: str, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(3)
+    x, y = ((torch.randn(4000, generator=generator) * scale).to(dtype) for scale in (10, 3))
+    same(eval(line, {"torch": torch, "x": x.cuda(), "y": y.cuda()}), eval(line, {"torch": torch, "x": x, "y": y}))

@@ -161,7 +161,7 @@ def _index_select(given: dict[str, Any]) -> None:
 
 
 def _running(given: dict[str, Any]) -> None:
-    if given["dtype"] is torch.bool and given["self"].dim():
+    if given["dtype"] is torch.bool and given["self"].dim() and given["self"].numel():
         raise NotImplementedError("\"cum_cuda\" not implemented for 'Bool'")
 
 

@@ -46,6 +46,9 @@ _HALF: Final = frozenset({torch.float16, torch.bfloat16})
 _FLOATING: Final = _HALF | {torch.float32, torch.float64}
 _COMPLEX: Final = frozenset({torch.complex32, torch.complex64, torch.complex128})
 
+_WIDE_UNSIGNED: Final = frozenset({torch.uint16, torch.uint32, torch.uint64})
+"""They have no common type with other integers; torch raises RuntimeError."""
+
 _REFUSED_DTYPES: Final[dict[str, frozenset[torch.dtype]]] = {
     name: refused
     for refused, names in (
@@ -111,6 +114,7 @@ _REFUSED_DTYPES: Final[dict[str, frozenset[torch.dtype]]] = {
         ),
         (_HALF, "_cdist_forward"),
         (frozenset({torch.float16}), "polar"),
+        (_WIDE_UNSIGNED, "isin.Scalar_Tensor isin.Tensor_Tensor"),
     )
     for name in names.split()
 }
@@ -132,11 +136,8 @@ _PROMOTING: Final = frozenset(
 _FITTING: Final = _PROMOTING | frozenset("addbmm addmm addmv aminmax baddbmm bmm dot lerp linalg_cross max min mm mv vdot".split())
 """Operations whose operands must fit each other."""
 
-_JOINING: Final = _PROMOTING | frozenset("cat eq gcd lcm logical_and logical_or logical_xor ne where".split())
+_JOINING: Final = _PROMOTING | frozenset("cat eq gcd isin lcm logical_and logical_or logical_xor ne where".split())
 """Operations whose tensors must have a common type, which torch's meta kernels do not all look for."""
-
-_WIDE_UNSIGNED: Final = frozenset({torch.uint16, torch.uint32, torch.uint64})
-"""They have no common type with other integers; torch raises RuntimeError."""
 
 _REFUSALS: Final[dict[str, tuple[frozenset[torch.dtype], str]]] = {
     "addcdiv": (

@@ -88,7 +88,25 @@ def div(t: Trace, a: Value, b: Value) -> Meta:
 def div_mode(t: Trace, a: Value, b: Value, *, rounding_mode: str | None = None) -> Meta:
     if rounding_mode is None:
         return div(t, a, b)
-    return t.map({"floor": "floor_div", "trunc": "trunc_div"}[rounding_mode], a, b, dtype=_no_bool(result_type((a, b))))
+    dtype = result_type((a, b))
+    if dtype in (DType.F16, DType.BF16) and isinstance(b, Meta) and b.numel != 1:
+        return _halves_divided(t, a, b, dtype, rounding_mode)
+    return t.map({"floor": "floor_div", "trunc": "trunc_div"}[rounding_mode], a, b, dtype=_no_bool(dtype))
+
+
+def _halves_divided(t: Trace, a: Value, b: Meta, dtype: DType, rounding_mode: str) -> Meta:
+    """As torch's kernels divide two tensors of half precision: each step is rounded to their type (c10::div_floor_floating)."""
+    quotient = t.map("div", a, b, dtype=dtype)
+    if rounding_mode == "trunc":
+        return t.map("trunc", quotient)
+    rest = t.map("fmod", a, b, dtype=dtype)
+    whole = t.map("div", t.map("sub", a, rest, dtype=dtype), b, dtype=dtype)
+    other_sign = t.map("ne", t.map("lt", b, 0), t.map("lt", rest, 0))
+    whole = t.where(t.map("and", t.map("ne", rest, 0), other_sign), t.map("sub", whole, 1), whole)
+    floor = t.map("floor", whole)
+    floor = t.where(t.map("gt", t.map("sub", whole, floor), 0.5), t.map("add", floor, 1), floor)
+    floor = t.where(t.map("eq", whole, 0), t.map("copysign", 0.0, quotient, dtype=dtype), floor)
+    return t.where(t.map("eq", b, 0), quotient, floor)
 
 
 def _no_bool(dtype: DType) -> DType:
@@ -103,6 +121,18 @@ def floor_divide(t: Trace, a: Value, b: Value) -> Meta:
 
 def _same(op: str) -> Callable[[Trace, Value, Value], Meta]:
     return lambda t, a, b: t.map(op, a, b, dtype=_no_bool(result_type((a, b))))
+
+
+def _rest(op: str) -> Callable[[Trace, Value, Value], Meta]:
+    """Remainders are taken of a number as the tensor's type has it."""
+
+    def lowering(t: Trace, a: Value, b: Value) -> Meta:
+        dtype = _no_bool(result_type((a, b)))
+        if dtype in (DType.F16, DType.BF16):
+            a, b = (x if isinstance(x, Meta) else t.full((), x, dtype) for x in (a, b))
+        return t.map(op, a, b, dtype=dtype)
+
+    return lowering
 
 
 def _any(op: str) -> Callable[[Trace, Value, Value], Meta]:
@@ -121,8 +151,8 @@ def _register(overloads: Iterable[str], lowering: Callable[..., Meta]) -> None:
     lowers(*(f"aten::{name}" for name in overloads))(lowering)
 
 
-_register(["remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor"], _same("mod"))
-_register(["fmod.Tensor", "fmod.Scalar"], _same("fmod"))
+_register(["remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor"], _rest("mod"))
+_register(["fmod.Tensor", "fmod.Scalar"], _rest("fmod"))
 _register(["maximum"], _any("max"))
 _register(["minimum"], _any("min"))
 _register(["fmax"], _same("fmax"))
