@@ -29,6 +29,8 @@ NAME: Final = re.compile(r"\b[tvmo]\d+\b")
 
 _TO_INTEGERS: Final = re.compile(r"\.(long|int|short|char|byte)\(\)|torch\.u?int\d+")
 
+_FLOATING: Final = re.compile(r"float|double|half|complex")
+
 _SEPARATOR: Final = re.compile(r"(?<! )\|")
 """Between the lines of a template; a ``|`` after a space is the operator."""
 N_TENSORS_MAX: Final = 12
@@ -180,10 +182,11 @@ class Script:
         """False where numbers may have become integers that cannot hold them: what that gives is not defined."""
         tensors = [v for v in (self.names.get(n) for n in used) if isinstance(v, torch.Tensor)]
         wide = [t for t in tensors if t.is_floating_point() or t.is_complex()]
+        if any(str(t.dtype).removeprefix("torch.") in WIDE for t in tensors) and (wide or _FLOATING.search(text)):
+            return False
         if len(wide) == len(tensors) and not _TO_INTEGERS.search(text):
             return True
-        low = 0 if "uint" in text.replace("uint8", "") else -99
-        return all(bool((t.detach().abs() < 100).all()) and (t.is_complex() or bool((t.detach() >= low).all())) for t in wide)
+        return all(bool((t.detach().abs() < 100).all()) for t in wide)
 
     # --- choosing
     def new(self, kind: str = "t") -> str:

@@ -177,3 +177,23 @@ def test_attention_under_transforms_of_functions(order: str) -> None:
     x = torch.arange(120.0).reshape(3, 1, 2, 5, 4) / 60
     ours, expected = (eval(order, {"vmap": vmap, "grad": grad, "loss": loss})(x.to(device)) for device in ("cuda", "cpu"))
     torch.testing.assert_close(ours.cpu(), expected)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: torch.optim.AdamW(p, lr=0.01, fused=True),
+        lambda p: torch.optim.Adam(p, lr=0.01, fused=True, weight_decay=0.1, amsgrad=True),
+        lambda p: torch.optim.Adagrad(p, lr=0.1, fused=True, lr_decay=0.1),
+        lambda p: torch.optim.SGD(p, lr=0.1, fused=True, momentum=0.9, nesterov=True),
+    ],
+)
+def test_fused_optimisers_of_doubles_are_exact_to_doubles(make: Callable[[list[torch.Tensor]], torch.optim.Optimizer]) -> None:
+    start = torch.linspace(-2, 3, 40, dtype=torch.float64)
+    parameters = {device: start.clone().to(device).requires_grad_() for device in ("cpu", "cuda")}
+    optimisers = {device: make([parameter]) for device, parameter in parameters.items()}
+    for _ in range(4):
+        for device, parameter in parameters.items():
+            parameter.grad = torch.linspace(-1, 1, 40, dtype=torch.float64).to(device)
+            optimisers[device].step()
+    torch.testing.assert_close(parameters["cuda"].detach().cpu(), parameters["cpu"].detach(), rtol=1e-13, atol=1e-14)

@@ -65,6 +65,11 @@ def _steps_vector(t: Trace, steps: Sequence[Meta]) -> Meta:
     return out
 
 
+def _precision(params: Sequence[Meta]) -> DType:
+    """The type that what all parameters share is kept in."""
+    return DType.F64 if any(p.dtype == DType.F64 for p in params) else DType.F32
+
+
 def _adam(
     t: Trace,
     params: Sequence[Meta],
@@ -93,8 +98,9 @@ def _adam(
     steps = _steps_vector(t, state_steps)
     correction1 = t.map("sub", 1.0, t.map("pow", beta1, steps, dtype=DType.F64))
     correction2 = t.map("sqrt", t.map("sub", 1.0, t.map("pow", beta2, steps, dtype=DType.F64)))
-    step_sizes = t.cast(t.map("div", lr, correction1, dtype=DType.F64), DType.F32)
-    roots = t.cast(correction2, DType.F32)
+    precision = _precision(params)
+    step_sizes = t.cast(t.map("div", lr, correction1, dtype=DType.F64), precision)
+    roots = t.cast(correction2, precision)
     for i, (p, g, m, v) in enumerate(zip(params, grads, exp_avgs, exp_avg_sqs, strict=True)):
         wide = accumulate(p.dtype)
         gradient = t.cast(gate.gradient(t, g, maximize), wide)
@@ -195,7 +201,7 @@ def fused_adagrad(
         return
     gate = _Gate.of(t, grad_scale, found_inf)
     done = t.map("sub", _steps_vector(t, state_steps), 1.0)
-    rates = t.cast(t.map("div", lr, t.map("add", t.map("mul", done, lr_decay), 1.0), dtype=DType.F64), DType.F32)
+    rates = t.cast(t.map("div", lr, t.map("add", t.map("mul", done, lr_decay), 1.0), dtype=DType.F64), _precision(params))
     for i, (p, g, total) in enumerate(zip(params, grads, state_sums, strict=True)):
         wide = accumulate(p.dtype)
         gradient, value = t.cast(gate.gradient(t, g, maximize), wide), t.cast(p, wide)
