@@ -90,6 +90,8 @@ def _adjusted(info: OpInfo, values: Sequence[Any], result: Any) -> Any:
     """
     if info.name in _ROWS:
         return _in_rows(result)
+    if info.base == "index_fill":
+        return torch.empty_like(_described(values[0]))
     if info.base in _CHANNELS_LAST and not info.mutates and _is_channels_last(values[0]):
         return result.contiguous(memory_format=torch.channels_last)
     if info.base in _LAID_OUT_AS_EQ and isinstance(result, torch.Tensor) and result.dim() > 1 and not info.mutates:
@@ -107,7 +109,9 @@ def _adjusted(info: OpInfo, values: Sequence[Any], result: Any) -> Any:
     return result
 
 
-_ROWS: Final = frozenset(f"aten::{name}" for name in "_foreach_pow.ScalarAndTensor log_sigmoid_forward pow.Scalar rrelu_with_noise".split())
+_ROWS: Final = frozenset(
+    f"aten::{name}" for name in "_foreach_pow.ScalarAndTensor isin.Tensor_Tensor log_sigmoid_forward pow.Scalar rrelu_with_noise".split()
+)
 """Operations whose results are laid out in rows, whatever the layout of their operands is."""
 
 _CHANNELS_LAST: Final = frozenset("channel_shuffle max_unpool2d reflection_pad2d replication_pad2d roll".split())
