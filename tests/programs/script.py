@@ -172,6 +172,8 @@ class Script:
                 continue
             if value.numel() > ELEMENTS_MAX:
                 return False
+            if value.is_complex() and not bool(torch.isfinite(value).all()):  # torch adds alpha * x, of which 0 * inf is a part
+                return False
             if name in self.program.rounded and value.numel() and value.dtype != torch.bool:
                 plain = value.detach().to(torch.complex128 if value.is_complex() else torch.float64)
                 if not bool((plain.abs() < MAGNITUDE_MAX).all()):
