@@ -110,7 +110,8 @@ def _adjusted(info: OpInfo, values: Sequence[Any], result: Any) -> Any:
 
 
 _ROWS: Final = frozenset(
-    f"aten::{name}" for name in "_foreach_pow.ScalarAndTensor isin.Tensor_Tensor log_sigmoid_forward pow.Scalar rrelu_with_noise".split()
+    f"aten::{name}"
+    for name in "_foreach_pow.ScalarAndTensor isin.Tensor_Scalar isin.Tensor_Tensor log_sigmoid_forward pow.Scalar rrelu_with_noise".split()
 )
 """Operations whose results are laid out in rows, whatever the layout of their operands is."""
 
