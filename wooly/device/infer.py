@@ -90,6 +90,8 @@ def _adjusted(info: OpInfo, values: Sequence[Any], result: Any) -> Any:
     """
     if info.name in _ROWS:
         return _in_rows(result)
+    if info.base == "multi_margin_loss" and not values[1].dim():
+        return torch.empty((), dtype=result.dtype, device=_META)
     if info.base == "index_fill":
         return torch.empty_like(_described(values[0]))
     if info.base in _CHANNELS_LAST and not info.mutates and _is_channels_last(values[0]):

@@ -426,6 +426,8 @@ def test_arguments_of_other_types_are_refused_as_on_the_cpu(line: str) -> None:
         "torch.linalg.lstsq(torch.stack([floats, floats.square(), floats.exp()]).T[:, :2], floats[:, None].expand(3, 2)).solution",
         "torch.nonzero(floats.expand(2, 3) > 0)",
         "torch.isin(ints.to(torch.uint32), 2)",
+        "torch.nn.functional.multi_margin_loss(floats, one.long() - 1, reduction='none')",
+        "torch.nn.functional.multi_margin_loss(floats[None], ints[:1], reduction='none')",
         "torch.isin(ints.to(torch.uint32), floats)",
         "torch.cumsum(empty, 0, out=flags[:0].clone())",
         "(-floats * 0).cumsum(0).view(torch.int32)",
