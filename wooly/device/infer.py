@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
+from torch._prims_common import suggest_memory_format
 
 from wooly.device.backend import is_ours
 from wooly.device.schema import Kind, OpInfo
@@ -88,14 +89,14 @@ def _adjusted(info: OpInfo, values: Sequence[Any], result: Any) -> Any:
     They describe what CUDA saves for a backward pass of a batch norm, promote the types of losses that have the type of their input, and
     lay the results of some operations out in another way.
     """
-    if info.name in _ROWS:
+    if info.name in _ROWS or (info.base == "angle" and values[0].is_complex() and not info.mutates):
         return _in_rows(result)
     if info.base == "multi_margin_loss" and not values[1].dim():
         return torch.empty((), dtype=result.dtype, device=_META)
     if info.base == "index_fill":
         return torch.empty_like(_described(values[0]))
     if info.base in _CHANNELS_LAST and not info.mutates and _is_channels_last(values[0]):
-        return result.contiguous(memory_format=torch.channels_last)
+        return torch.empty(result.size(), dtype=result.dtype, device=_META, memory_format=suggest_memory_format(values[0]))
     if info.base in _LAID_OUT_AS_EQ and isinstance(result, torch.Tensor) and result.dim() > 1 and not info.mutates:
         first, second = (_described(x) if isinstance(x, torch.Tensor) else torch.empty((), device=_META) for x in values[:2])
         like = _ATEN.eq.Tensor(first, second)
@@ -128,10 +129,7 @@ def _in_rows(result: Any) -> Any:
 
 
 def _is_channels_last(x: torch.Tensor) -> bool:
-    """Is it in channels_last, and not in rows as well?"""
-    if x.dim() not in (4, 5) or x.is_contiguous():
-        return False
-    return x.is_contiguous(memory_format=torch.channels_last if x.dim() == 4 else torch.channels_last_3d)
+    return x.dim() in (4, 5) and suggest_memory_format(x) != torch.contiguous_format
 
 
 _LAID_OUT_AS_EQ: Final = frozenset(
