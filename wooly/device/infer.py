@@ -12,6 +12,7 @@ from typing import Any, Final
 import torch
 from torch._prims_common import suggest_memory_format
 
+from wis.views import broadcast_shapes, contiguous_strides
 from wooly.device.backend import is_ours
 from wooly.device.schema import Kind, OpInfo
 from wooly.device.shapes import known
@@ -91,6 +92,8 @@ def _adjusted(info: OpInfo, values: Sequence[Any], result: Any) -> Any:
     """
     if info.name in _ROWS or (info.base == "angle" and values[0].is_complex() and not info.mutates):
         return _in_rows(result)
+    if info.name == "aten::index.Tensor" and result.numel():
+        return _indexed(values[0], list(values[1]), result)
     if info.base == "multi_margin_loss" and not values[1].dim():
         return torch.empty((), dtype=result.dtype, device=_META)
     if info.base == "index_fill":
@@ -120,6 +123,50 @@ _ROWS: Final = frozenset(
 
 _CHANNELS_LAST: Final = frozenset("channel_shuffle max_unpool2d reflection_pad2d replication_pad2d roll".split())
 """Operations whose results are in channels_last where their operand is."""
+
+
+def _indexed(x: torch.Tensor, indices: Sequence[torch.Tensor | None], result: torch.Tensor) -> torch.Tensor:
+    """The result of indexing, laid out by the tensor and its indices (AdvancedIndex in ATen); torch's meta kernel leaves the latter out."""
+    given = [dim for dim, index in enumerate(indices) if index is not None]
+    others = [dim for dim in range(x.dim()) if dim not in given]
+    n_before = given[0] if given == list(range(given[0], given[-1] + 1)) else 0
+    found = [index for index in indices if index is not None]
+    replacement = broadcast_shapes(*(index.size() for index in found))
+    kept = [x.stride(dim) for dim in others]
+    operands = [[*kept[:n_before], *(0 for _ in replacement), *kept[n_before:]]]
+    n_after = len(others) - n_before
+    for index in found:
+        described = torch.empty_strided(index.size(), index.stride(), device=_META).expand(replacement)
+        operand = described.reshape((1,) * n_before + tuple(replacement) + (1,) * n_after)
+        sizes = zip(operand.size(), operand.stride(), result.size(), strict=True)
+        operands.append([0 if size == 1 != wide else stride for size, stride, wide in sizes])
+    order = _order(result.size(), operands)
+    inner = contiguous_strides([result.size(dim) for dim in order])
+    return torch.empty_strided(result.size(), [inner[order.index(dim)] for dim in range(result.dim())], dtype=result.dtype, device=_META)
+
+
+def _order(sizes: Sequence[int], operands: Sequence[Sequence[int]]) -> list[int]:
+    """The dimensions from the outermost to the innermost, by the strides of operands (TensorIteratorBase::reorder_dimensions in ATen)."""
+
+    def is_inside(a: int, b: int) -> int:
+        for strides in operands:
+            if strides[a] and strides[b]:
+                if strides[a] != strides[b]:
+                    return 1 if strides[a] < strides[b] else -1
+                if sizes[a] > sizes[b]:
+                    return -1
+        return 0
+
+    order = list(reversed(range(len(sizes))))
+    for at in range(1, len(order)):
+        for before in reversed(range(at)):
+            inside = is_inside(order[before], order[at])
+            if inside > 0:
+                break
+            if inside < 0:
+                order[before], order[at] = order[at], order[before]
+                at = before
+    return order[::-1]
 
 
 def _in_rows(result: Any) -> Any:

@@ -358,6 +358,19 @@ def test_results_are_laid_out_as_on_the_cpu(line: str, order: tuple[int, ...]) -
     torch.testing.assert_close(ours.cpu(), theirs)
 
 
+@pytest.mark.parametrize(
+    "line", ["x[i]", "x[:, i]", "x[None, i]", "x[:, None, i]", "x[i, None]", "x[i, i]", "x[i[:, None], i]", "x[..., i]", "x[i, :, i]"]
+)
+def test_what_indices_pick_is_laid_out_as_on_the_cpu(line: str) -> None:
+    for order in itertools.permutations(range(3)):
+        results = []
+        for device in ("cuda", "cpu"):
+            x = torch.arange(18.0, device=device).reshape(2, 3, 3).permute(order)
+            results.append(eval(line, {"torch": torch, "x": x, "i": torch.tensor([0, 1, 0, 1], device=device)}))
+        ours, theirs = results
+        assert ours.stride() == theirs.stride() and torch.equal(ours.cpu(), theirs), order
+
+
 def _with_layout(tensor: torch.Tensor) -> torch.Tensor:
     """On the device, with its strides."""
     span = sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True)) + 1
