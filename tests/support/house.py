@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -199,17 +200,20 @@ class House:
     # -- people --------------------------------------------------------------------------------------------------------------------
 
     def fill(self, guests: Sequence[Guest] = GUESTS, waiting: Sequence[dict[str, Any]] = WAITING) -> None:
-        """Bring guests, each in a thread, and tasks that wait; returns when all guests have a session and all others a decision."""
-        before = self._opened
-        for guest in guests:
+        """Bring guests, one after the other and each in a thread, so that each finds its place on the same node every time, and tasks that
+        wait; returns when all guests have a session and all others a decision."""
+        for count, guest in enumerate(guests, self._opened + 1):
             thread = threading.Thread(target=self._live, args=(guest,), daemon=True, name=guest.title)
             self._threads.append(thread)
             thread.start()
-        until(lambda: self._opened == before + len(guests), "every guest has a session")
+            until(partial(self._has_opened, count), f"{guest.title} has a session")
         for body in waiting:
             answer = self.controller.ask("POST", "/api/v1/tasks", body)
             if answer.status >= 400:
                 raise RuntimeError(f"{body['title']}: {answer.body.decode()}")
+
+    def _has_opened(self, count: int) -> bool:
+        return self._opened >= count
 
     def config(self, guest: Guest) -> Config:
         return Config(
