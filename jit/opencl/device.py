@@ -58,20 +58,20 @@ def _choose(cl: Any, number: int) -> Any:
     if not found:
         raise ToolchainError("there is no OpenCL device: install a driver, or pip install 'pyopencl[pocl]' for the processor")
     found.sort(key=lambda d: (d.type & cl.device_type.CPU, -d.max_compute_units))
-    working = list(islice((device for device in found if _why_not(cl, device) is None), number + 1))
+    working = list(islice((device for device in found if not _compiler_error(cl, device)), number + 1))
     if not working:
         text = f"the OpenCL compiler of {found[0].name} ({found[0].platform.version}) does not work: install another OpenCL driver"
-        raise ToolchainError(f"{text} (for processors: the system's package pocl-opencl-icd): {_why_not(cl, found[0])}")
+        raise ToolchainError(f"{text} (for processors: the system's package pocl-opencl-icd): {_compiler_error(cl, found[0])}")
     return working[number % len(working)]
 
 
-def _why_not(cl: Any, device: Any) -> Exception | None:
-    """What the compiler of ``device`` says against an empty kernel."""
+def _compiler_error(cl: Any, device: Any) -> str:
+    """The error of building an empty kernel for ``device``; empty when its compiler works."""
     try:
         cl.Program(cl.Context([device]), "__kernel void nothing(void) {}").build()
     except cl.Error as error:
-        return error  # type: ignore[no-any-return]
-    return None
+        return str(error)
+    return ""
 
 
 class CompiledKernel:

@@ -93,7 +93,7 @@ def _adjusted(info: OpInfo, values: Sequence[Any], result: Any) -> Any:
     if info.name in _ROWS or (info.base == "angle" and values[0].is_complex() and not info.mutates):
         return _in_rows(result)
     if info.name == "aten::index.Tensor" and result.numel():
-        return _indexed(values[0], list(values[1]), result)
+        return _indexed(values[0], values[1], result)
     if info.base == "multi_margin_loss" and not values[1].dim():
         return torch.empty((), dtype=result.dtype, device=_META)
     if info.base == "index_fill":

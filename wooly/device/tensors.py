@@ -87,7 +87,7 @@ def new_handle(nbytes: int) -> int:
 def new_tensor(dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int] | None, nbytes: int) -> tuple[torch.Tensor, int]:
     """A tensor over a fresh buffer, and its handle. ``strides`` None: contiguous."""
     handle = new_handle(nbytes)
-    if strides is None and nbytes and HAS_SWAP:  # for tensors without elements torch gives other strides than its devices
+    if strides is None and nbytes and HAS_SWAP:  # create_empty_tensor gives tensors without elements strides of 0
         tensor = make_empty(shape, dtype)  # type: ignore[arg-type]  # any sequence of ints will do
         storage = storage_of(tensor)
         storage._swap_data_ptr_(make_storage(handle << HANDLE_SHIFT, DEVICE(), nbytes))

@@ -167,7 +167,7 @@ class _Drivers:
 
 
 def test_a_device_whose_compiler_does_not_work_is_left_out() -> None:
-    drivers = _Drivers({"old": False, "first": True, "second": True})
+    drivers = _Drivers({"outdated": False, "first": True, "second": True})
     assert [_choose(drivers, number).name for number in range(3)] == ["first", "second", "first"]
-    with pytest.raises(ToolchainError, match=r"compiler of old .* install another OpenCL driver .* unknown target CPU"):
-        _choose(_Drivers({"old": False}), 0)
+    with pytest.raises(ToolchainError, match=r"compiler of outdated .* install another OpenCL driver .* unknown target CPU"):
+        _choose(_Drivers({"outdated": False}), 0)

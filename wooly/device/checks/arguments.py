@@ -24,23 +24,27 @@ def arguments(info: OpInfo, values: Sequence[Any]) -> None:
 
 _HALVES: Final = frozenset({torch.float16, torch.bfloat16})
 _WIDE: Final = frozenset({torch.float32, torch.float64})
+_FLOATING: Final = _HALVES | _WIDE
+_Types = frozenset[torch.dtype]
 _OTHER: Final = "expected scalar type {want} but found {found}"
 
 
-def _of_one_type(first: str, *others: str, text: str = _OTHER, halves: bool = False, empty: bool = True) -> _Rule:
-    """The rule of operations that read arguments ``others``, where they are given, as the type of ``first``.
+def _of_one_type(
+    first: str, *others: str, text: str = _OTHER, types: _Types | None = None, mixed: bool = False, empty: bool = True
+) -> _Rule:
+    """The rule of operations whose kernels read the arguments ``others`` as the type of ``first``; it raises RuntimeError.
 
-    ``halves``: it holds for floating types only, and a half-precision ``first`` goes with float32 as well. ``empty`` False: it holds for
-    the types of ``_WIDE`` only, and not without elements.
+    ``types``: the types of ``first`` that it holds for (None: all). ``mixed``: a ``first`` in half precision goes with float32 as well.
+    ``empty`` False: it does not hold for tensors without elements. Arguments that are not given fit, as do products with an ``out_dtype``.
     """
 
     def rule(given: dict[str, Any]) -> None:
         want = given[first].dtype
-        if (halves and not want.is_floating_point) or not (empty or want in _WIDE) or "out_dtype" in given:
+        if (types is not None and want not in types) or "out_dtype" in given:
             return
         for name in others:
             other = given.get(name)
-            if other is None or other.dtype == want or (halves and want in _HALVES and other.dtype == torch.float32):
+            if other is None or other.dtype == want or (mixed and want in _HALVES and other.dtype == torch.float32):
                 continue
             if empty or (other.numel() and given[first].numel()):
                 raise RuntimeError(text.format(want=title(want), found=title(other.dtype)))
@@ -93,7 +97,7 @@ _PRODUCT: Final = "self and mat2 must have the same dtype, but got {want} and {f
 _SECOND: Final = "Expected object of scalar type {want} but got scalar type {found} for second argument"
 _COPIED: Final = "index_copy_(): self and source expected to have the same dtype, but got (self) {want} and (source) {found}"
 
-_of_norm: Final = _of_one_type("input", "weight", "bias", "running_mean", "running_var", halves=True)
+_of_norm: Final = _of_one_type("input", "weight", "bias", "running_mean", "running_var", types=_FLOATING, mixed=True)
 
 
 def _group_norm(given: dict[str, Any]) -> None:
@@ -160,9 +164,14 @@ def _index_select(given: dict[str, Any]) -> None:
         raise RuntimeError("index_select(): Expected dtype int32 or int64 for index")
 
 
-def _running(given: dict[str, Any]) -> None:
-    if given["dtype"] is torch.bool and given["self"].dim() and given["self"].numel():
-        raise NotImplementedError("\"cum_cuda\" not implemented for 'Bool'")
+def _not_in_bool(name: str) -> _Rule:
+    """The rule of running sums and products: they have no kernel that computes in bool."""
+
+    def rule(given: dict[str, Any]) -> None:
+        if given["dtype"] is torch.bool and given["self"].dim() and given["self"].numel():
+            raise NotImplementedError(f"\"{name}_cuda\" not implemented for 'Bool'")
+
+    return rule
 
 
 def _nansum(given: dict[str, Any]) -> None:
@@ -187,7 +196,7 @@ _RULES: Final[dict[str, _Rule]] = {
     "addmm": _of_one_type("self", "mat1", "mat2", text=_PRODUCT),
     "mm": _of_one_type("self", "mat2", text="expected mat1 and mat2 to have the same dtype, but got: {want} != {found}"),
     "linalg_cross": _of_one_type("self", "other"),
-    "_cdist_forward": _of_one_type("x1", "x2", empty=False),
+    "_cdist_forward": _of_one_type("x1", "x2", types=_WIDE, empty=False),
     **dict.fromkeys(("grid_sampler_2d", "grid_sampler_3d"), _of_one_type("input", "grid", empty=False)),
     "complex": _of_one_type("real", "imag", text=_SECOND),
     "polar": _of_one_type("abs", "angle", text=_SECOND),
@@ -198,8 +207,7 @@ _RULES: Final[dict[str, _Rule]] = {
     "binary_cross_entropy_with_logits": _logits_weights,
     "soft_margin_loss": _soft_margin_loss,
     "index_select": _index_select,
-    "cumsum": _running,
-    "cumprod": _running,
+    **{name: _not_in_bool(name) for name in ("cumsum", "cumprod")},
     "nansum": _nansum,
     "addbmm": _of_one_type("self", "batch1", "batch2", text=_PRODUCT),
     "index_reduce": _of_one_type(
