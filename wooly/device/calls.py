@@ -131,12 +131,15 @@ def make_plan(info: OpInfo, values: Sequence[Any]) -> Plan:
         return Plan(None, substitute=lambda *now: _filled_once(info, now))
     checks.overlap(info, values)
     checks.arguments(info, values)
+    name = functional_of(info) if info.mutates and info.name not in LOWERINGS else info.name
+    compute = _to_convert(info, values) if info.is_out and not info.draws else None
     if info.is_out and any(arg.written and not arg.is_out for arg in info.args):
         return Plan(None, substitute=lambda *now: _made_then_copied(info, now))
     typed = _as_out_type(info, values)
     if typed is not None:
         return typed
-    name = functional_of(info) if info.mutates and info.name not in LOWERINGS else info.name
+    if compute is not None:
+        return Plan(None, substitute=lambda *now: fallback.write_back(info, compute, now))
     entry = LOWERINGS.get(name) if name is not None else None
     unknown = None
     if entry is not None:
@@ -153,7 +156,29 @@ def make_plan(info: OpInfo, values: Sequence[Any]) -> Plan:
     return Plan(None, substitute=fallback.choose(info, name, unknown))
 
 
-_TYPED_BY_OUT: Final = frozenset({"sum", "prod", "cumsum", "cumprod"})
+def _to_convert(info: OpInfo, values: Sequence[Any]) -> Any:
+    """The functional form of an out= call whose results have other types than its outputs, else None.
+
+    Raises what torch raises where the outputs cannot take them.
+    """
+    name = functional_of(info)
+    if name is None:
+        return None
+    op = overload(name)
+    try:
+        result = infer(info, values, op)
+    except Unknown:
+        fallback.check_outs(info, values)
+        return None
+    outs = [t for i, t in checks.tensors_of(values) if info.args[i].is_out]
+    made = [r for r in (result if isinstance(result, list | tuple) else [result]) if isinstance(r, torch.Tensor)]
+    if all(out.dtype == one.dtype for out, one in zip(outs, made, strict=False)):  # a functional form may return more
+        return None
+    fallback.check_outs(info, values)
+    return op
+
+
+_TYPED_BY_OUT: Final = frozenset({"sum", "prod", "cumsum", "cumprod", "mean", "nansum"})
 """Operations whose ``dtype``, where none is given, is that of their out= tensor."""
 
 
@@ -179,7 +204,6 @@ def _made_then_copied(info: OpInfo, values: Sequence[Any]) -> Any:
     args, kwargs = fallback.split(info, [value for value, _ in kept], [arg for _, arg in kept])
     outs = tuple(value for value, arg in zip(values, info.args, strict=True) if arg.is_out)
     for out, new in zip(outs, overload(info.name.partition(".")[0])(*args, **kwargs), strict=True):
-        checks.castable(new.dtype, out.dtype)
         transfer.resize_output(out, new.size(), new.stride())
         out.copy_(new)
     return outs
@@ -319,8 +343,6 @@ def _resized(info: OpInfo, values: Sequence[Any], result: Any) -> Plan | None:
     """For out= tensors of another shape than the result: a plan that resizes them first. Raises when their type does not fit."""
     outs = [t for i, t in checks.tensors_of(values) if info.args[i].is_out]
     metas = [r for r in (result if isinstance(result, list | tuple) else [result]) if isinstance(r, torch.Tensor)]
-    for out, meta in zip(outs, metas, strict=True):
-        checks.result_type(info, meta.dtype, out.dtype)
     if all(out.size() == meta.size() for out, meta in zip(outs, metas, strict=True)):
         return None
     layouts = [(tuple(meta.size()), None if info.base in _ROWS_WHEN_RESIZED else meta.stride()) for meta in metas]

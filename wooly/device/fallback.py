@@ -23,7 +23,19 @@ from wooly.device.lowering import COMPOSITES
 from wooly.device.schema import Kind, OpInfo, describe, overload
 from wooly.errors import UnsupportedOperation
 
-__all__ = ["choose", "on_cpu", "unclaimed", "no_such_layout", "refusal", "make_elsewhere", "report", "allow_cpu", "split"]
+__all__ = [
+    "allow_cpu",
+    "check_outs",
+    "choose",
+    "make_elsewhere",
+    "no_such_layout",
+    "on_cpu",
+    "refusal",
+    "report",
+    "split",
+    "unclaimed",
+    "write_back",
+]
 
 _CPU: Final = torch.device("cpu")
 _CUDA_KEYS: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
@@ -103,7 +115,7 @@ def _substitute(info: OpInfo, functional: str | None, unknown: Unknown | None) -
         if decomposition is not None:
             return _guarded(info, lambda *values: _decomposed(decomposition, info, values, unknown))
         if info.mutates and functional is not None and not info.draws:
-            return _guarded(info, lambda *values: _write_back(info, overload(functional), values))
+            return _guarded(info, lambda *values: write_back(info, overload(functional), values))
     return lambda *values: on_cpu(info, values, unknown)
 
 
@@ -174,7 +186,7 @@ _NOT_DECOMPOSED: Final = frozenset(
 images of bytes that are rounded."""
 
 
-def _write_back(info: OpInfo, op: Any, values: Sequence[Any]) -> Any:
+def write_back(info: OpInfo, op: Any, values: Sequence[Any]) -> Any:
     """Compute a mutating operation by its functional form, then copy the results into the arguments."""
     kept = [v for v, a in zip(values, info.args, strict=True) if not a.is_out]
     args, kwargs = split(info, kept, [a for a in info.args if not a.is_out])
@@ -292,18 +304,40 @@ _computable: Final[set[str]] = set()
 """Operations that torch's meta kernel refused and its CPU kernel did not."""
 
 
-def _raise_without_data(info: OpInfo, values: Sequence[Any]) -> None:
-    """Raise what the CPU kernel says to these arguments, asked with zeros in their place: a mistake in shapes or types must not cost a
-    transfer. Returns when it computes something after all; then it is not asked for this operation again."""
-    sizes = [v.numel() * v.dtype.itemsize for v in _flat(values) if isinstance(v, torch.Tensor)]
-    if info.name in _computable or info.draws or sum(sizes) > _STAND_IN_BYTES_MAX:
+def check_outs(info: OpInfo, values: Sequence[Any]) -> None:
+    """Raises what the CPU kernel raises to out= tensors of other types than the results; which it takes, every operation decides for
+    itself. What it raises to the values of its stand-ins (singular matrices, divisors of 0) does not count."""
+    if _stand_in_nbytes(values) > _STAND_IN_BYTES_MAX:
         return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            _compute_without_data(info, values)
+        except RuntimeError as error:
+            if type(error).__name__ != "LinAlgError" and str(error) != "ZeroDivisionError":
+                raise
+
+
+def _raise_without_data(info: OpInfo, values: Sequence[Any]) -> None:
+    """Raise what the CPU kernel says to these arguments: a mistake in shapes or types must not cost a transfer. Returns when it computes
+    something after all; then it is not asked for this operation again."""
+    if info.name in _computable or info.draws or _stand_in_nbytes(values) > _STAND_IN_BYTES_MAX:
+        return
+    _compute_without_data(info, values)
+    _computable.add(info.name)
+
+
+def _stand_in_nbytes(values: Sequence[Any]) -> int:
+    return sum(v.numel() * v.dtype.itemsize for v in _flat(values) if isinstance(v, torch.Tensor))
+
+
+def _compute_without_data(info: OpInfo, values: Sequence[Any]) -> None:
+    """The CPU kernel, with zeros in place of the tensors of the device."""
     args, kwargs = split(info, [_local(a, _zeros_for(v)) for a, v in zip(info.args, values, strict=True)])
     try:
         info.op(*args, **kwargs)
     except Exception as error:
         raise error.with_traceback(None) from None
-    _computable.add(info.name)
 
 
 def _zeros_for(value: Any) -> Any:

@@ -5,7 +5,7 @@ each depends only on metadata and on which arguments share a buffer; ``distribut
 """
 
 from wooly.device.checks.arguments import arguments, distribution
-from wooly.device.checks.element_types import castable, dtypes, refuses_dtypes, result_type
+from wooly.device.checks.element_types import castable, dtypes, refuses_dtypes
 from wooly.device.checks.names import tensors_of
 from wooly.device.checks.places import (
     CPU_INDEX_OPS,
@@ -21,5 +21,5 @@ from wooly.device.checks.places import (
 
 __all__ = [
     "CPU_INDEX_OPS", "SELF_OVERLAP", "arguments", "castable", "devices", "distribution", "dtypes", "indices", "is_dense",
-    "may_be_cpu_indices", "overlap", "refuses_dtypes", "repeats", "result_type", "same_shape", "tensors_of",
+    "may_be_cpu_indices", "overlap", "refuses_dtypes", "repeats", "same_shape", "tensors_of",
 ]  # fmt: skip

@@ -8,30 +8,11 @@ from typing import Any, Final
 import torch
 
 from wooly.device.checks.arguments import arguments
-from wooly.device.checks.names import C_NAMES, tensors_of, title
+from wooly.device.checks.names import tensors_of, title
 from wooly.device.infer import Unknown, infer
 from wooly.device.schema import OpInfo
 
-__all__ = ["castable", "dtypes", "refuses_dtypes", "result_type"]
-
-_EXACT_OUT: Final = frozenset(
-    """
-    addmm addmv amax amin aminmax argmax argmin avg_pool2d baddbmm bmm complex cummax cummin diag dot flip gather index index_add
-    index_select kthvalue lerp logcumsumexp masked_select median mm mode mv polar renorm scatter sort take topk tril triu where
-    """.split()
-)
-"""Operations whose out= tensor must have the result's type; the others convert."""
-
-
-def result_type(info: OpInfo, result: torch.dtype, out: torch.dtype) -> None:
-    """Raises RuntimeError when an out= tensor cannot take results of type ``result``."""
-    if info.base in ("complex", "polar") and result != out:
-        raise RuntimeError(f"Expected object of scalar type {title(result)} but got scalar type {title(out)} for argument 'out'")
-    if info.base in _EXACT_OUT and result != out:
-        raise RuntimeError(f"Expected out tensor to have dtype {C_NAMES.get(result, result)}, but got {C_NAMES.get(out, out)} instead")
-    if info.base == "cat" and not torch.can_cast(result, out):
-        raise TypeError(f"torch.cat(): input types can't be cast to the desired output type {title(out)}")
-    castable(result, out)
+__all__ = ["castable", "dtypes", "refuses_dtypes"]
 
 
 def castable(result: torch.dtype, out: torch.dtype) -> None:

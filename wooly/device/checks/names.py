@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-__all__ = ["C_NAMES", "tensors_of", "title"]
+__all__ = ["tensors_of", "title"]
 
 
 def tensors_of(values: Sequence[Any]) -> Iterator[tuple[int, torch.Tensor]]:
@@ -40,19 +40,3 @@ _TITLES: Final = {
 def title(dtype: torch.dtype) -> str:
     """The type's name in torch's error texts."""
     return _TITLES.get(dtype, str(dtype))
-
-
-C_NAMES: Final = {
-    torch.float32: "float",
-    torch.float64: "double",
-    torch.float16: "c10::Half",
-    torch.bfloat16: "c10::BFloat16",
-    torch.int64: "long int",
-    torch.int32: "int",
-    torch.int16: "short int",
-    torch.int8: "signed char",
-    torch.uint8: "unsigned char",
-    torch.bool: "bool",
-    torch.complex64: "c10::complex<float>",
-    torch.complex128: "c10::complex<double>",
-}

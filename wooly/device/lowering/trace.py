@@ -31,6 +31,7 @@ Results = Meta | None | Sequence["Meta | None"]
 
 _COMPARE: Final = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 _OF_NOTHING: Final = {"sum": 0, "prod": 1}
+_OF_FLAGS: Final = {"sum": "reduce_max", "prod": "reduce_min"}
 _TEST: Final = frozenset({"is_nan", "is_inf", "sign_bit"})
 
 
@@ -198,7 +199,8 @@ class Trace:
     # --- reductions and scans
 
     def reduce(self, name: str, x: Meta, dims: Sequence[int], keepdim: bool = False, dtype: DType | None = None) -> Meta:
-        """sum, prod, reduce_max or reduce_min of ``x`` (in ``dtype``) over ``dims``; over none it is ``x`` itself."""
+        """sum, prod, reduce_max or reduce_min of ``x`` (in ``dtype``) over ``dims``; over none it is ``x`` itself. Sums of bool are
+        true where any is true, products where all are."""
         x = x if dtype is None else self.cast(x, dtype)
         dims = sorted({d % x.ndim for d in dims}) if x.ndim else []
         if not dims:
@@ -208,7 +210,7 @@ class Trace:
             out = self.full(shape, _OF_NOTHING[name], x.dtype)
         else:
             out = self.temp(x.dtype, shape)
-            self.emit(name, [out], [x])
+            self.emit(_OF_FLAGS.get(name, name) if x.dtype is DType.BOOL else name, [out], [x])
         return out if keepdim else self.drop(out, dims)
 
     def drop(self, x: Meta, dims: Sequence[int]) -> Meta:
