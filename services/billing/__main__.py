@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from services.billing.allowances import Allowances
@@ -29,7 +30,10 @@ from services.kit.process import ready, run
 
 
 async def serve_until(stop: asyncio.Event) -> None:
-    """Everything billing is, for as long as ``stop`` is not set. Nodes are answered once the history is applied."""
+    """Everything billing is, for as long as ``stop`` is not set.
+
+    Nodes are answered once the history is applied, and only then is billing announced as ready.
+    """
     url = os.environ.get("WOOLY_NATS_URL", "")
     if not url:
         raise SettingError("WOOLY_NATS_URL is not set; give the address of the bus, for example nats://127.0.0.1:4222")
@@ -50,16 +54,17 @@ async def serve_until(stop: asyncio.Event) -> None:
         get_logger().info("billing listening", http=http, position=keeper.view.position)
         beside = [
             asyncio.create_task(announce_forever(keeper, writer), name="announce"),
-            asyncio.create_task(_lend(bus, keeper), name="lend"),
+            asyncio.create_task(_lend(bus, keeper, lambda: ready({"http": http})), name="lend"),
         ]
-        ready({"http": http})
         await first_of(stop, *beside)
 
 
-async def _lend(bus: Bus, keeper: Keeper) -> None:
-    """Answer nodes once everything that was in the log at the start is applied: who lends on half a log lends too much."""
+async def _lend(bus: Bus, keeper: Keeper, lending: Callable[[], None]) -> None:
+    """Answer nodes once everything that was in the log at the start is applied, and call ``lending`` then: lending on half a log lends
+    too much."""
     await keeper.history_applied()
     await Allowances(bus, keeper).start()
+    lending()
     await asyncio.Event().wait()
 
 
