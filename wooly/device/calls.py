@@ -278,7 +278,9 @@ def _lowered(info: OpInfo, entry: Entry, values: Sequence[Any]) -> Plan:
         if makes or info.is_out or not unknown.missing:
             raise  # else nothing new is made, and the lowering looks at shapes itself
     if info.mutates and not info.is_out and not own:
-        checks.same_shape(info, values, result)
+        target = _target(info, values)
+        if isinstance(result, torch.Tensor) and target is not None:
+            checks.same_shape(target, result)
         _check_promotion(info, values, entry)
     if info.is_out:
         wrong = _resized(info, values, result)
@@ -317,9 +319,15 @@ def _check_promotion(info: OpInfo, values: Sequence[Any], entry: Entry) -> None:
         if unknown.missing:
             return
         raise
-    target = next(value for arg, value in zip(info.args, values, strict=True) if arg.written)
-    if isinstance(result, torch.Tensor) and isinstance(target, torch.Tensor):
+    target = _target(info, values)
+    if isinstance(result, torch.Tensor) and target is not None:
         checks.castable(result.dtype, target.dtype)
+
+
+def _target(info: OpInfo, values: Sequence[Any]) -> torch.Tensor | None:
+    """What an in-place operation writes; None: a list of tensors."""
+    written = next(value for arg, value in zip(info.args, values, strict=True) if arg.written)
+    return written if isinstance(written, torch.Tensor) else None
 
 
 def _as_lowered(info: OpInfo, lowered: Sequence[Any], own: bool) -> tuple[list[Any], dict[str, Any], list[Meta]]:

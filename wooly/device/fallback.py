@@ -15,7 +15,7 @@ from typing import Any, Final, NoReturn
 import torch
 
 from wooly.counters import COUNTERS
-from wooly.device import random, transfer
+from wooly.device import checks, random, transfer
 from wooly.device.backend import cpu_generator, has_kernel, has_python_kernel, is_ours
 from wooly.device.checks import SELF_OVERLAP
 from wooly.device.infer import Unknown, infer
@@ -111,11 +111,11 @@ def _substitute(info: OpInfo, functional: str | None, unknown: Unknown | None) -
     if composite is not None:
         return _guarded(info, lambda *values: _call(composite, info, values))
     if unknown is None or unknown.missing:
+        if info.mutates and functional is not None and not info.draws:  # before a decomposition: those take in-place for out=, and resize
+            return _guarded(info, lambda *values: write_back(info, overload(functional), values))
         decomposition = _decomposition(info)
         if decomposition is not None:
             return _guarded(info, lambda *values: _decomposed(decomposition, info, values, unknown))
-        if info.mutates and functional is not None and not info.draws:
-            return _guarded(info, lambda *values: write_back(info, overload(functional), values))
     return lambda *values: on_cpu(info, values, unknown)
 
 
@@ -198,6 +198,9 @@ def write_back(info: OpInfo, op: Any, values: Sequence[Any]) -> Any:
     for target, new in zip(targets, results, strict=False):
         if info.is_out:
             transfer.resize_output(target, new.shape, new.stride())
+        else:
+            checks.same_shape(target, new)
+            checks.castable(new.dtype, target.dtype)
         target.copy_(new)
     return _returned(info, values, results[len(targets) :])
 

@@ -104,10 +104,9 @@ def _check_broadcast(sizes: Sequence[torch.Size]) -> None:
         raise IndexError(f"{text} {', '.join(str(list(size)) for size in sizes)}") from None
 
 
-def same_shape(info: OpInfo, values: Sequence[Any], result: Any) -> None:
+def same_shape(target: torch.Tensor, result: torch.Tensor) -> None:
     """Raises RuntimeError when the ``result`` of an in-place operation has another shape than the tensor it is to be written into."""
-    target = next(value for arg, value in zip(info.args, values, strict=True) if arg.written)
-    if isinstance(result, torch.Tensor) and isinstance(target, torch.Tensor) and result.size() != target.size():
+    if result.size() != target.size():
         raise RuntimeError(f"output with shape {list(target.size())} doesn't match the broadcast shape {list(result.size())}")
 
 
