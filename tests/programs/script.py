@@ -277,6 +277,10 @@ class Fields(dict[str, Any]):
     def _c(self) -> str:
         return self._pick(lambda t: t.is_complex(), "make(SEED, SHAPE, 'complex64', dev)")
 
+    def _packed(self) -> str:
+        """A tensor without gaps: only of such can torch tell whether they overlap another in part, which it then refuses."""
+        return self._pick(lambda t: torch.empty_like(t).stride() == t.stride(), "make(SEED, SHAPE, 'float32', dev)")
+
     def _u(self) -> str:
         """Distinct values."""
         return f"distinct({self.seed()}, {self.shape() or (3,)}, {self._fdt().split('.')[1]!r}, dev)"

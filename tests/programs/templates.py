@@ -608,7 +608,7 @@ IN_PLACE: Final = _lines("""
     !torch._foreach_copy_([$f], [$f.clone() + 1])
     !torch._foreach_zero_([$f])
     !$x.view(-1)[::2].add_(1)
-    !$x.T.add_($x)
+    !$packed.T.add_($packed)
     !$x.add_($x.T.clone())
     !$x.copy_($x.flip(0))
     !$x.flatten()[:1].fill_(5)
