@@ -121,8 +121,23 @@ def _substitute(info: OpInfo, functional: str | None, unknown: Unknown | None) -
 
 def _decomposed(fn: Callable[..., Any], info: OpInfo, values: Sequence[Any], unknown: Unknown | None) -> Any:
     """The call by its decomposition; on the CPU where that says that it does not cover it."""
-    result = _call(fn, info, values)
+    result = _call(fn, info, _with_a_place(values) if info.base == "grid_sampler_2d" else values)
     return on_cpu(info, values, unknown) if result is NotImplemented else _as_promised(info, values, result)
+
+
+def _with_a_place(values: Sequence[Any]) -> Sequence[Any]:
+    """The arguments of grid_sampler_2d with -1, the first element, for coordinates that torch's kernels clip to it and its decomposition
+    to none: NaN, and where the border reflects also infinity. Bicubic samples of such are NaN in both, as are those beyond zeros."""
+    x, grid, mode, padding, *rest = values
+    if mode == _BICUBIC or padding == _ZEROS:
+        return values
+    lost = grid.isnan() if padding == _BORDER else ~grid.isfinite()
+    return (x, grid.masked_fill(lost, -1.0), mode, padding, *rest)
+
+
+_BICUBIC: Final = 2
+_ZEROS: Final = 0
+_BORDER: Final = 1
 
 
 def _as_promised(info: OpInfo, values: Sequence[Any], result: Any) -> Any:
@@ -188,7 +203,7 @@ images of bytes that are rounded."""
 
 def write_back(info: OpInfo, op: Any, values: Sequence[Any]) -> Any:
     """Compute a mutating operation by its functional form, then copy the results into the arguments."""
-    kept = [v for v, a in zip(values, info.args, strict=True) if not a.is_out]
+    kept = [v for v, a in zip(_with_tensors_for_numbers(info, list(values)), info.args, strict=True) if not a.is_out]
     args, kwargs = split(info, kept, [a for a in info.args if not a.is_out])
     result = op(*args, **kwargs)
     results = _flat(result if isinstance(result, list | tuple) else [result])
@@ -336,7 +351,8 @@ def _stand_in_nbytes(values: Sequence[Any]) -> int:
 
 def _compute_without_data(info: OpInfo, values: Sequence[Any]) -> None:
     """The CPU kernel, with zeros in place of the tensors of the device."""
-    args, kwargs = split(info, [_local(a, _zeros_for(v)) for a, v in zip(info.args, values, strict=True)])
+    here = _with_tensors_for_numbers(info, [_zeros_for(v) for v in values])
+    args, kwargs = split(info, [_local(a, v) for a, v in zip(info.args, here, strict=True)])
     try:
         info.op(*args, **kwargs)
     except Exception as error:

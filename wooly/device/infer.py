@@ -100,10 +100,8 @@ def _adjusted(info: OpInfo, values: Sequence[Any], result: Any) -> Any:
         return torch.empty_like(_described(values[0]))
     if info.base in _CHANNELS_LAST and not info.mutates and _is_channels_last(values[0]):
         return torch.empty(result.size(), dtype=result.dtype, device=_META, memory_format=suggest_memory_format(values[0]))
-    if info.base in _LAID_OUT_AS_EQ and isinstance(result, torch.Tensor) and result.dim() > 1 and not info.mutates:
-        first, second = (_described(x) if isinstance(x, torch.Tensor) else torch.empty((), device=_META) for x in values[:2])
-        like = _ATEN.eq.Tensor(first, second)
-        return torch.empty_strided(like.size(), like.stride(), dtype=result.dtype, device=_META)
+    if isinstance(result, torch.Tensor) and result.dim() > 1 and not info.mutates:
+        result = _as_iterated(info, values, result)
     if info.base in ("native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update") and isinstance(result, tuple):
         result = (result[0] if _is_channels_last(values[0]) else _in_rows(result[0]), *result[1:])
     if info.base in ("native_batch_norm", "_native_batch_norm_legit") and isinstance(result, tuple):
@@ -179,12 +177,40 @@ def _is_channels_last(x: torch.Tensor) -> bool:
     return x.dim() in (4, 5) and suggest_memory_format(x) != torch.contiguous_format
 
 
-_LAID_OUT_AS_EQ: Final = frozenset(
+_ITERATED_MIXED: Final = frozenset(
     """
     complex copysign div floor_divide heaviside logaddexp logaddexp2 logical_and logical_or logical_xor polar special_xlog1py xlogy
     """.split()
 )
-"""Operations of two operands whose meta kernel is not the one that torch lays results out by."""
+_ITERATED: Final = _ITERATED_MIXED | frozenset(
+    """
+    add atan2 clamp_max clamp_min elu_backward eq fmax fmin fmod ge gelu_backward gt hardsigmoid_backward hardswish_backward
+    hardtanh_backward huber_loss hypot le logit_backward lt maximum minimum mish_backward mse_loss mul ne pow remainder sigmoid_backward
+    smooth_l1_loss softplus_backward sub tanh_backward
+    """.split()
+)
+_ITERATED_SWAPPED: Final = frozenset("leaky_relu_backward rsub threshold_backward".split())
+"""Operations of two operands whose results ATen's TensorIterator lays out, by the first operand before the second or, swapped, the second
+before the first. Their meta kernels describe something else: of halves, with alpha, in some backward formulas; and those that may have
+operands of two types (mixed) of all types."""
+
+
+def _as_iterated(info: OpInfo, values: Sequence[Any], result: torch.Tensor) -> torch.Tensor:
+    """``result`` laid out by TensorIterator, as the meta kernel of ``eq`` describes it for float32."""
+    swapped = info.base in _ITERATED_SWAPPED
+    if not (swapped or info.base in _ITERATED):
+        return result
+    operands = [_described(value) for value in values if isinstance(value, torch.Tensor)][:2]
+    if info.base not in _ITERATED_MIXED and len({x.dtype for x in operands}) > 1:
+        return result
+    if len(operands) == 1:
+        operands.append(torch.empty((), device=_META))
+    if operands[0].dtype == operands[1].dtype:
+        operands = [torch.empty_strided(x.size(), x.stride(), device=_META) for x in operands]
+    like = _ATEN.eq.Tensor(*(reversed(operands) if swapped else operands))
+    if like.size() != result.size():
+        return result
+    return torch.empty_strided(like.size(), like.stride(), dtype=result.dtype, device=_META)
 
 
 def _described(value: Any) -> Any:

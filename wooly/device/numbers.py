@@ -45,6 +45,8 @@ _SIZE: Final = 2
 _SIZES: Final[dict[str, Any]] = {"size": [_SIZE], "steps": 2, "pad": [1, 1], "pin_memory": None, "generator": None}
 """Arguments that only say how much there is."""
 
+_PUTTING_ROWS: Final = frozenset({"index_add", "index_add_"})
+
 _known: Final[dict[Any, Exception | None]] = {}
 _KNOWN_MAX: Final = 4096
 
@@ -71,6 +73,8 @@ def _described(value: Any) -> Any:
 
 def _tried(info: OpInfo, values: Sequence[Any]) -> Exception | None:
     small = [_small(arg.kind, arg.name, value) for arg, value in zip(info.args, values, strict=True)]
+    if info.base in _PUTTING_ROWS:  # an index without dimensions is one of one row
+        small = [x.expand(_SIZE) if arg.name == "index" and not x.dim() else x for arg, x in zip(info.args, small, strict=True)]
     args, kwargs = split(info, small)
     state = torch.random.get_rng_state() if info.draws else None
     try:

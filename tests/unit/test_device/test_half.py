@@ -33,6 +33,18 @@ def test_grid_sample_computes_coordinates_in_f32(dtype: torch.dtype, mode: str, 
         assert a.dtype == dtype and ulps(a, b.double()) <= 1
 
 
+@pytest.mark.parametrize("mode", ["bilinear", "nearest"])
+@pytest.mark.parametrize("padding", ["border", "reflection"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_coordinates_that_are_no_numbers_are_clipped_as_torch_clips_them(value: float, mode: str, padding: str) -> None:
+    def sample(device: str) -> torch.Tensor:
+        x = torch.arange(1.0, 7.0, device=device).view(1, 1, 2, 3)
+        grid = torch.tensor([[[[value, 0.0], [0.5, value], [value, value]]]], device=device)
+        return torch.cat([F.grid_sample(x, grid, mode, padding, align_corners=corners) for corners in (False, True)])
+
+    torch.testing.assert_close(sample("cuda").cpu(), sample("cpu"))
+
+
 def test_grid_sample_of_volumes_in_half_is_that_of_f32_rounded() -> None:
     torch.manual_seed(0)
     x, grid = torch.randn(1, 2, 9, 8, 7).bfloat16(), (torch.rand(1, 4, 4, 4, 3) * 2 - 1).bfloat16()

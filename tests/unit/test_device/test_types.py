@@ -56,6 +56,17 @@ def on(device: str, line: str) -> torch.Tensor:
         "ints.clone().ldexp_(floats)",
         "ints.clone().igamma_(floats)",
         "ints.clone().sinc_()",
+        *(
+            f"floats.clone().view(1, 3).{call}"
+            for name, last in (("index_add", ""), ("index_add_", ""), ("index_reduce", ", 'prod'"), ("index_reduce_", ", 'prod'"))
+            for call in (
+                f"{name}(1, ints[:2] - 1, one{last})",
+                f"{name}(1, ints[:1] - 1, floats[:1]{last})",
+                f"{name}(1, ints[:2] - 1, floats[:1, None]{last})",
+                f"{name}(0, ints[:1] - 1, floats[None, :2]{last})",
+                f"{name}(0, ints[:1, None] - 1, floats[None]{last})",
+            )
+        ),
         "floats.put_(ints[:1], ints[:1])",
         "floats.index_put_((ints[:1],), ints[:1])",
         "floats.index_put_((ints[:0],), ints[0])",
@@ -232,6 +243,16 @@ def test_masks_that_do_not_fit_raise_index_error() -> None:
         "torch.mean(floats / 7, 0, out=wide[0].clone())",
         "torch.nansum(floats / 7, 0, out=wide[0].clone())",
         "torch.square(floats.half() / 7, out=floats.clone())",
+        "torch.special.hermite_polynomial_h(-1.5, floats, out=floats[:0].clone())",
+        "torch.special.chebyshev_polynomial_w(floats, 2, out=wide.clone())",
+        "floats.index_add(0, ints[1], floats[:1], alpha=3)",
+        "floats[None].index_reduce(1, ints[1], floats[:1, None], 'prod')",
+        "(z * 2).conj().copy_(flags)",
+        "(z * 2).conj().copy_(ints)",
+        "torch.view_as_real((z * 2).conj().copy_(floats).conj().resolve_conj())[:, 1].signbit()",
+        "(z * 2).conj().imag.copy_(flags)",
+        "torch.linalg.vector_norm(floats[:, None], 0.01, dim=1)",
+        "torch.nn.functional.pairwise_distance(floats[:, None], wide[:, None].float(), 1e-3)",
         "torch.addcmul(floats.half(), floats.half() / 7, floats.half() / 3, out=floats.clone())",
         "torch.remainder(ints, ints, out=floats.clone())",
         "torch.stack([flags, ~flags]).sum(1, dtype=torch.bool)",
@@ -438,6 +459,42 @@ def test_two_operands_of_different_layouts_decide_the_layout_together(name: str)
     placed = [torch.ones(3, 1, device="cuda").expand(2, 3, 4) if 0 in one.stride() else _with_layout(one) for one in operands]
     for (a, b), (ours_a, ours_b) in zip(itertools.product(operands, repeat=2), itertools.product(placed, repeat=2), strict=True):
         same(call(ours_a, ours_b), call(a, b))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    "call",
+    [
+        *(
+            f"torch.{name}(a, b)"
+            for name in "add atan2 clamp_max div eq fmax fmod hypot lt minimum mul pow remainder rsub sub xlogy".split()
+        ),
+        "torch.add(a, b, alpha=2)",
+        "F.mse_loss(a, b, reduction='none')",
+        "F.smooth_l1_loss(a, b, reduction='none')",
+        *(f"aten.{name}_backward(a, b)" for name in "gelu hardsigmoid hardswish sigmoid tanh".split()),
+        "aten.elu_backward(a, 1, 1, 1, False, b)",
+        "aten.leaky_relu_backward(a, b, 0.1, False)",
+        "aten.softplus_backward(a, b, 1, 20)",
+        "aten.threshold_backward(a, b, 0)",
+    ],
+)
+def test_operands_of_halves_decide_the_layout_as_those_of_floats(call: str, dtype: torch.dtype) -> None:
+    """Gradients of sums are expanded: a result of one and of a transposed tensor has the layout of the latter."""
+
+    def strides(device: str) -> list[tuple[int, ...]]:
+        x = torch.ones(2, 3, 4, dtype=dtype, device=device)
+        operands = [
+            *(torch.ones(size, dtype=dtype, device=device).transpose(a, b) for size, a, b in (((4, 3, 2), 0, 2), ((2, 4, 3), 1, 2))),
+            x,
+            x[:1, :1, :1].expand(2, 3, 4),
+            x[:, :1].expand(2, 3, 4),
+            torch.ones(4, 6, 2, dtype=dtype, device=device)[:, ::2].transpose(0, 2),
+        ]
+        names = {"torch": torch, "F": torch.nn.functional, "aten": torch.ops.aten}
+        return [eval(call, names | {"a": a, "b": b}).stride() for a, b in itertools.product(operands, repeat=2)]
+
+    assert strides("cuda") == strides("cpu")
 
 
 @pytest.mark.parametrize("order", [(0, 2, 3, 1), (3, 2, 1, 0), (0, 2, 1, 3)])

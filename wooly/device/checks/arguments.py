@@ -164,6 +164,38 @@ def _index_select(given: dict[str, Any]) -> None:
         raise RuntimeError("index_select(): Expected dtype int32 or int64 for index")
 
 
+def _put_rows(name: str, also: _Rule | None = None) -> _Rule:
+    """The rule of operations that put the rows of ``source`` along a dimension: one for every index, of the shape of self's
+    (index_func_meta_impl in ATen). It raises IndexError or RuntimeError. ``also``: a rule that holds as well."""
+
+    def rule(given: dict[str, Any]) -> None:
+        x, dim, index, source = (given[key] for key in ("self", "dim", "index", "source"))
+        if not -max(x.dim(), 1) <= dim < max(x.dim(), 1):
+            return  # the meta kernel raises
+        dim %= max(x.dim(), 1)
+        if index.dim() > 1:
+            of = f"dim: {index.dim()} with type: {title(index.dtype)} and size: {list(index.size())}"
+            raise IndexError(f"{name}_(): Index is supposed to be a vector, but got {of}")
+        if dim and dim >= source.dim():
+            raise RuntimeError(f"{name}_(): Indexing dim {dim} is out of bounds of the source tensor with dim {source.dim()}")
+        if not source.dim() and index.numel() != 1:
+            raise IndexError("Dimension specified as 0 but tensor has no dimensions")
+        n_rows = source.size(dim) if source.dim() else 1
+        if index.numel() != n_rows:
+            of = f"({index.numel()}) should be equal to source.size(dim): ({n_rows}), for dim: {dim}"
+            raise RuntimeError(f"{name}_(): Number of indices {of}")
+        left = dim + 1 if x.dim() and source.dim() else dim
+        if (*x.size()[:dim], *x.size()[left:]) != (*source.size()[:dim], *source.size()[left:]):
+            raise RuntimeError(
+                "source tensor shape must match self tensor shape, excluding the specified dimension. "
+                f"Got self.shape = {list(x.size())} source.shape = {list(source.size())}"
+            )
+        if also is not None:
+            also(given)
+
+    return rule
+
+
 def _not_in_bool(name: str) -> _Rule:
     """The rule of running sums and products: they have no kernel that computes in bool."""
 
@@ -210,8 +242,13 @@ _RULES: Final[dict[str, _Rule]] = {
     **{name: _not_in_bool(name) for name in ("cumsum", "cumprod")},
     "nansum": _nansum,
     "addbmm": _of_one_type("self", "batch1", "batch2", text=_PRODUCT),
-    "index_reduce": _of_one_type(
-        "self", "source", text="index_reduce_(): self ({want}) and source ({found}) must have the same scalar type"
+    **dict.fromkeys(("index_add", "index_add_"), _put_rows("index_add")),
+    **dict.fromkeys(
+        ("index_reduce", "index_reduce_"),
+        _put_rows(
+            "index_reduce",
+            _of_one_type("self", "source", text="index_reduce_(): self ({want}) and source ({found}) must have the same scalar type"),
+        ),
     ),
     **dict.fromkeys(("_embedding_bag", "_embedding_bag_forward_only"), _of_one_type("weight", "per_sample_weights")),
     "put": _put,

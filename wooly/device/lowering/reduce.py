@@ -263,7 +263,10 @@ def _zeros_over(t: Trace, x: Meta, dims: Sequence[int], keepdim: bool) -> Meta:
 @lowers("aten::linalg_vector_norm", concrete=("ord",))
 def vector_norm(t: Trace, x: Meta, ord: Number = 2, dim: Dims = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Meta:
     x = x if dtype is None else t.cast(x, wis_dtype(dtype))
-    return norm_over(t, x, float(ord.real), all_dims(x, dim), keepdim)
+    dims = all_dims(x, dim)
+    if ord and count_of(x, dims) == 1:  # as torch: what is raised to a power and back is less exact
+        return norm_over(t, x, math.inf, dims, keepdim)
+    return norm_over(t, x, float(ord.real), dims, keepdim)
 
 
 @lowers("aten::norm.Scalar", "aten::norm.ScalarOpt_dim", "aten::norm.ScalarOpt_dim_dtype", "aten::norm.ScalarOpt_dtype", concrete=("p",))

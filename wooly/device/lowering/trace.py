@@ -273,9 +273,9 @@ class Trace:
     def _bind(self, value: Meta, home: Meta, shared: bool) -> None:
         """Make ``home`` hold ``value``: by renaming its temporary where nothing can tell the difference, else by a copy."""
         if home.conj:
-            value, home = self.map("conj", value), replace(home, conj=False)
+            value, home = self.map("conj", self.cast(value, home.dtype)), replace(home, conj=False)
         if home.neg:
-            value, home = self.map("neg", value), replace(home, neg=False)
+            value, home = self.map("neg", self.cast(value, home.dtype)), replace(home, neg=False)
         try:
             value = value.expand(home.shape) if value.shape != home.shape else value
         except ValueError as error:
