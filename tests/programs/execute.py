@@ -209,10 +209,14 @@ def _values(want: torch.Tensor, got: torch.Tensor, rounded: bool) -> str:
         return ""
     tolerance = _ULPS.get(want.real.dtype if want.is_complex() else want.dtype, 0.0) if rounded else 0.0
     largest = _largest(want) if tolerance else 0.0
-    least = 1e-15 if tolerance and want.dtype == torch.float64 else 0.0  # of what cancels, as 1 - tanh(x) ** 2
+    least = _OF_WHAT_CANCELS.get(want.dtype, 0.0) if tolerance else 0.0
     if torch.allclose(got, want, rtol=tolerance, atol=max(tolerance * min(largest, 1.0), least), equal_nan=True):
         return ""
     return f"is {_shown(got)}, expected {_shown(want)}"
+
+
+_OF_WHAT_CANCELS: Final = {torch.float64: 1e-15, torch.float32: 1e-7}
+"""The rounding of what would be 0 and is made of numbers around 1: 1 - tanh(x) ** 2, the gradient of the norm of what is normalised."""
 
 
 def _largest(x: torch.Tensor) -> float:
