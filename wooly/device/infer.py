@@ -94,6 +94,8 @@ def _adjusted(info: OpInfo, values: Sequence[Any], result: Any) -> Any:
         return _in_rows(result)
     if info.name == "aten::index.Tensor" and result.numel():
         return _indexed(values[0], values[1], result)
+    if info.base == "nansum" and values[1] is not None and not len(values[1]):
+        return _ATEN.nansum.default(_described(values[0]), None, *values[2:3], dtype=values[3])
     if info.base == "multi_margin_loss" and not values[1].dim():
         return torch.empty((), dtype=result.dtype, device=_META)
     if info.base == "index_fill":

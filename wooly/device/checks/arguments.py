@@ -164,15 +164,55 @@ def _index_select(given: dict[str, Any]) -> None:
         raise RuntimeError("index_select(): Expected dtype int32 or int64 for index")
 
 
+def _dimension(x: torch.Tensor, dim: int) -> None:
+    """Raises IndexError where ``x`` has no dimension ``dim``."""
+    rank = max(x.dim(), 1)
+    if not -rank <= dim < rank:
+        raise IndexError(f"Dimension out of range (expected to be in range of [{-rank}, {rank - 1}], but got {dim})")
+
+
+def _has_dimension(given: dict[str, Any]) -> None:
+    _dimension(given["self"], given["dim"])
+
+
+def _index_of_type(
+    name: str, types: Sequence[torch.dtype], text: str, error: type[Exception] = RuntimeError, also: _Rule | None = None
+) -> _Rule:
+    """The rule of operations that take the argument ``name`` in these types only. ``also``: a rule that holds as well."""
+
+    def rule(given: dict[str, Any]) -> None:
+        index = given.get(name)
+        if index is not None and index.dtype not in types:
+            raise error(text.format(found=title(index.dtype)))
+        if also is not None:
+            also(given)
+
+    return rule
+
+
+def _randperm(given: dict[str, Any]) -> None:
+    asked, out, n = given.get("dtype"), given.get("out"), given["n"]
+    dtype = asked if isinstance(asked, torch.dtype) else torch.int64 if out is None else out.dtype
+    if dtype.is_complex or dtype in (torch.bool, torch.uint16, torch.uint32, torch.uint64):
+        raise NotImplementedError(f"\"randperm\" not implemented for '{title(dtype)}'")
+    if dtype.is_floating_point:
+        most = round(2 / torch.finfo(dtype).eps) + 1
+        if n > most:
+            raise RuntimeError(f"n cannot be greater than {most} for {title(dtype)} type.")
+    elif n - 1 > torch.iinfo(dtype).max:
+        raise RuntimeError(f"value cannot be converted to type {str(dtype).removeprefix('torch.')}_t without overflow")
+
+
 def _put_rows(name: str, also: _Rule | None = None) -> _Rule:
     """The rule of operations that put the rows of ``source`` along a dimension: one for every index, of the shape of self's
     (index_func_meta_impl in ATen). It raises IndexError or RuntimeError. ``also``: a rule that holds as well."""
 
     def rule(given: dict[str, Any]) -> None:
         x, dim, index, source = (given[key] for key in ("self", "dim", "index", "source"))
-        if not -max(x.dim(), 1) <= dim < max(x.dim(), 1):
-            return  # the meta kernel raises
+        _dimension(x, dim)
         dim %= max(x.dim(), 1)
+        if index.dtype not in (torch.int32, torch.int64):
+            raise RuntimeError(f"{name}_(): Expected dtype int32/int64 for index but got: {title(index.dtype)}")
         if index.dim() > 1:
             of = f"dim: {index.dim()} with type: {title(index.dtype)} and size: {list(index.size())}"
             raise IndexError(f"{name}_(): Index is supposed to be a vector, but got {of}")
@@ -232,10 +272,37 @@ _RULES: Final[dict[str, _Rule]] = {
     **dict.fromkeys(("grid_sampler_2d", "grid_sampler_3d"), _of_one_type("input", "grid", empty=False)),
     "complex": _of_one_type("real", "imag", text=_SECOND),
     "polar": _of_one_type("abs", "angle", text=_SECOND),
-    **dict.fromkeys(("index_copy", "index_copy_"), _of_one_type("self", "source", text=_COPIED)),
+    **dict.fromkeys(
+        ("index_copy", "index_copy_"),
+        _index_of_type(
+            "index",
+            [torch.int64],
+            "index_copy_(): Expected a long tensor for index, but got {found}",
+            also=_of_one_type("self", "source", text=_COPIED),
+        ),
+    ),
+    **dict.fromkeys(
+        ("index_fill", "index_fill_"), _index_of_type("index", [torch.int64], "index_fill_(): Expected dtype int64 for index.", IndexError)
+    ),
+    "searchsorted": _index_of_type(
+        "sorter", [torch.int64], "torch.searchsorted(): sorter must be a tensor of long dtype but got dtype {found}"
+    ),
+    "randperm": _randperm,
+    **dict.fromkeys(("_softmax", "sort"), _has_dimension),
     "binary_cross_entropy": _of_one_type("self", "target", text="Found dtype {found} but expected {want}"),
     **dict.fromkeys(("native_layer_norm", "native_batch_norm", "_native_batch_norm_legit"), _of_norm),
-    **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward", "multi_margin_loss"), _of_one_type("self", "weight")),
+    **dict.fromkeys(
+        ("nll_loss_forward", "nll_loss2d_forward"),
+        _index_of_type(
+            "target",
+            [torch.int64, torch.uint8],
+            "expected target dtype to be Long or Byte, but got {found}",
+            also=_of_one_type("self", "weight"),
+        ),
+    ),
+    "multi_margin_loss": _index_of_type(
+        "target", [torch.int64], "expected scalar type Long but found {found}", also=_of_one_type("self", "weight")
+    ),
     "binary_cross_entropy_with_logits": _logits_weights,
     "soft_margin_loss": _soft_margin_loss,
     "index_select": _index_select,

@@ -49,6 +49,7 @@ def may_be_cpu_indices(info: OpInfo, index: int) -> bool:
 
 
 _MASKS: Final = (torch.bool, torch.uint8)
+_INDICES: Final = (*_MASKS, torch.int32, torch.int64)
 
 
 def indices(info: OpInfo, values: Sequence[Any]) -> None:
@@ -60,6 +61,8 @@ def indices(info: OpInfo, values: Sequence[Any]) -> None:
     target, source = named["self"], named.get("values", named.get("source"))
     masked = False
     if "indices" in named:
+        if any(index is not None and index.dtype not in _INDICES for index in named["indices"]):
+            raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
         masked = _check_masks(target, named["indices"])
         if not masked:
             _check_broadcast([index.size() for index in named["indices"] if index is not None])

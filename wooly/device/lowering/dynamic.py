@@ -27,6 +27,8 @@ def nonzero(x: Tensor) -> Tensor:
 
 @composite("aten::masked_select")
 def masked_select(x: Tensor, mask: Tensor) -> Tensor:
+    if mask.dtype != torch.bool:
+        raise RuntimeError("masked_select: expected BoolTensor for mask")
     x, mask = torch.ops.aten.broadcast_tensors([x, mask])
     return torch.index_select(x.reshape(-1), 0, nonzero(mask.reshape(-1)).squeeze(1))
 

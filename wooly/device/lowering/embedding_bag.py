@@ -92,10 +92,14 @@ def _or_empty(t: Trace, index: int, value: Meta) -> Meta | None:
 
 
 def _greatest(t: Trace, rows: Meta, indices: Meta, bag: Meta, counted: Meta | None, sizes: Meta) -> tuple[Meta, Meta]:
-    """(greatest of each bag, 0 for an empty one; the index of the first row that reaches it)."""
+    """(greatest of each bag, 0 for an empty one; the index of the first row that reaches it).
+
+    A NaN is the greatest where it is the first of its bag, as nothing is greater than it; elsewhere it is not greater than another.
+    """
     n, width = rows.shape
     if counted is not None:
         rows = t.where(counted.unsqueeze(1), rows, -math.inf, dtype=rows.dtype)
+    given, rows = rows, t.where(t.map("is_nan", rows), -math.inf, rows, dtype=rows.dtype)
     best = t.full((sizes.shape[0], width), -math.inf, rows.dtype)
     add_rows(t, best, bag, rows, ScatterMode.MAX)
     reached = t.map("eq", rows, take_rows(t, best, bag))
@@ -105,6 +109,12 @@ def _greatest(t: Trace, rows: Meta, indices: Meta, bag: Meta, counted: Meta | No
     filled = t.map("gt", sizes, 0).unsqueeze(1)
     if n == 0:
         return t.full(best.shape, 0, best.dtype), t.full(best.shape, 0, DType.I64)
+    turn = t.iota(n) if counted is None else t.where(counted, t.iota(n), n, dtype=DType.I64)
+    lead = t.full((sizes.shape[0], 1), n, DType.I64)
+    add_rows(t, lead, bag, turn.unsqueeze(1), ScatterMode.MIN)
+    leading = take_rows(t, given, t.map("min", lead, n - 1).squeeze(1))
+    lost = t.map("is_nan", leading)
+    best, first = t.where(lost, leading, best, dtype=best.dtype), t.where(lost, lead, first, dtype=DType.I64)
     source = take_rows(t, indices, t.map("min", first, n - 1))
     return t.where(filled, best, 0, dtype=best.dtype), t.where(filled, t.cast(source, DType.I64), 0, dtype=DType.I64)
 

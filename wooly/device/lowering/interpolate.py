@@ -39,6 +39,8 @@ def _nearest(t: Trace, size: int, count: int, scale: float | None, shift: float)
 def _place(t: Trace, size: int, count: int, align_corners: bool, scale: float | None, clamp: bool, wide: DType) -> Meta:
     """The position in the input that each output looks at, [count] in ``wide``."""
     index = t.iota(count, wide)
+    if clamp and size == count:
+        return index  # as torch: whatever the scale is
     if align_corners:
         return t.map("mul", index, (size - 1) / (count - 1) if count > 1 else 0.0)
     place = t.map("sub", t.map("mul", t.map("add", index, 0.5), 1 / scale if scale else size / count), 0.5)

@@ -10,7 +10,7 @@ from typing import Final
 
 import torch
 
-from wis.dtypes import COMPLEX, DType
+from wis.dtypes import COMPLEX, FLOATS, DType
 from wis.views import broadcast_shapes
 from wooly.device.lowering.binary import scaled
 from wooly.device.lowering.dtypes import accumulate, result_type, wis_dtype
@@ -65,9 +65,25 @@ def _plus(t: Trace, x: Meta, product: Meta, beta: Value, alpha: Value) -> Meta:
     return t.map("add", scaled(t, x, beta, dtype), right, dtype=dtype)
 
 
-@lowers("aten::addmm", "aten::baddbmm", special=_FACTORS)
-def addmm(t: Trace, x: Meta, a: Meta, b: Meta, *, beta: Value = 1, alpha: Value = 1) -> Meta:
+def _without_product(t: Trace, x: Meta, shape: Sequence[int], beta: Value, alpha: Value) -> Meta | None:
+    """beta * x where alpha is 0: BLAS does not look at the product then, NaN and all."""
+    if not (isinstance(alpha, int | float) and alpha == 0):
+        return None
+    if isinstance(beta, int | float) and beta == 0:
+        return t.full(shape, 0, x.dtype)
+    left = scaled(t, x, beta, x.dtype)
+    return left.expand(shape) if isinstance(left, Meta) else None
+
+
+@lowers("aten::baddbmm", special=_FACTORS)
+def baddbmm(t: Trace, x: Meta, a: Meta, b: Meta, *, beta: Value = 1, alpha: Value = 1) -> Meta:
     return _plus(t, x, matmul(t, a, b), beta, alpha)
+
+
+@lowers("aten::addmm", special=_FACTORS)
+def addmm(t: Trace, x: Meta, a: Meta, b: Meta, *, beta: Value = 1, alpha: Value = 1) -> Meta:
+    left = _without_product(t, x, (a.shape[0], b.shape[1]), beta, alpha)
+    return baddbmm(t, x, a, b, beta=beta, alpha=alpha) if left is None else left
 
 
 @lowers("aten::_addmm_activation", special=_FACTORS)
@@ -78,6 +94,9 @@ def addmm_activation(t: Trace, x: Meta, a: Meta, b: Meta, *, beta: Value = 1, al
 
 @lowers("aten::addbmm", special=_FACTORS)
 def addbmm(t: Trace, x: Meta, a: Meta, b: Meta, *, beta: Value = 1, alpha: Value = 1) -> Meta:
+    left = _without_product(t, x, a.shape[1:2] + b.shape[2:], beta, alpha)
+    if left is not None:
+        return left
     product = matmul(t, a, b) if x.dtype.is_integer else matmul(t, t.acc(a), t.acc(b))
     return _plus(t, x, t.reduce("sum", product, [0]), beta, alpha)
 
@@ -93,7 +112,8 @@ def mv(t: Trace, a: Meta, v: Meta) -> Meta:
 
 @lowers("aten::addmv", special=_FACTORS)
 def addmv(t: Trace, x: Meta, a: Meta, v: Meta, *, beta: Value = 1, alpha: Value = 1) -> Meta:
-    return _plus(t, x, _matrix_vector(t, a, v), beta, alpha)
+    left = _without_product(t, x, a.shape[:1], beta, alpha)
+    return _plus(t, x, _matrix_vector(t, a, v), beta, alpha) if left is None else left
 
 
 @lowers("aten::addr", special=_FACTORS)
@@ -106,7 +126,10 @@ def addr(t: Trace, x: Meta, a: Meta, b: Meta, *, beta: Value = 1, alpha: Value =
 
 @lowers("aten::dot")
 def dot(t: Trace, a: Meta, b: Meta) -> Meta:
-    return matmul(t, a.unsqueeze(0), b.unsqueeze(-1)).squeeze(0).squeeze(0)
+    """A sum of products: those of a matrix product are added one after the other, which loses digits along long vectors."""
+    if a.dtype.is_integer:
+        return matmul(t, a.unsqueeze(0), b.unsqueeze(-1)).squeeze(0).squeeze(0)
+    return t.reduce("sum", t.map("mul", t.acc(a) if a.dtype in FLOATS else a, t.acc(b) if b.dtype in FLOATS else b), [0])
 
 
 @lowers("aten::vdot")

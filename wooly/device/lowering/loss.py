@@ -126,7 +126,7 @@ def smooth_l1_loss_backward(t: Trace, dy: Meta, x: Meta, target: Meta, reduction
     gap = t.map("sub", x, target)
     slope = t.map("sign", gap)
     if not (isinstance(beta, int | float) and beta == 0):
-        slope = t.where(t.map("lt", t.map("abs", gap), beta), t.map("div", gap, beta), slope, dtype=gap.dtype)
+        slope = t.where(t.map("ge", t.map("abs", gap), beta), slope, t.map("div", gap, beta), dtype=gap.dtype)  # NaN: NaN
     return t.map("mul", slope, _spread(t, dy, gap.numel, reduction))
 
 
@@ -145,7 +145,7 @@ def huber_loss_backward(t: Trace, dy: Meta, x: Meta, target: Meta, reduction: in
     dy, x, target = _wide(t, dy, x, target)
     gap = t.map("sub", x, target)
     far = t.map("mul", t.map("sign", gap), delta)
-    slope = t.where(t.map("lt", t.map("abs", gap), delta), gap, far, dtype=gap.dtype)
+    slope = t.where(t.map("ge", t.map("abs", gap), delta), far, gap, dtype=gap.dtype)  # NaN: NaN
     return t.map("mul", slope, _spread(t, dy, gap.numel, reduction))
 
 
@@ -215,6 +215,11 @@ def _rows(x: Meta) -> Meta:
     return x.unsqueeze(0) if x.ndim == 1 else x
 
 
+def _above(t: Trace, x: Meta) -> Meta:
+    """``x`` where it is above 0, else 0, also where it is NaN."""
+    return t.where(t.map("gt", x, 0.0), x, 0.0, dtype=x.dtype)
+
+
 @lowers("aten::multi_margin_loss", concrete=("p",))
 def multi_margin_loss(
     t: Trace, x: Meta, target: Meta, p: float = 1, margin: Value = 1, weight: Meta | None = None, reduction: int = _MEAN
@@ -225,7 +230,7 @@ def multi_margin_loss(
     column = (target.unsqueeze(0) if target.ndim == 0 else target).unsqueeze(-1)
     own = t.temp(rows.dtype, column.shape)
     t.emit("gather", [own], [rows, positions(t, column)], (1,))
-    gap = t.map("max", t.map("add", t.map("sub", rows, own), margin), 0.0)
+    gap = _above(t, t.map("add", t.map("sub", rows, own), margin))
     gap = t.map("mul", gap, gap) if p == 2 else gap
     if weight is not None:
         gap = t.map("mul", gap, take_rows(t, weight, column), dtype=gap.dtype)
@@ -246,7 +251,7 @@ def multi_margin_loss_backward(
     column = (target.unsqueeze(0) if target.ndim == 0 else target).unsqueeze(-1)
     own = t.temp(rows.dtype, column.shape)
     t.emit("gather", [own], [rows, positions(t, column)], (1,))
-    gap = t.map("max", t.map("add", t.map("sub", rows, own), margin), 0.0)
+    gap = _above(t, t.map("add", t.map("sub", rows, own), margin))
     slope = t.map("mul", gap, 2.0) if p == 2 else t.cast(t.map("gt", gap, 0.0), gap.dtype)
     if weight is not None:
         slope = t.map("mul", slope, take_rows(t, weight, column), dtype=slope.dtype)

@@ -6,6 +6,7 @@ May live here: sort, topk, cumulative operations, search in sorted data. May not
 from __future__ import annotations
 
 import math
+from typing import Final
 
 import torch
 
@@ -176,10 +177,15 @@ def _running(t: Trace, name: str, x: Meta, dim: int, dtype: DType) -> Meta:
     return out
 
 
+_RUNNING_MAX: Final = 1024
+
+
 @lowers("aten::cumsum")
 def cumsum(t: Trace, x: Meta, dim: int, *, dtype: torch.dtype | None = None) -> Meta:
-    """Sums start from +0, so that none is -0."""
-    running = _running(t, "cumsum", x, dim, _running_dtype(x, dtype))
+    """Sums start from +0, so that none is -0. Long ones run in f64, as on torch's CPU: in f32 each addition may lose half a place."""
+    dtype_ = _running_dtype(x, dtype)
+    long = dtype_ in FLOATS and x.ndim > 0 and x.shape[dim] > _RUNNING_MAX
+    running = t.cast(_running(t, "cumsum", t.cast(x, dtype_), dim, DType.F64 if long else dtype_), dtype_)
     return t.map("add", running, 0.0) if running.dtype in FLOATS and x.ndim else running
 
 

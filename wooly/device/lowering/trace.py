@@ -9,6 +9,7 @@ May live here: emission, shape plumbing, binding. May not: what any aten operati
 
 from __future__ import annotations
 
+import math
 import struct
 from collections import Counter as Tally
 from collections import defaultdict
@@ -16,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from wis.dtypes import FLOATS, DType
+from wis.dtypes import COMPLEX, FLOATS, DType
 from wis.ops import BY_NAME, Dist, Op
 from wis.program import Imm, Instr, Ref
 from wis.views import broadcast_shapes, contiguous_strides
@@ -31,6 +32,10 @@ Results = Meta | None | Sequence["Meta | None"]
 
 _COMPARE: Final = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 _OF_NOTHING: Final = {"sum": 0, "prod": 1}
+_SUM_MAX: Final = 1 << 14
+"""The most elements that one reduction sums: 512 a lane."""
+_SUM_BLOCK: Final = 1 << 12
+
 _OF_FLAGS: Final = {"sum": "reduce_max", "prod": "reduce_min"}
 _TEST: Final = frozenset({"is_nan", "is_inf", "sign_bit"})
 
@@ -208,10 +213,36 @@ class Trace:
         shape = tuple(1 if d in dims else n for d, n in enumerate(x.shape))
         if x.numel == 0 and name in _OF_NOTHING:
             out = self.full(shape, _OF_NOTHING[name], x.dtype)
+        elif name == "sum" and (x.dtype in FLOATS or x.dtype in COMPLEX) and math.prod(x.shape[d] for d in dims) > _SUM_MAX:
+            out = self._long_sum(x, dims)
         else:
             out = self.temp(x.dtype, shape)
             self.emit(_OF_FLAGS.get(name, name) if x.dtype is DType.BOOL else name, [out], [x])
         return out if keepdim else self.drop(out, dims)
+
+    def _long_sum(self, x: Meta, dims: Sequence[int]) -> Meta:
+        """The sum over ``dims``, which stay with size 1, as sums of sums: the order of sums of a reduction is that of 32 lanes, whose error
+        grows with the number of elements (blocked summation: Higham, Accuracy and Stability of Numerical Algorithms, 4.2)."""
+        inner = [dims[-1]]
+        for dim in reversed(dims[:-1]):
+            if math.prod(x.shape[d] for d in inner) * x.shape[dim] > _SUM_MAX:
+                break
+            inner.append(dim)
+        if x.shape[dims[-1]] > _SUM_MAX:
+            x = self._block_sums(x, dims[-1])
+            return self.reduce("sum", x, dims, keepdim=True)
+        return self.reduce("sum", self.reduce("sum", x, inner, keepdim=True), dims, keepdim=True)
+
+    def _block_sums(self, x: Meta, dim: int) -> Meta:
+        """The sums of blocks along ``dim``, in order."""
+        size, block = x.shape[dim], _SUM_BLOCK
+        whole = size // block
+        out = self.temp(x.dtype, (*x.shape[:dim], -(-size // block), *x.shape[dim + 1 :]))
+        blocks = x.narrow(dim, 0, whole * block).split(dim, block)
+        self.emit("sum", [out.narrow(dim, 0, whole).unsqueeze(dim + 1)], [blocks])
+        if size % block:
+            self.emit("sum", [out.narrow(dim, whole, 1)], [x.narrow(dim, whole * block, size % block)])
+        return out
 
     def drop(self, x: Meta, dims: Sequence[int]) -> Meta:
         """``x`` without its ``dims``, which all have size 1."""

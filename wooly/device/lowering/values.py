@@ -129,6 +129,12 @@ class Meta:
         shape[dim], strides[dim] = length, strides[dim] * step
         return replace(self, shape=tuple(shape), strides=tuple(strides), offset=offset)
 
+    def split(self, dim: int, length: int) -> Meta:
+        """Dimension ``dim``, whose size is a multiple of ``length``, as two: which part, and the place in it."""
+        count, stride = self.shape[dim] // length, self.strides[dim]
+        shape = (*self.shape[:dim], count, length, *self.shape[dim + 1 :])
+        return replace(self, shape=shape, strides=(*self.strides[:dim], stride * length, stride, *self.strides[dim + 1 :]))
+
     def select(self, dim: int, index: int) -> Meta:
         return self.narrow(dim, index, 1).squeeze(dim)
 
