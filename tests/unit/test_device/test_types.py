@@ -56,6 +56,25 @@ def on(device: str, line: str) -> torch.Tensor:
         "ints.clone().ldexp_(floats)",
         "ints.clone().igamma_(floats)",
         "ints.clone().sinc_()",
+        "floats.index_select(0, ints[None])",
+        "torch.bincount(ints[None])",
+        "torch.roll(empty, [1], [0, 1])",
+        "torch.roll(empty, [1, 2])",
+        "torch.roll(floats, [])",
+        "torch.histc(floats / 0, 3)",
+        "torch.histc(floats * float('nan'), 3)",
+        "torch.histc(floats, 3, 0, float('inf'))",
+        "torch.histc(floats, 3, 3, 2)",
+        "torch._foreach_addcmul([floats] * 2, [floats] * 2, [floats] * 2, torch.ones(1))",
+        *(
+            f"torch.nn.functional.grid_sample(floats.expand({x}), floats[:1].expand({grid}))"
+            for x, grid in (
+                ("1, 1, 3, 3", "1, 1, 1, 3"),
+                ("2, 1, 3, 3", "1, 1, 1, 2"),
+                ("1, 1, 3, 3", "1, 1, 1, 1, 2"),
+                ("1, 1, 3, 3, 3", "1, 1, 1, 1, 2"),
+            )
+        ),
         *(
             f"floats.clone().view(1, 3).{call}"
             for name, last in (("index_add", ""), ("index_add_", ""), ("index_reduce", ", 'prod'"), ("index_reduce_", ", 'prod'"))
@@ -248,6 +267,11 @@ def test_masks_that_do_not_fit_raise_index_error() -> None:
         "floats.index_add(0, ints[1], floats[:1], alpha=3)",
         "floats[None].index_reduce(1, ints[1], floats[:1, None], 'prod')",
         "(z * 2).conj().copy_(flags)",
+        "torch.histc(floats, 4)",
+        "torch.histc(floats[:1].expand(3), 4)",
+        "torch.histc(floats[:0], 4)",
+        "torch._foreach_addcmul([floats] * 2, [floats] * 2, [floats] * 2, torch.tensor([2.0, 3.0]))[1]",
+        "torch._foreach_addcdiv_([floats.clone()], [floats], [floats], torch.tensor([2.0]))[0]",
         "(z * 2).conj().copy_(ints)",
         "torch.view_as_real((z * 2).conj().copy_(floats).conj().resolve_conj())[:, 1].signbit()",
         "(z * 2).conj().imag.copy_(flags)",

@@ -162,6 +162,39 @@ def _soft_margin_loss(given: dict[str, Any]) -> None:
 def _index_select(given: dict[str, Any]) -> None:
     if given["index"].dtype not in (torch.int32, torch.int64):
         raise RuntimeError("index_select(): Expected dtype int32 or int64 for index")
+    if given["index"].dim() > 1:
+        raise IndexError("index_select(): Index is supposed to be a vector")
+
+
+def _roll(given: dict[str, Any]) -> None:
+    n_shifts, n_dims = len(given["shifts"]), len(given["dims"])
+    if not n_shifts:
+        raise RuntimeError("`shifts` required")
+    if n_shifts != n_dims and (n_shifts, n_dims) != (1, 0):
+        raise RuntimeError(f"shifts and dimensions must align. shifts: {n_shifts}, dims:{n_dims}")
+
+
+def _grid_sampler(rank: int) -> _Rule:
+    """The rule of sampling images of ``rank`` dimensions; it raises RuntimeError."""
+    of_one_type = _of_one_type("input", "grid", empty=False)
+
+    def rule(given: dict[str, Any]) -> None:
+        x, grid = given["input"], given["grid"]
+        sizes = f"but got input with sizes {list(x.size())} and grid with sizes {list(grid.size())}"
+        if x.dim() != rank + 2 or grid.dim() != rank + 2:
+            raise RuntimeError(f"grid_sampler(): expected {rank + 2}D input and grid with same number of dimensions, {sizes}")
+        if x.size(0) != grid.size(0):
+            raise RuntimeError(f"grid_sampler(): expected grid and input to have same batch size, {sizes}")
+        if grid.size(-1) != rank:
+            of = f"{rank} in last dimension, but got grid with sizes {list(grid.size())}"
+            raise RuntimeError(f"grid_sampler(): expected grid to have size {of}")
+        empty = next((dim for dim in range(2, rank + 2) if not x.size(dim)), None)
+        if empty is not None:
+            of = f"but input has sizes {list(x.size())} with dimension {empty} being empty"
+            raise RuntimeError(f"grid_sampler(): expected input to have non-empty spatial dimensions, {of}")
+        of_one_type(given)
+
+    return rule
 
 
 def _dimension(x: torch.Tensor, dim: int) -> None:
@@ -269,7 +302,9 @@ _RULES: Final[dict[str, _Rule]] = {
     "mm": _of_one_type("self", "mat2", text="expected mat1 and mat2 to have the same dtype, but got: {want} != {found}"),
     "linalg_cross": _of_one_type("self", "other"),
     "_cdist_forward": _of_one_type("x1", "x2", types=_WIDE, empty=False),
-    **dict.fromkeys(("grid_sampler_2d", "grid_sampler_3d"), _of_one_type("input", "grid", empty=False)),
+    "grid_sampler_2d": _grid_sampler(2),
+    "grid_sampler_3d": _grid_sampler(3),
+    "roll": _roll,
     "complex": _of_one_type("real", "imag", text=_SECOND),
     "polar": _of_one_type("abs", "angle", text=_SECOND),
     **dict.fromkeys(

@@ -80,8 +80,33 @@ def repeat_interleave(repeats: Tensor, output_size: int | None = None) -> Tensor
     return torch.searchsorted(ends, positions, right=True).to(repeats.dtype)
 
 
+@composite("aten::histc")
+def histc(x: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
+    """With the bounds of the data where the given ones are equal; raises RuntimeError where they are not finite."""
+    if min == max and x.numel():
+        least, greatest = torch.aminmax(x)
+        min, max = least.item(), greatest.item()
+    if not (math.isfinite(min) and math.isfinite(max)):
+        raise RuntimeError(f"torch.histc: range of [{min:g}, {max:g}] is not finite")
+    if min > max:
+        raise RuntimeError("torch.histc: max must be larger than min")
+    result: Tensor = torch.ops.aten.histc.default(x, bins, *((min - 1, max + 1) if min == max else (min, max)))
+    return result
+
+
+def _with_numbers(name: str) -> Callable[..., Any]:
+    op = getattr(torch.ops.aten, name).ScalarList
+    return lambda xs, firsts, seconds, scalars: op(xs, firsts, seconds, scalars.tolist())
+
+
+for _name in ("_foreach_addcmul", "_foreach_addcmul_", "_foreach_addcdiv", "_foreach_addcdiv_"):
+    composite(f"aten::{_name}.Tensor")(_with_numbers(_name))  # the scalars are on the CPU
+
+
 @composite("aten::bincount")
 def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
+    if x.dim() != 1 and x.numel():
+        raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
     if x.dim() == 1 and not x.numel():
         return torch.zeros(minlength, dtype=torch.int64, device=x.device)  # whatever the type of the weights is
     size = max(minlength, int(x.max().item()) + 1 if x.numel() else 0)

@@ -72,10 +72,7 @@ def pow_of_scalar(t: Trace, base: Value, exponents: Sequence[Meta]) -> list[Meta
 
 def _three(fn: Callable[..., Any]) -> Callable[..., list[Meta]]:
     def lowering(t: Trace, xs: Sequence[Meta], a: Sequence[Meta], b: Sequence[Meta], value: Any = 1) -> list[Meta]:
-        if isinstance(value, Meta):
-            factors: list[Value] = [value.select(0, i) for i in range(len(xs))]
-        else:
-            factors = list(value) if isinstance(value, list | tuple) else [value] * len(xs)
+        factors = list(value) if isinstance(value, list | tuple) else [value] * len(xs)
         return [fn(t, *row) for row in zip(xs, a, b, factors, strict=True)]
 
     return lowering
@@ -83,7 +80,7 @@ def _three(fn: Callable[..., Any]) -> Callable[..., list[Meta]]:
 
 for _name in ("addcmul", "addcdiv"):
     lowers(f"aten::_foreach_{_name}.Scalar", special={"value": (1,)})(_three(_named(_name)))
-    lowers(f"aten::_foreach_{_name}.ScalarList", f"aten::_foreach_{_name}.Tensor")(_three(_named(_name)))
+    lowers(f"aten::_foreach_{_name}.ScalarList")(_three(_named(_name)))
 
 
 @lowers("aten::_foreach_lerp.Scalar", concrete=("weight",))

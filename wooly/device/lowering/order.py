@@ -316,17 +316,12 @@ def _is_in(t: Trace, x: Value, tests: Value, invert: bool) -> Meta:
 
 @lowers("aten::histc", concrete=("min", "max"))
 def histc(t: Trace, x: Meta, bins: int = 100, min: float = 0, max: float = 0) -> Meta:
-    """Counts per bin; the last bin holds its upper end, what lies outside counts nowhere. Equal bounds stand for those of the data."""
+    """Counts per bin; the last bin holds its upper end, what lies outside counts nowhere."""
+    if not (min < max and math.isfinite(max - min)):
+        raise Unsupported("histc of other bounds than a finite range")
     wide = accumulate(x.dtype)
     flat = t.reshape(t.cast(x, wide), (x.numel,))
-    low: Value = min
-    high: Value = max
-    if min == max:
-        if x.numel == 0:
-            return t.full((bins,), 0, wide)
-        low, high = t.reduce("reduce_min", flat, [0]), t.reduce("reduce_max", flat, [0])
-        same = t.map("eq", low, high)
-        low, high = t.where(same, t.map("sub", low, 1.0), low), t.where(same, t.map("add", high, 1.0), high)
+    low, high = min, max
     place = t.map("div", t.map("mul", t.map("sub", flat, low, dtype=wide), float(bins)), t.map("sub", high, low, dtype=wide))
     place = t.map("min", t.cast(t.map("floor", place), DType.I64), bins - 1)
     inside = t.map("and", t.map("ge", flat, low, dtype=wide), t.map("le", flat, high, dtype=wide))
