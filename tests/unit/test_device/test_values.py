@@ -75,6 +75,10 @@ def _evaluated(line: str, device: str) -> torch.Tensor:
         "x[: len(x) // 6 * 6].view(2, -1, 3).sum((0, 2)).sum()",
         "x[: len(x) // 2 * 2].view(-1, 2).sum(0)",
         "(x * (1 + 2j)).sum().imag",
+        "x[:, None].mean()",
+        "x[:, None, None].sum((0, 2))",
+        "x[: len(x) // 3 * 3].view(-1, 3).sum()",
+        "x[: len(x) // 6 * 6].view(3, 1, -1, 1, 2).sum((0, 1, 2, 3))",
     ],
 )
 def test_long_sums_are_as_exact_as_short_ones(line: str, count: int) -> None:

@@ -223,14 +223,15 @@ class Trace:
     def _long_sum(self, x: Meta, dims: Sequence[int]) -> Meta:
         """The sum over ``dims``, which stay with size 1, as sums of sums: the order of sums of a reduction is that of 32 lanes, whose error
         grows with the number of elements (blocked summation: Higham, Accuracy and Stability of Numerical Algorithms, 4.2)."""
-        inner = [dims[-1]]
-        for dim in reversed(dims[:-1]):
-            if math.prod(x.shape[d] for d in inner) * x.shape[dim] > _SUM_MAX:
+        long = [d for d in dims if x.shape[d] > 1]  # the others would be summed again without end
+        if x.shape[long[-1]] > _SUM_MAX:
+            return self.reduce("sum", self._block_sums(x, long[-1]), dims, keepdim=True)
+        inner, count = [long[-1]], x.shape[long[-1]]
+        for dim in reversed(long[:-1]):
+            count *= x.shape[dim]
+            if count > _SUM_MAX:
                 break
             inner.append(dim)
-        if x.shape[dims[-1]] > _SUM_MAX:
-            x = self._block_sums(x, dims[-1])
-            return self.reduce("sum", x, dims, keepdim=True)
         return self.reduce("sum", self.reduce("sum", x, inner, keepdim=True), dims, keepdim=True)
 
     def _block_sums(self, x: Meta, dim: int) -> Meta:
