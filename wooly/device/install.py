@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import torch
 from torch.autograd.graph import increment_version
+from torch.autograd.variable import Variable
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils import backend_registration
 
@@ -75,9 +76,26 @@ def register(connect: Callable[[], Link], module: Any, wrap: Callable[[Any], Any
     attention.register(aten)
     _others(aten)
     _follow_default_dtype()
+    Variable._execution_engine = _CallingThreadEngine()
     register_optimizer_step_post_hook(_after_step)
     os.register_at_fork(after_in_child=_after_fork)
     atexit.register(RECORDER.close)
+
+
+class _CallingThreadEngine(type(Variable._execution_engine)):  # type: ignore[misc]  # torch gives the class no public name
+    """torch's autograd engine, which executes every backward pass in the thread that calls it.
+
+    By default torch gives each device a worker thread. That thread releases its last tensors at any time after ``backward`` has returned,
+    so which buffers are freed in which batch, and which results become temporaries of a program, would differ from run to run.
+    """
+
+    def run_backward(self, *args: Any, **kwargs: Any) -> Any:
+        before = torch._C._is_multithreading_enabled()
+        torch._C._set_multithreading_enabled(False)
+        try:
+            return super().run_backward(*args, **kwargs)
+        finally:
+            torch._C._set_multithreading_enabled(before)
 
 
 def _others(aten: Any) -> None:

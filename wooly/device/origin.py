@@ -24,7 +24,7 @@ _INTERNAL: Final = (_HERE, _TORCH, "<wooly", "<frozen")
 
 def user_line() -> str:
     """``file:line`` of the innermost frame that is neither ours nor torch's, and no other library's if there is one; of the main thread
-    when this one has none (a backward pass runs in a thread of torch's). Empty: there is none."""
+    when this one has none (threads of torch's: nested backward passes beyond its depth limit). Empty: there is none."""
     line = _line(sys._getframe(1))
     if line:
         return line

@@ -152,3 +152,42 @@ def test_every_lowering_belongs_to_an_operator_that_reaches_it() -> None:
 def test_counters_are_public() -> None:
     counted = recorder.stats()
     assert set(counted) >= {"ops", "batches", "waits", "wire_bytes", "fallbacks"} and counted["ops"] > 0
+
+
+def test_a_backward_pass_runs_in_the_thread_that_called_it() -> None:
+    """A worker thread of torch's releases its last tensors after ``backward`` has returned, so that batches differ from run to run."""
+    seen: list[int] = []
+
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: object, grad: torch.Tensor) -> torch.Tensor:
+            seen.append(threading.get_ident())
+            inner = torch.ones(2, device="cuda", requires_grad=True)
+            inner.register_hook(lambda g: seen.append(threading.get_ident()))
+            with torch.enable_grad():
+                inner.square().sum().backward()
+            return grad * 2
+
+    x = torch.ones(3, device="cuda", requires_grad=True)
+    Double.apply(x).sum().backward()
+    assert seen == [threading.get_ident()] * 2
+    assert torch.autograd.grad(x.square().sum(), x)[0].tolist() == [2.0] * 3
+    assert torch._C._is_multithreading_enabled(), "the setting of this thread is as it was"
+
+
+def test_a_gradient_that_dies_at_once_is_never_stored(flushes: list[Flush]) -> None:
+    """300 times the same step: what is alive when a batch is sent does not depend on threads."""
+    x = torch.ones(64, device="cuda", requires_grad=True)
+    programs = set()
+    for _ in range(300):
+        loss = (x * 3).square().sum()
+        torch.autograd.grad(loss, x)[0].cpu()
+        flushes.clear()
+        del loss
+        x.detach().sum().item()
+        programs.add((flushes[0].program, len(flushes[0].frees)))
+    assert len(programs) == 1

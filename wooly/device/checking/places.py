@@ -1,7 +1,7 @@
 """Which line of the user's program a call comes from, also during a backward pass.
 
-The innermost frame outside of torch and of this client is the user's. A backward pass runs in a thread of torch's: there it is the line
-that called ``backward``, and torch's anomaly mode has kept the line of the forward operation.
+The innermost frame outside of torch and of this client is the user's. During a backward pass it is the line that called ``backward``, and
+torch's anomaly mode has kept the line of the forward operation.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import linecache
 import os
 import sys
 import sysconfig
-import threading
 from types import FrameType
 from typing import Any, Final
 
@@ -59,8 +58,6 @@ def place() -> list[str]:
     if node is None:
         return _shown(frames) or ["no line of Python made this call"]
     texts = [f"in backward of {node.name()}"]
-    if not frames:
-        frames = next((found for found in map(_users, _backward_callers()) if found), [])
     texts += _shown(frames)
     forward = _forward_line(node)
     return [*texts, f"the forward operation: {forward}"] if forward else texts
@@ -74,13 +71,6 @@ def _shown(frames: list[tuple[str, int, str]]) -> list[str]:
     if own is not None and own is not frames[0]:
         texts.append(f"called from {_text(own)}")
     return texts
-
-
-def _backward_callers() -> list[FrameType]:
-    """Frames of other threads that wait for a backward pass."""
-    mine = threading.get_ident()
-    frames = [frame for ident, frame in sys._current_frames().items() if ident != mine]
-    return [frame for frame in frames if frame.f_code.co_name == "_engine_run_backward"]
 
 
 def _forward_line(node: torch.autograd.graph.Node) -> str | None:
