@@ -75,7 +75,7 @@ def choose(info: OpInfo, functional: str | None, unknown: Unknown | None) -> Cal
 
 _WIDENED: Final = frozenset(
     """
-    grid_sampler_2d grid_sampler_2d_backward grid_sampler_3d grid_sampler_3d_backward fractional_max_pool2d fractional_max_pool3d
+    grid_sampler_2d_backward grid_sampler_3d_backward fractional_max_pool2d fractional_max_pool3d
     multi_margin_loss multi_margin_loss_backward multilabel_margin_loss_forward multilabel_margin_loss_backward _upsample_bilinear2d_aa
     _upsample_bilinear2d_aa_backward _upsample_bicubic2d_aa _upsample_bicubic2d_aa_backward
     """.split()
@@ -121,23 +121,8 @@ def _substitute(info: OpInfo, functional: str | None, unknown: Unknown | None) -
 
 def _decomposed(fn: Callable[..., Any], info: OpInfo, values: Sequence[Any], unknown: Unknown | None) -> Any:
     """The call by its decomposition; on the CPU where that says that it does not cover it."""
-    result = _call(fn, info, _with_a_place(values) if info.base == "grid_sampler_2d" else values)
+    result = _call(fn, info, values)
     return on_cpu(info, values, unknown) if result is NotImplemented else _as_promised(info, values, result)
-
-
-def _with_a_place(values: Sequence[Any]) -> Sequence[Any]:
-    """The arguments of grid_sampler_2d with -1, the first element, for coordinates that torch's kernels clip to it and its decomposition
-    to none: NaN, and where the border reflects also infinity. Bicubic samples of such are NaN in both, as are those beyond zeros."""
-    x, grid, mode, padding, *rest = values
-    if mode == _BICUBIC or padding == _ZEROS:
-        return values
-    lost = grid.isnan() if padding == _BORDER else ~grid.isfinite()
-    return (x, grid.masked_fill(lost, -1.0), mode, padding, *rest)
-
-
-_BICUBIC: Final = 2
-_ZEROS: Final = 0
-_BORDER: Final = 1
 
 
 def _as_promised(info: OpInfo, values: Sequence[Any], result: Any) -> Any:

@@ -101,10 +101,10 @@ def _tanh_single(v: Lanes, x: str) -> str:
     a, s = _abs(v, F, x), v.op("fmul", F, x, x)
     e = _exp_single(v, v.op("fadd", F, a, a))
     two, one = v.const(F, 2.0), v.const(F, 1.0)
-    far = _copysign(v, F, v.op("fsub", F, one, v.op("fdiv", F, two, v.op("fadd", F, e, one))), x)
+    far = v.op("fsub", F, one, v.op("fdiv", F, two, v.op("fadd", F, e, one)))
     p = _poly(v, F, s, [1.57394409e-2, -5.23025580e-2, 1.33152470e-1, -3.33327681e-1])
     near = v.fma(F, v.op("fmul", F, p, s), x, x)
-    return v.select(F, v.compare("fcmp ult", F, a, v.const(F, 0.599609375)), near, far)
+    return _copysign(v, F, v.select(F, v.compare("fcmp ult", F, a, v.const(F, 0.599609375)), near, far), x)
 
 
 def _erf_single(v: Lanes, x: str) -> str:
@@ -288,9 +288,14 @@ def _turn(v: Lanes, q: str, sine: str, cosine: str) -> str:
     return v.convert("bitcast", "i64", v.op("xor", "i64", v.convert("bitcast", D, y, "i64"), sign), D)
 
 
+def _odd_at_zero(v: Lanes, x: str, y: str) -> str:
+    """``y``, or ``x`` where that is 0: the range reduction loses the sign of -0."""
+    return v.select(D, v.compare("fcmp oeq", D, x, v.const(D, 0.0)), x, y)
+
+
 def _sin(v: Lanes, x: str) -> str:
     sine, cosine, q = _sin_cos(v, x)
-    return _far_lanes(v, "sin", x, _turn(v, q, sine, cosine))
+    return _far_lanes(v, "sin", x, _odd_at_zero(v, x, _turn(v, q, sine, cosine)))
 
 
 def _cos(v: Lanes, x: str) -> str:
@@ -302,7 +307,7 @@ def _tan(v: Lanes, x: str) -> str:
     sine, cosine, q = _sin_cos(v, x)
     top = _turn(v, q, sine, cosine)
     bottom = _turn(v, v.op("add", "i64", q, v.const("i64", 1)), sine, cosine)
-    return _far_lanes(v, "tan", x, v.op("fdiv", D, top, bottom))
+    return _far_lanes(v, "tan", x, _odd_at_zero(v, x, v.op("fdiv", D, top, bottom)))
 
 
 _ATAN_P = [-8.750608600031904122785e-1, -1.615753718733365076637e1, -7.500855792314704667340e1, -1.228866684490136173410e2,
@@ -376,8 +381,7 @@ def _tanh(v: Lanes, x: str) -> str:
     a = _clamp(v, D, x, -30.0, 30.0)
     e = _expm1(v, v.op("fadd", D, a, a))
     y = v.op("fdiv", D, e, v.op("fadd", D, e, v.const(D, 2.0)))
-    y = v.select(D, v.compare("fcmp oeq", D, x, v.const(D, 0.0)), x, y)
-    return _nan_like(v, D, x, y)
+    return _nan_like(v, D, x, _odd_at_zero(v, x, y))
 
 
 def _asinh(v: Lanes, x: str) -> str:

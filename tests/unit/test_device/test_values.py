@@ -1,4 +1,4 @@
-"""Values that are easily wrong without an error: NaN in losses and bags, factors of 0, long sums, images that keep their size."""
+"""Values that are easily wrong without an error: NaN in losses, bags and images, factors of 0, long sums, ends of special functions."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ LINES = {
     "greatest of bags": "F.embedding_bag(bags, odd, mode='max')",
     "its gradient by rows": "grad(lambda w: F.embedding_bag(bags, w, mode='max').nan_to_num(), odd)",
     "greatest of bags with padding": "grad(lambda w: F.embedding_bag(bags, w, mode='max', padding_idx=0).nan_to_num(), odd)",
+    "isin of no elements, whose type torch does not look at": "torch.isin(x(0).to(torch.uint16), torch.tensor([1], device=device))",
     "multi_margin_loss": "F.multi_margin_loss(odd, torch.tensor([1, 0, 1], device=device))",
     **{
         f"{name} without its product, beta {beta}": f"torch.{name}(x({rows}), {first}, {second}, alpha=0, beta={beta})"
@@ -33,6 +34,49 @@ LINES = {
         for beta in (1, 0, 2)
     },
 }
+
+
+SPECIAL = {
+    "ndtri": [0.0, 1e-300, 1e-12, 1e-3, 0.07, 0.08, 0.3, 0.5, 0.6, 0.95, 0.999, 1 - 1e-12, 1.0, -1e-9, 1.5, nan],
+    "erfcx": [-26.0, -1.0, 0.0, 3.0, 24.9, 25.1, 26.0, 40.0, 1e10, inf, nan],
+    "log_ndtr": [-1e5, -36.0, -35.3, -5.0, 0.0, 3.0, inf],
+    "i0e": [-1.7e308, -30.0, 0.0, 19.9, 20.1, 700.0, 1.7e308],
+    "i1e": [-1.7e308, -30.0, 0.0, 19.9, 20.1, 700.0, 1.7e308],
+    "i0": [-1.7e308, 1.0, 300.0, 1.7e308],
+}
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+def test_special_functions_at_their_ends(name: str) -> None:
+    x = torch.tensor(SPECIAL[name], dtype=torch.float64)
+    function = getattr(torch.special, name)
+    torch.testing.assert_close(function(x.cuda()).cpu(), function(x), rtol=1e-13, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("align_corners", [False, True])
+def test_samples_of_images_hold_only_what_they_touch(mode: str, padding: str, align_corners: bool) -> None:
+    """A pixel without data, and positions hundreds of images away, each at the border or reflected there."""
+    torch.manual_seed(0)
+    image = torch.randn(2, 2, 5, 7)
+    image[0, :, 0, 0], image[1, 1, 4, 6] = nan, inf
+    grid = torch.cat([torch.rand(2, 6, 8, 2) * 2.6 - 1.3, torch.randn(2, 6, 8, 2) * 300], 1)
+    want = F.grid_sample(image, grid, mode, padding, align_corners)
+    have = F.grid_sample(image.cuda(), grid.cuda(), mode, padding, align_corners).cpu()
+    torch.testing.assert_close(have, want, rtol=1e-3, atol=1e-3, equal_nan=True)
+    assert have.isfinite().sum() > 200
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "nearest"])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+def test_samples_of_volumes(mode: str, padding: str) -> None:
+    torch.manual_seed(0)
+    volume, grid = torch.randn(2, 3, 4, 1, 6), torch.rand(2, 3, 4, 5, 3) * 2.6 - 1.3
+    for align_corners in (False, True):
+        want = F.grid_sample(volume, grid, mode, padding, align_corners)
+        have = F.grid_sample(volume.cuda(), grid.cuda(), mode, padding, align_corners).cpu()
+        torch.testing.assert_close(have, want, rtol=1e-4, atol=1e-5)
 
 
 def test_values() -> None:

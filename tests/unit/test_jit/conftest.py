@@ -63,8 +63,8 @@ def run(engine: Engine, b: Builder, inputs: dict[int, Array]) -> tuple[dict[int,
     return result, launch
 
 
-def ulps(got: Array, want: Array) -> Array:
-    """Distance in units of the last place of the wanted value's type; NaN equals NaN, 0 equals -0."""
+def ulps(got: Array, want: Array, *, signed_zeros: bool = False) -> Array:
+    """Distance in units of the last place of the wanted value's type; NaN equals NaN, and 0 equals -0 unless ``signed_zeros``."""
     wide_got, wide_want = got.astype(np.float64), want.astype(np.float64)
     kind = np.dtype(np.float32) if want.dtype.itemsize < 4 else want.dtype
     with np.errstate(all="ignore"):
@@ -75,6 +75,9 @@ def ulps(got: Array, want: Array) -> Array:
             )
         off = np.abs(wide_got - wide_want) / unit
     same = (wide_got == wide_want) | (np.isnan(wide_got) & np.isnan(wide_want))
+    if signed_zeros:
+        other_sign = (wide_got == 0) & (wide_want == 0) & (np.signbit(wide_got) != np.signbit(wide_want))
+        same, off = same & ~other_sign, np.where(other_sign, np.inf, off)
     return np.where(same, 0.0, np.where(np.isfinite(off), off, np.inf))
 
 
@@ -105,7 +108,7 @@ def checker(engine: Engine, defining: Engine) -> Check:
                 part = np.float32 if dtype is DType.C64 else np.float64
                 a, w = a.view(part), w.view(part)
             if dtype.is_float or dtype.is_complex:
-                off = ulps(a, w)
+                off = ulps(a, w, signed_zeros=True)
                 worst = int(np.argmax(off))
                 assert off[worst] <= most, f"buffer {n} ({dtype.text}) element {worst}: {a[worst]!r} for {w[worst]!r}, {off[worst]:.3g} ulp"
             else:

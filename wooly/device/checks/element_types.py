@@ -163,6 +163,8 @@ def dtypes(info: OpInfo, values: Sequence[Any]) -> None:
     Operations of ``_EMPTY_PASSES`` return before torch's kernels look at the type of an empty tensor.
     """
     tensors = [t for i, t in tensors_of(values) if not info.args[i].is_out]
+    if info.base == "isin" and isinstance(values[0], torch.Tensor) and not values[0].numel():
+        return  # before torch looks at the types
     if any(t.dtype in _WIDE_UNSIGNED for t in tensors) and info.base.rstrip("_") in _JOINING:
         _computed_dtype(info, values, tensors[1:] if info.base == "where" else tensors)
     looked_at = [t for i, t in tensors_of(values) if info.args[i].name == "self"] if info.base in _SORTED_INTO else tensors

@@ -20,6 +20,7 @@ from wooly.device.lowering import (  # noqa: F401  # each registers its operatio
     factories,
     fft,
     foreach,
+    grid,
     index,
     interpolate,
     linear,

@@ -19,7 +19,7 @@ from wooly.device.lowering.registry import lowers
 from wooly.device.lowering.trace import Trace
 from wooly.device.lowering.values import Meta
 
-__all__: list[str] = []
+__all__ = ["cubic_weights"]
 
 Tap = tuple[Meta, Meta | None]
 _CUBIC: Final = -0.75
@@ -70,10 +70,15 @@ def _far(t: Trace, x: Meta) -> Meta:
 def _cubic(t: Trace, size: int, count: int, align_corners: bool, scale: float | None, wide: DType) -> list[Tap]:
     place = _place(t, size, count, align_corners, scale, False, wide)
     floor = t.map("floor", place)
-    share, low = t.map("sub", place, floor), t.cast(floor, DType.I64)
-    other = t.map("sub", 1.0, share)
-    weights = [_far(t, t.map("add", share, 1.0)), _near(t, share), _near(t, other), _far(t, t.map("add", other, 1.0))]
+    low = t.cast(floor, DType.I64)
+    weights = cubic_weights(t, t.map("sub", place, floor))
     return [(_clamped(t, t.map("add", low, k - 1), size), weight) for k, weight in enumerate(weights)]
+
+
+def cubic_weights(t: Trace, share: Meta) -> list[Meta]:
+    """Weights of the four elements around a position that lies ``share`` behind the second of them."""
+    other = t.map("sub", 1.0, share)
+    return [_far(t, t.map("add", share, 1.0)), _near(t, share), _near(t, other), _far(t, t.map("add", other, 1.0))]
 
 
 def _column(weight: Meta, ndim: int, dim: int) -> Meta:

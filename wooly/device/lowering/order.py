@@ -301,6 +301,8 @@ def isin_scalar(t: Trace, x: Value, tests: Value, *, assume_unique: bool = False
 
 
 def _is_in(t: Trace, x: Value, tests: Value, invert: bool) -> Meta:
+    if isinstance(x, Meta) and x.numel == 0:  # whose type torch does not look at
+        return t.temp(DType.BOOL, x.shape)
     dtype = result_type((x, tests))
     if isinstance(tests, Meta):
         if tests.numel == 0:

@@ -1,4 +1,5 @@
-"""Special functions by series, in f64: Bessel functions of the first modified kind, the scaled complementary error function, trigamma.
+"""Special functions by series, in f64: Bessel functions of the first modified kind, the scaled complementary error function, the
+quantile of the normal distribution, trigamma.
 
 May live here: functions that need more than a few instructions an element. May not: what WIS has as one instruction (unary).
 """
@@ -61,7 +62,8 @@ def _scaled_bessel(t: Trace, x: Meta, order: int) -> Meta:
     for k in range(1, _ASYMPTOTIC_TERMS):
         term *= -(4 * order**2 - (2 * k - 1) ** 2) / (8 * k)
         factors.append(term)
-    tail = t.map("div", _polynomial(t, t.map("recip", far), factors[::-1]), t.map("sqrt", t.map("mul", far, 2 * math.pi)))
+    root = t.map("mul", t.map("sqrt", far), math.sqrt(2 * math.pi))
+    tail = t.map("div", _polynomial(t, t.map("recip", far), factors[::-1]), root)
     return t.where(t.map("lt", size, _FAR), series, tail)
 
 
@@ -95,7 +97,10 @@ def i1e(t: Trace, x: Meta) -> Meta:
     return _bessel(t, x, 1, True)
 
 
-# --- error function
+# --- error function and the normal distribution
+
+_ERFCX_FAR: Final = (10395 / 64, -945 / 32, 105 / 16, -15 / 8, 3 / 4, -1 / 2, 1.0)
+"""The asymptotic series of erfcx in 1 / x**2: (-1)**k (2k - 1)!! / 2**k. The first term left out is below 1e-17 from 25 on."""
 
 
 @lowers("aten::special_erfcx")
@@ -105,9 +110,54 @@ def erfcx(t: Trace, x: Meta) -> Meta:
     near = t.map("min", wide, 25.0)
     product = t.map("mul", t.map("exp", t.map("mul", near, near)), t.map("erfc", near))
     inverse = t.map("recip", t.map("max", wide, 25.0))
-    series = _polynomial(t, t.map("mul", inverse, inverse), [-15 / 8, 3 / 4, -1 / 2, 1.0])
+    series = _polynomial(t, t.map("mul", inverse, inverse), _ERFCX_FAR)
     far = t.map("mul", t.map("mul", series, inverse), 1 / math.sqrt(math.pi))
     return _narrow(t, t.where(t.map("gt", wide, 25.0), far, product), x)
+
+
+@lowers("aten::special_ndtri")
+def ndtri(t: Trace, x: Meta) -> Meta:
+    """The quantile of the normal distribution by AS 241 (Wichura 1988, doi:10.2307/2347330): three rational functions, each with a relative
+    error of about 1e-16; NaN outside of [0, 1]."""
+    wide = _wide(t, x)
+    middle = t.map("sub", wide, 0.5)
+    near = t.map("sub", 0.180625, t.map("mul", middle, middle))
+    below = t.map("lt", middle, 0.0)
+    tail = t.where(below, wide, t.map("sub", 1.0, wide))
+    root = t.map("sqrt", t.map("neg", t.map("log", tail)))
+    centre = t.map("mul", _rational(t, near, _NDTRI_CENTRE), middle)
+    near_tail = _rational(t, t.map("sub", root, 1.6), _NDTRI_TAIL)
+    far_tail = _rational(t, t.map("sub", root, 5.0), _NDTRI_FAR_TAIL)
+    size = t.where(t.map("le", root, 5.0), near_tail, far_tail)
+    size = t.where(t.map("is_inf", root), math.inf, size, dtype=DType.F64)
+    outer = t.where(below, t.map("neg", size), size)
+    value = t.where(t.map("le", t.map("abs", middle), 0.425), centre, outer)
+    return _narrow(t, value, x)
+
+
+def _rational(t: Trace, x: Meta, coefficients: tuple[Sequence[float], Sequence[float]]) -> Meta:
+    top, bottom = coefficients
+    return t.map("div", _polynomial(t, x, top), _polynomial(t, x, bottom))
+
+
+_NDTRI_CENTRE: Final = (
+    (2.5090809287301226727e3, 3.3430575583588128105e4, 6.7265770927008700853e4, 4.5921953931549871457e4, 1.3731693765509461125e4,
+     1.9715909503065514427e3, 1.3314166789178437745e2, 3.3871328727963666080),
+    (5.2264952788528545610e3, 2.8729085735721942674e4, 3.9307895800092710610e4, 2.1213794301586595867e4, 5.3941960214247511077e3,
+     6.8718700749205790830e2, 4.2313330701600911252e1, 1.0),
+)  # fmt: skip
+_NDTRI_TAIL: Final = (
+    (7.74545014278341407640e-4, 2.27238449892691845833e-2, 2.41780725177450611770e-1, 1.27045825245236838258, 3.64784832476320460504,
+     5.76949722146069140550, 4.63033784615654529590, 1.42343711074968357734),
+    (1.05075007164441684324e-9, 5.47593808499534494600e-4, 1.51986665636164571966e-2, 1.48103976427480074590e-1, 6.89767334985100004550e-1,
+     1.67638483018380384940, 2.05319162663775882187, 1.0),
+)  # fmt: skip
+_NDTRI_FAR_TAIL: Final = (
+    (2.01033439929228813265e-7, 2.71155556874348757815e-5, 1.24266094738807843860e-3, 2.65321895265761230930e-2, 2.96560571828504891230e-1,
+     1.78482653991729133580, 5.46378491116411436990, 6.65790464350110377720),
+    (2.04426310338993978564e-15, 1.42151175831644588870e-7, 1.84631831751005468180e-5, 7.86869131145613259100e-4, 1.48753612908506148525e-2,
+     1.36929880922735805310e-1, 5.99832206555887937690e-1, 1.0),
+)  # fmt: skip
 
 
 # --- derivatives of digamma

@@ -265,12 +265,6 @@ def entr(t: Trace, x: Meta) -> Meta:
     return t.where(t.map("is_nan", x), x, out, dtype=x.dtype)
 
 
-@lowers("aten::special_ndtri")
-def ndtri(t: Trace, x: Meta) -> Meta:
-    x = t.acc(x)
-    return t.map("mul", t.map("erfinv", t.map("sub", t.map("mul", x, 2.0), 1.0)), math.sqrt(2))
-
-
 @lowers("aten::mvlgamma")
 def mvlgamma(t: Trace, x: Meta, p: int) -> Meta:
     x = t.acc(x)
