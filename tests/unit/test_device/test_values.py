@@ -53,6 +53,26 @@ def test_special_functions_at_their_ends(name: str) -> None:
     torch.testing.assert_close(function(x.cuda()).cpu(), function(x), rtol=1e-13, atol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize("dim", [0, 1, None])
+def test_the_variance_of_values_far_from_zero(dim: int | None) -> None:
+    """The mean of such values rounds to a third of their deviation."""
+    torch.manual_seed(0)
+    x = torch.randn(64, 100) * 0.01 + 1e4
+    spread = x.cuda().var(dim)
+    torch.testing.assert_close(spread.cpu().double(), x.double().var(dim), rtol=2e-6, atol=0)
+    assert torch.full((3, 7), 0.1).cuda().std(1).tolist() == [0.0] * 3
+    assert torch.tensor([3e38, -3e38, 1.0]).cuda().var().item() == inf
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 9])
+@pytest.mark.parametrize("periodic", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_kaiser_windows(length: int, periodic: bool, dtype: torch.dtype) -> None:
+    for beta in (12.0, 0.0, -3.0):
+        ours = torch.kaiser_window(length, periodic, beta, dtype=dtype, device="cuda")
+        torch.testing.assert_close(ours.cpu(), torch.kaiser_window(length, periodic, beta, dtype=dtype))
+
+
 @pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("align_corners", [False, True])

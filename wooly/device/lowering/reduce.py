@@ -198,7 +198,10 @@ def count_nonzero(t: Trace, x: Meta, dim: Dims = None) -> Meta:
 
 
 def variance(t: Trace, x: Meta, dim: Dims, correction: Number | None, keepdim: bool = False) -> tuple[Meta, Meta]:
-    """Variance and mean in two passes, in the accumulate type. ``correction`` None is 1. A divisor below 0 counts as 0."""
+    """Variance and mean in two passes, in the accumulate type. ``correction`` None is 1. A divisor below 0 counts as 0.
+
+    The squares are corrected by the sum of the gaps, which is what the mean lost by rounding (Chan, Golub and LeVeque 1983, eq. 1.7).
+    """
     dims = all_dims(x, dim)
     count = count_of(x, dims)
     x = t.acc(x)
@@ -210,7 +213,12 @@ def variance(t: Trace, x: Meta, dim: Dims, correction: Number | None, keepdim: b
     else:
         squares = t.map("mul", gap, gap)
     divisor = max(float(count - (1 if correction is None else correction.real)), 0.0)
-    out = t.map("div", t.reduce("sum", squares, dims, True), divisor)
+    total = t.reduce("sum", squares, dims, True)
+    if gap.dtype not in COMPLEX and count:
+        lost = t.reduce("sum", gap, dims, True)
+        rest = t.map("sub", total, t.map("mul", t.map("div", lost, float(count)), lost))
+        total = t.where(t.map("is_inf", total), total, t.map("max", rest, 0.0))
+    out = t.map("div", total, divisor)
     return (out, average) if keepdim else (t.drop(out, dims), t.drop(average, dims))
 
 

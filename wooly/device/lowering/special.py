@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from wis.dtypes import DType
 from wooly.device.lowering.dtypes import float_type
@@ -95,6 +95,21 @@ def i1(t: Trace, x: Meta) -> Meta:
 @lowers("aten::special_i1e")
 def i1e(t: Trace, x: Meta) -> Meta:
     return _bessel(t, x, 1, True)
+
+
+@lowers("aten::kaiser_window", "aten::kaiser_window.periodic", "aten::kaiser_window.beta", concrete=("beta",))
+def kaiser_window(t: Trace, window_length: int, periodic: bool = True, beta: float = 12.0, **layout: Any) -> Meta:
+    """i0(beta sqrt(1 - x**2)) / i0(beta), x from -1 to 1; a periodic window leaves the last element out."""
+    want = t.want()
+    if window_length == 1:
+        return t.full(want.shape, 1, want.dtype)
+    steps = window_length if periodic else window_length - 1
+    x = t.iota(window_length, DType.F64, -1.0, 2.0 / max(steps, 1))
+    inside = t.map("max", t.map("sub", 1.0, t.map("mul", x, x)), 0.0)
+    size = t.map("mul", t.map("sqrt", inside), abs(beta))
+    ends = t.full((1,), abs(beta), DType.F64)
+    ratio = t.map("div", _scaled_bessel(t, size, 0), _scaled_bessel(t, ends, 0))
+    return t.cast(t.map("mul", ratio, t.map("exp", t.map("sub", size, ends))), want.dtype)
 
 
 # --- error function and the normal distribution
