@@ -92,6 +92,8 @@ def _adjusted(info: OpInfo, values: Sequence[Any], result: Any) -> Any:
     """
     if info.name in _ROWS or (info.base == "angle" and values[0].is_complex() and not info.mutates):
         return _in_rows(result)
+    if info.name == "aten::nan_to_num.out" and not (values[0].is_floating_point() or values[0].is_complex()):
+        return _in_rows(result)
     if info.name == "aten::index.Tensor" and result.numel():
         return _indexed(values[0], values[1], result)
     if info.base == "nansum" and values[1] is not None and not len(values[1]):

@@ -118,6 +118,18 @@ def test_out_arguments_are_resized_and_checked() -> None:
     assert strided.tolist() == [2, 0, 2, 0]
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.float32])
+def test_resized_outputs_of_nan_to_num_are_laid_out_as_on_the_cpu(dtype: torch.dtype) -> None:
+    """Of integers, which it copies, in rows; of floats like the operand."""
+
+    def resized(device: str) -> tuple[tuple[int, ...], list[object]]:
+        out = torch.empty(0, dtype=dtype, device=device)
+        torch.nan_to_num(torch.arange(24, device=device).reshape(2, 4, 3).to(dtype).movedim(0, 2), out=out)
+        return out.stride(), out.tolist()
+
+    assert resized("cuda") == resized("cpu")
+
+
 @pytest.mark.parametrize("x", ["base", "base[:, 1:, ::2]", "base.transpose(0, 2)", "base[1]"])
 def test_scattering_into_a_storage(x: str) -> None:
     """Positions of as_strided_scatter count in the storage, whatever view of it is given; the view's strides are kept."""
