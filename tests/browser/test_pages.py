@@ -53,9 +53,10 @@ def ask(house: House, method: str, path: str, body: Any = None) -> Any:
     return answer.json
 
 
-def task_of(house: House, title: str) -> str:
-    """The id of the newest task of this title."""
-    return next(task["id"] for task in ask(house, "GET", "/api/v1/tasks?limit=1000")["items"] if task["title"] == title)
+def task_of(house: House, title: str, field: str = "id") -> str:
+    """The id, or another field, of the newest task of this title."""
+    items = ask(house, "GET", "/api/v1/tasks?limit=1000")["items"]
+    return next(str(task[field]) for task in items if task["title"] == title)
 
 
 def confirm(browser: Chrome, button: str) -> None:
@@ -118,7 +119,8 @@ def test_a_row_opens_to_its_story_by_keyboard_and_has_an_address(house: House, b
     browser.says("Placement", f"#story-{task}")
     assert f"open={task}" in browser.driver.current_url
     assert browser.driver.switch_to.active_element.get_attribute("id") == f"open-{task}"
-    for text in ("the best of", "chosen", "Why not the others", "serves only tasks that target", "Session opened on atlas", "Submitted"):
+    opened = f"Session opened on {task_of(house, 'chat-7b serving', 'node_name')}"
+    for text in ("the best of", "chosen", "Why not the others", "serves only tasks that target", opened, "Submitted"):
         browser.says(text, f"#story-{task}")
     browser.driver.switch_to.active_element.send_keys(Keys.ENTER)
     browser.until(lambda: not browser.all(f"#story-{task}") or None, "it closes again")

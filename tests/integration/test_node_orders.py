@@ -28,7 +28,7 @@ from wooly.errors import TaskCancelledError
 from wooly.link import Flush
 from wooly.session import Session
 
-SIZE = 8_000
+SIZE = 64_000
 NBYTES = 8 * SIZE
 STEPS = 3_000
 LONG = chain_of(STEPS, SIZE)
