@@ -281,6 +281,13 @@ class Fields(dict[str, Any]):
         """A tensor without gaps: only of such can torch tell whether they overlap another in part, which it then refuses."""
         return self._pick(lambda t: torch.empty_like(t).stride() == t.stride(), "make(SEED, SHAPE, 'float32', dev)")
 
+    def _apart(self) -> str:
+        """The main tensor, or one that shares no memory with it: torch leaves other overlaps undefined where it cannot tell them."""
+        main = self._main()
+        if main is None:
+            return self._x()
+        return self._pick(lambda t: t is main or _storage(t) != _storage(main), "make(SEED, SHAPE, 'float32', dev)")
+
     def _u(self) -> str:
         """Distinct values."""
         return f"distinct({self.seed()}, {self.shape() or (3,)}, {self._fdt().split('.')[1]!r}, dev)"

@@ -534,7 +534,7 @@ IN_PLACE: Final = _lines("""
     !$x /= 2
     !$x.sub_($y, alpha=2)
     !$x.mul_($y).clamp_(-8, 8)
-    !$x.copy_($z)
+    !$x.copy_($apart)
     !$x.zero_()
     !$x.fill_($n)
     !$x.fill_(torch.full((), $n, device=dev))
@@ -544,7 +544,7 @@ IN_PLACE: Final = _lines("""
     !$x.clamp_min_(0)
     !$x.clamp_max_($n)
     !$x.masked_fill_($b, $n)
-    !$x[1:] = $z
+    !$x[1:] = $apart
     !$x[..., 0] = $n
     !$x[$k] = $n
     !$x[..., ::2] = $y
@@ -554,9 +554,9 @@ IN_PLACE: Final = _lines("""
     !$x[..., $i] += 1
     !$x[:, $i] = 0
     !$x[None] = 1
-    !$x[0, 0] = $z
-    !$x[...] = $z
-    !$x[:] = $z
+    !$x[0, 0] = $apart
+    !$x[...] = $apart
+    !$x[:] = $apart
     !$x[torch.tensor([True, False], device=dev)] = 3
     !$x.index_add_($d, $i, $x.index_select($d, $i))
     !$x.index_copy_($d, $ui, $x.index_select($d, $ui).flip($d))
@@ -594,7 +594,7 @@ IN_PLACE: Final = _lines("""
     !torch.arange(3, out=$out)
     !torch.cumsum($x, 0, out=$out)
     !torch.amax($x, 0, out=$out)
-    !$x.addcmul_($z, $w, value=1).clamp_(-8, 8)
+    !$x.addcmul_($apart, $w, value=1).clamp_(-8, 8)
     !$x.lerp_($x.clone() + 2, 0.5)
     !$x.swapdims_(0, -1).copy_($x.clone())
     !$x.relu_()
