@@ -12,8 +12,8 @@
 They are the defaults of torch.testing. A floating-point result outside of them is compared with the *truth*: the CPU's result in
 float64 (or complex128) from the same inputs. It is right when its error is at most twice the CPU's own largest error plus ``ULPS`` units
 in the last place of the element and of the tensor's root mean square; for badly conditioned operators, plus twice what the truth moves by
-when the inputs move by one unit. So where the CPU itself rounds intermediates to half, the device
-need not.
+when the inputs move by one unit; for unstable ones, plus twice the largest error of CPU results that round otherwise. So where the CPU
+itself rounds intermediates to half, the device need not.
 """
 
 from __future__ import annotations
