@@ -122,6 +122,11 @@ def test_every_library_kernel_leaves_the_same_bits(engine: AccelEngine, compared
     assert compared.tally.wrong == []
 
 
+def test_products_over_no_elements_touch_no_memory(engine: AccelEngine) -> None:
+    """Gradients of attention of no queries, whose operands have negative strides."""
+    assert one_round(engine, [op for op in OPS if op.name == "sdpa_dx"], 4)[1] == ""
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_fused_groups_leave_the_same_bits(engine: AccelEngine, compared: Compared, defining: Engine, seed: int) -> None:
     checker(engine, defining)(*random_program(seed, 12))
