@@ -116,3 +116,15 @@ def test_huge_arguments_of_periodic_functions(check: Check) -> None:
     rng = np.random.default_rng(1)
     big = rng.standard_normal(100) * 10.0 ** rng.uniform(0, 30, 100)
     check(b, {x.buffer: big.astype(np.float32), x64.buffer: big}, outs)
+
+
+@pytest.mark.parametrize("dtype", FLOAT_TYPES, ids=lambda d: d.text)
+def test_odd_functions_keep_the_sign_of_zero(dtype: DType, check: Check) -> None:
+    b = Builder()
+    x = b.external(dtype, (40,))
+    outs = []
+    for name in "sin tan asin atan sinh tanh asinh atanh erf expm1 log1p".split():
+        out = b.created(dtype, (40,))
+        b.emit(name, out, [x])
+        outs.append((out, 8.0))
+    check(b, {x.buffer: np.tile(np.array([0.0, -0.0, 0.25, -0.25]), 10).astype(dtype.numpy)}, outs)
