@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
+from torch._C import _ImperativeEngine
 from torch.autograd.graph import increment_version
 from torch.autograd.variable import Variable
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -82,7 +83,7 @@ def register(connect: Callable[[], Link], module: Any, wrap: Callable[[Any], Any
     atexit.register(RECORDER.close)
 
 
-class _CallingThreadEngine(type(Variable._execution_engine)):  # type: ignore[misc]  # torch gives the class no public name
+class _CallingThreadEngine(_ImperativeEngine):
     """torch's autograd engine, which executes every backward pass in the thread that calls it.
 
     By default torch gives each device a worker thread. That thread releases its last tensors at any time after ``backward`` has returned,
