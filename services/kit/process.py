@@ -20,7 +20,7 @@ from typing import IO, Any, Final
 import uvloop
 
 __all__ = [
-    "DIE_WITH_PARENT", "child_environment", "die_with_parent", "exited", "free_port", "module_command", "ready", "run", "spawn",
+    "DIE_WITH_PARENT", "child_environment", "die_with_parent", "exited", "free_port", "ready", "run", "spawn",
     "stop_process",
 ]  # fmt: skip
 
@@ -61,11 +61,6 @@ def spawn(
         start_new_session=True,
         preexec_fn=tie,  # one prctl call; libc is loaded before the fork
     )
-
-
-def module_command(module: str) -> list[str]:
-    """The command that runs one of our modules: ``-P`` keeps the current folder off the path."""
-    return [sys.executable, "-P", "-m", module]
 
 
 def child_environment(**changes: str | None) -> dict[str, str]:

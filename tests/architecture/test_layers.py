@@ -13,7 +13,7 @@ from tests.support.stack import ROOT, plain_environment
 TOP = {
     "services", "bus_schemas", "wis", "jit", "scheduler", "billing", "deploy", "tests", "wooly", "benchmarks", "examples", "docs",
     "pyproject.toml", "docker-compose.yml", "README.md", "ARCHITECTURE.md", "Makefile", ".ci", ".gitignore", ".dockerignore", "LICENSE",
-    "CONTRIBUTING.md", "SECURITY.md",
+    "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "wooly_server",
 }  # fmt: skip
 SERVER_ONLY = {"llvmlite", "litestar", "uvicorn", "uvloop", "prometheus_client", "structlog", "aetcd", "opentelemetry"}
 
@@ -38,7 +38,7 @@ def test_nothing_stands_at_the_top_that_has_no_place_there() -> None:
 
 
 def test_every_package_says_what_may_live_there() -> None:
-    for package in ("services", "bus_schemas", "wis", "jit", "scheduler", "billing", "wooly", "benchmarks"):
+    for package in ("services", "bus_schemas", "wis", "jit", "scheduler", "billing", "wooly", "wooly_server", "benchmarks"):
         folder = ROOT / package
         text = (folder / "README.md").read_text() if (folder / "README.md").exists() else (folder / "__init__.py").read_text()
         assert "ay live here" in text or "may live" in text.lower(), f"{package} does not say what may live in it"

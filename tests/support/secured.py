@@ -20,9 +20,10 @@ from urllib.parse import urlsplit
 
 from bus_schemas.events import SessionOpenedFact
 from services.kit.access.keys import make_key
-from services.kit.process import free_port, module_command, spawn, stop_process
+from services.kit.process import free_port, spawn, stop_process
 from tests.support.plane import GIB, Plane, wait_until
 from tests.support.stack import plain_environment
+from wooly_server import module_command
 
 __all__ = ["HOME", "OTHER", "PASSWORD", "Asker", "Reply", "Secured", "ask"]
 

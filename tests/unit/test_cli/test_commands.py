@@ -158,13 +158,13 @@ def test_the_doctor_stops_at_an_unreadable_configuration(wooly: Wooly) -> None:
 # --- parts
 
 
-def test_a_missing_server_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_platform_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert stack.missing_server_parts() == []
-    requires = ["click>=8", "no-such-part>=1 ; extra == 'server'", "msgspec ; extra == 'server'", "other ; extra == 'dev'"]
+    requires = ["msgspec>=0.20", "no-such-part>=1", "other ; extra == 'cuda'"]
     monkeypatch.setattr(importlib.metadata, "requires", lambda name: requires)
     assert stack.missing_server_parts() == ["no-such-part"]
     with pytest.raises(
-        CommandError, match=r"^this command needs the extra 'server' \(missing: no-such-part\); run: pip install 'wooly\[server\]'$"
+        CommandError, match=r"needs the platform \(not installed: no-such-part\); run `pip install ./wooly_server` in a checkout"
     ):
         stack.require_server()
 
