@@ -136,5 +136,16 @@ wheels: $(STAMP).dev ## the wheels of the two distributions, client and platform
 	rm -rf dist
 	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist . ./wooly_server
 
+lock: ## pin what the images install, with hashes, into deploy/requirements (needs network)
+	test -x .venv-tools/bin/uv || { $(PYTHON) -m venv .venv-tools; .venv-tools/bin/pip install --quiet uv cyclonedx-bom; }
+	for extra in "" cuda; do printf '.\n./wooly_server%s\n' "$${extra:+[$$extra]}" | .venv-tools/bin/uv pip compile --quiet --universal --python-version 3.11 \
+	  --generate-hashes --no-header --no-annotate --no-emit-package wooly --no-emit-package wooly-server \
+	  -o deploy/requirements/platform$${extra:+-$$extra}.txt -; done
+
+sbom: ## the bill of materials of the platform's image, from the pinned versions, into dist/sbom.json (CycloneDX)
+	test -x .venv-tools/bin/cyclonedx-py || { $(PYTHON) -m venv .venv-tools; .venv-tools/bin/pip install --quiet uv cyclonedx-bom; }
+	mkdir -p dist
+	.venv-tools/bin/cyclonedx-py requirements --pyproject wooly_server/pyproject.toml --output-reproducible -o dist/sbom.json deploy/requirements/platform.txt
+
 clean: ## remove what setup made
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
