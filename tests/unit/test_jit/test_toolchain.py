@@ -44,7 +44,7 @@ def test_the_mappings_of_a_process_do_not_grow_with_the_objects_loaded(monkeypat
 def test_code_that_calls_an_unknown_function_is_refused() -> None:
     """LLVM resolves such a name to the address 0; calling it would end the executor and every session on it."""
     text = "define double @calls_nothing(double %x) {\n  %y = call double @no_such_function(double %x)\n  ret double %y\n}\n"
-    with pytest.raises(ToolchainError, match="lacks: no_such_function$"):
+    with pytest.raises(ToolchainError, match=r"lacks: no_such_function$"):
         Toolchain(ObjectCache(None)).function("k", "calls_nothing", lambda: text + "declare double @no_such_function(double)\n")
 
 
