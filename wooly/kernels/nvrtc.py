@@ -157,6 +157,8 @@ def _library() -> ctypes.CDLL:
     found = [path for folder in _roots() for path in sorted(folder.glob(pattern), reverse=True) if "alt" not in path.name]
     for path in found:
         try:
+            for builtins in path.parent.glob("libnvrtc-builtins.so.*"):  # the compiler opens it by name, and may lack an RPATH to it
+                ctypes.CDLL(str(builtins), mode=ctypes.RTLD_GLOBAL)
             library = ctypes.CDLL(str(path))
         except OSError:
             continue
