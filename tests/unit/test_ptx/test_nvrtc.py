@@ -126,7 +126,7 @@ def test_without_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvrtc, "_roots", list)
     nvrtc._library.cache_clear()
     try:
-        with pytest.raises(ToolchainMissing, match=r"pip install 'wooly\[kernels\]'"):
+        with pytest.raises(ToolchainMissing, match=r"pip install '\.\[kernels\]'"):
             compile_to_ptx("")
     finally:
         nvrtc._library.cache_clear()
