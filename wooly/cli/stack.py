@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import IO, Any, Final
 
 from wooly.cli.errors import CommandError
+from wooly.remedies import INSTALL_PLATFORM
 
 __all__ = ["Stack", "missing_server_parts", "require_server", "service_command"]
 
@@ -54,10 +55,7 @@ def require_server() -> None:
     """Raises CommandError when the server's parts are missing."""
     missing = missing_server_parts()
     if missing:
-        raise CommandError(
-            f"this command needs the platform (not installed: {', '.join(missing)}); run `pip install ./wooly_server` in a checkout of "
-            "Wooly, or install the wheel of wooly-server"
-        )
+        raise CommandError(f"this command needs the platform (not installed: {', '.join(missing)}); {INSTALL_PLATFORM}")
 
 
 def service_command(module: str, *arguments: str) -> list[str]:
