@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from bus_schemas.events import Considered, TaskPlaced, TaskRefused
 from scheduler.placement import ClusterView, NodeView, TaskView, capacity
-from scheduler.placement.reasons import NODE_WIDE, RESERVED
+from scheduler.placement.reasons import NODE_WIDE, RESERVED, reason_text
 from scheduler.placement.view import OVERCOMMIT_NODE
 from services.controller.bodies import MIB
 
-__all__ = ["Json", "task_answer", "placement_answer", "node_answer", "node_state_of", "refusal_sentence", "rfc3339", "Shown"]
+__all__ = ["Json", "task_answer", "placement_answer", "node_answer", "node_name", "node_state_of", "refusal_sentence", "rfc3339", "Shown"]
 
 Json = dict[str, Any]
 Shown = Callable[[str], bool]
@@ -114,18 +114,24 @@ def refusals_answer(decision: TaskPlaced | TaskRefused, shown: Shown = _all) -> 
     ]
 
 
-def refusal_sentence(decision: TaskPlaced | TaskRefused, shown: Shown = _all) -> str:
-    """One sentence for the person whose task fits nowhere: every distinct reason, with how often and an example."""
+def refusal_sentence(view: ClusterView, decision: TaskPlaced | TaskRefused, shown: Shown = _all) -> str:
+    """One sentence for the user whose task fits nowhere: every distinct reason, with how often and an example."""
     counts = dict(decision.refused)
     reasons: dict[str, list[str]] = {}
     for node, gpu, reason, detail in decision.refusals:
-        where = "the cluster" if not node else f"node {node}" if gpu == NODE_WIDE else f"node {node} gpu {gpu}"
-        reasons.setdefault(reason, []).append(f"{where}: {_detail(reason, detail, shown)}")
+        where = f"{node_name(view, node)}{'' if gpu == NODE_WIDE else f', GPU {gpu}'}: " if node else ""
+        reasons.setdefault(reason, []).append(where + _detail(reason, detail, shown))
     parts = []
     for reason, seen in sorted(reasons.items()):
         count = max(len(seen), counts.get(reason, 0))
-        parts.append(f"{reason} ({count}x, e.g. {seen[0]})" if count > 1 else f"{reason} ({seen[0]})")
+        parts.append(f"{reason_text(reason, count)} ({'e.g. ' if count > 1 else ''}{seen[0]})")
     return "no device fits: " + "; ".join(parts)
+
+
+def node_name(view: ClusterView, node: str) -> str:
+    """The name of a node for people; its id when it is unknown."""
+    known = view.nodes.get(node)
+    return known.registered.name if known is not None else node
 
 
 def _detail(reason: str, detail: str, shown: Shown) -> str:
