@@ -44,6 +44,7 @@ def task_answer(view: ClusterView, task: TaskView, shown: Shown = _all) -> Json:
         "priority": task.priority,
         "state": task.state,
         "reason": task.reason,
+        "outcome": _outcome(task),
         "required_vram_mb": submitted.vram_bytes // MIB,
         "gpu_count": submitted.gpu_count,
         "gpu_mode": "Exclusive" if submitted.exclusive else "Shared",
@@ -62,6 +63,14 @@ def task_answer(view: ClusterView, task: TaskView, shown: Shown = _all) -> Json:
         "updated_at": rfc3339(task.updated_ns),
         "placement": placement_answer(view, task.decision, shown) if task.decision is not None else None,
     }
+
+
+def _outcome(task: TaskView) -> Json | None:
+    """How the script of a task that is over ended, None where no client reported it."""
+    ended = task.outcome
+    if ended is None or ended.lost or task.live:
+        return None
+    return {"exit_code": ended.exit_code, "error": ended.error or None, "signal": ended.signal or None}
 
 
 def placement_answer(view: ClusterView, decision: TaskPlaced | TaskRefused, shown: Shown = _all) -> Json:

@@ -26,7 +26,7 @@ __all__ = ["ROUTES"]
 
 Ask = Request[Any, Any, Any]
 TaskId = Annotated[str, Parameter(description="id of a task")]
-State = Literal["queued", "started", "completed", "failed", "cancelled"]
+State = Literal["queued", "started", "completed", "failed", "cancelled", "lost"]
 _SUBMITTED: Final = {
     200: ResponseSpec(dict[str, Any], description="It was submitted before, with the same body", generate_examples=False),
     202: ResponseSpec(dict[str, Any], description="It waits for room", generate_examples=False),
