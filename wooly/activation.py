@@ -53,17 +53,22 @@ def _checking(config: Config) -> list[Callable[[Any], Any]]:
 
 def _open(config: Config) -> Link:
     """A session over the bus. At exit the recorder sends what is pending and closes it; then its totals are shown."""
-    from wooly import progress
+    from wooly import outcome, progress
     from wooly.session import open_session
 
     session = open_session(config, title=os.path.basename(sys.argv[0] if sys.argv else ""), device=chosen())
-    opened_at_s = progress.opened(session.info, config.tenant)
+    opened_at_s = progress.opened(session.info, session.info.tenant or config.tenant)
 
     pid = os.getpid()
+    outcome.watch()
+    survive = outcome.on_kill(session.abandon)
 
     def finish() -> None:
         if os.getpid() != pid:
             return  # a forked child that runs its exit handlers; the session is its parent's
+        atexit.unregister(finish)
+        survive()
+        session.outcome = outcome.of_process()
         RECORDER.close()
         session.close()
         progress.closed(session.totals, opened_at_s, config.billing_url, session.info.task, Credentials.of(config))
@@ -71,6 +76,7 @@ def _open(config: Config) -> Link:
     # The session's own farewell would come before the recorder's; this runs both in order.
     atexit.unregister(session.close)
     atexit.register(finish)
+    outcome.at_child_end(finish)
     if config.debug:
         from wooly import verbose
 

@@ -31,6 +31,8 @@ class Config:
     gpu_count: int = 1
     controller_url: str = ""
     controller_node_group_ids: tuple[str, ...] = ()
+    queue: bool = False
+    task_id: str = ""
     required_vram_mb: int | None = None
     gpu_mode: str = "Shared"
     gpus: tuple[int, ...] = ()
@@ -189,7 +191,7 @@ def _urls(*schemes: str) -> Callable[[Any], tuple[str, ...]]:
 @dataclass(frozen=True, slots=True)
 class Key:
     """One key: its name everywhere, the field of Config, how to read it, what is allowed (for errors) and what it means (for help).
-    ``secret``: its value is in no message and on no command line."""
+    ``secret``: its value is in no message and on no command line. ``bare``: its flag is given without a value."""
 
     name: str
     field: str
@@ -197,6 +199,7 @@ class Key:
     allowed: str
     help: str
     secret: bool = False
+    bare: bool = False
 
 
 _BOOL: Final = "0 or 1 (or false, true)"
@@ -213,6 +216,21 @@ KEYS: Final[tuple[Key, ...]] = (
         _names,
         "group ids separated by commas",
         "only nodes of these groups (with CONTROLLER_URL)",
+    ),
+    Key(
+        "WOOLY_QUEUE",
+        "queue",
+        _switch,
+        _BOOL,
+        "wait for a place when no device fits now, instead of failing (with CONTROLLER_URL)",
+        bare=True,
+    ),
+    Key(
+        "WOOLY_TASK_ID",
+        "task_id",
+        _name,
+        "the id of a task: 1 to 64 letters, digits, - or _",
+        "run as this task, which was submitted on the page or by REST: its place, priority, VRAM and GPUs hold (with CONTROLLER_URL)",
     ),
     Key(
         "REQUIRED_VRAM",
@@ -372,7 +390,7 @@ def _check_together(config: Config, task: bool) -> None:
     origin = config.origin
     if config.controller_url:
         where = f"CONTROLLER_URL={config.controller_url!r} ({origin['CONTROLLER_URL']})"
-        if task and config.required_vram_mb is None:
+        if task and config.required_vram_mb is None and not config.task_id:
             raise ConfigError(
                 f"REQUIRED_VRAM is missing: with {where} the controller must know how much VRAM this task needs; "
                 "set REQUIRED_VRAM to a number of megabytes, such as REQUIRED_VRAM=8000"
@@ -382,11 +400,14 @@ def _check_together(config: Config, task: bool) -> None:
                 f"GPUS={','.join(map(str, config.gpus))!r} ({origin['GPUS']}) cannot be combined with {where}: the controller chooses "
                 "the devices; unset one of them (GPU_COUNT says how many)"
             )
-    elif config.controller_node_group_ids:
-        raise ConfigError(
-            f"CONTROLLER_NODE_GROUP_IDS={','.join(config.controller_node_group_ids)!r} ({origin['CONTROLLER_NODE_GROUP_IDS']}) "
-            "needs a controller; set CONTROLLER_URL or unset it"
-        )
+    else:
+        for name, value in (
+            ("CONTROLLER_NODE_GROUP_IDS", ",".join(config.controller_node_group_ids)),
+            ("WOOLY_QUEUE", "1" if config.queue else ""),
+            ("WOOLY_TASK_ID", config.task_id),
+        ):
+            if value:
+                raise ConfigError(f"{name}={value!r} ({origin[name]}) needs a controller; set CONTROLLER_URL or unset it")
     if config.sla_ms_p99:
         wanted = f"WOOLY_SLA_MS_P99={config.sla_ms_p99} ({origin['WOOLY_SLA_MS_P99']})"
         if config.prio:

@@ -25,6 +25,7 @@ import msgspec
 
 from bus_schemas import faults, subjects
 from bus_schemas.batch import Done, Fault, Upload, decode_done
+from bus_schemas.events import Outcome
 from bus_schemas.session import CloseSession, Ping, Pong, SessionClosed, SessionOpened
 from wooly.config import Config
 from wooly.errors import ForkError, NodeLostError, ProtocolError, WoolyError, from_fault
@@ -49,6 +50,7 @@ _PING_S: Final = 1.5
 _STALLED_S: Final = 2.0
 _DRAIN_S: Final = 30.0
 _CLOSE_S: Final = 8.0
+_KILLED_S: Final = 1.5
 _INLINE_TOTAL_BYTES: Final = 512 << 10
 _LOST_TOLD_MAX: Final = 64
 """Of how many refused batches it is remembered where they came from."""
@@ -112,6 +114,8 @@ class Session:
         self._watcher: asyncio.Task[None] | None = None
         self._shaken = asyncio.Event()
         self.totals: SessionClosed | None = None
+        self.outcome: Outcome | None = None
+        """How the script ended, for ``close`` to report; None: it goes on."""
         self.batches = 0
         self.waits = 0
 
@@ -215,6 +219,15 @@ class Session:
         self._bus.stop()
         self._tracer.close()
         self._settle(NodeLostError("the session is closed"))
+
+    def abandon(self, outcome: Outcome) -> None:
+        """A signal is about to kill the process: tell the node, which drops what waits. May be called in a signal handler: waits for two
+        seconds at most, and takes no lock. Raises nothing."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        with contextlib.suppress(TimeoutError, NoAnswer, RuntimeError):
+            self._bus.call(self._close_request(CloseSession(self._info.session, "killed", -1, outcome), _KILLED_S), _KILLED_S + 0.5)
 
     # -- submitting ----------------------------------------------------------------------------------------------------------------
 
@@ -496,8 +509,10 @@ class Session:
         if self._watcher is not None:
             self._watcher.cancel()
         failed = self._fault is not None or bool(self._halt)
-        request = CloseSession(self._info.session, "failed" if failed else "done", -1 if failed else self._seq)
-        timeout_s = 2.0 if failed else _CLOSE_S
+        request = CloseSession(self._info.session, "failed" if failed else "done", -1 if failed else self._seq, self.outcome)
+        return await self._close_request(request, 2.0 if failed else _CLOSE_S)
+
+    async def _close_request(self, request: CloseSession, timeout_s: float) -> SessionClosed:
         subject = subjects.node_request(self._node, "close", self._bus.principal)
         return _closed.decode(await self._bus.request(subject, _encode(request), timeout_s))
 

@@ -8,10 +8,10 @@ from typing import Final
 from scheduler.vram.overcommit import PERCENT_MAX
 
 __all__ = [
-    "QUEUED", "STARTED", "COMPLETED", "FAILED", "CANCELLED", "STATES", "LIVE", "MOVES", "GLOBAL", "ENVIRONMENT", "OVERCOMMIT_GLOBAL",
-    "OVERCOMMIT_NODE", "DRAINED", "QUEUE_AGE_MS", "QUEUE_PROTECT_MS", "QUEUE_RESERVATIONS", "GLOBAL_LIMITS", "NODE_LIMITS", "DEFAULTS",
-    "REASON_NODE_LOST", "REASON_NO_FIT", "REASON_QUEUE_TIMEOUT", "REASON_NEVER_STARTED", "REASON_RESTARTED", "REASON_SESSION_REUSED",
-    "CUT_LOST", "CUT_RESTARTED", "PRIORITY_MAX",
+    "QUEUED", "STARTED", "COMPLETED", "FAILED", "CANCELLED", "LOST", "STATES", "LIVE", "MOVES", "GLOBAL", "ENVIRONMENT",
+    "OVERCOMMIT_GLOBAL", "OVERCOMMIT_NODE", "DRAINED", "QUEUE_AGE_MS", "QUEUE_PROTECT_MS", "QUEUE_RESERVATIONS", "GLOBAL_LIMITS",
+    "NODE_LIMITS", "DEFAULTS", "REASON_NODE_LOST", "REASON_CLIENT_LOST", "REASON_FAULT", "REASON_NO_FIT", "REASON_QUEUE_TIMEOUT",
+    "REASON_NEVER_STARTED", "REASON_RESTARTED", "REASON_SESSION_REUSED", "CANCELLED_BY", "CUT_LOST", "CUT_RESTARTED", "PRIORITY_MAX",
 ]  # fmt: skip
 
 PRIORITY_MAX: Final = 4
@@ -22,7 +22,9 @@ STARTED: Final = "started"
 COMPLETED: Final = "completed"
 FAILED: Final = "failed"
 CANCELLED: Final = "cancelled"
-STATES: Final = (QUEUED, STARTED, COMPLETED, FAILED, CANCELLED)
+LOST: Final = "lost"
+"""The client stopped answering, so how the script ended is not known."""
+STATES: Final = (QUEUED, STARTED, COMPLETED, FAILED, CANCELLED, LOST)
 LIVE: Final = frozenset({QUEUED, STARTED})
 """A placed task in one of these holds its VRAM."""
 
@@ -35,6 +37,8 @@ MOVES: Final = frozenset(
         (STARTED, COMPLETED),
         (STARTED, FAILED),
         (STARTED, CANCELLED),
+        (STARTED, LOST),
+        (LOST, STARTED),  # another session of the same task
         (FAILED, STARTED),  # its node came back, or a session opened late
         (COMPLETED, STARTED),  # another session of the same task
     }
@@ -66,10 +70,14 @@ DEFAULTS: Final = {OVERCOMMIT_GLOBAL: 0, QUEUE_AGE_MS: 600_000, QUEUE_PROTECT_MS
 """What holds where neither the log's global value nor the environment says otherwise."""
 
 REASON_NODE_LOST: Final = "node lost"
+REASON_CLIENT_LOST: Final = "the client stopped answering"
+REASON_FAULT: Final = "a fault ended its session on the node; the script ended with exit code 0"
 REASON_NO_FIT: Final = "no device fits"
 REASON_QUEUE_TIMEOUT: Final = "no room came within the task's queue timeout"
 REASON_NEVER_STARTED: Final = "no session opened in time"
 REASON_RESTARTED: Final = "node restarted without the task's sessions"
 REASON_SESSION_REUSED: Final = "its session was cut off, and another task took the session's name"
+CANCELLED_BY: Final = "cancelled by "
+"""What the reason of a cancelled task begins with; then the name of who cancelled it."""
 CUT_LOST: Final = "lost"
 CUT_RESTARTED: Final = "restarted"

@@ -10,6 +10,7 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException, ValidationException
 
 from bus_schemas.events import TaskRefused
+from scheduler.placement import ClusterView
 from services.controller.answers import Shown, refusal_sentence, refusals_answer
 from services.controller.errors import Denied, Invalid, LogUnreadable, NotThere, OutOfState, Stale, TaskExists
 from services.controller.store import StoreUnavailable
@@ -38,13 +39,13 @@ def query_problem(found: Sequence[tuple[str, str]]) -> Response[dict[str, Any]]:
     return problem(400, "invalid-query", "The query is not valid", detail, errors=errors)
 
 
-def no_fit(decision: TaskRefused, shown: Shown) -> Response[dict[str, Any]]:
+def no_fit(view: ClusterView, decision: TaskRefused, shown: Shown) -> Response[dict[str, Any]]:
     """409: a task that no device can serve. ``shown``: whether the caller may know of a tenant's tasks."""
     return problem(
         409,
         "no-placement",
         "No device fits",
-        refusal_sentence(decision, shown),
+        refusal_sentence(view, decision, shown),
         task=decision.task,
         refusals=refusals_answer(decision, shown),
     )

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from bus_schemas.batch import Batch, Done, Fault, encode_done
+from bus_schemas.events import Outcome
 from bus_schemas.session import DeviceInfo, SessionClosed
 from scheduler import dispatch as core
 from scheduler.dispatch import decisions as why
@@ -67,6 +68,7 @@ __all__ = ["Device"]
 _AHEAD_MAX: Final = 1024
 """How far a batch may be ahead of the last one executed; nearer ones are bounded by the dispatch core."""
 _RESTART_PAUSE_S: Final = 1.0
+_ENDED_MAX: Final = 256
 
 
 class Device:
@@ -86,6 +88,8 @@ class Device:
     ) -> None:
         self.gpu = gpu
         self.sessions: dict[str, Session] = {}
+        self.ended: dict[str, tuple[str, SessionClosed]] = {}
+        """(principal, totals) of the sessions that ended last, for clients that ask late."""
         self.gate = Gate(accounting.allowances, self.sessions, self._arrived, self.refuse, time.monotonic_ns)
         self.attached: Attached | None = None
         self._accounting = accounting
@@ -432,7 +436,10 @@ class Device:
         self.sessions.pop(name, None)
         self.gate.forget(session)
         in_flight = self._dispatch.state.in_flight > 0 and self.attached is not None
-        totals = self._accounting.closed(name, session.chain.hex(), reason, failed, in_flight=in_flight)
+        totals = self._accounting.closed(name, session.chain.hex(), reason, failed, session.outcome, in_flight=in_flight)
+        self.ended[name] = (session.record.principal, totals)
+        if len(self.ended) > _ENDED_MAX:
+            del self.ended[next(iter(self.ended))]
         self._log.info("session closed", **session.record.about, reason=reason, failed=failed, core_ns=totals.core_ns)
         self._note()
         if session.closing is not None and not session.closing.done():
@@ -449,6 +456,7 @@ class Device:
             if now_ns - session.heard_ns > lease_ns and self._waits_for_client(session):
                 self._log.info("lease ran out", **session.record.about)
                 session.reason = "lease"
+                session.outcome = session.outcome or Outcome(lost=True)
                 self.close(session, -1, session.reason)
         self._on(core.Tick(now_ns))
         self._dispatch.flush()

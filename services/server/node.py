@@ -31,7 +31,7 @@ from services.kit.log import get_logger
 from services.kit.trace import Tracing, parse_traceparent
 from services.server import telemetry
 from services.server.accounting import Accounting
-from services.server.admission import check_quota, check_request
+from services.server.admission import check_quota, check_request, sound_outcome
 from services.server.allowance import Allowances
 from services.server.allowance_link import AllowanceLink
 from services.server.counters import Counters
@@ -289,9 +289,14 @@ class Node:
     async def _close(self, subject: str, data: bytes) -> bytes | None:
         request = _decode(data, CloseSession)
         found = None if request is None else self._find(request.session, subjects.requester(subject))
-        if request is None or found is None:
-            return _encode(SessionClosed("" if request is None else request.session))
+        if request is None:
+            return _encode(SessionClosed(""))
+        if found is None:  # over already, as after a cancel: what it used all the same
+            ended = [device.ended[request.session] for device in self._devices if request.session in device.ended]
+            mine = [totals for principal, totals in ended if principal == subjects.requester(subject)]
+            return _encode(mine[0] if mine else SessionClosed(request.session))
         device, session = found
+        session.outcome = session.outcome or sound_outcome(request.outcome)
         totals = await device.close(session, request.last_seq, request.reason)
         await self._facts.settled(_SETTLE_S)
         return _encode(totals)
@@ -393,7 +398,9 @@ class Node:
         ports = device.attached.data_port if device.attached is not None else ()
         info = msgspec.structs.replace(self._info(), data_port=ports)
         lease_ms = self._settings.lease_ms
-        return SessionOpened(record.session, record.epoch, info, record.token, record.quota_bytes, LIMITS, lease_ms, gpus=(record.gpu,))
+        return SessionOpened(
+            record.session, record.epoch, info, record.token, record.quota_bytes, LIMITS, lease_ms, gpus=(record.gpu,), tenant=record.tenant
+        )
 
     def _registered(self) -> NodeRegistered:
         info = self._info()

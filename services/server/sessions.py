@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from bus_schemas.batch import Batch, Fault
+from bus_schemas.events import Outcome
 from bus_schemas.session import SessionClosed
 from bus_schemas.subjects import LOCAL
 from scheduler.dispatch import SessionOpened
@@ -86,7 +87,7 @@ class Session:
     """``heard_ns``: last sign of life (monotonic). ``seq_done``: last batch executed; ``chain``: launch digest after it. ``fault``: why the
     session is over although nobody closed it yet. ``closing``: set once it is being closed; resolves to its totals. ``memory``: bytes
     (allocated, swapped, shared). ``expected``: the executor was told to bring back what is swapped out. ``recalling``: it was asked for
-    answers that were lost on their way."""
+    answers that were lost on their way. ``outcome``: how its script ended, once that is known."""
 
     record: SessionRecord
     heard_ns: int
@@ -100,6 +101,7 @@ class Session:
     memory: tuple[int, int, int] = (0, 0, 0)
     expected: bool = False
     recalling: bool = False
+    outcome: Outcome | None = None
 
     @property
     def swapped_bytes(self) -> int:

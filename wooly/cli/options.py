@@ -29,9 +29,9 @@ def config_flags(function: F) -> F:
     """A flag for every key but secrets (every user of a machine sees command lines); the values go to ``given_flags`` as
     ``key_<field>``."""
     for key in reversed(_FLAGS):
-        option = click.option(
-            configuration.flag_name(key), f"key_{key.field}", default=None, metavar="VALUE", help=f"{key.help} ({key.name}: {key.allowed})"
-        )
+        help_text = f"{key.help} ({key.name}: {key.allowed})"
+        form: dict[str, Any] = {"is_flag": True, "flag_value": "1"} if key.bare else {"metavar": "VALUE"}
+        option = click.option(configuration.flag_name(key), f"key_{key.field}", default=None, help=help_text, **form)
         function = option(function)
     return function
 

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import click
 
-from wooly import _autoload
+from wooly import _autoload, outcome
 from wooly import config as configuration
 from wooly.cli.errors import CommandError
 from wooly.cli.options import config_flags, given_flags
@@ -119,6 +119,7 @@ def _run(start: Any) -> None:
     except SystemExit:
         raise
     except BaseException as error:  # whatever a script may raise; it is shown and becomes the exit code
+        outcome.failed_with(error)
         _end(error)
 
 

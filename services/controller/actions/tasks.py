@@ -8,7 +8,7 @@ from collections.abc import Callable
 from billing.tiers import TierBook, priority_refusal
 from bus_schemas.events import Event, TaskPlaced, TaskPriorityChanged, TaskRefused, TaskStateChanged, TaskSubmitted
 from scheduler.placement import TaskView
-from scheduler.placement.states import CANCELLED
+from scheduler.placement.states import CANCELLED, CANCELLED_BY
 from services.controller.errors import Invalid, NotThere, OutOfState
 from services.controller.identity import Caller
 from services.controller.mirror import Mirror
@@ -51,7 +51,7 @@ class TaskActions:
                 return None
             if not view.live:
                 raise OutOfState(f"task {task} is over: {view.state}")
-            return TaskStateChanged(time.time_ns(), task, CANCELLED, f"cancelled by {by.identity.name}")
+            return TaskStateChanged(time.time_ns(), task, CANCELLED, f"{CANCELLED_BY}{by.identity.name}")
 
         return await self._change(by, "task.cancel", task, revision, "", change)
 

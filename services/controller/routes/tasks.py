@@ -26,7 +26,7 @@ __all__ = ["ROUTES"]
 
 Ask = Request[Any, Any, Any]
 TaskId = Annotated[str, Parameter(description="id of a task")]
-State = Literal["queued", "started", "completed", "failed", "cancelled"]
+State = Literal["queued", "started", "completed", "failed", "cancelled", "lost"]
 _SUBMITTED: Final = {
     200: ResponseSpec(dict[str, Any], description="It was submitted before, with the same body", generate_examples=False),
     202: ResponseSpec(dict[str, Any], description="It waits for room", generate_examples=False),
@@ -96,7 +96,7 @@ async def post_task(request: Ask, data: TaskBody) -> Response[Json]:
         return field_problem(*contradiction)
     placed, new = await parts.tasks.submit(caller, data.submitted(time.time_ns(), caller.identity.tenant))
     if isinstance(placed.decision, TaskRefused) and not placed.submitted.queue:
-        return no_fit(placed.decision, lambda tenant: caller.may("task.read", tenant))
+        return no_fit(parts.mirror.view, placed.decision, lambda tenant: caller.may("task.read", tenant))
     status = 202 if placed.waiting else 201 if new else 200
     return Response(_answer(request, placed), status_code=status)
 

@@ -83,7 +83,7 @@ async def submit(request: Ask) -> Response[Any]:
     except TaskExists as error:
         return await _form(request, values, {"id": str(error)}, 409)
     if isinstance(task.decision, TaskRefused) and not task.submitted.queue:
-        why = refusal_sentence(task.decision, lambda tenant: caller.may("task.read", tenant))
+        why = refusal_sentence(parts.mirror.view, task.decision, lambda tenant: caller.may("task.read", tenant))
         return redirect(f"/tasks/{task.submitted.task}", f"It was not placed: {why}", "bad")
     waits = "It waits for room." if task.waiting else "It has a place."
     return redirect(f"/tasks/{task.submitted.task}", f"Submitted. {waits}")
