@@ -71,7 +71,7 @@ def _open(config: Config) -> Link:
         session.outcome = outcome.of_process()
         RECORDER.close()
         session.close()
-        progress.closed(session.totals, opened_at_s, config.billing_url, session.info.task, Credentials.of(config))
+        progress.closed(session.totals, opened_at_s, config.billing_url or config.controller_url, session.info.task, Credentials.of(config))
 
     # The session's own farewell would come before the recorder's; this runs both in order.
     atexit.unregister(session.close)

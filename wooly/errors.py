@@ -23,6 +23,7 @@ __all__ = [
     "NodeLostError",
     "SessionLostError",
     "PlacementError",
+    "ApiError",
     "TaskCancelledError",
     "BudgetExceededError",
     "DeviceError",
@@ -81,6 +82,15 @@ class SessionLostError(ServiceError):
 
 class PlacementError(ServiceError):
     """The controller could not be asked, or has no place for this task."""
+
+
+class ApiError(ServiceError):
+    """A REST service refused a request. ``status``: of HTTP; ``fields``: (name, message) of what in the request is wrong."""
+
+    def __init__(self, message: str, *, status: int = 0, fields: Sequence[tuple[str, str]] = ()) -> None:
+        super().__init__(message)
+        self.status = status
+        self.fields = tuple(fields)
 
 
 class TaskCancelledError(ServiceError):

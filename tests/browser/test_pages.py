@@ -343,6 +343,15 @@ def test_an_address_that_is_none_is_a_page_that_helps(browser: Chrome) -> None:
     assert browser.faults() == []
 
 
+def test_the_api_page_sends_a_request_to_billing(browser: Chrome) -> None:
+    browser.open("/schema/swagger?service=billing")
+    browser.says("Credits used, by tenant, task, model or node")
+    browser.run("document.querySelector('.opblock-summary-control').click()")
+    browser.click_text("Try it out", "button")
+    browser.click_text("Execute", "button.execute")
+    browser.says('"core_credits_micro"', ".live-responses-table")
+
+
 def test_names_are_text_wherever_they_are_shown(house: House, browser: Chrome) -> None:
     task = ask(house, "POST", "/api/v1/tasks", {"title": EVIL, "tenant": EVIL, "required_vram_mb": 2996, "gpu_count": 2, "queue": True})[
         "id"

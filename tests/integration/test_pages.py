@@ -17,7 +17,16 @@ from tests.support.plane import GIB, Plane, wait_until
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'</script>"
 HOSTILE_QUERY = "q=%3Cscript%3Ealert(1)%3C/script%3E&state=%22%3E%3Cb%3E&sort=%22"
-PAGES = ("/", "/nodes", "/nodes/n1", "/nodes/hostile", f"/nodes?{HOSTILE_QUERY}", "/nope%3Cb%3E")
+PAGES = (
+    "/",
+    "/nodes",
+    "/nodes/n1",
+    "/nodes/hostile",
+    f"/nodes?{HOSTILE_QUERY}",
+    "/nope%3Cb%3E",
+    "/schema/swagger",
+    "/schema/swagger?service=billing",
+)
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +144,30 @@ def test_every_vendored_library_has_its_licence_beside_it(plane: Plane) -> None:
     vendored = {name.removeprefix("vendor/") for name in ASSETS.files if name.startswith("vendor/")}
     licences = {name.removesuffix(".LICENSE") for name in vendored if name.endswith(".LICENSE")}
     assert {name.partition("-")[0] for name in vendored if not name.endswith(".LICENSE")} == licences
+
+
+# -- API -------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_of_the_api_loads_nothing_from_another_host(plane: Plane) -> None:
+    text = ask(plane, "/schema/swagger").text
+    assert "://" not in text
+    for path in re.findall(r'(?:src|href)="([^"]+)"', text):
+        assert path.startswith("/") and ask(plane, path).status in (200, 503), path  # no billing here
+    assert ask(plane, "/schema/swagger?service=mail").status == 404
+
+
+@pytest.mark.parametrize("path", ["../../../metrics", "%2e%2e/%2e%2e/%2E%2E/metrics", "x/..%2f..", "./credits"])
+def test_the_relay_to_billing_leads_nowhere_else(plane: Plane, path: str) -> None:
+    assert ask(plane, f"/api/v1/billing/{path}").status in (400, 404)
+
+
+def test_the_relay_says_how_to_name_billing(plane: Plane) -> None:
+    reply = ask(plane, "/api/v1/billing/credits?by=task")
+    assert reply.status == 503 and "start it with WOOLY_BILLING_URL set" in reply.text
+    assert reply.headers["content-type"].startswith("application/problem+json")
+    assert ask(plane, "/api/v1/billing/grants", "POST", {"a": "b"}).status == 415
+    assert ask(plane, "/api/v1/billing/credits", "DELETE").status == 405
 
 
 # -- problems --------------------------------------------------------------------------------------------------------------------------

@@ -106,7 +106,7 @@ class Secured:
         return self._plane
 
     def connect(self, service: str = "controller") -> http.client.HTTPConnection:
-        url = self._plane.controller.url if service == "controller" else self.billing_url
+        url = self.billing_url if service == "billing" else self._plane.controller.url
         parts = urlsplit(url)
         return http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=60)
 

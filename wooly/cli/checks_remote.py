@@ -14,11 +14,10 @@ from typing import Final
 
 from wooly.cli.bus import discover
 from wooly.cli.checks import Finding
-from wooly.cli.http import detail_of
 from wooly.cli.login import described
 from wooly.config import Config
 from wooly.errors import ConfigError, NoServerError
-from wooly.rest import Credentials, open_url
+from wooly.rest import Credentials, detail_of, open_url
 
 __all__ = ["bus", "controller", "login"]
 

@@ -6,16 +6,16 @@ May live here: one request and its errors. May not: what the answers mean.
 from __future__ import annotations
 
 import json
-import urllib.error
 import urllib.parse
 from collections.abc import Mapping
 from typing import Any, Final
 
 from wooly import config as configuration
 from wooly.cli.errors import CommandError
-from wooly.rest import Credentials, open_url
+from wooly.errors import ServiceError
+from wooly.rest import Credentials, ask
 
-__all__ = ["detail_of", "get_json", "get_text", "send_json"]
+__all__ = ["get_json", "get_text", "send_json"]
 
 _TIMEOUT_S: Final = 10.0
 
@@ -54,28 +54,9 @@ def _ask(
 ) -> str:
     credentials = credentials or Credentials.of(configuration.load(task=False))
     try:
-        with open_url(base + path, credentials, method=method, data=data, headers=headers, timeout_s=_TIMEOUT_S) as answer:
-            return answer.read().decode()
-    except urllib.error.HTTPError as error:
-        raise CommandError(f"the {what} at {base} refused {path}: {detail_of(error)}{_advice(error.code, credentials)}") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        raise CommandError(f"the {what} at {base} does not answer ({reason}); is it running, and is the address right?") from None
-
-
-def detail_of(error: urllib.error.HTTPError) -> str:
-    """The sentence for people in a problem document, with the fields it is about, or the status."""
-    try:
-        problem = json.loads(error.read())
-        return str(problem.get("detail") or problem.get("title") or error.reason)
-    except (ValueError, AttributeError, OSError):
-        return f"HTTP {error.code} {error.reason}"
-
-
-def _advice(status: int, credentials: Credentials) -> str:
-    if status != 401:
-        return ""
-    return "; the stored key is no longer good: `wooly login`" if credentials.api_key else "; `wooly login` tells it who you are"
+        return ask(base, path, credentials, what=what, method=method, data=data, headers=headers, timeout_s=_TIMEOUT_S).decode()
+    except (ServiceError, ValueError) as error:
+        raise CommandError(str(error)) from None
 
 
 def _json(base: str, path: str, text: str, what: str) -> Any:

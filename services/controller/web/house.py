@@ -13,6 +13,7 @@ from litestar import Request
 from bus_schemas.events import Event
 from bus_schemas.telemetry import Telemetry
 from services.controller.parts import Parts
+from services.controller.web.api import ROUTES as API
 from services.controller.web.assets import serve_asset
 from services.controller.web.dashboard.page import ROUTES as DASHBOARD
 from services.controller.web.dashboard.page import dashboard_topic
@@ -32,7 +33,7 @@ from services.kit.bus import Bus
 
 __all__ = ["Web", "WEB_ROUTES", "web_of"]
 
-WEB_ROUTES: Final[list[Any]] = [serve_asset, live_stream, *DASHBOARD, *NODES, *LOGIN, *TABLE_ROUTES]
+WEB_ROUTES: Final[list[Any]] = [serve_asset, live_stream, *DASHBOARD, *NODES, *LOGIN, *API, *TABLE_ROUTES]
 """Every handler of the pages: what make_app takes as ``more_routes``."""
 
 

@@ -83,21 +83,23 @@ class BillingClient:
         accept: str = _MEDIA,
         **more: Any,
     ) -> httpx.Response:
+        relayed = relay_authorization(asking)
+        carried = {"accept": accept, **({"authorization": relayed} if relayed else {}), **(headers or {})}
+        answer = await self.send_raw(method, f"/api/v1/billing/{path}", headers=carried, **more)
+        if answer.status_code >= 400:
+            raise _refused(answer)
+        return answer
+
+    async def send_raw(self, method: str, path: str, **more: Any) -> httpx.Response:
+        """One request as given, nothing added; the answer whatever its status. Raises Unreachable."""
         if not self.url:
             raise Unreachable("This controller does not know where billing is: start it with WOOLY_BILLING_URL set.")
-        relayed = relay_authorization(asking)
-        carried = {"authorization": relayed} if relayed else {}
         try:
-            answer = await self._http.request(
-                method, f"/api/v1/billing/{path}", headers={"accept": accept, **carried, **(headers or {})}, **more
-            )
+            return await self._http.request(method, path, **more)
         except httpx.HTTPError as error:
             raise Unreachable(
                 f"Billing does not answer ({type(error).__name__}). Figures come back with it: they are in the log."
             ) from error
-        if answer.status_code >= 400:
-            raise _refused(answer)
-        return answer
 
 
 def _refused(answer: httpx.Response) -> Refused | Unreachable:
