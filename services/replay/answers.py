@@ -65,7 +65,7 @@ async def _why(bus: Bus | None, question: Question) -> dict[str, Any]:
     """The waits of a task or session on every device that had it, and with ``slots`` its timeline. ``complete``: the whole journal of that
     time was read."""
     deadline = time.monotonic() + question.limit_s if question.limit_s else float("inf")
-    known = dict.fromkeys(question.sessions, Named(""))
+    known = {session: Named(session) for session in question.sessions}
     names = known if known or bus is None else await session_names(bus)
     asked = set(known) or {name for name, named in names.items() if question.task in (name, named.task)} or {question.task}
     nodes = {names[session].node for session in asked if session in names}
@@ -81,7 +81,7 @@ async def _why(bus: Bus | None, question: Question) -> dict[str, Any]:
         raise NothingFound(f"no task or session {question.task!r} is in the journals; wooly tasks lists tasks")
     stories = [(node, gpu, batch) for node, gpu, batch in fold.stories() if _within(batch.begin_ns, question)]
     about = [dataclasses.asdict(names.get(session, Named(session))) for session in sorted(asked)]
-    document = story([batch for _, _, batch in stories], {} if known else names, fold.memory, question.top)
+    document = story([batch for _, _, batch in stories], names, fold.memory, question.top)
     drawn = {"timeline": timeline(fold.use.grid, stories, fold.use)} if question.slots else {}
     return {"asked": question.task, "sessions": about, "complete": complete, **document, **drawn}
 

@@ -25,7 +25,7 @@ SLOTS_MAX: Final = 1000
 class Question:
     """Times are Unix time in ns, ``to_ns`` exclusive; ``node`` empty: every node; ``files``: instead of the bus. ``sessions``: those of the
     task, where the asker knows them (no names are read then). ``slots``: of the timeline, 0: none. ``limit_s``: after so long the answer is
-    made of what was read until then, 0: no limit."""
+    made of what was read until then, 0: no limit. ``service``: with whose credentials it is asked, empty: a person's."""
 
     verb: str
     node: str = ""
@@ -39,6 +39,7 @@ class Question:
     sessions: tuple[str, ...] = ()
     slots: int = 0
     limit_s: float = 0
+    service: str = ""
 
 
 def parse(arguments: Sequence[str]) -> Question:
@@ -57,6 +58,7 @@ def parse(arguments: Sequence[str]) -> Question:
             one.add_argument("--session", action="append", default=[])
             one.add_argument("--slots", type=int, choices=range(SLOTS_MAX + 1), metavar="N", default=0)
             one.add_argument("--limit-s", type=float, default=0)
+            one.add_argument("--service", default="")
         if verb == WHATIF:
             one.add_argument("--policy", required=True)
             one.add_argument("--quantum-ms", type=int)
@@ -74,6 +76,7 @@ def parse(arguments: Sequence[str]) -> Question:
         sessions=tuple(getattr(given, "session", ())),
         slots=getattr(given, "slots", 0),
         limit_s=getattr(given, "limit_s", 0),
+        service=getattr(given, "service", ""),
     )
 
 

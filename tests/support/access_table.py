@@ -114,6 +114,8 @@ CONTROLLER: Final[dict[tuple[str, str], Route]] = {
     ("PATCH", "/api/v1/tasks/{task:str}"): Route("task.prioritise", of="task", body={"priority": 3}),
     ("POST", "/api/v1/tasks/{task:str}/cancel"): Route("task.cancel", of="task"),
     ("GET", "/api/v1/tasks/{task:str}/waiting"): Route("task.read", of="task"),
+    ("GET", "/api/v1/tasks/{task:str}/waits"): Route("task.read", of="task"),
+    ("GET", "/api/v1/tasks/{task:str}/timeline"): Route("task.read", of="task"),
     ("GET", "/api/v1/telemetry"): Route("node.read"),
     ("GET", "/api/v1/tenants"): Route("tenant.read"),
     ("POST", "/api/v1/tenants"): Route("tenant.write", body={"id": "new"}),

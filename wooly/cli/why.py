@@ -84,11 +84,16 @@ def _memory_rows(memory: dict[str, Any]) -> list[tuple[Any, ...]]:
     rows = []
     for wait in memory["waits"]:
         took = duration(wait["to_ns"] - wait["from_ns"]) if wait["to_ns"] >= 0 else "still waits"
-        whom = ", ".join(f"{name[:8]} gave {bytes_text(nbytes)}" for name, nbytes in wait["swapped_out"].items())
+        whom = ", ".join(f"{_short(name)} gave {bytes_text(nbytes)}" for name, nbytes in wait["swapped_out"].items())
         rows.append((wait["from_ns"], "waited for memory", bytes_text(wait["nbytes"]), took, whom))
     said = {"out": "swapped out", "in": "brought back", "failed": "swap abandoned"}
-    rows += [(move["at_ns"], said[move["what"]], bytes_text(move["nbytes"]), "", move["for_session"][:8]) for move in memory["moves"]]
+    rows += [(move["at_ns"], said[move["what"]], bytes_text(move["nbytes"]), "", _short(move["for_session"])) for move in memory["moves"]]
     return [(_clock(row[0]), *row[1:]) for row in sorted(rows)]
+
+
+def _short(session: str) -> str:
+    """The beginning of a session's id; words as they are."""
+    return session if " " in session else session[:8]
 
 
 def _clock(unix_ns: int) -> str:

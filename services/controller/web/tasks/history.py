@@ -24,12 +24,15 @@ from bus_schemas.events import (
     decode_events,
 )
 from bus_schemas.subjects import EVENTS_STREAM, event_subject, session_facts
+from scheduler.placement import TaskView
+from services.controller.journals import Life
+from services.controller.mirror import Mirror
 from services.kit.bus import Bus
 from services.kit.errors import BusRefused
 from services.kit.seal import SEALED_FROM, SealedLog
 from services.kit.trace import parse_traceparent
 
-__all__ = ["Moment", "SessionLine", "facts_of", "moments", "session_lines", "trace_of"]
+__all__ = ["Moment", "SessionLine", "facts_of", "life_of", "moments", "session_lines", "trace_of"]
 
 _NOT_FOUND: Final = 10037
 _FACTS_MAX: Final = 200
@@ -67,6 +70,22 @@ class SessionLine:
     byte_ms: int = 0
     launches: int = 0
     digest: str = ""
+
+
+async def life_of(mirror: Mirror, task: TaskView) -> Life:
+    """When and where the task ran. Raises BusUnavailable, BusRefused."""
+    said = task.submitted
+    sessions = [*task.past_sessions, *sorted(task.sessions)]
+    lines = session_lines(await facts_of(mirror.bus, said.task, sessions, ()))
+    over = not task.live and all(line.closed_ns for line in lines)
+    return Life(
+        said.task,
+        said.tenant,
+        tuple(line.session for line in lines),
+        tuple(sorted({line.node for line in lines})),
+        min((line.opened_ns for line in lines), default=said.at_ns),
+        max((line.closed_ns for line in lines), default=0) if over else 0,
+    )
 
 
 async def facts_of(bus: Bus, task: str, sessions: Iterable[str], placements: Iterable[str]) -> list[Fact]:
