@@ -100,3 +100,15 @@ def test_a_task_that_has_not_run_has_no_journal(stack: EmbeddedStack) -> None:
         with pytest.raises(urllib.error.HTTPError) as refused:
             stack.get("controller", f"/api/v1/tasks/nothing/{what}")
         assert refused.value.code == 404
+
+
+def test_the_page_shows_both(stack: EmbeddedStack, tasks: dict[str, str]) -> None:
+    """As text: what htmx puts into the page, and what is shown without scripts."""
+    whole(stack, tasks["train"], "waits")
+    page = stack.get("controller", f"/tasks/{tasks['train']}", "text/html")
+    assert f'hx-get="/tasks/{tasks["train"]}/ran"' in page
+    shown = stack.get("controller", f"/tasks/{tasks['train']}/ran", "text/html")
+    assert f'<a href="/tasks/{tasks["serve"]}">serve</a>' in shown
+    assert f"{BATCHES + 1} batches waited" in shown
+    for said in ('<rect class="gantt-run"', '<path class="vram-resident"', "Timeline on local, GPU 0, as a table"):
+        assert said in shown

@@ -174,6 +174,7 @@ CONTROLLER: Final[dict[tuple[str, str], Route]] = {
     ("GET", "/tasks/new"): Route("task.submit"),
     ("POST", "/tasks"): Route("task.submit", form={"required_vram_mb": "1"}),
     ("GET", "/tasks/{task:str}"): Route("task.read", of="task"),
+    ("GET", "/tasks/{task:str}/ran"): Route("task.read", of="task"),
     ("POST", "/tasks/{task:str}/cancel"): Route("task.cancel", of="task", form={}),
     ("POST", "/tasks/{task:str}/priority"): Route("task.prioritise", of="task", form={"priority": "3"}),
 }
