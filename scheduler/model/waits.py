@@ -77,7 +77,8 @@ class Stretch:
 
 @dataclass(slots=True)
 class BatchStory:
-    """``end_ns`` -1: it had not finished. ``preempted``: how often a launch of it was cut short for somebody."""
+    """``end_ns`` -1: it had not finished. ``preempted``: how often a launch of it was cut short for another session. ``core_ns``: the
+    measured core time of its slices."""
 
     session: str
     seq: int
@@ -85,6 +86,7 @@ class BatchStory:
     end_ns: int = -1
     slices: int = 0
     preempted: int = 0
+    core_ns: int = 0
     dropped: bool = False
     stretches: list[Stretch] = field(default_factory=list)
 
@@ -92,6 +94,14 @@ class BatchStory:
     def waits(self) -> Iterable[Stretch]:
         """The stretches in which it might have run and did not."""
         return (stretch for stretch in self.stretches if stretch.rule not in (RUNS, OWN))
+
+    def shift(self, by_ns: int) -> None:
+        """Add ``by_ns`` to every time, once: from the node's monotonic clock to Unix time."""
+        self.begin_ns += by_ns
+        self.end_ns += by_ns if self.end_ns >= 0 else 0
+        for stretch in self.stretches:
+            stretch.begin_ns += by_ns
+            stretch.end_ns += by_ns
 
     @property
     def waited_ns(self) -> int:
@@ -160,6 +170,7 @@ class Waits:
         story = self._open.get((report.session, report.seq))
         if story is None:
             return
+        story.core_ns += 0 if isinstance(report, LaunchReturned) else report.core_ns
         story.slices += not isinstance(report, LaunchReturned) and (report.wall_ns > 0 or isinstance(report, LaunchFinished))
         if isinstance(report, LaunchFinished):
             self._end(story, report.at_ns)

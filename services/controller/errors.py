@@ -5,7 +5,9 @@ May live here: exception classes. May not: HTTP.
 
 from __future__ import annotations
 
-__all__ = ["ControllerError", "NotThere", "Denied", "Stale", "Invalid", "OutOfState", "TaskExists", "TaskImpossible", "LogUnreadable"]
+__all__ = [
+    "ControllerError", "Busy", "NotThere", "Denied", "Stale", "Invalid", "OutOfState", "TaskExists", "TaskImpossible", "LogUnreadable",
+]  # fmt: skip
 
 
 class ControllerError(Exception):
@@ -46,6 +48,10 @@ class TaskExists(ControllerError):
 
 class TaskImpossible(Invalid):
     """The caller's fault: ``field`` asks for what no device could ever give."""
+
+
+class Busy(ControllerError):
+    """Too much of this is under way; the same question is answered a little later."""
 
 
 class LogUnreadable(ControllerError):

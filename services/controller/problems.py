@@ -12,7 +12,7 @@ from litestar.exceptions import HTTPException, ValidationException
 from bus_schemas.events import TaskRefused
 from scheduler.placement import ClusterView
 from services.controller.answers import Shown, refusal_sentence, refusals_answer
-from services.controller.errors import Denied, Invalid, LogUnreadable, NotThere, OutOfState, Stale, TaskExists
+from services.controller.errors import Busy, Denied, Invalid, LogUnreadable, NotThere, OutOfState, Stale, TaskExists
 from services.controller.store import StoreUnavailable
 from services.kit.errors import BusRefused, BusUnavailable
 
@@ -141,4 +141,5 @@ HANDLERS: Final[dict[int | type[Exception], Any]] = {
     BusRefused: _unavailable,
     StoreUnavailable: _unavailable,
     LogUnreadable: _unavailable,
+    Busy: _unavailable,
 }

@@ -114,6 +114,8 @@ CONTROLLER: Final[dict[tuple[str, str], Route]] = {
     ("PATCH", "/api/v1/tasks/{task:str}"): Route("task.prioritise", of="task", body={"priority": 3}),
     ("POST", "/api/v1/tasks/{task:str}/cancel"): Route("task.cancel", of="task"),
     ("GET", "/api/v1/tasks/{task:str}/waiting"): Route("task.read", of="task"),
+    ("GET", "/api/v1/tasks/{task:str}/waits"): Route("task.read", of="task"),
+    ("GET", "/api/v1/tasks/{task:str}/timeline"): Route("task.read", of="task"),
     ("GET", "/api/v1/telemetry"): Route("node.read"),
     ("GET", "/api/v1/tenants"): Route("tenant.read"),
     ("POST", "/api/v1/tenants"): Route("tenant.write", body={"id": "new"}),
@@ -172,6 +174,7 @@ CONTROLLER: Final[dict[tuple[str, str], Route]] = {
     ("GET", "/tasks/new"): Route("task.submit"),
     ("POST", "/tasks"): Route("task.submit", form={"required_vram_mb": "1"}),
     ("GET", "/tasks/{task:str}"): Route("task.read", of="task"),
+    ("GET", "/tasks/{task:str}/ran"): Route("task.read", of="task"),
     ("POST", "/tasks/{task:str}/cancel"): Route("task.cancel", of="task", form={}),
     ("POST", "/tasks/{task:str}/priority"): Route("task.prioritise", of="task", form={"priority": "3"}),
 }

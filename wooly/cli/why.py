@@ -31,7 +31,12 @@ def why(task: str, nats_url: str | None, node: str, from_: str, to: str, files: 
     if as_json:
         print_json(document)
         return
-    for sentence in document["sentences"]:
+    show(document)
+
+
+def show(document: dict[str, Any]) -> None:
+    """The document in sentences and tables."""
+    for sentence in _sentences(document):
         click.echo(sentence)
     rows: list[tuple[Any, ...]]
     columns: tuple[str, ...] = ("rule", "waited", "times", "it waited because")
@@ -40,9 +45,9 @@ def why(task: str, nats_url: str | None, node: str, from_: str, to: str, files: 
     columns = ("who ran meanwhile", "prio", "waited", "times", "its core time")
     _table("\nby who ran", columns, [_other_row(line) for line in document["by_other"]], columns[1:])
     columns = ("batch", "arrived", "waited", "at", "for", "rule", "who ran", "prio", "its core time")
-    rows = [row for batch in document["longest"] for row in _batch_rows(batch, document["unix_offset_ns"])]
+    rows = [row for batch in document["longest"] for row in _batch_rows(batch)]
     _table("\nlongest waits", columns, rows, ("waited", "at", "for", "prio", "its core time"))
-    rows = _memory_rows(document["memory"], document["unix_offset_ns"])
+    rows = _memory_rows(document["memory"])
     _table("\nmemory", ("when", "what", "bytes", "waited", "for"), rows, ("bytes", "waited"))
 
 
@@ -53,20 +58,20 @@ def _table(title: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]], nu
 
 
 def _other_row(line: dict[str, Any]) -> tuple[Any, ...]:
-    who = line["text"] or "(nobody)"
+    who = line["text"] or "(none)"
     return who, _priority(line), duration(line["ns"]), line["times"], duration(line["core_ns"]) if line["session"] else ""
 
 
-def _batch_rows(batch: dict[str, Any], offset_ns: int) -> list[tuple[Any, ...]]:
+def _batch_rows(batch: dict[str, Any]) -> list[tuple[Any, ...]]:
     """A row a stretch; the batch stands before the first. ``at`` counts from its arrival."""
-    arrived = _clock(batch["arrived_ns"] + offset_ns)
+    arrived = _clock(batch["arrived_ns"])
     rows = []
     longest = sorted(batch["stretches"], key=lambda part: part["from_ns"] - part["to_ns"])[:_STRETCHES_SHOWN]
     for number, part in enumerate(sorted(longest, key=lambda part: int(part["from_ns"]))):
         head = ("", "", "") if number else (f"{batch['session'][:8]} {batch['seq']}", arrived, duration(batch["waited_ns"]))
         at, length = duration(part["from_ns"] - batch["arrived_ns"]), duration(part["to_ns"] - part["from_ns"])
         core = duration(part["core_ns"]) if part["session"] else ""
-        rows.append((*head, at, length, part["rule"], part["text"] or "(nobody)", _priority(part), core))
+        rows.append((*head, at, length, part["rule"], part["text"] or "(none)", _priority(part), core))
     more = len(batch["stretches"]) - len(longest)
     if more:
         rest_ns = batch["waited_ns"] - sum(part["to_ns"] - part["from_ns"] for part in longest)
@@ -74,16 +79,21 @@ def _batch_rows(batch: dict[str, Any], offset_ns: int) -> list[tuple[Any, ...]]:
     return rows
 
 
-def _memory_rows(memory: dict[str, Any], offset_ns: int) -> list[tuple[Any, ...]]:
+def _memory_rows(memory: dict[str, Any]) -> list[tuple[Any, ...]]:
     """Waits and moves, in the order of time."""
     rows = []
     for wait in memory["waits"]:
         took = duration(wait["to_ns"] - wait["from_ns"]) if wait["to_ns"] >= 0 else "still waits"
-        whom = ", ".join(f"{name[:8]} gave {bytes_text(nbytes)}" for name, nbytes in wait["swapped_out"].items())
+        whom = ", ".join(f"{_short(name)} gave {bytes_text(nbytes)}" for name, nbytes in wait["swapped_out"].items())
         rows.append((wait["from_ns"], "waited for memory", bytes_text(wait["nbytes"]), took, whom))
     said = {"out": "swapped out", "in": "brought back", "failed": "swap abandoned"}
-    rows += [(move["at_ns"], said[move["what"]], bytes_text(move["nbytes"]), "", move["for_session"][:8]) for move in memory["moves"]]
-    return [(_clock(row[0] + offset_ns), *row[1:]) for row in sorted(rows)]
+    rows += [(move["at_ns"], said[move["what"]], bytes_text(move["nbytes"]), "", _short(move["for_session"])) for move in memory["moves"]]
+    return [(_clock(row[0]), *row[1:]) for row in sorted(rows)]
+
+
+def _short(session: str) -> str:
+    """The beginning of a session's id; words as they are."""
+    return session if " " in session else session[:8]
 
 
 def _clock(unix_ns: int) -> str:
@@ -92,3 +102,32 @@ def _clock(unix_ns: int) -> str:
 
 def _priority(line: dict[str, Any]) -> str:
     return f"P{line['priority']}" if line["session"] else ""
+
+
+def _sentences(document: dict[str, Any]) -> list[str]:
+    """What a person should know first."""
+    batches, waited_ns, latency_ns = document["batches"], document["waited_ns"], document["latency_ns"]
+    if not batches:
+        return ["no batch of it is on record"]
+    meaning = {line["rule"]: line["meaning"] for line in document["by_rule"]}
+    part = f", {100 * waited_ns // latency_ns} % of the time from their arrival to their end" if latency_ns else ""
+    waited = f"{batches} batches came; they waited {_time(waited_ns)} in all{part}"
+    out = [f"{waited}; {document['waited']} waited for a millisecond or longer"]
+    out += [f"{_time(line['ns'])} of it: {line['meaning']}" for line in document["by_rule"][:3]]
+    for line in document["by_other"][:3]:
+        if line["text"]:
+            main = max(line["rules"], key=lambda rule: line["rules"][rule])
+            name = f"{line['text']} ({_priority(line)})" if line["priority"] >= 0 else line["text"]
+            out.append(f"for {_time(line['ns'])} {name} ran meanwhile, mostly because {meaning[main]}")
+    moved = document["memory"]["moves"]
+    if moved:
+        out.append(f"its memory was moved {len(moved)} times, {sum(move['nbytes'] for move in moved) / 1e6:.1f} MB in all")
+    if document["preempted"]:
+        out.append(f"{document['preempted']} launches of it were cut short so that a task of higher priority could run")
+    if not document["complete"]:
+        out.append("the journal of this time was too long to be read whole: what is shown ends early")
+    return out
+
+
+def _time(ns: int) -> str:
+    return f"{ns / 1e9:.2f} s" if ns >= 10**9 else f"{ns / 1e6:.1f} ms"

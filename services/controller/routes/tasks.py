@@ -15,12 +15,14 @@ from services.controller.answers import Json, task_answer
 from services.controller.bodies import PriorityBody, TaskBody
 from services.controller.errors import OutOfState
 from services.controller.identity import caller_of
+from services.controller.journal_answer import timeline_answer, waits_answer
 from services.controller.parts import parts_of
 from services.controller.problems import field_problem, no_fit
 from services.controller.revisions import task_revision
 from services.controller.routes.described import Limit, Name, Offset, Revision, Search, problems, revision_of, words
 from services.controller.task_query import TaskQuery, find_tasks
 from services.controller.waiting_answer import waiting_answer
+from services.controller.web.tasks.history import life_of
 
 __all__ = ["ROUTES"]
 
@@ -120,4 +122,39 @@ async def cancel_task(request: Ask, task: TaskId, if_match: Revision = None) -> 
     return _answer(request, await parts.tasks.cancel(caller_of(request), task, revision=revision_of(if_match)))
 
 
-ROUTES: Final = [tasks, task, waiting, post_task, patch_task, cancel_task]
+async def _journal(request: Ask, task: str) -> tuple[TaskView, Json]:
+    """A task that the caller may know of, and what its devices' journals say of it."""
+    parts = parts_of(request)
+    await parts.fresh_view()
+    found = parts.tasks.seen(caller_of(request), task)
+    return found, await parts.journals.of(await life_of(parts.mirror, found))
+
+
+@get(
+    "/api/v1/tasks/{task:str}/waits",
+    summary="How long a task waited on its devices, what ran instead, and under which rule",
+    action="task.read",
+    responses=problems(404, 409),
+)
+async def waits(request: Ask, task: TaskId) -> Json:
+    """From the journals of its nodes, about a second behind; 409 when they hold nothing of it. Other tenants' sessions have no name.
+    Times are Unix times in ns."""
+    found, document = await _journal(request, task)
+    caller = caller_of(request)
+    return waits_answer(parts_of(request).mirror.view, found.submitted.tenant, document, lambda tenant: caller.may("task.read", tenant))
+
+
+@get(
+    "/api/v1/tasks/{task:str}/timeline",
+    summary="When a task ran, waited, was preempted and was swapped out, and the memory it held",
+    action="task.read",
+    responses=problems(404, 409),
+)
+async def timeline(request: Ask, task: TaskId) -> Json:
+    """In slots of equal length: for each session the time of a slot that went to each condition, and the most memory it held in it (null:
+    not known). ``complete`` false: the journal was too long to be read whole."""
+    _, document = await _journal(request, task)
+    return timeline_answer(parts_of(request).mirror.view, document)
+
+
+ROUTES: Final = [tasks, task, waiting, waits, timeline, post_task, patch_task, cancel_task]

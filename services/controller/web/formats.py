@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-__all__ = ["FILTERS", "bytes_text", "count_text", "duration_text", "iso_time", "clock_time", "credits_text"]
+__all__ = ["FILTERS", "bytes_text", "count_text", "duration_text", "iso_time", "clock_time", "credits_text", "short_time"]
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -46,6 +46,13 @@ def duration_text(duration_ns: int) -> str:
     raise AssertionError("a duration of at least a minute has one of these units")
 
 
+def short_time(duration_ns: int) -> str:
+    """A duration that may be much less than a second: ``12 µs``, ``3.4 ms``."""
+    if duration_ns == 0 or duration_ns >= 10_000_000:
+        return duration_text(duration_ns)
+    return f"{duration_ns / 1e6:.1f} ms" if duration_ns >= 50_000 else f"{duration_ns / 1e3:.0f} µs"
+
+
 def _moment(unix_ns: int) -> datetime:
     return _EPOCH + timedelta(microseconds=unix_ns // 1_000)
 
@@ -65,6 +72,7 @@ FILTERS: Final = {
     "count": count_text,
     "credits": credits_text,
     "duration": duration_text,
+    "short_time": short_time,
     "iso": iso_time,
     "clock": clock_time,
 }
