@@ -154,7 +154,7 @@ def _spans(idom: Sequence[int | None]) -> list[tuple[int, int]]:
 
 
 def _loops(pred: Graph, number: dict[int, int], retreating: Sequence[tuple[int, int]]) -> tuple[Loop, ...]:
-    """Outer loops first. The first one that stands too deep is the last: nobody asks about a kernel that has it."""
+    """Outer loops first. The result ends at the first loop that is nested too deep: the verifier rejects a kernel with such a loop."""
     tails: dict[int, list[int]] = {}
     for a, head in retreating:
         tails.setdefault(head, []).append(a)

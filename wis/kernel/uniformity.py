@@ -171,8 +171,8 @@ def block_uniformity(kernel: Kernel, flow: Flow) -> Uniformity:
 def apart(flow: Flow, split: Set[int], waits: Set[int]) -> frozenset[int]:
     """Blocks that, after a branch of ``split``, only some of the threads come to that have not ended and will not end before they wait.
 
-    ``waits``: blocks that end in a barrier. Threads at blocks from which no barrier can be reached are on their way to the end: nobody
-    waits for them, so branches to such blocks do not count.
+    ``waits``: blocks that end in a barrier. Threads at blocks from which no barrier can be reached are on their way to the end: no
+    thread waits for them, so branches to such blocks do not count.
     """
     staying = set(waits)
     todo = list(waits)

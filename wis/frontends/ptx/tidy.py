@@ -229,7 +229,7 @@ class _Tidy:
                 done += [Node("sext", [wide[r]], [r], (), node.line, node.ptx) for r in node.outs if r in wide]
             part.nodes = done
 
-    # -- what nobody reads -----------------------------------------------------------------------------------------------------------
+    # -- unread results --------------------------------------------------------------------------------------------------------------
 
     def sweep(self) -> None:
         """Drop ops whose results are not read."""

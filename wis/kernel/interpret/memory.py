@@ -27,7 +27,8 @@ Typed = tuple[int, int, int]  # space, which, element type
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Whose access it is: what is told about traps, the threads (numbers in the batch), the number of the op among those that trap."""
+    """The origin of an access: the function that reports traps, the threads (numbers in the batch), the op's number among those that
+    trap."""
 
     trap: Callable[[TrapKind, Indices, int], None]
     threads: Indices
