@@ -23,7 +23,8 @@ class Choice(NamedTuple):
 
 
 def choose(state: DispatchState) -> Choice | None:
-    """The launch to make now, or None. Strict: when the first of the highest level with work may not go, nobody behind it does."""
+    """The launch to make now, or None. Strict: when the first session of the highest level with work may not be launched, no session behind
+    it is."""
     reserved = _reserved(state)
     if reserved is not None:
         return reserved

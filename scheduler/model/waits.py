@@ -77,7 +77,7 @@ class Stretch:
 
 @dataclass(slots=True)
 class BatchStory:
-    """``end_ns`` -1: it had not finished. ``preempted``: how often a launch of it was cut short for somebody."""
+    """``end_ns`` -1: it had not finished. ``preempted``: how often a launch of it was cut short for another session."""
 
     session: str
     seq: int
