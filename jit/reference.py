@@ -34,7 +34,7 @@ def key_specs(bound: BoundProgram) -> list[KeySpec]:
 
 
 def fuel_text(traps: reference.Traps) -> str | None:
-    """What a run that ran out of fuel is told as."""
+    """The message for a run that ran out of fuel; None when it did not."""
     return f"kernel {traps.out_of_fuel}: the launch executed more thread-instructions than it may" if traps.out_of_fuel else None
 
 

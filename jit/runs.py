@@ -49,7 +49,7 @@ def check_begin(before: Run | None, given: int, wanted: int) -> None:
 
 
 def check_there(memory: SpaceMemory, keys: Sequence[int], blocks: Sequence[Block]) -> None:
-    """Whether the buffers that a run stands on are all on the device and still the ones it began with. Raises BadBuffer."""
+    """Check that the buffers of a run are all on the device and still the ones it began with. Raises BadBuffer."""
     for key, block in zip(keys, blocks, strict=True):
         if memory[key] is not block:
             raise BadBuffer(f"buffer {key} was replaced while a run that uses it was under way")

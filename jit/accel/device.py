@@ -64,8 +64,8 @@ class Matrix(NamedTuple):
 class Request:
     """A kernel to compile for one block shape.
 
-    ``foreign``: a stranger wrote it, so it is compiled where an abort costs nothing. ``aliased``: what it may only read is also what it
-    writes, so that nothing proved from loads of it holds: threads may come to a barrier apart.
+    ``foreign``: a user's kernel, so it is compiled in a separate process, where an abort costs nothing. ``aliased``: what it may only read
+    is also what it writes, so that nothing proved from loads of it holds: threads may come to a barrier apart.
     """
 
     verified: VerifiedKernel
@@ -100,7 +100,7 @@ class Device(Protocol):
         ...
 
     def allocate(self, nbytes: int) -> Buffer:
-        """New memory, all zeros; it is freed when nobody holds it any more. Raises MemoryError."""
+        """New memory, all zeros; it is freed with the last reference to it. Raises MemoryError."""
         ...
 
     def reserve(self, nbytes: int) -> Buffer | None:

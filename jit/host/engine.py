@@ -39,7 +39,7 @@ from wis.verify import Verified
 __all__ = ["HostEngine"]
 
 _NOTHING: Final = new_block(0, ALIGN_BYTES)
-"""The arena of a space that has had no temporaries: zero bytes, which nobody reads or writes."""
+"""The arena of a space that has had no temporaries: zero bytes, which are never read or written."""
 PREPARED_MAX = 256
 PLANNERS_MAX = 256
 
@@ -188,7 +188,7 @@ class HostEngine:
 
     @contextmanager
     def running(self, whole: bool) -> Iterator[None]:
-        """While a piece of a run runs: nobody else's does. ``whole``: it need not be able to go on after an interruption."""
+        """Hold the engine's mutex while a piece of a run executes. ``whole``: the run need not be resumable after an interruption."""
         with self._running:
             with self._interrupting:
                 self._whole = whole

@@ -1,6 +1,6 @@
 """Launches of kernels that a program brings, on the host: compiled when the program is prepared, run by the walker's threads.
 
-May live here: from an instruction to regions and numbers, and what is told afterwards. May not: code generation, running a grid (simt).
+May live here: from an instruction to regions and numbers, and the results of a launch. May not: code generation, running a grid (simt).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A run of a plan on the host, which can be stopped and gone on with.
+"""A run of a plan on the host, which can be stopped and resumed.
 
 How far it came is a place in the plan: a part, in a native part a phase and a claim of it, in a launch of a kernel a block. Plans are
 shared by the spaces that run them, so every piece fills in addresses and scalars anew; regions that start as zeros are cleared once.

@@ -70,7 +70,7 @@ class _Known:
             self._reads.setdefault(x.buffer, []).append((x, level))
             self._last[x.buffer] = max(self._last.get(x.buffer, -1), level)
         for x in call.writes:
-            if x.dense:  # whoever conflicts with what it covers conflicts with it, and comes after it
+            if x.dense:  # a call that conflicts with what it covers conflicts with it too, and comes after it
                 for known in (self._reads, self._writes):
                     if x.buffer in known:
                         known[x.buffer] = [(y, at) for y, at in known[x.buffer] if y.low < x.low or y.high > x.high or at > level]

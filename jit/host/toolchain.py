@@ -99,8 +99,8 @@ class Toolchain:
     ) -> dict[str, int]:
         """The addresses of ``names``, defined by the module ``text()``; ``key`` identifies the text, which the cache may make needless.
 
-        Names must be unique among all modules ever given. ``foreign``: the text was made from what a stranger wrote; raises KernelRefused
-        when its compilation takes more than it may.
+        Names must be unique among all modules ever given. ``foreign``: the text was made from a user's kernel; raises KernelRefused when
+        its compilation exceeds a limit.
         """
         seal = blake3(f"{self._seal}\n{optimise}\n{' '.join(names)}\n{key}".encode()).hexdigest()
         if seal not in self._addresses:

@@ -111,7 +111,7 @@ define void @jit_wake(ptr %d) {{
 define internal i1 @stopped(ptr %d, i64 %now) alwaysinline {{
   %sp = getelementptr i64, ptr %d, i64 {STOP}
   %s = load atomic i64, ptr %sp monotonic, align 8
-  %told = icmp ne i64 %s, 0
+  %requested = icmp ne i64 %s, 0
   %wpp = getelementptr i64, ptr %d, i64 {WORD}
   %wp = load ptr, ptr %wpp
   %w = load atomic i64, ptr %wp monotonic, align 8
@@ -124,7 +124,7 @@ define internal i1 @stopped(ptr %d, i64 %now) alwaysinline {{
   %bp = getelementptr i64, ptr %d, i64 {BUDGET}
   %b = load i64, ptr %bp
   %spent = icmp sle i64 %b, 0
-  %x = or i1 %told, %reached
+  %x = or i1 %requested, %reached
   %y = or i1 %late, %spent
   %z = or i1 %x, %y
   ret i1 %z

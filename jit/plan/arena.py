@@ -30,7 +30,7 @@ def size_class(nbytes: int) -> int:
 
 
 def lay_out(uses: Sequence[Iterable[int]], nbytes: Mapping[int, int], pinned: frozenset[int]) -> Arena:
-    """Offsets for every temporary in ``uses`` (the temporaries each call touches, in order). ``pinned`` ones share with nobody."""
+    """Offsets for every temporary in ``uses`` (the temporaries each call touches, in order). ``pinned`` ones share with no other."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for at, touched in enumerate(uses):

@@ -286,7 +286,7 @@ class Group:
 
     # --- after grouping
     def drop_stores(self, dead: Callable[[Access], bool]) -> None:
-        """Forget stores that nobody reads, and the loads that only they needed."""
+        """Drop dead stores, and the loads that only they needed."""
         self.stores = {x: node for x, node in self.stores.items() if not dead(x)}
         live: set[int] = set()
         stack = list(self.stores.values())

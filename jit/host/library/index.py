@@ -27,7 +27,7 @@ def _without(values: tuple[int, ...], dim: int) -> tuple[int, ...]:
 
 
 def _trap(idx: View, dim: int, size: int) -> dict[str, Arg]:
-    """What a kernel with one index operand is told: where traps go, and by how much a negative index is raised."""
+    """The arguments of a kernel with one index operand: where traps go, and what is added to a negative index."""
     return {"trap": TrapPtr(), "site": TrapSite(dim), "wrap": _wrap(idx, size)}
 
 

@@ -48,7 +48,7 @@ class Control:
         return self.regs.variable(f"%lanes{b}", self.word)
 
     def reset(self) -> None:
-        """At the start of a gang nobody is pending anywhere."""
+        """At the start of a gang no lane is pending at any block."""
         for b in self.tracked:
             self.code.do(f"store {self.word} 0, ptr {self.variable(b)}")
 

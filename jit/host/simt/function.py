@@ -295,7 +295,7 @@ class _Function:
         code.branch("block.done")
 
     def _site_table(self) -> str:
-        """What the runtime is told about barriers, in order of blocks."""
+        """The table of barriers for the runtime, in order of blocks."""
         words: list[int] = []
         for at, b in enumerate(self._barrier_blocks(True)):
             end = self.kernel.blocks[b].end

@@ -33,7 +33,7 @@ _CONVERSIONS: Final = frozenset({Sig.WIDEN, Sig.NARROW, Sig.FLOAT_FLOAT, Sig.INT
 
 
 class Values:
-    """Spells values in a language. ``helper`` is told the name of every function of helpers.py that the text calls."""
+    """Spells values in a language. ``helper`` is called with the name of every function of helpers.py that the text calls."""
 
     def __init__(self, language: Language, helper: Callable[[str], None]) -> None:
         self._language, self._note = language, helper
