@@ -28,16 +28,16 @@ _NODE_READS: Final = ("config", "budget", "tier")
 _INBOXES: Final = ("*.*", "*.*.*")
 """Every inbox: what nodes answer into. (Inboxes begin with their principal in the first word, and words cannot be named in part.)"""
 PUBLIC_STREAMS: Final = (subjects.EVENTS_STREAM, subjects.JOURNAL_STREAM, subjects.TELEMETRY_STREAM)
-"""What whoever may read everything reads, and nodes ask whether it is there."""
+"""Streams granted by the global-read permission; nodes may ask whether they exist."""
 _NO_INBOXES: Final = ("wooly.*", "wooly.*.*", "$JS.*", "$JS.*.*", "$KV.>", "$SYS.>")
-"""What has the shape of an inbox and is none."""
+"""Non-inbox subjects that match the inbox wildcards."""
 
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
     """Subjects with wildcards. ``forbidden``: of those it may publish on, the ones it may not after all. ``replies``: it may answer a
-    request once, whatever the reply subject: so it may publish anything that somebody asks it to, itself among them. For services, whose
-    code looks where answers go."""
+    request once, whatever the reply subject: so any requester, itself included, can make it publish on any subject. For services, whose
+    code checks reply subjects."""
 
     publish: tuple[str, ...]
     subscribe: tuple[str, ...]
@@ -125,8 +125,8 @@ def _node(principal: str, node: str) -> Permissions:
 
 
 def _reads(*streams: str) -> list[str]:
-    """Reading whole streams: for services. Whoever may do this can have a stream's messages, and JetStream's own answers, delivered onto
-    any subject, those of JetStream's interface among them."""
+    """Reading whole streams: for services. This permission lets a client have a stream's messages, and JetStream's own answers, delivered
+    to any subject, including those of the JetStream API."""
     return [
         f"$JS.API.{verb}"
         for stream in streams

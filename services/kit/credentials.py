@@ -60,7 +60,8 @@ class Credentials:
         )
 
     def options(self) -> dict[str, Any]:
-        """For ``nats.aio.client.Client.connect``. The handshake comes before anything is said: nobody in between can talk us out of it."""
+        """For ``nats.aio.client.Client.connect``. The TLS handshake comes before any protocol message, so a man in the middle cannot
+        downgrade the connection."""
         out: dict[str, Any] = {}
         if self.nkey_seed:
             out["nkeys_seed_str"] = self.nkey_seed
@@ -83,7 +84,8 @@ def _text(environment: Mapping[str, str], name: str) -> str:
 
 
 def _seal_key(environment: Mapping[str, str]) -> bytes:
-    """Empty where nobody seals. A file without a key is a slip: without seals everything on the bus would be believed."""
+    """The key; empty when facts are not sealed. A file without a key raises an error: without seals every fact on the bus would be
+    accepted."""
     text = _file(environment, "WOOLY_SEAL_KEY")
     try:
         key = bytes.fromhex(text)

@@ -18,7 +18,7 @@ from services.controller.web.flash import forget_cookie, read_flash
 from services.controller.web.formats import FILTERS
 from services.controller.web.headers import PAGE_HEADERS
 from services.controller.web.scope import Scope
-from services.kit.access.requests import NOBODY
+from services.kit.access.requests import ANONYMOUS
 from services.kit.access.rules import Identity, everyone
 
 __all__ = ["ENVIRONMENT", "NAVIGATION", "fragment", "page", "page_text", "scope_of"]
@@ -64,7 +64,7 @@ def _asking(request: Request[Any, Any, Any]) -> Identity:
     found = request.scope.get("user")
     if isinstance(found, Identity):
         return found
-    return NOBODY if request.app.state.access.on else everyone()
+    return ANONYMOUS if request.app.state.access.on else everyone()
 
 
 def fragment(template: str, /, **context: Any) -> str:
