@@ -19,13 +19,15 @@ from typing import Final, NamedTuple
 
 from tests.support.stack import ROOT
 
-CHECKED: Final[tuple[str, ...]] = ("tests/architecture",)
-"""Files and folders whose prose `make lint` checks. Move entries from UNCHECKED here when they are clean."""
-UNCHECKED: Final[tuple[str, ...]] = (
-    "wis", "bus_schemas", "billing", "scheduler", "jit", "services", "wooly", "tests", "benchmarks", "examples", "deploy", "docs",
-    "docker-compose.yml", "Makefile", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md",
+CHECKED: Final[tuple[str, ...]] = (
+    "wis", "bus_schemas", "billing", "scheduler", "jit", "examples", "tests/architecture",
+    "docker-compose.yml", "Makefile", "CONTRIBUTING.md", "SECURITY.md",
 )  # fmt: skip
-"""Files and folders that are not checked yet."""
+"""Files and folders that `make lint` checks."""
+UNCHECKED: Final[tuple[str, ...]] = (
+    "wis/README.md", "services", "wooly", "tests", "benchmarks", "deploy", "docs", "README.md", "ARCHITECTURE.md",
+)  # fmt: skip
+"""Files and folders that are not clean yet, also inside those of CHECKED. Move them there when they are."""
 SUFFIXES: Final = (".py", ".md", ".html", ".yml", ".yaml", ".conf", ".toml", ".cu", ".h", ".js", ".sh", "Makefile")
 
 
@@ -58,8 +60,9 @@ ALLOWED: Final = re.compile(r"410\s+Gone|told\s+apart", re.IGNORECASE)
 """Uses with a standard meaning: the name of an HTTP status, and the participle of "to tell apart" (to distinguish)."""
 
 _WORD: Final = re.compile("|".join(rf"(?P<w{i}>\b(?:{word.pattern})\b)" for i, word in enumerate(WORDS)), re.IGNORECASE)
-_CODE: Final = re.compile(r"``[^`]*``|`[^`\n]*`|\{\{.*?\}\}|\{%.*?%\}", re.DOTALL)
-_BRACES: Final = re.compile(r"\{[^{}]*\}")
+_CODE: Final = re.compile(r"``[^`]*``|`[^`\n]*`")
+_TEMPLATE: Final = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.DOTALL)
+_BRACES: Final = re.compile(r"\{\{|\}\}|\{[^{}\n]*\}")
 _STRINGS: Final = frozenset({tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)})
 
 
@@ -86,7 +89,7 @@ def _match(text: str, first_line: int) -> Iterator[Finding]:
 def check(source: str, *, python: bool) -> list[Finding]:
     """The findings in the text of one file. Raises tokenize.TokenError and SyntaxError for text that is no Python though ``python``."""
     if not python:
-        return list(_match(source, 1))
+        return list(_match(_TEMPLATE.sub(_blank, source), 1))
     found: list[Finding] = []
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         text = token.string
@@ -101,8 +104,9 @@ def check(source: str, *, python: bool) -> list[Finding]:
 
 
 def main(roots: list[str]) -> int:
-    """Print the findings in tracked and new files under ``roots``; the exit status."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *roots]
+    """Print the findings in tracked and new files under ``roots`` (by default CHECKED); the exit status."""
+    unchecked = [] if roots else [f":(exclude){path}" for path in UNCHECKED if path.startswith(tuple(f"{root}/" for root in CHECKED))]
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *(roots or CHECKED), *unchecked]
     files = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     count = 0
     for name in files:
@@ -116,4 +120,4 @@ def main(roots: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:] or list(CHECKED)))
+    sys.exit(main(sys.argv[1:]))
