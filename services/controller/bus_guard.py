@@ -23,7 +23,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from bus_schemas.access import WHO_ALL, WHO_GONE, Principal, WhoIs
+from bus_schemas.access import WHO_ALL, WHO_CHANGED, Principal, WhoIs
 from bus_schemas.events import Event, KeyIssued, KeyRevoked, TenantChanged, UserChanged
 from services.controller.mirror import Mirror
 from services.controller.readings import Readings
@@ -147,7 +147,7 @@ class BusGuard:
                 continue
             try:
                 if heard:
-                    await self._bus.publish(WHO_GONE, b"")
+                    await self._bus.publish(WHO_CHANGED, b"")
                 await self._end_connections()
                 await self._readings.end_those_without_right()
             except (BusUnavailable, BusRefused, ValueError, KeyError) as error:

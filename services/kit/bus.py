@@ -84,7 +84,7 @@ class Bus:
         self._window = asyncio.Semaphore(window)
         self._events_lock = asyncio.Lock()
         self._reconnected: list[Callable[[], None]] = []
-        self.told: deque[str] = deque(maxlen=16)
+        self.recent_errors: deque[str] = deque(maxlen=16)
         """What the bus said last that it does not allow, in lower case."""
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._answering: set[asyncio.Task[None]] = set()
@@ -367,9 +367,9 @@ async def _leave(nc: Client) -> None:
         await asyncio.wait_for(nc.close(), _CONNECT_S)
 
 
-def _why_not(url: str, error: Exception, told: Iterable[str]) -> str:
+def _why_not(url: str, error: Exception, recent_errors: Iterable[str]) -> str:
     text = str(error) or type(error).__name__
-    if any("authorization" in said for said in [text.lower(), *told]):
+    if any("authorization" in said for said in [text.lower(), *recent_errors]):
         return f"the bus at {url} refuses our credentials ({text}); check WOOLY_API_KEY or WOOLY_NATS_NKEY, and that a controller runs"
     return f"no NATS server answers at {url} ({text})"
 
@@ -394,7 +394,7 @@ async def connect(url: str, *, name: str, deadline_s: float = 10.0, credentials:
     environment says unless given. Raises BusUnavailable, SettingError."""
     shown = credentials if credentials is not None else Credentials.from_environment(os.environ, url)
     holder: list[Bus] = []
-    told: deque[str] = deque(maxlen=4)
+    recent_errors: deque[str] = deque(maxlen=4)
     leaving: list[asyncio.Future[None]] = []
 
     async def on_reconnected() -> None:
@@ -403,7 +403,7 @@ async def connect(url: str, *, name: str, deadline_s: float = 10.0, credentials:
 
     async def on_error(error: Exception) -> None:
         """Errors of the connection show as overdue acknowledgements and answers; what is left are failures in handlers: ours."""
-        (holder[0].told if holder else told).append(str(error).lower())
+        (holder[0].recent_errors if holder else recent_errors).append(str(error).lower())
         if not isinstance(error, OSError | TimeoutError | nats.errors.Error):
             get_logger().error("a handler of a bus message failed", exc_info=error)
 
@@ -433,7 +433,7 @@ async def connect(url: str, *, name: str, deadline_s: float = 10.0, credentials:
         except (TimeoutError, OSError, nats.errors.Error) as error:
             leaving.append(asyncio.ensure_future(_leave(nc)))
             if loop.time() >= deadline:
-                raise BusUnavailable(_why_not(url, error, told)) from error
+                raise BusUnavailable(_why_not(url, error, recent_errors)) from error
             await asyncio.sleep(0.1)
     nc.options["max_reconnect_attempts"] = -1  # from here on for ever
     seal = Seal(shown.seal_key) if shown.seal_key else None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bus_schemas import subjects
-from bus_schemas.access import WHO_ALL, WHO_GONE, who_subject
+from bus_schemas.access import WHO_ALL, WHO_CHANGED, who_subject
 from bus_schemas.reading import READ_ALL, read_subject
 from services.kit.access import Identity
 
@@ -119,7 +119,7 @@ def _node(principal: str, node: str) -> Permissions:
             *_keeps_up(subjects.EVENTS_STREAM, subjects.batch_stream(node)),
             *_INBOXES,
         ),
-        subscribe=(subjects.DISCOVER_ALL, f"wooly.node.{node}.req.>", WHO_GONE, f"{subjects.inbox_prefix(principal)}.>"),
+        subscribe=(subjects.DISCOVER_ALL, f"wooly.node.{node}.req.>", WHO_CHANGED, f"{subjects.inbox_prefix(principal)}.>"),
         forbidden=_NO_INBOXES,
     )
 
@@ -143,7 +143,15 @@ _LEASES: Final = "WOOLY_LEASES"
 
 _SERVICES: Final[Mapping[str, Permissions]] = {
     CONTROLLER: Permissions(
-        publish=("wooly.evt.>", "wooly.node.*.req.*.controller", subjects.discover(CONTROLLER), WHO_GONE, "$JS.API.>", "$JS.FC.>", "$KV.>"),
+        publish=(
+            "wooly.evt.>",
+            "wooly.node.*.req.*.controller",
+            subjects.discover(CONTROLLER),
+            WHO_CHANGED,
+            "$JS.API.>",
+            "$JS.FC.>",
+            "$KV.>",
+        ),
         subscribe=("wooly.telemetry.>", "wooly.evt.>", WHO_ALL, READ_ALL, "$KV.>", f"{subjects.inbox_prefix(CONTROLLER)}.>"),
         replies=True,
     ),

@@ -179,7 +179,7 @@ class Allowances:
         return {account.tenant for meter in self._known_meters() for account in meter.accounts.values()} & self.purses.keys()
 
     def use(self, tenant: str, waiting: bool) -> TenantUse:
-        """What billing is told of a tenant."""
+        """The report to billing about a tenant."""
         purse = self.purses[tenant]
         busy, purse.busy = purse.busy or waiting, False
         return TenantUse(tenant, tuple(purse.facts), self._running_micro(purse), busy)

@@ -99,7 +99,7 @@ class AllowanceLink:
                     self._wake.set()
 
     async def _ask(self, bus: Bus, tenants: list[str], waiting: set[str]) -> bool:
-        """Ask, and act on the answer; False: there was none that says anything, or somebody has to wait."""
+        """Ask, and act on the answer; False: there was no usable answer, or a tenant has to wait."""
         asked_ns = time.monotonic_ns()
         uses = tuple(self._allowances.use(tenant, tenant in waiting) for tenant in tenants)
         try:

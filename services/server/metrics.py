@@ -93,5 +93,5 @@ _COUNTERS: Final[tuple[_Measure, ...]] = (
     ("fed_seconds", "Time with a further launch waiting while one ran (likewise)", lambda device: device.occupancy_ns()[1] / 1e9),
     ("charged_core_seconds", "Core time charged to sessions", lambda device: device.spent.charged_ns / 1e9),
     ("scheduler_core_seconds", "Core time of the executor beside launches", lambda device: device.spent.scheduler_ns / 1e9),
-    ("idle_core_seconds", "Core time that nobody used", lambda device: device.spent.idle_ns / 1e9),
+    ("idle_core_seconds", "Core time that was not used", lambda device: device.spent.idle_ns / 1e9),
 )

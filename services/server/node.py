@@ -190,7 +190,7 @@ class Node:
             self._send_to(found[1].record.principal, session, done)
 
     def _send_to(self, principal: str, session: str, done: bytes) -> None:
-        with contextlib.suppress(ValueError):  # the names may be a stranger's
+        with contextlib.suppress(ValueError):  # the names may be untrusted input
             self._spawn(self._bus.publish(subjects.session_done(session, principal, self._node), done))
 
     # -- requests ------------------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ _BY_CHARS_MAX = 100
 
 
 def cancelled(task: str, by: str) -> Fault:
-    """What the sessions of an ended task are told."""
+    """The fault of the sessions of a cancelled task."""
     return Fault(faults.CANCELLED, f"task {task} was cancelled by {by[:_BY_CHARS_MAX]}" if by else f"task {task} was cancelled")
 
 

@@ -49,7 +49,7 @@ class StopPage:
             os.close(file)
 
     def address(self, priority: int) -> int:
-        """Where the word of ``priority`` is in this process; the page must not be closed while somebody reads there."""
+        """Where the word of ``priority`` is in this process; the page must not be closed while it is read."""
         return self._base + priority * _WORD.size
 
     def word(self, priority: int) -> int:
