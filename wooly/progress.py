@@ -60,7 +60,7 @@ def _credits(billing_url: str, task: str, credentials: Credentials) -> str:
 
 
 def _say(line: str) -> None:
-    # Standard error may be closed, as under a daemon: then there is nobody to tell.
+    # Standard error may be closed, as under a daemon: then the line is dropped.
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(line + "\n")
         sys.stderr.flush()
