@@ -60,7 +60,7 @@ def scope_of(request: Request[Any, Any, Any]) -> Scope:
 
 
 def _asking(request: Request[Any, Any, Any]) -> Identity:
-    """Who asks; also where nobody looked, because there is no such route: then nobody, or everyone where nobody is asked."""
+    """The caller's identity. Without a route there was no authentication: then ANONYMOUS, or ``everyone()`` where access is off."""
     found = request.scope.get("user")
     if isinstance(found, Identity):
         return found

@@ -26,7 +26,7 @@ from services.controller.web.templating import page, scope_of
 __all__ = ["ROUTES", "STALE"]
 
 Ask = Request[Any, Any, Any]
-STALE: Final = "Somebody changed it since this page was shown. Nothing was done: look at it as it is now, and decide again."
+STALE: Final = "It was changed after the page was loaded. Nothing was done: check its current state, and decide again."
 
 
 @get("/tasks", action="task.read", include_in_schema=False)
