@@ -1,4 +1,4 @@
-"""Whether the blocks of a grid may run in pieces. May live here: this one question. May not: rules, meaning."""
+"""Whether the blocks of a grid may run in pieces."""
 
 from __future__ import annotations
 

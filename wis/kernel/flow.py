@@ -1,7 +1,6 @@
 """Control flow of a kernel: reachability, dominators both ways, loops, and which registers are written on every path.
 
-Works on block numbers and successor lists whose references exist. May live here: graph analyses. May not: types, reporting, what may differ
-between threads (uniformity).
+Works on block numbers and successor lists whose references exist.
 """
 
 from __future__ import annotations

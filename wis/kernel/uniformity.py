@@ -1,7 +1,4 @@
-"""Which registers may differ between threads, and which blocks of code only some threads may be in.
-
-May live here: this analysis. May not: the graph's own (flow), rules, reporting.
-"""
+"""Which registers may differ between threads, and which blocks of code only some threads may be in."""
 
 from __future__ import annotations
 

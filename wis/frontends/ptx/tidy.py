@@ -1,7 +1,6 @@
 """Lowered code without what costs and does nothing: copies, constants known here, sums that fit into a displacement, dead ops and blocks.
 
 Every op that stays is counted when it runs, so this is what makes an imported kernel cost what its PTX says. Nothing here changes a result.
-May live here: such rewriting. May not: control flow (graph), addresses (provenance).
 """
 
 from __future__ import annotations

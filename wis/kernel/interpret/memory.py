@@ -1,7 +1,7 @@
 """The memories that threads of a batch reach, and what an access does.
 
 An access is judged in bytes: outside of its memory as a whole, then misaligned; what is neither is carried out. Loads that are not give
-zeros, stores nothing, and both trap. May live here: places, loads, stores. May not: read-modify-write (atomics), who runs when.
+zeros, stores nothing, and both trap.
 """
 
 from __future__ import annotations
