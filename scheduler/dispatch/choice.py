@@ -1,7 +1,4 @@
-"""What the device runs next: the one place where levels, shares, deadlines, room and budgets meet.
-
-May live here: choosing. May not: the order inside a level (queues, fair), how long a slice is (limits), the books (flights).
-"""
+"""What the device runs next: the one place where levels, shares, deadlines, room and budgets meet."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Which sessions may be launched, in the order of their level: binary heaps with lazy deletion, so that a step costs O(log sessions).
-
-May live here: bringing the heaps up to date after a session changed, and taking the first. May not: what is done with it (flights, core).
-"""
+"""Which sessions may be launched, in the order of their level: binary heaps with lazy deletion, so that a step costs O(log sessions)."""
 
 from __future__ import annotations
 
