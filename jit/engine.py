@@ -2,8 +2,6 @@
 
 An engine serves one device. Each tenant session has its own space; a prepared program may be run in any space. Calls that touch one
 space come from one thread at a time; runs of one engine are serialised by the engine.
-
-May live here: the protocols, their value types and the explicit table of backends. May not: any backend's insides.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Errors of the engine: one tree; the class says whose fault it is.
-
-May live here: exception types. May not: any decision to raise one.
-"""
+"""Errors of the engine: one tree; the class says whose fault it is."""
 
 from __future__ import annotations
 

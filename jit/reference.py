@@ -1,7 +1,4 @@
-"""The reference backend: ``wis.reference`` over real buffers. Slow, single-threaded, and the definition of every result.
-
-May live here: gluing the interpreter to a space. May not: any meaning of an instruction.
-"""
+"""The reference backend: ``wis.reference`` over real buffers. Slow, single-threaded, and the definition of every result."""
 
 from __future__ import annotations
 

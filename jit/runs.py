@@ -1,7 +1,4 @@
-"""What the runs of all back ends share.
-
-May live here: what follows from a program for every run of it, and what has to hold before one goes on. May not: any back end's way to run.
-"""
+"""What the runs of all back ends share."""
 
 from __future__ import annotations
 

@@ -4,8 +4,6 @@ Everything that is asked of a device is done in the order asked. ``launch`` and 
 and ``finish`` wait. Calls come from one thread at a time.
 
 The argument table and the state of launches are those of ``jit.kernels.cfamily.abi``.
-
-May live here: the protocol, its value types and their packing. May not: any device's insides.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ A grid whose kernel has a slice certificate is cut so that a slice takes some mi
 measured time of those before; between slices the run can be stopped, and goes on at the next block with what was counted and trapped so
 far. Other grids run whole: their blocks may wait for each other, so all of them have to be there. They are cut only where there are more
 blocks than run at the same time anywhere, or the memory that blocks need beside their buffers would be too large.
-
-May live here: that, and the results of a launch. May not: compiling (device), the meaning of kernels.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 An arena's memory is set to zero when it is allocated, since freed memory still holds the bytes of its last owner. It is allocated with the
 first block, so that an engine takes nothing of a device before it is used.
-
-May live here: those two. May not: addresses and accounting (jit.memory), transfers.
 """
 
 from __future__ import annotations

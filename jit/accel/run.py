@@ -5,8 +5,6 @@ that is what a stop has to wait for. How far it came is a step of the plan and, 
 Plans are shared by the spaces that run them, so every piece writes table and state anew; regions that start as zeros are cleared once.
 
 What the account calls the cores of a launch is the compute units that its blocks can occupy; the time between launches counts as one.
-
-May live here: that. May not: planning, kernels, any one device.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Kernels of one ``compile`` become one module, compiled by NVRTC for exactly this device's architecture, and kept in the object cache. CuPy's
 memory pools are not used: blocks are parts of one allocation, and memory is set to zero before anybody sees it.
 
-The only module that touches CuPy. May live here: that. May not: what kernels look like (jit.kernels.cfamily), plans.
+The only module that touches CuPy.
 """
 
 from __future__ import annotations

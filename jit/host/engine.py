@@ -1,7 +1,4 @@
-"""The engine of the host backend: prepared plans, spaces that run them, and the account of each run.
-
-May live here: gluing plans to buffers and threads. May not: planning, code generation, memory management.
-"""
+"""The engine of the host backend: prepared plans, spaces that run them, and the account of each run."""
 
 from __future__ import annotations
 

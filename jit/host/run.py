@@ -6,8 +6,6 @@ Reference steps run whole.
 
 All pieces of all spaces run on the engine's one pool of threads, one piece at a time, in the order in which they are asked for: the share
 of the pool that a tenant gets is the share of the time that the order of pieces gives it.
-
-May live here: that. May not: threads (walker), tables, memory.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 A call goes into the earliest phase that comes after everything it conflicts with, so independent work shares a phase however far apart it
 stood. Cuts depend only on the call, never on the number of threads: that keeps every bit of a result the same on any machine size.
-
-May live here: hazards and cutting. May not: addresses, running.
 """
 
 from __future__ import annotations

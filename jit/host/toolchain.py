@@ -2,8 +2,6 @@
 
 The only module that touches llvmlite, which has no types of its own. Fused kernels are compiled without IR passes (the emitter writes what
 passes would make of it; a third of the time) and at code generation level 3; library functions are written plainly and get level 2 passes.
-
-May live here: code generation. May not: what is compiled.
 """
 
 from __future__ import annotations

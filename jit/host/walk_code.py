@@ -3,8 +3,6 @@
 A phase that several threads may share is open while its ticket (end << 32 | next) has claims left; claiming is adding 1 to it. To stop
 inside a phase the caller exchanges the ticket for 0, in one step: what was claimed until then will be done, what was not is what is left.
 A helper that was just about to claim adds to a closed ticket, gets nothing, or to the next one, which is as good.
-
-May live here: that code and the layout of the memory it shares. May not: threads, tables.
 """
 
 from __future__ import annotations

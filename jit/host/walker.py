@@ -8,8 +8,6 @@ scratch) it reads after its claim succeeded: the caller changes them only while 
 
 A walk may have a stop condition; the caller checks it between its claims and between phases. It then says how far it came, as a phase and a
 claim in it, and a later walk goes on from there: every claim is run exactly once.
-
-May live here: the threads, and the arguments of a walk. May not: what is in the tables, native code (walk_code).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Free memory of an arena may hold its last owner's bytes; it is set to zero when it is allocated. Blocks move only in
 ``make_room``, and keep being the same objects.
-
-May live here: placing and moving blocks. May not: kinds of memory (host.py, jit.accel.memory), accounting (capacity.py).
 """
 
 from __future__ import annotations

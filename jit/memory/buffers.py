@@ -2,8 +2,6 @@
 
 A buffer is in one of three states. *Own*: it has a block of its own. *Parked*: it has none, only a size. *Shared*: its block is also
 another buffer's, and is read-only.
-
-May live here: keys and what they stand for. May not: where memory comes from (capacity.py), programs.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 What a freed buffer leaves is put aside for its own space, whose next request of that size class gets it without any work; when memory is
 short, it is given to any space that needs it, oldest first. Memory of one space never reaches another unzeroed: that way leads through the
 arena only.
-
-May live here: accounting, and memory put aside. May not: addresses (arena.py), keys (buffers.py).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Untouched pages are zero; the rest is set to zero when it is allocated. Pages of freed memory are kept up to a bound, because to get
 one from the system costs more than to clear it; beyond that they go back to the system.
-
-May live here: that mapping. May not: addresses (addresses.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Where temporaries live: offsets in one arena, reused as soon as the previous owner is dead.
 
 Sizes are rounded up to classes, so that a program whose shapes grow by a little keeps its offsets.
-May live here: liveness and offsets. May not: what touches a temporary, addresses.
 """
 
 from __future__ import annotations

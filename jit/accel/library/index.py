@@ -2,8 +2,6 @@
 
 A thread reads one element, or writes one line of elements in the order that the definition says, so that positions named twice come out
 as defined. Positions outside of a dimension read 0, store nothing, and the thread traps.
-
-May live here: kernels that move elements by computed positions, and which threads they get. May not: sorting.
 """
 
 from __future__ import annotations

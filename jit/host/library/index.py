@@ -1,7 +1,4 @@
-"""gather, scatter, index, index_put -> records.
-
-May live here: which dimensions are walked by units, which types need a wider sum. May not: the code of kernels.
-"""
+"""gather, scatter, index, index_put -> records."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 The lanes at the block with the least number run. Where all lanes go the same way and none waits elsewhere, a branch is a branch; elsewhere
 each block has a variable with the lanes that are pending at it, and the next block is found among those where lanes may be (analysis).
-
-May live here: masks, branches, the way out of a gang. May not: what blocks compute, loops over gangs.
 """
 
 from __future__ import annotations

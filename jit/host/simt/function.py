@@ -4,8 +4,6 @@
 ``args``: the launch's state (see runtime), the grid's x, y and z, then four words a parameter: of a buffer its first byte, bytes, address
 and rights, of a scalar its bits. A record for every gang holds what threads need behind a barrier; a block runs all its gangs from barrier
 to barrier.
-
-May live here: the loops around blocks of code, arguments, records. May not: ops, branches.
 """
 
 from __future__ import annotations

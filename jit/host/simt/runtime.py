@@ -1,7 +1,4 @@
-"""What kernels call beside their own code: accesses lane by lane, addresses, trap records. Compiled once, for all kernels.
-
-May live here: code that is the same for every kernel and every width of a gang. May not: anything on a fast path.
-"""
+"""What kernels call beside their own code: accesses lane by lane, addresses, trap records. Compiled once, for all kernels."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The door: a verified kernel in, its source out.
-
-May live here: the choice of a form. May not: text.
-"""
+"""The door: a verified kernel in, its source out."""
 
 from __future__ import annotations
 

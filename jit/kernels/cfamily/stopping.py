@@ -1,7 +1,4 @@
-"""Fuel-exit blocks: where threads that run out of fuel may go, in kernels whose threads wait for each other.
-
-May live here: that decision, for work-items that run one thread each. May not: text.
-"""
+"""Fuel-exit blocks: where threads that run out of fuel may go, in kernels whose threads wait for each other."""
 
 from __future__ import annotations
 

@@ -4,8 +4,6 @@ A thread counts its instructions and remembers its least trap; at the end the th
 whether the launch is out of fuel. A thread that must stop goes to the end. Where threads wait for each other they may only do so together,
 so one that is alone leaves the code that only some threads run, and goes on to a place where all ask (its results do not matter any more);
 but where threads that ended do not count at barriers (CUDA), it just ends.
-
-May live here: this form. May not: what forms share, the choice between them.
 """
 
 from __future__ import annotations
