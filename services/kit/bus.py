@@ -5,7 +5,7 @@
     position = await bus.publish_events("task", task_id, [TaskSubmitted(...)])
     async for position, events in bus.replay(EVENTS_STREAM, from_position + 1): ...
 
-May live here: delivery. May not: what messages mean. Every publish that returns is stored; what raised may or may not be.
+Every publish that returns is stored; what raised may or may not be.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 People and programs come with keys (``of_key``), controller and billing are users that the bus knows itself (``of_service``). Everything not
 named here is refused by the bus. Why each line is as narrow as it is: docs/security.md.
-
-May live here: subjects and who may use them. May not: JWTs, configuration files, I/O.
 """
 
 from __future__ import annotations

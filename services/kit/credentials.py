@@ -3,8 +3,6 @@
 WOOLY_API_KEY (or WOOLY_API_KEY_FILE): an API key; user and password on the bus, answered by the controller. WOOLY_NATS_NKEY: a file with
 the seed of a service user that the bus itself knows. WOOLY_SEAL_KEY: a file with the key that services seal facts with. Nothing of this: a
 bus without authentication.
-
-May live here: reading what the environment says. May not: connecting.
 """
 
 from __future__ import annotations

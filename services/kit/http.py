@@ -1,8 +1,6 @@
 """Serving HTTP from a process that already has a loop: one socket, bound before anything is promised, and a clean stop.
 
-    async with serve(app, parse_address("127.0.0.1:0")) as url: ...
-
-May live here: sockets and server start. May not: routes.
+async with serve(app, parse_address("127.0.0.1:0")) as url: ...
 """
 
 from __future__ import annotations

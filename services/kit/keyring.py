@@ -9,8 +9,6 @@
     watch/       api.key (may read; for Prometheus)
 
 Made once; what is there is left alone, but certificates are made anew when the names of the machine have changed.
-
-May live here: the layout, making it. May not: starting services.
 """
 
 from __future__ import annotations

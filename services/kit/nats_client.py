@@ -1,7 +1,5 @@
 """nats-py's client, but one that goes on reconnecting when the bus or its auth callout is away for a moment, whose inboxes are
 unpredictable, and whose parser survives any message, whatever bytes its sender put where.
-
-May live here: that. May not: what is said over it.
 """
 
 from __future__ import annotations

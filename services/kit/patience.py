@@ -3,8 +3,6 @@
 A head that does not come within 10 s, or an answer that the client does not read for 60 s, ends the connection. A body is read whole before
 the application sees the request, 1 MiB at most (413, after reading away a moderate rest, so that the caller gets to read the answer) within
 30 s (408).
-
-May live here: limits of size and time. May not: routes, what a body holds.
 """
 
 from __future__ import annotations

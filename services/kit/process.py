@@ -1,7 +1,4 @@
-"""Life cycle of a process: signals, death of the parent, the ready line, watching children. Linux only.
-
-May live here: what a process does to start, announce itself and end. May not: what it does in between.
-"""
+"""Life cycle of a process: signals, death of the parent, the ready line, watching children. Linux only."""
 
 from __future__ import annotations
 

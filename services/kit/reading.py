@@ -2,8 +2,6 @@
 
 Services ask JetStream (``JetStreamReads``). Clients authenticated by API key have no access to JetStream, because they could have its
 answers sent to any subject: they ask the controllers (``AskedReads``), which check permissions and deliver only into the client's inboxes.
-
-May live here: these two ways. May not: following (follow.py), who may read what (bus_permissions.py).
 """
 
 from __future__ import annotations

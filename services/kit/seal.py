@@ -7,8 +7,6 @@ services have. Facts of nodes (areas ``node``, ``session``, ``usage``) carry non
 such a message may hold is checked.
 
 Facts older than the first start with a key have no seals: the stream remembers from which position on they count (``SEALED_FROM``).
-
-May live here: making and checking. May not: reading streams.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 WOOLY_TLS_CA: whom to believe (a file of certificates; unset: the system's). WOOLY_TLS_CERT, WOOLY_TLS_KEY: this process's own certificate.
 WOOLY_INSECURE=1: plain text beyond loopback after all, for a network that is private by other means.
-
-May live here: reading certificates, the rule. May not: making certificates (``certificates``), sockets.
 """
 
 from __future__ import annotations

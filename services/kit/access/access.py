@@ -1,9 +1,7 @@
 """Everything a service needs to know who asks: one object over the view of the log, the checker of secrets and the secret of tokens.
 
-    access = await open_access(bus, os.environ, listens_on=[host], view=lambda: mirror.access, heard=lambda: mirror.connected)
-    app = Litestar(handlers, plugins=[AccessPlugin(access)])        # web.py
-
-May live here: putting the parts together, sessions. May not: HTTP (``web``), rules (``rules``).
+access = await open_access(bus, os.environ, listens_on=[host], view=lambda: mirror.access, heard=lambda: mirror.connected)
+app = Litestar(handlers, plugins=[AccessPlugin(access)])        # web.py
 """
 
 from __future__ import annotations

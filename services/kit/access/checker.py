@@ -1,7 +1,5 @@
 """Who comes with this key, or this name and password. Secrets that were right once are remembered (by blake3, never as they are), so that
 argon2 runs once a key and process; whether the key is still good is asked of the log every time.
-
-May live here: checking. May not: HTTP, the bus.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The access view for services that follow nothing else: kept up to the log by its access subjects alone.
 
-May live here: following. May not: answering, deciding. (The controller folds the whole log and needs none of this.)
+(The controller folds the whole log and needs none of this.)
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Which privileges a caller may grant: never more than their own. Pure.
-
-May live here: that rule. May not: the log, requests.
-"""
+"""Which privileges a caller may grant: never more than their own. Pure."""
 
 from __future__ import annotations
 

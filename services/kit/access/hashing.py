@@ -2,8 +2,6 @@
 
 Passwords cost what OWASP asks for (19 MiB, two passes, about 50 ms of a slow core); secrets of keys are 256 random bits, which cannot be
 guessed: for them 8 MiB and one pass, 8 ms. A flood of wrong secrets meets the bound (``TooMany``), not the event loop.
-
-May live here: hashing. May not: whose secret it is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """What a request says of itself: address, scheme, credentials, where its page was from. Every reader is strict: what comes twice is not
 believed, and proxies are believed only where the operator said so.
-
-May live here: reading headers. May not: authentication.
 """
 
 from __future__ import annotations

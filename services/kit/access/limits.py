@@ -2,8 +2,6 @@
 
 A try takes a token before its secret is looked at, so that a thousand at once cannot all pass; a good one gives it back. A name that is
 under attack stays open for addresses from which it logged in before, so an attacker cannot lock users out of their usual addresses.
-
-May live here: counting. May not: what a failure is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What route handlers ask: may they, whose things may they see, and what does the log say they did.
-
-May live here: questions about one request. May not: how its identity was found (``web``).
-"""
+"""What route handlers ask: may they, whose things may they see, and what does the log say they did."""
 
 from __future__ import annotations
 

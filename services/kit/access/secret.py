@@ -4,8 +4,6 @@ nothing.
 
 The first service that starts creates it. Deleting the key (``nats kv del wooly_access session_secret``) and restarting makes a new one;
 every browser then logs in again.
-
-May live here: reading and making the secret. May not: tokens.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 A token is a payload and its HMAC-SHA-256 under a secret that all replicas share. It names a user or a key, never rights: those are looked
 up in the log at every use. Pure: time, ids and secret come in.
-
-May live here: making and reading tokens. May not: cookies (``cookies``), the secret's home (``secret``).
 """
 
 from __future__ import annotations

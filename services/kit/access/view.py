@@ -1,7 +1,4 @@
-"""Tenants, users, keys and who did what: a fold over the event log. Pure: no clock, no I/O; the same log gives the same view.
-
-May live here: the fold and look-ups in it. May not: checking secrets (``checker``), rules (``rules``).
-"""
+"""Tenants, users, keys and who did what: a fold over the event log. Pure: no clock, no I/O; the same log gives the same view."""
 
 from __future__ import annotations
 

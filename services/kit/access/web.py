@@ -1,9 +1,7 @@
 """Access in a litestar application: every request has an identity, every route says what it needs, and none is left out.
 
-    app = Litestar(handlers, plugins=[AccessPlugin(access)])
-    @get("/api/v1/tasks", action="task.read")        # an Action; "anyone": any identity; None: no authentication
-
-May live here: the plugin, its middleware and guard. May not: rules, routes.
+app = Litestar(handlers, plugins=[AccessPlugin(access)])
+@get("/api/v1/tasks", action="task.read")        # an Action; "anyone": any identity; None: no authentication
 """
 
 from __future__ import annotations
