@@ -1,7 +1,5 @@
 """The gate before one device's dispatch core: batches of tenants that have used up what they may wait here, or are refused.
 
-May live here: who waits. May not: why (allowance.py), asking for more (allowance_link.py), what a batch is (device.py).
-
 A batch that runs goes on to its end; the next one of its session is stopped here. It is refused only after billing has said that nothing is
 left, and the session stays: a client that sends the batch again after a grant, or in a new period, continues normally.
 """

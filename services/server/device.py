@@ -1,8 +1,4 @@
-"""One device of the node: batches and reports into the dispatch core, its decisions carried out.
-
-May live here: turning each decision into one action, and what comes of it into the next stimulus. May not: policy (scheduler.dispatch),
-the bus (node.py), device memory (executor).
-"""
+"""One device of the node: batches and reports into the dispatch core, its decisions carried out."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a node measures about itself, for Prometheus: totals that only grow, made anew for each scrape.
-
-May live here: names, units, labels. May not: tenants and tasks (what the bus tells the controller is shown there, to whom it may concern).
-"""
+"""What a node measures about itself, for Prometheus: totals that only grow, made anew for each scrape."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 The name says until when and for which domain; the token is a keyed hash of it under the cache's own key, which only this node's processes
 can read.
-
-May live here: the key, making and checking doors, the answer to a tenant that asks for one. May not: the bus, chunks and models.
 """
 
 from __future__ import annotations

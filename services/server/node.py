@@ -1,7 +1,4 @@
-"""The node on the bus: discovery, sessions' requests, the batch stream, telemetry. Asyncio; one instance a process.
-
-May live here: messages in and out. May not: what runs when (device.py and the dispatch core), bytes on disk (facts.py).
-"""
+"""The node on the bus: discovery, sessions' requests, the batch stream, telemetry. Asyncio; one instance a process."""
 
 from __future__ import annotations
 

@@ -4,8 +4,6 @@ what the request says.
 The bus lets a client send only with its own principal in the subject; who that is the node asks the controllers, and remembers for a
 moment. When keys end, controllers say so, and the node looks again at the principals of all its sessions; it also does so now and then, in
 case it did not hear.
-
-May live here: asking, remembering, ending sessions of who may no more. May not: rights (the controllers know them).
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 A domain is a name. Sessions of one domain that opted in share one copy of equal weights, and may learn from how fast an upload went that
 another session of their domain holds the same. So a tenant's domain is its own unless the operator declares tenants that trust each other:
 ``a,b;c,d`` puts a and b in one domain, c and d in another.
-
-May live here: reading the declaration, naming domains. May not: content.
 """
 
 from __future__ import annotations

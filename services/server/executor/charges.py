@@ -2,8 +2,6 @@
 
 A block of S bytes with n holders is charged S // n to each, and one byte more to the first S mod n of them by name. So charges sum to S at
 every instant, and which session pays the odd byte does not depend on their order of arrival.
-
-May live here: the division and the running sums. May not: what a block is, the device.
 """
 
 from __future__ import annotations

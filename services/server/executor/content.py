@@ -4,8 +4,6 @@ A session that did not opt in has no domain, and nothing of it is ever found her
 of this process: they reveal nothing outside a domain, and a look-up never finds content that only other domains hold.
 
 Used by the launching thread (everything that changes) and by the data port's (``have``).
-
-May live here: which buffers hold which content, and where a chunk's bytes can be had. May not: quota, room on the device (memory.py).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Everything here but the steps of moves is done by the launching thread. A session of which something moves is not touched by it meanwhile
 (its batches wait), so every space is used by one thread at a time; code that takes memory or holds a view of it goes through ``gate``.
-
-May live here: passing stimuli to the core, and starting moves. May not: choosing victims (scheduler.vram), keeping bytes (swap/).
 """
 
 from __future__ import annotations

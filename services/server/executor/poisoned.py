@@ -4,8 +4,6 @@ A client sends ahead: when it hears that a batch was refused, later batches that
 batch would have made is *unmade*; one that it would have written is *stale*. A batch that uses either is refused with the same fault, and
 poisons the buffers that it would have made and written. Freeing an unmade buffer is allowed, and the frees of a refused batch are done: a
 program that catches the error and frees these buffers can continue.
-
-May live here: that. May not: why a batch is refused.
 """
 
 from __future__ import annotations

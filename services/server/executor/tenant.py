@@ -1,7 +1,4 @@
-"""One session's side of the executor: its memory, its place in the order, its answers kept for a while.
-
-May live here: what belongs to one session. May not: the device, other sessions.
-"""
+"""One session's side of the executor: its memory, its place in the order, its answers kept for a while."""
 
 from __future__ import annotations
 
