@@ -31,11 +31,12 @@ test: $(STAMP).dev ## the tests, about 18 minutes on 2 cores
 mutate: $(STAMP).dev ## sampled faults in the code that must hold, planted one at a time: how many the tests find (docs/mutation.md)
 	$(BIN)/python -m tests.mutation --publish
 
-lint: $(STAMP).dev ## ruff, mypy, layers
+lint: $(STAMP).dev ## ruff, mypy, layers, words of the prose
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.architecture.prose
 
 bench: $(STAMP).dev ## ratios in one run: torch, NumPy, PoCL, shared devices, memory; results go to docs/*.md
 	$(BIN)/pip install --quiet --no-deps rgpu==0.1.1

@@ -30,7 +30,7 @@ __all__ = [
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What a node accepts; checked at the edge, told to the session when it opens."""
+    """What a node accepts; checked at the edge, and sent to the client when its session opens."""
 
     batch_bytes_max: int = 8 << 20
     inline_bytes_max: int = 64 << 10  # an upload or a read above this goes over the data port

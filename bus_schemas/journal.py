@@ -1,7 +1,7 @@
-"""The journal of a node's pure cores on the bus: what they were told and what they decided, so that anybody can run it again. Pure.
+"""The journal of a node's pure cores on the bus: their stimuli and their decisions, for deterministic replay. Pure.
 
 One message carries consecutive records of one core of one device as that core's own frames (scheduler.dispatch.journal and
-scheduler.vram.journal know them). A core's life on record is a *segment*: it begins with an empty state or a snapshot of one.
+scheduler.vram.journal know them). The records are divided into *segments*: each begins with an empty state or a snapshot of one.
 Array-like: new fields go last and have defaults; nothing is renamed, reordered or retyped.
 """
 

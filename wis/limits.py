@@ -1,7 +1,4 @@
-"""How large a program may be. One frozen record; the node tells its own to the session when it opens.
-
-May live here: bounds and the reasons for them. May not: checking (encoding, verify).
-"""
+"""How large a program may be. One frozen record; the node tells its own to the session when it opens."""
 
 from __future__ import annotations
 

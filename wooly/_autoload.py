@@ -69,7 +69,7 @@ def _activate() -> None:
     from wooly.device.face import checks
 
     settings = config.load(_flags)
-    checks.check_process(settings)  # before anything that stands on torch's private names is imported
+    checks.check_process(settings)  # before importing modules that use torch's private names
 
     from wooly.activation import activate
 
@@ -80,6 +80,6 @@ def _report(error: Exception) -> None:
     """One line on stderr; not the warnings module, whose filters could turn it into the exception that must not happen."""
     what = str(error) if isinstance(error, WoolyError) else f"{type(error).__name__}: {error}"
     try:
-        sys.stderr.write(f"wooly: the remote device stays off: {what} (`wooly doctor` tells more)\n")
+        sys.stderr.write(f"wooly: the remote device stays off: {what} (`wooly doctor` shows more)\n")
     except OSError:
-        pass  # a closed stderr; there is nobody to tell
+        pass  # stderr is closed: the message cannot be shown

@@ -287,7 +287,7 @@ KEYS: Final[tuple[Key, ...]] = (
     ),
     Key("WOOLY_API_KEY", "api_key", _api_key, "a key such as wk_<id>_<secret>, as `wooly login` stores it", "who you are", secret=True),
     Key("WOOLY_TLS_CA", "tls_ca", _path, "a file of certificates (PEM)", "who signs certificates of bus and services; unset: the system's"),
-    Key("WOOLY_INSECURE", "insecure", _switch, _BOOL, "send the API key in plain text to other machines, where nobody else listens"),
+    Key("WOOLY_INSECURE", "insecure", _switch, _BOOL, "send the API key in plain text to other machines: only in a private network"),
 )
 _BY_NAME: Final = {key.name: key for key in KEYS}
 

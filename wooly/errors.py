@@ -61,7 +61,7 @@ class ActivationError(WoolyError):
 
 
 class UnsupportedTorch(ActivationError):
-    """This build of torch is outside what is tested, or lacks an interface the device stands on."""
+    """This build of torch is outside what is tested, or lacks an interface the device depends on."""
 
 
 class ServiceError(WoolyError):
@@ -73,7 +73,7 @@ class NoServerError(ServiceError):
 
 
 class NodeLostError(ServiceError):
-    """The node stopped answering while the session ran; its memory is gone."""
+    """The node stopped answering while the session ran; its memory is lost."""
 
 
 class SessionLostError(ServiceError):
@@ -94,12 +94,12 @@ class ApiError(ServiceError):
 
 
 class TaskCancelledError(ServiceError):
-    """Somebody ended this task; the message names them. What it had on the node is gone."""
+    """This task was cancelled; the message names the user. Its memory on the node is lost."""
 
 
 class BudgetExceededError(ServiceError):
     """The tenant's budget is used up: no batch of it is run now. Nothing is lost: the session keeps its memory and the batches that were
-    not run; whoever catches this and goes on later, after a grant or in a new period, goes on where it stood."""
+    not run; a script that catches this and continues later, after a grant or in a new period, continues where it stopped."""
 
 
 class DeviceError(WoolyError):

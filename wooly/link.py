@@ -136,7 +136,7 @@ class Link(Protocol):
         ...
 
     def report(self) -> None:
-        """Raise, once, what the node refused of the flushes submitted so far that nobody waited for: what came after lacks its results."""
+        """Raise, once, what the node refused of the flushes submitted so far that were not waited for: later flushes lack their results."""
         ...
 
     def wait(self, ticket: Ticket) -> list[ReadBytes]:
@@ -144,7 +144,7 @@ class Link(Protocol):
         ...
 
     def free_bytes(self) -> int:
-        """Memory of the device that nobody holds now."""
+        """Free memory of the device now, in bytes."""
         ...
 
     def close(self) -> None:

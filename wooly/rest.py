@@ -59,7 +59,7 @@ def open_url(
     if (secret or credentials.api_key) and plain and not credentials.insecure:
         raise ConfigError(
             f"the {'password' if secret else 'API key'} is not sent to {parts.hostname} in plain text; use https://, or set "
-            "WOOLY_INSECURE=1 in a network that nobody else is on"
+            "WOOLY_INSECURE=1 in a private network"
         )
     if credentials.api_key:
         sent["Authorization"] = f"Bearer {credentials.api_key}"

@@ -1,7 +1,5 @@
 """What steps become on a device: launches of kernels, matrix products left to the device's own library, or reference steps.
 
-May live here: these types and how parameters become words. May not: what a kernel does, memory layout, running.
-
 The words of a launch are those of its row in the argument table (jit.accel.device): for every parameter in order offset and size in bytes
 of a buffer, or the bits of a number.
 """

@@ -1,7 +1,4 @@
-"""The engine of devices that run kernels: plans as launches in order, and spaces of device memory.
-
-May live here: gluing plans to memory and a device. May not: planning, running (run.py), kernels, any one device.
-"""
+"""The engine of devices that run kernels: plans as launches in order, and spaces of device memory."""
 
 from __future__ import annotations
 

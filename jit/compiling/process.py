@@ -1,7 +1,4 @@
-"""The executor's side of the compile process: one job at a time, with a deadline; a process that dies or overruns is replaced.
-
-May live here: the process's life. May not: what is compiled.
-"""
+"""The executor's side of the compile process: one job at a time, with a deadline; a process that dies or overruns is replaced."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The engine of the host backend: prepared plans, spaces that run them, and the account of each run.
-
-May live here: gluing plans to buffers and threads. May not: planning, code generation, memory management.
-"""
+"""The engine of the host backend: prepared plans, spaces that run them, and the account of each run."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ from wis.verify import Verified
 __all__ = ["HostEngine"]
 
 _NOTHING: Final = new_block(0, ALIGN_BYTES)
-"""The arena of a space that has had no temporaries: zero bytes, which nobody reads or writes."""
+"""The arena of a space that has had no temporaries: zero bytes, which are never read or written."""
 PREPARED_MAX = 256
 PLANNERS_MAX = 256
 
@@ -188,7 +185,7 @@ class HostEngine:
 
     @contextmanager
     def running(self, whole: bool) -> Iterator[None]:
-        """While a piece of a run runs: nobody else's does. ``whole``: it need not be able to go on after an interruption."""
+        """Hold the engine's mutex while a piece of a run executes. ``whole``: the run need not be resumable after an interruption."""
         with self._running:
             with self._interrupting:
                 self._whole = whole

@@ -1,7 +1,4 @@
-"""Launches of kernels that a program brings, on the host: compiled when the program is prepared, run by the walker's threads.
-
-May live here: from an instruction to regions and numbers, and what is told afterwards. May not: code generation, running a grid (simt).
-"""
+"""Launches of kernels that a program brings, on the host: compiled when the program is prepared, run by the walker's threads."""
 
 from __future__ import annotations
 

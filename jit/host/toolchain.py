@@ -2,8 +2,6 @@
 
 The only module that touches llvmlite, which has no types of its own. Fused kernels are compiled without IR passes (the emitter writes what
 passes would make of it; a third of the time) and at code generation level 3; library functions are written plainly and get level 2 passes.
-
-May live here: code generation. May not: what is compiled.
 """
 
 from __future__ import annotations
@@ -155,8 +153,8 @@ class Toolchain:
     ) -> dict[str, int]:
         """The addresses of ``names``, defined by the module ``text()``; ``key`` identifies the text, which the cache may make needless.
 
-        Names must be unique among all modules ever given. ``foreign``: the text was made from what a stranger wrote; raises KernelRefused
-        when its compilation takes more than it may.
+        Names must be unique among all modules ever given. ``foreign``: the text was made from a user's kernel; raises KernelRefused when
+        its compilation exceeds a limit.
         """
         seal = blake3(f"{self._seal}\n{optimise}\n{' '.join(names)}\n{key}".encode()).hexdigest()
         if seal not in self._addresses:

@@ -4,7 +4,7 @@ Devices whose memory is the host's (processors, PoCL) use memory that NumPy allo
 OpenBLAS. Others copy. Kernels of one ``compile`` become one program, because most of the time goes into starting the compiler; its binary
 is kept in the object cache.
 
-The only module that touches pyopencl. May live here: that. May not: what kernels look like (jit.kernels.cfamily), plans.
+The only module that touches pyopencl.
 """
 
 from __future__ import annotations

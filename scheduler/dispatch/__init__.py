@@ -5,6 +5,8 @@
 
 ``journal`` turns (stimulus, decisions) into bytes and replays them; ``occupancy`` holds exact utilization and starvation;
 ``order`` is the policy. See core for the rules.
+
+May live here: decisions about launches. May not: executing them (services.server).
 """
 
 from scheduler.dispatch.core import Dispatch, chain

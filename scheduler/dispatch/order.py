@@ -4,8 +4,6 @@
   A launch of a higher priority preempts lower ones.
 - *fifo*: by order of arrival over all sessions, whole batches, no preemption: what sharing a device without a scheduler is like.
 - *timeslice*: sessions with work take turns of a quantum, whatever their priority, like a device that switches between processes.
-
-May live here: what sets policies apart. May not: the state they are applied to.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class VirtualDevice:
         self.end_ns = job.end_ns
 
     def _cut(self, job: _Job, now_ns: int) -> None:
-        """A running launch is told to stop."""
+        """Ask a running launch to stop at the end of its slice."""
         if now_ns <= job.begin_ns:
             job.run_begin_ns = job.end_ns = job.begin_ns
         elif now_ns < job.run_begin_ns:

@@ -35,8 +35,8 @@ class Hold:
 
 @dataclass(slots=True)
 class Holdings:
-    """``held``: by holder, (kind, id) with kind ``task`` or ``session``. ``freed``: the nodes on which somebody came to hold less, with the
-    number of the last time; ``frees`` counts."""
+    """``held``: by holder, (kind, id) with kind ``task`` or ``session``. ``freed``: the nodes on which a holder released memory, with the
+    number of the last release; ``frees`` counts the releases."""
 
     columns: Columns
     frees: int = 0

@@ -1,4 +1,4 @@
-"""What nodes must still be told about sessions, and what of measurements the log should hear: level-triggered, from the view. Pure."""
+"""Commands about sessions that nodes still need, and measurements that the log still lacks: level-triggered, from the view. Pure."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def sessions_to_reprioritise(view: ClusterView) -> list[tuple[SessionView, int]]
 def load_observed(view: ClusterView, heard: Mapping[tuple[str, int], Measured], at_ns: int) -> LoadObserved | None:
     """The fact about those of the measurements ``heard`` that differ enough from what the log says; None when none does.
 
-    A device that comes to rest (0 %) is told however small the step, so that what is idle looks idle.
+    A change to 0 % is reported however small the step, so that an idle device is shown as idle.
     """
     changed = []
     for (node, gpu), now in sorted(heard.items()):

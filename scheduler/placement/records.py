@@ -32,7 +32,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Devices of one node that are kept for a waiting task since ``since_ns``: nobody behind it in the queue gets room there."""
+    """Devices of one node that are kept for a waiting task since ``since_ns``: no task behind it in the queue gets memory there."""
 
     node: str
     gpus: tuple[int, ...]

@@ -145,17 +145,17 @@ def _held(view: ClusterView, node: str, gpu: int) -> dict[tuple[str, str], tuple
 def _fits_after(
     task: TaskSubmitted, room: Capacity, used: int, held: dict[tuple[str, str], tuple[int, int]], must_be_empty: bool
 ) -> Callable[[set[tuple[str, str]]], bool]:
-    """Whether the task fits once these holders are gone, and with them what they use."""
+    """Whether the task fits once these holders have ended and released what they use."""
 
-    def fits(gone: set[tuple[str, str]]) -> bool:
-        if must_be_empty and len(gone) < len(held):
+    def fits(ended: set[tuple[str, str]]) -> bool:
+        if must_be_empty and len(ended) < len(held):
             return False
-        freed = sum(held[holder][0] for holder in gone)
+        freed = sum(held[holder][0] for holder in ended)
         after = Capacity(
             room.physical_bytes,
             room.schedulable_bytes,
             room.promised_bytes - freed,
-            room.promised_noswap_bytes - sum(held[holder][1] for holder in gone),
+            room.promised_noswap_bytes - sum(held[holder][1] for holder in ended),
             False,
             (),
         )

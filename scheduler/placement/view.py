@@ -114,7 +114,7 @@ class ClusterView(ClusterState):
     def _registered(self, event: NodeRegistered) -> None:
         node = self.nodes.get(event.node)
         if node is not None and event.epoch < node.epoch:
-            return  # told late; a newer life of the node is known
+            return  # stale epoch
         self.changes += 1
         event = _possible(event)
         if node is None:
@@ -284,7 +284,7 @@ class ClusterView(ClusterState):
             self._follow_task(task, event.session)
 
     def _follow_task(self, task: TaskView, name: str) -> None:
-        """Whether a session must still be told what became of its task."""
+        """Whether the node still needs a command about this session: end it, or change its priority."""
         (self.to_end.add if task.state == CANCELLED else self.to_end.discard)(name)
         behind = task.live and task.priority_changed and self.sessions[name].priority != task.priority
         (self.to_reprioritise.add if behind else self.to_reprioritise.discard)(name)

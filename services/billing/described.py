@@ -51,7 +51,7 @@ class Problem(msgspec.Struct):
 
 _TEXT: Final = {
     400: "The query or the body is not valid; errors names the fields",
-    401: "Nobody, or nobody known, is asking",
+    401: "The request has no credentials, or unknown ones",
     403: "Not allowed",
     404: "No such thing, or none that the caller may know of",
     409: "It was changed meanwhile, or contradicts what is there",

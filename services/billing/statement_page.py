@@ -101,5 +101,5 @@ _page: Final = _environment.from_string(_TEMPLATE)
 
 
 def statement_page(found: Statement) -> str:
-    """The page. Every name in it comes from somebody: all are escaped."""
+    """The page. Names in it are untrusted input: all are escaped."""
     return _page.render(s=found)

@@ -1,4 +1,4 @@
-"""``python -P -m services.controller``: run a controller until told to stop.
+"""``python -P -m services.controller``: run a controller until SIGTERM or SIGINT.
 
 Environment: WOOLY_NATS_URL (or CONTROLLER_NATS_URL: the bus), WOOLY_HTTP (host:port, default 127.0.0.1:8080), WOOLY_ETCD_URL (configuration
 in etcd instead of a bucket on the bus), CONTROLLER_DEFAULT_VRAM_OVERCOMMIT_PERCENT, CONTROLLER_NODE_LEASE_MS, CONTROLLER_START_LEASE_MS.

@@ -1,4 +1,4 @@
-"""What goes wrong in a controller by somebody's fault. Each class says whose; ``problems`` says what REST answers.
+"""Errors of the controller. Each class says whether the caller caused it; ``problems`` maps them to REST answers.
 
 May live here: exception classes. May not: HTTP.
 """
@@ -23,7 +23,7 @@ class Denied(ControllerError):
 
 
 class Stale(ControllerError):
-    """The caller's fault: they changed what somebody has changed since they read it. ``revision``: the one that holds."""
+    """The caller's error: the change is based on an outdated revision. ``revision``: the current one."""
 
     def __init__(self, what: str, revision: int) -> None:
         super().__init__(f"{what} has changed: its revision is {revision} now; read it again and repeat")

@@ -1,7 +1,7 @@
 """Brings nodes to where the log says: sessions of cancelled tasks end, sessions of tasks with another priority get it.
 
 Level-triggered: as long as the view shows a session that is behind, its node is asked, again and again, ever more rarely; the node answers
-with facts, and those end it. Nothing is remembered that matters: whoever has the duty next asks again.
+with facts, and those end it. Its state is not essential: the next leader asks again.
 
 May live here: asking nodes. May not: facts, decisions.
 """

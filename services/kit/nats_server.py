@@ -75,7 +75,7 @@ class NatsServer:
         except StartError:
             if self.port == 0:
                 raise
-            self.port = 0  # the pinned port belongs to somebody else since; nobody of ours is connected yet
+            self.port = 0  # another process has taken the pinned port; no client of ours is connected yet
             self._start_once(binary, deadline_s)
 
     def stop(self) -> None:
@@ -123,7 +123,7 @@ jetstream {{
   store_dir: "{self.folder / "store"}"
   max_mem: 4GB
   max_file: 200GB
-  strict: true   # what is no request of the interface is refused, an answer that somebody sent there among them
+  strict: true   # malformed API requests are refused, among them answers that a client had delivered to API subjects
   {sync}
 }}
 {security}
@@ -150,7 +150,7 @@ def reachable(host: str) -> str:
 
 
 def _greets(host: str, port: int, greeting: bytes) -> bool:
-    """Whether somebody is there; ``greeting``: and begins so (behind TLS nobody does)."""
+    """Whether a server accepts connections there and, unless it is empty, sends ``greeting`` first (a TLS server sends none)."""
     try:
         with socket.create_connection((host, port), 0.5) as probe:
             return not greeting or probe.recv(len(greeting)) == greeting

@@ -1,7 +1,4 @@
-"""Life cycle of a process: signals, death of the parent, the ready line, watching children. Linux only.
-
-May live here: what a process does to start, announce itself and end. May not: what it does in between.
-"""
+"""Life cycle of a process: signals, death of the parent, the ready line, watching children. Linux only."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ __all__ = [
 ]  # fmt: skip
 
 DIE_WITH_PARENT: Final = "WOOLY_DIE_WITH_PARENT"
-"""Set to the parent's pid by whoever starts a service as a child: the service ends (as on SIGTERM) when that process does."""
+"""Set to the parent's pid by a process that starts a service as a child: the service ends (as on SIGTERM) when that process does."""
 
 _PR_SET_PDEATHSIG: Final = 1
 _libc: Final = ctypes.CDLL(None, use_errno=True)
@@ -107,7 +104,7 @@ def ready(text: str | Mapping[str, Any]) -> None:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A TCP port nobody listens on at this moment."""
+    """A TCP port that is free at this moment."""
     with socket.socket() as probe:
         probe.bind((host, 0))
         port: int = probe.getsockname()[1]

@@ -1,9 +1,7 @@
 """What a follower needs of JetStream: facts about a stream, and a consumer that delivers into an inbox.
 
-Services ask JetStream (``JetStreamReads``). Who came with a key may not speak to JetStream, for it could have the answers sent anywhere:
-it asks the controllers (``AskedReads``), who look at what it may read and deliver into its own inboxes only.
-
-May live here: these two ways. May not: following (follow.py), who may read what (bus_permissions.py).
+Services ask JetStream (``JetStreamReads``). Clients authenticated by API key have no access to JetStream, because they could have its
+answers sent to any subject: they ask the controllers (``AskedReads``), which check permissions and deliver only into the client's inboxes.
 """
 
 from __future__ import annotations
@@ -90,7 +88,7 @@ class JetStreamReads:
 
 
 class AskedReads:
-    """``request``: ``Bus.request``. Asks again while nobody answers, for up to five seconds."""
+    """``request``: ``Bus.request``. Asks again while no controller answers, for up to five seconds."""
 
     def __init__(self, request: Callable[..., Awaitable[bytes]], principal: str) -> None:
         self._request = request
@@ -103,7 +101,7 @@ class AskedReads:
         return _expected(await self._ask(asked), Following)
 
     async def unfollow(self, asked: Unfollow) -> None:
-        """Once: what nobody hears ends by itself."""
+        """One attempt: a consumer without a listener expires by itself."""
         await self._request(self._subject, msgspec.msgpack.encode(asked), _END_S)
 
     async def _ask(self, asked: Asked) -> Said:

@@ -5,5 +5,5 @@ policy have given (``whatif``). A command, not a server: it reads the bus or fil
     python -P -m services.replay why TASK
     python -P -m services.replay whatif --policy P
 
-May live here: reading journals, and what people are told of them. May not: rules (scheduler.dispatch, scheduler.vram), writing to the bus.
+May live here: reading journals, and the reports on them. May not: rules (scheduler.dispatch, scheduler.vram), writing to the bus.
 """

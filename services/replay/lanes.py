@@ -19,7 +19,7 @@ __all__ = ["LANES", "Again", "DispatchAgain", "Replayed", "VramAgain"]
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """One record: its time (the node's monotonic clock), what it was told, what was decided then and what now."""
+    """One record: its time (the node's monotonic clock), its stimulus, the decisions then and the decisions now."""
 
     at_ns: int
     stimulus: Any

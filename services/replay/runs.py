@@ -1,4 +1,4 @@
-"""Segments run again for somebody who listens: record by record. Pure.
+"""Segments run again, record by record, for a caller that consumes the steps. Pure.
 
 A *life* of a dispatcher is a stretch without a gap: segments of one device, each beginning with the snapshot of the one before. It ends
 where a core began anew (the executor was started again) or where records are missing.

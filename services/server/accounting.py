@@ -18,7 +18,7 @@ from services.server.sessions import SessionRecord
 
 __all__ = ["Accounting", "Spent", "boot_id"]
 
-_GONE: Final = "node_restarted"
+_NODE_RESTARTED: Final = "node_restarted"
 
 
 def boot_id() -> str:
@@ -59,7 +59,7 @@ class Accounting:
         self.spent = Spent()
 
     def attach(self, attached: Attached, records: dict[str, SessionRecord]) -> list[Executed]:
-        """Begin with this executor: its sessions (``records``) go on where the journal left them; sessions that are gone are closed.
+        """Begin with this executor: its sessions (``records``) go on where the journal left them; sessions that have ended are closed.
         Returns the reports that are not in the books yet, entered now."""
         now_ns = time.monotonic_ns()
         last = self._facts.progress.get(self._gpu)
@@ -71,7 +71,7 @@ class Accounting:
                 if account.session in records:
                     self.meter.open(account)
                 else:
-                    self._closed_fact(account, "", _GONE, True)
+                    self._closed_fact(account, "", _NODE_RESTARTED, True)
         for session, record in records.items():
             if session not in self.meter.accounts:
                 self.meter.open(Account(session, record.tenant, record.task, record.priority))

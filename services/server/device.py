@@ -1,8 +1,4 @@
-"""One device of the node: batches and reports into the dispatch core, its decisions carried out.
-
-May live here: turning each decision into one action, and what comes of it into the next stimulus. May not: policy (scheduler.dispatch),
-the bus (node.py), device memory (executor).
-"""
+"""One device of the node: batches and reports into the dispatch core, its decisions carried out."""
 
 from __future__ import annotations
 
@@ -219,7 +215,7 @@ class Device:
         return session.closing
 
     def cancel(self, session: Session, fault: Fault) -> None:
-        """End a session at once, for somebody else's wish: it is told ``fault``, and what of it runs is stopped. Again: nothing."""
+        """Cancel a session at once: its client gets ``fault``, and its running launch is stopped. Idempotent."""
         if session.reason == CANCELLED:
             return
         name = session.record.session
@@ -431,7 +427,7 @@ class Device:
                     session.memory = memory[at]
 
     def _end(self, session: Session, reason: str, *, failed: bool) -> None:
-        """The session is over: settle its bill, tell whoever waits."""
+        """The session is over: settle its bill, and resolve its ``closing`` future."""
         name = session.record.session
         self.sessions.pop(name, None)
         self.gate.forget(session)
@@ -464,8 +460,8 @@ class Device:
         self._note()
 
     def _waits_for_client(self, session: Session) -> bool:
-        """Does the session go on only if its client says something? One that is being closed is silent by right while batches of it run,
-        and may wait for one that never comes."""
+        """Is the session blocked on client input, so that the lease applies? A session that is being closed is rightly silent while its
+        batches run, and may wait for one that never comes."""
         if session.closing is None:
             return True
         return session.record.session in self._dispatch.state.sessions and session.seq_done + 1 not in session.pending
@@ -489,7 +485,7 @@ class Device:
     # -- the executor died ---------------------------------------------------------------------------------------------------------
 
     def _on_lost(self) -> None:
-        """All its memory is gone: its sessions end with a fault, a new one is started."""
+        """The executor's memory is lost: its sessions end with a fault, and a new executor is started."""
         self._log.error("executor lost", gpu=self.gpu, sessions=len(self.sessions))
         self._counters.restarts += 1
         self.attached = None
@@ -500,7 +496,7 @@ class Device:
         self._warm = Warm()
         for _, future in self._opening.values():
             future.set_exception(StartError("the device's executor ended; try again"))
-            future.exception()  # whoever asked may be gone
+            future.exception()  # mark it retrieved: the request may have been abandoned
         self._opening.clear()
         for session in list(self.sessions.values()):
             self._send_done(session.record.session, encode_done(Done(session.record.session, 0, fault=EXECUTOR_LOST)))

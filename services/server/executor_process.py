@@ -41,7 +41,7 @@ class _Wire(asyncio.Protocol):
 
 
 class ExecutorProcess:
-    """``on_report`` is called for every report after Attached, ``on_lost`` once when an attached executor is gone."""
+    """``on_report`` is called for every report after Attached, ``on_lost`` once when an attached executor has ended."""
 
     def __init__(self, settings: ExecutorSettings, on_report: Callable[[Report], None], on_lost: Callable[[], None]) -> None:
         self._settings = settings
@@ -81,7 +81,7 @@ class ExecutorProcess:
         raise StartError(f"the executor of device {self._settings.gpu} was not ready within {_START_S:g} s")
 
     def send(self, command: Command) -> None:
-        """Send, or do nothing when it is gone (``on_lost`` tells)."""
+        """Send, or do nothing when the executor has ended (``on_lost`` reports that)."""
         if self._transport is not None:
             self._transport.write(frame(command))
 

@@ -1,7 +1,4 @@
-"""The node on the bus: discovery, sessions' requests, the batch stream, telemetry. Asyncio; one instance a process.
-
-May live here: messages in and out. May not: what runs when (device.py and the dispatch core), bytes on disk (facts.py).
-"""
+"""The node on the bus: discovery, sessions' requests, the batch stream, telemetry. Asyncio; one instance a process."""
 
 from __future__ import annotations
 
@@ -190,7 +187,7 @@ class Node:
             self._send_to(found[1].record.principal, session, done)
 
     def _send_to(self, principal: str, session: str, done: bytes) -> None:
-        with contextlib.suppress(ValueError):  # the names may be a stranger's
+        with contextlib.suppress(ValueError):  # the names may be untrusted input
             self._spawn(self._bus.publish(subjects.session_done(session, principal, self._node), done))
 
     # -- requests ------------------------------------------------------------------------------------------------------------------

@@ -25,7 +25,8 @@ LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True, slots=True)
 class Secure:
-    """``listen``: where everything of the stack listens. ``new``: the keyring was made just now, nobody has seen its admin key."""
+    """``listen``: where everything of the stack listens. ``new``: the keyring was just created, and its admin key has not been shown
+    yet."""
 
     ring: Keyring
     listen: str

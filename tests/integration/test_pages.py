@@ -232,7 +232,7 @@ def test_a_form_of_before_somebodys_change_is_not_taken(plane: Plane) -> None:
     old = revision(plane, "n1")
     assert ask(plane, "/nodes/n1/overcommit", "POST", {"percent": "10", "revision": old}).status == 303
     reply = ask(plane, "/nodes/n1/overcommit", "POST", {"percent": "20", "revision": old})
-    assert reply.status == 409 and "Somebody changed this node meanwhile" in reply.text
+    assert reply.status == 409 and "This node was changed meanwhile" in reply.text
     assert plane.controller.get("/api/v1/nodes/n1")["overcommit_vram_percent"] == 10
 
 

@@ -1,4 +1,4 @@
-"""How large a kernel may be. May live here: bounds. May not: checking."""
+"""How large a kernel may be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trap is called for the person who wrote the kernel. May live here: wording. May not: finding traps."""
+"""What a trap is called for the person who wrote the kernel."""
 
 from __future__ import annotations
 

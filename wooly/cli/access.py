@@ -84,7 +84,7 @@ def create_key(
         print_json(made)
         return
     click.echo(made["key"])
-    whose = f"user {made['user']}" if made["user"] else f"node {made['node']}" if made["node"] else "nobody in particular"
+    whose = f"user {made['user']}" if made["user"] else f"node {made['node']}" if made["node"] else "no user or node"
     expires = f", good until {made['expires_at']}" if made["expires_at"] else ""
     click.echo(f"key {made['id']} for {whose}: {made['role']}{expires}; it is not shown again", err=True)
 
@@ -134,7 +134,7 @@ def list_tenants(controller: str, as_json: bool) -> None:
 def create_tenant(controller: str, name: str, title: str) -> None:
     """Make a tenant."""
     made = send_json("POST", controller, f"{_PATH}/tenants", {"id": name, "title": title}, what=_WHAT)
-    click.echo(f"tenant {made['id']} is there; `wooly users create --tenant {made['id']}` lets somebody in")
+    click.echo(f"tenant {made['id']} is there; `wooly users create --tenant {made['id']}` adds a user to it")
 
 
 def _tenant_state(controller: str, name: str, disabled: bool) -> None:

@@ -101,7 +101,7 @@ async def _discover(urls: Sequence[str], wait_s: float) -> list[tuple[NodeInfo, 
             with contextlib.suppress(nats.errors.TimeoutError):
                 message = await answers.next_msg(timeout=left)
                 if not message.data:
-                    break  # the bus says that nobody listens
+                    break  # no responders
                 with contextlib.suppress(msgspec.DecodeError):  # a node of another version cannot be shown
                     node = _node_info.decode(message.data)
                     found.setdefault(node.node, (node, time.perf_counter() - start))

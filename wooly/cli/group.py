@@ -97,7 +97,7 @@ def main(arguments: list[str] | None = None) -> Any:
     except (CommandError, WoolyError) as error:
         code = _fail(str(error))
     except BrokenPipeError:
-        # The reader of our output has gone, as in `wooly tasks | head`; nothing more can be written, not even at exit.
+        # The reader of our output has closed the pipe, as in `wooly tasks | head`; nothing more can be written, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
     sys.exit(code if isinstance(code, int) else 0)

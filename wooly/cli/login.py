@@ -60,7 +60,7 @@ def logout(controller: str, keep: bool) -> None:
     file = credentials.path()
     key = credentials.read(file)
     if not key:
-        click.echo("nobody is logged in here")
+        click.echo("not logged in")
         return
     said = "forgotten"
     if not keep:

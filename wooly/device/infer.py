@@ -23,7 +23,8 @@ _META: Final = torch.device("meta")
 
 
 class Unknown(Exception):
-    """The result cannot be told without data. ``error`` is what torch said; ``missing``: it has no meta kernel at all."""
+    """The result's shape and type cannot be inferred without data. ``error`` is what torch said; ``missing``: it has no meta kernel at
+    all."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))

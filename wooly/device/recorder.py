@@ -82,7 +82,7 @@ class Recorder:
         return self.link().info
 
     def free_bytes(self) -> int:
-        """Memory of the device that nobody holds, once the node has done everything recorded so far; raises what went wrong there."""
+        """Free memory of the device in bytes, once the node has done everything recorded so far; raises what went wrong there."""
         self.synchronize()
         return self.link().free_bytes()
 
@@ -142,7 +142,7 @@ class Recorder:
             self.flush()
 
     def flush(self, reads: Sequence[tuple[int, int, int]] = ()) -> Ticket | None:
-        """Send everything pending without waiting; the last ticket nobody has waited for, or None."""
+        """Send everything pending without waiting; the last ticket that was not waited for, or None."""
         self.check_process()
         with self._lock:
             # Frees first: a buffer's death comes after the records that use it, so those are taken here or were sent before.

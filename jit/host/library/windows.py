@@ -1,7 +1,4 @@
-"""What the lowerings of convolution and pooling share: operands in three spatial dimensions, and the arguments of ``kernels.windows``.
-
-May live here: shapes and strides of windows. May not: decisions about one operation.
-"""
+"""What the lowerings of convolution and pooling share: operands in three spatial dimensions, and the arguments of ``kernels.windows``."""
 
 from __future__ import annotations
 

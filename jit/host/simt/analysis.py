@@ -3,8 +3,6 @@
 The lanes of a gang that are at the block of code with the least number run first. So for every block it is known which later blocks lanes
 may be *pending* at while it runs; a register that is written while pending lanes still need its old value has to be a vector, and so has
 whatever differs between lanes by itself. Both depend on each other, so they are worked out together, from the optimistic side.
-
-May live here: these analyses. May not: code.
 """
 
 from __future__ import annotations

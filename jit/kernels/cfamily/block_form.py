@@ -4,8 +4,6 @@ See ``regions`` for the order in which threads run and ``runs`` for what becomes
 threads come to the parted block n, S<n> the unit that starts at block n for the threads that are there, T<run>_<n> inside of a loop.
 ``pc[t]`` is the block where a parted thread is, ``ended``, or beyond that the barrier it waits at; ``rc`` the block where parted threads
 meet again.
-
-May live here: this form. May not: what forms share, the choice between them.
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ a time, for the threads that are at its first block; a unit is as many blocks as
 
 Which threads execute a warp op together is prescribed (those at the least block of code go first), so in kernels with warp ops units end
 before a thread could come by a block with a lesser number than others stand at; and all meet only behind every parted block.
-
-May live here: which blocks are parted, where threads meet, units. May not: registers, text.
 """
 
 from __future__ import annotations

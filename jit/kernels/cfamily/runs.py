@@ -3,8 +3,6 @@ register lives so that each loop finds it.
 
 A register is *fixed* when one op that asks no thread sets it, once and for all; *cheap* when every loop can work it out anew from a
 thread's number; *common* when all threads have one value; else a variable of the one loop that uses it, or an array of one value a thread.
-
-May live here: that plan. May not: text.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class GroupActions:
                 return
 
     async def _append(self, by: Caller, event: GroupChanged, detail: str) -> bool:
-        """Whether it was written; else somebody changed the group at the same time."""
+        """Whether it was written; False: the group was changed at the same time."""
         try:
             await self._writer.append("group", event.group, [event, by.took("group.write", event.group, detail=detail)])
         except Conflict:

@@ -42,7 +42,7 @@ class Problem(msgspec.Struct):
 
 _TEXT = {
     400: "The query or the body is not valid; errors names the fields",
-    401: "Nobody, or nobody known, is asking",
+    401: "The request has no credentials, or unknown ones",
     403: "Not allowed",
     404: "No such thing, or none that the caller may know of",
     408: "The body did not come in time",

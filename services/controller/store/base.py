@@ -22,7 +22,7 @@ class StoreError(Exception):
 
 
 class StoreConflict(StoreError):
-    """Somebody else wrote first (or the key exists, or does not): read again and decide anew."""
+    """Another writer came first (or the key exists, or does not): read again and decide anew."""
 
 
 class StoreUnavailable(StoreError):
@@ -30,7 +30,7 @@ class StoreUnavailable(StoreError):
 
 
 class LeaseLost(StoreError):
-    """The lease ran out before it was kept alive: its keys are gone, take a new one."""
+    """The lease ran out before it was kept alive: its keys were deleted, take a new one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,8 +39,8 @@ WEB_ROUTES: Final[list[Any]] = [serve_asset, live_stream, *DASHBOARD, *NODES, *L
 
 @dataclass(slots=True)
 class Web:
-    """What pages have beside the parts of the controller. ``past``: position in the telemetry stream up to which nobody told the
-    history."""
+    """What pages have beside the parts of the controller. ``past``: position in the telemetry stream up to which messages are not yet in
+    the history."""
 
     parts: Parts
     access: Access
@@ -66,7 +66,7 @@ class Web:
         await self.history.read_past(bus, self.past + 1)
 
     def still(self, identity: Identity, proof: Proof) -> bool:
-        """May somebody who opened a stream go on reading it? Asked before every message: what was revoked is not served."""
+        """Is the identity that opened a stream still valid? Checked before every message: a revoked identity gets none."""
         return self.access.still(identity, proof.token)
 
     def _on_seen(self, seen: Telemetry) -> None:

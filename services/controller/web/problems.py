@@ -33,7 +33,7 @@ _PAGES: Final[dict[int, tuple[str, tuple[str, ...]]]] = {
         ("It may have been deleted, or the address has a slip.", "What other tenants own cannot be seen either."),
     ),
     409: (
-        "Somebody was faster",
+        "Changed meanwhile",
         ("It has changed since you opened the page. Load the page again, look, and repeat if it is still right.",),
     ),
     413: ("That is too much", ("Send less at once.",)),
@@ -48,7 +48,7 @@ _PAGES: Final[dict[int, tuple[str, tuple[str, ...]]]] = {
 
 
 def for_people(handlers: dict[int | type[Exception], Handler]) -> dict[int | type[Exception], Handler]:
-    """The same handlers, whose answers are pages where a person asked; and one for what nobody foresaw."""
+    """The same handlers, whose answers are pages where a person asked; and one for unexpected errors."""
     return {kind: _wrapped(handler) for kind, handler in {500: _unforeseen, **handlers}.items()}
 
 
@@ -85,7 +85,7 @@ def _page(request: Request[Any, Any, Any], found: Response[Any]) -> Response[Any
 
 
 def _to_login(request: Request[Any, Any, Any]) -> Response[Any]:
-    """Nobody is logged in: the login page, which leads back here."""
+    """Without a login: the login page, which leads back here."""
     here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     address = "/login?" + urlencode({"next": here}) if request.method == "GET" and here != "/" else "/login"
     if "hx-request" in request.headers:

@@ -6,8 +6,6 @@
 
 Used by the data ports' threads of all executors of a node, and by the server for the key: files appear whole (written beside, then
 renamed), and what changes lists holds the lock file.
-
-May live here: files. May not: who may ask (model_cache_door.py), sessions, the device.
 """
 
 from __future__ import annotations

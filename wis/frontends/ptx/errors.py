@@ -1,4 +1,4 @@
-"""What this front end raises. May live here: the exception. May not: rules."""
+"""What this front end raises."""
 
 from __future__ import annotations
 

@@ -5,8 +5,7 @@ offsets from then on; where such a register is used as a number, the memory's ad
 functions together, to a fixed point. An access whose address is PLAIN goes to the space ARENA, by address.
 
 Pointers among the 64-bit arguments are those declared ``.ptr``, converted by ``cvta``, or found as the root of an access. Shared variables
-are separate arrays as long as every access in the shared space has one of them as root, else one array. May live here: the analysis and
-the rewriting. May not: layout of parameters (assemble).
+are separate arrays as long as every access in the shared space has one of them as root, else one array.
 """
 
 from __future__ import annotations

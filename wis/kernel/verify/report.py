@@ -1,4 +1,4 @@
-"""Where findings are collected. May live here: that. May not: rules."""
+"""Where findings are collected."""
 
 from __future__ import annotations
 

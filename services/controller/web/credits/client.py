@@ -1,4 +1,5 @@
-"""Asks billing over its REST, in the name of whoever asks us: a token that says who goes along, so billing shows them what is theirs.
+"""Client of billing's REST interface, on behalf of our caller: it sends a relay token that names the caller, so billing applies their
+rights.
 
     answer = await client.get("credits", request, by="tenant")      # Unreachable, Refused
 
@@ -24,7 +25,7 @@ _MEDIA: Final = "application/json"
 
 
 class Unreachable(Exception):
-    """Billing does not answer, or nobody has told us where it is. The message is for people."""
+    """Billing does not answer, or its URL is not configured. The message is for people."""
 
 
 class Refused(Exception):
@@ -37,7 +38,7 @@ class Refused(Exception):
 
 
 class BillingClient:
-    """``async with BillingClient(url)``; url empty: nobody told us one, and every question raises Unreachable."""
+    """``async with BillingClient(url)``; url empty: not configured, and every request raises Unreachable."""
 
     def __init__(self, url: str, *, verify: Any = True) -> None:
         self.url = url.rstrip("/")

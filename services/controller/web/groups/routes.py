@@ -28,7 +28,7 @@ from services.controller.web.templating import ENVIRONMENT, page, scope_of
 __all__ = ["ROUTES", "groups_topic"]
 
 Ask = Request[Any, Any, Any]
-_STALE: Final = "Somebody changed this group since the page was shown. Nothing was done: look at it as it is now."
+_STALE: Final = "This group was changed after the page was loaded. Nothing was saved: check the current values."
 
 
 @get("/groups", action="group.read", include_in_schema=False)

@@ -54,8 +54,8 @@ _SHOWN: Final = (
         OVERCOMMIT_GLOBAL, "VRAM overcommit", "%", 1,
         "Tasks that may be swapped can be promised this much more than a device has. A node's own value comes first.",
     ),
-    (QUEUE_AGE_MS, "A waiting task rises every", "s", 1000, "By one level: fair aging; 0: nobody rises."),
-    (QUEUE_PROTECT_MS, "Devices are kept for it after", "s", 1000, "Then nobody behind it takes its room; 0: never."),
+    (QUEUE_AGE_MS, "A waiting task rises every", "s", 1000, "By one level: fair aging; 0: no task rises."),
+    (QUEUE_PROTECT_MS, "Devices are kept for it after", "s", 1000, "Then no task behind it takes its room; 0: never."),
     (QUEUE_RESERVATIONS, "Devices are kept for at most", "tasks", 1, "At one time."),
 )  # fmt: skip
 
@@ -122,7 +122,9 @@ async def change(request: Ask) -> Response[Any]:
     try:
         await parts_of(request).config.change(caller_of(request), differing, revision=revision)
     except Stale:
-        return redirect("/settings", "Somebody changed the settings since this page was shown. Nothing was done: look again.", "warn")
+        return redirect(
+            "/settings", "The settings were changed after the page was loaded. Nothing was saved: check the current values.", "warn"
+        )
     except SLIPS as error:
         return await _page(request, values, dict([slip_of(error)]), 400)
     return redirect("/settings", "Saved. It holds from now on, for every controller.")

@@ -25,7 +25,7 @@ from services.kit.access import AccessView
 
 __all__ = ["ROUTES"]
 
-_STALE: Final = "Somebody changed it since this page was shown. Nothing was done: look at it as it is now."
+_STALE: Final = "It was changed after the page was loaded. Nothing was saved: check the current values."
 _PEOPLE: Final = ("admin", "operator", "member", "viewer")
 
 

@@ -54,7 +54,7 @@ async def _send(request: Ask, path: str, body: Mapping[str, Any], revision: int 
         return redirect(_PATH, str(error), "bad")
     except Refused as error:
         if error.status == 409:
-            return redirect(_PATH, "Somebody changed it since this page was shown. Nothing was done: look again.", "warn")
+            return redirect(_PATH, "It was changed after the page was loaded. Nothing was saved: check the current values.", "warn")
         return await _page(request, values, {error.field: str(error)}, 400)
     return redirect(_PATH, done)
 

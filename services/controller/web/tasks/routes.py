@@ -33,7 +33,7 @@ Ask = Request[Any, Any, Any]
 _LIVE: Final = "every 30s"
 _SOON: Final = "load delay:5s"
 """When the browser asks again (htmx): of a task that goes on, and when there is no answer now."""
-STALE: Final = "Somebody changed it since this page was shown. Nothing was done: look at it as it is now, and decide again."
+STALE: Final = "It was changed after the page was loaded. Nothing was done: check its current state, and decide again."
 
 
 @get("/tasks", action="task.read", include_in_schema=False)
