@@ -20,7 +20,8 @@ from services.controller.answers import Json
 from services.controller.errors import Busy, OutOfState
 from services.kit.errors import BusUnavailable
 from services.kit.log import get_logger
-from services.kit.process import child_environment, module_command
+from services.kit.process import child_environment
+from wooly_server import module_command
 
 __all__ = ["SLOTS", "Journals", "Life"]
 
@@ -110,7 +111,7 @@ class Journals:
 
     async def _run(self, life: Life, now_ns: int) -> Json | None:
         """The document, None where the journals hold nothing of the task."""
-        command = module_command("services.replay") + _arguments(life, now_ns)
+        command = module_command("services.replay", *_arguments(life, now_ns))
         environment = child_environment(WOOLY_NATS_URL=self._bus_url, WOOLY_DIE_WITH_PARENT=str(os.getpid()))
         pipe = asyncio.subprocess.PIPE
         child = await asyncio.create_subprocess_exec(

@@ -71,7 +71,7 @@ class Accounting:
                 if account.session in records:
                     self.meter.open(account)
                 else:
-                    self._closed_fact(account, "", _NODE_RESTARTED, True)
+                    self._closed_fact(account, "", _NODE_RESTARTED, True, None)
         for session, record in records.items():
             if session not in self.meter.accounts:
                 self.meter.open(Account(session, record.tenant, record.task, record.priority))

@@ -1,4 +1,7 @@
-"""Warp ops for work-items that run one thread each, on devices with warps of 32: all lanes of a warp (mask ``wm``) execute them together."""
+"""Warp ops for work-items that run one thread each, on devices with warps of 32.
+
+All lanes of a warp (mask ``wm``) execute them together.
+"""
 
 from __future__ import annotations
 
