@@ -20,6 +20,7 @@ SERVICES: Final = {
     "server": "services.server",
     "controller": "services.controller",
     "billing": "services.billing",
+    "runner": "services.runner",
     "up": "services.up",
     "keyring": "services.up.keyring",
     "health": "services.kit.health",

@@ -13,6 +13,7 @@ import os
 import sys
 
 from billing.tiers import TierBook
+from services.controller.actions import TaskActions
 from services.controller.app import make_app
 from services.controller.bootstrap import bootstrap
 from services.controller.bus_guard import BusGuard
@@ -24,6 +25,7 @@ from services.controller.mirror import Mirror
 from services.controller.node_keys import bootstrap_nodes
 from services.controller.parts import Parts
 from services.controller.placer import Placer
+from services.controller.runs import Runs
 from services.controller.sentinel import Sentinel
 from services.controller.settings import Settings
 from services.controller.store import StoreError, open_store
@@ -68,26 +70,29 @@ async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
         gauges = Gauges(bus)
         placer = Placer(mirror, writer)
         leases = {"node_lease_ms": settings.node_lease_ms, "start_lease_ms": settings.start_lease_ms}
-        sentinel = Sentinel(bus, store, mirror, gauges, writer, placer, **leases)
+        tasks = TaskActions(mirror, writer, placer)
+        runs = Runs(bus, mirror, writer, tasks, access)
+        sentinel = Sentinel(bus, store, mirror, gauges, writer, placer, runs, **leases)
         await stack.enter_async_context(gauges)
         configuration = Configuration(store, mirror, writer)
         await configuration.start(settings.overcommit_percent)
         await bootstrap(os.environ, access, mirror, writer)
         await bootstrap_nodes(os.environ, mirror, writer)
         await stack.enter_async_context(BusGuard.from_environment(settings.nats_url, bus, access, mirror))
-        parts = Parts.over(mirror, gauges, writer, placer, configuration, sentinel, access, Journals(settings.nats_url))
+        await stack.enter_async_context(runs)
+        parts = Parts.over(mirror, gauges, writer, placer, configuration, sentinel, access, Journals(settings.nats_url), tasks, runs)
         desk = await stack.enter_async_context(Desk.from_environment())
         web = Web.over(parts, access, desk)
         app = make_app(parts, access, more_routes=WEB_ROUTES)
         app.state.web = web
         http = await stack.enter_async_context(serve(app, settings.address))
         get_logger().info("controller listening", http=http, position=mirror.position)
-        async with asyncio.TaskGroup() as tasks:
+        async with asyncio.TaskGroup() as group:
             beside = [
-                tasks.create_task(sentinel.run()),
-                tasks.create_task(configuration.follow()),
-                tasks.create_task(web.live.run()),
-                tasks.create_task(web.read_past(bus)),
+                group.create_task(sentinel.run()),
+                group.create_task(configuration.follow()),
+                group.create_task(web.live.run()),
+                group.create_task(web.read_past(bus)),
             ]
             ready({"http": http})
             await stop.wait()

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import uuid
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from bus_schemas.events import TaskSubmitted
+from bus_schemas.runs import SCRIPT_BYTES_MAX, RunScript
 from scheduler.placement.states import GLOBAL_LIMITS, OVERCOMMIT_GLOBAL, QUEUE_AGE_MS, QUEUE_PROTECT_MS, QUEUE_RESERVATIONS
 from scheduler.vram import PERCENT_MAX
+from services.controller.webhook import URL_CHARS_MAX
 
-__all__ = ["TaskBody", "PriorityBody", "GroupBody", "NewGroupBody", "ConfigBody", "NodeConfigBody", "MIB"]
+__all__ = ["TaskBody", "RunBody", "PriorityBody", "GroupBody", "NewGroupBody", "ConfigBody", "NodeConfigBody", "MIB"]
 
 MIB = 1 << 20
 
@@ -69,6 +72,62 @@ class TaskBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             sla_ms_p99=self.sla_ms_p99,
             pace_percent=self.pace_percent,
             queue_timeout_ms=self.queue_timeout_ms,
+        )
+
+
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}\Z")
+_OWN_NAMES: Final = ("WOOLY_", "CONTROLLER_", "RUNNER_", "LD_")
+_OWN: Final = frozenset({"HOME", "TMPDIR", "TORCH_DEVICE_BACKEND_AUTOLOAD"})
+_ARGUMENTS_BYTES_MAX: Final = 64 << 10
+
+
+class RunBody(TaskBody, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """A task to place, and the script that a runner executes for it."""
+
+    script: Annotated[str, Meta(min_length=1, max_length=SCRIPT_BYTES_MAX, description="the text of a Python program, 256 KiB at most")]
+    name: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\Z", description="the file's name")] = "script.py"
+    arguments: Annotated[tuple[Annotated[str, Meta(max_length=8192)], ...], Meta(max_length=256, description="of the program")] = ()
+    environment: Annotated[
+        dict[str, Annotated[str, Meta(max_length=8192)]], Meta(max_length=128, description="variables of the program; no secrets")
+    ] = {}
+    wall_limit_s: Annotated[int, Meta(ge=1, le=7 * 86_400, description="the script is killed after so long")] = 86_400
+    ram_limit_mb: Annotated[
+        int, Meta(ge=0, le=1 << 24, description="bound of its address space in MiB; PyTorch alone reserves some GiB; 0: none")
+    ] = 0
+    runner: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{0,64}\Z", description="the only runner that may take it; empty: any")] = ""
+    webhook: Annotated[str, Meta(max_length=URL_CHARS_MAX, description="http or https address that gets a POST at the end")] = ""
+    queue: Annotated[bool, Meta(description="wait for room when nothing fits now")] = True
+
+    def fault(self) -> tuple[str, str] | None:
+        """(field, reason) of what the types do not say."""
+        if len(self.script.encode(errors="replace")) > SCRIPT_BYTES_MAX:
+            return "script", f"it has more than {SCRIPT_BYTES_MAX >> 10} KiB; put data elsewhere"
+        texts = [self.script, *self.arguments, *self.environment.values()]
+        if any("\0" in text for text in texts):
+            return "script" if "\0" in self.script else "arguments", "a NUL character cannot be passed to a program"
+        if sum(len(text.encode(errors="replace")) for text in texts[1:]) > _ARGUMENTS_BYTES_MAX:
+            return "environment", f"arguments and environment have more than {_ARGUMENTS_BYTES_MAX >> 10} KiB together"
+        for name in self.environment:
+            if not _NAME.match(name):
+                return "environment", f"{name[:100]!r} is no name of a variable"
+            if name.startswith(_OWN_NAMES) or name in _OWN:
+                return "environment", f"{name} is set by the platform"
+        return None
+
+    def submitted(self, at_ns: int, own_tenant: str = "") -> TaskSubmitted:
+        fact = super().submitted(at_ns, own_tenant)
+        return fact if fact.title else msgspec.structs.replace(fact, title=self.name)
+
+    def script_of(self, task: TaskSubmitted) -> RunScript:
+        return RunScript(
+            task=task.task,
+            tenant=task.tenant,
+            script=self.script,
+            name=self.name,
+            arguments=self.arguments,
+            environment=self.environment,
+            wall_s=self.wall_limit_s,
+            ram_mb=self.ram_limit_mb,
         )
 
 

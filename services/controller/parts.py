@@ -26,6 +26,7 @@ from services.controller.gauges import Gauges
 from services.controller.journals import Journals
 from services.controller.mirror import Mirror
 from services.controller.placer import Placer
+from services.controller.runs import Runs
 from services.controller.sentinel import Sentinel
 from services.controller.writer import Writer
 from services.kit.access.access import Access
@@ -36,7 +37,8 @@ __all__ = ["Parts", "parts_of"]
 @dataclass(frozen=True, slots=True)
 class Parts:
     """``tasks``, ``nodes``, ``groups``, ``config``, ``tenants``, ``users``, ``keys``: what people do to
-    them, the same for REST and pages. ``journals``: what became of tasks on their devices."""
+    them, the same for REST and pages. ``journals``: what became of tasks on their devices. ``runs``: scripts
+    that runners execute."""
 
     mirror: Mirror
     gauges: Gauges
@@ -53,6 +55,7 @@ class Parts:
     users: UserActions
     keys: KeyActions
     journals: Journals
+    runs: Runs
 
     @classmethod
     def over(
@@ -65,6 +68,8 @@ class Parts:
         sentinel: Sentinel,
         access: Access,
         journals: Journals,
+        tasks: TaskActions,
+        runs: Runs,
     ) -> Parts:
         """The parts with their actions. The mirror keeps an AccessView."""
         log = AccessLog(mirror, writer, access)
@@ -75,7 +80,7 @@ class Parts:
             placer,
             configuration,
             sentinel,
-            TaskActions(mirror, writer, placer),
+            tasks,
             NodeActions(mirror, configuration),
             GroupActions(mirror, writer),
             ConfigActions(mirror, configuration),
@@ -84,6 +89,7 @@ class Parts:
             UserActions(log, access),
             KeyActions(log, access),
             journals,
+            runs,
         )
 
     async def fresh_view(self) -> ClusterView:

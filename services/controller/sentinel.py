@@ -20,6 +20,7 @@ from services.controller.load import LoadReporter
 from services.controller.mirror import Mirror
 from services.controller.placer import Placer
 from services.controller.reconcile import Reconciler
+from services.controller.runs import Runs
 from services.controller.store import ConfigStore, Lease, LeaseLost, StoreConflict, StoreUnavailable
 from services.controller.writer import Writer
 from services.kit.bus import Bus
@@ -46,6 +47,7 @@ class Sentinel:
         gauges: Gauges,
         writer: Writer,
         placer: Placer,
+        runs: Runs,
         *,
         node_lease_ms: int,
         start_lease_ms: int,
@@ -56,6 +58,7 @@ class Sentinel:
         self._gauges = gauges
         self._writer = writer
         self._placer = placer
+        self._runs = runs
         self._start_lease_ms = start_lease_ms
         self._liveness = Liveness(LivenessConfig(node_lease_ms))
         self._reconciler = Reconciler(bus)
@@ -112,9 +115,14 @@ class Sentinel:
             return
         self._look_again = time.monotonic() + _LOOK_S
         now_ns = time.time_ns()
-        for change in [*overdue_tasks(self._mirror.view, now_ns, self._start_lease_ms), *expired_waiting(self._mirror.view, now_ns)]:
+        overdue = overdue_tasks(self._mirror.view, now_ns, self._start_lease_ms)
+        unstarted = [
+            change for change in overdue if not self._runs.book.going(change.task) or self._mirror.view.tasks[change.task].sessions
+        ]
+        for change in [*unstarted, *expired_waiting(self._mirror.view, now_ns)]:
             if self._mirror.view.tasks[change.task].live:
                 await self._writer.append("task", change.task, [change])
+        await self._runs.look_after()
         load = self._load.due(self._mirror.view, self._gauges.measured(), time.time_ns())
         if load is not None:
             await self._writer.append("load", self._instance, [load])

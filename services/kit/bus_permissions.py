@@ -1,7 +1,7 @@
 """What each identity may publish and hear on the bus: the one table. Pure.
 
-People and programs come with keys (``of_key``), controller and billing are users that the bus knows itself (``of_service``). Everything not
-named here is refused by the bus. Why each line is as narrow as it is: docs/security.md.
+People and programs come with keys (``of_key``); controller, billing and runners are users that the bus knows itself (``of_service``).
+Everything not named here is refused by the bus. Why each line is as narrow as it is: docs/security.md.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from bus_schemas import subjects
 from bus_schemas.access import WHO_ALL, WHO_CHANGED, who_subject
 from bus_schemas.model_cache import MODELS_VERB
 from bus_schemas.reading import READ_ALL, read_subject
+from bus_schemas.runs import LOG_ALL, REPORTS, SYNCS
 from services.kit.access import Identity
 
-__all__ = ["BILLING", "CONTROLLER", "PUBLIC_STREAMS", "Permissions", "may_follow", "may_know", "of_key", "of_service"]
+__all__ = ["BILLING", "CONTROLLER", "PUBLIC_STREAMS", "RUNNER", "Permissions", "may_follow", "may_know", "of_key", "of_service"]
 
 CONTROLLER: Final = "controller"
 BILLING: Final = "billing"
+RUNNER: Final = "runner"
 
 _CLIENT_VERBS: Final = ("open", "close", "ping", MODELS_VERB)
 _NODE_READS: Final = ("config", "budget", "tier")
@@ -97,7 +99,7 @@ def _node_reads(node: str) -> tuple[tuple[str, str], ...]:
 
 
 def of_service(name: str) -> Permissions:
-    """Of ``controller`` and ``billing``."""
+    """Of ``controller``, ``billing`` and ``runner``."""
     return _SERVICES[name]
 
 
@@ -145,13 +147,25 @@ _SERVICES: Final[Mapping[str, Permissions]] = {
         publish=(
             "wooly.evt.>",
             "wooly.node.*.req.*.controller",
+            "wooly.run.script.*",
+            "wooly.run.state.*",
             subjects.discover(CONTROLLER),
             WHO_CHANGED,
             "$JS.API.>",
             "$JS.FC.>",
             "$KV.>",
         ),
-        subscribe=("wooly.telemetry.>", "wooly.evt.>", WHO_ALL, READ_ALL, "$KV.>", f"{subjects.inbox_prefix(CONTROLLER)}.>"),
+        subscribe=(
+            "wooly.telemetry.>",
+            "wooly.evt.>",
+            WHO_ALL,
+            READ_ALL,
+            LOG_ALL,
+            SYNCS,
+            REPORTS,
+            "$KV.>",
+            f"{subjects.inbox_prefix(CONTROLLER)}.>",
+        ),
         replies=True,
     ),
     BILLING: Permissions(
@@ -172,4 +186,5 @@ _SERVICES: Final[Mapping[str, Permissions]] = {
         subscribe=("wooly.billing.req.>", f"{subjects.inbox_prefix(BILLING)}.>"),
         replies=True,
     ),
+    RUNNER: Permissions(publish=(LOG_ALL, SYNCS, REPORTS), subscribe=(f"{subjects.inbox_prefix(RUNNER)}.>",)),
 }

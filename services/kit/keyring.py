@@ -5,6 +5,7 @@
     controller/  cert.pem, key.pem, nats.nk, seal.key, guard.nk (its user on the bus's system account), issuer.nk (signs what it grants),
                  admin.key (the first administrator's key), nodes.json (hashes of the nodes' keys)
     billing/     cert.pem, key.pem, nats.nk, seal.key
+    runner/      nats.nk (no certificate: it does not listen; no seal: it writes no facts)
     nodes/NAME/  cert.pem, key.pem, api.key
     watch/       api.key (may read; for Prometheus)
 
@@ -27,7 +28,7 @@ from argon2 import PasswordHasher
 from bus_schemas.subjects import node_id
 from services.kit import nats_jwt
 from services.kit.access.keys import make_key, parse_key
-from services.kit.bus_permissions import BILLING, CONTROLLER, Permissions, of_service
+from services.kit.bus_permissions import BILLING, CONTROLLER, RUNNER, Permissions, of_service
 from services.kit.certificates import Authority, write_private
 from services.kit.errors import SettingError
 
@@ -38,7 +39,7 @@ _HASHER: Final = PasswordHasher(time_cost=1, memory_cost=8_192, parallelism=1)
 """As the controller hashes secrets of keys: 256 random bits, which cannot be guessed."""
 
 _GUARD: Final = "guard"
-_SERVICES: Final = (CONTROLLER, BILLING)
+_SERVICES: Final = (CONTROLLER, BILLING, RUNNER)
 
 
 class NodeKey(msgspec.Struct, frozen=True):
@@ -79,7 +80,7 @@ class Keyring:
         keys = {ring.node_key(node): (node_id(node), f"node {node}") for node in nodes}
         keys[(folder / "watch" / "api.key").read_text()] = ("", "watching")
         _note_keys(folder / CONTROLLER / "nodes.json", keys)
-        for part in {**names, "watch": ()}:
+        for part in {**names, "watch": (), RUNNER: ()}:
             shutil.copyfile(authority.certificate_file, folder / part / "ca.pem")
         write_private(folder / "bus" / "security.conf", ring._bus_config(bus_at or str(folder / "bus")).encode())
         return ring
@@ -96,8 +97,10 @@ class Keyring:
         return (self.folder / "nodes" / node / "api.key").read_text().strip()
 
     def environment(self, part: str) -> dict[str, str]:
-        """What the service needs whose folder is ``part``: ``controller``, ``billing`` or ``nodes/NAME``."""
+        """What the service needs whose folder is ``part``: ``controller``, ``billing``, ``runner`` or ``nodes/NAME``."""
         own = self.folder / part
+        if part == RUNNER:
+            return {"WOOLY_TLS_CA": str(own / "ca.pem"), "WOOLY_NATS_NKEY": str(own / "nats.nk")}
         out = {"WOOLY_TLS_CA": str(own / "ca.pem"), "WOOLY_TLS_CERT": str(own / "cert.pem"), "WOOLY_TLS_KEY": str(own / "key.pem")}
         if part in _SERVICES:
             out.update(WOOLY_AUTH="on", WOOLY_NATS_NKEY=str(own / "nats.nk"), WOOLY_SEAL_KEY=str(own / "seal.key"))

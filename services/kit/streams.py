@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from bus_schemas import subjects
+from bus_schemas import runs, subjects
 
-__all__ = ["batch_stream_config", "events_stream_config", "journal_stream_config", "telemetry_stream_config"]
+__all__ = [
+    "batch_stream_config", "events_stream_config", "journal_stream_config", "run_logs_stream_config", "runs_stream_config",
+    "telemetry_stream_config",
+]  # fmt: skip
 
 _MINUTE_NS: Final = 60 * 10**9
 _HOUR_NS: Final = 60 * _MINUTE_NS
@@ -71,4 +74,36 @@ def batch_stream_config(node: str) -> dict[str, Any]:
         "duplicate_window": 2 * _MINUTE_NS,
         "persist_mode": "async",
         "no_ack": True,  # an answer would go wherever the sender says, onto other people's subjects too
+    }
+
+
+def runs_stream_config() -> dict[str, Any]:
+    """Scripts and states of runs: the last of each, for a week."""
+    return {
+        "name": runs.RUNS_STREAM,
+        "subjects": ["wooly.run.script.*", runs.STATES_ALL],
+        "storage": "file",
+        "retention": "limits",
+        "max_age": _WEEK_NS,
+        "max_bytes": 1 << 30,
+        "max_msgs_per_subject": 1,
+        "discard": "old",
+        "duplicate_window": 2 * _MINUTE_NS,
+        "allow_direct": True,
+    }
+
+
+def run_logs_stream_config() -> dict[str, Any]:
+    """Output of runs, for a week. Runners bound the output of each run."""
+    return {
+        "name": runs.LOGS_STREAM,
+        "subjects": [runs.LOG_ALL],
+        "storage": "file",
+        "retention": "limits",
+        "max_age": _WEEK_NS,
+        "max_bytes": 1 << 30,
+        "discard": "old",
+        "duplicate_window": 2 * _MINUTE_NS,
+        "allow_direct": True,
+        "persist_mode": "async",
     }

@@ -1,4 +1,4 @@
-"""``python -P -m services.up [--dir DIR] [--backend NAME] [--secure] [--listen HOST]``: the embedded stack.
+"""``python -P -m services.up [--dir DIR] [--backend NAME] [--secure] [--runner] [--listen HOST]``: the embedded stack.
 
 Prints one JSON line when everything is ready: {"nats", "controller", "billing", "node", "dir", "pids"}, and with --secure {"ca",
 "admin_key_file"}. Ends on SIGTERM, SIGINT, or with its parent when WOOLY_DIE_WITH_PARENT names it. State is kept under DIR; without one it
@@ -39,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--dir", type=Path, default=None, help="keep state here across restarts (default: temporary)")
     parser.add_argument("--backend", default=os.environ.get("WOOLY_BACKEND") or "host", help="the node's backend (default: host)")
     parser.add_argument("--secure", action="store_true", help="TLS and authentication: makes certificates and a first admin key")
+    parser.add_argument("--runner", action="store_true", help="also start a runner, which executes submitted scripts as this user")
     parser.add_argument("--listen", metavar="HOST", default=None, help="be there for other machines too; implies --secure")
     options = parser.parse_args(arguments)
     listen = options.listen or "127.0.0.1"
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder):
             secure = _secure(folder, listen) if options.secure or options.listen is not None else None
-            return run(lambda stop: serve(stop, folder, options.backend, secure))
+            return run(lambda stop: serve(stop, folder, options.backend, secure, runner=options.runner))
     except (KitError, OSError) as error:
         print(f"wooly up: {error}", file=sys.stderr)
         return 2
@@ -82,10 +83,10 @@ def _secure(folder: Path, listen: str) -> Secure:
     return secure
 
 
-async def serve(stop: asyncio.Event, folder: Path, backend: str, secure: Secure | None) -> int:
+async def serve(stop: asyncio.Event, folder: Path, backend: str, secure: Secure | None, *, runner: bool) -> int:
     nats = NatsServer(folder / "nats") if secure is None else NatsServer(folder / "nats", security=secure.bus_config, host=secure.listen)
     nats.start()
-    children = _children(folder, nats.url, backend, secure)
+    children = _children(folder, nats.url, backend, secure, runner=runner)
     watching: list[asyncio.Task[None]] = []
     stopping = asyncio.create_task(stop.wait())
     try:
@@ -113,7 +114,7 @@ def _node_name() -> str:
     return os.environ.get("NODE_NAME") or "local"
 
 
-def _children(folder: Path, nats_url: str, backend: str, secure: Secure | None) -> list[Child]:
+def _children(folder: Path, nats_url: str, backend: str, secure: Secure | None, *, runner: bool) -> list[Child]:
     common = {"WOOLY_NATS_URL": nats_url, "CONTROLLER_NATS_URL": nats_url}
     logs = folder / "logs"
     logs.mkdir(exist_ok=True)
@@ -122,6 +123,9 @@ def _children(folder: Path, nats_url: str, backend: str, secure: Secure | None) 
     common["WOOLY_BILLING_URL"] = f"{scheme}://{reachable(listen)}:{ports['billing']}"
     environments = {name: {"WOOLY_HTTP": f"{listen}:{ports[name]}", "WOOLY_DATA_DIR": str(folder / name)} for name in _HTTP}
     environments["server"] = {"WOOLY_BACKEND": backend, "NODE_NAME": _node_name(), "WOOLY_DATA_DIR": str(folder / "server")}
+    if runner:
+        at = f"{scheme}://{reachable(listen)}:{ports['controller']}"
+        environments["runner"] = {"RUNNER_NAME": _node_name(), "CONTROLLER_URL": at, "WOOLY_DATA_DIR": str(folder / "runner")}
     children = []
     for name, env in environments.items():
         more = secure.environment(name) if secure is not None else {}

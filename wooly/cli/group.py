@@ -23,9 +23,12 @@ EXIT_ERROR: Final = 2
 
 COMMANDS: Final = {
     "run": ("wooly.cli.run", "run", "Run a script with the remote device switched on."),
+    "submit": ("wooly.cli.submit", "submit", "Have a runner execute a script."),
+    "logs": ("wooly.cli.submit", "logs", "Show what a submitted script has written."),
     "up": ("wooly.cli.services", "up", "Start bus, controller, billing and a node on this machine."),
     "server": ("wooly.cli.services", "server", "Run a node's server (for compose files)."),
     "controller": ("wooly.cli.services", "controller", "Run the controller (for compose files)."),
+    "runner": ("wooly.cli.services", "runner", "Run submitted scripts on this machine."),
     "billing": ("wooly.cli.billing", "billing", "Run billing, or verify the bill."),
     "ping": ("wooly.cli.ping", "ping", "Ask every node on the bus for an answer."),
     "top": ("wooly.cli.top", "top", "Watch tasks: priority, share, waits, memory, credits a second."),

@@ -1,4 +1,4 @@
-"""``wooly up``, ``wooly server``, ``wooly controller``: starting services.
+"""``wooly up``, ``wooly server``, ``wooly controller``, ``wooly runner``: starting services.
 
 May live here: starting. May not: what services do, importing them.
 """
@@ -15,7 +15,7 @@ import click
 from wooly.cli.errors import CommandError
 from wooly.cli.stack import Stack, require_server, service_command
 
-__all__ = ["up", "server", "controller", "become"]
+__all__ = ["up", "server", "controller", "runner", "become"]
 
 
 class _Stop(Exception):
@@ -29,12 +29,15 @@ class _Stop(Exception):
 @click.option("--backend", default=None, metavar="NAME", help="The node's backend: host (default), opencl, cuda or reference.")
 @click.option("--secure", is_flag=True, help="TLS and authentication: makes certificates and a first admin key.")
 @click.option(
+    "--runner", is_flag=True, help="Also start a runner: it executes submitted scripts, other people's Python code, as your own user."
+)
+@click.option(
     "--listen", default=None, metavar="HOST", help="Be there for other machines too (0.0.0.0: on all addresses); implies --secure."
 )
-def up(folder: str | None, backend: str | None, secure: bool, listen: str | None) -> None:
+def up(folder: str | None, backend: str | None, secure: bool, runner: bool, listen: str | None) -> None:
     """Start bus, controller, billing and one node on this machine; print how to use them; run until Ctrl-C."""
     arguments = [*(("--dir", folder) if folder else ()), *(("--backend", backend) if backend else ()), *(("--secure",) if secure else ())]
-    arguments += ["--listen", listen] if listen else []
+    arguments += [*(("--runner",) if runner else ()), *(("--listen", listen) if listen else ())]
 
     def stop(number: int, frame: Any) -> NoReturn:
         # Once: a second signal while the stack is stopping must not interrupt that.
@@ -80,3 +83,13 @@ def server() -> None:
 def controller() -> None:
     """Run the controller. Settings come from the environment: WOOLY_NATS_URL, WOOLY_HTTP, WOOLY_ETCD_URL, ..."""
     become("services.controller")
+
+
+@click.command()
+def runner() -> None:
+    """Run submitted scripts on this machine. IT EXECUTES TENANTS' PYTHON CODE AS ITS OWN UNIX USER: a script can read what that user can
+    read, the runner's credentials included, and reach what this machine can reach. Give it a user or a container of its own.
+
+    Settings come from the environment: WOOLY_NATS_URL, CONTROLLER_URL, RUNNER_NAME, RUNNER_SLOTS, RUNNER_TENANTS, ...
+    """
+    become("services.runner")

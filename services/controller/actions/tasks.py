@@ -8,8 +8,9 @@ from collections.abc import Callable
 from billing.tiers import TierBook, priority_refusal
 from bus_schemas.events import Event, TaskPlaced, TaskPriorityChanged, TaskRefused, TaskStateChanged, TaskSubmitted
 from scheduler.placement import TaskView
+from scheduler.placement.feasible import beyond_every_device
 from scheduler.placement.states import CANCELLED, CANCELLED_BY
-from services.controller.errors import Invalid, NotThere, OutOfState
+from services.controller.errors import Invalid, NotThere, OutOfState, TaskImpossible
 from services.controller.identity import Caller
 from services.controller.mirror import Mirror
 from services.controller.placer import Placer
@@ -36,6 +37,14 @@ class TaskActions:
         by.require("task.submit", task.tenant)
         self._under_ceiling(task.tenant, task.priority)
         return await self._placer.submit(task, by.took("task.submit", task.task, tenant=task.tenant))
+
+    def check(self, by: Caller, task: TaskSubmitted) -> None:
+        """Raises what ``submit`` would raise with nothing written, but TaskExists."""
+        by.require("task.submit", task.tenant)
+        self._under_ceiling(task.tenant, task.priority)
+        reason = beyond_every_device(self._mirror.view, task)
+        if reason and task.task not in self._mirror.view.tasks:
+            raise TaskImpossible("required_vram_mb", reason)
 
     async def dry_run(self, by: Caller, task: TaskSubmitted) -> TaskPlaced | TaskRefused:
         """What ``submit`` would decide now. Writes nothing."""

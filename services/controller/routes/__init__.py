@@ -20,6 +20,7 @@ from services.controller.routes import (
     groups,
     nodes,
     placements,
+    runs,
     system,
     tasks,
 )
@@ -29,6 +30,7 @@ __all__ = ["ROUTES"]
 _TAGGED: Final = {
     "Nodes": nodes.ROUTES,
     "Tasks": tasks.ROUTES,
+    "Runs": runs.ROUTES,
     "Groups": groups.ROUTES,
     "Placements": placements.ROUTES,
     "Configuration": config.ROUTES,

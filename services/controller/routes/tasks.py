@@ -20,11 +20,12 @@ from services.controller.parts import parts_of
 from services.controller.problems import field_problem, no_fit
 from services.controller.revisions import task_revision
 from services.controller.routes.described import Limit, Name, Offset, Revision, Search, problems, revision_of, words
+from services.controller.run_answer import run_answer
 from services.controller.task_query import TaskQuery, find_tasks
 from services.controller.waiting_answer import waiting_answer
 from services.controller.web.tasks.history import life_of
 
-__all__ = ["ROUTES"]
+__all__ = ["ROUTES", "answer_of"]
 
 Ask = Request[Any, Any, Any]
 TaskId = Annotated[str, Parameter(description="id of a task")]
@@ -39,10 +40,12 @@ Sort = Literal[
 ]  # fmt: skip
 
 
-def _answer(request: Ask, task: TaskView) -> Json:
+def answer_of(request: Ask, task: TaskView) -> Json:
     parts, caller = parts_of(request), caller_of(request)
     shown = task_answer(parts.mirror.view, task, lambda tenant: caller.may("task.read", tenant))
-    return {**shown, "revision": task_revision(parts.mirror, task.submitted.task)}
+    run = parts.runs.book.get(task.submitted.task)
+    revision = task_revision(parts.mirror, task.submitted.task)
+    return {**shown, "revision": revision, "run": run_answer(run) if run is not None else None}
 
 
 @get("/api/v1/tasks", summary="Tasks, newest first", action="task.read", responses=problems())
@@ -62,14 +65,14 @@ async def tasks(
     parts = parts_of(request)
     query = TaskQuery(task_state, priority, node, group, tenant, words(search), False, sort, limit, offset)
     found, total = find_tasks(await parts.fresh_view(), query, caller_of(request).identity.tenant)
-    return {"items": [_answer(request, task) for task in found], "total": total}
+    return {"items": [answer_of(request, task) for task in found], "total": total}
 
 
 @get("/api/v1/tasks/{task:str}", summary="One task", action="task.read", responses=problems(404))
 async def task(request: Ask, task: TaskId) -> Json:
     parts = parts_of(request)
     await parts.fresh_view()
-    return _answer(request, parts.tasks.seen(caller_of(request), task))
+    return answer_of(request, parts.tasks.seen(caller_of(request), task))
 
 
 @get(
@@ -100,13 +103,13 @@ async def post_task(request: Ask, data: TaskBody) -> Response[Json]:
     if isinstance(placed.decision, TaskRefused) and not placed.submitted.queue:
         return no_fit(parts.mirror.view, placed.decision, lambda tenant: caller.may("task.read", tenant))
     status = 202 if placed.waiting else 201 if new else 200
-    return Response(_answer(request, placed), status_code=status)
+    return Response(answer_of(request, placed), status_code=status)
 
 
 @patch("/api/v1/tasks/{task:str}", summary="Give a task another priority", action="task.prioritise", responses=problems(404, 409))
 async def patch_task(request: Ask, task: TaskId, data: PriorityBody, if_match: Revision = None) -> Json:
     parts = parts_of(request)
-    return _answer(request, await parts.tasks.set_priority(caller_of(request), task, data.priority, revision=revision_of(if_match)))
+    return answer_of(request, await parts.tasks.set_priority(caller_of(request), task, data.priority, revision=revision_of(if_match)))
 
 
 @post(
@@ -119,7 +122,7 @@ async def patch_task(request: Ask, task: TaskId, data: PriorityBody, if_match: R
 async def cancel_task(request: Ask, task: TaskId, if_match: Revision = None) -> Json:
     """Of a task cancelled before: the task as it is. Of one that is over in another way: 409."""
     parts = parts_of(request)
-    return _answer(request, await parts.tasks.cancel(caller_of(request), task, revision=revision_of(if_match)))
+    return answer_of(request, await parts.tasks.cancel(caller_of(request), task, revision=revision_of(if_match)))
 
 
 async def _journal(request: Ask, task: str) -> tuple[TaskView, Json]:

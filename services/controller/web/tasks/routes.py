@@ -12,7 +12,7 @@ from litestar import Request, Response, get, post
 
 from bus_schemas.events import TaskRefused
 from services.controller.answers import refusal_sentence
-from services.controller.bodies import PriorityBody, TaskBody
+from services.controller.bodies import PriorityBody, RunBody, TaskBody
 from services.controller.errors import Busy, Invalid, OutOfState, Stale, TaskExists
 from services.controller.identity import caller_of
 from services.controller.journal_answer import timeline_answer, waits_answer
@@ -96,17 +96,24 @@ async def new(request: Ask) -> Response[str]:
 
 @post("/tasks", action="task.submit", include_in_schema=False, csrf="form")
 async def submit(request: Ask) -> Response[Any]:
-    """As POST /api/v1/tasks, but that a task whose tenant is not named is the caller's own."""
+    """As POST /api/v1/tasks, but that a task whose tenant is not named is the caller's own; with a script as POST /api/v1/runs."""
     caller, parts = caller_of(request), parts_of(request)
     values = await form_values(request, lists=("groups",), flags=("queue", "noswap"))
     if caller.identity.tenant:
         values["tenant"] = caller.identity.tenant
-    body, errors = read_as(TaskBody, values)
+    body: TaskBody | RunBody | None
+    body, errors = read_as(RunBody if values.get("script") else TaskBody, values)
     contradiction = body.contradiction() if body is not None else None
+    if isinstance(body, RunBody):
+        contradiction = contradiction or body.fault()
     if body is None or contradiction is not None:
         return await _form(request, values, errors if contradiction is None else {contradiction[0]: contradiction[1]}, 400)
     try:
-        task, _ = await parts.tasks.submit(caller, body.submitted(time.time_ns()))
+        asked = body.submitted(time.time_ns())
+        if isinstance(body, RunBody):
+            task, _ = await parts.runs.submit(caller, asked, body.script_of(asked), body.runner, body.webhook)
+        else:
+            task, _ = await parts.tasks.submit(caller, asked)
     except Invalid as error:
         return await _form(request, values, {error.field: str(error)}, 400)
     except TaskExists as error:

@@ -5,6 +5,7 @@ May live here: gathering. May not: what each part says (story, history, the bill
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -62,6 +63,9 @@ async def tell(request: Request[Any, Any, Any], parts: Parts, desk: Desk, task: 
     except (BusUnavailable, BusRefused):
         facts = []
     bill, missing = await _bill(request, desk, task)
+    log: tuple[str, ...] = ()
+    with contextlib.suppress(BusUnavailable, BusRefused):
+        log = await parts.runs.tail(said.task)
     trace = trace_of(facts)
     node = view.nodes.get(task.placed.node) if task.placed is not None else None
     return Story(
@@ -79,6 +83,7 @@ async def tell(request: Request[Any, Any, Any], parts: Parts, desk: Desk, task: 
         trace_id=trace,
         trace_url=desk.trace_of(trace),
         has_run=bool(task.sessions or task.past_sessions),
+        log=log,
     )
 
 

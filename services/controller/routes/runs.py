@@ -1,0 +1,68 @@
+"""Runs: submit a script, read its log. How it goes is in the answer about its task."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any, Final
+
+from litestar import Request, Response, get, post
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import Parameter
+
+from bus_schemas.events import TaskRefused
+from services.controller.answers import Json
+from services.controller.bodies import RunBody
+from services.controller.identity import caller_of
+from services.controller.parts import parts_of
+from services.controller.problems import field_problem, no_fit
+from services.controller.routes.described import problems
+from services.controller.routes.tasks import answer_of
+from services.controller.run_answer import run_answer
+from services.controller.runs import WAIT_S_MAX
+
+__all__ = ["ROUTES"]
+
+Ask = Request[Any, Any, Any]
+TaskId = Annotated[str, Parameter(description="id of a task")]
+_SUBMITTED: Final = {
+    200: ResponseSpec(dict[str, Any], description="It was submitted before, with the same body", generate_examples=False),
+    202: ResponseSpec(dict[str, Any], description="It waits for room", generate_examples=False),
+}
+
+
+@post("/api/v1/runs", summary="Submit a script for a runner to execute", action="task.submit", responses={**problems(409), **_SUBMITTED})
+async def post_run(request: Ask, data: RunBody) -> Response[Json]:
+    """A task and the script that runs for it: statuses as for a task, 400 for ``runner`` when no runner takes scripts of this tenant. The
+    script starts once the task has a place and a runner is free."""
+    parts, caller = parts_of(request), caller_of(request)
+    wrong = data.contradiction() or data.fault()
+    if wrong is not None:
+        return field_problem(*wrong)
+    task = data.submitted(time.time_ns(), caller.identity.tenant)
+    placed, new = await parts.runs.submit(caller, task, data.script_of(task), data.runner, data.webhook)
+    if isinstance(placed.decision, TaskRefused) and not placed.submitted.queue:
+        return no_fit(parts.mirror.view, placed.decision, lambda tenant: caller.may("task.read", tenant))
+    status = 202 if placed.waiting else 201 if new else 200
+    return Response(answer_of(request, placed), status_code=status)
+
+
+@get("/api/v1/tasks/{task:str}/log", summary="What the script of a task has written", action="task.read", responses=problems(404))
+async def log(
+    request: Ask,
+    task: TaskId,
+    after: Annotated[
+        int, Parameter(ge=0, le=1 << 53, description="where to go on: ``next`` of the answer before; 0: from the beginning")
+    ] = 0,
+    wait_s: Annotated[int, Parameter(ge=0, le=WAIT_S_MAX, description="how long to wait for more when there is nothing new")] = 0,
+) -> Json:
+    """Standard output and standard error in the order they came, in parts. ``ended``: there is no more. ``run`` null: no runner has to do
+    with the task, or it ended more than a week ago."""
+    parts = parts_of(request)
+    await parts.fresh_view()
+    parts.tasks.seen(caller_of(request), task)
+    part = await parts.runs.log(task, after, wait_s)
+    state = parts.runs.book.get(task)
+    return {"text": part.text, "next": part.next, "ended": part.ended, "run": None if state is None else run_answer(state)}
+
+
+ROUTES: Final = [post_run, log]

@@ -1,0 +1,127 @@
+"""What is known of runs and runners, and what follows from it: which run a runner gets, what it must stop, which runs are over without a
+report. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from bus_schemas.runs import ENDED, PENDING, TAKEN, RunnerSync, RunState
+from scheduler.placement import ClusterView
+from scheduler.placement.states import CANCELLED
+
+__all__ = ["Heard", "RunBook"]
+
+SILENT_S: Final = 30.0
+"""A runner that asks nothing for so long has lost its runs."""
+_UNKNOWN_S: Final = 10.0
+"""A runner may say nothing of a run that it was given a moment ago."""
+_KEPT_NS: Final = 7 * 86_400 * 10**9
+"""As long as the stream keeps them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """The last request of a runner, received at ``at_s`` (monotonic)."""
+
+    sync: RunnerSync
+    at_s: float
+
+
+@dataclass(slots=True)
+class RunBook:
+    """``states``: (position in the stream, state) by task. ``runners``: by name. ``since_s``: since when it listens to runners."""
+
+    since_s: float
+    states: dict[str, tuple[int, RunState]] = field(default_factory=dict)
+    runners: dict[str, Heard] = field(default_factory=dict)
+    _going: set[str] = field(default_factory=set)
+
+    def note(self, position: int, state: RunState) -> None:
+        """Take a state, unless a later one is known."""
+        if position < self.states.get(state.task, (0, state))[0]:
+            return
+        self.states[state.task] = position, state
+        (self._going.discard if state.state == ENDED else self._going.add)(state.task)
+
+    def heard(self, sync: RunnerSync, now_s: float) -> None:
+        self.runners[sync.runner] = Heard(sync, now_s)
+
+    def get(self, task: str) -> RunState | None:
+        found = self.states.get(task)
+        return found[1] if found is not None else None
+
+    def going(self, task: str) -> bool:
+        """Whether the task has a run that is not over: then it need not open a session within a time."""
+        return task in self._going
+
+    def unfinished(self) -> list[RunState]:
+        return [self.states[task][1] for task in sorted(self._going)]
+
+    def pending_of(self, tenant: str) -> int:
+        """How many runs of a tenant are not over."""
+        return Counter(self.states[task][1].tenant for task in self._going)[tenant]
+
+    def takers(self, tenant: str, wanted: str, now_s: float) -> list[str]:
+        """Runners heard of lately that would take a script of ``tenant`` (``wanted``: only the one of this name)."""
+        return sorted(
+            name
+            for name, heard in self.runners.items()
+            if wanted in ("", name) and tenant in (heard.sync.tenants or (tenant,)) and now_s - heard.at_s < SILENT_S
+        )
+
+    def to_stop(self, view: ClusterView, sync: RunnerSync) -> tuple[str, ...]:
+        """Scripts that a runner must kill: of cancelled tasks, and of runs that are not its own (any more)."""
+        return tuple(task for task in sync.running if self._stops(view, sync, task))
+
+    def _stops(self, view: ClusterView, sync: RunnerSync, task: str) -> bool:
+        known, state = view.tasks.get(task), self.get(task)
+        if state is None:
+            return False  # our copy may be behind
+        cancelled = known is not None and known.state == CANCELLED
+        return cancelled or state.state == ENDED or (state.state == TAKEN and state.instance != sync.instance)
+
+    def handed_over(self, sync: RunnerSync) -> RunState | None:
+        """A run that this runner took and does not know of: the answer that handed it over was lost."""
+        mine = (state for state in self.unfinished() if state.state == TAKEN and state.instance == sync.instance)
+        return next((state for state in mine if state.task not in sync.running), None)
+
+    def to_take(self, view: ClusterView, sync: RunnerSync) -> list[RunState]:
+        """Runs that this runner may take, the most urgent first. Their tasks have a place."""
+        found = []
+        for state in self.unfinished():
+            task = view.tasks.get(state.task)
+            if state.state != PENDING or task is None or not task.live or task.waiting:
+                continue
+            if state.wanted in ("", sync.runner) and state.tenant in (sync.tenants or (state.tenant,)):
+                found.append((task.priority, task.position, state))
+        return [state for _, _, state in sorted(found, key=lambda one: one[:2])]
+
+    def over(self, view: ClusterView, now_s: float, now_ns: int) -> Iterator[tuple[RunState, str]]:
+        """Runs that are over without a report of their runner, with the reason."""
+        for state in self.unfinished():
+            if state.state == PENDING:
+                task = view.tasks.get(state.task)
+                if task is not None and not task.live:
+                    yield state, task.reason or task.state
+                continue
+            heard = self.runners.get(state.runner)
+            if now_s - (heard.at_s if heard is not None else self.since_s) > SILENT_S:
+                yield state, f"runner {state.runner} stopped answering"
+            elif heard is not None and heard.sync.instance != state.instance:
+                yield state, f"runner {state.runner} was restarted"
+            elif heard is not None and state.task not in heard.sync.running and now_ns - state.taken_ns > _UNKNOWN_S * 1e9:
+                if heard.sync.free:
+                    continue  # it will be handed over again
+                yield state, f"runner {state.runner} did not start it"
+
+    def to_notify(self) -> list[RunState]:
+        return [state for _, state in self.states.values() if state.state == ENDED and state.webhook and not state.notified]
+
+    def forget(self, now_ns: int) -> None:
+        """Drop the states that the stream has dropped."""
+        for task in [task for task, (_, state) in self.states.items() if state.state == ENDED and now_ns - state.ended_ns > _KEPT_NS]:
+            del self.states[task]

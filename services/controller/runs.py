@@ -1,0 +1,432 @@
+"""Runs: taking scripts in, handing them to runners, noting how they end, reading their logs.
+
+The state of a run is the last message on its subject, and every change is a conditional append to it; so a run is taken once, however many
+controllers hand it over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import time
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from bus_schemas.events import ActionTaken, Event, KeyIssued, KeyRevoked, Outcome, TaskStateChanged, TaskSubmitted
+from bus_schemas.runs import (
+    ENDED,
+    LOG_ALL,
+    LOGS_STREAM,
+    PENDING,
+    REPORTS,
+    RUNS_STREAM,
+    STATES_ALL,
+    SYNCS,
+    TAKEN,
+    RunnerSync,
+    RunOrder,
+    RunOrders,
+    RunReport,
+    RunScript,
+    RunState,
+    run_log,
+    run_script,
+    run_state,
+)
+from scheduler.placement import TaskView
+from scheduler.placement.outcomes import state_after
+from scheduler.placement.states import CANCELLED, COMPLETED, FAILED, LOST, QUEUED, STARTED
+from services.controller.actions import TaskActions
+from services.controller.errors import Invalid, OutOfState, TaskExists
+from services.controller.identity import Caller
+from services.controller.mirror import Mirror
+from services.controller.run_book import RunBook
+from services.controller.webhook import Webhooks
+from services.controller.writer import Writer
+from services.kit.access import AccessView
+from services.kit.access.access import Access
+from services.kit.access.keys import make_key
+from services.kit.bus import Bus
+from services.kit.errors import BusRefused, BusUnavailable, Conflict
+from services.kit.log import get_logger
+from services.kit.streams import run_logs_stream_config, runs_stream_config
+
+__all__ = ["LogPart", "Runs", "WAIT_S_MAX"]
+
+WAIT_S_MAX: Final = 20
+_QUEUE: Final = "wooly-controllers"
+_UNFINISHED_MAX: Final = 200
+"""Runs of one tenant that are not over."""
+_NO_MESSAGE: Final = 10037
+"""JetStream err_code: there is no message."""
+_PART_BYTES: Final = 128 << 10
+_PART_MESSAGES: Final = 64
+_FOLLOWERS_MAX: Final = 500
+_TAIL_CHARS: Final = 16 << 10
+_TAIL_LINES: Final = 60
+_TAILS_MAX: Final = 256
+_KEY_SPARE_S: Final = 900
+"""A script's key outlives its limit by this much: it is revoked at the script's end."""
+_ACTOR: Final = "runner"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """``text`` of a log; ``next``: where to go on. ``ended``: there is no more."""
+
+    text: str
+    next: int
+    ended: bool
+
+
+class Runs:
+    """``async with Runs(...)``: answers runners from then on."""
+
+    def __init__(self, bus: Bus, mirror: Mirror, writer: Writer, tasks: TaskActions, access: Access) -> None:
+        self._bus = bus
+        self._mirror = mirror
+        self._writer = writer
+        self._tasks = tasks
+        self._access = access
+        self._webhooks = Webhooks.from_environment()
+        self._one = asyncio.Lock()
+        self._waiting: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
+        self._tails: OrderedDict[str, str] = OrderedDict()
+        self.book = RunBook(time.monotonic())
+
+    async def __aenter__(self) -> Self:
+        await self._bus.ensure_stream(runs_stream_config())
+        await self._bus.ensure_stream(run_logs_stream_config())
+        self._follower = self._bus.follow(RUNS_STREAM, 1, self._on_state, subject=STATES_ALL)
+        await self._follower.start()
+        await self._follower.current.wait()
+        await self._bus.subscribe(LOG_ALL, self._on_log)
+        await self._bus.subscribe(SYNCS, self._on_sync)
+        await self._bus.serve(SYNCS, self._synced, principal=lambda _: _ACTOR, queue=_QUEUE)
+        await self._bus.serve(REPORTS, self._reported, principal=lambda _: _ACTOR, queue=_QUEUE)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        await self._follower.stop()
+        await self._webhooks.close()
+
+    # -- submitting --------------------------------------------------------------------------------------------------------------------
+
+    async def submit(self, by: Caller, task: TaskSubmitted, script: RunScript, wanted: str, webhook: str) -> tuple[TaskView, bool]:
+        """Submit the task and store its script; the task then, and whether it is new. Raises what ``TaskActions.submit`` raises, Invalid,
+        OutOfState."""
+        by.require("task.submit", task.tenant)
+        if not self.book.takers(task.tenant, wanted, time.monotonic()):
+            who = f"no runner called {wanted} takes" if wanted else "no runner takes"
+            raise Invalid("runner", f"{who} scripts of tenant {task.tenant} at present; an operator starts one with `wooly runner`")
+        if self._access.on and task.tenant not in self._mirror.fold(AccessView).tenants:
+            raise Invalid("tenant", f"there is no tenant {task.tenant}; a script runs with a key of its tenant, so name one that exists")
+        reason = self._webhooks.refusal(webhook) if webhook else ""
+        if reason:
+            raise Invalid("webhook", reason)
+        if self.book.pending_of(task.tenant) >= _UNFINISHED_MAX and self.book.get(task.task) is None:
+            raise OutOfState(f"tenant {task.tenant} has {_UNFINISHED_MAX} runs that are not over; wait for some, or cancel them")
+        self._tasks.check(by, task)
+        await self._store(script)
+        placed, new = await self._tasks.submit(by, task)
+        user = by.identity.name if by.identity.name in self._mirror.fold(AccessView).users else ""
+        state = RunState(task.task, task.tenant, script.name, PENDING, time.time_ns(), script.wall_s, wanted, user, webhook)
+        if self.book.get(task.task) is None and placed.live:
+            with contextlib.suppress(Conflict):  # the same request came twice
+                await self._put(state, 0)
+        return placed, new
+
+    async def _store(self, script: RunScript) -> None:
+        """Raises TaskExists when the id has another script."""
+        try:
+            data = msgspec.msgpack.encode(script)
+            await self._bus.publish_acked(run_script(script.task), data, expect_last_on_subject=0)
+        except Conflict:
+            if await self._script(script.task) != script:
+                raise TaskExists(f"the id {script.task} is taken by another script; leave it out to get a new one") from None
+
+    async def _script(self, task: str) -> RunScript | None:
+        found = await self._message(RUNS_STREAM, {"last_by_subj": run_script(task)})
+        return msgspec.msgpack.decode(found[1], type=RunScript) if found is not None else None
+
+    # -- reading -----------------------------------------------------------------------------------------------------------------------
+
+    async def log(self, task: str, after: int, wait_s: float) -> LogPart:
+        """What follows the position ``after`` of a task's log (0: from its beginning); where there is nothing yet, waits for up to
+        ``wait_s``."""
+        woken = asyncio.Event()
+        if sum(len(events) for events in self._waiting.values()) >= _FOLLOWERS_MAX:
+            wait_s = min(wait_s, 1.0)
+        self._waiting[task].add(woken)
+        until_s = time.monotonic() + wait_s
+        try:
+            while True:
+                woken.clear()
+                state = self.book.get(task)
+                over = state is None or state.state == ENDED
+                part = await self._part(task, after)
+                if part.text or over or time.monotonic() >= until_s:
+                    return replace_ended(part, over)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(until_s - time.monotonic()):
+                        await woken.wait()
+        finally:
+            self._waiting[task].discard(woken)
+            if not self._waiting[task]:
+                del self._waiting[task]
+
+    async def tail(self, task: str) -> tuple[str, ...]:
+        """The last lines of a task's log; where this controller has not heard them, of its last message."""
+        if self.book.get(task) is None:
+            return ()
+        text = self._tails.get(task)
+        if text is None:
+            found = await self._message(LOGS_STREAM, {"last_by_subj": run_log(task)})
+            text = found[1].decode(errors="replace") if found is not None else ""
+        return tuple(text.splitlines()[-_TAIL_LINES:])
+
+    async def _part(self, task: str, after: int) -> LogPart:
+        parts: list[bytes] = []
+        for _ in range(_PART_MESSAGES):
+            found = await self._message(LOGS_STREAM, {"seq": after + 1, "next_by_subj": run_log(task)})
+            if found is None:
+                return LogPart(_text(parts), after, True)
+            after = found[0]
+            parts.append(found[1])
+            if sum(map(len, parts)) >= _PART_BYTES:
+                break
+        return LogPart(_text(parts), after, False)
+
+    async def _message(self, stream: str, which: dict[str, object]) -> tuple[int, bytes] | None:
+        """(position, data) of a message of a stream; None when there is none. Raises BusUnavailable, BusRefused."""
+        try:
+            message = (await self._bus.js_api(f"STREAM.MSG.GET.{stream}", dict(which)))["message"]
+        except BusRefused as refused:
+            if refused.code == _NO_MESSAGE:
+                return None
+            raise
+        return int(message["seq"]), base64.b64decode(message.get("data", ""))
+
+    # -- runners -----------------------------------------------------------------------------------------------------------------------
+
+    def _on_state(self, position: int, subject: str, data: bytes) -> None:
+        try:
+            state = msgspec.msgpack.decode(data, type=RunState)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            get_logger().error("the state of a run cannot be read", subject=subject, problem=str(error))
+            return
+        self.book.note(position, state)
+        self._wake(state.task)
+
+    async def _on_log(self, subject: str, data: bytes) -> None:
+        task = subject.rsplit(".", 1)[1]
+        self._tails[task] = (self._tails.get(task, "") + data[-_TAIL_CHARS:].decode(errors="replace"))[-_TAIL_CHARS:]
+        self._tails.move_to_end(task)
+        while len(self._tails) > _TAILS_MAX:
+            self._tails.popitem(last=False)
+        self._wake(task)
+
+    def _wake(self, task: str) -> None:
+        for event in self._waiting.get(task, ()):
+            event.set()
+
+    async def _on_sync(self, subject: str, data: bytes) -> None:
+        sync = _decoded(data, RunnerSync)
+        if sync is not None:
+            self.book.heard(sync, time.monotonic())
+
+    async def _synced(self, subject: str, data: bytes) -> bytes | None:
+        """Silence when nothing can be said now: the runner asks again."""
+        sync = _decoded(data, RunnerSync)
+        if sync is None or not self._mirror.connected or self._mirror.failure is not None:
+            return None
+        self.book.heard(sync, time.monotonic())
+        view = self._mirror.view
+        orders = RunOrders(self.book.to_stop(view, sync))
+        if sync.free:
+            try:
+                async with self._one:
+                    orders = replace(orders, start=await self._hand_over(sync))
+            except (BusUnavailable, BusRefused) as error:
+                get_logger().warning("a run could not be handed over", runner=sync.runner, problem=str(error))
+        return msgspec.msgpack.encode(orders)
+
+    async def _hand_over(self, sync: RunnerSync) -> RunOrder | None:
+        again = self.book.handed_over(sync)
+        if again is not None:
+            return await self._order(again, again)
+        for state in self.book.to_take(self._mirror.view, sync):
+            taken = replace(state, state=TAKEN, runner=sync.runner, instance=sync.instance, taken_ns=time.time_ns())
+            try:
+                order = await self._order(state, taken)
+            except Conflict:
+                continue
+            if order is not None:
+                return order
+        return None
+
+    async def _order(self, known: RunState, taken: RunState) -> RunOrder | None:
+        """Take the run and make the order; None when its script is not stored any more. Raises Conflict when another controller was first,
+        BusUnavailable, BusRefused."""
+        script = await self._script(known.task)
+        if script is None:
+            await self._over(known, "its script is not stored any more")
+            return None
+        text = make_key() if self._access.on else None
+        if text is not None:
+            taken = replace(taken, key=text.id)
+        await self._put(taken, self.book.states[known.task][0])
+        if text is not None:
+            phc = await self._access.checker.hasher.hash_secret(text.secret)
+            expires_ns = time.time_ns() + (script.wall_s + _KEY_SPARE_S) * 10**9
+            title = f"run {known.task}"
+            issued = KeyIssued(time.time_ns(), text.id, known.tenant, known.user, "member", phc, ("submit",), expires_ns, title)
+            await self._note_access(lambda _: issued, text.id, known.tenant, f"issued: member (submit) for {title}")
+            await self._revoke(known)  # the key of an order that was lost
+        await self._change_task(known.task, lambda task: [(STARTED, "")] if task.state == QUEUED else [])
+        return RunOrder(script, text.text if text is not None else "")
+
+    async def _reported(self, subject: str, data: bytes) -> bytes | None:
+        report = _decoded(data, RunReport)
+        if report is None or not self._mirror.connected or self._mirror.failure is not None:
+            return None
+        try:
+            await self._note_report(report)
+        except (BusUnavailable, BusRefused) as error:
+            get_logger().warning("a report of a runner could not be noted", task=report.task, problem=str(error))
+            return None
+        return b""
+
+    async def _note_report(self, report: RunReport) -> None:
+        state = self.book.get(report.task)
+        if state is None or state.state != TAKEN or state.instance != report.instance:
+            return
+        await self._mirror.caught_up()  # what the script's own client reported says more
+        if report.reason:
+            await self._change_task(report.task, lambda task: _end(task, FAILED, report.reason))
+        if not report.ended:
+            return
+        task = self._mirror.view.tasks.get(report.task)
+        reason = report.reason or (task.reason if task is not None and task.state == CANCELLED else "")
+        outcome = Outcome(report.exit_code or 0, "", report.signal)
+        await self._change_task(report.task, lambda task: _end(task, *state_after(outcome, False, "")))
+        ended = replace(state, state=ENDED, ended_ns=time.time_ns(), exit_code=report.exit_code, signal=report.signal, reason=reason)
+        await self._finish(state, ended)
+
+    # -- what a controller on duty does ----------------------------------------------------------------------------------------------
+
+    async def look_after(self) -> None:
+        """End the runs that no runner will report about, and notify of ended ones. Raises BusUnavailable, BusRefused."""
+        now_ns = time.time_ns()
+        for state, reason in list(self.book.over(self._mirror.view, time.monotonic(), now_ns)):
+            await self._over(state, reason)
+        for state in self.book.to_notify():
+            outcome = self._webhooks.step(state.task, state.webhook, lambda state=state: self._notice(state))  # type: ignore[misc]
+            if outcome:
+                with contextlib.suppress(Conflict):
+                    await self._put(replace(state, notified=outcome), self.book.states[state.task][0])
+        self.book.forget(now_ns)
+
+    async def _over(self, state: RunState, reason: str) -> None:
+        if state.state == TAKEN:
+            await self._change_task(state.task, lambda task: [(LOST, reason)] if task.state == STARTED else _end(task, FAILED, reason))
+        else:
+            await self._change_task(state.task, lambda task: _end(task, FAILED, reason))
+        await self._finish(state, replace(state, state=ENDED, ended_ns=time.time_ns(), reason=reason))
+
+    def _notice(self, state: RunState) -> dict[str, object]:
+        """The body of the notification."""
+        task = self._mirror.view.tasks.get(state.task)
+        seconds = (state.ended_ns - state.taken_ns) / 1e9 if state.taken_ns else 0.0
+        return {
+            "task": state.task,
+            "title": task.submitted.title if task is not None else state.name,
+            "state": task.state if task is not None else "",
+            "reason": state.reason or (task.reason if task is not None else ""),
+            "exit_code": state.exit_code,
+            "signal": state.signal,
+            "seconds": round(seconds, 3),
+        }
+
+    # -- writing -----------------------------------------------------------------------------------------------------------------------
+
+    async def _finish(self, known: RunState, ended: RunState) -> None:
+        await self._revoke(known)
+        with contextlib.suppress(Conflict):  # another controller noted it
+            await self._put(ended, self.book.states[known.task][0])
+
+    async def _put(self, state: RunState, after: int) -> None:
+        """Append the state of a run if ``after`` is the position of its last one. Raises Conflict."""
+        position = await self._bus.publish_acked(run_state(state.task), msgspec.msgpack.encode(state), expect_last_on_subject=after)
+        self.book.note(position, state)
+        self._wake(state.task)
+
+    async def _change_task(self, name: str, changes: Callable[[TaskView], list[tuple[str, str]]]) -> None:
+        """Append the (state, reason) that ``changes`` makes of the task as it is, and again while others write about it."""
+        while True:
+            task = self._mirror.view.tasks.get(name)
+            wanted = changes(task) if task is not None else []
+            if not wanted:
+                return
+            facts: list[Event] = [TaskStateChanged(time.time_ns(), name, state, reason) for state, reason in wanted]
+            try:
+                await self._writer.append("task", name, facts)
+                return
+            except Conflict:
+                await self._mirror.caught_up()
+
+    async def _revoke(self, state: RunState) -> None:
+        key = state.key
+        if key:
+
+            def revoked(view: AccessView) -> Event | None:
+                known = view.keys.get(key)
+                return KeyRevoked(time.time_ns(), key) if known is not None and not known.revoked_ns else None
+
+            await self._note_access(revoked, key, state.tenant, "revoked")
+
+    async def _note_access(self, decide: Callable[[AccessView], Event | None], key: str, tenant: str, detail: str) -> None:
+        while True:
+            after = self._mirror.access_position
+            event = decide(self._mirror.fold(AccessView))
+            if event is None:
+                return
+            took = ActionTaken(time.time_ns(), _ACTOR, tenant, "key.write", key, detail)
+            try:
+                await self._writer.append_access(key, [event, took], after)
+                return
+            except Conflict:
+                await self._mirror.caught_up()
+
+
+def _end(task: TaskView, state: str, reason: str) -> list[tuple[str, str]]:
+    """The changes that end a task like that. One that completed, as its last session closed, while its script went on and failed, starts
+    again for it."""
+    if task.live:
+        return [(state, reason)]
+    return [(STARTED, ""), (state, reason)] if task.state == COMPLETED and state == FAILED else []
+
+
+def _text(parts: list[bytes]) -> str:
+    return b"".join(parts).decode(errors="replace")
+
+
+def replace_ended(part: LogPart, over: bool) -> LogPart:
+    """``ended`` only where the run is over as well."""
+    return LogPart(part.text, part.next, part.ended and over)
+
+
+def _decoded(data: bytes, kind: type[T]) -> T | None:
+    try:
+        return msgspec.msgpack.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        get_logger().warning("a runner says something unreadable; is it of another version?")
+        return None

@@ -1,0 +1,214 @@
+"""The runs of one runner: starting what the controllers hand over, publishing output, stopping, reporting ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import msgspec
+
+from bus_schemas.runs import LOGS_STREAM, SYNC_S, RunnerSync, RunOrder, RunOrders, RunReport, run_log, run_report, run_sync
+from services.kit.bus import Bus
+from services.kit.errors import BusRefused, BusUnavailable
+from services.kit.log import get_logger
+from services.kit.process import exited
+from services.runner.output import Output, boundary
+from services.runner.process import ScriptProcess, kill_orphans
+from services.runner.settings import Settings
+
+__all__ = ["Runs"]
+
+_ANSWER_S: Final = 5.0
+_GRACE_S: Final = 3.0
+"""Between SIGTERM, at which a script closes its sessions, and SIGKILL."""
+_FLUSH_S: Final = 0.2
+_FLUSH_SLOWLY_S: Final = 2.0
+_QUICK_FLUSHES: Final = 1000
+"""Messages of a log that may follow each other at once; later ones come more slowly, so that a log is not thousands of small messages."""
+_READ_BYTES: Final = 64 << 10
+_CHUNK_BYTES: Final = 64 << 10
+_PIPE_READS_MAX: Final = 32
+"""More than a pipe holds."""
+_KNOWN_MAX: Final = 10_000
+_Announce = Callable[[str], Awaitable[object]]
+
+
+class Runs:
+    """``run()`` never returns; ``close`` kills what runs."""
+
+    def __init__(self, bus: Bus, settings: Settings) -> None:
+        self._bus = bus
+        self._settings = settings
+        self._instance = uuid.uuid4().hex
+        self._running: dict[str, _Run] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._known: dict[str, None] = {}
+        """Every task whose script this process has started, the oldest first: none is started twice."""
+        self.heard = asyncio.Event()
+        """Set once a controller has answered."""
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self._sync()
+            except (BusUnavailable, msgspec.DecodeError) as error:
+                get_logger().warning("no controller gives orders", problem=str(error))
+            await asyncio.sleep(SYNC_S)
+
+    async def close(self) -> None:
+        for run in self._running.values():
+            run.stop("its runner was stopped")
+        if self._tasks:
+            await asyncio.wait(list(self._tasks.values()), timeout=2 * _GRACE_S)
+        for run in self._running.values():
+            run.script.kill_rest()
+            run.script.discard()
+
+    async def _sync(self) -> None:
+        """One question to the controllers, and what follows from the answer. Raises BusUnavailable, msgspec.DecodeError."""
+        free = len(self._running) < self._settings.slots
+        sync = RunnerSync(self._settings.name, self._instance, self._settings.slots, tuple(self._running), self._settings.tenants, free)
+        answer = await self._bus.request(run_sync(sync.runner), msgspec.msgpack.encode(sync), _ANSWER_S)
+        orders = msgspec.msgpack.decode(answer, type=RunOrders)
+        self.heard.set()
+        for task in orders.stop:
+            if task in self._running:
+                self._running[task].stop("")
+        if orders.start is not None:
+            self._start(orders.start)
+
+    def _start(self, order: RunOrder) -> None:
+        task = order.script.task
+        if task in self._known:
+            return
+        self._known[task] = None
+        while len(self._known) > _KNOWN_MAX:
+            del self._known[next(iter(self._known))]
+        try:
+            run = _Run(order, self._settings, self._bus)
+        except OSError as error:
+            get_logger().error("a script could not be started", task=task, problem=str(error))
+            reason = f"the runner could not start it: {error.strerror or type(error).__name__}"
+            self._tasks[task] = asyncio.create_task(self._report_end(task, None, 0, reason))
+            return
+        get_logger().info("a script started", task=task, tenant=order.script.tenant, pid=run.script.process.pid)
+        self._running[task] = run
+        self._tasks[task] = asyncio.create_task(self._follow(task, run), name=f"run {task}")
+
+    async def _follow(self, task: str, run: _Run) -> None:
+        code = await run.wait(lambda reason: self._report(RunReport(self._settings.name, self._instance, task, False, reason=reason)))
+        others = [other for name, other in self._running.items() if name != task]
+        kill_orphans({other.script.process.pid for other in others}, {other.script.mark for other in others})
+        run.script.discard()
+        get_logger().info("a script ended", task=task, code=code, reason=run.reason)
+        await self._report_end(task, code if code >= 0 else None, max(0, -code), run.reason)
+        del self._running[task]
+
+    async def _report_end(self, task: str, code: int | None, number: int, reason: str) -> None:
+        report = RunReport(self._settings.name, self._instance, task, True, code, number, reason)
+        while not await self._report(report):  # noqa: ASYNC110  # a paced retry
+            await asyncio.sleep(SYNC_S)
+        self._tasks.pop(task, None)
+
+    async def _report(self, report: RunReport) -> bool:
+        """Whether a controller has noted it."""
+        try:
+            await self._bus.request(run_report(self._settings.name), msgspec.msgpack.encode(report), _ANSWER_S)
+        except BusUnavailable as error:
+            get_logger().warning("no controller notes what became of a script", task=report.task, problem=str(error))
+            return False
+        return True
+
+
+class _Run:
+    """One script that runs. ``reason``: why it is stopped, empty: by its own end, or by a cancellation."""
+
+    def __init__(self, order: RunOrder, settings: Settings, bus: Bus) -> None:
+        self.script = ScriptProcess(order, settings)
+        self.reason = ""
+        self._order = order
+        self._bus = bus
+        self._output = Output()
+        self._stopping = asyncio.Event()
+        self._flushes = 0
+        self._closed = False
+
+    def stop(self, reason: str) -> None:
+        if not self._stopping.is_set():
+            self.reason = reason
+            self._stopping.set()
+
+    async def wait(self, announce: _Announce) -> int:
+        """Until the script has ended and its output is published; its return code, negative for a signal. ``announce(reason)`` is awaited
+        before the script is killed for a reason."""
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self.script.output, self._read)
+        publishing = asyncio.create_task(self._publish_all())
+        ending = asyncio.create_task(self._end_in_time(announce))
+        try:
+            code = await exited(self.script.process)
+        finally:
+            ending.cancel()
+        self.script.kill_rest()
+        for _ in range(_PIPE_READS_MAX):  # what lies in the pipe; a process that still holds its other end is not waited for
+            if not self._read():
+                break
+        self._close()
+        publishing.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await publishing
+        self._output.feed(b"", final=True)
+        await self._publish(self._output.rest())
+        return code
+
+    async def _end_in_time(self, announce: _Announce) -> None:
+        wall_s = self._order.script.wall_s
+        try:
+            async with asyncio.timeout(wall_s):
+                await self._stopping.wait()
+        except TimeoutError:
+            self.stop(f"stopped at its limit of {wall_s} s")
+        if self.reason:
+            await announce(self.reason)
+        self.script.signal(signal.SIGTERM)
+        await asyncio.sleep(_GRACE_S)
+        self.script.signal(signal.SIGKILL)
+
+    def _read(self) -> bool:
+        """Take what has been written; whether there was something."""
+        try:
+            data = os.read(self.script.output, _READ_BYTES) if not self._closed else b""
+        except BlockingIOError:
+            return False
+        if not data:
+            self._close()
+            return False
+        self._output.feed(data)
+        return True
+
+    def _close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            asyncio.get_running_loop().remove_reader(self.script.output)
+
+    async def _publish_all(self) -> None:
+        while True:
+            await asyncio.sleep(_FLUSH_S if self._flushes < _QUICK_FLUSHES else _FLUSH_SLOWLY_S)
+            await asyncio.shield(self._publish(self._output.take()))
+
+    async def _publish(self, text: bytes) -> None:
+        """Into the log, in order. What the bus does not take is lost: the script goes on."""
+        subject = run_log(self._order.script.task)
+        while text:
+            self._flushes += 1
+            cut = boundary(text, _CHUNK_BYTES)
+            chunk, text = text[:cut], text[cut:]
+            try:
+                await self._bus.publish_acked(subject, chunk)
+            except (BusUnavailable, BusRefused) as error:
+                get_logger().warning("a part of a log is lost", task=self._order.script.task, stream=LOGS_STREAM, problem=str(error))

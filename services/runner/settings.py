@@ -1,0 +1,55 @@
+"""Settings of a runner, from environment variables."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bus_schemas.subjects import token
+from services.kit.errors import SettingError
+
+__all__ = ["Settings"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """``nats_url`` and ``controller_url`` are also what scripts get. ``tenants``: whose scripts it takes, empty: everyone's. ``slots``:
+    scripts at a time. ``python_path``: PYTHONPATH of scripts, empty: none. ``folder``: where scripts have their folders."""
+
+    name: str
+    nats_url: str
+    controller_url: str
+    tls_ca: str
+    tenants: tuple[str, ...]
+    slots: int
+    folder: Path
+    python_path: str = ""
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
+        """Raises SettingError naming the variable."""
+        for variable, example in (("WOOLY_NATS_URL", "nats://127.0.0.1:4222"), ("CONTROLLER_URL", "http://127.0.0.1:8080")):
+            if not environment.get(variable):
+                raise SettingError(f"{variable} is not set; give its address, for example {example}")
+        slots = environment.get("RUNNER_SLOTS", "") or "2"
+        if not slots.isascii() or not slots.isdigit() or not 1 <= int(slots) <= 256:
+            raise SettingError(f"RUNNER_SLOTS is {slots!r}; write an integer from 1 to 256")
+        name = environment.get("RUNNER_NAME", "") or re.sub(r"[^A-Za-z0-9_-]", "-", platform.node())[:64] or "runner"
+        try:
+            token(name)
+        except ValueError as error:
+            raise SettingError(f"RUNNER_NAME: {error}") from None
+        return cls(
+            name=name,
+            nats_url=environment["WOOLY_NATS_URL"],
+            controller_url=environment["CONTROLLER_URL"],
+            tls_ca=environment.get("WOOLY_TLS_CA", ""),
+            tenants=tuple(sorted({part.strip() for part in environment.get("RUNNER_TENANTS", "").split(",") if part.strip()})),
+            slots=int(slots),
+            folder=Path(environment.get("WOOLY_DATA_DIR", ".wooly")).resolve() / "runs",
+            python_path=environment.get("RUNNER_PYTHONPATH", ""),
+        )
