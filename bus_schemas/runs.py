@@ -14,9 +14,9 @@ import msgspec
 from bus_schemas.subjects import token
 
 __all__ = [
-    "ENDED", "LOG_ALL", "LOGS_STREAM", "PENDING", "REPORTS", "RUNS_STREAM", "SCRIPT_BYTES_MAX", "STATES_ALL", "SYNCS", "SYNC_S", "TAKEN",
-    "RunOrder", "RunOrders", "RunReport", "RunScript", "RunState", "RunnerSync", "run_log", "run_report", "run_script", "run_state",
-    "run_sync",
+    "BEATS", "ENDED", "LOG_ALL", "LOGS_STREAM", "PENDING", "REPORTS", "RUNS_STREAM", "SCRIPT_BYTES_MAX", "STATES_ALL", "SYNCS", "SYNC_S",
+    "TAKEN", "RunOrder", "RunOrders", "RunReport", "RunScript", "RunState", "RunnerSync", "run_beat", "run_log", "run_report",
+    "run_script", "run_state", "run_sync",
 ]  # fmt: skip
 
 RUNS_STREAM: Final = "WOOLY_RUNS"
@@ -24,6 +24,8 @@ LOGS_STREAM: Final = "WOOLY_RUN_LOGS"
 STATES_ALL: Final = "wooly.run.state.*"
 LOG_ALL: Final = "wooly.run.log.*"
 SYNCS: Final = "wooly.run.req.sync.*"
+BEATS: Final = "wooly.run.beat.*"
+"""Every request of a runner is also published here: one controller answers it, all must know of it."""
 REPORTS: Final = "wooly.run.req.report.*"
 SCRIPT_BYTES_MAX: Final = 256 << 10
 SYNC_S: Final = 0.5
@@ -127,6 +129,10 @@ def run_log(task: str) -> str:
 
 def run_sync(runner: str) -> str:
     return f"wooly.run.req.sync.{token(runner)}"
+
+
+def run_beat(runner: str) -> str:
+    return f"wooly.run.beat.{token(runner)}"
 
 
 def run_report(runner: str) -> str:

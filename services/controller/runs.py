@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from bus_schemas.events import ActionTaken, Event, KeyIssued, KeyRevoked, Outcome, TaskStateChanged, TaskSubmitted
 from bus_schemas.runs import (
+    BEATS,
     ENDED,
     LOG_ALL,
     LOGS_STREAM,
@@ -109,7 +110,7 @@ class Runs:
         await self._follower.start()
         await self._follower.current.wait()
         await self._bus.subscribe(LOG_ALL, self._on_log)
-        await self._bus.subscribe(SYNCS, self._on_sync)
+        await self._bus.subscribe(BEATS, self._on_beat)
         await self._bus.serve(SYNCS, self._synced, principal=lambda _: _ACTOR, queue=_QUEUE)
         await self._bus.serve(REPORTS, self._reported, principal=lambda _: _ACTOR, queue=_QUEUE)
         return self
@@ -238,7 +239,7 @@ class Runs:
         for event in self._waiting.get(task, ()):
             event.set()
 
-    async def _on_sync(self, subject: str, data: bytes) -> None:
+    async def _on_beat(self, subject: str, data: bytes) -> None:
         sync = _decoded(data, RunnerSync)
         if sync is not None:
             self.book.heard(sync, time.monotonic())

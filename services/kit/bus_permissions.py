@@ -14,7 +14,7 @@ from bus_schemas import subjects
 from bus_schemas.access import WHO_ALL, WHO_CHANGED, who_subject
 from bus_schemas.model_cache import MODELS_VERB
 from bus_schemas.reading import READ_ALL, read_subject
-from bus_schemas.runs import LOG_ALL, REPORTS, SYNCS
+from bus_schemas.runs import BEATS, LOG_ALL, REPORTS, SYNCS
 from services.kit.access import Identity
 
 __all__ = ["BILLING", "CONTROLLER", "PUBLIC_STREAMS", "RUNNER", "Permissions", "may_follow", "may_know", "of_key", "of_service"]
@@ -161,6 +161,7 @@ _SERVICES: Final[Mapping[str, Permissions]] = {
             WHO_ALL,
             READ_ALL,
             LOG_ALL,
+            BEATS,
             SYNCS,
             REPORTS,
             "$KV.>",
@@ -186,5 +187,5 @@ _SERVICES: Final[Mapping[str, Permissions]] = {
         subscribe=("wooly.billing.req.>", f"{subjects.inbox_prefix(BILLING)}.>"),
         replies=True,
     ),
-    RUNNER: Permissions(publish=(LOG_ALL, SYNCS, REPORTS), subscribe=(f"{subjects.inbox_prefix(RUNNER)}.>",)),
+    RUNNER: Permissions(publish=(LOG_ALL, BEATS, SYNCS, REPORTS), subscribe=(f"{subjects.inbox_prefix(RUNNER)}.>",)),
 }

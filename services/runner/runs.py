@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from bus_schemas.runs import LOGS_STREAM, SYNC_S, RunnerSync, RunOrder, RunOrders, RunReport, run_log, run_report, run_sync
+from bus_schemas.runs import LOGS_STREAM, SYNC_S, RunnerSync, RunOrder, RunOrders, RunReport, run_beat, run_log, run_report, run_sync
 from services.kit.bus import Bus
 from services.kit.errors import BusRefused, BusUnavailable
 from services.kit.log import get_logger
@@ -73,7 +73,9 @@ class Runs:
         """One question to the controllers, and what follows from the answer. Raises BusUnavailable, msgspec.DecodeError."""
         free = len(self._running) < self._settings.slots
         sync = RunnerSync(self._settings.name, self._instance, self._settings.slots, tuple(self._running), self._settings.tenants, free)
-        answer = await self._bus.request(run_sync(sync.runner), msgspec.msgpack.encode(sync), _ANSWER_S)
+        data = msgspec.msgpack.encode(sync)
+        await self._bus.publish(run_beat(sync.runner), data)
+        answer = await self._bus.request(run_sync(sync.runner), data, _ANSWER_S)
         orders = msgspec.msgpack.decode(answer, type=RunOrders)
         self.heard.set()
         for task in orders.stop:

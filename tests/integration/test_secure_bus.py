@@ -113,7 +113,7 @@ def test_the_command_line_names_what_the_key_may_not_do(world: World, who: str, 
     assert re.search(f"wooly: this key may not {verb} .*{subject}", done.stderr), done.stderr
 
 
-IDENTITIES = ["A", "B", "watcher", "node 1", "node 2", "controller", "billing"]
+IDENTITIES = ["A", "B", "watcher", "node 1", "node 2", "controller", "billing", "runner"]
 
 
 @pytest.mark.parametrize("identity", IDENTITIES)

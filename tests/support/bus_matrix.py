@@ -53,7 +53,7 @@ def publishing(n: Names) -> Mapping[str, str]:
         out[f"fact {area}"] = f"wooly.evt.{area}.none"
     for area in ("access", "config", "budget", "tier", "task"):
         out[f"js read {area}"] = f"$JS.API.CONSUMER.CREATE.WOOLY_EVENTS.none.wooly.evt.{area}.>"
-    for kind in ("script", "state", "log", "req.sync", "req.report"):
+    for kind in ("script", "state", "log", "beat", "req.sync", "req.report"):
         out[f"run {kind}"] = f"wooly.run.{kind}.none"
     return out | {
         "gone": "wooly.access.gone",
@@ -106,7 +106,7 @@ def hearing(n: Names) -> Mapping[str, str]:
         "discover": "wooly.discover.*", "telemetry": "wooly.telemetry.>", "journal": "wooly.journal.>", "done all": "wooly.session.>",
         "who": "wooly.access.who.*", "gone": "wooly.access.gone", "allow": "wooly.billing.req.allow.*", "lease": "wooly.lease.>",
         "sys": "$SYS.>", "callout": "$SYS.REQ.USER.AUTH", "js": "$JS.>", "advisories": "$JS.EVENT.ADVISORY.>",
-        "runs": "wooly.run.>", "run logs": "wooly.run.log.*", "run syncs": "wooly.run.req.sync.*",
+        "runs": "wooly.run.>", "run logs": "wooly.run.log.*", "run syncs": "wooly.run.req.sync.*", "run beats": "wooly.run.beat.*",
         "js calls": "$JS.API.>", "read": "wooly.access.read.*", "kv": "$KV.>",
     }  # fmt: skip
 
@@ -142,7 +142,7 @@ def may_publish(n: Names) -> Mapping[str, set[str]]:
         "node 1": _node("n1", _people(n)) | {"ping node 1", "read node 1"},
         "node 2": _node("n2", _people(n)) | {"read node 2"},
         "controller": controller | {"gone", "run script", "run state"},
-        "runner": {"run log", "run req.sync", "run req.report"},
+        "runner": {"run log", "run beat", "run req.sync", "run req.report"},
         "billing": {"fact budget", "fact tier", "lease", "kv secret", "js kv secret", "js info events", "js read events", "js get events",
                     "js flow", "js flow secret", "js drop reader",
                     *(f"js read {area}" for area in ("access", "config", "budget", "tier", "task"))},
@@ -157,7 +157,7 @@ def may_hear(n: Names) -> Mapping[str, set[str]]:
         "watcher": {"inbox watcher", "telemetry"},
         "node 1": {"inbox node 1", "discover", "requests n1", "gone"},
         "node 2": {"inbox node 2", "discover", "requests n2", "gone"},
-        "controller": {"inbox controller", "telemetry", "facts", "fact access", "who", "read", "kv", "run logs", "run syncs"},
+        "controller": {"inbox controller", "telemetry", "facts", "fact access", "who", "read", "kv", "run logs", "run syncs", "run beats"},
         "runner": {"inbox runner"},
         "billing": {"inbox billing", "allow"},
     }

@@ -28,8 +28,8 @@ __all__ = ["Line", "SecureStack", "line"]
 class SecureStack(EmbeddedStack):
     """``admin``: its first key."""
 
-    def __init__(self, folder: Path, **environment: str) -> None:
-        super().__init__(folder, "--secure", WOOLY_BACKEND="host", **environment)
+    def __init__(self, folder: Path, *arguments: str, **environment: str) -> None:
+        super().__init__(folder, "--secure", *arguments, WOOLY_BACKEND="host", **environment)
 
     @property
     def ring(self) -> Keyring:
