@@ -56,6 +56,7 @@ from services.kit.access.access import Access
 from services.kit.access.keys import make_key
 from services.kit.bus import Bus
 from services.kit.errors import BusRefused, BusUnavailable, Conflict
+from services.kit.follow import Follower
 from services.kit.log import get_logger
 from services.kit.streams import run_logs_stream_config, runs_stream_config
 
@@ -100,12 +101,17 @@ class Runs:
         self._webhooks = Webhooks.from_environment()
         self._one = asyncio.Lock()
         self._waiting: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
+        self._follower: Follower | None = None
         self._tails: OrderedDict[str, str] = OrderedDict()
         self.book = RunBook(time.monotonic())
 
     async def __aenter__(self) -> Self:
-        await self._bus.ensure_stream(runs_stream_config())
-        await self._bus.ensure_stream(run_logs_stream_config())
+        try:
+            await self._bus.ensure_stream(runs_stream_config())
+            await self._bus.ensure_stream(run_logs_stream_config())
+        except BusRefused as refused:  # no room for them: everything else goes on without runs
+            get_logger().warning("there are no streams for runs, so no scripts are taken", problem=str(refused))
+            return self
         self._follower = self._bus.follow(RUNS_STREAM, 1, self._on_state, subject=STATES_ALL)
         await self._follower.start()
         await self._follower.current.wait()
@@ -116,7 +122,8 @@ class Runs:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        await self._follower.stop()
+        if self._follower is not None:
+            await self._follower.stop()
         await self._webhooks.close()
 
     # -- submitting --------------------------------------------------------------------------------------------------------------------

@@ -34,6 +34,10 @@ _PAUSES_S: Final = (1.0, 5.0, 30.0, 120.0)
 _AT_ONCE_MAX: Final = 8
 
 
+class _NotPublic(Exception):
+    """The name leads to an address that may not be notified: trying again is of no use."""
+
+
 @dataclass(slots=True)
 class _Due:
     """``tries``: attempts made; ``at_s``: when the next is due (monotonic); ``outcome``: how it ended, empty: it has not."""
@@ -71,11 +75,15 @@ class Webhooks:
         due = self._due.setdefault(task, _Due())
         if due.outcome:
             return self._due.pop(task).outcome
-        busy = sum(1 for other in self._due.values() if other.under_way is not None)
-        if due.under_way is None and due.at_s <= time.monotonic() and busy < _AT_ONCE_MAX:
+        if due.under_way is None and due.at_s <= time.monotonic() and self.busy < _AT_ONCE_MAX:
             data = msgspec.json.encode(dict(body()))
             due.under_way = asyncio.create_task(self._attempt(task, url, data, due), name=f"webhook of {task}")
         return ""
+
+    @property
+    def busy(self) -> int:
+        """Attempts under way."""
+        return sum(1 for due in self._due.values() if due.under_way is not None)
 
     async def close(self) -> None:
         under_way = [due.under_way for due in self._due.values() if due.under_way is not None]
@@ -89,6 +97,8 @@ class Webhooks:
             async with asyncio.timeout(_ATTEMPT_S):
                 await asyncio.to_thread(self._post, url, data)
             due.outcome = "delivered"
+        except _NotPublic as error:
+            due.outcome = f"not delivered: {error}"
         except (OSError, http.client.HTTPException, ValueError) as error:
             problem = str(error) or type(error).__name__
             get_logger().warning("a webhook could not be notified", task=task, tries=due.tries, problem=problem)
@@ -100,7 +110,7 @@ class Webhooks:
             due.under_way = None
 
     def _post(self, url: str, data: bytes) -> None:
-        """Raises OSError, HTTPException, ValueError. The answer's body is not read."""
+        """Raises OSError, HTTPException, ValueError, _NotPublic. The answer's body is not read."""
         parts = _parts(url)
         if parts is None or parts.hostname is None:
             raise ValueError("this is no URL")
@@ -120,12 +130,12 @@ class Webhooks:
             raise ValueError(f"it answered with status {status}")
 
     def _address(self, host: str, port: int) -> str:
-        """An address of ``host``. Raises OSError, and ValueError when one of its addresses may not be reached."""
+        """An address of ``host``. Raises OSError, and _NotPublic when one of its addresses may not be reached."""
         found = [str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
         for text in found:
             address = ipaddress.ip_address(text.partition("%")[0])
             if not self._private and not _is_public(address):
-                raise ValueError(_not_public(str(address)))
+                raise _NotPublic(_not_public(str(address)))
         return found[0]
 
 

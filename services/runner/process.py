@@ -29,6 +29,7 @@ __all__ = ["MARK", "ScriptProcess", "become_subreaper", "kill_marked", "kill_orp
 MARK: Final = "RUNNER_MARK"
 _PROCESSES_MAX: Final = 4096
 """RLIMIT_NPROC: processes and threads of the runner's user, all scripts together."""
+_PASSES_MAX: Final = 20
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
@@ -82,8 +83,9 @@ class ScriptProcess:
 
     def discard(self) -> None:
         """Close its output and remove its folder."""
-        with contextlib.suppress(OSError):
+        if self.output >= 0:
             os.close(self.output)
+            self.output = -1
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -134,13 +136,23 @@ def become_subreaper() -> None:
 def kill_marked(mark: str) -> None:
     """Kill the processes of this user whose environment carries ``mark``, or with a ``mark`` that ends with ``:`` any that begins so."""
     wanted = f"{MARK}={mark}".encode()
+    for _ in range(_PASSES_MAX):
+        if not _kill_pass(wanted, prefix=mark.endswith(":")):
+            return
+
+
+def _kill_pass(wanted: bytes, *, prefix: bool) -> bool:
+    """Whether there were any: they may have started others meanwhile."""
+    found = False
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         with contextlib.suppress(OSError):  # it has ended, or is another user's
             for variable in Path(entry.path, "environ").read_bytes().split(b"\0"):
-                if variable == wanted or (mark.endswith(":") and variable.startswith(wanted)):
+                if variable == wanted or (prefix and variable.startswith(wanted)):
                     os.kill(int(entry.name), signal.SIGKILL)
+                    found = True
+    return found
 
 
 def kill_orphans(running: Collection[int], marks: Collection[str]) -> None:

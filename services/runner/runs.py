@@ -138,6 +138,7 @@ class _Run:
         self._output = Output()
         self._stopping = asyncio.Event()
         self._flushes = 0
+        self._ended = asyncio.Event()
         self._closed = False
 
     def stop(self, reason: str) -> None:
@@ -161,9 +162,8 @@ class _Run:
             if not self._read():
                 break
         self._close()
-        publishing.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await publishing
+        self._ended.set()
+        await publishing
         self._output.feed(b"", final=True)
         await self._publish(self._output.rest())
         return code
@@ -199,9 +199,11 @@ class _Run:
             asyncio.get_running_loop().remove_reader(self.script.output)
 
     async def _publish_all(self) -> None:
-        while True:
-            await asyncio.sleep(_FLUSH_S if self._flushes < _QUICK_FLUSHES else _FLUSH_SLOWLY_S)
-            await asyncio.shield(self._publish(self._output.take()))
+        while not self._ended.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_FLUSH_S if self._flushes < _QUICK_FLUSHES else _FLUSH_SLOWLY_S):
+                    await self._ended.wait()
+            await self._publish(self._output.take())
 
     async def _publish(self, text: bytes) -> None:
         """Into the log, in order. What the bus does not take is lost: the script goes on."""
