@@ -95,6 +95,10 @@ def use(client: Client) -> None:
     assert client.set_priority("alone", 3, revision=client.task("alone").revision).priority == 3
     assert client.cancel("alone").state == "cancelled"
     assert client.placement(placed.id).state == "placed"
+    with pytest.raises(ApiError, match="no runner takes scripts of tenant") as refused:  # there is none in this house
+        client.submit_run("pass", 100, tenant=HOME)
+    assert refused.value.status == 400
+    assert client.log(placed.id).ended and client.log(placed.id).run is None
     assert client.nodes(state="ready", search="node-a").items[0].devices[0].vram_bytes == 8 * GIB
     assert client.drain("node-a").state == "drained" and client.resume("node-a").state == "ready"
     node = client.configure_node("node-a", overcommit_vram_percent=50, drained=False)

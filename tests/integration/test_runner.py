@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import json
 import os
+import re
 import signal
 import threading
 import urllib.error
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.support.command import command_in
@@ -260,3 +262,17 @@ def test_a_runner_that_is_killed_takes_its_scripts_with_it_and_reports_them_lost
     assert (run["exit_code"], run["reason"]) == (None, "runner local was restarted") and not alive(pid)
     assert (task_of(stack, task)["state"], task_of(stack, task)["reason"]) == ("lost", "runner local was restarted")
     assert log_of(stack, submit(stack, "print('it goes on')"))[0] == "it goes on\n"
+
+
+def test_the_pages_submit_a_script_and_show_the_end_of_its_log(stack: EmbeddedStack) -> None:
+    with httpx.Client(base_url=stack.addresses["controller"], follow_redirects=True, timeout=60) as browser:
+        form = browser.get("/tasks/new").text
+        found = re.search(r'name="_csrf_token" value="([^"]*)"', form)
+        assert found is not None and 'name="script"' in form
+        script = "if True:\r\n    print('<b>from the page</b>')\r\n"
+        data = {"_csrf_token": found[1], "required_vram_mb": "16", "queue": "on", "id": "of-the-page", "title": "page", "script": script}
+        assert browser.post("/tasks", data=data).url.path == "/tasks/of-the-page"
+        assert log_of(stack, "of-the-page")[0] == "<b>from the page</b>\n"
+        assert "&lt;b&gt;from the page&lt;/b&gt;" in browser.get("/tasks/of-the-page").text
+        refused = browser.post("/tasks", data={**data, "id": "too-long", "script": "#" * ((256 << 10) + 1)})
+        assert refused.status_code == 400 and "At most 262144 characters" in refused.text

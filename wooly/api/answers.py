@@ -12,9 +12,9 @@ from typing import Generic, TypeVar
 import msgspec
 
 __all__ = [
-    "Account", "Budget", "Candidate", "CreditLine", "CreditReport", "Device", "Grant", "Group", "Identity", "Key", "Measured", "NewKey",
-    "Node", "Observed", "Page", "Placement", "Price", "Reason", "Refusal", "Remedy", "Statement", "StatementGrant", "StatementLine",
-    "StatementPrice", "Task", "Tenant", "Tier", "TierMembership", "Tiers", "User", "Waiting",
+    "Account", "Budget", "Candidate", "CreditLine", "CreditReport", "Device", "Grant", "Group", "Identity", "Key", "LogPart",
+    "Measured", "NewKey", "Node", "Observed", "Page", "Placement", "Price", "Reason", "Refusal", "Remedy", "Run", "Statement",
+    "StatementGrant", "StatementLine", "StatementPrice", "Task", "Tenant", "Tier", "TierMembership", "Tiers", "User", "Waiting",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -82,6 +82,35 @@ class Placement(msgspec.Struct, frozen=True):
     refused: list[Reason]
 
 
+class Run(msgspec.Struct, frozen=True):
+    """The script of a task that a runner executes. ``state``: pending, taken or ended. ``exit_code`` None: not known, or it has not ended;
+    ``signal``: what killed it. ``webhook``: without its path."""
+
+    task: str
+    script: str
+    state: str
+    runner: str | None
+    wanted_runner: str | None
+    wall_limit_s: int
+    submitted_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    exit_code: int | None
+    signal: int | None
+    reason: str
+    webhook: str | None
+    webhook_result: str | None
+
+
+class LogPart(msgspec.Struct, frozen=True):
+    """A part of what a script has written. ``next``: where to go on; ``ended``: there is no more."""
+
+    text: str
+    next: int
+    ended: bool
+    run: Run | None
+
+
 class Task(msgspec.Struct, frozen=True):
     """``state``: queued, started, completed, failed or cancelled. ``priority``: 0 (highest) to 4."""
 
@@ -109,6 +138,7 @@ class Task(msgspec.Struct, frozen=True):
     updated_at: datetime
     placement: Placement | None
     revision: int
+    run: Run | None = None
 
 
 class Remedy(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ from wooly.api.answers import (
     Group,
     Identity,
     Key,
+    LogPart,
     NewKey,
     Node,
     Page,
@@ -88,6 +89,40 @@ class Client:
         """Reserve memory on a device for a task; a script started with its id uses the reservation. ``queue``: wait when nothing fits."""
         body = {name: value for name, value in locals().items() if name != "self"}
         return self._send("POST", "tasks", Task, body)
+
+    def submit_run(
+        self,
+        script: str,
+        required_vram_mb: int,
+        *,
+        name: str = "script.py",
+        arguments: tuple[str, ...] = (),
+        environment: dict[str, str] | None = None,
+        wall_limit_s: int = 86_400,
+        ram_limit_mb: int = 0,
+        runner: str = "",
+        webhook: str = "",
+        id: str | None = None,
+        tenant: str | None = None,
+        priority: int = 0,
+        gpu_count: int = 1,
+        gpu_mode: Literal["Shared", "Exclusive"] = "Shared",
+        groups: tuple[str, ...] = (),
+        noswap: bool = False,
+        title: str = "",
+        queue: bool = True,
+        queue_timeout_ms: int = 0,
+        weight: int = 100,
+        sla_ms_p99: int = 0,
+        pace_percent: int = 0,
+    ) -> Task:
+        """Submit a task and the text of the script that a runner executes for it. ``environment`` is stored: put no secrets there."""
+        body = {name: value for name, value in locals().items() if name != "self"}
+        return self._send("POST", "runs", Task, {**body, "environment": environment or {}})
+
+    def log(self, task: str, *, after: int = 0, wait_s: int = 0) -> LogPart:
+        """A part of what the script of a task has written, from ``after`` on; waits up to ``wait_s`` (at most 20) for more."""
+        return self._get(f"tasks/{_part(task)}/log", LogPart, after=after, wait_s=wait_s)
 
     def task(self, task: str) -> Task:
         return self._get(f"tasks/{_part(task)}", Task)
