@@ -163,6 +163,9 @@ class TaskSubmitted(msgspec.Struct, array_like=True, frozen=True, tag="task.subm
     pace_percent: int = 0
     queue_timeout_ms: int = 0
     """How long it may wait for room before it fails (0: for ever)."""
+    vram_grows: bool = False
+    """Its submitter named no amount: ``vram_bytes`` is the cluster's default, by which it is placed, and its sessions have no quota but
+    the device."""
 
 
 class Considered(msgspec.Struct, array_like=True, frozen=True):

@@ -60,6 +60,13 @@ def test_without_the_queue_a_full_cluster_refuses_in_words(stack: EmbeddedStack)
     assert line.endswith("; WOOLY_QUEUE=1, or `wooly run --queue`, waits for a place")
 
 
+def test_a_refusal_shows_the_scripts_lines_and_none_of_ours(stack: EmbeddedStack) -> None:
+    with device_taken(stack), Script(stack, "plain", CODE, REQUIRED_VRAM="64") as script:
+        assert script.end() == 1
+    assert "plain.py" in script.error and "site-packages/wooly" not in script.error and "session.py" not in script.error
+    assert script.error.splitlines()[-1].startswith("wooly.errors.PlacementError: the controller refused the task: no device fits: ")
+
+
 def test_a_script_waits_for_its_place_and_says_why(stack: EmbeddedStack) -> None:
     with device_taken(stack):
         script = Script(stack, "patient", CODE, WOOLY_QUEUE="1", REQUIRED_VRAM="64")

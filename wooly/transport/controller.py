@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from wooly import progress
 from wooly.config import Config
-from wooly.errors import ConfigError, PlacementError, TaskCancelledError
+from wooly.errors import PlacementError, TaskCancelledError
 from wooly.rest import Credentials, open_url
 
 __all__ = ["Place", "ask", "place_for"]
@@ -65,7 +65,7 @@ def place_for(config: Config, title: str, device: int) -> Place:
 def ask(config: Config, title: str) -> Place:
     """Submit a task, or take up the one that WOOLY_TASK_ID names, wait for room if it queues, and return its place.
 
-    Raises PlacementError with the controller's reason, TaskCancelledError when the task is cancelled while it waits, ConfigError.
+    Raises PlacementError with the controller's reason, TaskCancelledError when the task is cancelled while it waits.
     """
     tasks = _Tasks(config.controller_url.rstrip("/") + "/api/v1/tasks", Credentials.of(config))
     if config.task_id:
@@ -78,12 +78,10 @@ def ask(config: Config, title: str) -> Place:
 
 
 def _body(config: Config, title: str) -> dict[str, Any]:
-    if config.required_vram_mb is None:
-        raise ConfigError("REQUIRED_VRAM is not set: with CONTROLLER_URL a task must say how many MB of device memory it needs")
+    said = {"priority": config.prio, "required_vram_mb": config.required_vram_mb}
     return {
         **({"tenant": config.tenant} if "WOOLY_TENANT" in config.origin or not config.api_key else {}),  # else the key says it
-        "priority": config.prio,
-        "required_vram_mb": config.required_vram_mb,
+        **{key: value for key, value in said.items() if value is not None},  # else the controller decides
         "gpu_count": config.device_count,
         "gpu_mode": config.gpu_mode,
         "groups": list(config.controller_node_group_ids),
@@ -108,7 +106,7 @@ def _place(task: dict[str, Any]) -> Place:
         node=str(task["node"]),
         gpus=tuple(task.get("gpus") or (0,)),
         priority=int(task["priority"]),
-        vram_quota_bytes=int(task["required_vram_mb"]) * _MIB,
+        vram_quota_bytes=0 if task["vram_grows"] else int(task["required_vram_mb"]) * _MIB,
         exclusive=task["gpu_mode"] == "Exclusive",
         swap=not task["noswap"],
         weight=int(task["weight"]),

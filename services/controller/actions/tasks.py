@@ -8,6 +8,7 @@ from collections.abc import Callable
 from billing.tiers import TierBook, priority_refusal
 from bus_schemas.events import Event, TaskPlaced, TaskPriorityChanged, TaskRefused, TaskStateChanged, TaskSubmitted
 from scheduler.placement import TaskView
+from scheduler.placement.defaults import default_priority, default_vram_bytes
 from scheduler.placement.states import CANCELLED, CANCELLED_BY
 from services.controller.errors import Invalid, NotThere, OutOfState
 from services.controller.identity import Caller
@@ -34,12 +35,31 @@ class TaskActions:
         """Submit and place; the task as it is then, and whether it is new. With nothing written: raises TaskExists, TaskImpossible,
         Invalid above the ceiling of the tenant's tier."""
         by.require("task.submit", task.tenant)
+        self._named_vram(task)
         self._under_ceiling(task.tenant, task.priority)
         return await self._placer.submit(task, by.took("task.submit", task.task, tenant=task.tenant))
+
+    def defaults(self, task: str, tenant: str, latency_target: bool) -> tuple[int, int]:
+        """Priority and bytes of VRAM of a task that says nothing; of one that was submitted before, what it got then."""
+        known = self._mirror.view.tasks.get(task)
+        if known is not None:
+            return known.submitted.priority, known.submitted.vram_bytes
+        return self.default_priority(tenant, latency_target=latency_target), default_vram_bytes(self._mirror.view)
+
+    def default_priority(self, tenant: str, *, latency_target: bool = False) -> int:
+        """The middle of what the tenant's tier allows."""
+        return default_priority(self._mirror.fold(TierBook).ceiling_of(tenant, time.time_ns()), latency_target=latency_target)
+
+    @staticmethod
+    def _named_vram(task: TaskSubmitted) -> None:
+        """Raises Invalid when the task names no VRAM and the cluster has no default."""
+        if not task.vram_bytes:
+            raise Invalid("required_vram_mb", "this cluster has no default (default_vram_mb is 0); set REQUIRED_VRAM to a number of MiB")
 
     async def dry_run(self, by: Caller, task: TaskSubmitted) -> TaskPlaced | TaskRefused:
         """What ``submit`` would decide now. Writes nothing."""
         by.require("task.read", task.tenant)
+        self._named_vram(task)
         return await self._placer.dry_run(task)
 
     async def cancel(self, by: Caller, task: str, *, revision: int | None = None) -> TaskView:

@@ -62,7 +62,8 @@ async def query_placement(request: Ask, data: TaskBody) -> Json:
     contradiction = data.contradiction()
     if contradiction is not None:
         raise Invalid(*contradiction)
-    decision = await parts.tasks.dry_run(caller, data.submitted(time.time_ns(), caller.identity.tenant))
+    await parts.fresh_view()
+    decision = await parts.tasks.dry_run(caller, data.submitted(time.time_ns(), caller.identity.tenant, parts.tasks.defaults))
     return placement_answer(parts.mirror.view, decision, _shown(request))
 
 

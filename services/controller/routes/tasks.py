@@ -96,7 +96,9 @@ async def post_task(request: Ask, data: TaskBody) -> Response[Json]:
     contradiction = data.contradiction()
     if contradiction is not None:
         return field_problem(*contradiction)
-    placed, new = await parts.tasks.submit(caller, data.submitted(time.time_ns(), caller.identity.tenant))
+    await parts.fresh_view()  # the defaults of what was submitted before are what it got then
+    submitted = data.submitted(time.time_ns(), caller.identity.tenant, parts.tasks.defaults)
+    placed, new = await parts.tasks.submit(caller, submitted)
     if isinstance(placed.decision, TaskRefused) and not placed.submitted.queue:
         return no_fit(parts.mirror.view, placed.decision, lambda tenant: caller.may("task.read", tenant))
     status = 202 if placed.waiting else 201 if new else 200

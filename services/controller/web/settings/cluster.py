@@ -12,6 +12,7 @@ from litestar import Response, get, post
 
 from scheduler.placement import ClusterView
 from scheduler.placement.states import (
+    DEFAULT_VRAM_MB,
     DEFAULTS,
     ENVIRONMENT,
     GLOBAL,
@@ -57,6 +58,8 @@ _SHOWN: Final = (
     (QUEUE_AGE_MS, "A waiting task rises every", "s", 1000, "By one level: fair aging; 0: no task rises."),
     (QUEUE_PROTECT_MS, "Devices are kept for it after", "s", 1000, "Then no task behind it takes its room; 0: never."),
     (QUEUE_RESERVATIONS, "Devices are kept for at most", "tasks", 1, "At one time."),
+    (DEFAULT_VRAM_MB, "VRAM of a task that names none", "MiB", 1,
+     "It may grow beyond. At most a quarter of the largest device; 0: every task must name it."),
 )  # fmt: skip
 
 

@@ -91,7 +91,8 @@ async def ran(request: Ask, task: str) -> Response[str]:
 
 @get("/tasks/new", action="task.submit", include_in_schema=False)
 async def new(request: Ask) -> Response[str]:
-    return await _form(request, {"queue": True}, {})
+    priority = parts_of(request).tasks.default_priority(caller_of(request).identity.tenant or "default")
+    return await _form(request, {"queue": True, "priority": str(priority)}, {})
 
 
 @post("/tasks", action="task.submit", include_in_schema=False, csrf="form")
@@ -106,7 +107,7 @@ async def submit(request: Ask) -> Response[Any]:
     if body is None or contradiction is not None:
         return await _form(request, values, errors if contradiction is None else {contradiction[0]: contradiction[1]}, 400)
     try:
-        task, _ = await parts.tasks.submit(caller, body.submitted(time.time_ns()))
+        task, _ = await parts.tasks.submit(caller, body.submitted(time.time_ns(), "", parts.tasks.defaults))
     except Invalid as error:
         return await _form(request, values, {error.field: str(error)}, 400)
     except TaskExists as error:
