@@ -14,7 +14,7 @@ from bus_schemas.journal import DISPATCH, VRAM
 from scheduler.model.waits import BatchStory, Waits
 from services.kit.bus import Bus
 from services.replay.check import check
-from services.replay.errors import NothingFound
+from services.replay.errors import NothingFound, ReplayError
 from services.replay.memory import MemoryStory
 from services.replay.question import CHECK, WHY, Question
 from services.replay.rules import rule_of
@@ -27,6 +27,8 @@ from services.replay.why import Named, story
 
 __all__ = ["answer"]
 
+_PREFIX_LEAST: Final = 4
+_LISTED_MAX: Final = 5
 _LOOK: Final = 512
 """Records between two looks at the clock."""
 
@@ -67,7 +69,7 @@ async def _why(bus: Bus | None, question: Question) -> dict[str, Any]:
     deadline = time.monotonic() + question.limit_s if question.limit_s else float("inf")
     known = {session: Named(session) for session in question.sessions}
     names = known if known or bus is None else await session_names(bus)
-    asked = set(known) or {name for name, named in names.items() if question.task in (name, named.task)} or {question.task}
+    asked = set(known) or _sessions_of(question.task, names) or {question.task}
     nodes = {names[session].node for session in asked if session in names}
     if len(nodes) == 1 and not question.node:
         question = dataclasses.replace(question, node=nodes.pop())
@@ -84,6 +86,20 @@ async def _why(bus: Bus | None, question: Question) -> dict[str, Any]:
     document = story([batch for _, _, batch in stories], names, fold.memory, question.top)
     drawn = {"timeline": timeline(fold.use.grid, stories, fold.use)} if question.slots else {}
     return {"asked": question.task, "sessions": about, "complete": complete, **document, **drawn}
+
+
+def _sessions_of(asked: str, names: Mapping[str, Named]) -> set[str]:
+    """The sessions of a task given by id, title or the beginning of its id, or the session of that id. Raises ReplayError where several
+    tasks are meant."""
+    found = {name for name, named in names.items() if asked in (name, named.task)}
+    if found:
+        return found
+    titled = {named.task or named.session for named in names.values() if named.title == asked}
+    begun = {named.task for named in names.values() if len(asked) >= _PREFIX_LEAST and named.task.startswith(asked)}
+    tasks = titled or begun
+    if len(tasks) > 1:
+        raise ReplayError(f"{asked} may mean {len(tasks)} tasks, give an id: {', '.join(sorted(tasks)[:_LISTED_MAX])}")
+    return {name for name, named in names.items() if (named.task or named.session) in tasks}
 
 
 class _Fold:

@@ -64,7 +64,7 @@ async def one(request: Ask, task: str) -> Response[str]:
     parts, desk = parts_of(request), desk_of(request)
     await parts.fresh_view()
     story = await _opened(request, parts, desk, task)
-    return page(request, "tasks/task.html", live=f"task.{task}.{story.revision}", story=story)
+    return page(request, "tasks/task.html", live=f"task.{story.row.id}.{story.revision}", story=story)
 
 
 @get("/tasks/{task:str}/ran", action="task.read", include_in_schema=False)
