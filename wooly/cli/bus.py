@@ -39,14 +39,17 @@ def principal_of(urls: Sequence[str]) -> str:
 
 
 @contextlib.asynccontextmanager
-async def connect(urls: Sequence[str]) -> AsyncIterator[Client]:
-    """A connection that is closed at the end. Raises NoServerError when no bus answers."""
+async def connect(urls: Sequence[str], refusals: list[str] | None = None) -> AsyncIterator[Client]:
+    """A connection that is closed at the end. ``refusals`` gets what the bus says that the key may not. Raises NoServerError when no bus
+    answers."""
     import nats
 
     from wooly.transport.nats_client import LastingClient
 
-    async def quiet(_: Exception) -> None:
-        """The error is raised below; nats-py would print it too."""
+    async def quiet(error: Exception) -> None:
+        """An error of the connection is raised below; nats-py would print it too."""
+        if refusals is not None and "permissions violation" in str(error).lower():
+            refusals.append(str(error))
 
     client = LastingClient()
     identity = BusIdentity.of(configuration.load(task=False), urls)
