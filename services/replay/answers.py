@@ -10,12 +10,15 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, Final
 
-from bus_schemas.journal import DISPATCH, VRAM
+import msgspec
+
+from bus_schemas.journal import DISPATCH, PROGRAMS, VRAM, decode_uses
 from scheduler.model.waits import BatchStory, Waits
 from services.kit.bus import Bus
 from services.replay.check import check
 from services.replay.errors import NothingFound, ReplayError
 from services.replay.memory import MemoryStory
+from services.replay.programs import Programs
 from services.replay.question import CHECK, WHY, Question
 from services.replay.rules import rule_of
 from services.replay.runs import begins_life, memory_steps, steps
@@ -85,7 +88,8 @@ async def _why(bus: Bus | None, question: Question) -> dict[str, Any]:
     about = [dataclasses.asdict(names.get(session, Named(session))) for session in sorted(asked)]
     document = story([batch for _, _, batch in stories], names, fold.memory, question.top)
     drawn = {"timeline": timeline(fold.use.grid, stories, fold.use)} if question.slots else {}
-    return {"asked": question.task, "sessions": about, "complete": complete, **document, **drawn}
+    programs = fold.programs.document(batch for _, _, batch in stories)
+    return {"asked": question.task, "sessions": about, "complete": complete, **document, "programs": programs, **drawn}
 
 
 def _sessions_of(asked: str, names: Mapping[str, Named]) -> set[str]:
@@ -108,6 +112,7 @@ class _Fold:
     def __init__(self, sessions: set[str], grid: Grid) -> None:
         self.memory = MemoryStory(sessions)
         self.use = MemoryUse(grid, sessions)
+        self.programs = Programs()
         self.found = False
         self._sessions = sessions
         self._lives: list[tuple[str, int, int, Waits]] = []
@@ -116,6 +121,8 @@ class _Fold:
 
     def take(self, segment: Segment, deadline: float) -> bool:
         """Whether it was taken to its end: not when ``deadline`` (of time.monotonic) came before."""
+        if segment.lane == PROGRAMS:
+            self._programs(segment)
         if not _mentions(segment, self._sessions):
             return True
         take = {VRAM: self._memory, DISPATCH: self._dispatch}.get(segment.lane)
@@ -127,6 +134,14 @@ class _Fold:
             for batch in waits.stories:
                 batch.shift(offset_ns)
                 yield node, gpu, batch
+
+    def _programs(self, segment: Segment) -> None:
+        try:
+            for part in segment.parts:
+                for use in decode_uses(part.frames):
+                    self.programs.take(use)
+        except msgspec.DecodeError as error:
+            raise ReplayError(f"the programs of segment {segment.number} of {segment.node} cannot be read ({error})") from None
 
     def _memory(self, segment: Segment, deadline: float) -> bool:
         for number, (seen, state) in enumerate(memory_steps(segment)):

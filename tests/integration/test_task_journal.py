@@ -97,6 +97,15 @@ def test_a_timeline_has_every_batch_and_the_memory(stack: EmbeddedStack, tasks: 
     assert 0 < shown["to_ns"] - shown["from_ns"] < 300 * 10**9
 
 
+def test_programs_have_their_operations_and_the_time_they_ran(stack: EmbeddedStack, tasks: dict[str, str]) -> None:
+    story, shown = whole(stack, tasks["train"], "waits"), whole(stack, tasks["train"], "timeline")
+    step, rest = story["programs"]
+    assert step["operations"] == ["add"] and step["batches"] == BATCHES and len(step["program"]) == 16
+    assert (rest["program"], rest["operations"], rest["batches"]) == ("", [], 1)
+    assert step["run_ns"] + rest["run_ns"] == sum(sum(lane["run_ns"]) for lane in shown["lanes"])
+    assert 0 < step["longest_ns"] <= step["run_ns"] and step["core_ns"] > 0
+
+
 def test_a_task_that_has_not_run_has_no_journal(stack: EmbeddedStack) -> None:
     for what in ("waits", "timeline"):
         with pytest.raises(urllib.error.HTTPError) as refused:

@@ -75,6 +75,8 @@ def show(document: dict[str, Any]) -> None:
     _table("\nby rule", columns, rows, ("waited", "times"))
     columns = ("who ran meanwhile", "prio", "waited", "times", "its core time")
     _table("\nby who ran", columns, [_other_row(line) for line in document["by_other"]], columns[1:])
+    columns = ("program", "operations", "batches", "on the device", "longest", "core time")
+    _table("\nby program", columns, [_program_row(line) for line in document.get("programs", ())], columns[2:])
     columns = ("batch", "arrived", "waited", "at", "for", "rule", "who ran", "prio", "its core time")
     rows = [row for batch in document["longest"] for row in _batch_rows(batch)]
     _table("\nlongest waits", columns, rows, ("waited", "at", "for", "prio", "its core time"))
@@ -91,6 +93,12 @@ def _table(title: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]], nu
 def _other_row(line: dict[str, Any]) -> tuple[Any, ...]:
     who = line["text"] or "(none)"
     return who, _priority(line), duration(line["ns"]), line["times"], duration(line["core_ns"]) if line["session"] else ""
+
+
+def _program_row(line: dict[str, Any]) -> tuple[Any, ...]:
+    operations = "memory, uploads and reads" if line["program"] == "" else ", ".join(line["operations"])
+    times = (duration(line["run_ns"]), duration(line["longest_ns"]), duration(line["core_ns"]))
+    return line["program"] or "-", operations or "not on record", line["batches"], *times
 
 
 def _batch_rows(batch: dict[str, Any]) -> list[tuple[Any, ...]]:
