@@ -26,7 +26,8 @@ def find_task(view: ClusterView, asked: str, shown: Shown) -> str:
         if shown(view.tasks[asked].submitted.tenant):
             return asked
         raise NotThere(f"there is no task {asked}")
-    titled, begun = [], []
+    titled: list[str] = []
+    begun: list[str] = []
     for name, task in view.tasks.items():
         said = task.submitted
         if (said.title == asked or _begins(name, asked)) and shown(said.tenant):
