@@ -78,7 +78,7 @@ class Stretch:
 @dataclass(slots=True)
 class BatchStory:
     """``end_ns`` -1: it had not finished. ``preempted``: how often a launch of it was cut short for another session. ``core_ns``: the
-    measured core time of its slices."""
+    measured core time of its slices. ``content``: the digest of what it runs."""
 
     session: str
     seq: int
@@ -87,6 +87,7 @@ class BatchStory:
     slices: int = 0
     preempted: int = 0
     core_ns: int = 0
+    content: bytes = b""
     dropped: bool = False
     stretches: list[Stretch] = field(default_factory=list)
 
@@ -127,7 +128,9 @@ class Waits:
             self._flights += [_Flight(name, seq, session.priority) for seq in session.launched]
             if name in self.sessions:
                 for seq in sorted({*session.launched, *session.waiting}):
-                    self._open[(name, seq)] = BatchStory(name, seq, state.now_ns)
+                    waiting = session.waiting.get(seq)
+                    content = b"" if waiting is None else waiting.content
+                    self._open[(name, seq)] = BatchStory(name, seq, state.now_ns, content=content)
         self.stories += self._open.values()
         self._conditions = {key: self._condition(*key, state) for key in self._open}
 
@@ -138,7 +141,7 @@ class Waits:
             case BatchArrived() if stimulus.session in self.sessions:
                 key = (stimulus.session, stimulus.seq)
                 if key not in self._open:
-                    self._open[key] = BatchStory(*key, stimulus.at_ns)
+                    self._open[key] = BatchStory(*key, stimulus.at_ns, content=stimulus.content)
                     self.stories.append(self._open[key])
             case LaunchFinished() | LaunchStopped() | LaunchReturned():
                 self._landed(stimulus)

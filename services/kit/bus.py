@@ -76,7 +76,9 @@ class Bus:
         self.nc = nc
         self.principal = principal
         self.keyed = keyed
-        self.reads: Reads = AskedReads(self.request, principal) if keyed else JetStreamReads(self.js_api)
+        self.recent_errors: deque[str] = deque(maxlen=16)
+        """What the bus said last that it does not allow, in lower case."""
+        self.reads: Reads = AskedReads(self.request, principal, self.recent_errors) if keyed else JetStreamReads(self.js_api)
         self.seal = seal
         self._acks: dict[str, asyncio.Future[_Ack]] = {}
         self._ack_inbox = nc.new_inbox()
@@ -84,8 +86,6 @@ class Bus:
         self._window = asyncio.Semaphore(window)
         self._events_lock = asyncio.Lock()
         self._reconnected: list[Callable[[], None]] = []
-        self.recent_errors: deque[str] = deque(maxlen=16)
-        """What the bus said last that it does not allow, in lower case."""
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._answering: set[asyncio.Task[None]] = set()
 

@@ -42,9 +42,9 @@ def principal_of(urls: Sequence[str]) -> str:
 
 
 @contextlib.asynccontextmanager
-async def connect(urls: Sequence[str]) -> AsyncIterator[Client]:
+async def connect(urls: Sequence[str], forbidden: str = "") -> AsyncIterator[Client]:
     """A connection that is closed at the end. A subject that the bus does not permit cancels the body. Raises NoServerError when no bus
-    answers, CommandError for such a subject."""
+    answers, CommandError for such a subject, with ``forbidden`` instead of the general sentence if it is given."""
     import nats
 
     from wooly.transport.nats_client import LastingClient
@@ -83,7 +83,8 @@ async def connect(urls: Sequence[str]) -> AsyncIterator[Client]:
         if not refusals or body is None:
             raise
         body.uncancel()
-        raise CommandError(f"{refusals[0]}: use a key with a larger role (wooly login; an administrator creates keys)") from None
+        general = f"{refusals[0]}: use a key with a larger role (wooly login; an administrator creates keys)"
+        raise CommandError(forbidden or general) from None
     finally:
         await client.close()
 

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from typing import Any, Final
+from urllib.parse import quote
 
 import click
 
+from wooly import config as configuration
+from wooly.cli.errors import CommandError
+from wooly.cli.http import get_json
 from wooly.cli.options import json_flag, nats_flag
 from wooly.cli.output import bytes_text, print_json, print_table
 from wooly.cli.replay import ask, bounds, bounds_flags, duration
@@ -17,6 +21,8 @@ from wooly.cli.replay import ask, bounds, bounds_flags, duration
 __all__ = ["why"]
 
 _STRETCHES_SHOWN: Final = 4
+_READ_S: Final = 60.0
+"""The controller runs the journal again, which takes seconds."""
 
 
 @click.command()
@@ -26,12 +32,37 @@ _STRETCHES_SHOWN: Final = 4
 @click.option("--top", type=click.IntRange(0, 1000), default=10, show_default=True, help="How many of its longest waits to show.")
 @json_flag
 def why(task: str, nats_url: str | None, node: str, from_: str, to: str, files: tuple[str, ...], top: int, as_json: bool) -> None:
-    """Tell why TASK (a task or session) waited: who ran instead, and under which rule."""
-    document, _ = ask(["why", task, "--top", str(top), *bounds(node, from_, to, files)], nats_url, bus=not files)
+    """Tell why TASK waited: what ran instead, and under which rule.
+
+    TASK is an id, the beginning of one, or a title; on the bus a session too. With CONTROLLER_URL the controller answers, about what is
+    yours; --nats-url, --node, --from, --to and --file read the journals themselves.
+    """
+    which = bounds(node, from_, to, files)
+    document = _of_controller(task, top) if not which and not nats_url else None
+    if document is None:
+        document, _ = ask(["why", task, "--top", str(top), *which], nats_url, bus=not files)
     if as_json:
         print_json(document)
         return
     show(document)
+
+
+def _of_controller(task: str, top: int) -> dict[str, Any] | None:
+    """What the controller says of it: of what is the caller's own, whatever the key may read on the bus. None: ask the bus, where there is
+    no controller, or none that knows a task of this name. Raises CommandError where the bus does not know it either."""
+    config = configuration.load(task=False)
+    if not config.controller_url:
+        return None
+    path = f"/api/v1/tasks/{quote(task, safe='')}/waits"
+    try:
+        document: dict[str, Any] = get_json(config.controller_url.rstrip("/"), path, what="controller", timeout_s=_READ_S)
+    except CommandError as error:
+        if config.api_key or not config.nats_urls:
+            raise
+        click.echo(f"{error}; reading the journals on the bus instead", err=True)
+        return None
+    document["longest"] = document["longest"][:top]
+    return document
 
 
 def show(document: dict[str, Any]) -> None:
@@ -44,6 +75,8 @@ def show(document: dict[str, Any]) -> None:
     _table("\nby rule", columns, rows, ("waited", "times"))
     columns = ("who ran meanwhile", "prio", "waited", "times", "its core time")
     _table("\nby who ran", columns, [_other_row(line) for line in document["by_other"]], columns[1:])
+    columns = ("program", "operations", "batches", "on the device", "longest", "core time")
+    _table("\nby program", columns, [_program_row(line) for line in document.get("programs", ())], columns[2:])
     columns = ("batch", "arrived", "waited", "at", "for", "rule", "who ran", "prio", "its core time")
     rows = [row for batch in document["longest"] for row in _batch_rows(batch)]
     _table("\nlongest waits", columns, rows, ("waited", "at", "for", "prio", "its core time"))
@@ -60,6 +93,12 @@ def _table(title: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]], nu
 def _other_row(line: dict[str, Any]) -> tuple[Any, ...]:
     who = line["text"] or "(none)"
     return who, _priority(line), duration(line["ns"]), line["times"], duration(line["core_ns"]) if line["session"] else ""
+
+
+def _program_row(line: dict[str, Any]) -> tuple[Any, ...]:
+    operations = "memory, uploads and reads" if line["program"] == "" else ", ".join(line["operations"])
+    times = (duration(line["run_ns"]), duration(line["longest_ns"]), duration(line["core_ns"]))
+    return line["program"] or "-", operations or "not on record", line["batches"], *times
 
 
 def _batch_rows(batch: dict[str, Any]) -> list[tuple[Any, ...]]:

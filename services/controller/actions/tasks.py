@@ -10,9 +10,10 @@ from bus_schemas.events import Event, TaskPlaced, TaskPriorityChanged, TaskRefus
 from scheduler.placement import TaskView
 from scheduler.placement.defaults import default_priority, default_vram_bytes
 from scheduler.placement.states import CANCELLED, CANCELLED_BY
-from services.controller.errors import Invalid, NotThere, OutOfState
+from services.controller.errors import Invalid, OutOfState
 from services.controller.identity import Caller
 from services.controller.mirror import Mirror
+from services.controller.names import find_task
 from services.controller.placer import Placer
 from services.controller.revisions import check, task_revision
 from services.controller.writer import Writer
@@ -23,8 +24,8 @@ __all__ = ["TaskActions"]
 
 
 class TaskActions:
-    """Each method raises Denied, NotThere (also for another tenant's task), Stale when ``revision`` is given and no longer holds, and
-    kit.errors.BusUnavailable; it returns once the view shows what was done."""
+    """Tasks go by id, title or the beginning of their id. Each method raises Denied, NotThere (also for another tenant's task), Ambiguous,
+    Stale when ``revision`` is given and no longer holds, and kit.errors.BusUnavailable; it returns once the view shows what was done."""
 
     def __init__(self, mirror: Mirror, writer: Writer, placer: Placer) -> None:
         self._mirror = mirror
@@ -70,8 +71,8 @@ class TaskActions:
             if view.state == CANCELLED:
                 return None
             if not view.live:
-                raise OutOfState(f"task {task} is over: {view.state}")
-            return TaskStateChanged(time.time_ns(), task, CANCELLED, f"{CANCELLED_BY}{by.identity.name}")
+                raise OutOfState(f"task {view.submitted.task} is over: {view.state}")
+            return TaskStateChanged(time.time_ns(), view.submitted.task, CANCELLED, f"{CANCELLED_BY}{by.identity.name}")
 
         return await self._change(by, "task.cancel", task, revision, "", change)
 
@@ -80,9 +81,9 @@ class TaskActions:
 
         def change(view: TaskView) -> Event | None:
             if not view.live:
-                raise OutOfState(f"task {task} is over: {view.state}")
+                raise OutOfState(f"task {view.submitted.task} is over: {view.state}")
             self._under_ceiling(view.submitted.tenant, priority)
-            return None if view.priority == priority else TaskPriorityChanged(time.time_ns(), task, priority)
+            return None if view.priority == priority else TaskPriorityChanged(time.time_ns(), view.submitted.task, priority)
 
         return await self._change(by, "task.prioritise", task, revision, str(priority), change)
 
@@ -93,11 +94,9 @@ class TaskActions:
             raise Invalid("priority", text)
 
     def seen(self, by: Caller, task: str) -> TaskView:
-        """A task that they may know of. Raises NotThere."""
-        found = self._mirror.view.tasks.get(task)
-        if found is None or not by.may("task.read", found.submitted.tenant):
-            raise NotThere(f"there is no task {task}")
-        return found
+        """A task that they may know of, by id, title or the beginning of its id. Raises NotThere, Ambiguous."""
+        view = self._mirror.view
+        return view.tasks[find_task(view, task, lambda tenant: by.may("task.read", tenant))]
 
     async def _change(
         self, by: Caller, action: Action, task: str, revision: int | None, detail: str, change: Callable[[TaskView], Event | None]
@@ -106,6 +105,7 @@ class TaskActions:
         while True:
             await self._mirror.caught_up()
             found = self.seen(by, task)
+            task = found.submitted.task
             tenant = found.submitted.tenant
             by.require(action, tenant)
             check(f"task {task}", task_revision(self._mirror, task), revision)

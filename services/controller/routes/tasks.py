@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Annotated, Any, Final, Literal
 
@@ -13,13 +14,14 @@ from bus_schemas.events import TaskRefused
 from scheduler.placement import TaskView, why_waiting
 from services.controller.answers import Json, task_answer
 from services.controller.bodies import PriorityBody, TaskBody
-from services.controller.errors import OutOfState
+from services.controller.errors import NotThere, OutOfState
 from services.controller.identity import caller_of
 from services.controller.journal_answer import timeline_answer, waits_answer
+from services.controller.names import find_node
 from services.controller.parts import parts_of
 from services.controller.problems import field_problem, no_fit
 from services.controller.revisions import task_revision
-from services.controller.routes.described import Limit, Name, Offset, Revision, Search, problems, revision_of, words
+from services.controller.routes.described import Limit, Name, Offset, Revision, Search, TaskId, problems, revision_of, words
 from services.controller.task_query import TaskQuery, find_tasks
 from services.controller.waiting_answer import waiting_answer
 from services.controller.web.tasks.history import life_of
@@ -27,7 +29,6 @@ from services.controller.web.tasks.history import life_of
 __all__ = ["ROUTES"]
 
 Ask = Request[Any, Any, Any]
-TaskId = Annotated[str, Parameter(description="id of a task")]
 State = Literal["queued", "started", "completed", "failed", "cancelled", "lost"]
 _SUBMITTED: Final = {
     200: ResponseSpec(dict[str, Any], description="It was submitted before, with the same body", generate_examples=False),
@@ -60,12 +61,16 @@ async def tasks(
 ) -> Json:
     """``total``: how many there are on all pages."""
     parts = parts_of(request)
+    view = await parts.fresh_view()
+    if node is not None and node not in view.nodes:
+        with contextlib.suppress(NotThere):  # a node that is not there has no tasks
+            node = find_node(view, node)
     query = TaskQuery(task_state, priority, node, group, tenant, words(search), False, sort, limit, offset)
-    found, total = find_tasks(await parts.fresh_view(), query, caller_of(request).identity.tenant)
+    found, total = find_tasks(view, query, caller_of(request).identity.tenant)
     return {"items": [_answer(request, task) for task in found], "total": total}
 
 
-@get("/api/v1/tasks/{task:str}", summary="One task", action="task.read", responses=problems(404))
+@get("/api/v1/tasks/{task:str}", summary="One task", action="task.read", responses=problems(404, 409))
 async def task(request: Ask, task: TaskId) -> Json:
     parts = parts_of(request)
     await parts.fresh_view()
@@ -82,7 +87,7 @@ async def waiting(request: Ask, task: TaskId) -> Json:
     """409 when it does not wait."""
     parts, caller = parts_of(request), caller_of(request)
     view = await parts.fresh_view()
-    parts.tasks.seen(caller, task)
+    task = parts.tasks.seen(caller, task).submitted.task
     found = why_waiting(view, task, time.time_ns())
     if found is None:
         raise OutOfState(f"task {task} does not wait: it is {view.tasks[task].state}")

@@ -82,7 +82,7 @@ async def life_of(mirror: Mirror, task: TaskView) -> Life:
         said.task,
         said.tenant,
         tuple(line.session for line in lines),
-        tuple(sorted({line.node for line in lines})),
+        tuple(sorted({(line.node, line.gpu) for line in lines})),
         min((line.opened_ns for line in lines), default=said.at_ns),
         max((line.closed_ns for line in lines), default=0) if over else 0,
     )

@@ -90,6 +90,11 @@ class Ran:
     moved_bytes: int
 
     @property
+    def run_ns(self) -> int:
+        """Time on the device, of the programs shown."""
+        return sum(int(one["run_ns"]) for one in self.waits["programs"])
+
+    @property
     def waited_percent(self) -> int:
         latency_ns = int(self.waits["latency_ns"])
         return 100 * int(self.waits["waited_ns"]) // latency_ns if latency_ns else 0

@@ -64,7 +64,7 @@ async def one(request: Ask, task: str) -> Response[str]:
     parts, desk = parts_of(request), desk_of(request)
     await parts.fresh_view()
     story = await _opened(request, parts, desk, task)
-    return page(request, "tasks/task.html", live=f"task.{task}.{story.revision}", story=story)
+    return page(request, "tasks/task.html", live=f"task.{story.row.id}.{story.revision}", story=story)
 
 
 @get("/tasks/{task:str}/ran", action="task.read", include_in_schema=False)
@@ -82,9 +82,8 @@ async def ran(request: Ask, task: str) -> Response[str]:
         problem = f"Nothing to show: {error}."
     except (Busy, BusUnavailable, BusRefused) as error:
         problem, again = f"Not now: {error}.", _SOON
-    context: dict[str, Any] = {"task": said.task, "title": said.title or said.task, "ran": shown, "problem": problem}
     if request.headers.get("hx-request") != "true":
-        return page(request, "tasks/ran_page.html", **context)
+        return page(request, "tasks/ran_page.html", task=said.task, title=said.title or said.task, ran=shown, problem=problem)
     macros: Any = ENVIRONMENT.get_template("tasks/ran.html").module
     return Response(str(macros.shown(said.task, shown, problem, again)), media_type="text/html", headers={"cache-control": "no-store"})
 
