@@ -84,7 +84,8 @@ memory, held for one second. Ids are shortened; the statement as CSV or JSON has
 {% if s.grants %}<table>
 <thead><tr><th scope="col">Grant</th><th scope="col">Time (UTC)</th><th scope="col" class="n">Credits</th></tr></thead>
 <tbody>
-{% for grant in s.grants %}<tr><td>{{ grant.grant|short }}</td><td>{{ grant.at_ns|moment }}</td><td class="n">{{ grant.micro|credits }}</td></tr>
+{% for grant in s.grants %}<tr><td>{{ grant.grant|short }}</td>
+<td>{{ grant.at_ns|moment }}</td><td class="n">{{ grant.micro|credits }}</td></tr>
 {% endfor %}</tbody>
 </table>{% else %}<p>Nothing was granted in this month.</p>{% endif %}
 <h2>Prices</h2>

@@ -180,7 +180,7 @@ async def overcommit(request: Ask, node: str) -> Redirect | Response[str]:
     except Invalid as error:
         return _node_page(request, node, error=str(error), given=text, status=400)
     except Stale:
-        told = "Somebody changed this node meanwhile. This is how it is now: look, and save again."
+        told = "This node was changed since the page was loaded. Check the current values, and save again."
         return _node_page(request, node, error=told, given=text, status=409)
     now = "inherits the global overcommit" if percent is None else f"is overcommitted by {percent} %"
     return redirect(f"/nodes/{node}", f"{found.registered.name} {now}.")
