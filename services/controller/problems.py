@@ -104,7 +104,7 @@ def _exists(_: Request[Any, Any, Any], error: TaskExists) -> Response[dict[str, 
 
 
 def _out_of_state(_: Request[Any, Any, Any], error: OutOfState) -> Response[dict[str, Any]]:
-    return problem(409, "out-of-state", "Not as it is now", str(error))
+    return problem(409, "out-of-state", "Conflict with the current state", str(error))
 
 
 def _stale(_: Request[Any, Any, Any], error: Stale) -> Response[dict[str, Any]]:

@@ -142,6 +142,7 @@ CONTROLLER: Final[dict[tuple[str, str], Route]] = {
     ("GET", "/health"): Route("public"),
     ("GET", "/health/live"): Route("public"),
     ("GET", "/health/ready"): Route("public"),
+    ("GET", "/help"): Route("anyone"),
     ("GET", "/live"): Route("cluster.read"),
     ("GET", "/login"): Route("public"),
     ("POST", "/login"): Route("public", form={"key": "wk_"}),

@@ -180,7 +180,7 @@ async def overcommit(request: Ask, node: str) -> Redirect | Response[str]:
     except Invalid as error:
         return _node_page(request, node, error=str(error), given=text, status=400)
     except Stale:
-        stale = "This node was changed meanwhile. These are its current values: check them, and save again."
+        stale = "This node was changed since the page was loaded. Check the current values, and save again."
         return _node_page(request, node, error=stale, given=text, status=409)
     now = "inherits the global overcommit" if percent is None else f"is overcommitted by {percent} %"
     return redirect(f"/nodes/{node}", f"{found.registered.name} {now}.")
