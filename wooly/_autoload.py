@@ -1,7 +1,7 @@
 """What ``import torch`` calls at its end (entry-point group ``torch.backends``): switches the device on when it is asked for.
 
-Asked for means: ``WOOLY_NATS_URL`` in the environment or in the config file, or the process was started by ``wooly run``. Otherwise,
-and where CUDA_VISIBLE_DEVICES hides every device, nothing happens, and nothing is imported but this module and the configuration's.
+Asked for means: ``WOOLY_NATS_URL`` in the environment or in the config file, or the process was started by ``wooly run``. Otherwise
+nothing happens, and nothing is imported but this module and the configuration's.
 
 May live here: the decision and its error handling. May not: anything slow at import, anything that can raise into ``import torch``
 unless ``wooly run`` wants it to.
@@ -37,7 +37,7 @@ def autoload() -> None:
     try:
         from wooly import config
 
-        if config.hides_devices() or not (_launched or config.is_enabled()):
+        if not (_launched or config.is_enabled()):
             return
         _activate()
     except Exception as error:  # whatever goes wrong here must not break `import torch` for a script that may not even use the device
