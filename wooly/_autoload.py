@@ -1,8 +1,8 @@
 """What ``import torch`` calls at its end (entry-point group ``torch.backends``): switches the device on when it is asked for.
 
-Asked for means: ``WOOLY_NATS_URL`` in the environment or in the config file, or the process was started by ``wooly run``. Otherwise,
-and where CUDA_VISIBLE_DEVICES hides every device, nothing happens, and nothing is imported but this module and the configuration's.
-A script that asked for the device and cannot have it fails: ``import torch`` raises. With WOOLY_ON_FAILURE=cpu it goes on without it.
+Asked for means: ``WOOLY_NATS_URL`` in the environment or in the config file, or the process was started by ``wooly run``. Otherwise
+nothing happens, and nothing is imported but this module and the configuration's. A script that asked for the device and cannot have it
+fails: ``import torch`` raises. With WOOLY_ON_FAILURE=cpu it goes on without it.
 
 May live here: the decision and its error handling. May not: anything slow at import.
 """
@@ -37,7 +37,7 @@ def autoload() -> None:
     had; under ``wooly run``, which shows one line, the error itself."""
     global failure
     try:
-        if config.hides_devices() or not (_launched or config.is_enabled()):
+        if not (_launched or config.is_enabled()):
             return
         _activate()
     except Exception as error:  # whatever goes wrong: the user decides whether the script runs without the device

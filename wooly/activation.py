@@ -11,21 +11,18 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
-from types import TracebackType
-from typing import Any, Final
+from typing import Any
 
+from wooly import tracebacks
 from wooly.config import Config
 from wooly.device import fallback, install, transfer
 from wooly.device.face import backend_module, patch
 from wooly.device.face.devices import chosen, index_of
 from wooly.device.recorder import RECORDER
-from wooly.errors import WoolyError
 from wooly.link import Link
 from wooly.rest import Credentials
 
 __all__ = ["activate"]
-
-_HERE: Final = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 def activate(config: Config, connect: Callable[[], Link] | None = None) -> None:
@@ -42,31 +39,10 @@ def activate(config: Config, connect: Callable[[], Link] | None = None) -> None:
         warnings.filterwarnings("ignore", message=r".*other operators may also be overridden", category=UserWarning)
         install.register(connect or (lambda: _open(config)), backend_module(), *_checking(config))
     patch(RECORDER, config.device_count)
-    if sys.excepthook is sys.__excepthook__:  # one that the script or its tools have set stays
-        sys.excepthook = _show
+    if not config.debug:
+        tracebacks.install()
     # torch's import leaves a million long-lived objects; collections that walk them would cost tens of milliseconds while recording.
     gc.freeze()
-
-
-def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Python's own report; in one of our errors without our frames: the lines to look at are the script's."""
-    if isinstance(error, WoolyError):
-        trace = _without_us(trace)
-        error = error.with_traceback(trace)
-    sys.__excepthook__(kind, error, trace)
-
-
-def _without_us(trace: TracebackType | None) -> TracebackType | None:
-    """``trace`` without frames of this package, but for its first frame, which is where the script begins."""
-    kept: list[TracebackType] = []
-    while trace is not None:
-        if not kept or not trace.tb_frame.f_code.co_filename.startswith(_HERE):
-            kept.append(trace)
-        trace = trace.tb_next
-    out = None
-    for entry in reversed(kept):
-        out = TracebackType(out, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
-    return out
 
 
 def _checking(config: Config) -> list[Callable[[Any], Any]]:

@@ -18,8 +18,8 @@ from typing import Any, Final
 from wooly.errors import ConfigError
 
 __all__ = [
-    "Config", "Key", "KEYS", "FILE_VARIABLE", "load", "is_enabled", "unknown_variables", "goes_on_without", "hides_devices", "HIDE_LOCAL",
-    "config_file", "flag_name",
+    "Config", "Key", "KEYS", "FILE_VARIABLE", "load", "is_enabled", "unknown_variables", "goes_on_without", "HIDE_LOCAL", "config_file",
+    "flag_name",
 ]  # fmt: skip
 
 FILE_VARIABLE: Final = "WOOLYAI_CLIENT_CONFIG"
@@ -470,12 +470,6 @@ def _check_together(config: Config, task: bool) -> None:
 HIDE_LOCAL: Final = "remote"
 """The value of CUDA_VISIBLE_DEVICES that hides this machine's GPUs (it names none of them) from this process and its children, and not the
 remote device."""
-
-
-def hides_devices(environ: Mapping[str, str] | None = None) -> bool:
-    """True when CUDA_VISIBLE_DEVICES hides every device, as it does for CUDA: it is empty, or starts with a negative index."""
-    first = (os.environ if environ is None else environ).get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
-    return re.fullmatch(r"\s*(-\d+)?\s*", first) is not None
 
 
 def is_enabled(environ: Mapping[str, str] | None = None) -> bool:

@@ -66,6 +66,13 @@ def test_cuda_visible_devices_hides_the_device(value: str, shown: str) -> None:
     assert found.stdout == f"{shown}\n" and found.stderr == ""
 
 
+@pytest.mark.parametrize("value", ["", " ", "-1", "-1,0", "7", "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", "MIG-0"])
+def test_a_script_that_uses_a_hidden_device_fails_as_on_cuda(value: str) -> None:
+    found = python("import torch; torch.zeros(1, device='cuda')", WOOLY_NATS_URL="nats://127.0.0.1:1", CUDA_VISIBLE_DEVICES=value)
+    assert found.returncode == 1 and "RuntimeError: No CUDA GPUs are available" in found.stderr.splitlines()[-1]
+    assert "stays off" not in found.stderr
+
+
 def test_the_bus_in_the_config_file_switches_it_on(tmp_path: Path) -> None:
     (tmp_path / "config").write_text('WOOLY_NATS_URL = "nats://127.0.0.1:1"\nGPU_COUNT = 2\n')
     found = python(
