@@ -39,7 +39,8 @@ lint: $(STAMP).dev ## ruff, mypy, layers
 
 docs: $(STAMP).dev ## the documentation site in site/, from docs/ and the code; fails for a dead link
 	$(BIN)/pip install --quiet -e '.[docs]'
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -W ignore -m mkdocs build --quiet --strict
+	@# not --quiet: it would hide warnings from --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -W ignore -m mkdocs build --strict
 
 bench: $(STAMP).dev ## ratios in one run: torch, NumPy, PoCL, shared devices, memory; results go to docs/*.md
 	$(BIN)/pip install --quiet --no-deps rgpu==0.1.1
