@@ -88,7 +88,7 @@ def _tried(attack: Attack, targets: dict[str, tuple[Any, Canary]]) -> dict[str, 
 
 def _page(results: dict[str, dict[str, list[str]]], devices: Sequence[str]) -> str:
     wrong = {name: faults for name, faults in results.items() if any(faults.values())}
-    summary = f"{len(results) - len(wrong)} of {len(results)} ended as promised everywhere; the canary was unchanged after every one of them."
+    summary = f"{len(results) - len(wrong)} of {len(results)} ended as promised everywhere; the canary was unchanged after each."
     if wrong:
         summary = f"{len(wrong)} of {len(results)} did not end as promised everywhere (below)."
     head = _HEAD.format(count=len(results), devices=", ".join(devices), seconds=SECONDS_MAX, summary=summary)
