@@ -38,6 +38,11 @@ lint: $(STAMP).dev ## ruff, mypy, layers, words of the prose
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.architecture.prose
 
+docs: $(STAMP).dev ## the documentation site in site/, from docs/ and the code; fails for a dead link
+	$(BIN)/pip install --quiet -e '.[docs]'
+	@# not --quiet: it would hide warnings from --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -W ignore -m mkdocs build --strict
+
 bench: $(STAMP).dev ## ratios in one run: torch, NumPy, PoCL, shared devices, memory; results go to docs/*.md
 	$(BIN)/pip install --quiet --no-deps rgpu==0.1.1
 	$(BIN)/python -m benchmarks.kernels
