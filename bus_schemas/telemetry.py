@@ -82,8 +82,8 @@ def decode_telemetry(data: bytes) -> Telemetry:
 
 
 def telemetry_on(subject: str, data: bytes) -> Telemetry:
-    """What was published on ``subject``. Raises msgspec.DecodeError also when it is about another device than the subject: who may publish
-    about one node speaks of no other."""
+    """What was published on ``subject``. Raises msgspec.DecodeError also when it is about another device than the subject: a client that
+    may publish about one node speaks of no other."""
     seen = decode_telemetry(data)
     if subject.split(".") != ["wooly", "telemetry", seen.node, str(seen.gpu)]:
         raise msgspec.DecodeError(f"it is about gpu {seen.gpu} of node {seen.node[:64]}")

@@ -3,7 +3,7 @@
     decision = decide(view, task, at_ns)
     event = decision.event()               # TaskPlaced or TaskRefused, ready for the log
 
-It looks at nothing but the log: what was measured is there as LoadObserved, who waits and what is kept for whom as facts of tasks, and
+It looks at nothing but the log: measurements are in it as LoadObserved, waiting tasks and their reservations as facts of tasks, and
 ``at_ns`` (which only says who has waited how long) is in the event. So each can be made again (recorded).
 """
 

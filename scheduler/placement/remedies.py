@@ -131,7 +131,7 @@ def _who_ends(view: ClusterView, task: TaskSubmitted, place: Place) -> set[tuple
 
 
 def _held(view: ClusterView, node: str, gpu: int) -> dict[tuple[str, str], tuple[int, int]]:
-    """Who holds memory on a device: (kind, id) to bytes and the part of them that cannot be swapped out."""
+    """The holders of memory on a device: (kind, id) to bytes and the part of them that cannot be swapped out."""
     here = view.nodes[node]
     holders = [("task", name) for name in here.tasks] + [("session", name) for name in here.sessions]
     return {

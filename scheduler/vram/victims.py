@@ -1,4 +1,4 @@
-"""Who gives up device memory, and how much: the rules of victims as functions of the state. Nothing here changes it.
+"""Victim selection: which sessions are swapped out, and how much of them, as functions of the state. Nothing here changes it.
 
 A session is *eligible* when it may be swapped, nothing of it runs, moves, or is about to run on memory set aside for it, it has not used
 the device for ``idle_ns``, and its last swap did not just fail. Sessions of P0 are victims of P0 only.

@@ -55,6 +55,8 @@ WORDS: Final = (
     Word(r"had\s+too\s+much", "say which limit was exceeded"),
     Word(r"hurried", "preemptible"),
     Word(r"refuges?", "fuel-exit block"),
+    Word(r"parted", "diverged, divergent, separated"),
+    Word(r"whose\s+turn", "name the mechanism: fence, round robin, queue"),
 )
 
 ALLOWED: Final = re.compile(r"410\s+Gone|told\s+apart|event:\s+gone|\"gone\"", re.IGNORECASE)

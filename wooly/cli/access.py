@@ -1,4 +1,4 @@
-"""``wooly keys``, ``wooly tenants``, ``wooly users``: who may come in, and as what.
+"""``wooly keys``, ``wooly tenants``, ``wooly users``: identities and their roles.
 
 May live here: asking the controller and showing its answers. May not: rules about rights (the controller has them).
 """

@@ -59,7 +59,7 @@ def infer(info: OpInfo, values: Sequence[Any], op: Any = None) -> Any:
         return _adjusted(info, values, _SAME_AS.get(called, called)(*args, **kwargs))
     except NotImplementedError as error:
         raise Unknown(error) from error
-    except Exception as error:  # meta kernels raise anything; what it means is for the caller, who asks torch's CPU kernel
+    except Exception as error:  # meta kernels raise anything; the caller decides, after trying torch's CPU kernel
         raise Unknown(error) from error
 
 
