@@ -29,9 +29,9 @@ from scheduler.placement.view import ClusterView
 __all__ = ["BEST", "EXAMPLES", "Decision", "decide", "explain"]
 
 BEST: Final = 8
-"""How many candidates an event tells, beside the chosen devices."""
+"""How many candidates an event lists, beside the chosen devices."""
 EXAMPLES: Final = 3
-"""How many refusals it tells for each reason."""
+"""How many refusals it lists for each reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ def _choose(found: Survey, score: Ints, gpu_count: int) -> tuple[str, list[int]]
 
 
 def _best(found: Survey, score: Ints, chosen: list[int], full: bool) -> list[int]:
-    """The candidates to tell, best first, as places in ``found.fits``: the BEST ones and the chosen, or all."""
+    """The candidates to list, best first, as places in ``found.fits``: the BEST ones and the chosen, or all."""
     keys = order_keys(score, found.fits, found.columns.rows)
     if full or len(keys) <= BEST:
         order: list[int] = np.argsort(keys).tolist()

@@ -4,8 +4,8 @@ Every controller answers (one of a queue group for each connection). Rights are 
 identity), and the bus says when a connection began; so any controller, also one started since, can see which connections have rights that
 they should not have any more, and ends them: at once when the log says something about access, and every few seconds whatever happened.
 
-May live here: the callout, ending connections, telling nodes who a principal is. May not: the rights themselves (kit.bus_permissions),
-the consumer proxy for clients authenticated by API key (readings.py).
+May live here: the callout, ending connections, answering nodes' requests about principals. May not: the rights themselves
+(kit.bus_permissions), the consumer proxy for clients authenticated by API key (readings.py).
 """
 
 from __future__ import annotations

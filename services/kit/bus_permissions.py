@@ -74,7 +74,7 @@ def may_follow(who: Identity, stream: str, subject: str) -> bool:
 
 
 def may_know(who: Identity, stream: str, subject: str) -> bool:
-    """Whether controllers tell ``who`` how long ``stream`` is, and where the last message on ``subject`` (empty: none) is."""
+    """Whether controllers report to ``who`` how long ``stream`` is, and where the last message on ``subject`` (empty: none) is."""
     if who.role == "node":
         return _is_node(who) and not subject and stream in (subjects.batch_stream(who.node), *PUBLIC_STREAMS)
     return _reads_everything(who) and stream in PUBLIC_STREAMS

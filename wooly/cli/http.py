@@ -75,7 +75,7 @@ def detail_of(error: urllib.error.HTTPError) -> str:
 def _advice(status: int, credentials: Credentials) -> str:
     if status != 401:
         return ""
-    return "; the stored key is no longer good: `wooly login`" if credentials.api_key else "; `wooly login` tells it who you are"
+    return "; the stored key is no longer good: `wooly login`" if credentials.api_key else "; log in with `wooly login`"
 
 
 def _json(base: str, path: str, text: str, what: str) -> Any:

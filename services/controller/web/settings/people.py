@@ -74,7 +74,7 @@ async def make_user(request: Ask) -> Response[Any]:
         await parts_of(request).users.create(caller_of(request), body.id, wanted)
     except SLIPS as error:
         return await _users(request, values, dict([slip_of(error)]), 400)
-    return redirect("/settings/users", f"User {body.id} can come in." if body.password else f"User {body.id} is there, without a password.")
+    return redirect("/settings/users", f"User {body.id} can log in." if body.password else f"User {body.id} is there, without a password.")
 
 
 @get("/settings/users/{user:str}", action="user.read", include_in_schema=False)
@@ -168,7 +168,7 @@ async def change_tenant(request: Ask, tenant: str) -> Response[Any]:
         return redirect("/settings/tenants", _STALE, "warn")
     except SLIPS as error:
         return redirect("/settings/tenants", slip_of(error)[1], "warn")
-    done = "" if disabled is None else " Its keys and users open nothing." if disabled else " Its keys and users come in again."
+    done = "" if disabled is None else " Its keys and users are disabled." if disabled else " Its keys and users are enabled again."
     return redirect("/settings/tenants", f"Tenant {tenant} is saved.{done}")
 
 
