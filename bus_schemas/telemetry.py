@@ -1,4 +1,5 @@
-"""What a node measures about each device, every second or so: the routing signal, never the basis of a bill. Pure: data types and codec.
+"""Telemetry: a node's measurements of each device, about once a second. A signal for routing, never the basis of a bill. Pure: data types
+and codec.
 
 Published on ``subjects.telemetry_subject(node, gpu)``; also the node's sign of life: the controller holds a node for lost that sends none
 for its lease. Array-like: new fields go last and have defaults; nothing is renamed, reordered or retyped.

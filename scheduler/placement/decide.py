@@ -1,4 +1,4 @@
-"""Which node and devices a task gets, and why not the others: one pure function of (view, task, time).
+"""The placement decision: node and devices of a task, and why not the others. One pure function of (view, task, time).
 
     decision = decide(view, task, at_ns)
     event = decision.event()               # TaskPlaced or TaskRefused, ready for the log

@@ -1,5 +1,5 @@
-"""What would let a waiting task in: whose end, which setting, which node. Each is a change after which the task fits where it says, were
-it alone in the queue; the tests make the change and look. Pure. May not live here: what was decided, who goes first."""
+"""Remedies for a waiting task: the end of other tasks, a setting, a node. Each is a change after which the task fits where it says, were it
+alone in the queue; the tests make the change and look."""
 
 from __future__ import annotations
 

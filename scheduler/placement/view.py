@@ -1,4 +1,4 @@
-"""What the controller knows of the cluster: a fold over the event log. Pure.
+"""The cluster view: a projection of the event log. Pure.
 
 1. ``ClusterView.apply(position, event)`` is the only way it changes; the same events give the same view.
 2. It never refuses an event: a fact happened, also when it does not fit what was known (an unknown node's session, a repeat).

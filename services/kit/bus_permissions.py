@@ -1,4 +1,4 @@
-"""What each identity may publish and hear on the bus: the one table. Pure.
+"""Bus permissions of each identity, publish and subscribe: the one table. Pure.
 
 People and programs come with keys (``of_key``), controller and billing are users that the bus knows itself (``of_service``). Everything not
 named here is refused by the bus. Why each line is as narrow as it is: docs/security.md.

@@ -1,4 +1,4 @@
-"""What a secure stack has more than a plain one: its keyring, its host names, and the key of its readiness probe.
+"""Additions of a secure stack: its keyring, its host names, and the key of its readiness probe.
 
 May live here: making the keyring of a stack on this machine, environments of its children. May not: starting them.
 """

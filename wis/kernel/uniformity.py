@@ -1,4 +1,4 @@
-"""Which registers may differ between threads, and which blocks of code only some threads may be in."""
+"""Uniformity analysis: which registers may differ between threads, and which blocks of code may be divergent."""
 
 from __future__ import annotations
 

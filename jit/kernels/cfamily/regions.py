@@ -1,4 +1,4 @@
-"""How a block of threads goes through the code when one work-item runs all of them.
+"""Control flow of a block of threads that one work-item runs.
 
 As long as all threads are at one block of code, control flow is *uniform*: a loop over threads runs the block and a branch is a goto. From
 a branch that threads take differently to the reconvergence point, each thread has its own program counter: these blocks are *divergent*.

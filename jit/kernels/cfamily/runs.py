@@ -1,5 +1,5 @@
-"""What is to be done with a kernel in the block form: which ops run once for all threads, which in which loop over threads, and where a
-register lives so that each loop finds it.
+"""Plan of a kernel in the block form: which ops run once for all threads, which in which loop over threads, and where a register lives so
+that each loop finds it.
 
 A register is *fixed* when one op that asks no thread sets it, once and for all; *cheap* when every loop can work it out anew from a
 thread's number; *uniform* when all threads have one value; else a variable of the one loop that uses it, or an array of one value a thread.

@@ -1,4 +1,4 @@
-"""What route handlers ask: may they, whose things may they see, and what does the log say they did."""
+"""Authorisation helpers for route handlers: permission checks, visible tenants, audit fields."""
 
 from __future__ import annotations
 
