@@ -1,5 +1,5 @@
 """Remedies for a waiting task: the end of other tasks, a setting, a node. Each is a change after which the task fits where it says, were it
-alone in the queue; the tests make the change and look."""
+alone in the queue; the tests make the change and look. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Additions of a secure stack: its keyring, its host names, and the key of its readiness probe.
+"""Additions of a secure stack: its keyring, its host names, and the credentials of its readiness checks.
 
 May live here: making the keyring of a stack on this machine, environments of its children. May not: starting them.
 """
