@@ -331,7 +331,8 @@ class KeyRevoked(msgspec.Struct, array_like=True, frozen=True, tag="key.revoked.
 
 
 class ActionTaken(msgspec.Struct, array_like=True, frozen=True, tag="action.taken.v1"):
-    """Who did what: rides in the message of the facts that it caused, so there is not one without the other. ``actor``: user or key;
+    """The audit record of an action. It is in the same message as the facts that it caused, so record and effect commit atomically.
+    ``actor``: user or key;
     ``action``: an Action of services.kit.access; ``target``: id of what it was done to; ``source``: address it came from, or empty."""
 
     at_ns: int

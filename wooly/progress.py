@@ -84,7 +84,7 @@ def _is_terminal() -> bool:
 
 
 def opened_text(info: SessionOpened, tenant: str) -> str:
-    """Which node and GPU, and who pays."""
+    """The node, the GPUs, and the tenant that pays."""
     node = info.node
     if node is None:
         return f"wooly: session {info.session}, tenant {tenant}"

@@ -1,4 +1,4 @@
-"""Where the time of a session's batches went: running, or waiting for whom and under which rule. Exact, from the journal.
+"""Breakdown of the time of a session's batches: running, or waiting for which sessions under which rule. Exact, from the journal.
 
 Between two records nothing changes, so each stretch of time between them is given, for every batch that has come and not finished, to one
 condition: it runs; it is with the executor behind another's launch; it waits under a rule of the dispatcher (scheduler.dispatch.explain

@@ -1,4 +1,4 @@
-"""What the API shows of the view: JSON-ready values, a pure function of the log. Keys in one order, lists by id: equal views, equal bytes.
+"""API answers about the view: JSON-ready values, a pure function of the log. Keys in one order, lists by id: equal views, equal bytes.
 
 May live here: presentation. May not: anything measured now, any clock.
 """

@@ -1,4 +1,4 @@
-"""How live measurements are shown."""
+"""API answers about live measurements."""
 
 from __future__ import annotations
 

@@ -427,7 +427,7 @@ async def connect(url: str, *, name: str, deadline_s: float = 10.0, credentials:
                 **shown.options(),
             )
             await asyncio.wait_for(connecting, _CONNECT_S)  # after a failed handshake it would wait for a farewell that never comes
-            if not nc.is_connected:  # nats-py takes the bus's own ping for an answer, when whether we may come in takes a moment
+            if not nc.is_connected:  # while the auth callout is slow, nats-py takes the bus's own ping for an answer
                 raise TimeoutError("the bus does not say whether it lets us in: does a controller run?")
             break
         except (TimeoutError, OSError, nats.errors.Error) as error:

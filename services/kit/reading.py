@@ -1,4 +1,4 @@
-"""What a follower needs of JetStream: facts about a stream, and a consumer that delivers into an inbox.
+"""JetStream access of a follower: information about a stream, and a consumer that delivers into an inbox.
 
 Services ask JetStream (``JetStreamReads``). Clients authenticated by API key have no access to JetStream, because they could have its
 answers sent to any subject: they ask the controllers (``AskedReads``), which check permissions and deliver only into the client's inboxes.

@@ -1,4 +1,4 @@
-"""What is asked: verb and bounds, from the command line.
+"""The question: verb and bounds, from the command line.
 
 May live here: parsing. May not: answers.
 """

@@ -1,4 +1,4 @@
-"""Where segments come from: the stream on the bus, or files of a node.
+"""Sources of segments: the stream on the bus, or files of a node.
 
 May live here: reading. May not: running anything again.
 """

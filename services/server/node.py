@@ -424,7 +424,7 @@ _UNREADABLE: Final = Fault(faults.MALFORMED, "the request cannot be read: client
 
 
 def _private(folder: Path) -> Path:
-    """``folder``, made or found to be ours alone: who can reach its sockets can run batches. Raises StartError."""
+    """``folder``, made or found to be ours alone: a process that can reach its sockets can run batches. Raises StartError."""
     folder.mkdir(mode=0o700, exist_ok=True)
     about = folder.lstat()
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o077:

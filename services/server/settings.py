@@ -1,4 +1,4 @@
-"""How a node is configured: from the environment, checked once at start."""
+"""Settings of a node: from the environment, checked once at start."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def numbers(answer: str) -> Any:
 
 
 def test_killed_and_restarted_it_bills_the_same(nats: NatsServer, tmp_path: Path) -> None:
-    """kill -9 between two batches of facts, with the saved view either there, torn or gone."""
+    """kill -9 between two batches of facts, with the saved view either intact, torn or deleted."""
     publish(nats.url, facts(1, 250))
     billing = Billing(nats.url, tmp_path / "a")
     billing.get("/api/v1/billing/credits?by=task")

@@ -1,4 +1,4 @@
-"""Dashboard, Nodes and what all pages share, on a real controller: what browsers are told, forms, problems, charts after a restart."""
+"""Dashboard, Nodes and what all pages share, on a real controller: response headers, forms, problems, charts after a restart."""
 
 from __future__ import annotations
 

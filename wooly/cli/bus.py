@@ -1,4 +1,4 @@
-"""Questions to the bus: who is there.
+"""Discovery over the bus: which nodes answer.
 
 May live here: connections and discovery for people. May not: sessions.
 """

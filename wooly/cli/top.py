@@ -1,4 +1,4 @@
-"""``wooly top``: who is on the devices now, what each gets and what it costs.
+"""``wooly top``: the sessions on the devices now, what each gets and what it costs.
 
 May live here: listening to telemetry and drawing. May not: what the figures mean (top_rows).
 """

@@ -160,7 +160,7 @@ class BusThread:
 
         async with asyncio.timeout(_CONNECT_S):
             await connect()
-            while not self._nc.is_connected:  # nats-py takes the bus's own ping for an answer, when whether we may come in takes a moment
+            while not self._nc.is_connected:  # while the auth callout is slow, nats-py takes the bus's own ping for an answer
                 leaving = asyncio.ensure_future(self._nc.close())
                 leaving.add_done_callback(lambda task: task.cancelled() or task.exception())
                 await connect()

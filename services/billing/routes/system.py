@@ -1,4 +1,4 @@
-"""How billing itself does: verification, health, metrics."""
+"""Billing's own state: verification, health, metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people do to groups: create, edit, delete."""
+"""Actions on groups: create, edit, delete."""
 
 from __future__ import annotations
 

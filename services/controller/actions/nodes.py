@@ -1,4 +1,4 @@
-"""What people do to nodes: configure, drain, resume."""
+"""Actions on nodes: configure, drain, resume."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people do to tasks: submit, ask where it would go, cancel, give another priority."""
+"""Actions on tasks: submit, dry-run the placement, cancel, change the priority."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the pages work with beside the controller's parts: the index of tasks, the line to billing, where traces are shown.
+"""UI context: what page handlers depend on beside the controller's parts: the index of tasks, the client of billing, the trace viewer.
 
 May live here: holding these for the time of one controller. May not: questions, routes.
 """

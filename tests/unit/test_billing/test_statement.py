@@ -1,4 +1,4 @@
-"""Statements and series: they balance to the unit, and no cell or page runs what somebody named something."""
+"""Statements and series: they balance to the unit, and no cell or page executes a name that a user chose."""
 
 from __future__ import annotations
 

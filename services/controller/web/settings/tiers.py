@@ -1,4 +1,4 @@
-"""The page /settings/tiers: what tiers cost and allow, over time, and who is in which. Billing keeps them; this asks it.
+"""The page /settings/tiers: what tiers cost and allow, over time, and the tenants in each. Billing keeps them; this asks it.
 
 May live here: routes. May not: prices, rules about them (billing).
 """
