@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
-from docs.generate.text import cell, sentence, table
+from docs.generate.text import sentence, table
 
 __all__ = ["billing_page", "controller_page"]
 
@@ -85,4 +85,4 @@ def _type(document: dict[str, Any], schema: dict[str, Any]) -> str:
         text += f", {low:.0f} to {high:.0f}"
     if "maxLength" in schema:
         text += f", at most {schema['maxLength']} characters"
-    return cell(text)
+    return text
