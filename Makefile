@@ -9,15 +9,15 @@ STAMP := $(VENV)/.installed
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
-$(STAMP).run: pyproject.toml
+$(STAMP).run: pyproject.toml wooly_server/pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet torch==$(TORCH)
-	PYTHONWARNINGS=ignore $(BIN)/pip install --quiet -e '.[client,server]' scikit-learn
+	PYTHONWARNINGS=ignore $(BIN)/pip install --quiet -e '.[client]' -e ./wooly_server scikit-learn
 	@touch $@
 
 $(STAMP).dev: $(STAMP).run
-	PYTHONWARNINGS=ignore $(BIN)/pip install --quiet -e '.[client,server,dev]'
+	PYTHONWARNINGS=ignore $(BIN)/pip install --quiet -e '.[client,dev]' -e ./wooly_server
 	@touch $@
 
 setup: $(STAMP).dev ## create .venv with everything that tests and linters need
@@ -31,11 +31,12 @@ test: $(STAMP).dev ## the tests, about 18 minutes on 2 cores
 mutate: $(STAMP).dev ## sampled faults in the code that must hold, planted one at a time: how many the tests find (docs/mutation.md)
 	$(BIN)/python -m tests.mutation --publish
 
-lint: $(STAMP).dev ## ruff, mypy, layers
+lint: $(STAMP).dev ## ruff, mypy, layers, words of the prose
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.architecture.prose
 
 docs: $(STAMP).dev ## the documentation site in site/, from docs/ and the code; fails for a dead link
 	$(BIN)/pip install --quiet -e '.[docs]'
@@ -127,15 +128,30 @@ test-torch: ## the model tests on another torch: make test-torch VERSION=2.15.0
 	test -x .venv-torch-$(VERSION)/bin/python || $(PYTHON) -m venv .venv-torch-$(VERSION)
 	.venv-torch-$(VERSION)/bin/pip install --quiet --upgrade pip
 	.venv-torch-$(VERSION)/bin/pip install --quiet torch==$(VERSION)
-	.venv-torch-$(VERSION)/bin/pip install --quiet -e '.[client,server,dev]'
+	.venv-torch-$(VERSION)/bin/pip install --quiet -e '.[client,dev]' -e ./wooly_server
 	.venv-torch-$(VERSION)/bin/pytest -q -n 2 --dist loadfile tests/integration/test_models.py tests/unit/test_face tests/unit/test_device
 
 ecosystem: ## 131 scripts with other people's libraries on CPU and device (5.5 GB of libraries, about an hour); results go to docs/ecosystem.md
 	test -x .venv-ecosystem/bin/python || $(PYTHON) -m venv .venv-ecosystem
 	.venv-ecosystem/bin/pip install --quiet --upgrade pip
-	.venv-ecosystem/bin/pip install --quiet -e '.[client,server,kernels]'
+	.venv-ecosystem/bin/pip install --quiet -e '.[client,kernels]' -e ./wooly_server
 	.venv-ecosystem/bin/pip install --quiet -r tests/ecosystem/requirements.txt
 	.venv-ecosystem/bin/python -m tests.ecosystem --publish
+
+wheels: $(STAMP).dev ## the wheels of the two distributions, client and platform, into dist/
+	rm -rf dist
+	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist . ./wooly_server
+
+lock: ## pin what the images install, with hashes, into deploy/requirements (needs network)
+	test -x .venv-tools/bin/uv || { $(PYTHON) -m venv .venv-tools; .venv-tools/bin/pip install --quiet uv cyclonedx-bom; }
+	for extra in "" cuda; do printf '.\n./wooly_server%s\n' "$${extra:+[$$extra]}" | .venv-tools/bin/uv pip compile --quiet --universal --python-version 3.11 \
+	  --generate-hashes --no-header --no-annotate --no-emit-package wooly --no-emit-package wooly-server \
+	  -o deploy/requirements/platform$${extra:+-$$extra}.txt -; done
+
+sbom: ## the bill of materials of the platform's image, from the pinned versions, into dist/sbom.json (CycloneDX)
+	test -x .venv-tools/bin/cyclonedx-py || { $(PYTHON) -m venv .venv-tools; .venv-tools/bin/pip install --quiet uv cyclonedx-bom; }
+	mkdir -p dist
+	.venv-tools/bin/cyclonedx-py requirements --pyproject wooly_server/pyproject.toml --output-reproducible -o dist/sbom.json deploy/requirements/platform.txt
 
 clean: ## remove what setup made
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,9 +1,10 @@
-"""How what is left of a budget is lent to the nodes that spend it. Pure: the arithmetic of leases.
+"""Leases of a budget: arithmetic that lends the rest of a budget to the nodes that spend it. Pure.
 
 A lease names a *ceiling*: the sum of all charges of the tenant on that node, since the log began, up to which the node may go. Ceilings
-are absolute, so a replica that lags, a repeated request or an answer that is lost lends nothing twice. Of what is left, whoever asks gets
-an equal part among the nodes that are busy for the tenant, and never what is lent to another: the ceilings of all nodes with a live lease
-sum to at most the limit. A node launches a batch as long as anything is left, so each of its sessions overshoots by at most one batch.
+are absolute, so a replica that lags, a repeated request or an answer that is lost lends nothing twice. A node that asks gets
+an equal part of what is left, among the nodes that are busy for the tenant, and never what another node holds: the ceilings of all nodes
+with a live lease sum to at most the limit. A node launches a batch as long as anything is left, so each of its sessions overshoots by at
+most one batch.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 The use of a period is the sum of the charges of the usage facts that begin in it. Of a budget of the period ``total`` the tenant may spend,
 on top of the limit, whatever it was granted: with the limit 0 it is prepaid. Grants do not lift the caps of a day or a month.
 
-Every time a budget's state changes, the fold derives a BudgetCrossed. It is *due* until the log holds it: whoever announces it appends
-it on the condition that the tenant's subject has not moved on, so there is one of each however many announce.
+Every time a budget's state changes, the fold derives a BudgetCrossed. It is *due* until the log holds it. The append is
+fenced by the last sequence number of the tenant's subject, so several controllers together append each crossing once.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Budgets(msgspec.Struct, array_like=True):
     due: dict[Crossing, BudgetCrossed] = {}
     reached_ns: int = 0
     """The latest moment that a fact of a node has named."""
-    told: dict[str, int] = {}
+    last_announced: dict[str, int] = {}
     """Of every tenant the position of the last crossing that the log holds."""
 
     # -- what others ask ---------------------------------------------------------------------------------------------------------------
@@ -143,8 +143,8 @@ class Budgets(msgspec.Struct, array_like=True):
         """The log holds this crossing now; whether it follows from the log, or repeats one that did."""
         was_due = self.due.pop((fact.tenant, fact.period, fact.period_from_ns, fact.threshold, fact.position), None) is not None
         if was_due:
-            self.told[fact.tenant] = max(fact.position, self.told.get(fact.tenant, 0))
-        return was_due or fact.position <= self.told.get(fact.tenant, 0)
+            self.last_announced[fact.tenant] = max(fact.position, self.last_announced.get(fact.tenant, 0))
+        return was_due or fact.position <= self.last_announced.get(fact.tenant, 0)
 
     def _begin(self, tenant: str, period: str, budget: Budget, at_ns: int) -> None:
         """The budget stands in the period that ``at_ns`` lies in."""

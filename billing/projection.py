@@ -198,7 +198,7 @@ class BillingView(msgspec.Struct):
         """The view with its position, as one value: saving it is atomic or it is nothing."""
         b = self.budgets
         spent = [(tenant, node, list(on.days.items()), on.total_micro) for tenant, nodes in b.spent.items() for node, on in nodes.items()]
-        budgets = _SavedBudgets(b.by_tenant, spent, b.granted, list(b.due.items()), b.reached_ns, b.told)
+        budgets = _SavedBudgets(b.by_tenant, spent, b.granted, list(b.due.items()), b.reached_ns, b.last_announced)
         rest = (self.ledger, self.tariff, self.tiers, self.grants, list(self.devices.items()), self.findings)
         return _encoder.encode(_Saved(self.position, list(self.rows.items()), *rest, budgets, self.titles, self.revisions))
 
@@ -213,7 +213,7 @@ class BillingView(msgspec.Struct):
         for tenant, node, days, total in saved.budgets.spent:
             spent.setdefault(tenant, {})[node] = Spent(dict(days), total)
         b = saved.budgets
-        budgets = Budgets(b.by_tenant, spent, b.granted, dict(b.due), b.reached_ns, b.told)
+        budgets = Budgets(b.by_tenant, spent, b.granted, dict(b.due), b.reached_ns, b.last_announced)
         rest = (saved.ledger, saved.tariff, saved.tiers, saved.grants, dict(saved.devices), saved.findings)
         return cls(saved.position, dict(saved.rows), *rest, budgets, saved.titles, saved.revisions)
 
@@ -228,7 +228,7 @@ class _SavedBudgets(msgspec.Struct, array_like=True):
     granted: dict[str, int]
     due: list[tuple[Crossing, BudgetCrossed]]
     reached_ns: int
-    told: dict[str, int]
+    last_announced: dict[str, int]
 
 
 class _Saved(msgspec.Struct, array_like=True):

@@ -1,7 +1,5 @@
 """Tiers: what a tenant's tier is, and the best priority that its tasks may have. A fold of its own, for every service that must know.
 
-May live here: the fold over TierSet and GrantRecorded, and the rule of the ceiling. May not: prices (tariff), money.
-
 A tenant's tier and a tier's ceiling are valid from the later of the moment they name and the moment they were set; of those whose
 validity has begun, the last one set holds.
 """

@@ -8,11 +8,11 @@ import msgspec
 
 from bus_schemas.subjects import token
 
-__all__ = ["WHO_ALL", "WHO_GONE", "Principal", "WhoIs", "who_subject"]
+__all__ = ["WHO_ALL", "WHO_CHANGED", "Principal", "WhoIs", "who_subject"]
 
 WHO_ALL: Final = "wooly.access.who.*"
-WHO_GONE: Final = "wooly.access.gone"
-"""Controllers tell all nodes on it that somebody's rights have changed: ask again."""
+WHO_CHANGED: Final = "wooly.access.gone"
+"""Controllers publish on it that the rights of a principal changed; each node then asks for that principal again."""
 
 
 def who_subject(node: str) -> str:

@@ -1,4 +1,4 @@
-"""What a session sends to its node, and what it hears back. Pure: data types, limits and codecs.
+"""Messages of a session to its node, and the answers. Pure: data types, limits and codecs.
 
 Order inside a batch: allocs, uploads, program, reads, frees. A node executes a session's batches in ``seq`` order, each once.
 Structs are array-like: new fields go last and have defaults; nothing is renamed, reordered or retyped.
@@ -30,7 +30,7 @@ __all__ = [
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What a node accepts; checked at the edge, told to the session when it opens."""
+    """What a node accepts; checked at the edge, and sent to the client when its session opens."""
 
     batch_bytes_max: int = 8 << 20
     inline_bytes_max: int = 64 << 10  # an upload or a read above this goes over the data port

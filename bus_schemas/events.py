@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 __all__ = [
+    "OUTCOME_ERROR_CHARS_MAX", "Outcome",
     "DeviceFact", "NodeRegistered", "NodeLost", "NodeRecovered", "SessionOpenedFact", "SessionClosedFact", "UsageRecorded",
     "DeviceAccounted", "TaskSubmitted", "Considered", "TaskPlaced", "TaskRefused", "TaskStateChanged", "ConfigChanged", "TariffSet",
     "GrantRecorded", "LoadObserved", "TaskPriorityChanged", "SessionPriorityChanged", "GroupChanged", "TenantChanged", "UserChanged",
@@ -75,6 +76,22 @@ class SessionOpenedFact(msgspec.Struct, array_like=True, frozen=True, tag="sessi
     """W3C: the trace that the session's sampled batches are in, or empty."""
 
 
+OUTCOME_ERROR_CHARS_MAX: Final = 200
+
+
+class Outcome(msgspec.Struct, array_like=True, frozen=True):
+    """How the script behind a session ended, as its client reported it. ``exit_code``: 0 to 255. ``error``: the class of the exception that
+    ended it, or empty; never its message, which may hold data. ``signal``: the number of the signal that killed it, 0: none.
+    ``lost``: set by the node, when the client stopped answering and reported nothing. ``child``: reported by a process that the script
+    started by multiprocessing."""
+
+    exit_code: int = 0
+    error: str = ""
+    signal: int = 0
+    lost: bool = False
+    child: bool = False
+
+
 class SessionClosedFact(msgspec.Struct, array_like=True, frozen=True, tag="session.closed.v1"):
     at_ns: int
     session: str
@@ -86,6 +103,8 @@ class SessionClosedFact(msgspec.Struct, array_like=True, frozen=True, tag="sessi
     launches: int
     launch_digest: str
     failed: bool = False
+    outcome: Outcome | None = None
+    """None: nothing was reported, as by clients of earlier versions."""
 
 
 class UsageRecorded(msgspec.Struct, array_like=True, frozen=True, tag="usage.recorded.v1"):
@@ -144,6 +163,9 @@ class TaskSubmitted(msgspec.Struct, array_like=True, frozen=True, tag="task.subm
     pace_percent: int = 0
     queue_timeout_ms: int = 0
     """How long it may wait for room before it fails (0: for ever)."""
+    vram_grows: bool = False
+    """Its submitter named no amount: ``vram_bytes`` is the cluster's default, by which it is placed, and its sessions have no quota but
+    the device."""
 
 
 class Considered(msgspec.Struct, array_like=True, frozen=True):
@@ -193,7 +215,7 @@ class TaskRefused(msgspec.Struct, array_like=True, frozen=True, tag="task.refuse
 
 
 class TaskStateChanged(msgspec.Struct, array_like=True, frozen=True, tag="task.state_changed.v1"):
-    """state: queued, started, completed, failed, cancelled."""
+    """state: queued, started, completed, failed, cancelled, lost."""
 
     at_ns: int
     task: str
@@ -309,7 +331,8 @@ class KeyRevoked(msgspec.Struct, array_like=True, frozen=True, tag="key.revoked.
 
 
 class ActionTaken(msgspec.Struct, array_like=True, frozen=True, tag="action.taken.v1"):
-    """Who did what: rides in the message of the facts that it caused, so there is not one without the other. ``actor``: user or key;
+    """The audit record of an action. It is in the same message as the facts that it caused, so record and effect commit atomically.
+    ``actor``: user or key;
     ``action``: an Action of services.kit.access; ``target``: id of what it was done to; ``source``: address it came from, or empty."""
 
     at_ns: int

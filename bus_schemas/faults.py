@@ -1,4 +1,4 @@
-"""Names of the faults a node tells a session, in one place. Pure: names only.
+"""Names of the faults that a node reports to a session, in one place. Pure: names only.
 
 The client maps each to a class of its error tree; a name it does not know is a refusal of a batch it built itself.
 """
@@ -32,7 +32,7 @@ KERNEL_REFUSED: Final = "KernelRefused"
 SESSION_LOST: Final = "SessionLostError"
 """The node does not know the session (any more)."""
 NODE_LOST: Final = "NodeLostError"
-"""The process that held the session's memory is gone."""
+"""The process that held the session's memory has ended."""
 OUT_OF_ORDER: Final = "OutOfOrder"
 """Too far ahead of the batch the node waits for, or of another epoch."""
 NO_SUCH_DEVICE: Final = "NoSuchDevice"
@@ -51,6 +51,6 @@ NODE_FAULT: Final = "NodeFault"
 SWAP_CORRUPT: Final = "SwapCorrupt"
 """Memory that was swapped out did not come back as it went: the session is over; none of it was used."""
 ACCESS_DENIED: Final = "AccessDenied"
-"""Whoever asks may not."""
+"""The caller lacks the permission."""
 CANCELLED: Final = "TaskCancelled"
-"""Somebody ended the session's task."""
+"""The session's task was cancelled."""

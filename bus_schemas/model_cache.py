@@ -1,7 +1,7 @@
 """The node's model cache: asking for its door over the bus, and what a kept model is. Pure: data types, codec, limits.
 
 A model is a list of tensors, each a list of chunks (blake3, at most ``LIMITS.chunk_bytes`` each, cut like an upload of the same bytes), so
-an upload of an equal tensor finds its chunks there. Whoever has the door (a name and a token) speaks to the data port: ``Have`` and ``Put``
+an upload of an equal tensor finds its chunks there. A client with a door (a name and a token) speaks to the data port: ``Have`` and ``Put``
 for chunks, then ``Keep``, ``Models``, ``Forget`` (bus_schemas.dataport).
 
 Array-like structs: new fields go last and have defaults; nothing is renamed, reordered or retyped.
@@ -60,8 +60,8 @@ class ModelManifest(msgspec.Struct, array_like=True, frozen=True, tag="model.v1"
 
 
 class ModelStatus(msgspec.Struct, array_like=True, frozen=True):
-    """A kept model, and what the device asked has of it: ``holders`` sessions hold one of its tensors, ``resident_bytes`` of them stand on
-    the device. ``chunks_missing``: were lost or found damaged, and come back with the next upload or ``add``."""
+    """A kept model, and what the device in question has of it: ``holders`` sessions hold one of its tensors, ``resident_bytes`` of them are
+    in device memory. ``chunks_missing`` were lost or found damaged; the next upload or ``add`` restores them."""
 
     name: str
     dtype: str

@@ -1,6 +1,7 @@
-"""Whoever came to the bus with a key asks the controllers to read a stream to it (core request/reply, msgpack). Pure: data, subjects.
+"""Requests to the controllers' JetStream consumer proxy: a client authenticated by API key asks for a stream (core request/reply, msgpack).
 
-The reason is in docs/security.md: who may speak to JetStream itself chooses where its answers go.
+Such clients have no access to the JetStream API, because a caller of it chooses the subject that its answers go to (docs/security.md).
+Pure: data types and subjects.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ _FILTER_CHARS_MAX: Final = 512
 
 
 def read_subject(principal: str) -> str:
-    """Principals ask the controllers on it, each on its own."""
+    """The subject of requests by ``principal``; each principal has its own."""
     return f"wooly.access.read.{token(principal)}"
 
 
 def consumer_prefix(principal: str) -> str:
-    """How the names of a principal's consumers begin. The rest is random: who knows the name of a consumer could end it."""
+    """The prefix of the names of a principal's consumers. The rest is random: a client that knows a consumer's name could delete it."""
     return f"follow_{token(principal)}_"
 
 
 def consumer_owner(consumer: str) -> str:
-    """The principal whose consumer this is, empty: nobody's that we know."""
+    """The principal that owns this consumer; empty when the name has no owner in it."""
     kind, _, rest = consumer.partition("_")
     return rest.rpartition("_")[0] if kind == "follow" else ""
 

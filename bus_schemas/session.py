@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from bus_schemas.batch import LIMITS, Fault, Limits
+from bus_schemas.events import Outcome
 
 __all__ = [
     "DeviceInfo",
@@ -88,12 +89,17 @@ class SessionOpened(msgspec.Struct, frozen=True):
     fault: Fault | None = None
     gpus: tuple[int, ...] = ()
     task: str = ""
+    tenant: str = ""
+    """Whose session it is and who pays for it, as the node knows it; empty from nodes of earlier versions."""
 
 
 class CloseSession(msgspec.Struct, frozen=True):
+    """The client ends its session. ``outcome``: how the script ended, None when it goes on or the client does not know."""
+
     session: str
     reason: str = "done"
     last_seq: int = 0
+    outcome: Outcome | None = None
 
 
 class SessionClosed(msgspec.Struct, frozen=True):

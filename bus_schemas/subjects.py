@@ -100,7 +100,7 @@ def inbox_prefix(principal: str = LOCAL) -> str:
 
 
 def session_name(principal: str, unique: str) -> str:
-    """The name of a session of ``principal``: it begins with the principal, so that nobody can use a name of somebody else's."""
+    """The name of a session of ``principal``. It begins with the principal, so that a principal cannot use another's session names."""
     return unique if principal == LOCAL else f"{principal}-{unique}"
 
 

@@ -2,8 +2,6 @@
 
 A file is written beside its name and moved into place, so readers never see half of one. Each file starts with a digest of its contents:
 a damaged or truncated file counts as absent and is replaced.
-
-May live here: storing and finding bytes. May not: what they mean, or how a key is made.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 An engine serves one device. Each tenant session has its own space; a prepared program may be run in any space. Calls that touch one
 space come from one thread at a time; runs of one engine are serialised by the engine.
-
-May live here: the protocols, their value types and the explicit table of backends. May not: any backend's insides.
 """
 
 from __future__ import annotations
@@ -75,7 +73,7 @@ class Launch:
     element- and thread-instruction count, equal on every backend. ``trap`` says which index was out of bounds, or is
     None; ``trap_at`` of which instruction of the program, or is -1 (a kernel that the program brings says where itself);
     ``out_of_fuel`` which kernel executed more than a launch may (then nothing after it ran), or is None. ``stopped``: the run is not
-    over; instructions, trap and out_of_fuel are told by its last piece, for all of it.
+    over; its last piece reports instructions, trap and out_of_fuel for all of it.
     """
 
     start_ns: int
@@ -133,15 +131,15 @@ class Run(Protocol):
 
 
 class Shared(Protocol):
-    """A read-only block that several buffers, also of several spaces, stand on; gone with the last of them (``holders`` 0: nothing can be
-    attached to it any more)."""
+    """A read-only, reference-counted block of several buffers, also of several spaces; freed with the last of them (``holders`` 0: no
+    buffer can be attached to it any more)."""
 
     @property
     def nbytes(self) -> int: ...
 
     @property
     def holders(self) -> int:
-        """How many buffers stand on it."""
+        """The reference count: how many buffers use the block."""
         ...
 
 
@@ -205,8 +203,8 @@ class Space(Protocol):
         ...
 
     def unshare(self, key: int) -> None:
-        """A block of its own for a shared buffer, with the same bytes (OutOfMemory: nothing changed); no bytes move when nobody else
-        stands on it. ``write`` and runs that write do so by themselves."""
+        """A block of its own for a shared buffer, with the same bytes (OutOfMemory: nothing changed); no bytes move when it is the only
+        holder. ``write`` and runs that write do so by themselves."""
         ...
 
     def begin(self, prepared: Prepared, scalars: Sequence[Number], keys: Sequence[int]) -> Run:

@@ -1,7 +1,4 @@
-"""Errors of the engine: one tree; the class says whose fault it is.
-
-May live here: exception types. May not: any decision to raise one.
-"""
+"""Errors of the engine: one tree; the class says whose fault it is."""
 
 from __future__ import annotations
 
@@ -43,7 +40,7 @@ class BadBuffer(JitError):
 
 
 class Interrupted(JitError):
-    """Nobody's fault: the run was stopped through ``Engine.interrupt``; buffers it wrote hold part of the result."""
+    """The run was stopped through ``Engine.interrupt``; buffers it wrote hold part of the result."""
 
 
 class ToolchainError(JitError):
@@ -51,11 +48,11 @@ class ToolchainError(JitError):
 
 
 class Inexpressible(JitError):
-    """Nobody's fault: the kernel tier has no op for something in a fused group; run the group on the host back end."""
+    """The kernel tier has no op for something in a fused group; run the group on the host back end."""
 
 
 class Unspelled(JitError):
-    """Nobody's fault: a kernel uses something that the C library lacks; run it on another back end."""
+    """A kernel uses something that the C library lacks; run it on another back end."""
 
 
 class KernelRefused(JitError):

@@ -1,7 +1,4 @@
-"""The reference backend: ``wis.reference`` over real buffers. Slow, single-threaded, and the definition of every result.
-
-May live here: gluing the interpreter to a space. May not: any meaning of an instruction.
-"""
+"""The reference backend: ``wis.reference`` over real buffers. Slow, single-threaded, and the definition of every result."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ def key_specs(bound: BoundProgram) -> list[KeySpec]:
 
 
 def fuel_text(traps: reference.Traps) -> str | None:
-    """What a run that ran out of fuel is told as."""
+    """The message for a run that ran out of fuel; None when it did not."""
     return f"kernel {traps.out_of_fuel}: the launch executed more thread-instructions than it may" if traps.out_of_fuel else None
 
 

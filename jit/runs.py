@@ -1,7 +1,4 @@
-"""What the runs of all back ends share.
-
-May live here: what follows from a program for every run of it, and what has to hold before one goes on. May not: any back end's way to run.
-"""
+"""Shared parts of the runs of all back ends."""
 
 from __future__ import annotations
 
@@ -49,7 +46,7 @@ def check_begin(before: Run | None, given: int, wanted: int) -> None:
 
 
 def check_there(memory: SpaceMemory, keys: Sequence[int], blocks: Sequence[Block]) -> None:
-    """Whether the buffers that a run stands on are all on the device and still the ones it began with. Raises BadBuffer."""
+    """Check that the buffers of a run are all on the device and still the ones it began with. Raises BadBuffer."""
     for key, block in zip(keys, blocks, strict=True):
         if memory[key] is not block:
             raise BadBuffer(f"buffer {key} was replaced while a run that uses it was under way")

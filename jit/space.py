@@ -1,7 +1,4 @@
-"""What every backend with host-addressable buffers shares: the byte access half of a space, and binding keys to a program's buffers.
-
-May live here: allocation and transfer by key. May not: running programs.
-"""
+"""Shared parts of back ends with host-addressable buffers: the byte access half of a space, and binding keys to a program's buffers."""
 
 from __future__ import annotations
 

@@ -22,4 +22,5 @@ class ReplayMismatch(SchedulerError):
 
 
 class ModelError(SchedulerError):
-    """The asker's fault: a virtual run of what cannot happen (a batch of nobody, a negative cost, more than a session may have waiting)."""
+    """The caller's error: the input of a virtual run cannot happen (a batch without a session, a negative cost, too many waiting
+    batches)."""

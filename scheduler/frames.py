@@ -1,7 +1,7 @@
-"""What the journals of all cores share: frames, the digest, and making decisions again.
+"""Shared parts of the journals of all cores: frames, the digest, and replay of decisions.
 
 A frame is length (u32 little-endian), the first 8 bytes of blake3 of the body, body; a body is the canonical msgpack of (stimulus,
-decisions). May live here: bytes and comparison. May not: what a stimulus or a decision means.
+decisions).
 """
 
 from __future__ import annotations

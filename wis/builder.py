@@ -1,7 +1,4 @@
-"""Building a program by hand: buffers, operands and instructions in, (Program, dims, scalars) out.
-
-May live here: assembling. May not: rules (verify finds what is wrong), views (wis/views.py), meaning (reference).
-"""
+"""Building a program by hand: buffers, operands and instructions in, (Program, dims, scalars) out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much work a program is: exact element-instructions, a pure function of the bound program and so equal on every back end.
+"""Work of a program: exact element-instructions, a pure function of the bound program and so equal on every back end.
 
 One element-instruction is one scalar operation of the definition. By kind, with n(x) the number of elements of x:
 
@@ -13,8 +13,6 @@ One element-instruction is one scalar operation of the definition. By kind, with
 - COARSE: a fixed number of scalar operations an element (the table below), sdpa 2 * b * h * m * n * (d + e) + 5 * b * h * m * n, its
   gradient 2 * b * h * m * n * (3 * d + 2 * e) + 8 * b * h * m * n. The number does not depend on whether a back end decomposes.
 - LAUNCH: 0 here; a run adds the thread-instructions that its threads executed (chapter 9 of wis/README.md)
-
-May live here: counting. May not: time, devices, prices.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 ``decompose`` replaces every COARSE instruction, adding TEMP buffers and constants; everything else stays. The result keeps every rule of
 the verifier when the input did (but for limits on counts). Outputs are written last, because an instruction reads before it writes.
 Sums are written with the base ``sum``, whose order is exact, so apart from matmul a decomposition has one meaning bit by bit.
-May live here: rewriting. May not: rules, evaluation, shortcuts.
 """
 
 from __future__ import annotations

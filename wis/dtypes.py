@@ -1,6 +1,5 @@
 """Element types of WIS: one table, from which codes, names, sizes and NumPy types derive.
 
-May live here: facts about single elements. May not: shapes, operations, devices.
 Codes are wire format: never renumber, only append.
 """
 

@@ -1,7 +1,7 @@
 """Programs as bytes: canonical msgpack, and the digest that names them.
 
 A program has exactly one encoding, so its digest is its name on the wire, in caches and in the log. ``decode_program`` refuses
-bytes that a re-encoding would not reproduce. May live here: bytes and digests. May not: rules about meaning (verify).
+bytes that a re-encoding would not reproduce.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Errors of WIS; the class says whose fault it is.
-
-May live here: exception types and their wording. May not: the rules they report.
-"""
+"""Errors of WIS; the class says whose fault it is."""
 
 from __future__ import annotations
 

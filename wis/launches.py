@@ -1,7 +1,4 @@
-"""Launch instructions, resolved: which kernel runs on which grid with which regions and numbers. What every engine starts from.
-
-May live here: reading a ``launch`` of a verified program. May not: running it.
-"""
+"""Launch instructions, resolved: which kernel runs on which grid with which regions and numbers. What every engine starts from."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The op table of the tensor tier: encoder, decoder, verifier, printer, interpreter and planner derive from it.
 
-May live here: what an operation *is* (code, name, arity, attributes, type rule, meaning in a sentence).
-May not: how anything computes it. Codes are wire format: never renumber, only append.
+Codes are wire format: never renumber, only append.
 
 Operands. An instruction writes ``outs`` (always buffers) from ``ins`` (buffers, or immediates where the op allows it) under
 integer ``attrs``. Every buffer operand is (buffer, dtype, shape, strides, offset); strides and offset count *elements* and

@@ -3,8 +3,6 @@
 A *program* is what stays the same from step to step: operations, wiring, element types, ranks, attributes. Its *dims* (sizes, strides,
 offsets, buffer sizes) and its *scalars* (immediates) are parameters, so a growing KV cache or a counting optimiser step is the same
 program each time. ``bind`` joins a program with its dims; back ends accept only what ``wis.verify.verify`` returns.
-
-May live here: data types and the dims layout. May not: rules (verify), bytes (encoding), meaning (reference).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@
 
 One line a kernel that launches name (``kernel`` and its digest), one a buffer (kind, bytes), one an instruction: outputs ``=`` name
 ``(attributes)`` inputs. An operand is ``%buffer:type[shape]{strides}+offset``, an immediate ``$slot:type``. Without dims, ``?`` stands for
-every size, and strides and offset are left out. ``;`` starts a comment. May live here: text. May not: rules, meaning.
+every size, and strides and offset are left out. ``;`` starts a comment.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Every back end keeps the least key of a run, so the trap that is reported is the same everywhere: that of the first instruction, in it of
 the first dimension, in it of the least index.
-
-May live here: the number, its parts and its wording. May not: finding traps (reference and back ends), traps of kernels (wis.kernel.traps).
 """
 
 from __future__ import annotations

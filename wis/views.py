@@ -1,6 +1,5 @@
 """Views of operands: the same elements of a buffer under another shape; and the shapes and strides that views are made of.
 
-May live here: arithmetic on shape, strides and offset (in elements). May not: programs, element values.
 A view costs no instruction: it is a new Operand, or a BuildError when it does not exist.
 """
 

@@ -1,7 +1,4 @@
-"""Sliding windows of convolution and pooling: one definition of their arithmetic for verifier, reference and planners.
-
-May live here: sizes and positions along spatial dimensions. May not: element values, buffers.
-"""
+"""Sliding windows of convolution and pooling: one definition of their arithmetic for verifier, reference and planners."""
 
 from __future__ import annotations
 

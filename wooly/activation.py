@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from wooly import tracebacks
 from wooly.config import Config
 from wooly.device import fallback, install, transfer
 from wooly.device.face import backend_module, patch
@@ -38,6 +39,8 @@ def activate(config: Config, connect: Callable[[], Link] | None = None) -> None:
         warnings.filterwarnings("ignore", message=r".*other operators may also be overridden", category=UserWarning)
         install.register(connect or (lambda: _open(config)), backend_module(), *_checking(config))
     patch(RECORDER, config.device_count)
+    if not config.debug:
+        tracebacks.install()
     # torch's import leaves a million long-lived objects; collections that walk them would cost tens of milliseconds while recording.
     gc.freeze()
 
@@ -53,24 +56,30 @@ def _checking(config: Config) -> list[Callable[[Any], Any]]:
 
 def _open(config: Config) -> Link:
     """A session over the bus. At exit the recorder sends what is pending and closes it; then its totals are shown."""
-    from wooly import progress
+    from wooly import outcome, progress
     from wooly.session import open_session
 
     session = open_session(config, title=os.path.basename(sys.argv[0] if sys.argv else ""), device=chosen())
-    opened_at_s = progress.opened(session.info, config.tenant)
+    opened_at_s = progress.opened(session.info, session.info.tenant or config.tenant)
 
     pid = os.getpid()
+    outcome.watch()
+    survive = outcome.on_kill(session.abandon)
 
     def finish() -> None:
         if os.getpid() != pid:
             return  # a forked child that runs its exit handlers; the session is its parent's
+        atexit.unregister(finish)
+        survive()
+        session.outcome = outcome.of_process()
         RECORDER.close()
         session.close()
-        progress.closed(session.totals, opened_at_s, config.billing_url, session.info.task, Credentials.of(config))
+        progress.closed(session.totals, opened_at_s, config.billing_url or config.controller_url, session.info.task, Credentials.of(config))
 
     # The session's own farewell would come before the recorder's; this runs both in order.
     atexit.unregister(session.close)
     atexit.register(finish)
+    outcome.at_child_end(finish)
     if config.debug:
         from wooly import verbose
 

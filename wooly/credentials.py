@@ -44,7 +44,7 @@ def read(file: str) -> str:
 
 
 def write(file: str, key: str, comment: str = "") -> None:
-    """Replace the file in one step; nobody else can read it at any moment. Raises ConfigError."""
+    """Replace the file in one step; other users can never read it. Raises ConfigError."""
     new = f"{file}.{os.getpid()}.new"
     try:
         os.makedirs(os.path.dirname(file), mode=0o700, exist_ok=True)

@@ -23,6 +23,7 @@ __all__ = [
     "NodeLostError",
     "SessionLostError",
     "PlacementError",
+    "ApiError",
     "TaskCancelledError",
     "BudgetExceededError",
     "DeviceError",
@@ -60,7 +61,7 @@ class ActivationError(WoolyError):
 
 
 class UnsupportedTorch(ActivationError):
-    """This build of torch is outside what is tested, or lacks an interface the device stands on."""
+    """This build of torch is outside what is tested, or lacks an interface the device depends on."""
 
 
 class ServiceError(WoolyError):
@@ -72,7 +73,7 @@ class NoServerError(ServiceError):
 
 
 class NodeLostError(ServiceError):
-    """The node stopped answering while the session ran; its memory is gone."""
+    """The node stopped answering while the session ran; its memory is lost."""
 
 
 class SessionLostError(ServiceError):
@@ -83,13 +84,22 @@ class PlacementError(ServiceError):
     """The controller could not be asked, or has no place for this task."""
 
 
+class ApiError(ServiceError):
+    """A REST service refused a request. ``status``: of HTTP; ``fields``: (name, message) of what in the request is wrong."""
+
+    def __init__(self, message: str, *, status: int = 0, fields: Sequence[tuple[str, str]] = ()) -> None:
+        super().__init__(message)
+        self.status = status
+        self.fields = tuple(fields)
+
+
 class TaskCancelledError(ServiceError):
-    """Somebody ended this task; the message names them. What it had on the node is gone."""
+    """This task was cancelled; the message names the user. Its memory on the node is lost."""
 
 
 class BudgetExceededError(ServiceError):
     """The tenant's budget is used up: no batch of it is run now. Nothing is lost: the session keeps its memory and the batches that were
-    not run; whoever catches this and goes on later, after a grant or in a new period, goes on where it stood."""
+    not run; a script that catches this and continues later, after a grant or in a new period, continues where it stopped."""
 
 
 class DeviceError(WoolyError):

@@ -1,4 +1,4 @@
-"""Two lines on standard error: where the script runs, and what it used.
+"""Lines on standard error: why the script waits for a place, where it runs, and what it used.
 
 May live here: these lines. May not: anything on standard output, which belongs to the script.
 """
@@ -6,14 +6,17 @@ May live here: these lines. May not: anything on standard output, which belongs 
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sys
 import time
+from types import TracebackType
+from typing import Any, Self
 
 from bus_schemas.session import SessionClosed, SessionOpened
 from wooly.errors import ConfigError
 from wooly.rest import Credentials, open_url
 
-__all__ = ["checked", "opened", "closed", "opened_text", "closed_text", "credits_text"]
+__all__ = ["WaitingLine", "checked", "opened", "closed", "opened_text", "closed_text", "credits_text", "waiting_text"]
 
 _MICRO = 1_000_000
 _BILLING_S = 2.0
@@ -26,8 +29,62 @@ def credits_text(micro: int) -> str:
     return f"-{text}" if micro < 0 else text
 
 
+def waiting_text(waiting: dict[str, Any] | None) -> str:
+    """Position in the queue, why the task waits and what would let it in, from the controller's answer (None: there is none now)."""
+    if waiting is None:
+        return "the controller does not say why"
+    out = f"number {waiting['place']} of {waiting['queue_length']}"
+    if not waiting["remedies"]:
+        return f"{out}; there is room, and it is placed when its turn comes"
+    reasons = ", ".join(str(entry.get("text") or entry["reason"]) for entry in waiting["refused"])
+    return f"{out}; {reasons}; would let it in: {', or '.join(str(remedy['text']) for remedy in waiting['remedies'])}"
+
+
+class WaitingLine:
+    """A ``with`` block in which a script waits for its place. On a terminal one line is rewritten, with the time waited; elsewhere, as in a
+    log file, a line is added only when something changes."""
+
+    def __init__(self) -> None:
+        self._text: str | None = None
+        self._live = _is_terminal()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        if self._live and self._text is not None:
+            _write("\r\x1b[K")
+
+    def show(self, waiting: dict[str, Any] | None, seconds: float) -> None:
+        """The state of the wait after ``seconds``; ``waiting``: the controller's answer, None: it gives none."""
+        text = waiting_text(waiting)
+        if self._live:
+            line = f"wooly: waiting for a place for {seconds:.0f} s: {text}"
+            _write("\r\x1b[K" + line[: shutil.get_terminal_size().columns - 1])
+        elif text != self._text:
+            _say(f"wooly: waiting for a place: {text}")
+        self._text = text
+
+    def left(self, task: str, *, withdrawn: bool) -> None:
+        """The script does not wait any more."""
+        if self._live:
+            _write("\r\x1b[K")
+        self._text = None
+        if withdrawn:
+            _say(f"wooly: task {task} is withdrawn from the queue")
+        else:
+            _say(f"wooly: task {task} stays in the queue; `wooly tasks cancel {task}` withdraws it")
+
+
+def _is_terminal() -> bool:
+    try:
+        return sys.stderr.isatty()
+    except (AttributeError, ValueError):
+        return False
+
+
 def opened_text(info: SessionOpened, tenant: str) -> str:
-    """Which node and GPU, and who pays."""
+    """The node, the GPUs, and the tenant that pays."""
     node = info.node
     if node is None:
         return f"wooly: session {info.session}, tenant {tenant}"
@@ -60,9 +117,12 @@ def _credits(billing_url: str, task: str, credentials: Credentials) -> str:
 
 
 def _say(line: str) -> None:
-    # Standard error may be closed, as under a daemon: then there is nobody to tell.
-    with contextlib.suppress(OSError, ValueError):
-        sys.stderr.write(line + "\n")
+    _write(line + "\n")
+
+
+def _write(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # standard error may be closed, as under a daemon
+        sys.stderr.write(text)
         sys.stderr.flush()
 
 

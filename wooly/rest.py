@@ -1,14 +1,13 @@
-"""Asking our own REST services: with the key, over TLS where it leaves this machine, and nowhere else than asked.
-
-May live here: one request. May not: what answers mean, which service answers where.
-"""
+"""Requests to our own REST services: with the key, over TLS where it leaves this machine, and to no other address than the given one."""
 
 from __future__ import annotations
 
 import http.client
 import ipaddress
+import json
 import os
 import ssl
+import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,9 +15,9 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from wooly.config import Config
-from wooly.errors import ConfigError
+from wooly.errors import ApiError, ConfigError, NoServerError
 
-__all__ = ["Credentials", "is_loopback", "open_url"]
+__all__ = ["Credentials", "ask", "detail_of", "is_loopback", "open_url"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ def open_url(
     if (secret or credentials.api_key) and plain and not credentials.insecure:
         raise ConfigError(
             f"the {'password' if secret else 'API key'} is not sent to {parts.hostname} in plain text; use https://, or set "
-            "WOOLY_INSECURE=1 in a network that nobody else is on"
+            "WOOLY_INSECURE=1 in a private network"
         )
     if credentials.api_key:
         sent["Authorization"] = f"Bearer {credentials.api_key}"
@@ -70,6 +69,54 @@ def open_url(
     request = urllib.request.Request(url, data=data, method=method, headers=sent)
     opened: http.client.HTTPResponse = urllib.request.build_opener(*handlers).open(request, timeout=timeout_s)
     return opened
+
+
+def ask(
+    base: str,
+    path: str,
+    credentials: Credentials,
+    *,
+    what: str,
+    method: str = "GET",
+    data: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+    timeout_s: float,
+) -> bytes:
+    """The body of the answer of ``base + path``. ``what`` names the service in errors. Raises NoServerError, ApiError, ConfigError."""
+    try:
+        with open_url(base + path, credentials, method=method, data=data, headers=headers, timeout_s=timeout_s) as answer:
+            return answer.read()
+    except urllib.error.HTTPError as error:
+        problem = _problem(error)
+        advice = (
+            ""
+            if error.code != 401
+            else ("; the stored key is no longer good: `wooly login`" if credentials.api_key else "; `wooly login` tells it who you are")
+        )
+        fields = [(str(one.get("field")), str(one.get("message"))) for one in problem.get("errors", ()) if isinstance(one, dict)]
+        message = f"the {what} at {base} refused {path.partition('?')[0]}: {_sentence(problem, error)}{advice}"
+        raise ApiError(message, status=error.code, fields=fields) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise NoServerError(f"the {what} at {base} does not answer ({reason}); is it running, and is the address right?") from None
+
+
+def detail_of(error: urllib.error.HTTPError) -> str:
+    """The sentence for people in a problem document, or the status."""
+    return _sentence(_problem(error), error)
+
+
+def _problem(error: urllib.error.HTTPError) -> dict[str, Any]:
+    """The problem document (RFC 9457) of an answer; empty where it has none."""
+    try:
+        found = json.loads(error.read())
+    except (ValueError, OSError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _sentence(problem: Mapping[str, Any], error: urllib.error.HTTPError) -> str:
+    return str(problem.get("detail") or problem.get("title") or f"HTTP {error.code} {error.reason}")
 
 
 _contexts: Final[dict[str, ssl.SSLContext]] = {}

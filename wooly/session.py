@@ -25,6 +25,7 @@ import msgspec
 
 from bus_schemas import faults, subjects
 from bus_schemas.batch import Done, Fault, Upload, decode_done
+from bus_schemas.events import Outcome
 from bus_schemas.session import CloseSession, Ping, Pong, SessionClosed, SessionOpened
 from wooly.config import Config
 from wooly.errors import ForkError, NodeLostError, ProtocolError, WoolyError, from_fault
@@ -49,6 +50,7 @@ _PING_S: Final = 1.5
 _STALLED_S: Final = 2.0
 _DRAIN_S: Final = 30.0
 _CLOSE_S: Final = 8.0
+_KILLED_S: Final = 1.5
 _INLINE_TOTAL_BYTES: Final = 512 << 10
 _LOST_TOLD_MAX: Final = 64
 """Of how many refused batches it is remembered where they came from."""
@@ -112,6 +114,8 @@ class Session:
         self._watcher: asyncio.Task[None] | None = None
         self._shaken = asyncio.Event()
         self.totals: SessionClosed | None = None
+        self.outcome: Outcome | None = None
+        """How the script ended, for ``close`` to report; None: it goes on."""
         self.batches = 0
         self.waits = 0
 
@@ -128,8 +132,8 @@ class Session:
     def submit(self, flush: Flush) -> Ticket:
         """Send ``flush``; returns at once unless the window is full or uploads are large (they are on the node when this returns).
 
-        While the node refuses the tenant's batches for its budget, flushes are kept, to be sent again. Whoever waits for one hears of it,
-        and so does who has sent more than the window holds: BudgetExceededError, and ``flush`` is kept all the same."""
+        While the node refuses the tenant's batches for its budget, flushes are kept, to be sent again. Waiting for one raises
+        BudgetExceededError, and so does sending more than the window holds; ``flush`` is kept all the same."""
         self._check()
         self._go_on()
         with self._submit_lock:
@@ -187,7 +191,7 @@ class Session:
         return [self._data_port.get(read.blob, read.nbytes) if read.blob else read.inline for read in answer.done.reads]
 
     def free_bytes(self) -> int:
-        """Memory of the device that nobody holds now; what was free when the session opened while the node does not say."""
+        """Free memory of the device now, in bytes; the value from the opening of the session while the node does not report it."""
         self._check()
         info = self._info
         assert info.node is not None
@@ -215,6 +219,15 @@ class Session:
         self._bus.stop()
         self._tracer.close()
         self._settle(NodeLostError("the session is closed"))
+
+    def abandon(self, outcome: Outcome) -> None:
+        """A signal is about to kill the process: tell the node, which drops what waits. May be called in a signal handler: waits for two
+        seconds at most, and takes no lock. Raises nothing."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        with contextlib.suppress(TimeoutError, NoAnswer, RuntimeError):
+            self._bus.call(self._close_request(CloseSession(self._info.session, "killed", -1, outcome), _KILLED_S), _KILLED_S + 0.5)
 
     # -- submitting ----------------------------------------------------------------------------------------------------------------
 
@@ -247,7 +260,7 @@ class Session:
                 del refusal  # its traceback holds this frame, which would keep the script's tensors alive
 
     def _go_on(self) -> None:
-        """After a refusal for the budget that the script was told: send all again, under new names (the bus knows the old ones)."""
+        """After a budget refusal was raised to the script: republish all with new Nats-Msg-Ids, which bypasses the bus's deduplication."""
         if self._halt.over():
             with self._state:
                 for seq, sent in self._sent.items():
@@ -331,7 +344,7 @@ class Session:
             self._send_bodies(done)
             return
         if done.fault is not None and (done.fault.fatal or done.seq == 0):
-            # A refusal that nobody has seen yet is the cause: what follows it fails for lack of its results.
+            # A refusal that was not raised yet is the cause: later batches fail for lack of its results.
             self._settle(self._refusal[1] if self._refusal is not None else self._exception(done, done.fault))
             return
         if done.fault is not None and done.fault.name == faults.BUDGET_EXCEEDED:
@@ -346,7 +359,7 @@ class Session:
                 return  # heard already
             answer = self._answers.get(done.seq)
             if not sent.flush.reads and done.fault is None:
-                self._answers.pop(done.seq, None)  # whoever waits for it holds it already; the many that nobody waits for must not pile up
+                self._answers.pop(done.seq, None)  # waiters already hold the answer; answers without a waiter must not pile up
             self._state.notify_all()
         self._tracer.end(sent.trace, done.core_ns)
         if answer is not None:
@@ -354,7 +367,7 @@ class Session:
             answer.event.set()
 
     def _exception(self, done: Done, fault: Fault) -> WoolyError:
-        """What the script is told: the node's words, and which lines of the script they are about."""
+        """The exception for the script: the node's words, and which lines of the script they are about."""
         sent = self._sent.get(done.seq)
         origin = sent.flush.origin if sent is not None else None
         where = origin.text(fault.places) if origin is not None else ""
@@ -369,7 +382,7 @@ class Session:
         return from_fault(fault.name, text, fault.places, where)
 
     def _stop(self, refused: WoolyError) -> None:
-        """The tenant's budget is used up: whoever waits hears of it; the batches stay, to be sent again."""
+        """The tenant's budget is used up: resolve all waiters with the refusal; the batches stay, to be sent again."""
         self._halt.set(refused)
         with self._state:
             answers = [self._answers[seq] for seq in self._sent if seq in self._answers]
@@ -496,8 +509,10 @@ class Session:
         if self._watcher is not None:
             self._watcher.cancel()
         failed = self._fault is not None or bool(self._halt)
-        request = CloseSession(self._info.session, "failed" if failed else "done", -1 if failed else self._seq)
-        timeout_s = 2.0 if failed else _CLOSE_S
+        request = CloseSession(self._info.session, "failed" if failed else "done", -1 if failed else self._seq, self.outcome)
+        return await self._close_request(request, 2.0 if failed else _CLOSE_S)
+
+    async def _close_request(self, request: CloseSession, timeout_s: float) -> SessionClosed:
         subject = subjects.node_request(self._node, "close", self._bus.principal)
         return _closed.decode(await self._bus.request(subject, _encode(request), timeout_s))
 

@@ -4,8 +4,6 @@ Everything that is asked of a device is done in the order asked. ``launch`` and 
 and ``finish`` wait. Calls come from one thread at a time.
 
 The argument table and the state of launches are those of ``jit.kernels.cfamily.abi``.
-
-May live here: the protocol, its value types and their packing. May not: any device's insides.
 """
 
 from __future__ import annotations
@@ -64,8 +62,8 @@ class Matrix(NamedTuple):
 class Request:
     """A kernel to compile for one block shape.
 
-    ``foreign``: a stranger wrote it, so it is compiled where an abort costs nothing. ``aliased``: what it may only read is also what it
-    writes, so that nothing proved from loads of it holds: threads may come to a barrier apart.
+    ``foreign``: a user's kernel, so it is compiled in a separate process, where an abort costs nothing. ``aliased``: what it may only read
+    is also what it writes, so that nothing proved from loads of it holds: threads may come to a barrier apart.
     """
 
     verified: VerifiedKernel
@@ -100,7 +98,7 @@ class Device(Protocol):
         ...
 
     def allocate(self, nbytes: int) -> Buffer:
-        """New memory, all zeros; it is freed when nobody holds it any more. Raises MemoryError."""
+        """New memory, all zeros; it is freed with the last reference to it. Raises MemoryError."""
         ...
 
     def reserve(self, nbytes: int) -> Buffer | None:

@@ -4,8 +4,6 @@ A grid whose kernel has a slice certificate is cut so that a slice takes some mi
 measured time of those before; between slices the run can be stopped, and goes on at the next block with what was counted and trapped so
 far. Other grids run whole: their blocks may wait for each other, so all of them have to be there. They are cut only where there are more
 blocks than run at the same time anywhere, or the memory that blocks need beside their buffers would be too large.
-
-May live here: that, and what of a launch is told afterwards. May not: compiling (device), the meaning of kernels.
 """
 
 from __future__ import annotations
@@ -31,13 +29,13 @@ from wis.program import BoundInstr, Operand
 from wis.reference.access import Number
 from wis.verify import Verified
 
-__all__ = ["Foreign", "Ran", "Runs", "UnderWay"]
+__all__ = ["UserKernels", "LaunchTotals", "Runs", "UnderWay"]
 
 _Key = tuple[tuple[int, ...], bool]
 """Of a compiled launch: its attributes, and whether its regions overlap."""
 SLICE_NS: Final = 4_000_000
 """What a slice should take: each costs some tens of microseconds to start."""
-HURRIED_NS: Final = 1_000_000
+PREEMPTIBLE_NS: Final = 1_000_000
 """The same in a run that may have to stop before its end."""
 
 BLOCKS_MAX: Final = 1 << 16
@@ -45,16 +43,16 @@ BLOCKS_MAX: Final = 1 << 16
 
 
 class Runs(Protocol):
-    """What a run tells its launches."""
+    """The state of a run that its launches depend on; ``jit.accel.run`` describes the properties."""
 
     @property
-    def told(self) -> bool: ...
+    def stop_requested(self) -> bool: ...
 
     @property
-    def late(self) -> bool: ...
+    def past_deadline(self) -> bool: ...
 
     @property
-    def hurried(self) -> bool: ...
+    def preemptible(self) -> bool: ...
 
     def region(self, buffer: int) -> tuple[Any, int, int]: ...
 
@@ -62,7 +60,7 @@ class Runs(Protocol):
 
 
 @dataclass(slots=True)
-class Ran:
+class LaunchTotals:
     """What launches of one run left behind. ``out_of_fuel``: said of the launch that was stopped; nothing after it may run."""
 
     fuel: int
@@ -96,7 +94,7 @@ class UnderWay:
         return int(self.state[1])
 
 
-class Foreign:
+class UserKernels:
     """The launches of one program."""
 
     def __init__(self, device: Device, verified: Verified, plan: Plan, scratch: Scratch) -> None:
@@ -126,15 +124,15 @@ class Foreign:
         kernel = self._verified.kernels[instr.attrs[0]]
         return instr.attrs, _overlapping(kernel, launch_params(instr, kernel))
 
-    def begin(self, fuel: int, addresses: Sequence[int], values: Sequence[Number]) -> Ran:
-        return Ran(fuel, addresses, values)
+    def begin(self, fuel: int, addresses: Sequence[int], values: Sequence[Number]) -> LaunchTotals:
+        return LaunchTotals(fuel, addresses, values)
 
-    def open(self, instr: BoundInstr, ran: Ran) -> UnderWay:
+    def open(self, instr: BoundInstr, ran: LaunchTotals) -> UnderWay:
         """A launch of which no block ran. Raises LaunchError for a grid beyond the limits."""
         call = kernel_call(instr, self._verified.kernels, ran.values)
         return UnderWay(call, self._kernels[self._key(instr)], fresh_state(ran.fuel))
 
-    def go(self, launch: UnderWay, ran: Ran, run: Runs) -> bool:
+    def go(self, launch: UnderWay, ran: LaunchTotals, run: Runs) -> bool:
         """Run what is left of it; whether it came to its end. A piece of a run that begins with it runs one slice at least."""
         call, kernel, device = launch.call, launch.kernel, self._device
         buffers, params = self._params(call, ran, run)
@@ -143,10 +141,10 @@ class Foreign:
         total = prod(call.grid)
         fresh = True
         while launch.first < total:
-            if run.told or (run.late and not fresh):
+            if run.stop_requested or (run.past_deadline and not fresh):
                 return False
             fresh = False
-            first, count = launch.first, min(total - launch.first, self._slice(call, kernel, hurried=run.hurried))
+            first, count = launch.first, min(total - launch.first, self._slice(call, kernel, preemptible=run.preemptible))
             words = launch_words(call.kernel.kernel, params, call.grid, first, count)
             device.write(self._table, 0, words.view(np.uint8))
             mark = device.launch(kernel.compiled, count, buffers, self._table, 0, self._state, self._scratch(kernel.compiled, count))
@@ -164,7 +162,7 @@ class Foreign:
             ran.texts.append(describe_trap(call.kernel, call.grid, call.block, trap))
         return True
 
-    def _params(self, call: KernelCall, ran: Ran, run: Runs) -> tuple[list[Any], list[Region | int | float]]:
+    def _params(self, call: KernelCall, ran: LaunchTotals, run: Runs) -> tuple[list[Any], list[Region | int | float]]:
         """Memory of the buffer parameters, and what stands in the table for every parameter."""
         buffers: list[Any] = []
         params: list[Region | int | float] = []
@@ -178,7 +176,7 @@ class Foreign:
                 params.append(x)
         return buffers, params
 
-    def _slice(self, call: KernelCall, kernel: _Kernel, *, hurried: bool) -> int:
+    def _slice(self, call: KernelCall, kernel: _Kernel, *, preemptible: bool) -> int:
         """How many blocks to run next."""
         most = min(prod(call.grid), BLOCKS_MAX)
         if kernel.compiled.scratch_bytes:
@@ -186,7 +184,7 @@ class Foreign:
         if not call.kernel.certificate.allows(call.grid, call.block) or _overlapping(call.kernel, call.params):
             return most
         units = self._device.facts.units
-        slice_ns = min(SLICE_NS, HURRIED_NS) if hurried else SLICE_NS
+        slice_ns = min(SLICE_NS, PREEMPTIBLE_NS) if preemptible else SLICE_NS
         wanted = slice_ns / kernel.block_ns if kernel.block_ns else 8 * units
         return max(1, min(most, int(wanted)))
 

@@ -1,7 +1,4 @@
-"""Single kernels on a device of this family, behind the protocol that all kernel devices have.
-
-May live here: the adaptation. May not: any device's insides.
-"""
+"""Single kernels on a device of this family, behind the protocol that all kernel devices have."""
 
 from __future__ import annotations
 

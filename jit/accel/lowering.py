@@ -1,8 +1,6 @@
 """From steps to calls: fused groups and library forms as launches, with every kernel that is needed on the way.
 
 Kernels keep the strict form of named functions where there is one, so that results have the same bits on every device.
-
-May live here: lowering one step. May not: memory layout, running, what a library form is (jit.accel.library).
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """The memory of a device: an arena in one allocation of it, or single allocations where it gives none so large.
 
-An arena's memory is set to zero when somebody gets it, since what came back is what its last owner left. It is allocated with the first
-block, so that an engine takes nothing of a device before it is used.
-
-May live here: those two. May not: addresses and accounting (jit.memory), transfers.
+An arena's memory is set to zero when it is allocated, since freed memory still holds the bytes of its last owner. It is allocated with the
+first block, so that an engine takes nothing of a device before it is used.
 """
 
 from __future__ import annotations

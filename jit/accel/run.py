@@ -1,12 +1,10 @@
-"""A run of a plan on a device, which can be stopped and gone on with.
+"""A run of a plan on a device, which can be stopped and resumed.
 
 A run queues its launches without waiting for each, but never more than about a millisecond of them, by what each took when it ran last:
 that is what a stop has to wait for. How far it came is a step of the plan and, in a launch of a kernel that the program brings, a block.
 Plans are shared by the spaces that run them, so every piece writes table and state anew; regions that start as zeros are cleared once.
 
 What the account calls the cores of a launch is the compute units that its blocks can occupy; the time between launches counts as one.
-
-May live here: that. May not: planning, kernels, any one device.
 """
 
 from __future__ import annotations
@@ -126,7 +124,7 @@ class AccelRun:
         self._left = self._engine.cut_after or -1
         first = self._at
         while self._at < len(steps) and self._outcome.out_of_fuel is None:
-            if self.told or (self._at > first and self.late):
+            if self.stop_requested or (self._at > first and self.past_deadline):
                 return
             if not self._step(steps[self._at]):
                 return
@@ -134,17 +132,17 @@ class AccelRun:
         self.over = True
 
     @property
-    def told(self) -> bool:
-        """Somebody wants the run to stop."""
+    def stop_requested(self) -> bool:
+        """The run was stopped, interrupted, or has reached the place where it was to stop."""
         return not self._left or self._engine.stop.is_set() or reached(self._stop)
 
     @property
-    def late(self) -> bool:
-        """With what is under way the time is up."""
+    def past_deadline(self) -> bool:
+        """The deadline is over, or will be once the queued launches have run."""
         return 0 < self._deadline_ns <= time.monotonic_ns() + self._queued_ns
 
     @property
-    def hurried(self) -> bool:
+    def preemptible(self) -> bool:
         """The run may have to stop before its end."""
         return self._deadline_ns > 0 or self._stop is not None
 

@@ -1,7 +1,4 @@
-"""Memory that blocks of a launch need beside their buffers: one piece, which launches use one after the other.
-
-May live here: that piece. May not: deciding how many blocks run.
-"""
+"""Memory that blocks of a launch need beside their buffers: one piece, which launches use one after the other."""
 
 from __future__ import annotations
 

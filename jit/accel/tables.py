@@ -1,7 +1,4 @@
-"""A plan of this family: the argument table and the steps that use it. A run only fills in scalars.
-
-May live here: putting calls and arena into tables. May not: choosing groups, compiling, running.
-"""
+"""A plan of this family: the argument table and the steps that use it. A run only fills in scalars."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The executor's side of the compile process: one job at a time, with a deadline; a process that dies or overruns is replaced.
-
-May live here: the process's life. May not: what is compiled.
-"""
+"""The executor's side of the compile process: one job at a time, with a deadline; a process that dies or overruns is replaced."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ import os
 import selectors
 import struct
 import subprocess
-import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -19,6 +15,7 @@ from typing import Final
 import msgspec
 
 from jit.errors import KernelRefused
+from wooly_server import module_command
 
 __all__ = ["CompileLimits", "CompileProcess"]
 
@@ -78,7 +75,7 @@ class CompileProcess:
         if self._process is not None and self._process.poll() is not None:
             self._stop()
         if self._process is None:
-            command = [sys.executable, "-P", "-m", "jit.compiling.worker", str(self._limits.address_space_bytes)]
+            command = module_command("jit.compiling.worker", str(self._limits.address_space_bytes))
             # Unbuffered, and in a group of its own: a Ctrl-C at the terminal is the executor's business.
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True)
         return self._process

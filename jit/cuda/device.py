@@ -3,7 +3,7 @@
 Kernels of one ``compile`` become one module, compiled by NVRTC for exactly this device's architecture, and kept in the object cache. CuPy's
 memory pools are not used: blocks are parts of one allocation, and memory is set to zero before anybody sees it.
 
-The only module that touches CuPy. May live here: that. May not: what kernels look like (jit.kernels.cfamily), plans.
+The only module that touches CuPy.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["CudaDevice", "CompiledKernel", "compile_job", "OPTIONS"]
 OPTIONS: Final = ("--fmad=false", "--prec-div=true", "--prec-sqrt=true", "--ftz=false", "-default-device")
 """Nothing that trades exactness for speed."""
 HIP_OPTIONS: Final = ("-ffp-contract=off",)
-"""The same for AMD's compiler, which divides and takes roots exactly unless told otherwise."""
+"""The same for AMD's compiler, which divides and takes roots exactly by default."""
 _ALIGN_BYTES: Final = 256  # as the driver's own allocations
 _TO_DEVICE: Final = 1
 _TO_HOST: Final = 2
@@ -58,7 +58,7 @@ class CompiledKernel:
 
 
 class _Buffer:
-    """Memory of the device from ``offset`` in ``memory`` on, which is freed when nobody holds it any more."""
+    """Memory of the device from ``offset`` in ``memory`` on, which is freed with the last reference to it."""
 
     __slots__ = ("memory", "nbytes", "offset")
 

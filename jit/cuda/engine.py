@@ -1,4 +1,4 @@
-"""The engine of the cuda backend. May live here: putting the shared engine on a CUDA device. May not: anything else."""
+"""The engine of the cuda backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels on a CUDA (or ROCm) device. May live here: putting the shared kernel device on it. May not: anything else."""
+"""Kernels on a CUDA (or ROCm) device."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Argument blocks: the words of one call, and notes of which of them a run fills in.
-
-May live here: turning arguments into words and notes. May not: where buffers are, what is called.
-"""
+"""Argument blocks: the words of one call, and notes of which of them a run fills in."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""From steps to calls: every fused group and every library record as one native call with its argument block.
-
-May live here: lowering one step. May not: memory layout (arena), order and cuts (schedule), running.
-"""
+"""From steps to calls: every fused group and every library record as one native call with its argument block."""
 
 from __future__ import annotations
 

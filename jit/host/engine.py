@@ -1,7 +1,4 @@
-"""The engine of the host backend: prepared plans, spaces that run them, and the account of each run.
-
-May live here: gluing plans to buffers and threads. May not: planning, code generation, memory management.
-"""
+"""The engine of the host backend: prepared plans, spaces that run them, and the account of each run."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from jit.engine import EngineConfig, EngineInfo, Launch, MemoryUse, Number, Prep
 from jit.errors import Interrupted
 from jit.host.calls import Call, Lowering
 from jit.host.emit.ops import supported
-from jit.host.foreign import Foreign, Launches
+from jit.host.foreign import Launches, UserKernels
 from jit.host.run import HostRun
 from jit.host.scalars import given_scalars
 from jit.host.schedule import levels_of
@@ -39,7 +36,7 @@ from wis.verify import Verified
 __all__ = ["HostEngine"]
 
 _NOTHING: Final = new_block(0, ALIGN_BYTES)
-"""The arena of a space that has had no temporaries: zero bytes, which nobody reads or writes."""
+"""The arena of a space that has had no temporaries: zero bytes, which are never read or written."""
 PREPARED_MAX = 256
 PLANNERS_MAX = 256
 
@@ -113,7 +110,7 @@ class HostEngine:
         self.walker = Walker(self.toolchain, config.threads)
         self._runner = GridRunner(self.walker)
         self._fuel = config.fuel
-        self._foreign_made: Foreign | None = None
+        self._foreign_made: UserKernels | None = None
         self.info = EngineInfo(self.toolchain.cpu, "host", self.walker.threads, config.vram_bytes)
         self.options = PlanOptions()
         self._running = threading.Lock()
@@ -155,9 +152,9 @@ class HostEngine:
         return self.foreign.prepare(verified, plan)
 
     @property
-    def foreign(self) -> Foreign:
+    def foreign(self) -> UserKernels:
         if self._foreign_made is None:
-            self._foreign_made = Foreign(KernelCompiler(self.toolchain), self._runner, self._fuel)
+            self._foreign_made = UserKernels(KernelCompiler(self.toolchain), self._runner, self._fuel)
         return self._foreign_made
 
     def planner(self, digest: bytes) -> Planner[Call, Plan]:
@@ -188,7 +185,7 @@ class HostEngine:
 
     @contextmanager
     def running(self, whole: bool) -> Iterator[None]:
-        """While a piece of a run runs: nobody else's does. ``whole``: it need not be able to go on after an interruption."""
+        """Hold the engine's mutex while a piece of a run executes. ``whole``: the run need not be resumable after an interruption."""
         with self._running:
             with self._interrupting:
                 self._whole = whole

@@ -3,8 +3,6 @@
 Every native function has the signature ``void fn(i64 *args, i64 r0, i64 r1, char *scratch)`` and does the units ``r0 <= r < r1``.
 The result must not depend on where a range is cut: the walker cuts ``[0, units)`` into chunks and lets any thread run any of them.
 All units of one record are independent of each other.
-
-May live here: the data types. May not: how records are made (plan, library), cut (schedule) or run (walker).
 """
 
 from __future__ import annotations

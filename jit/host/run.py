@@ -1,4 +1,4 @@
-"""A run of a plan on the host, which can be stopped and gone on with.
+"""A run of a plan on the host, which can be stopped and resumed.
 
 How far it came is a place in the plan: a part, in a native part a phase and a claim of it, in a launch of a kernel a block. Plans are
 shared by the spaces that run them, so every piece fills in addresses and scalars anew; regions that start as zeros are cleared once.
@@ -6,8 +6,6 @@ Reference steps run whole.
 
 All pieces of all spaces run on the engine's one pool of threads, one piece at a time, in the order in which they are asked for: the share
 of the pool that a tenant gets is the share of the time that the order of pieces gives it.
-
-May live here: that. May not: threads (walker), tables, memory.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jit.engine import Launch, Number, Stop
-from jit.host.foreign import Ran, UnderWay
+from jit.host.foreign import LaunchTotals, UnderWay
 from jit.host.scalars import scalar_words
 from jit.host.simt.run import Region
 from jit.host.tables import Native
@@ -50,7 +48,7 @@ class HostRun:
         self._values = [*scalars, *ready.plan.constants]
         self._part = self._phase = self._claim = 0
         self._launch: UnderWay | None = None
-        self._ran = Ran()
+        self._ran = LaunchTotals()
         self._trap = NO_TRAP
         self._arrays: list[npt.NDArray[np.uint8] | None] | None = None
         self._begun = False

@@ -1,7 +1,6 @@
 """Program scalars as argument words.
 
 The meaning of a conversion is ``wis.reference.immediate``; ordinary numbers take a vectorised path that gives the same bits.
-May live here: number to 64-bit word, and which of them change from run to run. May not: which scalar goes where.
 """
 
 from __future__ import annotations

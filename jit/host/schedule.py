@@ -2,8 +2,6 @@
 
 A call goes into the earliest phase that comes after everything it conflicts with, so independent work shares a phase however far apart it
 stood. Cuts depend only on the call, never on the number of threads: that keeps every bit of a result the same on any machine size.
-
-May live here: hazards and cutting. May not: addresses, running.
 """
 
 from __future__ import annotations
@@ -70,7 +68,7 @@ class _Known:
             self._reads.setdefault(x.buffer, []).append((x, level))
             self._last[x.buffer] = max(self._last.get(x.buffer, -1), level)
         for x in call.writes:
-            if x.dense:  # whoever conflicts with what it covers conflicts with it, and comes after it
+            if x.dense:  # a call that conflicts with what it covers conflicts with it too, and comes after it
                 for known in (self._reads, self._writes):
                     if x.buffer in known:
                         known[x.buffer] = [(y, at) for y, at in known[x.buffer] if y.low < x.low or y.high > x.high or at > level]

@@ -1,7 +1,4 @@
-"""A plan: everything a run needs, as arrays. A run only fills in addresses and scalars.
-
-May live here: putting calls, arena and phases into tables. May not: choosing groups, hazards, running.
-"""
+"""A plan: everything a run needs, as arrays. A run only fills in addresses and scalars."""
 
 from __future__ import annotations
 

@@ -3,8 +3,6 @@
 A phase that several threads may share is open while its ticket (end << 32 | next) has claims left; claiming is adding 1 to it. To stop
 inside a phase the caller exchanges the ticket for 0, in one step: what was claimed until then will be done, what was not is what is left.
 A helper that was just about to claim adds to a closed ticket, gets nothing, or to the next one, which is as good.
-
-May live here: that code and the layout of the memory it shares. May not: threads, tables.
 """
 
 from __future__ import annotations
@@ -111,7 +109,7 @@ define void @jit_wake(ptr %d) {{
 define internal i1 @stopped(ptr %d, i64 %now) alwaysinline {{
   %sp = getelementptr i64, ptr %d, i64 {STOP}
   %s = load atomic i64, ptr %sp monotonic, align 8
-  %told = icmp ne i64 %s, 0
+  %requested = icmp ne i64 %s, 0
   %wpp = getelementptr i64, ptr %d, i64 {WORD}
   %wp = load ptr, ptr %wpp
   %w = load atomic i64, ptr %wp monotonic, align 8
@@ -124,7 +122,7 @@ define internal i1 @stopped(ptr %d, i64 %now) alwaysinline {{
   %bp = getelementptr i64, ptr %d, i64 {BUDGET}
   %b = load i64, ptr %bp
   %spent = icmp sle i64 %b, 0
-  %x = or i1 %told, %reached
+  %x = or i1 %requested, %reached
   %y = or i1 %late, %spent
   %z = or i1 %x, %y
   ret i1 %z

@@ -6,10 +6,8 @@ to it. What a chunk computes does not depend on who runs it, so results are the 
 nothing spins for about 50 us and then sleeps on a condition until a phase with several claims opens. Whatever a helper uses (tables,
 scratch) it reads after its claim succeeded: the caller changes them only while no phase is open.
 
-A walk can be told when to stop; the caller looks between its claims and between phases. It then says how far it came, as a phase and a
+A walk may have a stop condition; the caller checks it between its claims and between phases. It then says how far it came, as a phase and a
 claim in it, and a later walk goes on from there: every claim is run exactly once.
-
-May live here: the threads, and what a walk is told. May not: what is in the tables, native code (walk_code).
 """
 
 from __future__ import annotations

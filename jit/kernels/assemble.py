@@ -1,7 +1,4 @@
-"""Writing kernels of the kernel tier: registers, ops and basic blocks in the order they are asked for.
-
-May live here: how a ``wis.kernel.model.Kernel`` is put together. May not: what operations of tensor programs mean, loops, text.
-"""
+"""Writing kernels of the kernel tier: registers, ops and basic blocks in the order they are asked for."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""What a back end offers for single kernels, whatever the device: compile one for a block shape, run some blocks of a grid, account for it.
+"""Interface of a back end to single kernels: compile one for a block shape, run some blocks of a grid, account for it.
 
-The engines' ``launch`` instruction, the tests of the kernel corpus and the benchmarks stand on this. May live here: the protocol, its
-value types and the table of devices. May not: any back end's insides.
+The engines' ``launch`` instruction, the tests of the kernel corpus and the benchmarks use this.
 """
 
 from __future__ import annotations

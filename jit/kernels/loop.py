@@ -13,8 +13,6 @@ A value is *uniform* when it does not depend on the reduced loops (ROWS: nor on 
 uses it non-uniformly belongs to a later pass over the reduced loops. A ROWS kernel without reductions treats its inner loop as reduced.
 
 Sums follow the order of ``wis.ops``: element i of the reduced index space (row-major) goes to lane i % 32, then lanes fold by halves.
-
-May live here: the types and facts that follow from them. May not: text of any target language, addresses, sizes.
 """
 
 from __future__ import annotations

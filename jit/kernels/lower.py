@@ -10,8 +10,6 @@ Three shapes of launch:
 
 Sizes, strides, offsets and scalars are parameters, so launches of other dims share the kernel. A place is a buffer parameter of its own
 (the whole buffer) and an offset in elements; several may be one buffer.
-
-May live here: loops, addresses, lanes. May not: what an operation is (scalar_ops), launching, text.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Kernels in the definition (wis.kernel.interpret), behind the protocol that all devices have.
-
-May live here: the adaptation. May not: meaning.
-"""
+"""Kernels in the definition (wis.kernel.interpret), behind the protocol that all devices have."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 Rooms are the size classes of ``room_for``. A room of up to SMALL_BYTES comes from a slab, so that small blocks lie together and do not
 cut up what large ones need; a slab goes back as a whole when its last block does.
-
-May live here: which address serves which request. May not: memory (arena.py), who asks (capacity.py).
 """
 
 from __future__ import annotations

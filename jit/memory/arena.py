@@ -1,9 +1,7 @@
 """Blocks in one arena: addresses (addresses.py) with memory behind them.
 
-What is free in an arena may have its last owner's bytes; it is set to zero when somebody gets it. Blocks move only in
+Free memory of an arena may hold its last owner's bytes; it is set to zero when it is allocated. Blocks move only in
 ``make_room``, and keep being the same objects.
-
-May live here: placing and moving blocks. May not: kinds of memory (host.py, jit.accel.memory), accounting (capacity.py).
 """
 
 from __future__ import annotations
@@ -49,11 +47,11 @@ class Backing(Protocol):
         ...
 
     def taken(self, offset: int, nbytes: int) -> None:
-        """Free memory is about to be somebody's: it is zero when this returns, whatever was there."""
+        """Free memory is about to be allocated: set it to zero."""
         ...
 
     def given(self, offset: int, nbytes: int) -> None:
-        """It is nobody's from now on."""
+        """The memory is free from now on."""
         ...
 
     def move(self, source: int, target: int, nbytes: int) -> None:

@@ -1,7 +1,4 @@
-"""What a buffer stands on: a block of some device's memory, and its size class.
-
-May live here: the value type and the memory of the process itself. May not: capacity (capacity.py), keys (buffers.py).
-"""
+"""The block of a device's memory that backs a buffer, and its size class."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
 """The buffers of one space, by key: on the device, parked, or on a block that several share.
 
 A buffer is in one of three states. *Own*: it has a block of its own. *Parked*: it has none, only a size. *Shared*: its block is also
-another buffer's, and nobody writes it.
-
-May live here: keys and what they stand for. May not: where memory comes from (capacity.py), programs.
+another buffer's, and is read-only.
 """
 
 from __future__ import annotations
@@ -21,8 +19,8 @@ _owners = itertools.count()
 
 
 class SharedBlock:
-    """A read-only block of one engine; ``holders`` buffers stand on it. With the last of them it is freed (or becomes that one's own), and
-    nothing can be attached to it any more."""
+    """A read-only, reference-counted block of one engine. With the last of its ``holders`` buffers it is freed (or becomes that one's own),
+    and no buffer can be attached to it any more."""
 
     __slots__ = ("block", "capacity", "holders")
 
@@ -162,11 +160,11 @@ class SpaceMemory:
         if self._shared[key].holders > 1:
             own = self._capacity.allocate(block.nbytes, self._owner, zero=False)
             self._take_over(key, own)
-        else:  # nobody else stands on it
+        else:  # the only holder
             self._drop_shared(key)
 
     def _take_over(self, key: int, own: Block) -> None:
-        """From now on ``key`` stands on ``own``, with the bytes that it had."""
+        """Copy-on-write: copy the bytes of ``key`` to ``own``, which backs it from now on."""
         self._capacity.placed.copy(self._blocks[key], own)
         self._leave(key)
         self._blocks[key] = own
@@ -178,7 +176,7 @@ class SpaceMemory:
         return shared
 
     def _leave(self, key: int) -> None:
-        """One holder less of a shared block; freed with the last, for nobody's shelf."""
+        """Drop a reference to a shared block; the last one frees it, without putting its memory aside for an owner."""
         shared = self._drop_shared(key)
         if not shared.holders:
             self._capacity.release(shared.block)
@@ -213,8 +211,8 @@ class SpaceMemory:
         own = self._blocks
         try:
             return [own[key] for key in keys]
-        except KeyError as gone:
-            raise self._absent(gone.args[0]) from None
+        except KeyError as absent:
+            raise self._absent(absent.args[0]) from None
 
     def _part(self, keys: Sequence[int], blocks: list[Block], written: Collection[int]) -> None:
         """Own blocks for what a run writes: all, or an error and none."""

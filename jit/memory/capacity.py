@@ -1,9 +1,8 @@
 """The capacity that all spaces of an engine share, and what each of them put aside.
 
-What a freed buffer leaves is put aside for its own space, whose next request of that size class gets it without any work; when the room is
-needed it goes to whoever needs it, oldest first. Memory of one space never reaches another unzeroed: that way leads through the arena only.
-
-May live here: accounting, and memory put aside. May not: addresses (arena.py), keys (buffers.py).
+What a freed buffer leaves is put aside for its own space, whose next request of that size class gets it without any work; when memory is
+short, it is given to any space that needs it, oldest first. Memory of one space never reaches another unzeroed: that way leads through the
+arena only.
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ class Capacity:
             self._drop_oldest()
 
     def _place(self, block: Block) -> None:
-        """Memory for a block: what is nobody's; then what was put aside; then by moving others together."""
+        """Memory for a block: free memory; then memory put aside; then by compaction."""
         placed = self.placed
         done = placed.place(block)
         while not done and self._idle:
@@ -103,7 +102,7 @@ class Capacity:
             raise OutOfMemory(block.nbytes, self.used_bytes, self.vram_bytes)
 
     def release(self, block: Block, owner: int = -1) -> None:
-        """The block is free; with an owner, its memory is put aside for that one as long as nobody else needs it."""
+        """The block is free; with an owner, its memory is put aside for that owner until another space needs it."""
         with self._lock:
             self.used_bytes -= block.nbytes
             assert self.used_bytes >= 0

@@ -1,9 +1,7 @@
 """The memory of the process as an arena: one anonymous mapping, of which the system gives a page when it is touched first.
 
-What nobody touched is zero; the rest is set to zero when somebody gets it. Pages of freed memory are kept up to a bound, because to get
+Untouched pages are zero; the rest is set to zero when it is allocated. Pages of freed memory are kept up to a bound, because to get
 one from the system costs more than to clear it; beyond that they go back to the system.
-
-May live here: that mapping. May not: addresses (addresses.py).
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ _RETURNED_BYTES: Final = 1 << 20
 
 
 class HostMemory:
-    """``size_bytes`` of zeros; less where that is more than the machine has, so that out of memory stays an error of whoever asks."""
+    """``size_bytes`` of zeros; less where that is more than the machine has, so that running out of memory stays an error of the caller."""
 
     def __init__(self, size_bytes: int) -> None:
         self.align_bytes = ALIGN_BYTES

@@ -2,8 +2,6 @@
 
 Invariants: free ranges do not overlap, no two of them touch, and together with what was taken and not given back they cover the space.
 Best fit keeps large ranges large (Knuth, The Art of Computer Programming 1, 2.5); among equal ranges the lowest is taken.
-
-May live here: that. May not: size classes (addresses.py), memory (arena.py).
 """
 
 from __future__ import annotations

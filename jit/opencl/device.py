@@ -4,7 +4,7 @@ Devices whose memory is the host's (processors, PoCL) use memory that NumPy allo
 OpenBLAS. Others copy. Kernels of one ``compile`` become one program, because most of the time goes into starting the compiler; its binary
 is kept in the object cache.
 
-The only module that touches pyopencl. May live here: that. May not: what kernels look like (jit.kernels.cfamily), plans.
+The only module that touches pyopencl.
 """
 
 from __future__ import annotations
@@ -339,7 +339,7 @@ def _array(dtype: DType, x: Matrix) -> Any:
 
 
 def _part(cl: Any, device: Any, units: int) -> Any:
-    """A part of a processor with so many compute units; the whole where it cannot be parted."""
+    """A sub-device of a processor with so many compute units; the whole device where it cannot be partitioned."""
     try:
         return device.create_sub_devices([cl.device_partition_property.BY_COUNTS, units, 0])[0]
     except cl.Error:

@@ -1,4 +1,4 @@
-"""The engine of the opencl backend. May live here: putting the shared engine on an OpenCL device. May not: anything else."""
+"""The engine of the opencl backend."""
 
 from __future__ import annotations
 

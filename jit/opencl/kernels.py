@@ -1,4 +1,4 @@
-"""Kernels on an OpenCL device. May live here: putting the shared kernel device on it. May not: anything else."""
+"""Kernels on an OpenCL device."""
 
 from __future__ import annotations
 

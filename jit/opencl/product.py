@@ -2,8 +2,6 @@
 
 BLAS's own threads wait for each other actively, which costs many times the product where processors are shared. Pieces depend on shapes
 only, so the bits of a result do not depend on how many threads there are.
-
-May live here: that. May not: queues, devices.
 """
 
 from __future__ import annotations

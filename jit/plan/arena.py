@@ -1,7 +1,6 @@
-"""Where temporaries live: offsets in one arena, reused as soon as the previous owner is dead.
+"""Layout of temporaries: offsets in one arena, reused as soon as the previous owner is dead.
 
 Sizes are rounded up to classes, so that a program whose shapes grow by a little keeps its offsets.
-May live here: liveness and offsets. May not: what touches a temporary, addresses.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def size_class(nbytes: int) -> int:
 
 
 def lay_out(uses: Sequence[Iterable[int]], nbytes: Mapping[int, int], pinned: frozenset[int]) -> Arena:
-    """Offsets for every temporary in ``uses`` (the temporaries each call touches, in order). ``pinned`` ones share with nobody."""
+    """Offsets for every temporary in ``uses`` (the temporaries each call touches, in order). ``pinned`` ones share with no other."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for at, touched in enumerate(uses):

@@ -1,7 +1,6 @@
-"""What a step becomes: native calls with their argument blocks, or an instruction for the reference. Back ends add what running them takes.
+"""The calls of a step: native calls with their argument blocks, or an instruction for the reference. Back ends add what running them takes.
 
 Buffers and scalars of a call stand only in its block and its accesses, so a call can be carried over to other ones (memo).
-May live here: these types. May not: where buffers are, what is called, how.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 The order of the kept loops is free; that of the reduced ones is not (it is the order of sums). Lanes go along the last reduced loop (ROWS)
 or along a kept one (COLS), wherever memory is walked contiguously.
-
-May live here: that choice, and the argument list. May not: addresses (they follow at run time), text of any target.
 """
 
 from __future__ import annotations

@@ -8,8 +8,6 @@ Legal to join, because elements then run in another order than instruction by in
  - what is read is either not written in the group, or written with the same access;
  - what is written overlaps no other access of the group, but for a read with the same access (each element is read before it is written);
    in a group with a reduction, which reads in several passes, only on the kept part, where reads come before all writes.
-
-May live here: what may join and the value graph. May not: which group to try (fuse), loop forms (form).
 """
 
 from __future__ import annotations
@@ -286,7 +284,7 @@ class Group:
 
     # --- after grouping
     def drop_stores(self, dead: Callable[[Access], bool]) -> None:
-        """Forget stores that nobody reads, and the loads that only they needed."""
+        """Drop dead stores, and the loads that only they needed."""
         self.stores = {x: node for x, node in self.stores.items() if not dead(x)}
         live: set[int] = set()
         stack = list(self.stores.values())

@@ -2,8 +2,6 @@
 
 The layers of a model are the same steps on other buffers, and a step whose dims come back is the same step again; so most of a plan is
 found here instead of being worked out.
-
-May live here: naming and renaming. May not: lowering itself.
 """
 
 from __future__ import annotations

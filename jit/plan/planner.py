@@ -10,8 +10,6 @@ either structure, or is checked again here:
  - decompositions, calls and temporaries must keep their number and kind.
 
 Whenever one of these fails, the program is planned in full.
-
-May live here: that logic. May not: lowering, fusion rules (fuse, group), how a back end keeps a plan.
 """
 
 from __future__ import annotations

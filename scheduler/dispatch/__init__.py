@@ -1,10 +1,12 @@
-"""What one device runs next, as a pure function of its journal.
+"""The dispatcher of one device, as a pure function of its journal.
 
     dispatch = Dispatch(DispatchState(config=DispatchConfig(in_flight_max=2)))
     for decision in dispatch.on(BatchArrived(at_ns, session, epoch, seq, nbytes, content)): ...
 
 ``journal`` turns (stimulus, decisions) into bytes and replays them; ``occupancy`` holds exact utilization and starvation;
 ``order`` is the policy. See core for the rules.
+
+May live here: decisions about launches. May not: executing them (services.server).
 """
 
 from scheduler.dispatch.core import Dispatch, chain

@@ -1,7 +1,4 @@
-"""What the device runs next: the one place where levels, shares, deadlines, room and budgets meet.
-
-May live here: choosing. May not: the order inside a level (queues, fair), how long a slice is (limits), the books (flights).
-"""
+"""Choice of the next launch: the one place where levels, shares, deadlines, room and budgets meet."""
 
 from __future__ import annotations
 
@@ -23,7 +20,8 @@ class Choice(NamedTuple):
 
 
 def choose(state: DispatchState) -> Choice | None:
-    """The launch to make now, or None. Strict: when the first of the highest level with work may not go, nobody behind it does."""
+    """The launch to make now, or None. Strict: when the first session of the highest level with work may not be launched, no session behind
+    it is."""
     reserved = _reserved(state)
     if reserved is not None:
         return reserved

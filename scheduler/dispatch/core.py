@@ -217,7 +217,7 @@ class Dispatch:
         state = self.state
         for session in state.sessions.values():
             if config.aging_ns != state.config.aging_ns:
-                session.raised = 0  # whoever has waited long enough by the new measure rises again
+                session.raised = 0  # sessions that have waited long enough by the new period are raised again
             if session.pace_permille:
                 pacing.settle(session, state.config, state.now_ns)  # what was earned so far, at the old rate
         if POLICIES[state.config.policy] is not POLICIES[config.policy]:

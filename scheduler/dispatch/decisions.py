@@ -1,4 +1,4 @@
-"""What a device's dispatcher decides, and the names of its reasons. Data types only; journalled, so append-only (see stimuli)."""
+"""The decisions of a device's dispatcher, and the names of their reasons. Data types only; journalled, so append-only (see stimuli)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = [
     "Launch", "Preempt", "Park", "Drop", "Refuse", "Release", "Decision",
 ]  # fmt: skip
 
-# Why a batch is dropped: nothing is wrong with the session, nobody needs to hear of it.
+# Why a batch is dropped: nothing is wrong with the session, and the client gets no message.
 ALREADY_RUN: Final = "already_run"
 """Its seq was launched before: a replay."""
 ALREADY_WAITING: Final = "already_waiting"
@@ -26,9 +26,9 @@ AFTER_LAST: Final = "after_last"
 SESSION_OVER: Final = "session_over"
 """It waited when its session faulted or closed."""
 EPOCH_STALE: Final = "epoch_stale"
-"""Sent to an earlier life of this session."""
+"""Sent to an earlier epoch of this session."""
 
-# Why a session or batch is refused: the session must be told.
+# Why a session or batch is refused: the client gets the reason.
 SESSION_UNKNOWN: Final = "session_unknown"
 SESSION_EXISTS: Final = "session_exists"
 SESSION_CLOSING: Final = "session_closing"

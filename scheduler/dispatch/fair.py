@@ -19,9 +19,9 @@ Let C be its tag less the estimates in flight: what it has been served. Then C <
 
     V - (k + 1) L  <=  C  <=  V + A + kL.
 
-Left: by rule 2 whoever set V had, if s was active then, a tag of at most s's tag + L <= C + (k + 1) L, and C never falls; if s became
-active later, C >= V by rule 1. Right: at its last launch its tag was at most V (rule 2) or V + A (rule 3), and the up to k slices then
-in flight exceed what the tag held of them by at most L each; without a launch since it became active, C is max(V, its older tag), and
+Left: by rule 2 the session that set V had, if s was active then, a tag of at most s's tag + L <= C + (k + 1) L, and C never falls; if s
+became active later, C >= V by rule 1. Right: at its last launch its tag was at most V (rule 2) or V + A (rule 3), and the up to k slices
+then in flight exceed what the tag held of them by at most L each; without a launch since it became active, C is max(V, its older tag), and
 the older tag obeys the same. So over any interval in which f and m are both active, what they are served per weight differs by at most
 
     |served(f) / w(f) - served(m) / w(m)|  <=  A(f) + A(m) + (2k + 1) (L(f) + L(m)).
@@ -51,7 +51,7 @@ def virtual(core_ns: int, weight: int) -> int:
 
 
 def join(level: Level, session: SessionState) -> None:
-    """The session becomes active: it starts where the level is, and keeps what it has had too much."""
+    """The session becomes active: start tag = max(own tag, virtual time of the level)."""
     session.tag = max(session.tag, level.vtime)
 
 

@@ -1,7 +1,4 @@
-"""Launches with the executor: what a launch, its end and its preemption do to tags, tokens, estimates and totals.
-
-May live here: the books of a slice. May not: which one is launched (core, queues), how long it may run (limits).
-"""
+"""Launches with the executor: what a launch, its end and its preemption do to tags, tokens, estimates and totals."""
 
 from __future__ import annotations
 

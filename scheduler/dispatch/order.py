@@ -1,11 +1,9 @@
-"""Who goes first among sessions whose next batch is ready: the table of policies, and each one's sort key.
+"""Policies for the order of ready sessions: their table, and each one's sort key.
 
 - *strict*: strict between P0 and P4; inside a level start-time fair queueing (see fair), P0 batches with a latency target by deadline.
   A launch of a higher priority preempts lower ones.
 - *fifo*: by order of arrival over all sessions, whole batches, no preemption: what sharing a device without a scheduler is like.
 - *timeslice*: sessions with work take turns of a quantum, whatever their priority, like a device that switches between processes.
-
-May live here: what sets policies apart. May not: the state they are applied to.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Which sessions may be launched, in the order of their level: heaps with outdated entries, so that a step costs O(log sessions).
-
-May live here: bringing the heaps up to date after a session changed, and taking the first. May not: what is done with it (flights, core).
-"""
+"""Which sessions may be launched, in the order of their level: binary heaps with lazy deletion, so that a step costs O(log sessions)."""
 
 from __future__ import annotations
 
@@ -174,7 +171,7 @@ def _has_tokens(state: DispatchState, session: SessionState) -> bool:
 
 
 def _session_at(state: DispatchState, name: str, field: str) -> object:
-    """A field of a session that may be gone."""
+    """A field of a session; None when the session is closed."""
     session = state.sessions.get(name)
     return None if session is None else getattr(session, field)
 

@@ -1,4 +1,4 @@
-"""What a device's dispatcher may be told. Data types only.
+"""The stimuli of a device's dispatcher. Data types only.
 
 They are journalled, so the rules of the wire hold: array-like, hand-written tags, new fields go last and have defaults.
 Every ``at_ns`` is the node's monotonic clock and never runs backwards from one stimulus to the next.

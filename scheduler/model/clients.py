@@ -11,7 +11,7 @@ more than were ever under way; where the first spread is not clearly below the s
 
 Else a batch that finds others of its session under way came because the oldest of them had just finished, or a gap after the one before
 it. A client that again and again sends after a pause in which nothing of its own came back does not wait for answers at all: it goes by
-the clock, whatever is under way. Nobody has more under way than the protocol allows.
+the clock, whatever is under way. No client has more batches under way than the protocol allows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A recorded run, read for another: who was there, when batches came and why, what each cost, what the device takes beside that.
+"""A recorded run as the input of a simulation: its sessions, when batches came and why, what each cost, and the device's overheads.
 
 Costs come from the journal alone. The executor works on one launch after another, so a launch that was handed over at h, after whose
 predecessor the dispatcher heard at p, and of whose end it heard at f, took f - max(p, h + way) beside its ``wall_ns`` for itself; *way* is
@@ -44,7 +44,7 @@ _SLICE_NS: Final = 50_000
 _OVER_NS: Final = 250_000
 """Where nothing of the kind is on record."""
 _WAYS_MIN: Final = 16
-"""Launches of each kind that a session must have before its own way is told from them."""
+"""Launches of each kind that a session must have before its own overhead is estimated from them."""
 _OVERS_MIN: Final = 8
 """Fewer slices that were cut by their limit say nothing about the cutting: they are short batches that the machine held up."""
 
@@ -262,8 +262,8 @@ class Recording:
         )
 
     def _settle(self, ways: _Ways) -> None:
-        """What each launch took beside its run. Where a launch seems to have taken less than nothing, the dispatcher heard late of the one
-        before it (both were told at once): then that one took so much less."""
+        """What each launch took beside its run. Where a launch seems to have taken less than nothing, the report of the
+        one before it reached the dispatcher late (both together): then that one took so much less."""
         late_ns = 0
         for piece in reversed(self._order):
             way_ns = ways.of(piece.session)

@@ -40,8 +40,8 @@ _STIMULUS, _ARRIVE, _END, _WAKE = range(4)
 def simulate(
     tenants: Iterable[Tenant], arrivals: Iterable[Arrival], config: DispatchConfig, costs: DeviceCosts, *, keep_records: bool = True
 ) -> Outcome:
-    """Run these batches on a virtual device under this configuration. Raises ModelError for arrivals of nobody, out of order, or that
-    the dispatcher refuses (a client that sends more than may be parked)."""
+    """Run these batches on a virtual device under this configuration. Raises ModelError for arrivals without a session, out of order, or
+    that the dispatcher refuses (a client that sends more than may be parked)."""
     run = _Run(config, costs, keep_records)
     for tenant in tenants:
         run.add(tenant)
@@ -86,7 +86,9 @@ class _Run:
     def expect(self, arrival: Arrival) -> None:
         client = self._clients.get(arrival.session)
         if client is None or arrival.seq != len(client.works) or arrival.after_seq >= arrival.seq:
-            raise ModelError(f"{arrival!r}: nobody's, not the next of its session, or after a batch that does not come before it")
+            raise ModelError(
+                f"{arrival!r}: of an unknown session, not the next of its session, or after a batch that does not come before it"
+            )
         if arrival.wall_ns < 0 or arrival.core_ns < 0:
             raise ModelError(f"{arrival!r}: a cost is not negative")
         client.works.append(arrival)

@@ -1,4 +1,4 @@
-"""Where the time of a session's batches went: running, or waiting for whom and under which rule. Exact, from the journal.
+"""Breakdown of the time of a session's batches: running, or waiting for which sessions under which rule. Exact, from the journal.
 
 Between two records nothing changes, so each stretch of time between them is given, for every batch that has come and not finished, to one
 condition: it runs; it is with the executor behind another's launch; it waits under a rule of the dispatcher (scheduler.dispatch.explain
@@ -77,7 +77,8 @@ class Stretch:
 
 @dataclass(slots=True)
 class BatchStory:
-    """``end_ns`` -1: it had not finished. ``preempted``: how often a launch of it was cut short for somebody."""
+    """``end_ns`` -1: it had not finished. ``preempted``: how often a launch of it was cut short for another session. ``core_ns``: the
+    measured core time of its slices. ``content``: the digest of what it runs."""
 
     session: str
     seq: int
@@ -85,6 +86,8 @@ class BatchStory:
     end_ns: int = -1
     slices: int = 0
     preempted: int = 0
+    core_ns: int = 0
+    content: bytes = b""
     dropped: bool = False
     stretches: list[Stretch] = field(default_factory=list)
 
@@ -92,6 +95,14 @@ class BatchStory:
     def waits(self) -> Iterable[Stretch]:
         """The stretches in which it might have run and did not."""
         return (stretch for stretch in self.stretches if stretch.rule not in (RUNS, OWN))
+
+    def shift(self, by_ns: int) -> None:
+        """Add ``by_ns`` to every time, once: from the node's monotonic clock to Unix time."""
+        self.begin_ns += by_ns
+        self.end_ns += by_ns if self.end_ns >= 0 else 0
+        for stretch in self.stretches:
+            stretch.begin_ns += by_ns
+            stretch.end_ns += by_ns
 
     @property
     def waited_ns(self) -> int:
@@ -117,7 +128,9 @@ class Waits:
             self._flights += [_Flight(name, seq, session.priority) for seq in session.launched]
             if name in self.sessions:
                 for seq in sorted({*session.launched, *session.waiting}):
-                    self._open[(name, seq)] = BatchStory(name, seq, state.now_ns)
+                    waiting = session.waiting.get(seq)
+                    content = b"" if waiting is None else waiting.content
+                    self._open[(name, seq)] = BatchStory(name, seq, state.now_ns, content=content)
         self.stories += self._open.values()
         self._conditions = {key: self._condition(*key, state) for key in self._open}
 
@@ -128,7 +141,7 @@ class Waits:
             case BatchArrived() if stimulus.session in self.sessions:
                 key = (stimulus.session, stimulus.seq)
                 if key not in self._open:
-                    self._open[key] = BatchStory(*key, stimulus.at_ns)
+                    self._open[key] = BatchStory(*key, stimulus.at_ns, content=stimulus.content)
                     self.stories.append(self._open[key])
             case LaunchFinished() | LaunchStopped() | LaunchReturned():
                 self._landed(stimulus)
@@ -160,6 +173,7 @@ class Waits:
         story = self._open.get((report.session, report.seq))
         if story is None:
             return
+        story.core_ns += 0 if isinstance(report, LaunchReturned) else report.core_ns
         story.slices += not isinstance(report, LaunchReturned) and (report.wall_ns > 0 or isinstance(report, LaunchFinished))
         if isinstance(report, LaunchFinished):
             self._end(story, report.at_ns)

@@ -1,6 +1,9 @@
 """Which node and device a task gets: the cluster as a fold over the log (view, with its numbers in columns), may it run there (feasible,
-survey), how good is it there (rank), the choice with its reasons (decide), who goes first and why somebody waits (order, reserve, queue,
-waiting, remedies), what nodes must be told (orders), and who is still there (liveness). Pure."""
+survey), how good is it there (rank), the choice with its reasons (decide), the order of the queue and why a task waits (order, reserve,
+queue, waiting, remedies), commands that nodes still need (orders), and which nodes are alive (liveness). Pure.
+
+May live here: decisions about nodes and devices. May not: appending facts, sending commands (services.controller).
+"""
 
 from scheduler.placement.capacity import Capacity, capacity
 from scheduler.placement.decide import Decision, decide, explain

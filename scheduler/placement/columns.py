@@ -111,7 +111,7 @@ class Columns:
         self.nodes[column, self.index[node]] = value
 
     def hold(self, row: int, sign: int, nbytes: int, noswap_bytes: int, exclusive: bool, priority: int) -> None:
-        """Somebody holds memory on a device from now on (``sign`` 1), or no longer (-1). The values are clamped by the caller."""
+        """Add a holder of memory on a device (``sign`` 1), or remove it (-1). The caller has clamped the values."""
         devices = self.devices
         devices[PROMISED, row] += sign * nbytes
         devices[HOLDERS + priority, row] += sign

@@ -1,4 +1,4 @@
-"""Who holds what on which device: the link between the facts of tasks and sessions and the sums in the columns.
+"""Holders of memory on each device: the link between the facts of tasks and sessions and the sums in the columns.
 
 A live placed task holds its VRAM on each of its devices. An open session holds its quota, unless its task holds memory there for it.
 May not live here: when a task or session is live (view).
@@ -35,8 +35,8 @@ class Hold:
 
 @dataclass(slots=True)
 class Holdings:
-    """``held``: by holder, (kind, id) with kind ``task`` or ``session``. ``freed``: the nodes on which somebody came to hold less, with the
-    number of the last time; ``frees`` counts."""
+    """``held``: by holder, (kind, id) with kind ``task`` or ``session``. ``freed``: the nodes on which a holder released memory, with the
+    number of the last release; ``frees`` counts the releases."""
 
     columns: Columns
     frees: int = 0

@@ -1,6 +1,6 @@
-"""Who goes first among those that wait: priority, raised by waiting, then age. Total, and a function of the view and the time asked about.
+"""The order of waiting tasks: priority, raised by waiting, then age. Total, and a function of the view and the time asked about.
 
-    level = max(0, priority - whole periods waited)      one period: the global key queue_age_ms, 0: nobody rises
+    level = max(0, priority - whole periods waited)      one period: the global key queue_age_ms, 0: no task rises
     rank  = (level, log position of the submission, task id), smallest first
 
 So no task is overtaken for ever: after ``priority`` periods it is at level 0, where only those submitted before it go first.
@@ -56,7 +56,7 @@ def rises_ns(view: ClusterView, task: TaskView, at_ns: int) -> int | None:
 
 
 def next_rise_ns(task: TaskView, at_ns: int, period_ns: int) -> int | None:
-    """The same with the period given (0: nobody rises)."""
+    """The same with the period given (0: no task rises)."""
     if not period_ns or not _level(task, at_ns, period_ns):
         return None
     return task.submitted.at_ns + (max(0, at_ns - task.submitted.at_ns) // period_ns + 1) * period_ns

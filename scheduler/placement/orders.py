@@ -1,4 +1,4 @@
-"""What nodes must still be told about sessions, and what of measurements the log should hear: level-triggered, from the view. Pure."""
+"""Commands about sessions that nodes still need, and measurements that the log still lacks: level-triggered, from the view. Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Final
 
 from bus_schemas.events import LoadObserved
 from scheduler.placement.records import Measured, SessionView
+from scheduler.placement.states import CANCELLED_BY
 from scheduler.placement.view import ClusterView
 
-__all__ = ["LOAD_STEP_PERCENT", "sessions_to_end", "sessions_to_reprioritise", "load_observed"]
+__all__ = ["LOAD_STEP_PERCENT", "cancelled_by", "sessions_to_end", "sessions_to_reprioritise", "load_observed"]
 
 LOAD_STEP_PERCENT: Final = 5
 """A measurement matters when a percentage, or the used bytes as a percentage of the device, has moved by as much."""
@@ -18,6 +19,12 @@ LOAD_STEP_PERCENT: Final = 5
 def sessions_to_end(view: ClusterView) -> list[SessionView]:
     """Open sessions of cancelled tasks on nodes that are here, by id."""
     return [view.sessions[name] for name in sorted(view.to_end) if _here(view, view.sessions[name])]
+
+
+def cancelled_by(view: ClusterView, task: str) -> str:
+    """Who cancelled a task; empty when the log does not say."""
+    reason = view.tasks[task].reason
+    return reason.removeprefix(CANCELLED_BY) if reason.startswith(CANCELLED_BY) else ""
 
 
 def sessions_to_reprioritise(view: ClusterView) -> list[tuple[SessionView, int]]:
@@ -32,7 +39,7 @@ def sessions_to_reprioritise(view: ClusterView) -> list[tuple[SessionView, int]]
 def load_observed(view: ClusterView, heard: Mapping[tuple[str, int], Measured], at_ns: int) -> LoadObserved | None:
     """The fact about those of the measurements ``heard`` that differ enough from what the log says; None when none does.
 
-    A device that comes to rest (0 %) is told however small the step, so that what is idle looks idle.
+    A change to 0 % is reported however small the step, so that an idle device is shown as idle.
     """
     changed = []
     for (node, gpu), now in sorted(heard.items()):

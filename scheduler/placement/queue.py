@@ -1,4 +1,4 @@
-"""The queue as a whole: what is decided next about those that wait, who has waited too long, and when time alone changes something. Pure.
+"""The queue as a whole: the next decisions about waiting tasks, which have waited too long, and when time alone changes something. Pure.
 
 The order is ``order``'s, protection against being overtaken for ever is ``reserve``'s, one decision is ``decide``'s.
 """
@@ -21,9 +21,9 @@ __all__ = ["QueueMemory", "queue_decisions", "worth_telling", "expired_waiting",
 
 @dataclass(slots=True)
 class QueueMemory:
-    """That the queue of ``view`` was gone through to its end when ``view.changes`` and ``holdings.frees`` were this; before ``due_ns`` only
-    what has come since, what holds a reservation, and what could fit on a node where something became free can have a new decision. Makes a
-    submission beside a long queue cheap; forgetting it changes no decision."""
+    """Memo of the last full pass over the queue of ``view``, at these values of ``view.changes`` and ``holdings.frees``. Before ``due_ns``
+    only tasks submitted since, tasks with a reservation, and tasks that could fit on a node where memory was released can have a new
+    decision. It makes a submission beside a long queue cheap; dropping it changes no decision."""
 
     view: ClusterView | None = None
     changes: int = -1
@@ -46,7 +46,7 @@ def queue_decisions(view: ClusterView, at_ns: int, memory: QueueMemory | None = 
     changed reservation. Append each (or drop the iterator) before asking for the next: it is decided on the view as it is then. ``last``:
     go no further than this task, so that it gets its decision, and those ahead of it theirs before.
 
-    Who asks for the same as one ahead who fits nowhere fits nowhere either, so a long queue of few shapes costs few decisions.
+    A task with the same demands as one ahead that fits nowhere fits nowhere either, so a long queue of few shapes costs few decisions.
     """
     memory = memory if memory is not None else QueueMemory()
     some = memory.to_look_at(view, at_ns)
@@ -133,7 +133,7 @@ def expired_waiting(view: ClusterView, unix_ns: int) -> list[TaskStateChanged]:
 
 
 def queue_due_ns(view: ClusterView, unix_ns: int) -> int | None:
-    """The next Unix time after ``unix_ns`` at which somebody in the queue runs out of time, may reserve, or rises a level, though nothing
+    """The next Unix time after ``unix_ns`` at which a queued task runs out of time, may reserve, or rises a level, though nothing
     happens; None when there is none."""
     return _next_due_ns(view, (view.tasks[name] for name in view.queue), unix_ns)
 

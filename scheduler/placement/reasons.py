@@ -1,4 +1,4 @@
-"""Why a node or device is not the one: the names users see. Constants only; append, never rename."""
+"""Reasons of refusals of nodes and devices: the names that users see. Constants only; append, never rename."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Final
 __all__ = [
     "NO_NODES", "UNKNOWN_GROUP", "NODE_LOST", "NODE_DRAINED", "NOT_IN_GROUP", "GROUP_ONLY", "NO_DEVICE", "GPU_COUNT", "VRAM_SHORT",
     "VRAM_PHYSICAL_SHORT", "EXCLUSIVE_CONFLICT", "DEVICE_EXCLUSIVE", "GROUP_EMPTY", "RESERVED", "REASONS", "NODE_WIDE",
+    "reason_text",
 ]  # fmt: skip
 
 NO_NODES: Final = "no_nodes"
@@ -46,3 +47,30 @@ REASONS: Final = frozenset(
 
 NODE_WIDE: Final = -1
 """Stands for the gpu in a refusal of a whole node; the node is empty in a refusal of the whole cluster."""
+
+_TEXTS: Final = {
+    NODE_LOST: ("node", "lost"),
+    NODE_DRAINED: ("node", "drained"),
+    NOT_IN_GROUP: ("node", "outside of the task's groups"),
+    GROUP_ONLY: ("node", "for tasks of another group"),
+    NO_DEVICE: ("node", "without a device"),
+    GPU_COUNT: ("device", "on nodes that have too few free devices for the task"),
+    VRAM_SHORT: ("device", "with too little free VRAM"),
+    VRAM_PHYSICAL_SHORT: ("device", "with too little free physical VRAM"),
+    EXCLUSIVE_CONFLICT: ("device", "in use, while the task wants one for itself"),
+    DEVICE_EXCLUSIVE: ("device", "held exclusively by another task"),
+    RESERVED: ("device", "kept for a task that has waited longer"),
+}
+_CLUSTER_TEXTS: Final = {
+    NO_NODES: "no node has joined",
+    UNKNOWN_GROUP: "the task's groups are unknown",
+    GROUP_EMPTY: "no node is in the task's groups",
+}
+
+
+def reason_text(reason: str, count: int) -> str:
+    """A reason and how often it holds, in words: ``2 devices with too little free VRAM``."""
+    if reason in _CLUSTER_TEXTS:
+        return _CLUSTER_TEXTS[reason]
+    noun, what = _TEXTS.get(reason, ("device", f"refused ({reason})"))
+    return f"{count} {noun}{'s' if count != 1 else ''} {what}"

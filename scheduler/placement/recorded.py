@@ -36,7 +36,7 @@ def _counts(recorded: TaskPlaced | TaskRefused) -> bool:
 
 
 def _with_all_devices(view: ClusterView, task: TaskSubmitted, recorded: TaskPlaced | TaskRefused) -> TaskPlaced | TaskRefused:
-    """The decision in its old form: every device told, with the measurements that were recorded with it."""
+    """The decision in its v1 form: it lists every device, with the measurements that were recorded with it."""
     then = copy(view)
     then.columns = copy(view.columns)
     then.columns.devices = view.columns.devices.copy()

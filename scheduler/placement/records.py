@@ -1,11 +1,11 @@
-"""What the fold keeps of each task, session, node and group. Data and what follows from one record alone; changed by ``view`` only."""
+"""Records of the fold for each task, session, node and group. Data and what follows from one record alone; changed by ``view`` only."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Final
 
-from bus_schemas.events import DeviceFact, NodeRegistered, SessionOpenedFact, TaskPlaced, TaskRefused, TaskSubmitted
+from bus_schemas.events import DeviceFact, NodeRegistered, Outcome, SessionOpenedFact, TaskPlaced, TaskRefused, TaskSubmitted
 from scheduler.placement.states import LIVE, QUEUED
 
 __all__ = ["PAST_SESSIONS_MAX", "Shape", "shape_of", "Measured", "SessionView", "TaskView", "NodeView", "GroupView", "Reservation"]
@@ -32,7 +32,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Devices of one node that are kept for a waiting task since ``since_ns``: nobody behind it in the queue gets room there."""
+    """Devices of one node that are kept for a waiting task since ``since_ns``: no task behind it in the queue gets memory there."""
 
     node: str
     gpus: tuple[int, ...]
@@ -54,7 +54,7 @@ class TaskView:
     """``decision``: the last placement or refusal with its position. ``sessions``: open ones; ``past_sessions``: the last closed ones,
     newest last. ``placed`` is None until placed. ``priority``: the current one; ``priority_changed``: by a fact, so its open sessions must
     follow. ``wait_from_ns``: since when it waits (again). ``revision``: the log position of the last event that changed it. ``shape``: what
-    it asks for."""
+    it asks for. ``outcome``: how its script ended, None: nothing was reported (yet)."""
 
     submitted: TaskSubmitted
     position: int
@@ -71,6 +71,7 @@ class TaskView:
     past_sessions: list[str] = field(default_factory=list)
     priority_changed: bool = False
     shape: Shape = (0, 1, False, False, ())
+    outcome: Outcome | None = None
 
     @property
     def live(self) -> bool:

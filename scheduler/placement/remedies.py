@@ -1,5 +1,5 @@
-"""What would let a waiting task in: whose end, which setting, which node. Each is a change after which the task fits where it says, were
-it alone in the queue; the tests make the change and look. Pure. May not live here: what was decided, who goes first."""
+"""Remedies for a waiting task: the end of other tasks, a setting, a node. Each is a change after which the task fits where it says, were it
+alone in the queue; the tests make the change and look. Pure."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _who_ends(view: ClusterView, task: TaskSubmitted, place: Place) -> set[tuple
 
 
 def _held(view: ClusterView, node: str, gpu: int) -> dict[tuple[str, str], tuple[int, int]]:
-    """Who holds memory on a device: (kind, id) to bytes and the part of them that cannot be swapped out."""
+    """The holders of memory on a device: (kind, id) to bytes and the part of them that cannot be swapped out."""
     here = view.nodes[node]
     holders = [("task", name) for name in here.tasks] + [("session", name) for name in here.sessions]
     return {
@@ -145,17 +145,17 @@ def _held(view: ClusterView, node: str, gpu: int) -> dict[tuple[str, str], tuple
 def _fits_after(
     task: TaskSubmitted, room: Capacity, used: int, held: dict[tuple[str, str], tuple[int, int]], must_be_empty: bool
 ) -> Callable[[set[tuple[str, str]]], bool]:
-    """Whether the task fits once these holders are gone, and with them what they use."""
+    """Whether the task fits once these holders have ended and released what they use."""
 
-    def fits(gone: set[tuple[str, str]]) -> bool:
-        if must_be_empty and len(gone) < len(held):
+    def fits(ended: set[tuple[str, str]]) -> bool:
+        if must_be_empty and len(ended) < len(held):
             return False
-        freed = sum(held[holder][0] for holder in gone)
+        freed = sum(held[holder][0] for holder in ended)
         after = Capacity(
             room.physical_bytes,
             room.schedulable_bytes,
             room.promised_bytes - freed,
-            room.promised_noswap_bytes - sum(held[holder][1] for holder in gone),
+            room.promised_noswap_bytes - sum(held[holder][1] for holder in ended),
             False,
             (),
         )

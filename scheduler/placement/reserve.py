@@ -1,7 +1,7 @@
 """Protection of those who wait long: which devices are kept for a task, so that what ends there becomes its room.
 
 A task that has waited for ``queue_protect_ms`` reserves as many devices of one node as it needs: those where the fewest bytes must be
-given back first. Nobody behind it in the queue gets room on them (``order.kept_from``), so the bytes missing there only become fewer; it
+given back first. No task behind it in the queue gets room on them (``order.kept_from``), so the bytes missing there only become fewer; it
 has room at the latest when everything that ran there has ended. A reservation stays where it is; only after another ``queue_protect_ms``
 does it move, and only to where strictly less is missing. At most ``queue_reservations_max`` tasks have one at a time; the first in order
 get it.

@@ -8,10 +8,11 @@ from typing import Final
 from scheduler.vram.overcommit import PERCENT_MAX
 
 __all__ = [
-    "QUEUED", "STARTED", "COMPLETED", "FAILED", "CANCELLED", "STATES", "LIVE", "MOVES", "GLOBAL", "ENVIRONMENT", "OVERCOMMIT_GLOBAL",
-    "OVERCOMMIT_NODE", "DRAINED", "QUEUE_AGE_MS", "QUEUE_PROTECT_MS", "QUEUE_RESERVATIONS", "GLOBAL_LIMITS", "NODE_LIMITS", "DEFAULTS",
-    "REASON_NODE_LOST", "REASON_NO_FIT", "REASON_QUEUE_TIMEOUT", "REASON_NEVER_STARTED", "REASON_RESTARTED", "REASON_SESSION_REUSED",
-    "CUT_LOST", "CUT_RESTARTED", "PRIORITY_MAX",
+    "QUEUED", "STARTED", "COMPLETED", "FAILED", "CANCELLED", "LOST", "STATES", "LIVE", "MOVES", "GLOBAL", "ENVIRONMENT",
+    "OVERCOMMIT_GLOBAL", "OVERCOMMIT_NODE", "DRAINED", "QUEUE_AGE_MS", "QUEUE_PROTECT_MS", "QUEUE_RESERVATIONS", "DEFAULT_VRAM_MB",
+    "GLOBAL_LIMITS", "NODE_LIMITS", "DEFAULTS", "REASON_NODE_LOST", "REASON_CLIENT_LOST", "REASON_FAULT", "REASON_NO_FIT",
+    "REASON_QUEUE_TIMEOUT", "REASON_NEVER_STARTED", "REASON_RESTARTED", "REASON_SESSION_REUSED", "CANCELLED_BY", "CUT_LOST",
+    "CUT_RESTARTED", "PRIORITY_MAX",
 ]  # fmt: skip
 
 PRIORITY_MAX: Final = 4
@@ -22,7 +23,9 @@ STARTED: Final = "started"
 COMPLETED: Final = "completed"
 FAILED: Final = "failed"
 CANCELLED: Final = "cancelled"
-STATES: Final = (QUEUED, STARTED, COMPLETED, FAILED, CANCELLED)
+LOST: Final = "lost"
+"""The client stopped answering, so how the script ended is not known."""
+STATES: Final = (QUEUED, STARTED, COMPLETED, FAILED, CANCELLED, LOST)
 LIVE: Final = frozenset({QUEUED, STARTED})
 """A placed task in one of these holds its VRAM."""
 
@@ -35,6 +38,8 @@ MOVES: Final = frozenset(
         (STARTED, COMPLETED),
         (STARTED, FAILED),
         (STARTED, CANCELLED),
+        (STARTED, LOST),
+        (LOST, STARTED),  # another session of the same task
         (FAILED, STARTED),  # its node came back, or a session opened late
         (COMPLETED, STARTED),  # another session of the same task
     }
@@ -52,6 +57,8 @@ QUEUE_PROTECT_MS: Final = "queue_protect_ms"
 """Global: after this wait a task reserves the devices on which it needs least to end; 0: never."""
 QUEUE_RESERVATIONS: Final = "queue_reservations_max"
 """Global: how many tasks may have reserved devices at a time."""
+DEFAULT_VRAM_MB: Final = "default_vram_mb"
+"""Global: the VRAM in MiB by which a task is placed that names none, a quarter of the largest device at most; 0: tasks must name it."""
 
 _DAY_MS: Final = 86_400_000
 GLOBAL_LIMITS: Final = {
@@ -59,17 +66,22 @@ GLOBAL_LIMITS: Final = {
     QUEUE_AGE_MS: 7 * _DAY_MS,
     QUEUE_PROTECT_MS: 7 * _DAY_MS,
     QUEUE_RESERVATIONS: 10_000,
+    DEFAULT_VRAM_MB: 1 << 26,
 }
 """The largest value of each global key; the smallest is 0."""
 NODE_LIMITS: Final = {OVERCOMMIT_NODE: PERCENT_MAX, DRAINED: 1}
-DEFAULTS: Final = {OVERCOMMIT_GLOBAL: 0, QUEUE_AGE_MS: 600_000, QUEUE_PROTECT_MS: 300_000, QUEUE_RESERVATIONS: 32}
+DEFAULTS: Final = {OVERCOMMIT_GLOBAL: 0, QUEUE_AGE_MS: 600_000, QUEUE_PROTECT_MS: 300_000, QUEUE_RESERVATIONS: 32, DEFAULT_VRAM_MB: 4096}
 """What holds where neither the log's global value nor the environment says otherwise."""
 
 REASON_NODE_LOST: Final = "node lost"
+REASON_CLIENT_LOST: Final = "the client stopped answering"
+REASON_FAULT: Final = "a fault ended its session on the node; the script ended with exit code 0"
 REASON_NO_FIT: Final = "no device fits"
 REASON_QUEUE_TIMEOUT: Final = "no room came within the task's queue timeout"
 REASON_NEVER_STARTED: Final = "no session opened in time"
 REASON_RESTARTED: Final = "node restarted without the task's sessions"
 REASON_SESSION_REUSED: Final = "its session was cut off, and another task took the session's name"
+CANCELLED_BY: Final = "cancelled by "
+"""What the reason of a cancelled task begins with; then the name of who cancelled it."""
 CUT_LOST: Final = "lost"
 CUT_RESTARTED: Final = "restarted"

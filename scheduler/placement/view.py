@@ -1,9 +1,9 @@
-"""What the controller knows of the cluster: a fold over the event log. Pure.
+"""The cluster view: a projection of the event log. Pure.
 
 1. ``ClusterView.apply(position, event)`` is the only way it changes; the same events give the same view.
 2. It never refuses an event: a fact happened, also when it does not fit what was known (an unknown node's session, a repeat).
 3. What was measured is in here only as far as the log says so (LoadObserved).
-4. ``columns`` holds the same as numbers, for decisions; who holds what comes through ``holdings`` alone.
+4. ``columns`` holds the same as numbers, for decisions; holders are changed through ``holdings`` alone.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from bus_schemas.events import (
     NodeLost,
     NodeRecovered,
     NodeRegistered,
+    Outcome,
     SessionClosedFact,
     SessionOpenedFact,
     SessionPriorityChanged,
@@ -32,6 +33,7 @@ from bus_schemas.events import (
 )
 from scheduler.placement import columns as col
 from scheduler.placement.holdings import Hold
+from scheduler.placement.outcomes import decisive, state_after
 from scheduler.placement.records import PAST_SESSIONS_MAX, GroupView, Measured, NodeView, Reservation, SessionView, TaskView, shape_of
 from scheduler.placement.state import ClusterState
 from scheduler.placement.states import (
@@ -44,6 +46,7 @@ from scheduler.placement.states import (
     FAILED,
     GLOBAL,
     LIVE,
+    LOST,
     MOVES,
     OVERCOMMIT_GLOBAL,
     OVERCOMMIT_NODE,
@@ -59,7 +62,7 @@ from scheduler.placement.states import (
 )
 
 __all__ = [
-    "QUEUED", "STARTED", "COMPLETED", "FAILED", "CANCELLED", "STATES", "LIVE", "GLOBAL", "ENVIRONMENT", "OVERCOMMIT_GLOBAL",
+    "QUEUED", "STARTED", "COMPLETED", "FAILED", "CANCELLED", "LOST", "STATES", "LIVE", "GLOBAL", "ENVIRONMENT", "OVERCOMMIT_GLOBAL",
     "OVERCOMMIT_NODE", "DRAINED", "REASON_NODE_LOST", "CUT_LOST", "CUT_RESTARTED", "SessionView", "TaskView", "NodeView", "GroupView",
     "Reservation", "Measured", "ClusterView",
 ]  # fmt: skip
@@ -111,7 +114,7 @@ class ClusterView(ClusterState):
     def _registered(self, event: NodeRegistered) -> None:
         node = self.nodes.get(event.node)
         if node is not None and event.epoch < node.epoch:
-            return  # told late; a newer life of the node is known
+            return  # stale epoch
         self.changes += 1
         event = _possible(event)
         if node is None:
@@ -225,6 +228,8 @@ class ClusterView(ClusterState):
         self._recount_session(event.session)
         task = self.tasks.get(event.task)
         if task is not None:
+            if not task.sessions:
+                task.outcome = None
             task.sessions.add(event.session)
             self._touch(task)
             if not lost:
@@ -234,9 +239,9 @@ class ClusterView(ClusterState):
     def _session_closed(self, event: SessionClosedFact) -> None:
         session = self.sessions.get(event.session)
         if session is not None and session.fact.node == event.node:
-            self._session_over(session, event.failed, event.reason, event.at_ns)
+            self._session_over(session, event.failed, event.reason, event.at_ns, event.outcome)
 
-    def _session_over(self, session: SessionView, failed: bool, reason: str, at_ns: int) -> None:
+    def _session_over(self, session: SessionView, failed: bool, reason: str, at_ns: int, outcome: Outcome | None = None) -> None:
         """A session is no more, and with its last one a task that has started is over."""
         name, fact = session.fact.session, session.fact
         del self.sessions[name]
@@ -249,13 +254,14 @@ class ClusterView(ClusterState):
             return
         task.sessions.discard(name)
         task.past_sessions = [*task.past_sessions[1 - PAST_SESSIONS_MAX :], name]
+        task.outcome = decisive(task.outcome, outcome)
         self._touch(task)
         if task.sessions:
             return
         if not failed and session.cut_off == CUT_LOST and (task.state, task.reason) == (FAILED, REASON_NODE_LOST):
             self._set_state(task, STARTED, "", at_ns)  # its node was only cut off, and it ran to its end there
         if task.state == STARTED:
-            self._set_state(task, FAILED if failed else COMPLETED, reason if failed else "", at_ns)
+            self._set_state(task, *state_after(task.outcome, failed, reason), at_ns)
 
     def _forget(self, name: str, fact: SessionOpenedFact) -> None:
         """Take a session out of the indexes by node and task."""
@@ -278,7 +284,7 @@ class ClusterView(ClusterState):
             self._follow_task(task, event.session)
 
     def _follow_task(self, task: TaskView, name: str) -> None:
-        """Whether a session must still be told what became of its task."""
+        """Whether the node still needs a command about this session: end it, or change its priority."""
         (self.to_end.add if task.state == CANCELLED else self.to_end.discard)(name)
         behind = task.live and task.priority_changed and self.sessions[name].priority != task.priority
         (self.to_reprioritise.add if behind else self.to_reprioritise.discard)(name)

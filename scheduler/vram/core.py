@@ -1,18 +1,18 @@
 """The memory core of one device: stimuli in, decisions out.
 
-A batch asks once for all it needs of the device. It gets it (Allow), or is told to ask again later (Await, then MemoryReady), or is
-refused. Memory is made free by swapping out others that are idle (``victims`` has the rules). Moves take time, and nobody is held up by
-them but who waits for them: what is free or comes free for a waiting batch is set aside for it (``grant``), and a move begins only when all
-the moves that begin together will give the batch all it lacks. So no two batches keep each other from being served by holding parts.
+A batch asks once for all it needs of the device. It gets it (Allow), or is asked to try again later (Await, then MemoryReady), or is
+refused. Memory is made free by swapping out idle sessions (``victims`` has the rules). Moves take time, and hold up only the batch that
+waits for them: what is free or comes free for a waiting batch is set aside for it (``grant``), and a move begins only when all the moves
+that begin together will give the batch all it lacks. So no two batches keep each other from being served by holding parts.
 
 The *reserve* is what shall stay free for the next allocation: when an allowed batch leaves less, idle sessions are swapped out beside it
-until the reserve is there again. It is a cushion, not a wall: a batch that fits the device is not refused for its sake.
+until the reserve is there again. It is a target, not a limit: a batch that fits the device is not refused to keep it.
 
-**Nobody waits for ever.** (1) A batch waits only while what it needs is *reachable* (``victims.reachable_bytes``): free, on its way, or
-held by sessions that may be swapped out for it. (2) Who waits does not use the device, so after ``idle_ns`` it is itself eligible; who
-runs ends its batch; who has memory set aside runs next. So for every waiting batch there is a time after which each session it counts on
-is either about to run, or eligible. (3) The one that asked first among the highest priority is served first, and is then served whole. (4)
-Patience bounds it all: a batch whose time is over asks again and is refused.
+**No starvation.** (1) A batch waits only while what it needs is *reachable* (``victims.reachable_bytes``): free, on its way, or
+held by sessions that may be swapped out for it. (2) A waiting session does not use the device, so after ``idle_ns`` it is itself eligible;
+a running one ends its batch; one with memory set aside runs next. So for every waiting batch there is a time after which each session it
+counts on is either about to run, or eligible. (3) The one that asked first among the highest priority is served first, and is then served
+whole. (4) Patience bounds it all: a batch whose time is over asks again and is refused.
 
 A session of higher priority takes what is set aside for a lower one that has not begun; that one waits again, its patience running on.
 """
@@ -193,7 +193,7 @@ class Vram:
         return [Allow(session.session, waiter.new_bytes), *(self._fill_reserve(session) if waiter.new_bytes else [])]
 
     def _fill_reserve(self, requester: SessionMemory) -> list[Decision]:
-        """Bring back the reserve that an allocation used, as far as somebody eligible can give it."""
+        """Bring back the reserve that an allocation used, as far as eligible sessions can give it."""
         state = self.state
         lacking = state.reserve_bytes - state.free_bytes - sum(nbytes for _, nbytes in self._unclaimed(PRIORITY_LOWEST))
         if lacking <= 0:
@@ -247,7 +247,7 @@ class Vram:
     def _collect(self, session: SessionMemory, waiter: Waiter) -> list[Decision] | None:
         """Set aside what is free and begin the moves that give the rest; None, and nothing is changed, when they would not be enough.
 
-        In this order: what leaves already and nobody waits for, what is set aside for or leaves for lower priorities, victims.
+        In this order: what is leaving and is not set aside for a batch, what is set aside for or leaves for lower priorities, victims.
         """
         state = self.state
         pending = sum(other.leaving for other in state.sessions.values() if other.leaving_for == session.session)
@@ -287,8 +287,8 @@ class Vram:
         return SwapOut(victim.session, nbytes, for_session)
 
     def _serve(self) -> list[Decision]:
-        """Something may have come free, or time has passed: who waits, in order; again from the first one when a later one gave up what was
-        set aside for it."""
+        """Serve waiting sessions in order, after memory may have come free or time has passed; again from the first one when a later one
+        gave up what was set aside for it."""
         state = self.state
         state.served_ns = state.now_ns
         decisions: list[Decision] = []
@@ -382,7 +382,7 @@ class Vram:
         return []
 
     def _lost(self, session: SessionMemory, nbytes: int) -> list[Decision]:
-        """It can only be told so: its batch asks again, and whoever carries this out ends the session."""
+        """Swapped memory was lost. The session's batch asks again; the shell that executes the decisions ends the session."""
         session.swapped -= nbytes
         self.state.swapped_bytes -= nbytes
         self._change(session, held=nbytes, coming=-session.coming)
@@ -398,7 +398,7 @@ class Vram:
         return [MemoryReady(session.session)]
 
     def _expected(self, session: SessionMemory, nbytes: int) -> list[Decision]:
-        """Bring back ahead of its batch what fits beside the reserve, if nobody waits for memory."""
+        """Bring back ahead of its batch what fits beside the reserve, if no batch waits for memory."""
         state = self.state
         nbytes = min(nbytes, session.swapped, state.free_bytes - state.reserve_bytes)
         if nbytes <= 0 or state.waiting or session.under_way or session.moving:

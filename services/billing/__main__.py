@@ -1,4 +1,4 @@
-"""``python -P -m services.billing``: run billing until told to stop.
+"""``python -P -m services.billing``: run billing until SIGTERM or SIGINT.
 
 Environment: WOOLY_NATS_URL (the bus), WOOLY_HTTP (host:port, default 127.0.0.1:8082), WOOLY_DATA_DIR (where the saved view lives),
 WOOLY_AUTH and WOOLY_TRUSTED_PROXIES (see services.kit.access).

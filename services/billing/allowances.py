@@ -1,4 +1,4 @@
-"""Answers nodes that ask what their tenants may still spend. Any replica may answer; who has been lent what is in a stream of leases.
+"""Answers nodes that ask what their tenants may still spend. Any replica may answer; the leases are in a stream.
 
 May live here: requests, and the leases' place on the bus. May not: the arithmetic (billing.allowance).
 """
@@ -106,8 +106,8 @@ class Allowances:
         raise BusUnavailable(f"the leases of tenant {use.tenant!r} are written by too many at once")
 
     async def _leases(self, subject: str) -> tuple[int, Leases]:
-        """The leases as this replica wrote them last, or as they stand on the bus. What stands there and cannot be read is nobody's lease:
-        what was lent before is forgotten, which a tenant may overrun its budget by once, and which is over when those leases would be."""
+        """The leases as this replica wrote them last, or as the bus holds them. An unreadable record counts as no lease: the amounts lent
+        before are forgotten, so a tenant may overrun its budget by them once, until those leases would have expired."""
         known = self._known.get(subject)
         if known is not None:
             return known

@@ -10,19 +10,15 @@ from typing import Any, Final
 from litestar import Litestar, Request, Response
 from litestar.config.app import AppConfig
 from litestar.datastructures import State
-from litestar.openapi.config import OpenAPIConfig
-from litestar.openapi.plugins import JsonRenderPlugin, YamlRenderPlugin
 
 from services.billing.parts import Parts
 from services.billing.problems import HANDLERS, refuse_unknown_parameters
 from services.billing.routes import ROUTES
 from services.kit.access.web import AccessPlugin
+from services.kit.described import description_of
 from services.kit.facts_log import bind_request
 
 __all__ = ["make_app"]
-
-_DESCRIPTIONS: Final = [JsonRenderPlugin(), YamlRenderPlugin()]
-"""Of the API, at /schema/openapi.json and .yaml. No viewer: those fetch scripts from elsewhere, which then run where our sessions are."""
 
 _BODY_BYTES_MAX: Final = 64 << 10
 
@@ -35,12 +31,12 @@ async def _before(request: Request[Any, Any, Any]) -> Response[Any] | None:
 def make_app(parts: Parts) -> Litestar:
     """The application over running parts."""
     config = AppConfig(
-        route_handlers=list(ROUTES),
+        route_handlers=[*ROUTES],
         state=State({"parts": parts}),
         plugins=[AccessPlugin(parts.access)],
         before_request=_before,
         exception_handlers=HANDLERS,
-        openapi_config=OpenAPIConfig(title="Wooly billing", version="1", render_plugins=_DESCRIPTIONS),
+        openapi_config=description_of("Wooly billing"),
         request_max_body_size=_BODY_BYTES_MAX,
         logging_config=None,
     )

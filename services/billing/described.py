@@ -1,4 +1,4 @@
-"""How a route is described: the parameters several share, and the problems it may answer with.
+"""OpenAPI descriptions of routes: the parameters several share, and the problems they may answer with.
 
 May live here: OpenAPI descriptions, parameter types and how they are read. May not: routes.
 """
@@ -51,7 +51,7 @@ class Problem(msgspec.Struct):
 
 _TEXT: Final = {
     400: "The query or the body is not valid; errors names the fields",
-    401: "Nobody, or nobody known, is asking",
+    401: "The request has no credentials, or unknown ones",
     403: "Not allowed",
     404: "No such thing, or none that the caller may know of",
     409: "It was changed meanwhile, or contradicts what is there",

@@ -1,4 +1,4 @@
-"""What goes wrong in the billing service by the caller's fault; ``problems`` says what REST answers.
+"""Errors of the billing service that its caller caused; ``problems`` maps them to REST answers.
 
 May live here: exception classes. May not: HTTP.
 """
@@ -25,7 +25,7 @@ class Invalid(BillingServiceError):
 
 
 class Stale(BillingServiceError):
-    """They changed what somebody has changed since they read it. ``revision``: the one that holds."""
+    """The caller's change is based on an outdated revision. ``revision``: the current one."""
 
     def __init__(self, what: str, revision: int) -> None:
         super().__init__(f"{what} has changed: its revision is {revision} now; read it again and repeat")

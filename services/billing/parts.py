@@ -1,4 +1,4 @@
-"""What the routes work with, and how they reach it.
+"""Dependencies of the routes, and access to them.
 
 May live here: the parts, and answers that several routes share. May not: routes.
 """
@@ -56,7 +56,7 @@ def known_tenants(request: Ask, view: BillingView) -> set[str]:
 
 def tenant_must_be(request: Ask, view: BillingView, action: Action, tenant: str) -> None:
     """Raises NotThere (or Hidden, in the same words) unless the caller may do ``action`` to ``tenant`` and there is such a tenant. Without
-    authentication every name is a tenant, as it is for whoever opens a session."""
+    authentication every name is a tenant, as it is for clients that open sessions."""
     nothing = f"there is no tenant {tenant}"
     asking = permit(request, action, tenant, hidden=nothing)
     if parts_of(request).access.on and asking.tenant != tenant and tenant not in known_tenants(request, view):

@@ -39,7 +39,7 @@ async def last_on_subject(bus: Bus, stream: str, subject: str) -> tuple[int, str
 
 
 class Writer:
-    """``decide(view)`` gives the facts of one message; it may be called again when somebody else wrote first, and may raise."""
+    """``decide(view)`` gives the facts of one message; it is called again when another writer came first, and may raise."""
 
     def __init__(self, bus: Bus, keeper: Keeper) -> None:
         self._bus = bus

@@ -1,4 +1,4 @@
-"""``python -P -m services.controller``: run a controller until told to stop.
+"""``python -P -m services.controller``: run a controller until SIGTERM or SIGINT.
 
 Environment: WOOLY_NATS_URL (or CONTROLLER_NATS_URL: the bus), WOOLY_HTTP (host:port, default 127.0.0.1:8080), WOOLY_ETCD_URL (configuration
 in etcd instead of a bucket on the bus), CONTROLLER_DEFAULT_VRAM_OVERCOMMIT_PERCENT, CONTROLLER_NODE_LEASE_MS, CONTROLLER_START_LEASE_MS.
@@ -19,6 +19,7 @@ from services.controller.bus_guard import BusGuard
 from services.controller.configuration import Configuration
 from services.controller.errors import LogUnreadable
 from services.controller.gauges import Gauges
+from services.controller.journals import Journals
 from services.controller.mirror import Mirror
 from services.controller.node_keys import bootstrap_nodes
 from services.controller.parts import Parts
@@ -74,7 +75,7 @@ async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
         await bootstrap(os.environ, access, mirror, writer)
         await bootstrap_nodes(os.environ, mirror, writer)
         await stack.enter_async_context(BusGuard.from_environment(settings.nats_url, bus, access, mirror))
-        parts = Parts.over(mirror, gauges, writer, placer, configuration, sentinel, access)
+        parts = Parts.over(mirror, gauges, writer, placer, configuration, sentinel, access, Journals(settings.nats_url))
         desk = await stack.enter_async_context(Desk.from_environment())
         web = Web.over(parts, access, desk)
         app = make_app(parts, access, more_routes=WEB_ROUTES)

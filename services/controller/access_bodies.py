@@ -59,10 +59,10 @@ class UserBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class KeyBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A new key; what is left out is as of whoever makes it."""
+    """A new key; fields left out default to those of the caller."""
 
     title: Title = ""
-    user: Annotated[str, Meta(max_length=64, description="whose key it is; empty: nobody's")] | UnsetType = UNSET
+    user: Annotated[str, Meta(max_length=64, description="whose key it is; empty: not a user's")] | UnsetType = UNSET
     tenant: TenantOrCluster | UnsetType = UNSET
     role: Literal["admin", "operator", "member", "viewer", "node", "service"] | UnsetType = UNSET
     scopes: Annotated[tuple[Scope, ...], Meta(max_length=8, description="what of the role it may do; empty: all")] | UnsetType = UNSET

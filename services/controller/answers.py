@@ -1,4 +1,4 @@
-"""What the API shows of the view: JSON-ready values, a pure function of the log. Keys in one order, lists by id: equal views, equal bytes.
+"""API answers about the view: JSON-ready values, a pure function of the log. Keys in one order, lists by id: equal views, equal bytes.
 
 May live here: presentation. May not: anything measured now, any clock.
 """
@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from bus_schemas.events import Considered, TaskPlaced, TaskRefused
 from scheduler.placement import ClusterView, NodeView, TaskView, capacity
-from scheduler.placement.reasons import NODE_WIDE, RESERVED
+from scheduler.placement.reasons import NODE_WIDE, RESERVED, reason_text
 from scheduler.placement.view import OVERCOMMIT_NODE
 from services.controller.bodies import MIB
 
-__all__ = ["Json", "task_answer", "placement_answer", "node_answer", "node_state_of", "refusal_sentence", "rfc3339", "Shown"]
+__all__ = ["Json", "task_answer", "placement_answer", "node_answer", "node_name", "node_state_of", "refusal_sentence", "rfc3339", "Shown"]
 
 Json = dict[str, Any]
 Shown = Callable[[str], bool]
@@ -44,7 +44,9 @@ def task_answer(view: ClusterView, task: TaskView, shown: Shown = _all) -> Json:
         "priority": task.priority,
         "state": task.state,
         "reason": task.reason,
+        "outcome": _outcome(task),
         "required_vram_mb": submitted.vram_bytes // MIB,
+        "vram_grows": submitted.vram_grows,
         "gpu_count": submitted.gpu_count,
         "gpu_mode": "Exclusive" if submitted.exclusive else "Shared",
         "groups": list(submitted.groups),
@@ -62,6 +64,14 @@ def task_answer(view: ClusterView, task: TaskView, shown: Shown = _all) -> Json:
         "updated_at": rfc3339(task.updated_ns),
         "placement": placement_answer(view, task.decision, shown) if task.decision is not None else None,
     }
+
+
+def _outcome(task: TaskView) -> Json | None:
+    """How the script of a task that is over ended, None where no client reported it."""
+    ended = task.outcome
+    if ended is None or ended.lost or task.live:
+        return None
+    return {"exit_code": ended.exit_code, "error": ended.error or None, "signal": ended.signal or None}
 
 
 def placement_answer(view: ClusterView, decision: TaskPlaced | TaskRefused, shown: Shown = _all) -> Json:
@@ -114,18 +124,24 @@ def refusals_answer(decision: TaskPlaced | TaskRefused, shown: Shown = _all) -> 
     ]
 
 
-def refusal_sentence(decision: TaskPlaced | TaskRefused, shown: Shown = _all) -> str:
-    """One sentence for the person whose task fits nowhere: every distinct reason, with how often and an example."""
+def refusal_sentence(view: ClusterView, decision: TaskPlaced | TaskRefused, shown: Shown = _all) -> str:
+    """One sentence for the user whose task fits nowhere: every distinct reason, with how often and an example."""
     counts = dict(decision.refused)
     reasons: dict[str, list[str]] = {}
     for node, gpu, reason, detail in decision.refusals:
-        where = "the cluster" if not node else f"node {node}" if gpu == NODE_WIDE else f"node {node} gpu {gpu}"
-        reasons.setdefault(reason, []).append(f"{where}: {_detail(reason, detail, shown)}")
+        where = f"{node_name(view, node)}{'' if gpu == NODE_WIDE else f', GPU {gpu}'}: " if node else ""
+        reasons.setdefault(reason, []).append(where + _detail(reason, detail, shown))
     parts = []
     for reason, seen in sorted(reasons.items()):
         count = max(len(seen), counts.get(reason, 0))
-        parts.append(f"{reason} ({count}x, e.g. {seen[0]})" if count > 1 else f"{reason} ({seen[0]})")
+        parts.append(f"{reason_text(reason, count)} ({'e.g. ' if count > 1 else ''}{seen[0]})")
     return "no device fits: " + "; ".join(parts)
+
+
+def node_name(view: ClusterView, node: str) -> str:
+    """The name of a node for people; its id when it is unknown."""
+    known = view.nodes.get(node)
+    return known.registered.name if known is not None else node
 
 
 def _detail(reason: str, detail: str, shown: Shown) -> str:

@@ -11,8 +11,6 @@ from typing import Any, Final
 from litestar import Litestar, Request, Response
 from litestar.config.app import AppConfig
 from litestar.datastructures import State
-from litestar.openapi.config import OpenAPIConfig
-from litestar.openapi.plugins import JsonRenderPlugin, YamlRenderPlugin
 
 from services.controller.parts import Parts
 from services.controller.problems import HANDLERS
@@ -22,12 +20,10 @@ from services.controller.web.problems import for_people
 from services.kit.access.access import Access
 from services.kit.access.problems import HANDLERS as ACCESS_HANDLERS
 from services.kit.access.web import AccessPlugin
+from services.kit.described import description_of
 from services.kit.facts_log import bind_request
 
 __all__ = ["make_app"]
-
-_DESCRIPTIONS: Final = [JsonRenderPlugin(), YamlRenderPlugin()]
-"""Of the API, at /schema/openapi.json and .yaml. No viewer: those fetch scripts from elsewhere, which then run where our sessions are."""
 
 _BODY_BYTES_MAX: Final = 1 << 20
 
@@ -47,7 +43,7 @@ def make_app(parts: Parts, access: Access, *, more_routes: Sequence[Any] = (), m
         plugins=[AccessPlugin(access)],
         before_request=_before,
         exception_handlers=for_people({**ACCESS_HANDLERS, **HANDLERS}),
-        openapi_config=OpenAPIConfig(title="Wooly controller", version="1", render_plugins=_DESCRIPTIONS),
+        openapi_config=description_of("Wooly controller"),
         request_max_body_size=_BODY_BYTES_MAX,
         logging_config=None,
     )

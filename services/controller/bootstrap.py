@@ -1,8 +1,8 @@
-"""The first way in: a key that the operator gives the controller at its start, taken over into the log once.
+"""The bootstrap key: a key that the operator gives the controller at its start, recorded in the log once.
 
 WOOLY_BOOTSTRAP_KEY holds a key made by ``wooly keys generate`` (``wooly up --secure`` makes one by itself). It becomes an admin key of the
-cluster when the log has never heard of its id; a key of the log, revoked ones too, is left as it is. So whoever lost every way in sets a
-new one and starts again.
+cluster when the log has never heard of its id; a key of the log, revoked ones too, is left as it is. An operator who has lost every key
+sets a new one and restarts the controller.
 
 May live here: that. May not: any other key.
 """
@@ -30,14 +30,16 @@ _ACTOR: Final = "bootstrap"
 
 
 async def bootstrap(environment: Mapping[str, str], access: Access, mirror: Mirror, writer: Writer) -> None:
-    """Take the key over, or say that nobody may come in. Raises SettingError for what is no key."""
+    """Record the key, and warn when no identity can log in. Raises SettingError for an invalid key."""
     if not access.on:
         return
     text = environment.get(BOOTSTRAP_KEY, "").strip() or _from_file(environment)
     if text:
         await _take_over(text, access, mirror, writer)
     if not mirror.fold(AccessView).ways_in(time.time_ns()):
-        get_logger().warning("nobody may come in: make a key with `wooly keys generate` and start again with it", setting=BOOTSTRAP_KEY)
+        get_logger().warning(
+            "no user or key can log in: make a key with `wooly keys generate` and start again with it", setting=BOOTSTRAP_KEY
+        )
 
 
 def _from_file(environment: Mapping[str, str]) -> str:
@@ -60,6 +62,6 @@ async def _take_over(text: str, access: Access, mirror: Mirror, writer: Writer) 
         issued = KeyIssued(now_ns, key.id, "", "", "admin", phc, title="first key")
         try:
             await writer.append_access(key.id, [issued, ActionTaken(now_ns, _ACTOR, "", "key.write", key.id, "issued: admin")], after)
-            get_logger().info("the bootstrap key may come in", key=key.id)
+            get_logger().info("the bootstrap key is valid", key=key.id)
         except Conflict:
             await mirror.caught_up()  # another replica took it over

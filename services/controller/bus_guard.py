@@ -1,11 +1,11 @@
-"""Who may connect to the bus, and with which rights: the answer to NATS's auth callout, and the end of connections whose rights have ended.
+"""NATS auth callout: which clients may connect, and with which permissions; it also ends connections whose rights were revoked.
 
 Every controller answers (one of a queue group for each connection). Rights are a pure function of the log (``of_key`` of the principal's
 identity), and the bus says when a connection began; so any controller, also one started since, can see which connections have rights that
 they should not have any more, and ends them: at once when the log says something about access, and every few seconds whatever happened.
 
-May live here: the callout, ending connections, telling nodes who a principal is. May not: the rights themselves (kit.bus_permissions),
-reading streams to who came with a key (readings.py).
+May live here: the callout, ending connections, answering nodes' requests about principals. May not: the rights themselves
+(kit.bus_permissions), the consumer proxy for clients authenticated by API key (readings.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from bus_schemas.access import WHO_ALL, WHO_GONE, Principal, WhoIs
+from bus_schemas.access import WHO_ALL, WHO_CHANGED, Principal, WhoIs
 from bus_schemas.events import Event, KeyIssued, KeyRevoked, TenantChanged, UserChanged
 from services.controller.mirror import Mirror
 from services.controller.readings import Readings
@@ -49,7 +49,7 @@ _LOOK_S: Final = 5.0
 _PAGE: Final = 1024
 _CONNECTIONS_S: Final = 2.0
 _CLOCKS_NS: Final = 2 * 10**9
-"""Clocks of machines differ by less. Who came just after a change is ended once for nothing, and comes again."""
+"""Clocks of machines differ by less. A connection made just after a change may be ended needlessly, once; it reconnects."""
 _SUBSCRIPTIONS_MAX: Final = 1024
 _ABOUT_ACCESS: Final = (KeyIssued, KeyRevoked, UserChanged, TenantChanged)
 
@@ -73,7 +73,7 @@ class BusGuard:
 
     @classmethod
     def from_environment(cls, url: str, bus: Bus, access: Access, mirror: Mirror) -> contextlib.AbstractAsyncContextManager[object]:
-        """The guard, or nothing where the bus asks nobody who they are. Raises SettingError."""
+        """The guard, or nothing where the bus needs no authentication. Raises SettingError."""
         folder = os.environ.get(GUARD_VARIABLE, "").strip()
         return cls(url, Path(folder), bus, access, mirror) if folder else contextlib.nullcontext()
 
@@ -147,7 +147,7 @@ class BusGuard:
                 continue
             try:
                 if heard:
-                    await self._bus.publish(WHO_GONE, b"")
+                    await self._bus.publish(WHO_CHANGED, b"")
                 await self._end_connections()
                 await self._readings.end_those_without_right()
             except (BusUnavailable, BusRefused, ValueError, KeyError) as error:
@@ -189,7 +189,7 @@ class BusGuard:
 
 
 def _user(granted: Permissions) -> dict[str, Any]:
-    """The claims about a user that NATS understands. Nobody who comes with a key is granted ``replies``."""
+    """The claims about a user that NATS understands. Clients authenticated by API key are never granted ``replies``."""
     return {
         "type": "user",
         "version": 2,

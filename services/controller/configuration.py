@@ -46,7 +46,7 @@ class _By(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class _Document:
-    """What the store holds of one scope, and who wrote it (None: nobody of ours)."""
+    """What the store holds of one scope, and who wrote it (None: not written through a controller)."""
 
     values: Values
     took: ActionTaken | None = None

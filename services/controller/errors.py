@@ -1,11 +1,14 @@
-"""What goes wrong in a controller by somebody's fault. Each class says whose; ``problems`` says what REST answers.
+"""Errors of the controller. Each class says whether the caller caused it; ``problems`` maps them to REST answers.
 
 May live here: exception classes. May not: HTTP.
 """
 
 from __future__ import annotations
 
-__all__ = ["ControllerError", "NotThere", "Denied", "Stale", "Invalid", "OutOfState", "TaskExists", "TaskImpossible", "LogUnreadable"]
+__all__ = [
+    "ControllerError", "Ambiguous", "Busy", "NotThere", "Denied", "Stale", "Invalid", "OutOfState", "TaskExists", "TaskImpossible",
+    "LogUnreadable",
+]  # fmt: skip
 
 
 class ControllerError(Exception):
@@ -16,12 +19,16 @@ class NotThere(ControllerError):
     """The caller's fault: no such thing, or none that they may know of: the two are not told apart."""
 
 
+class Ambiguous(ControllerError):
+    """The caller's fault: what they wrote names several things."""
+
+
 class Denied(ControllerError):
     """The caller's fault: they may not do this."""
 
 
 class Stale(ControllerError):
-    """The caller's fault: they changed what somebody has changed since they read it. ``revision``: the one that holds."""
+    """The caller's error: the change is based on an outdated revision. ``revision``: the current one."""
 
     def __init__(self, what: str, revision: int) -> None:
         super().__init__(f"{what} has changed: its revision is {revision} now; read it again and repeat")
@@ -46,6 +53,10 @@ class TaskExists(ControllerError):
 
 class TaskImpossible(Invalid):
     """The caller's fault: ``field`` asks for what no device could ever give."""
+
+
+class Busy(ControllerError):
+    """Too much of this is under way; the same question is answered a little later."""
 
 
 class LogUnreadable(ControllerError):

@@ -64,7 +64,7 @@ class Gauges:
         return self._follower.hearing
 
     def last(self) -> list[Telemetry]:
-        """By node and gpu; of nodes long gone too."""
+        """By node and gpu; also of nodes that left long ago."""
         return [self._last[key] for key in sorted(self._last)]
 
     def measured(self) -> dict[tuple[str, int], Measured]:

@@ -176,6 +176,6 @@ class Mirror:
 
 
 def _retrieved(task: asyncio.Task[int]) -> None:
-    """Whoever waited may have gone: a failure is theirs, not the loop's to report."""
+    """Mark the task's exception as retrieved: its waiter may have been cancelled, and the event loop should not report the failure."""
     if not task.cancelled():
         task.exception()

@@ -1,4 +1,4 @@
-"""What the routes, pages and their actions work with: the parts of one running controller, by name.
+"""Dependencies of routes, pages and actions: the parts of one running controller, by name.
 
 May live here: wiring. May not: doing.
 """
@@ -23,6 +23,7 @@ from services.controller.actions import (
 )
 from services.controller.configuration import Configuration
 from services.controller.gauges import Gauges
+from services.controller.journals import Journals
 from services.controller.mirror import Mirror
 from services.controller.placer import Placer
 from services.controller.sentinel import Sentinel
@@ -35,7 +36,7 @@ __all__ = ["Parts", "parts_of"]
 @dataclass(frozen=True, slots=True)
 class Parts:
     """``tasks``, ``nodes``, ``groups``, ``config``, ``tenants``, ``users``, ``keys``: what people do to
-    them, the same for REST and pages."""
+    them, the same for REST and pages. ``journals``: what became of tasks on their devices."""
 
     mirror: Mirror
     gauges: Gauges
@@ -51,6 +52,7 @@ class Parts:
     tenants: TenantActions
     users: UserActions
     keys: KeyActions
+    journals: Journals
 
     @classmethod
     def over(
@@ -62,6 +64,7 @@ class Parts:
         configuration: Configuration,
         sentinel: Sentinel,
         access: Access,
+        journals: Journals,
     ) -> Parts:
         """The parts with their actions. The mirror keeps an AccessView."""
         log = AccessLog(mirror, writer, access)
@@ -80,6 +83,7 @@ class Parts:
             TenantActions(log),
             UserActions(log, access),
             KeyActions(log, access),
+            journals,
         )
 
     async def fresh_view(self) -> ClusterView:

@@ -22,7 +22,7 @@ from services.kit.errors import BusUnavailable, Conflict
 __all__ = ["Placer"]
 
 _SLICE_S = 0.05
-"""How long the queue may be gone through before requests come in between."""
+"""How long one pass over the queue may take before pending requests are served."""
 _AT_MOST_S = 1.0
 """How long before the other duties have their turn."""
 
@@ -52,7 +52,7 @@ class Placer:
             except Conflict:
                 known = await self._known(task)
                 if known is None:
-                    raise BusUnavailable("the log has gone on, and cannot be read at the moment; try again") from None
+                    raise BusUnavailable("the log has moved on, and cannot be read at the moment; try again") from None
         async with self._one:
             await self._place(task.task)
         return self._mirror.view.tasks[task.task], new
@@ -72,8 +72,8 @@ class Placer:
                 finished = await self._tell(decisions, time.monotonic() + _SLICE_S)
 
     def look(self) -> None:
-        """What a controller without the duty does instead: remember that nobody in the queue fits, if that is so, so that a submission here
-        does not have to go through it."""
+        """What a controller that is not the leader does instead: remember that no queued task fits, if none does, so that a submission here
+        need not scan the queue."""
         for _ in queue_decisions(self._mirror.view, time.time_ns(), self._memory):
             return
 
@@ -88,8 +88,8 @@ class Placer:
         return known
 
     async def _place(self, name: str) -> None:
-        """Decide on a waiting task and append the decision; before it on those ahead of it that may fit by now: a newcomer takes nobody's
-        room. Again when another controller placed something meanwhile."""
+        """Decide on a waiting task and append the decision; before it on those ahead of it that may fit by now: a new task does not take
+        their room. Retried when another controller placed something meanwhile."""
         while self._mirror.view.tasks[name].waiting:
             if await self._tell(queue_decisions(self._mirror.view, time.time_ns(), self._memory, last=name)):
                 return
@@ -123,4 +123,5 @@ def _body(task: TaskSubmitted) -> tuple[object, ...]:
         task.sla_ms_p99,
         task.pace_percent,
         task.queue_timeout_ms,
+        task.vram_grows,
     )

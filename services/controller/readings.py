@@ -1,7 +1,8 @@
-"""Reading streams to whoever came to the bus with a key: such a one may not speak to JetStream, which answers wherever it is told to.
+"""Authorised JetStream consumer proxy for clients authenticated by API key, which have no access to the JetStream API themselves, because a
+caller of it chooses the subject that its answers go to.
 
-Any controller does it. The consumer that it makes delivers into an inbox of who asked, and nowhere else; it lives on the broker, so it
-goes on whatever becomes of this controller, and ends when nobody listens to that inbox any more.
+Any controller serves it. The consumer that it creates delivers only into an inbox of the requester. The consumer lives on the broker, so it
+outlives this controller, and ends when that inbox has no subscriber any more.
 
 May live here: looking at what was asked, doing it. May not: who may read what (kit.bus_permissions).
 """
@@ -41,7 +42,7 @@ __all__ = ["Readings"]
 
 _CONSUMERS_MAX: Final = 64
 """Of one principal, made by one controller: a node follows about eight things at a time. When it asks for more, its oldest end."""
-_NOT_YOURS: Final = Refused("your key does not read this")
+_NOT_YOURS: Final = Refused("your key may not read this: that needs the role admin or operator, without a tenant")
 
 
 class _Made:
@@ -65,8 +66,8 @@ class Readings:
         await self._bus.serve(READ_ALL, self._asked, principal=requester, queue=queue)
 
     async def end_those_without_right(self) -> None:
-        """End the consumers, whoever made them, of keys that may not read any more what they deliver: such a key may still come in, with
-        fewer rights, and hear its inbox. Raises BusUnavailable."""
+        """End the consumers, of any controller, whose keys have lost the right to read what they deliver: such a key may still be valid,
+        with fewer rights, and receive messages on its inbox. Raises BusUnavailable."""
         for stream in PUBLIC_STREAMS:
             for consumer in await self._names(stream):
                 principal = consumer_owner(consumer)

@@ -1,7 +1,7 @@
 """Brings nodes to where the log says: sessions of cancelled tasks end, sessions of tasks with another priority get it.
 
 Level-triggered: as long as the view shows a session that is behind, its node is asked, again and again, ever more rarely; the node answers
-with facts, and those end it. Nothing is remembered that matters: whoever has the duty next asks again.
+with facts, and those end it. Its state is not essential: the next leader asks again.
 
 May live here: asking nodes. May not: facts, decisions.
 """
@@ -18,6 +18,7 @@ import msgspec
 from bus_schemas.session import EndTask, SetPriority
 from bus_schemas.subjects import node_request
 from scheduler.placement import ClusterView, sessions_to_end, sessions_to_reprioritise
+from scheduler.placement.orders import cancelled_by
 from services.kit.bus import Bus
 from services.kit.errors import BusUnavailable
 from services.kit.log import get_logger
@@ -32,16 +33,18 @@ _AGAIN_MAX_S: Final = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a node is asked for: that a task ends there (``priority`` None), or has this priority."""
+    """What a node is asked for: that a task ends there (``priority`` None), as ``by`` wished, or has this priority."""
 
     node: str
     task: str
     priority: int | None = None
+    by: str = ""
 
 
 def wishes(view: ClusterView) -> list[Wish]:
     """What is behind now, on nodes that are there, in one order."""
-    found = {Wish(session.fact.node, session.fact.task) for session in sessions_to_end(view)}
+    ending = [session.fact for session in sessions_to_end(view)]
+    found = {Wish(fact.node, fact.task, by=cancelled_by(view, fact.task)) for fact in ending}
     found |= {Wish(session.fact.node, session.fact.task, priority) for session, priority in sessions_to_reprioritise(view)}
     return sorted(found, key=lambda wish: (wish.node, wish.task, wish.priority is not None))
 
@@ -77,7 +80,7 @@ class Reconciler:
 
     async def _ask(self, wish: Wish) -> None:
         if wish.priority is None:
-            verb, question = "end_task", msgspec.msgpack.encode(EndTask(wish.task))
+            verb, question = "end_task", msgspec.msgpack.encode(EndTask(wish.task, wish.by))
         else:
             verb, question = "set_priority", msgspec.msgpack.encode(SetPriority(wish.task, wish.priority))
         try:

@@ -1,5 +1,5 @@
-"""What every request to the API is checked for before its route: unknown query parameters are refused, like unknown fields of a body (a
-typo is not a default), and so are bodies that do not say they are JSON.
+"""Checks of every API request before its route: unknown query parameters are refused, like unknown fields of a body (a typo is not a
+default), and so are bodies that do not say they are JSON.
 
 May live here: such checks. May not: what parameters and bodies mean.
 """
@@ -24,7 +24,8 @@ async def check_request(request: Request[Any, Any, Any]) -> Response[dict[str, A
     carry all sorts of things, and have forms."""
     if not request.url.path.startswith("/api/"):
         return None
-    return _wrong_media(request) or (_unknown_parameters(request) if request.query_params else None)
+    checked_elsewhere = request.route_handler.opt.get("relayed", False)
+    return _wrong_media(request) or (_unknown_parameters(request) if request.query_params and not checked_elsewhere else None)
 
 
 def _wrong_media(request: Request[Any, Any, Any]) -> Response[dict[str, Any]] | None:

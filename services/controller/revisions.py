@@ -1,5 +1,5 @@
 """Revisions: the log position of the last fact about a thing itself, what an answer carries and ``If-Match`` names. What its parts do (a
-session that opens on a task, a task on a node) is not a change of it: whoever looks at a running task may still cancel it.
+session that opens on a task, a task on a node) is not a change of it: a client with the revision of a running task can still cancel it.
 
 May live here: which subjects make up a thing. May not: conditions of writes.
 """
@@ -23,7 +23,7 @@ def node_revision(mirror: Mirror, node: str) -> int:
 
 
 def group_revision(mirror: Mirror, group: str) -> int:
-    """0: the group is no fact of its own (nodes name it, nobody has described it)."""
+    """0: the group is no fact of its own (nodes name it, no user has described it)."""
     made = mirror.view.groups.get(group)
     return made.revision if made is not None else 0
 

@@ -1,5 +1,5 @@
-"""The duties nobody asks for: declare silent nodes lost, fail tasks that never start or have waited long enough, place what waits for room,
-tell the log what was measured, and nodes what became of their tasks.
+"""Leader-elected background reconciler: it declares silent nodes lost, fails tasks that never start or have waited long enough, places
+queued tasks, appends measurements to the log, and sends nodes the changes of their tasks.
 
 One controller at a time does them, the one that holds the duty key under a lease; the log's conditions make a moment with two harmless.
 """
@@ -16,7 +16,7 @@ from bus_schemas.events import Event, NodeRegistered
 from scheduler.placement import Clock, Heard, Liveness, LivenessConfig, expired_waiting, overdue_tasks
 from services.controller.errors import LogUnreadable
 from services.controller.gauges import Gauges
-from services.controller.load import LoadTeller
+from services.controller.load import LoadReporter
 from services.controller.mirror import Mirror
 from services.controller.placer import Placer
 from services.controller.reconcile import Reconciler
@@ -36,7 +36,7 @@ _LOOK_S: Final = 1.0
 
 
 class Sentinel:
-    """``run()`` is for ever; ``heard`` is told of every sign of life."""
+    """``run()`` never returns; ``heard`` is called for every sign of life of a node."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Sentinel:
         self._start_lease_ms = start_lease_ms
         self._liveness = Liveness(LivenessConfig(node_lease_ms))
         self._reconciler = Reconciler(bus)
-        self._load = LoadTeller()
+        self._load = LoadReporter()
         self._look_again = 0.0
         self._instance = uuid.uuid4().hex
         self._lease: Lease | None = None
@@ -92,13 +92,13 @@ class Sentinel:
 
     async def _tick(self) -> None:
         if not self._bus.connected or self._mirror.failure is not None:
-            return  # nothing can be heard or told: silence then says nothing about the nodes
+            return  # disconnected: silence then says nothing about the nodes
         hearing = self._gauges.hearing  # if not, silence says nothing about the nodes either, and all else goes on
         facts = self._liveness.on(Clock(time.monotonic_ns(), time.time_ns()), self._mirror.view) if hearing else []
         if not await self._hold_duty():
             self._placer.look()
             return
-        with contextlib.suppress(Conflict):  # somebody told it first, or the node itself did: look again at the next tick
+        with contextlib.suppress(Conflict):  # another controller or the node itself appended first: look again at the next tick
             for fact in facts:
                 await self._writer.append("node", fact.node, [fact])
                 get_logger().warning(type(fact).__name__, node=fact.node, epoch=fact.epoch)
@@ -107,7 +107,7 @@ class Sentinel:
         await self._placer.place_waiting()
 
     async def _look_around(self) -> None:
-        """Every second, as it looks at every task that is not over and at every device: end what is overdue, tell what was measured."""
+        """Every second, as it looks at every task that is not over and at every device: end what is overdue, append measurements."""
         if time.monotonic() < self._look_again:
             return
         self._look_again = time.monotonic() + _LOOK_S

@@ -1,4 +1,4 @@
-"""What a controller is told by its environment."""
+"""Settings of a controller, from environment variables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Appends facts to the log, each on the condition that nobody else got there first.
+"""Conditional appends (fences): each append fails when another writer came first.
 
 May live here: conditional appends. May not: what to append.
 """

@@ -5,7 +5,7 @@
     position = await bus.publish_events("task", task_id, [TaskSubmitted(...)])
     async for position, events in bus.replay(EVENTS_STREAM, from_position + 1): ...
 
-May live here: delivery. May not: what messages mean. Every publish that returns is stored; what raised may or may not be.
+Every publish that returns is stored; what raised may or may not be.
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ class Bus:
         self.nc = nc
         self.principal = principal
         self.keyed = keyed
-        self.reads: Reads = AskedReads(self.request, principal) if keyed else JetStreamReads(self.js_api)
+        self.recent_errors: deque[str] = deque(maxlen=16)
+        """What the bus said last that it does not allow, in lower case."""
+        self.reads: Reads = AskedReads(self.request, principal, self.recent_errors) if keyed else JetStreamReads(self.js_api)
         self.seal = seal
         self._acks: dict[str, asyncio.Future[_Ack]] = {}
         self._ack_inbox = nc.new_inbox()
@@ -84,8 +86,6 @@ class Bus:
         self._window = asyncio.Semaphore(window)
         self._events_lock = asyncio.Lock()
         self._reconnected: list[Callable[[], None]] = []
-        self.told: deque[str] = deque(maxlen=16)
-        """What the bus said last that it does not allow, in lower case."""
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._answering: set[asyncio.Task[None]] = set()
 
@@ -104,7 +104,7 @@ class Bus:
         self._reconnected.remove(callback)
 
     async def publish(self, subject: str, data: bytes) -> None:
-        """Fire and forget (core NATS): lost when nobody listens or the connection breaks."""
+        """Fire and forget (core NATS): lost when there is no subscriber or the connection breaks."""
         await self.nc.publish(subject, data)
 
     async def subscribe(self, subject: str, handler: Callable[[str, bytes], Awaitable[None]], queue: str = "") -> Any:
@@ -147,12 +147,12 @@ class Bus:
         return await self.nc.subscribe(subject, queue=queue, cb=on_request)
 
     def _is_inbox_of(self, principal: str, reply: str) -> bool:
-        """Where nobody is asked who they are, every inbox is ``local``'s."""
+        """Whether ``reply`` is an inbox of ``principal``. Without authentication every inbox belongs to ``local``."""
         return self.principal == subjects.LOCAL or reply.startswith(f"{subjects.inbox_prefix(principal)}.")
 
     async def request(self, subject: str, data: bytes, timeout_s: float = 2.0) -> bytes:
-        """Ask and wait for one answer. Raises BusUnavailable when nobody serves ``subject``, no answer came in time, or the connection
-        broke meanwhile (the question may have been heard)."""
+        """Ask and wait for one answer. Raises BusUnavailable when ``subject`` has no responder, no answer came in time, or the connection
+        broke meanwhile (the request may have been delivered)."""
         asking: asyncio.Future[Any] = asyncio.ensure_future(self.nc.request(subject, data, timeout=timeout_s))
         await asyncio.wait((asking, self._broken), return_when=asyncio.FIRST_COMPLETED)
         if not asking.done():
@@ -179,10 +179,10 @@ class Bus:
     ) -> int:
         """Publish into the stream of ``subject`` and wait for its acknowledgement; the position (stream sequence) it got.
 
-        Sent again with the same message id every 2 s and after a reconnect until acknowledged: stored once. (One that nobody can know
-        before: a stream takes what has the id of another for its repeat, and acknowledges it, whoever sent the other.) At most ``window``
-        publishes are under way; order between concurrent ones is not kept. The expectations make it conditional: raises Conflict when the
-        stream (or the subject) has moved on. ``headers``: further JetStream headers. Raises BusUnavailable after ``deadline_s``,
+        Sent again with the same message id every 2 s and after a reconnect until acknowledged: stored once. (The id must be unpredictable:
+        a stream drops a message with a known id as a duplicate and acknowledges it, also when another client sent the first.) At most
+        ``window`` publishes are under way; order between concurrent ones is not kept. The expectations make it conditional: raises Conflict
+        when the stream (or the subject) has moved on. ``headers``: further JetStream headers. Raises BusUnavailable after ``deadline_s``,
         BusRefused when the stream refuses.
         """
         name = message_id or secrets.token_hex(12)
@@ -229,7 +229,7 @@ class Bus:
     ) -> int:
         """Store facts on ``event_subject(area, entity)``, in order also across calls, up to 100 a message; the last message's position.
 
-        ``message_id`` names this call for ever: the stream drops a repeat within its window, so nobody else may guess it. ``node``: they
+        ``message_id`` names this call for ever: the stream drops a repeat within its window, so it must be unpredictable. ``node``: they
         are this node's facts about a session, on ``session_facts``."""
         subject = subjects.session_facts(entity, node) if node else subjects.event_subject(area, entity)
         position = 0
@@ -279,12 +279,13 @@ class Bus:
             return await self.js_api(f"STREAM.CREATE.{name}", {k: v for k, v in config.items() if k != "persist_mode"})
 
     async def stream_there(self, config: dict[str, Any]) -> None:
-        """Create the stream unless it exists. Who came with a key can only look: raises BusRefused while there is none."""
+        """Create the stream unless it exists. A client authenticated by API key cannot create it: raises BusRefused while it is missing."""
         await (self.reads.about(AboutStream(config["name"])) if self.keyed else self.ensure_stream(config))
 
     async def ensure_streams(self, node: str | None = None) -> None:
-        """Make sure that the events, telemetry and journal streams exist, and with ``node`` its batch stream. From the first time that
-        somebody with a seal does it, facts without one no longer count. Who came with a key finds them made: whoever let it in did."""
+        """Make sure that the events, telemetry and journal streams exist, and with ``node`` its batch stream. The first service with a seal
+        that calls this records the position from which unsealed facts are ignored. Clients authenticated by API key cannot create streams;
+        the controller provisions them."""
         if self.keyed:
             return
         info = await self.ensure_stream(events_stream_config())
@@ -316,7 +317,7 @@ class Bus:
     ) -> Follower:
         """Call ``handler(position, subject, data)`` for every message from ``from_position`` on, in order, each once, for ever; survives
         broker restarts. ``subject`` narrows it; ``rewind``: see follow.py; ``made_anew``: the configuration of a stream in the broker's
-        memory, which is made again when it is gone. Start it with ``await follower.start()``."""
+        memory, which is created again when it is lost. Start it with ``await follower.start()``."""
         return Follower(self, stream, from_position, handler, subject, rewind, made_anew)
 
     def replay(self, stream: str = subjects.EVENTS_STREAM, from_position: int = 1) -> Replay:
@@ -329,7 +330,7 @@ class Bus:
         with contextlib.suppress(nats.errors.Error, asyncio.TimeoutError, ConnectionError):
             if self.nc.is_connected:
                 await self.nc.flush(timeout=2)
-        with contextlib.suppress(nats.errors.Error, OSError, RuntimeError):  # a connection that is gone cannot be closed politely
+        with contextlib.suppress(nats.errors.Error, OSError, RuntimeError):  # flushing and closing a broken connection fails
             await self.nc.close()
         for future in self._acks.values():
             if not future.done():
@@ -366,9 +367,9 @@ async def _leave(nc: Client) -> None:
         await asyncio.wait_for(nc.close(), _CONNECT_S)
 
 
-def _why_not(url: str, error: Exception, told: Iterable[str]) -> str:
+def _why_not(url: str, error: Exception, recent_errors: Iterable[str]) -> str:
     text = str(error) or type(error).__name__
-    if any("authorization" in said for said in [text.lower(), *told]):
+    if any("authorization" in said for said in [text.lower(), *recent_errors]):
         return f"the bus at {url} refuses our credentials ({text}); check WOOLY_API_KEY or WOOLY_NATS_NKEY, and that a controller runs"
     return f"no NATS server answers at {url} ({text})"
 
@@ -393,7 +394,7 @@ async def connect(url: str, *, name: str, deadline_s: float = 10.0, credentials:
     environment says unless given. Raises BusUnavailable, SettingError."""
     shown = credentials if credentials is not None else Credentials.from_environment(os.environ, url)
     holder: list[Bus] = []
-    told: deque[str] = deque(maxlen=4)
+    recent_errors: deque[str] = deque(maxlen=4)
     leaving: list[asyncio.Future[None]] = []
 
     async def on_reconnected() -> None:
@@ -402,7 +403,7 @@ async def connect(url: str, *, name: str, deadline_s: float = 10.0, credentials:
 
     async def on_error(error: Exception) -> None:
         """Errors of the connection show as overdue acknowledgements and answers; what is left are failures in handlers: ours."""
-        (holder[0].told if holder else told).append(str(error).lower())
+        (holder[0].recent_errors if holder else recent_errors).append(str(error).lower())
         if not isinstance(error, OSError | TimeoutError | nats.errors.Error):
             get_logger().error("a handler of a bus message failed", exc_info=error)
 
@@ -426,13 +427,13 @@ async def connect(url: str, *, name: str, deadline_s: float = 10.0, credentials:
                 **shown.options(),
             )
             await asyncio.wait_for(connecting, _CONNECT_S)  # after a failed handshake it would wait for a farewell that never comes
-            if not nc.is_connected:  # nats-py takes the bus's own ping for an answer, when whether we may come in takes a moment
+            if not nc.is_connected:  # while the auth callout is slow, nats-py takes the bus's own ping for an answer
                 raise TimeoutError("the bus does not say whether it lets us in: does a controller run?")
             break
         except (TimeoutError, OSError, nats.errors.Error) as error:
             leaving.append(asyncio.ensure_future(_leave(nc)))
             if loop.time() >= deadline:
-                raise BusUnavailable(_why_not(url, error, told)) from error
+                raise BusUnavailable(_why_not(url, error, recent_errors)) from error
             await asyncio.sleep(0.1)
     nc.options["max_reconnect_attempts"] = -1  # from here on for ever
     seal = Seal(shown.seal_key) if shown.seal_key else None

@@ -1,9 +1,7 @@
-"""What each identity may publish and hear on the bus: the one table. Pure.
+"""Bus permissions of each identity, publish and subscribe: the one table. Pure.
 
 People and programs come with keys (``of_key``), controller and billing are users that the bus knows itself (``of_service``). Everything not
 named here is refused by the bus. Why each line is as narrow as it is: docs/security.md.
-
-May live here: subjects and who may use them. May not: JWTs, configuration files, I/O.
 """
 
 from __future__ import annotations
@@ -13,7 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from bus_schemas import subjects
-from bus_schemas.access import WHO_ALL, WHO_GONE, who_subject
+from bus_schemas.access import WHO_ALL, WHO_CHANGED, who_subject
+from bus_schemas.model_cache import MODELS_VERB
 from bus_schemas.reading import READ_ALL, read_subject
 from services.kit.access import Identity
 
@@ -22,22 +21,22 @@ __all__ = ["BILLING", "CONTROLLER", "PUBLIC_STREAMS", "Permissions", "may_follow
 CONTROLLER: Final = "controller"
 BILLING: Final = "billing"
 
-_CLIENT_VERBS: Final = ("open", "close", "ping", "models")
+_CLIENT_VERBS: Final = ("open", "close", "ping", MODELS_VERB)
 _NODE_READS: Final = ("config", "budget", "tier")
 """Areas of facts that nodes follow."""
 _INBOXES: Final = ("*.*", "*.*.*")
 """Every inbox: what nodes answer into. (Inboxes begin with their principal in the first word, and words cannot be named in part.)"""
 PUBLIC_STREAMS: Final = (subjects.EVENTS_STREAM, subjects.JOURNAL_STREAM, subjects.TELEMETRY_STREAM)
-"""What whoever may read everything reads, and nodes ask whether it is there."""
+"""Streams granted by the global-read permission; nodes may ask whether they exist."""
 _NO_INBOXES: Final = ("wooly.*", "wooly.*.*", "$JS.*", "$JS.*.*", "$KV.>", "$SYS.>")
-"""What has the shape of an inbox and is none."""
+"""Non-inbox subjects that match the inbox wildcards."""
 
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
     """Subjects with wildcards. ``forbidden``: of those it may publish on, the ones it may not after all. ``replies``: it may answer a
-    request once, whatever the reply subject: so it may publish anything that somebody asks it to, itself among them. For services, whose
-    code looks where answers go."""
+    request once, whatever the reply subject: so any requester, itself included, can make it publish on any subject. For services, whose
+    code checks reply subjects."""
 
     publish: tuple[str, ...]
     subscribe: tuple[str, ...]
@@ -76,7 +75,7 @@ def may_follow(who: Identity, stream: str, subject: str) -> bool:
 
 
 def may_know(who: Identity, stream: str, subject: str) -> bool:
-    """Whether controllers tell ``who`` how long ``stream`` is, and where the last message on ``subject`` (empty: none) is."""
+    """Whether controllers report to ``who`` how long ``stream`` is, and where the last message on ``subject`` (empty: none) is."""
     if who.role == "node":
         return _is_node(who) and not subject and stream in (subjects.batch_stream(who.node), *PUBLIC_STREAMS)
     return _reads_everything(who) and stream in PUBLIC_STREAMS
@@ -119,14 +118,14 @@ def _node(principal: str, node: str) -> Permissions:
             *_keeps_up(subjects.EVENTS_STREAM, subjects.batch_stream(node)),
             *_INBOXES,
         ),
-        subscribe=(subjects.DISCOVER_ALL, f"wooly.node.{node}.req.>", WHO_GONE, f"{subjects.inbox_prefix(principal)}.>"),
+        subscribe=(subjects.DISCOVER_ALL, f"wooly.node.{node}.req.>", WHO_CHANGED, f"{subjects.inbox_prefix(principal)}.>"),
         forbidden=_NO_INBOXES,
     )
 
 
 def _reads(*streams: str) -> list[str]:
-    """Reading whole streams: for services. Whoever may do this can have a stream's messages, and JetStream's own answers, delivered onto
-    any subject, those of JetStream's interface among them."""
+    """Reading whole streams: for services. This permission lets a client have a stream's messages, and JetStream's own answers, delivered
+    to any subject, including those of the JetStream API."""
     return [
         f"$JS.API.{verb}"
         for stream in streams
@@ -143,7 +142,15 @@ _LEASES: Final = "WOOLY_LEASES"
 
 _SERVICES: Final[Mapping[str, Permissions]] = {
     CONTROLLER: Permissions(
-        publish=("wooly.evt.>", "wooly.node.*.req.*.controller", subjects.discover(CONTROLLER), WHO_GONE, "$JS.API.>", "$JS.FC.>", "$KV.>"),
+        publish=(
+            "wooly.evt.>",
+            "wooly.node.*.req.*.controller",
+            subjects.discover(CONTROLLER),
+            WHO_CHANGED,
+            "$JS.API.>",
+            "$JS.FC.>",
+            "$KV.>",
+        ),
         subscribe=("wooly.telemetry.>", "wooly.evt.>", WHO_ALL, READ_ALL, "$KV.>", f"{subjects.inbox_prefix(CONTROLLER)}.>"),
         replies=True,
     ),

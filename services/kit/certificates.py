@@ -1,8 +1,6 @@
 """A certificate authority of our own, for an installation that has none: made once, kept under the installation's folder.
 
 EC keys (P-256). The authority is good for ten years, certificates of services for two; ``issue`` makes a new one whenever it is called.
-
-May live here: making certificates. May not: using them (``tls``).
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""How a process shows the bus who it is, from its environment.
+"""Credentials of a process for the bus, from its environment.
 
 WOOLY_API_KEY (or WOOLY_API_KEY_FILE): an API key; user and password on the bus, answered by the controller. WOOLY_NATS_NKEY: a file with
 the seed of a service user that the bus itself knows. WOOLY_SEAL_KEY: a file with the key that services seal facts with. Nothing of this: a
 bus without authentication.
-
-May live here: reading what the environment says. May not: connecting.
 """
 
 from __future__ import annotations
@@ -60,7 +58,8 @@ class Credentials:
         )
 
     def options(self) -> dict[str, Any]:
-        """For ``nats.aio.client.Client.connect``. The handshake comes before anything is said: nobody in between can talk us out of it."""
+        """For ``nats.aio.client.Client.connect``. The TLS handshake comes before any protocol message, so a man in the middle cannot
+        downgrade the connection."""
         out: dict[str, Any] = {}
         if self.nkey_seed:
             out["nkeys_seed_str"] = self.nkey_seed
@@ -83,7 +82,8 @@ def _text(environment: Mapping[str, str], name: str) -> str:
 
 
 def _seal_key(environment: Mapping[str, str]) -> bytes:
-    """Empty where nobody seals. A file without a key is a slip: without seals everything on the bus would be believed."""
+    """The key; empty when facts are not sealed. A file without a key raises an error: without seals every fact on the bus would be
+    accepted."""
     text = _file(environment, "WOOLY_SEAL_KEY")
     try:
         key = bytes.fromhex(text)

@@ -26,7 +26,7 @@ class BusRefused(KitError):
 
 
 class Conflict(BusRefused):
-    """A conditional publish lost its race: somebody wrote first. Read again and retry."""
+    """A conditional publish lost its race: another writer came first. Read again and retry."""
 
 
 class StartError(KitError):

@@ -1,7 +1,4 @@
-"""Facts as lines of the log that people read: what was written, about which task, session and tenant, for whom.
-
-May live here: which fields of a fact a line names, and who asked (bound for the time of a request). May not: facts themselves.
-"""
+"""Facts as lines of the log that people read: what was written, about which task, session and tenant, for whom."""
 
 from __future__ import annotations
 

@@ -79,7 +79,8 @@ class Follower:
         return not self._broken and asyncio.get_running_loop().time() - self._last_heard <= _SILENCE_S
 
     async def start(self) -> None:
-        """Begin; returns once the consumer exists. Raises BusRefused when there is no such stream, BusUnavailable when nobody answers."""
+        """Begin; returns once the consumer exists. Raises BusRefused when there is no such stream, BusUnavailable when the bus does not
+        answer."""
         await self._attach(0)
         self._bus.on_reconnect(self.restart)
         self._task = asyncio.create_task(self._watch(), name=f"follow {self._stream}")
@@ -156,7 +157,7 @@ class Follower:
             self.current.set()
 
     async def _about(self) -> StreamAbout:
-        """About the stream; where it may be gone with the broker's memory, it is made anew."""
+        """Information about the stream. A stream in the broker's memory may have been lost; then it is created again."""
         if self._made_anew is not None:
             await self._bus.ensure_stream(self._made_anew)
         return await self._bus.reads.about(AboutStream(self._stream))
@@ -164,7 +165,7 @@ class Follower:
     async def _detach(self) -> None:
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
-            with contextlib.suppress(Exception):  # the connection may be gone; the subscription then is too
+            with contextlib.suppress(Exception):  # the connection may be broken; the subscription has then ended with it
                 await subscription.unsubscribe()
         consumer, self._consumer = self._consumer, ""
         if consumer and self._bus.connected:

@@ -1,6 +1,6 @@
 """``python -P -m services.kit.health URL``: does a service of ours answer there? Exit status 0 or 1, for health checks.
 
-Believes WOOLY_TLS_CA. May live here: that.
+Believes WOOLY_TLS_CA.
 """
 
 from __future__ import annotations

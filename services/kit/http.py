@@ -1,8 +1,6 @@
 """Serving HTTP from a process that already has a loop: one socket, bound before anything is promised, and a clean stop.
 
-    async with serve(app, parse_address("127.0.0.1:0")) as url: ...
-
-May live here: sockets and server start. May not: routes.
+async with serve(app, parse_address("127.0.0.1:0")) as url: ...
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ async def serve(app: Any, address: tuple[str, int]) -> AsyncIterator[str]:
         bound = socket.create_server((host, port), reuse_port=False)
     except OSError as error:
         raise StartError(f"cannot listen on {host}:{port} ({error.strerror}); set WOOLY_HTTP to another address") from error
-    # proxy_headers: uvicorn would believe whoever is on this machine where a request is from; kit.access says whom to believe.
+    # proxy_headers: uvicorn would accept a forwarded address from any local process; kit.access decides which proxies are trusted.
     config = uvicorn.Config(
         whole_bodies(app),
         http=PatientProtocol,
@@ -58,7 +56,7 @@ async def serve(app: Any, address: tuple[str, int]) -> AsyncIterator[str]:
     config.load()
     config.ssl = context
     server = uvicorn.Server(config)
-    # Signals belong to the process, which tells us to stop by leaving the block.
+    # Signals belong to the process, which stops the server by leaving the block.
     task = asyncio.create_task(server._serve([bound]), name="http")
     try:
         async with asyncio.timeout(_START_S):

@@ -1,16 +1,14 @@
 """Everything secret that an installation of ours has, in one folder, each service's own part in a folder of its own.
 
-    ca/          ca.pem (give it to clients; every part has a copy), ca.key (nobody else needs it)
+    ca/          ca.pem (give it to clients; every part has a copy), ca.key (needed only to sign certificates)
     bus/         cert.pem, key.pem, security.conf: accounts, service users, the callout; for nats-server
     controller/  cert.pem, key.pem, nats.nk, seal.key, guard.nk (its user on the bus's system account), issuer.nk (signs what it grants),
-                 admin.key (the first key, for whoever set this up), nodes.json (hashes of the nodes' keys)
+                 admin.key (the first administrator's key), nodes.json (hashes of the nodes' keys)
     billing/     cert.pem, key.pem, nats.nk, seal.key
     nodes/NAME/  cert.pem, key.pem, api.key
     watch/       api.key (may read; for Prometheus)
 
 Made once; what is there is left alone, but certificates are made anew when the names of the machine have changed.
-
-May live here: the layout, making it. May not: starting services.
 """
 
 from __future__ import annotations
@@ -37,15 +35,15 @@ __all__ = ["NODES_VARIABLE", "Keyring", "NodeKey"]
 
 NODES_VARIABLE: Final = "WOOLY_BOOTSTRAP_NODES"
 _HASHER: Final = PasswordHasher(time_cost=1, memory_cost=8_192, parallelism=1)
-"""As the controller hashes secrets of keys: 256 random bits, which nobody guesses."""
+"""As the controller hashes secrets of keys: 256 random bits, which cannot be guessed."""
 
 _GUARD: Final = "guard"
 _SERVICES: Final = (CONTROLLER, BILLING)
 
 
 class NodeKey(msgspec.Struct, frozen=True):
-    """The key of node ``node`` (its id), as the controller is told of it: ``secret_hash`` is argon2id, PHC string. ``node`` empty: of
-    somebody who may look at the whole cluster."""
+    """The key of node ``node`` (its id), as the controller reads it: ``secret_hash`` is argon2id, PHC string. ``node`` empty: a key with
+    read access to the whole cluster."""
 
     key: str
     node: str
@@ -121,7 +119,7 @@ tls {{
   cert_file: {json.dumps(at + "/cert.pem")}
   key_file: {json.dumps(at + "/key.pem")}
   min_version: "1.3"
-  handshake_first: true   # nothing is said before it, so nobody in between can talk a client out of it
+  handshake_first: true   # TLS before any protocol message: a man in the middle cannot downgrade it
   timeout: 5
 }}
 accounts {{

@@ -1,7 +1,5 @@
-"""nats-py's client, but one that does not give up because a bus or those it asks were away for a moment, whose inboxes nobody guesses, and
-which no message stops, whatever bytes its sender put where.
-
-May live here: that. May not: what is said over it.
+"""nats-py's client, but one that goes on reconnecting when the bus or its auth callout is away for a moment, whose inboxes are
+unpredictable, and whose parser survives any message, whatever bytes its sender put where.
 """
 
 from __future__ import annotations
@@ -19,14 +17,14 @@ __all__ = ["LastingClient"]
 
 _WORD: Final = rb"([^ \t\r\n]+)[ \t]+"
 
-# The bus ends words where it says, and a sender may write any other byte into a subject; nats-py takes all that Python calls white space
-# for an end, then such a message for no message, and connects anew: for ever, when a stream brings it again.
+# NATS tokenises on SP and TAB only, so a subject may contain any other byte; nats-py's regex splits on all that Python calls white space,
+# rejects such a message, and reconnects: for ever, when a stream redelivers it.
 parser.MSG_RE = re.compile(rb"\AMSG[ \t]+" + _WORD * 2 + rb"(" + _WORD + rb")?(\d+)\r\n")
 parser.HMSG_RE = re.compile(rb"\AHMSG[ \t]+" + _WORD * 2 + rb"(" + _WORD + rb")?(\d+)[ \t]+(\d+)\r\n")
 
 
 class _Unguessable(NUID):
-    """Names of inboxes. nats-py counts, so that whoever is asked once knows into which inbox the next answer will go, and nodes may
+    """Unpredictable names of inboxes. nats-py counts, so the responder of one request could compute the inbox of the next, and nodes may
     publish into all inboxes."""
 
     def next(self) -> bytearray:
@@ -34,8 +32,8 @@ class _Unguessable(NUID):
 
 
 class LastingClient(Client):
-    """Where the bus asks somebody else whether we may come in, its answer can be late, and it can be no because nobody was there to say
-    yes. nats-py then closes for good; this goes on trying, as after any broken connection."""
+    """With an auth callout, the bus's answer to a connection can be late, and it is a refusal while the callout service is down. nats-py
+    then closes for good; this client goes on trying, as after any broken connection."""
 
     def __init__(self) -> None:
         super().__init__()

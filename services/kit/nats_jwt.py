@@ -1,7 +1,4 @@
-"""The tokens NATS's auth callout speaks: JSON claims signed with an ed25519 nkey. Only what the callout needs of NATS's JWT format.
-
-May live here: making and reading such tokens. May not: what is granted (``bus_permissions``), who asks.
-"""
+"""The tokens NATS's auth callout speaks: JSON claims signed with an ed25519 nkey. Only what the callout needs of NATS's JWT format."""
 
 from __future__ import annotations
 

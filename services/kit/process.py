@@ -1,7 +1,4 @@
-"""Life cycle of a process: signals, death of the parent, the ready line, watching children. Linux only.
-
-May live here: what a process does to start, announce itself and end. May not: what it does in between.
-"""
+"""Life cycle of a process: signals, death of the parent, the ready line, watching children. Linux only."""
 
 from __future__ import annotations
 
@@ -20,12 +17,12 @@ from typing import IO, Any, Final
 import uvloop
 
 __all__ = [
-    "DIE_WITH_PARENT", "child_environment", "die_with_parent", "exited", "free_port", "module_command", "ready", "run", "spawn",
+    "DIE_WITH_PARENT", "child_environment", "die_with_parent", "exited", "free_port", "ready", "run", "spawn",
     "stop_process",
 ]  # fmt: skip
 
 DIE_WITH_PARENT: Final = "WOOLY_DIE_WITH_PARENT"
-"""Set to the parent's pid by whoever starts a service as a child: the service ends (as on SIGTERM) when that process does."""
+"""Set to the parent's pid by a process that starts a service as a child: the service ends (as on SIGTERM) when that process does."""
 
 _PR_SET_PDEATHSIG: Final = 1
 _libc: Final = ctypes.CDLL(None, use_errno=True)
@@ -61,11 +58,6 @@ def spawn(
         start_new_session=True,
         preexec_fn=tie,  # one prctl call; libc is loaded before the fork
     )
-
-
-def module_command(module: str) -> list[str]:
-    """The command that runs one of our modules: ``-P`` keeps the current folder off the path."""
-    return [sys.executable, "-P", "-m", module]
 
 
 def child_environment(**changes: str | None) -> dict[str, str]:
@@ -112,7 +104,7 @@ def ready(text: str | Mapping[str, Any]) -> None:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A TCP port nobody listens on at this moment."""
+    """A TCP port that is free at this moment."""
     with socket.socket() as probe:
         probe.bind((host, 0))
         port: int = probe.getsockname()[1]

@@ -1,14 +1,12 @@
-"""Seals on facts: which services wrote them, and not somebody who made the bus repeat what they wrote.
+"""Seals on facts: proof that a service wrote a fact, against replay of stored messages by other clients of the bus.
 
-The bus checks what a connection publishes, not where it has answers delivered: whoever may speak to JetStream can have any stored bytes
-delivered onto any subject, the subjects of facts included. Nobody with a key may; and in case somebody finds a way, where there are
-nodes and clients of different minds, services put a header beside each of their facts: a keyed hash of its subject, its name and its
-bytes, with a key that only services have. Facts of nodes (areas ``node``, ``session``, ``usage``) carry none: nodes may write them, each
-on its own subjects, and what such a message may hold is checked.
+The bus checks what a connection publishes, not where it has answers delivered: a client with access to JetStream can have any stored
+bytes delivered to any subject, the subjects of facts included. Clients with API keys have no such access. As a second line of defence
+against them, services put a header beside each of their facts: a keyed hash of its subject, its name and its bytes, with a key that only
+services have. Facts of nodes (areas ``node``, ``session``, ``usage``) carry none: nodes may write them, each on its own subjects, and what
+such a message may hold is checked.
 
 Facts older than the first start with a key have no seals: the stream remembers from which position on they count (``SEALED_FROM``).
-
-May live here: making and checking. May not: reading streams.
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ class Seal:
         return blake3(f"{subject}\n{name}\n".encode() + data, key=self._key).hexdigest(32)
 
     def secret(self, salt: bytes) -> bytes:
-        """32 bytes that all services know and nobody else, also who knows or chose ``salt``."""
+        """32 bytes that only services can compute, even if an attacker knows or chose ``salt``."""
         return blake3(salt, key=blake3(self._key, derive_key_context=_SECRET_CONTEXT).digest()).digest()
 
     def holds(self, subject: str, headers: Mapping[str, str], data: bytes) -> bool:
@@ -64,7 +62,8 @@ class Seal:
 
 class SealedLog:
     """One reader's view of the log: what of each message counts. ``since``: the first position at which seals are asked for. ``seal`` None:
-    a reader that cannot check them, a node. It believes what only services may publish, but nobody can have it read an old fact again."""
+    a reader that cannot check them, a node. It accepts subjects that only services may publish on, and cannot be made to read an old fact
+    again."""
 
     def __init__(self, seal: Seal | None) -> None:
         self._seal = seal
@@ -90,7 +89,8 @@ class SealedLog:
         return data
 
     def _repeats(self, position: int, subject: str, seal: str) -> bool:
-        """Whether this is a copy of a fact of before. Facts of single tasks, which are many, are not remembered: they cannot undo much."""
+        """Whether this is a copy of an earlier fact. Facts of single tasks, which are many, are not remembered: their replay does little
+        harm."""
         if _area(subject) in _MANY:
             return False
         return self._seen.setdefault(seal[:_REMEMBERED], position) != position

@@ -2,8 +2,6 @@
 
 WOOLY_TLS_CA: whom to believe (a file of certificates; unset: the system's). WOOLY_TLS_CERT, WOOLY_TLS_KEY: this process's own certificate.
 WOOLY_INSECURE=1: plain text beyond loopback after all, for a network that is private by other means.
-
-May live here: reading certificates, the rule. May not: making certificates (``certificates``), sockets.
 """
 
 from __future__ import annotations
@@ -55,9 +53,7 @@ def plain_allowed(environment: Mapping[str, str], host: str, what: str, instead:
     if is_loopback(host):
         return
     if environment.get(INSECURE_VARIABLE, "").strip() == "1":
-        get_logger().warning(
-            f"{INSECURE_VARIABLE}=1: {what} goes over {host} in plain text; whoever is on that network can read and change it"
-        )
+        get_logger().warning(f"{INSECURE_VARIABLE}=1: {what} goes over {host} in plain text; anyone on that network can read and change it")
         return
     raise SettingError(
         f"{what} would go over {host} in plain text: {instead}, or stay on 127.0.0.1 "

@@ -1,7 +1,7 @@
 """Traces: spans that continue a batch's W3C traceparent. Costs nothing for a batch that carries none.
 
-The exporter is OTLP over HTTP when OTEL_EXPORTER_OTLP_ENDPOINT is set; without it every span is a no-op. Sampling is decided
-once, by whoever starts the trace (the client): a batch that is not sampled carries no context.
+The exporter is OTLP over HTTP when OTEL_EXPORTER_OTLP_ENDPOINT is set; without it every span is a no-op. Sampling is decided once, where
+the trace starts (the client): a batch that is not sampled carries no context.
 """
 
 from __future__ import annotations

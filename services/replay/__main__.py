@@ -1,6 +1,7 @@
 """``python -P -m services.replay check|why|whatif``: one JSON document on standard output.
 
-Exit code: 0, 1 when a journal run again differs from what is on record, 2 when the question cannot be answered.
+Exit code: 0, 1 when a journal run again differs from what is on record, 2 when the question cannot be answered, 3 when the journals hold
+nothing of what is asked for.
 Environment: WOOLY_NATS_URL (the bus; not needed with --file).
 """
 
@@ -17,16 +18,21 @@ from services.kit.bus import Bus, connect
 from services.kit.errors import KitError, SettingError
 from services.kit.process import run
 from services.replay.answers import answer
-from services.replay.errors import ReplayError
+from services.replay.errors import NothingFound, ReplayError
 from services.replay.question import Question, parse
 
 _DIFFERENT = 1
 _REFUSED = 2
+_NOTHING = 3
+_BACKGROUND = 10
+"""Added niceness of what a service asks: its own work goes first."""
 
 
 async def main(stop: asyncio.Event) -> int:
     try:
         question = parse(sys.argv[1:])
+        if question.service:
+            os.nice(_BACKGROUND)
         async with _bus(question) as bus:
             working = asyncio.create_task(answer(bus, question))
             stopped = asyncio.create_task(stop.wait())
@@ -38,7 +44,7 @@ async def main(stop: asyncio.Event) -> int:
             document = working.result()
     except (KitError, ReplayError) as error:
         sys.stderr.write(f"{error}\n")
-        return _REFUSED
+        return _NOTHING if isinstance(error, NothingFound) else _REFUSED
     json.dump(document, sys.stdout)
     sys.stdout.write("\n")
     return 0 if document.get("equal", True) else _DIFFERENT
@@ -53,7 +59,7 @@ async def _bus(question: Question) -> AsyncIterator[Bus | None]:
     url = os.environ.get("WOOLY_NATS_URL", "")
     if not url:
         raise SettingError("WOOLY_NATS_URL is not set; give the address of the bus, for example nats://127.0.0.1:4222")
-    bus = await connect(url, name="replay")
+    bus = await connect(url, name=question.service or "replay")
     try:
         yield bus
     finally:

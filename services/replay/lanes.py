@@ -1,4 +1,4 @@
-"""How the journal of each core is run again: the one place that knows which core a lane is of. Pure.
+"""Replay of each core's journal: the one place that knows which core a lane is of. Pure.
 
 A lane is replayed part by part: its frames are decoded, every stimulus goes through a new core, and what that decides is compared with
 what is on record, decision by decision and digest by digest.
@@ -19,7 +19,7 @@ __all__ = ["LANES", "Again", "DispatchAgain", "Replayed", "VramAgain"]
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """One record: its time (the node's monotonic clock), what it was told, what was decided then and what now."""
+    """One record: its time (the node's monotonic clock), its stimulus, the decisions then and the decisions now."""
 
     at_ns: int
     stimulus: Any

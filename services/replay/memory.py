@@ -1,4 +1,4 @@
-"""What memory did to a session, from the journal of the memory core: waits, swaps, refusals. Pure.
+"""Memory events of a session, from the journal of the memory core: waits, swaps, refusals. Pure.
 
 May live here: reading decisions. May not: why the core decided so (scheduler.vram).
 """
@@ -36,9 +36,8 @@ class MemoryStory:
     _waiting: dict[str, _Wait] = field(default_factory=dict)
     _for: dict[str, str] = field(default_factory=dict)
 
-    def take(self, stimulus: Any, decisions: Sequence[Any]) -> None:
-        """One record."""
-        at_ns = stimulus.at_ns
+    def take(self, at_ns: int, stimulus: Any, decisions: Sequence[Any]) -> None:
+        """One record, of Unix time ``at_ns``."""
         match stimulus:
             case SwappedOut(_, session, nbytes) | SwapFailed(_, session, nbytes) if session in self.sessions:
                 what = "out" if isinstance(stimulus, SwappedOut) else "failed"
@@ -66,7 +65,7 @@ class MemoryStory:
             self.refused += 1
 
     def document(self) -> dict[str, Any]:
-        """What is shown of it; times as in the journal."""
+        """What is shown of it; Unix times."""
         return {
             "waits": [
                 {"session": wait.session, "nbytes": wait.nbytes, "from_ns": wait.begin_ns, "to_ns": wait.end_ns, "swapped_out": wait.out}

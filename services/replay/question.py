@@ -1,4 +1,4 @@
-"""What is asked: verb and bounds, from the command line.
+"""The question: verb and bounds, from the command line.
 
 May live here: parsing. May not: answers.
 """
@@ -11,17 +11,22 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
+from typing import Final
 
 from services.replay.errors import ReplayError
 
 __all__ = ["Question", "parse"]
 
 CHECK, WHY, WHATIF = "check", "why", "whatif"
+SLOTS_MAX: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Times are Unix time in ns, ``to_ns`` exclusive; ``node`` empty: every node; ``files``: instead of the bus."""
+    """Times are Unix time in ns, ``to_ns`` exclusive; ``node`` empty: every node; ``files``: instead of the bus. ``sessions``: those of the
+    task, where the asker knows them (no names are read then). ``slots``: of the timeline, 0: none. ``limit_s``: after so long the answer is
+    made of what was read until then, 0: no limit. ``service``: with whose credentials it is asked (it names ``node`` by
+    id), empty: a person's. ``gpu``: only this one of the node."""
 
     verb: str
     node: str = ""
@@ -32,6 +37,11 @@ class Question:
     top: int = 10
     policy: str = ""
     quantum_ms: int | None = None
+    sessions: tuple[str, ...] = ()
+    slots: int = 0
+    limit_s: float = 0
+    service: str = ""
+    gpu: int | None = None
 
 
 def parse(arguments: Sequence[str]) -> Question:
@@ -47,6 +57,11 @@ def parse(arguments: Sequence[str]) -> Question:
         if verb == WHY:
             one.add_argument("task")
             one.add_argument("--top", type=int, default=10)
+            one.add_argument("--session", action="append", default=[])
+            one.add_argument("--slots", type=int, choices=range(SLOTS_MAX + 1), metavar="N", default=0)
+            one.add_argument("--limit-s", type=float, default=0)
+            one.add_argument("--service", default="")
+            one.add_argument("--gpu", type=int)
         if verb == WHATIF:
             one.add_argument("--policy", required=True)
             one.add_argument("--quantum-ms", type=int)
@@ -61,6 +76,11 @@ def parse(arguments: Sequence[str]) -> Question:
         top=getattr(given, "top", 10),
         policy=getattr(given, "policy", ""),
         quantum_ms=getattr(given, "quantum_ms", None),
+        sessions=tuple(getattr(given, "session", ())),
+        slots=getattr(given, "slots", 0),
+        limit_s=getattr(given, "limit_s", 0),
+        service=getattr(given, "service", ""),
+        gpu=getattr(given, "gpu", None),
     )
 
 

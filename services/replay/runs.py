@@ -1,4 +1,4 @@
-"""Segments run again for somebody who listens: record by record. Pure.
+"""Segments run again, record by record, for a caller that consumes the steps. Pure.
 
 A *life* of a dispatcher is a stretch without a gap: segments of one device, each beginning with the snapshot of the one before. It ends
 where a core began anew (the executor was started again) or where records are missing.
@@ -10,11 +10,12 @@ from collections.abc import Iterator, Sequence
 
 from scheduler.dispatch import Decision, Dispatch, DispatchState, Stimulus
 from scheduler.errors import SchedulerError
+from scheduler.vram.state import VramState
 from services.replay.errors import ReplayError
-from services.replay.lanes import LANES, Again, DispatchAgain, Replayed
+from services.replay.lanes import LANES, Again, DispatchAgain, Replayed, VramAgain
 from services.replay.segments import Segment
 
-__all__ = ["Step", "begins_life", "replayed", "steps"]
+__all__ = ["Step", "begins_life", "memory_steps", "steps"]
 
 Step = tuple[Stimulus, Sequence[Decision], DispatchState]
 """What happened, what was decided, the state after it."""
@@ -25,10 +26,13 @@ def begins_life(segment: Segment, before: Segment | None) -> bool:
     return before is None or bool(before.gap) or not segment.snapshot
 
 
-def replayed(segment: Segment) -> Iterator[Replayed]:
-    """Every record of a segment of any lane. Raises ReplayError where the journal cannot be read or gives other decisions than those on
-    record."""
-    yield from _run(segment, _begin(segment))
+def memory_steps(segment: Segment) -> Iterator[tuple[Replayed, VramState]]:
+    """Of the memory core's lane: every record with the state after it. Raises ReplayError where the journal cannot be read or gives other
+    decisions than those on record."""
+    again = _begin(segment)
+    assert isinstance(again, VramAgain)
+    for seen in _run(segment, again):
+        yield seen, again.core.state
 
 
 def steps(segment: Segment) -> Iterator[tuple[Dispatch, Step | None]]:

@@ -51,8 +51,8 @@ class _Sum:
 
 
 def story(stories: Iterable[BatchStory], names: Mapping[str, Named], memory: MemoryStory, top: int) -> dict[str, Any]:
-    """The document: totals, sums by rule and by who ran meanwhile, and the ``top`` longest waits with their stretches. Times are those of
-    the stories, ns."""
+    """The document: totals, sums by rule and by the session that ran meanwhile, and the ``top`` longest waits with their stretches. Unix
+    times, ns."""
     batches = list(stories)
     finished = [batch for batch in batches if batch.end_ns >= 0 and not batch.dropped]
     by_rule: defaultdict[str, _Sum] = defaultdict(_Sum)
@@ -64,7 +64,7 @@ def story(stories: Iterable[BatchStory], names: Mapping[str, Named], memory: Mem
     latency_ns = sum(batch.end_ns - batch.begin_ns for batch in finished)
     waited_ns = sum(batch.waited_ns for batch in batches)
     longest = sorted((b for b in batches if b.waited_ns >= _NOTABLE_NS), key=lambda b: (-b.waited_ns, b.session, b.seq))[:top]
-    document = {
+    return {
         "batches": len(batches),
         "finished": len(finished),
         "latency_ns": latency_ns,
@@ -82,8 +82,6 @@ def story(stories: Iterable[BatchStory], names: Mapping[str, Named], memory: Mem
         "longest": [_batch(batch, names) for batch in longest],
         "memory": memory.document(),
     }
-    document["sentences"] = _sentences(document)
-    return document
 
 
 def _largest(sums: Mapping[Any, _Sum]) -> list[tuple[Any, _Sum]]:
@@ -116,28 +114,3 @@ def _batch(batch: BatchStory, names: Mapping[str, Named]) -> dict[str, Any]:
         "preempted": batch.preempted,
         "stretches": stretches,
     }
-
-
-def _sentences(document: Mapping[str, Any]) -> list[str]:
-    """What a person should know first."""
-    batches, waited_ns, latency_ns = document["batches"], document["waited_ns"], document["latency_ns"]
-    if not batches:
-        return ["no batch of it is on record"]
-    part = f", {100 * waited_ns // latency_ns} % of the time from their arrival to their end" if latency_ns else ""
-    out = [f"{batches} batches came; they waited {_time(waited_ns)} in all{part}; {document['waited']} waited for a millisecond or longer"]
-    out += [f"{_time(line['ns'])} of it: {line['meaning']}" for line in document["by_rule"][:3]]
-    for line in document["by_other"][:3]:
-        if line["session"]:
-            main = max(line["rules"], key=lambda rule: line["rules"][rule])
-            who = f"{line['text']} (P{line['priority']})"
-            out.append(f"for {_time(line['ns'])} {who} ran meanwhile, mostly because {RULES.get(main, main)}")
-    moved = document["memory"]["moves"]
-    if moved:
-        out.append(f"its memory was moved {len(moved)} times, {sum(move['nbytes'] for move in moved) / 1e6:.1f} MB in all")
-    if document["preempted"]:
-        out.append(f"{document['preempted']} launches of it were cut short so that a task of higher priority could run")
-    return out
-
-
-def _time(ns: int) -> str:
-    return f"{ns / 1e9:.2f} s" if ns >= 10**9 else f"{ns / 1e6:.1f} ms"

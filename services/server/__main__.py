@@ -50,7 +50,8 @@ async def run_node(stop: asyncio.Event) -> int:
 
 @contextlib.asynccontextmanager
 async def watched(node: Node, address: str) -> AsyncIterator[str]:
-    """Answer who watches the node, inside the block; yields the URL, empty when nobody shall. Raises StartError, SettingError."""
+    """Serve health and metrics over HTTP inside the block; yields the URL, empty without an ``address``. Raises StartError,
+    SettingError."""
     if not address:
         yield ""
         return

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bus_schemas.events import DeviceAccounted, Event, SessionClosedFact, SessionOpenedFact, SessionPriorityChanged
+from bus_schemas.events import DeviceAccounted, Event, Outcome, SessionClosedFact, SessionOpenedFact, SessionPriorityChanged
 from bus_schemas.session import SessionClosed
 from services.server.allowance import Allowances
 from services.server.facts import FactLog, Progress
@@ -18,7 +18,7 @@ from services.server.sessions import SessionRecord
 
 __all__ = ["Accounting", "Spent", "boot_id"]
 
-_GONE: Final = "node_restarted"
+_NODE_RESTARTED: Final = "node_restarted"
 
 
 def boot_id() -> str:
@@ -59,7 +59,7 @@ class Accounting:
         self.spent = Spent()
 
     def attach(self, attached: Attached, records: dict[str, SessionRecord]) -> list[Executed]:
-        """Begin with this executor: its sessions (``records``) go on where the journal left them; sessions that are gone are closed.
+        """Begin with this executor: its sessions (``records``) go on where the journal left them; sessions that have ended are closed.
         Returns the reports that are not in the books yet, entered now."""
         now_ns = time.monotonic_ns()
         last = self._facts.progress.get(self._gpu)
@@ -71,7 +71,7 @@ class Accounting:
                 if account.session in records:
                     self.meter.open(account)
                 else:
-                    self._closed_fact(account, "", _GONE, True)
+                    self._closed_fact(account, "", _NODE_RESTARTED, True, None)
         for session, record in records.items():
             if session not in self.meter.accounts:
                 self.meter.open(Account(session, record.tenant, record.task, record.priority))
@@ -152,12 +152,14 @@ class Accounting:
         assert self.meter is not None
         self.meter.released(closed.session, closed.others, closed.at_ns)
 
-    def closed(self, session: str, launch_digest: str, reason: str, failed: bool, *, in_flight: bool) -> SessionClosed:
+    def closed(
+        self, session: str, launch_digest: str, reason: str, failed: bool, outcome: Outcome | None = None, *, in_flight: bool
+    ) -> SessionClosed:
         """Settle a session's last interval and close its account; its totals."""
         assert self.meter is not None
         self.settle(in_flight=in_flight)
         account = self.meter.close(session) or Account(session, "", "", 0)
-        return self._closed_fact(account, launch_digest, reason, failed)
+        return self._closed_fact(account, launch_digest, reason, failed, outcome)
 
     def settle(self, *, in_flight: bool, whole: bool = True) -> None:
         """Turn everything known into facts: up to now, or up to the last report while work is in flight."""
@@ -180,7 +182,7 @@ class Accounting:
         progress = Progress(self._gpu, self._boot, self.meter.accounted_ns, self._executor, report, accounts, stream, position)
         self._facts.note(progress, lambda: confirm(report))
 
-    def _closed_fact(self, account: Account, launch_digest: str, reason: str, failed: bool) -> SessionClosed:
+    def _closed_fact(self, account: Account, launch_digest: str, reason: str, failed: bool, outcome: Outcome | None) -> SessionClosed:
         fact = SessionClosedFact(
             time.time_ns(),
             account.session,
@@ -192,6 +194,7 @@ class Accounting:
             account.launches,
             launch_digest,
             failed,
+            outcome,
         )
         self._facts.record("session", account.session, [fact])
         return SessionClosed(account.session, account.core_ns, account.byte_ms, account.instructions, account.launches, launch_digest)

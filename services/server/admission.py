@@ -6,19 +6,22 @@ Every refusal names the field of the request (bus_schemas.session.OpenSession) a
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from bus_schemas import faults, subjects
 from bus_schemas.batch import Fault
+from bus_schemas.events import OUTCOME_ERROR_CHARS_MAX, Outcome
 from bus_schemas.session import OpenSession
 from scheduler.dispatch import PRIORITIES
 from scheduler.vram.overcommit import schedulable_bytes
 
-__all__ = ["WEIGHT_MAX", "SLA_MS_MAX", "VRAM_WAIT_MS_MAX", "check_quota", "check_request"]
+__all__ = ["WEIGHT_MAX", "SLA_MS_MAX", "VRAM_WAIT_MS_MAX", "check_quota", "check_request", "sound_outcome"]
 
 WEIGHT_MAX: Final = 10_000
 SLA_MS_MAX: Final = 3_600_000
 VRAM_WAIT_MS_MAX: Final = 3_600_000
+_CLASS: Final = re.compile(rf"[\w.<>]{{0,{OUTCOME_ERROR_CHARS_MAX}}}")
 
 
 def check_request(request: OpenSession) -> Fault | None:
@@ -63,6 +66,14 @@ def check_quota(request: OpenSession, gpu: int, vram_bytes: int, overcommit_perc
     elif overcommit_percent:
         text += " and a session that may not be swapped out must fit into them"
     return Fault(faults.QUOTA_EXCEEDED, text, (f"most @ vram_bytes: {most}",))
+
+
+def sound_outcome(outcome: Outcome | None) -> Outcome | None:
+    """What a client reports of its script's end, None when it reports what cannot be. That a client is lost only the node says."""
+    if outcome is None or outcome.lost:
+        return None
+    sound = 0 <= outcome.exit_code <= 255 and 0 <= outcome.signal <= 64 and _CLASS.fullmatch(outcome.error)
+    return outcome if sound else None
 
 
 def _bad(field: str, reason: str) -> Fault:

@@ -1,6 +1,4 @@
-"""What tenants with a budget may still use on this node: billing's leases, less what the node has counted since.
-
-May live here: the books. May not: the bus (allowance_link.py), batches (allowance_gate.py), the price of anything (billing).
+"""Remaining allowances of tenants with a budget on this node: billing's leases, less what the node has counted since.
 
 The node counts in micro-credits, usage fact by usage fact, with the function and the prices that billing charges them with. What is in no
 fact yet (launches since the last one, memory held since) is priced the same way, so a tenant is at most one batch a session beyond what it
@@ -179,7 +177,7 @@ class Allowances:
         return {account.tenant for meter in self._known_meters() for account in meter.accounts.values()} & self.purses.keys()
 
     def use(self, tenant: str, waiting: bool) -> TenantUse:
-        """What billing is told of a tenant."""
+        """The report to billing about a tenant."""
         purse = self.purses[tenant]
         busy, purse.busy = purse.busy or waiting, False
         return TenantUse(tenant, tuple(purse.facts), self._running_micro(purse), busy)

@@ -1,9 +1,7 @@
 """The gate before one device's dispatch core: batches of tenants that have used up what they may wait here, or are refused.
 
-May live here: who waits. May not: why (allowance.py), asking for more (allowance_link.py), what a batch is (device.py).
-
 A batch that runs goes on to its end; the next one of its session is stopped here. It is refused only after billing has said that nothing is
-left, and the session stays: whoever sends the batch again after a grant, or in a new period, goes on as if nothing had been.
+left, and the session stays: a client that sends the batch again after a grant, or in a new period, continues normally.
 """
 
 from __future__ import annotations
@@ -124,7 +122,7 @@ class Gate:
 
 
 def budget_fault(reason: str) -> Fault:
-    """What a session is told whose tenant may use no more."""
+    """The fault of a session whose tenant has used up its budget."""
     text = (
         f"{reason}. Nothing of this batch was done, and nothing is lost: the session stays, and goes on when it asks again; "
         "what it holds in memory is charged meanwhile"
@@ -133,6 +131,6 @@ def budget_fault(reason: str) -> Fault:
 
 
 def silence_fault(tenant: str) -> Fault:
-    """What a session is told whose tenant has a budget that nobody can look up."""
+    """The fault of a session whose tenant's budget cannot be looked up."""
     reason = f"the billing service does not say what is left of the budget of tenant {tenant!r}"
     return budget_fault(reason)

@@ -1,6 +1,4 @@
-"""The node and the billing service: follows the money facts of the log, asks for allowances, tells the gates what came of it.
-
-May live here: messages and their timing. May not: the books (allowance.py), what waits (allowance_gate.py).
+"""The node and the billing service: follows the money facts of the log, asks for allowances, and passes the answers to the gates.
 
 Billing is asked once a second for the tenants with a budget that have sessions here, and at once when a batch waits. While it does not
 answer, a node goes on within what it was lent, for as long as the lease holds (30 s); then batches of these tenants wait for 40 s, and are
@@ -99,7 +97,7 @@ class AllowanceLink:
                     self._wake.set()
 
     async def _ask(self, bus: Bus, tenants: list[str], waiting: set[str]) -> bool:
-        """Ask, and act on the answer; False: there was none that says anything, or somebody has to wait."""
+        """Ask, and act on the answer; False: there was no usable answer, or a tenant has to wait."""
         asked_ns = time.monotonic_ns()
         uses = tuple(self._allowances.use(tenant, tenant in waiting) for tenant in tenants)
         try:

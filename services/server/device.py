@@ -1,8 +1,4 @@
-"""One device of the node: batches and reports into the dispatch core, its decisions carried out.
-
-May live here: turning each decision into one action, and what comes of it into the next stimulus. May not: policy (scheduler.dispatch),
-the bus (node.py), device memory (executor).
-"""
+"""One device of the node: batches and reports into the dispatch core, its decisions carried out."""
 
 from __future__ import annotations
 
@@ -15,6 +11,7 @@ from typing import Final
 import msgspec
 
 from bus_schemas.batch import Batch, Done, Fault, encode_done
+from bus_schemas.events import Outcome
 from bus_schemas.session import DeviceInfo, SessionClosed
 from scheduler import dispatch as core
 from scheduler.dispatch import decisions as why
@@ -30,6 +27,7 @@ from services.server.executor_process import ExecutorProcess
 from services.server.intake import content_digest
 from services.server.journal_stream import Lane
 from services.server.meter import Account
+from services.server.program_lane import ProgramLane
 from services.server.protocol import (
     AWAITS,
     FAULTED,
@@ -67,6 +65,7 @@ __all__ = ["Device"]
 _AHEAD_MAX: Final = 1024
 """How far a batch may be ahead of the last one executed; nearer ones are bounded by the dispatch core."""
 _RESTART_PAUSE_S: Final = 1.0
+_ENDED_MAX: Final = 256
 
 
 class Device:
@@ -80,18 +79,22 @@ class Device:
         config: core.DispatchConfig,
         log_factory: Callable[[], DispatchLog],
         memory_lane: Lane,
+        programs: ProgramLane,
         counters: Counters,
         send_done: Callable[[str, bytes], None],
         tracing: Tracing,
     ) -> None:
         self.gpu = gpu
         self.sessions: dict[str, Session] = {}
+        self.ended: dict[str, tuple[str, SessionClosed]] = {}
+        """(principal, totals) of the sessions that ended last, for clients that ask late."""
         self.gate = Gate(accounting.allowances, self.sessions, self._arrived, self.refuse, time.monotonic_ns)
         self.attached: Attached | None = None
         self._accounting = accounting
         self._config = config
         self._log_factory = log_factory
         self._memory_lane = memory_lane
+        self._programs = programs
         self._memory_digest = b""
         memory_lane.on_gap = lambda: self._executor.send(JournalAnew())
         self._counters = counters
@@ -215,7 +218,7 @@ class Device:
         return session.closing
 
     def cancel(self, session: Session, fault: Fault) -> None:
-        """End a session at once, for somebody else's wish: it is told ``fault``, and what of it runs is stopped. Again: nothing."""
+        """Cancel a session at once: its client gets ``fault``, and its running launch is stopped. Idempotent."""
         if session.reason == CANCELLED:
             return
         name = session.record.session
@@ -283,7 +286,9 @@ class Device:
         batch = pending.batch
         if not self.gate.passes(batch.session, batch.seq):
             return
-        self._on(core.BatchArrived(time.monotonic_ns(), batch.session, batch.epoch, batch.seq, len(pending.data), content_digest(batch)))
+        content = content_digest(batch)
+        self._programs.note(batch, content)
+        self._on(core.BatchArrived(time.monotonic_ns(), batch.session, batch.epoch, batch.seq, len(pending.data), content))
 
     def _on(self, stimulus: core.Stimulus) -> None:
         """One stimulus to the core; carry out what it decides."""
@@ -427,12 +432,15 @@ class Device:
                     session.memory = memory[at]
 
     def _end(self, session: Session, reason: str, *, failed: bool) -> None:
-        """The session is over: settle its bill, tell whoever waits."""
+        """The session is over: settle its bill, and resolve its ``closing`` future."""
         name = session.record.session
         self.sessions.pop(name, None)
         self.gate.forget(session)
         in_flight = self._dispatch.state.in_flight > 0 and self.attached is not None
-        totals = self._accounting.closed(name, session.chain.hex(), reason, failed, in_flight=in_flight)
+        totals = self._accounting.closed(name, session.chain.hex(), reason, failed, session.outcome, in_flight=in_flight)
+        self.ended[name] = (session.record.principal, totals)
+        if len(self.ended) > _ENDED_MAX:
+            del self.ended[next(iter(self.ended))]
         self._log.info("session closed", **session.record.about, reason=reason, failed=failed, core_ns=totals.core_ns)
         self._note()
         if session.closing is not None and not session.closing.done():
@@ -449,6 +457,7 @@ class Device:
             if now_ns - session.heard_ns > lease_ns and self._waits_for_client(session):
                 self._log.info("lease ran out", **session.record.about)
                 session.reason = "lease"
+                session.outcome = session.outcome or Outcome(lost=True)
                 self.close(session, -1, session.reason)
         self._on(core.Tick(now_ns))
         self._dispatch.flush()
@@ -456,8 +465,8 @@ class Device:
         self._note()
 
     def _waits_for_client(self, session: Session) -> bool:
-        """Does the session go on only if its client says something? One that is being closed is silent by right while batches of it run,
-        and may wait for one that never comes."""
+        """Is the session blocked on client input, so that the lease applies? A session that is being closed is rightly silent while its
+        batches run, and may wait for one that never comes."""
         if session.closing is None:
             return True
         return session.record.session in self._dispatch.state.sessions and session.seq_done + 1 not in session.pending
@@ -481,7 +490,7 @@ class Device:
     # -- the executor died ---------------------------------------------------------------------------------------------------------
 
     def _on_lost(self) -> None:
-        """All its memory is gone: its sessions end with a fault, a new one is started."""
+        """The executor's memory is lost: its sessions end with a fault, and a new executor is started."""
         self._log.error("executor lost", gpu=self.gpu, sessions=len(self.sessions))
         self._counters.restarts += 1
         self.attached = None
@@ -492,7 +501,7 @@ class Device:
         self._warm = Warm()
         for _, future in self._opening.values():
             future.set_exception(StartError("the device's executor ended; try again"))
-            future.exception()  # whoever asked may be gone
+            future.exception()  # mark it retrieved: the request may have been abandoned
         self._opening.clear()
         for session in list(self.sessions.values()):
             self._send_done(session.record.session, encode_done(Done(session.record.session, 0, fault=EXECUTOR_LOST)))

@@ -1,7 +1,4 @@
-"""Which starts of this node the log knows: the node's own journal may be lost, what it has told the log is not.
-
-May live here: reading the log's facts about this node. May not: the journal (facts.py).
-"""
+"""The epochs of this node that the log knows: the node's own journal may be lost, its facts in the log are not."""
 
 from __future__ import annotations
 

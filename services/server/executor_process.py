@@ -14,9 +14,10 @@ import msgspec
 
 from services.kit.errors import StartError
 from services.kit.log import get_logger
-from services.kit.process import DIE_WITH_PARENT, child_environment, module_command, spawn
+from services.kit.process import DIE_WITH_PARENT, child_environment, spawn
 from services.server.protocol import PROTOCOL, Attach, Attached, Command, Frames, Report, Shutdown, decode_report, frame
 from services.server.settings import EXECUTOR_VARIABLE, ExecutorSettings
+from wooly_server import module_command
 
 __all__ = ["ExecutorProcess"]
 
@@ -40,7 +41,7 @@ class _Wire(asyncio.Protocol):
 
 
 class ExecutorProcess:
-    """``on_report`` is called for every report after Attached, ``on_lost`` once when an attached executor is gone."""
+    """``on_report`` is called for every report after Attached, ``on_lost`` once when an attached executor has ended."""
 
     def __init__(self, settings: ExecutorSettings, on_report: Callable[[Report], None], on_lost: Callable[[], None]) -> None:
         self._settings = settings
@@ -80,7 +81,7 @@ class ExecutorProcess:
         raise StartError(f"the executor of device {self._settings.gpu} was not ready within {_START_S:g} s")
 
     def send(self, command: Command) -> None:
-        """Send, or do nothing when it is gone (``on_lost`` tells)."""
+        """Send, or do nothing when the executor has ended (``on_lost`` reports that)."""
         if self._transport is not None:
             self._transport.write(frame(command))
 

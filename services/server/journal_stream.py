@@ -1,7 +1,7 @@
 """The journals of a node's cores on the bus: what was recorded leaves in packs about once a second, and nothing ever waits for it.
 
 While the bus is away, packs are kept up to a bound; beyond it the record gets a hole, and goes on with a new segment once the bus takes
-packs again. May live here: packing, sending. May not: what is recorded (dispatch_log.py, the executor), files.
+packs again.
 """
 
 from __future__ import annotations

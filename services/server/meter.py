@@ -97,7 +97,8 @@ class Meter:
             self.unix_offset_ns = unix_offset_ns
 
     def open(self, account: Account) -> None:
-        """A session may be charged from now on. (Journals of old hold all byte-nanoseconds of its life, what facts have said included.)"""
+        """A session may be charged from now on. (v1 journals store cumulative byte-nanoseconds, including those already in facts:
+        convert.)"""
         if account.byte_ns >= _MS:
             account.byte_ns -= account.byte_ms * _MS
         self.accounts[account.session] = account

@@ -1,7 +1,4 @@
-"""What a node measures about itself, for Prometheus: totals that only grow, made anew for each scrape.
-
-May live here: names, units, labels. May not: tenants and tasks (what the bus tells the controller is shown there, to whom it may concern).
-"""
+"""Prometheus metrics of a node: totals that only grow, made anew for each scrape."""
 
 from __future__ import annotations
 
@@ -93,5 +90,5 @@ _COUNTERS: Final[tuple[_Measure, ...]] = (
     ("fed_seconds", "Time with a further launch waiting while one ran (likewise)", lambda device: device.occupancy_ns()[1] / 1e9),
     ("charged_core_seconds", "Core time charged to sessions", lambda device: device.spent.charged_ns / 1e9),
     ("scheduler_core_seconds", "Core time of the executor beside launches", lambda device: device.spent.scheduler_ns / 1e9),
-    ("idle_core_seconds", "Core time that nobody used", lambda device: device.spent.idle_ns / 1e9),
+    ("idle_core_seconds", "Core time that was not used", lambda device: device.spent.idle_ns / 1e9),
 )

@@ -1,9 +1,7 @@
-"""Who may speak to the model cache: a name and a token, given by the server for an hour, checked by the data port. Nothing is remembered.
+"""Access to the model cache: a name and a token, given by the server for an hour, checked by the data port. Nothing is remembered.
 
 The name says until when and for which domain; the token is a keyed hash of it under the cache's own key, which only this node's processes
 can read.
-
-May live here: the key, making and checking doors, the answer to a tenant that asks for one. May not: the bus, chunks and models.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ _PREFIX: Final = "model-cache"
 
 
 def cache_key(folder: Path) -> bytes:
-    """The secret of the cache in ``folder``, made by whoever comes first. Raises OSError."""
+    """The secret of the cache in ``folder``, created by the first caller. Raises OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / "key"
     with contextlib.suppress(FileExistsError, FileNotFoundError):
@@ -51,7 +49,7 @@ def cache_key(folder: Path) -> bytes:
 def answer_open(
     request: OpenModelCache, folder: str, trust: Trust, data_ports: Sequence[tuple[str, ...] | None], now_s: int
 ) -> ModelCacheOpened:
-    """The door for whoever asks. ``folder``: the cache's, empty: the node keeps none. ``data_ports``: of every device, None while it is
+    """The door for a requester. ``folder``: the cache's, empty: the node keeps none. ``data_ports``: of every device, None while it is
     being restarted."""
     if not folder:
         return _refused(faults.MALFORMED, "this node keeps no models: WOOLY_MODEL_CACHE_MB is 0")

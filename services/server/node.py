@@ -1,7 +1,4 @@
-"""The node on the bus: discovery, sessions' requests, the batch stream, telemetry. Asyncio; one instance a process.
-
-May live here: messages in and out. May not: what runs when (device.py and the dispatch core), bytes on disk (facts.py).
-"""
+"""The node on the bus: discovery, sessions' requests, the batch stream, telemetry. Asyncio; one instance a process."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ import msgspec
 from bus_schemas import faults, subjects
 from bus_schemas.batch import LIMITS, Done, Fault, encode_batch, encode_done
 from bus_schemas.events import DeviceFact, NodeLost, NodeRegistered
-from bus_schemas.journal import DISPATCH, VRAM
+from bus_schemas.journal import DISPATCH, PROGRAMS, VRAM
 from bus_schemas.model_cache import MODELS_VERB, ModelCacheOpened, OpenModelCache
 from bus_schemas.reading import AboutStream
 from bus_schemas.session import CloseSession, NodeInfo, NodeStats, OpenSession, Ping, Pong, SessionClosed, SessionOpened, SessionStats
@@ -31,7 +28,7 @@ from services.kit.log import get_logger
 from services.kit.trace import Tracing, parse_traceparent
 from services.server import telemetry
 from services.server.accounting import Accounting
-from services.server.admission import check_quota, check_request
+from services.server.admission import check_quota, check_request, sound_outcome
 from services.server.allowance import Allowances
 from services.server.allowance_link import AllowanceLink
 from services.server.counters import Counters
@@ -45,6 +42,7 @@ from services.server.model_cache_door import answer_open
 from services.server.orders import Orders
 from services.server.overcommit import Overcommit
 from services.server.principals import Principals
+from services.server.program_lane import ProgramLane
 from services.server.refusals import OpenRefused
 from services.server.sessions import Session, SessionRecord
 from services.server.settings import Settings
@@ -97,6 +95,7 @@ class Node:
             settings.dispatch,
             lambda: DispatchLog(folder, gpu, facts.epoch, lane),
             self._journal.lane(gpu, VRAM),
+            ProgramLane(self._journal.lane(gpu, PROGRAMS)),
             self._counters,
             self._send_done,
             self._tracing,
@@ -190,7 +189,7 @@ class Node:
             self._send_to(found[1].record.principal, session, done)
 
     def _send_to(self, principal: str, session: str, done: bytes) -> None:
-        with contextlib.suppress(ValueError):  # the names may be a stranger's
+        with contextlib.suppress(ValueError):  # the names may be untrusted input
             self._spawn(self._bus.publish(subjects.session_done(session, principal, self._node), done))
 
     # -- requests ------------------------------------------------------------------------------------------------------------------
@@ -289,9 +288,14 @@ class Node:
     async def _close(self, subject: str, data: bytes) -> bytes | None:
         request = _decode(data, CloseSession)
         found = None if request is None else self._find(request.session, subjects.requester(subject))
-        if request is None or found is None:
-            return _encode(SessionClosed("" if request is None else request.session))
+        if request is None:
+            return _encode(SessionClosed(""))
+        if found is None:  # over already, as after a cancel: what it used all the same
+            ended = [device.ended[request.session] for device in self._devices if request.session in device.ended]
+            mine = [totals for principal, totals in ended if principal == subjects.requester(subject)]
+            return _encode(mine[0] if mine else SessionClosed(request.session))
         device, session = found
+        session.outcome = session.outcome or sound_outcome(request.outcome)
         totals = await device.close(session, request.last_seq, request.reason)
         await self._facts.settled(_SETTLE_S)
         return _encode(totals)
@@ -393,7 +397,9 @@ class Node:
         ports = device.attached.data_port if device.attached is not None else ()
         info = msgspec.structs.replace(self._info(), data_port=ports)
         lease_ms = self._settings.lease_ms
-        return SessionOpened(record.session, record.epoch, info, record.token, record.quota_bytes, LIMITS, lease_ms, gpus=(record.gpu,))
+        return SessionOpened(
+            record.session, record.epoch, info, record.token, record.quota_bytes, LIMITS, lease_ms, gpus=(record.gpu,), tenant=record.tenant
+        )
 
     def _registered(self) -> NodeRegistered:
         info = self._info()
@@ -418,7 +424,7 @@ _UNREADABLE: Final = Fault(faults.MALFORMED, "the request cannot be read: client
 
 
 def _private(folder: Path) -> Path:
-    """``folder``, made or found to be ours alone: who can reach its sockets can run batches. Raises StartError."""
+    """``folder``, made or found to be ours alone: a process that can reach its sockets can run batches. Raises StartError."""
     folder.mkdir(mode=0o700, exist_ok=True)
     about = folder.lstat()
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o077:

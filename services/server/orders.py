@@ -1,8 +1,4 @@
-"""What an operator orders of a task's sessions on this node: that they end, that they have another priority.
-
-May live here: which sessions it concerns, what is wrong with an order, the answer. May not: how a session ends (device.py), who may order
-it (the bus carries these verbs for the controller alone).
-"""
+"""Operators' commands about a task's sessions on this node: end them, change their priority."""
 
 from __future__ import annotations
 
@@ -25,7 +21,7 @@ _BY_CHARS_MAX = 100
 
 
 def cancelled(task: str, by: str) -> Fault:
-    """What the sessions of an ended task are told."""
+    """The fault of the sessions of a cancelled task."""
     return Fault(faults.CANCELLED, f"task {task} was cancelled by {by[:_BY_CHARS_MAX]}" if by else f"task {task} was cancelled")
 
 

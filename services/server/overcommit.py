@@ -1,7 +1,4 @@
-"""The overcommit that holds on this node: its own setting, else what the controller's configuration in the event log says.
-
-May live here: following the configuration facts. May not: the rule of precedence (scheduler.vram.overcommit), who is refused for it.
-"""
+"""The overcommit that holds on this node: its own setting, else what the controller's configuration in the event log says."""
 
 from __future__ import annotations
 

@@ -1,11 +1,9 @@
-"""Whose requests these are: where the bus asks everybody who they are, the node takes a session's tenant from its principal, never from
-what the request says.
+"""Principals of requests: where the bus authenticates clients, the node takes a session's tenant from its principal, never from the
+request.
 
 The bus lets a client send only with its own principal in the subject; who that is the node asks the controllers, and remembers for a
 moment. When keys end, controllers say so, and the node looks again at the principals of all its sessions; it also does so now and then, in
 case it did not hear.
-
-May live here: asking, remembering, ending sessions of who may no more. May not: rights (the controllers know them).
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from bus_schemas import faults
-from bus_schemas.access import WHO_GONE, Principal, WhoIs, who_subject
+from bus_schemas.access import WHO_CHANGED, Principal, WhoIs, who_subject
 from bus_schemas.batch import Fault
 from services.kit.bus import Bus
 from services.kit.errors import BusUnavailable, StartError
@@ -39,7 +37,7 @@ _ENDED: Final = Fault(faults.SESSION_LOST, "the key that this session came with 
 
 
 class Principals:
-    """``on``: whether the bus asks who somebody is. If not, everybody is whoever they say."""
+    """``on``: whether the bus authenticates clients. If not, the tenant that a client claims is accepted."""
 
     def __init__(self, bus: Bus, node: str, devices: Sequence[Device], *, on: bool) -> None:
         self.on = on
@@ -54,7 +52,7 @@ class Principals:
         """Raises StartError when the node's key is another node's, or no controller is there."""
         if self.on:
             await self._ask_once()
-            await self._bus.subscribe(WHO_GONE, self._gone)
+            await self._bus.subscribe(WHO_CHANGED, self._changed)
             self._task = asyncio.create_task(self._watch(), name="principals")
 
     async def stop(self) -> None:
@@ -78,11 +76,11 @@ class Principals:
         return who.tenant or claimed
 
     async def _ask_once(self) -> None:
-        """Nobody answers on another node's subject: the bus does not carry the question."""
+        """Check the node's own key. On another node's subject there is no answer: the bus does not carry the request."""
         for _ in range(_TRIES):
             if await self._who(self._bus.principal, "") is not None:
                 return
-            if any(self._subject.lower() in text for text in self._bus.told):
+            if any(self._subject.lower() in text for text in self._bus.recent_errors):
                 break
         raise StartError(
             f"no controller answers on {self._subject}: is WOOLY_API_KEY a key of this node? The node's id is the last part of that name; "
@@ -90,7 +88,7 @@ class Principals:
         )
 
     async def _who(self, principal: str, task: str) -> Principal | None:
-        """None when nobody can say."""
+        """None when no controller can answer."""
         known = self._known.get((principal, task))
         if known is not None and time.monotonic() - known[0] < _REMEMBERED_S:
             return known[1]
@@ -103,7 +101,7 @@ class Principals:
         self._known[principal, task] = (time.monotonic(), who)
         return who
 
-    async def _gone(self, subject: str, data: bytes) -> None:
+    async def _changed(self, subject: str, data: bytes) -> None:
         self._known.clear()
         self._look.set()
 

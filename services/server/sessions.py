@@ -1,4 +1,4 @@
-"""What the server knows of an open session, and how others are told of it. Data only."""
+"""What the server knows of an open session, and its forms for the executor and the dispatch core. Data only."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from bus_schemas.batch import Batch, Fault
+from bus_schemas.events import Outcome
 from bus_schemas.session import SessionClosed
 from bus_schemas.subjects import LOCAL
 from scheduler.dispatch import SessionOpened
@@ -18,12 +19,12 @@ __all__ = ["CANCELLED", "Pending", "Session", "SessionRecord", "decode_record", 
 
 
 CANCELLED: Final = "cancelled"
-"""Why a session closed: somebody ended its task."""
+"""Why a session closed: its task was cancelled."""
 
 
 class SessionRecord(msgspec.Struct, array_like=True, frozen=True):
-    """What stays true of a session for its life. The executor keeps a copy, so that a restarted server finds it. ``domain``: whose content
-    it may share (empty: nobody's, not even its own). ``principal``: whose it is. ``traceparent``: of its trace, or
+    """What stays true of a session for its life. The executor keeps a copy, so that a restarted server finds it. ``domain``: the trust
+    domain whose content it may share (empty: none, not even its own). ``principal``: whose it is. ``traceparent``: of its trace, or
     empty."""
 
     session: str
@@ -84,9 +85,9 @@ class Pending:
 @dataclass(slots=True)
 class Session:
     """``heard_ns``: last sign of life (monotonic). ``seq_done``: last batch executed; ``chain``: launch digest after it. ``fault``: why the
-    session is over although nobody closed it yet. ``closing``: set once it is being closed; resolves to its totals. ``memory``: bytes
-    (allocated, swapped, shared). ``expected``: the executor was told to bring back what is swapped out. ``recalling``: it was asked for
-    answers that were lost on their way."""
+    session is over although it is not closed yet. ``closing``: set once it is being closed; resolves to its totals. ``memory``: bytes
+    (allocated, swapped, shared). ``expected``: the executor was asked to bring back what is swapped out. ``recalling``: it was asked for
+    answers that were lost on their way. ``outcome``: how its script ended, once that is known."""
 
     record: SessionRecord
     heard_ns: int
@@ -100,6 +101,7 @@ class Session:
     memory: tuple[int, int, int] = (0, 0, 0)
     expected: bool = False
     recalling: bool = False
+    outcome: Outcome | None = None
 
     @property
     def swapped_bytes(self) -> int:
@@ -131,7 +133,7 @@ def decode_record(data: bytes) -> SessionRecord:
 
 
 def open_space(record: SessionRecord) -> OpenSpace:
-    """The session as the executor is told of it."""
+    """The request to the executor to open the session."""
     return OpenSpace(
         record.session,
         record.token,
@@ -147,7 +149,7 @@ def open_space(record: SessionRecord) -> OpenSpace:
 
 
 def opened_stimulus(now_ns: int, session: Session) -> SessionOpened:
-    """The session as the dispatch core is told of it."""
+    """The stimulus that opens the session in the dispatch core."""
     record = session.record
     return SessionOpened(
         now_ns,

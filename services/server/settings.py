@@ -1,7 +1,4 @@
-"""How a node is configured: from the environment, checked once at start.
-
-May live here: names, defaults, checks. May not: acting on them.
-"""
+"""Settings of a node: from the environment, checked once at start."""
 
 from __future__ import annotations
 

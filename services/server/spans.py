@@ -1,7 +1,4 @@
-"""A batch's way through the node as spans below the client's: once a batch, over all its slices.
-
-May live here: what the spans are called and hold. May not: how they leave (services.kit.trace).
-"""
+"""A batch's way through the node as spans below the client's: once a batch, over all its slices."""
 
 from __future__ import annotations
 

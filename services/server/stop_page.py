@@ -1,7 +1,7 @@
 """The stop page: a small file that server and executor both map, faster than any message.
 
 The executor makes it, the server writes into word p the serial up to which launches of priority p stop, the code that runs a launch reads
-it (jit.engine.Stop). May live here: the file and its words. May not: when to stop what.
+it (jit.engine.Stop).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class StopPage:
             os.close(file)
 
     def address(self, priority: int) -> int:
-        """Where the word of ``priority`` is in this process; the page must not be closed while somebody reads there."""
+        """Where the word of ``priority`` is in this process; the page must not be closed while it is read."""
         return self._base + priority * _WORD.size
 
     def word(self, priority: int) -> int:

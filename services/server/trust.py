@@ -1,10 +1,8 @@
-"""Who may share equal content with whom: trust domains, from WOOLY_DEDUP_TRUST. Pure.
+"""Which tenants may share equal content: trust domains, from WOOLY_DEDUP_TRUST. Pure.
 
-A domain is a name. Sessions of one domain that opted in stand on one copy of equal weights, and may learn from how fast an upload went that
+A domain is a name. Sessions of one domain that opted in share one copy of equal weights, and may learn from how fast an upload went that
 another session of their domain holds the same. So a tenant's domain is its own unless the operator declares tenants that trust each other:
 ``a,b;c,d`` puts a and b in one domain, c and d in another.
-
-May live here: reading the declaration, naming domains. May not: content.
 """
 
 from __future__ import annotations

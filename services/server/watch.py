@@ -1,7 +1,8 @@
 """The node over HTTP, for those who watch it: is it alive, is it ready, what does it measure. No other way to it leads here.
 
 ``/health/live``: restart the process when this is not 200. ``/health/ready``: it does the work it is sent. ``/metrics``: Prometheus.
-Says nothing of tenants, so it asks nobody who they are; whoever may reach the port may read it (WOOLY_NODE_HTTP, default: none).
+Reveals nothing about tenants, so it needs no authentication: any client that can reach the port may read it (WOOLY_NODE_HTTP, default:
+none).
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -17,7 +18,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,14 +46,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder = Path(tempfile.mkdtemp(prefix="wooly-up-")) if options.dir is None else options.dir.expanduser().resolve()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        secure = _secure(folder, listen) if options.secure or options.listen is not None else None
-        return run(lambda stop: serve(stop, folder, options.backend, secure))
+        with _locked(folder):
+            secure = _secure(folder, listen) if options.secure or options.listen is not None else None
+            return run(lambda stop: serve(stop, folder, options.backend, secure))
     except (KitError, OSError) as error:
         print(f"wooly up: {error}", file=sys.stderr)
         return 2
     finally:
         if options.dir is None:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold ``folder`` for this process: two bus servers must not open one store. Raises StartError."""
+    with (folder / "lock").open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.seek(0)
+            owner = lock.read().strip() or "(unknown)"
+            raise StartError(f"{folder} is in use by process {owner}: stop that stack, or choose another --dir") from None
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield
 
 
 def _secure(folder: Path, listen: str) -> Secure:

@@ -12,7 +12,8 @@ from typing import Final
 
 from services.kit.errors import StartError
 from services.kit.log import get_logger
-from services.kit.process import DIE_WITH_PARENT, child_environment, exited, module_command, spawn, stop_process
+from services.kit.process import DIE_WITH_PARENT, child_environment, exited, spawn, stop_process
+from wooly_server import module_command
 
 __all__ = ["Child"]
 

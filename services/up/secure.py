@@ -1,4 +1,4 @@
-"""What a secure stack has more than a plain one: its keyring, the names it is called by, who may see that it is ready.
+"""Additions of a secure stack: its keyring, its host names, and the credentials of its readiness checks.
 
 May live here: making the keyring of a stack on this machine, environments of its children. May not: starting them.
 """
@@ -25,7 +25,8 @@ LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True, slots=True)
 class Secure:
-    """``listen``: where everything of the stack listens. ``new``: the keyring was made just now, nobody has seen its admin key."""
+    """``listen``: where everything of the stack listens. ``new``: the keyring was just created, and its admin key has not been shown
+    yet."""
 
     ring: Keyring
     listen: str

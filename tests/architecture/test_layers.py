@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -13,7 +14,7 @@ from tests.support.stack import ROOT, plain_environment
 TOP = {
     "services", "bus_schemas", "wis", "jit", "scheduler", "billing", "deploy", "tests", "wooly", "benchmarks", "examples", "docs",
     "pyproject.toml", "docker-compose.yml", "README.md", "ARCHITECTURE.md", "Makefile", ".ci", ".gitignore", ".dockerignore", "LICENSE",
-    "CONTRIBUTING.md", "SECURITY.md", "mkdocs.yml",
+    "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "wooly_server", "mkdocs.yml",
 }  # fmt: skip
 SERVER_ONLY = {"llvmlite", "litestar", "uvicorn", "uvloop", "prometheus_client", "structlog", "aetcd", "opentelemetry"}
 
@@ -37,8 +38,19 @@ def test_nothing_stands_at_the_top_that_has_no_place_there() -> None:
     assert {path.split("/")[0] for path in listed if path} <= TOP
 
 
+def test_no_message_installs_wooly_from_an_index() -> None:
+    """The distributions are not published: such a line would install whatever holds the name."""
+    found = [
+        str(path.relative_to(ROOT))
+        for package in ("wooly", "wooly_server", "services", "jit", "wis", "bus_schemas", "scheduler", "billing")
+        for path in (ROOT / package).rglob("*.py")
+        if re.search(r"pip install ['\"]?wooly\b", path.read_text())
+    ]
+    assert found == []
+
+
 def test_every_package_says_what_may_live_there() -> None:
-    for package in ("services", "bus_schemas", "wis", "jit", "scheduler", "billing", "wooly", "benchmarks"):
+    for package in ("services", "bus_schemas", "wis", "jit", "scheduler", "billing", "wooly", "wooly_server", "benchmarks"):
         folder = ROOT / package
         text = (folder / "README.md").read_text() if (folder / "README.md").exists() else (folder / "__init__.py").read_text()
         assert "ay live here" in text or "may live" in text.lower(), f"{package} does not say what may live in it"

@@ -68,7 +68,7 @@ def confirm(browser: Chrome, button: str) -> None:
 PAGES = ("/", "/tasks?open={running}", "/nodes/atlas", "/credits", "/settings/keys", "/login")
 MORE_PAGES = (
     "/tasks", "/tasks/{waiting}", "/tasks/new", "/tasks?q=nobody-has-this", "/nodes", "/groups", "/groups/new", "/groups/research",
-    "/credits?by=task&period=day", "/settings", "/settings/tiers", "/settings/users", "/settings/tenants", "/settings/audit",
+    "/credits?by=task&period=day", "/settings", "/settings/tiers", "/settings/users", "/settings/tenants", "/settings/audit", "/help",
 )  # fmt: skip
 later = pytest.mark.soak
 """Part of ``make browser``, with the rest; ``make test`` has a minute for a browser at most."""
@@ -241,7 +241,7 @@ def test_the_secret_of_a_key_is_shown_once(house: House, browser: Chrome) -> Non
     browser.choose("#f-role", "viewer")
     browser.click('input[name="scopes"][value="read"]')
     browser.fill("#f-expires_days", "30")
-    browser.click_text("Make the key", "main button")
+    browser.click_text("Create key", "main button")
     secret = browser.text("#new-key")
     assert secret.startswith("wk_") and len(secret) == 72
     browser.open("/settings/keys")
@@ -341,6 +341,15 @@ def test_an_address_that_is_none_is_a_page_that_helps(browser: Chrome) -> None:
     browser.open("/tasks/there-is-none")
     browser.says("There is nothing here", "h1")
     assert browser.faults() == []
+
+
+def test_the_api_page_sends_a_request_to_billing(browser: Chrome) -> None:
+    browser.open("/schema/swagger?service=billing")
+    browser.says("Credits used, by tenant, task, model or node")
+    browser.run("document.querySelector('.opblock-summary-control').click()")
+    browser.click_text("Try it out", "button")
+    browser.click_text("Execute", "button.execute")
+    browser.says('"core_credits_micro"', ".live-responses-table")
 
 
 def test_names_are_text_wherever_they_are_shown(house: House, browser: Chrome) -> None:

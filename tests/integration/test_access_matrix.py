@@ -21,7 +21,9 @@ from services.kit.access.rules import ACTIONS
 from tests.support.access_table import BILLING, CONTROLLER, MAY, ONLY_CLUSTER, SCOPED, Route
 from tests.support.secured import HOME, OTHER, Asker, Reply, Secured, ask
 
-SERVICES = {"controller": CONTROLLER, "billing": BILLING}
+RELAYED = {route: entry for route, entry in BILLING.items() if route[1].startswith("/api/v1/billing/")}
+"""What the controller relays to billing."""
+SERVICES = {"controller": CONTROLLER, "billing": BILLING, "relay": RELAYED}
 NONE: Any = None
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # litestar's, about how path parameters are written
@@ -34,13 +36,13 @@ def house() -> Iterator[Secured]:
 
 
 def routes_of(app: Litestar) -> set[tuple[str, str]]:
-    """(method, path) of every route but litestar's own: the description of the API, and the answers to OPTIONS."""
+    """(method, path) of every route but litestar's own (the description of the API, and the answers to OPTIONS) and the relay."""
     return {
         (method, route.path)
         for route in app.routes
         for handler in (route.route_handlers if isinstance(route, HTTPRoute) else [route.route_handler])
         for method in getattr(handler, "http_methods", ["GET"])
-        if method != "OPTIONS" and not route.path.startswith("/schema")
+        if method != "OPTIONS" and not route.path.startswith("/schema") and not handler.opt.get("relayed")
     }
 
 
@@ -101,7 +103,7 @@ def send(house: Secured, connection: http.client.HTTPConnection, asker: Asker, m
     return ask(connection, method, path, fill(route.body, tenant), **headers)
 
 
-@pytest.mark.parametrize("service", ["controller", "billing"])
+@pytest.mark.parametrize("service", [*SERVICES])
 def test_every_forbidden_cell_is_refused(house: Secured, service: str) -> None:
     connection = house.connect(service)
     tried: dict[int, int] = {}
@@ -121,7 +123,7 @@ def test_every_forbidden_cell_is_refused(house: Secured, service: str) -> None:
     assert set(tried) == {401, 403, 404}, tried
 
 
-@pytest.mark.parametrize("service", ["controller", "billing"])
+@pytest.mark.parametrize("service", [*SERVICES])
 def test_every_allowed_read_is_answered_and_tells_nothing_of_another_tenant(house: Secured, service: str) -> None:
     """Everything of the other tenant has its name in it, so that name is in no answer; the secret is that it exists."""
     connection = house.connect(service)

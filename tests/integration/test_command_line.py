@@ -44,6 +44,10 @@ def environ(stack: EmbeddedStack) -> dict[str, str]:
     return {"WOOLY_NATS_URL": found["nats"], "CONTROLLER_URL": found["controller"], "WOOLY_BILLING_URL": found["billing"]}
 
 
+def team_a_of(credits: subprocess.CompletedProcess[str]) -> object:
+    return next(item for item in json.loads(credits.stdout)["items"] if item["key"] == "team-a")
+
+
 def test_a_run_is_placed_executed_and_billed(stack: EmbeddedStack, wooly: Wooly) -> None:
     where = environ(stack)
     run = wooly("run", "--required-vram", "100", "--tenant", "team-a", "script.py", "argument", **where)
@@ -73,6 +77,12 @@ def test_a_run_is_placed_executed_and_billed(stack: EmbeddedStack, wooly: Wooly)
         assert key in wooly("credits", "--by", by, **where).stdout
     rows = list(csv.DictReader(io.StringIO(wooly("credits", "--csv", **where).stdout)))
     assert any("team-a" in row.values() for row in rows)
+
+    only_controller = {name: value for name, value in where.items() if name != "WOOLY_BILLING_URL"}
+    assert team_a_of(wooly("credits", "--json", **only_controller)) == team_a_of(wooly("credits", "--json", **where))
+    assert wooly("credits", "grant", "team-a", "5", **only_controller).returncode == 0
+    refused = wooly("credits", "--from", "yesterday", **only_controller)
+    assert refused.returncode == 2 and "'yesterday' is neither Unix seconds nor an ISO 8601 time" in refused.stderr
 
     verified = wooly("billing", "verify", **where)
     assert verified.returncode == 0 and verified.stdout.startswith("the bill is right")

@@ -1,4 +1,4 @@
-"""Dashboard, Nodes and what all pages share, on a real controller: what browsers are told, forms, problems, charts after a restart."""
+"""Dashboard, Nodes and what all pages share, on a real controller: response headers, forms, problems, charts after a restart."""
 
 from __future__ import annotations
 
@@ -17,7 +17,16 @@ from tests.support.plane import GIB, Plane, wait_until
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'</script>"
 HOSTILE_QUERY = "q=%3Cscript%3Ealert(1)%3C/script%3E&state=%22%3E%3Cb%3E&sort=%22"
-PAGES = ("/", "/nodes", "/nodes/n1", "/nodes/hostile", f"/nodes?{HOSTILE_QUERY}", "/nope%3Cb%3E")
+PAGES = (
+    "/",
+    "/nodes",
+    "/nodes/n1",
+    "/nodes/hostile",
+    f"/nodes?{HOSTILE_QUERY}",
+    "/nope%3Cb%3E",
+    "/schema/swagger",
+    "/schema/swagger?service=billing",
+)
 
 
 @pytest.fixture(scope="module")
@@ -137,6 +146,30 @@ def test_every_vendored_library_has_its_licence_beside_it(plane: Plane) -> None:
     assert {name.partition("-")[0] for name in vendored if not name.endswith(".LICENSE")} == licences
 
 
+# -- API -------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_of_the_api_loads_nothing_from_another_host(plane: Plane) -> None:
+    text = ask(plane, "/schema/swagger").text
+    assert "://" not in text
+    for path in re.findall(r'(?:src|href)="([^"]+)"', text):
+        assert path.startswith("/") and ask(plane, path).status in (200, 503), path  # no billing here
+    assert ask(plane, "/schema/swagger?service=mail").status == 404
+
+
+@pytest.mark.parametrize("path", ["../../../metrics", "%2e%2e/%2e%2e/%2E%2E/metrics", "x/..%2f..", "./credits"])
+def test_the_relay_to_billing_leads_nowhere_else(plane: Plane, path: str) -> None:
+    assert ask(plane, f"/api/v1/billing/{path}").status in (400, 404)
+
+
+def test_the_relay_says_how_to_name_billing(plane: Plane) -> None:
+    reply = ask(plane, "/api/v1/billing/credits?by=task")
+    assert reply.status == 503 and "start it with WOOLY_BILLING_URL set" in reply.text
+    assert reply.headers["content-type"].startswith("application/problem+json")
+    assert ask(plane, "/api/v1/billing/grants", "POST", {"a": "b"}).status == 415
+    assert ask(plane, "/api/v1/billing/credits", "DELETE").status == 405
+
+
 # -- problems --------------------------------------------------------------------------------------------------------------------------
 
 
@@ -199,7 +232,7 @@ def test_a_form_of_before_somebodys_change_is_not_taken(plane: Plane) -> None:
     old = revision(plane, "n1")
     assert ask(plane, "/nodes/n1/overcommit", "POST", {"percent": "10", "revision": old}).status == 303
     reply = ask(plane, "/nodes/n1/overcommit", "POST", {"percent": "20", "revision": old})
-    assert reply.status == 409 and "Somebody changed this node meanwhile" in reply.text
+    assert reply.status == 409 and "This node was changed since the page was loaded" in reply.text
     assert plane.controller.get("/api/v1/nodes/n1")["overcommit_vram_percent"] == 10
 
 
@@ -207,7 +240,7 @@ def test_search_and_filters_have_addresses(plane: Plane) -> None:
     for query, count in (("q=n1-name", 1), ("q=nobody", 0), ("state=lost", 0), ("state=ready", 2), ("state=ready&sort=-tasks", 2)):
         rows = re.findall(r'<tr id="node-', ask(plane, f"/nodes?{query}").text)
         assert len(rows) == count, query
-    assert "No node is like that" in ask(plane, "/nodes?q=nobody").text
+    assert "No node matches" in ask(plane, "/nodes?q=nobody").text
 
 
 # -- charts ----------------------------------------------------------------------------------------------------------------------------
@@ -230,4 +263,4 @@ def test_an_empty_cluster_says_how_to_begin() -> None:
     with Plane() as empty:
         assert "No node has joined yet" in ask(empty, "/nodes").text and "wooly server" in ask(empty, "/nodes").text
         page = ask(empty, "/").text
-        assert "No device is measured" in page and "Nobody waits" in page and "Nothing runs" in page
+        assert "No device is measured" in page and "No task waits" in page and "Nothing runs" in page

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 import secrets
 import socket
 import ssl
@@ -19,7 +20,9 @@ from typing import Any
 
 import msgspec
 import nats.errors
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from bus_schemas import faults, subjects
 from bus_schemas.access import WhoIs, who_subject
@@ -35,7 +38,7 @@ from services.kit.bus import Bus
 from services.kit.errors import BusRefused
 from services.kit.nats_jwt import USER, new_seed
 from tests.support.bus_matrix import hearing, may_hear, may_publish, publishing
-from tests.support.command import in_the_end
+from tests.support.command import Wooly, in_the_end
 from tests.support.node import until
 from tests.support.secure import Line, SecureStack, line
 from tests.support.stack import ROOT
@@ -67,16 +70,47 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield World(stack)
 
 
+def wooly_as(world: World, key: str) -> Wooly:
+    environment = world.stack.client_environment(key, PYTHONPATH=str(ROOT))
+
+    def wooly(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "wooly.cli", *arguments]
+        return subprocess.run(command, env=environment | environ, capture_output=True, text=True, timeout=120)
+
+    return wooly
+
+
 @pytest.mark.parametrize("command", [["ping"], ["replay", "--json"]])
 def test_the_command_line_comes_in_with_a_key(world: World, command: list[str]) -> None:
     """``wooly replay`` reads the whole log: the admin's key may. First in this file: later tests leave garbage in the journals."""
-    environment = world.stack.client_environment(world.a if command == ["ping"] else world.stack.admin, PYTHONPATH=str(ROOT))
-
-    def wooly(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, "-m", "wooly.cli", *arguments], env=environment, capture_output=True, text=True, timeout=120)
-
-    said = in_the_end(wooly, *command)
+    said = in_the_end(wooly_as(world, world.a if command == ["ping"] else world.stack.admin), *command)
     assert "local" in said or world.n1 in said
+
+
+@pytest.mark.parametrize("role", ["admin", "member"])
+def test_the_model_cache_is_open_to_admin_and_member(world: World, tmp_path: Path, role: str) -> None:
+    wooly = wooly_as(world, {"admin": world.stack.admin, "member": world.a}[role])
+    save_file({"weight": np.ones((8, 8), np.float32)}, tmp_path / "base.safetensors")
+    name = f"base-of-{role}"
+    said = in_the_end(wooly, "model-cache", "add", "--source", str(tmp_path / "base.safetensors"), "--name", name)
+    assert said.startswith(f"{name}: 1 tensors")
+    assert name in in_the_end(wooly, "model-cache", "list")
+    assert "deleted" in in_the_end(wooly, "model-cache", "delete", name)
+
+
+@pytest.mark.parametrize(
+    ("who", "command", "verb", "subject"),
+    [
+        ("viewer", ["model-cache", "list"], "publish", r"wooly\.node\..*\.req\.model-cache\."),
+        ("member", ["top", "--once"], "subscribe", "telemetry"),
+    ],
+)
+def test_the_command_line_names_what_the_key_may_not_do(world: World, who: str, command: list[str], verb: str, subject: str) -> None:
+    wooly = wooly_as(world, {"viewer": world.watcher, "member": world.a}[who])
+    in_the_end(wooly, "ping")
+    done = wooly(*command)
+    assert done.returncode == 2
+    assert re.search(f"wooly: this key may not {verb} .*{subject}", done.stderr), done.stderr
 
 
 IDENTITIES = ["A", "B", "watcher", "node 1", "node 2", "controller", "billing"]
@@ -111,7 +145,7 @@ def test_hearing(world: World, identity: str) -> None:
 
 
 class TestComingIn:
-    def test_nobody_without_a_good_key(self, world: World) -> None:
+    def test_no_connection_without_a_good_key(self, world: World) -> None:
         stack = world.stack
         expired = stack.key(role="member", tenant="acme", expires_in_s=1)
         revoked = stack.key(role="member", tenant="acme")
@@ -202,7 +236,7 @@ class TestSessions:
         assert isinstance(found[0], SessionOpenedFact)
         assert found[0].tenant == "acme"
 
-    def test_a_name_of_somebody_else(self, world: World) -> None:
+    def test_a_name_of_another_principal(self, world: World) -> None:
         async def body() -> list[SessionOpened]:
             async with line(world.stack, world.b) as bus:
                 return [await _open(bus.client, world.n1, world.names.b, name) for name in (f"{world.names.a}-mine", "anything", "")]
@@ -212,7 +246,7 @@ class TestSessions:
             assert opened.fault.name == faults.MALFORMED
             assert not opened.token
 
-    def test_a_task_of_somebody_else(self, world: World) -> None:
+    def test_a_task_of_another_tenant(self, world: World) -> None:
         task = world.stack.ask("POST", "/api/v1/tasks", {"required_vram_mb": 10, "tenant": "acme", "title": "x"})
 
         async def body() -> SessionOpened:
@@ -254,7 +288,7 @@ class TestForgery:
         assert world.log(lambda bus: last_facts(bus, "wooly.evt.*.forged")) is None
 
     def test_a_node_answers_into_inboxes_and_nowhere_else(self, world: World) -> None:
-        """Also not where somebody asks it to answer, itself among them."""
+        """Also not where a requester, itself included, asks it to answer."""
         others = (f"wooly.node.{world.n1}.req.end_task.controller", "wooly.evt.access.forged", f"$KV.{BUCKET}.forged",
                   "$JS.API.STREAM.PURGE.NONE", "$JS.API.STREAM.MSG.GET.KV_wooly_access", "wooly.access.gone")  # fmt: skip
 
@@ -307,7 +341,7 @@ class TestForgery:
         assert asyncio.run(body()).session_known
 
     def test_what_the_bus_keeps_is_not_the_secret_of_sessions(self, world: World) -> None:
-        """Who reads the bus's disk, or has other bytes stored there, makes nobody a session."""
+        """An attacker who reads the bus's disk, or has other bytes stored there, cannot forge a session."""
         kept = world.log(lambda bus: _kept(bus, f"$KV.{BUCKET}.session_secret"))
         now_s = int(time.time())
         forged = Token("session", "x", "", world.stack.admin.split("_")[1], "", now_s, now_s, now_s + 60)
@@ -318,7 +352,7 @@ class TestForgery:
             urllib.request.urlopen(asked, timeout=60, context=world.stack.context)
 
     def test_a_fact_that_no_service_wrote_does_not_count(self, world: World) -> None:
-        """Whoever gets any bytes stored on any subject is not made an admin by it."""
+        """Getting bytes stored on a subject of facts does not make a client an admin."""
         forged = make_key()
         fact = KeyIssued(time.time_ns(), forged.id, "", "", "admin", NO_SECRET)
         took = ActionTaken(time.time_ns(), "nobody", "", "key.write", forged.id)
@@ -350,7 +384,7 @@ class TestForgery:
 
 
 class TestDataPort:
-    def test_strangers(self, world: World) -> None:
+    def test_unauthenticated_clients(self, world: World) -> None:
         """Plain text, garbage, a wrong token, another's session: nothing comes of it, and the next one is served."""
 
         async def body() -> tuple[SessionOpened, SessionOpened]:
@@ -391,7 +425,7 @@ def test_a_script_learns(world: World) -> None:
 
 
 @pytest.mark.parametrize(("key", "says"), [("", "asks for an API key"), ("other", "does not accept the API key")])
-def test_a_script_without_a_good_key_is_told(world: World, key: str, says: str) -> None:
+def test_a_script_without_a_good_key_gets_an_error(world: World, key: str, says: str) -> None:
     text = _other_secret(world.a) if key else ""
     with pytest.raises(NoServerError, match=says):
         open_session(Config(nats_urls=(world.stack.addresses["nats"],), api_key=text, tls_ca=str(world.stack.ring.ca)))
@@ -424,7 +458,7 @@ async def _open(client: Any, node: str, principal: str, session: str, tenant: st
 
 
 async def _deliver(client: Line, node: Line, name: str, batch: str, data: bytes, subject: str) -> None:
-    """What whoever may speak to JetStream can do: have the bus deliver a client's bytes onto ``subject``. Returns when that is done."""
+    """What a client with access to JetStream can do: have the bus deliver a client's bytes to ``subject``. Returns when that is done."""
     consumer, stream = f"_{secrets.token_hex(8)}", subjects.batch_stream(name)
     config = {"name": consumer, "ack_policy": "none", "deliver_policy": "new", "mem_storage": True}
     create = json.dumps({"stream_name": stream, "config": config, "action": "create"}).encode()

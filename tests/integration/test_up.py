@@ -76,6 +76,19 @@ def test_state_survives_a_restart(tmp_path: Path) -> None:
         session.close()
 
 
+def test_a_folder_in_use_is_refused_before_its_store_is_opened(tmp_path: Path) -> None:
+    with EmbeddedStack(tmp_path, WOOLY_BACKEND="reference") as stack:
+        log = tmp_path / "state" / "nats" / "nats.log"
+        before = log.read_bytes()
+        command = [sys.executable, "-P", "-m", "services.up", "--dir", str(tmp_path / "state")]
+        done = subprocess.run(command, env=plain_environment(WOOLY_BACKEND="reference"), capture_output=True, text=True, timeout=DEADLINE_S)
+        assert (done.returncode, done.stdout) == (2, "")
+        (line,) = done.stderr.splitlines()
+        assert line.startswith(f"wooly up: {tmp_path / 'state'} is in use by process {stack.process.pid}")
+        assert log.read_bytes() == before
+        assert stack.get("controller", "/api/v1/nodes")["items"][0]["state"] == "ready"
+
+
 def test_a_placed_task_runs_where_the_controller_says(tmp_path: Path) -> None:
     with EmbeddedStack(tmp_path, WOOLY_BACKEND="reference") as stack:
         session = connect(stack, controller_url=stack.addresses["controller"], required_vram_mb=64, tenant="team")

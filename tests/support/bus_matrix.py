@@ -30,7 +30,7 @@ def publishing(n: Names) -> Mapping[str, str]:
     out = {f"discover {name}": f"wooly.discover.{who}" for name, who in _people(n).items()}
     for name, who in _people(n).items():
         out[f"read {name}"] = f"wooly.access.read.{who}"
-        for verb in ("open", "close", "ping", "models", "stats", "end_task", "set_priority"):
+        for verb in ("open", "close", "ping", "model-cache", "stats", "end_task", "set_priority"):
             out[f"{verb} {name}"] = f"wooly.node.{n.n1}.req.{verb}.{who}"
         out[f"batch {name}"] = f"wooly.node.{n.n1}.batch.{who}.{who}-s"
         out[f"inbox {name}"] = f"_INBOX_{who}.x.y"
@@ -116,7 +116,7 @@ def _people(n: Names) -> dict[str, str]:
 
 
 def _client(name: str) -> set[str]:
-    return {f"discover {name}", f"batch {name}", *(f"{verb} {name}" for verb in ("open", "close", "ping", "models"))}
+    return {f"discover {name}", f"batch {name}", *(f"{verb} {name}" for verb in ("open", "close", "ping", "model-cache"))}
 
 
 def _node(name: str, inboxes: Iterable[str]) -> set[str]:

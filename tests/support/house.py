@@ -28,7 +28,7 @@ from bus_schemas.subjects import telemetry_subject
 from bus_schemas.telemetry import RunningSession, Telemetry, encode_telemetry
 from services.kit.bus import Bus, connect
 from services.kit.nats_server import NatsServer
-from services.kit.process import module_command, spawn, stop_process
+from services.kit.process import spawn, stop_process
 from tests.support.node import Program, increment, until
 from tests.support.plane import Controller
 from tests.support.stack import plain_environment
@@ -36,6 +36,7 @@ from wooly.config import Config
 from wooly.errors import WoolyError
 from wooly.link import Flush
 from wooly.session import Session, open_session
+from wooly_server import module_command
 
 __all__ = ["GUESTS", "NODES", "Guest", "House", "NodeSpec"]
 

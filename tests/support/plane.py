@@ -27,7 +27,8 @@ from bus_schemas.telemetry import Telemetry, encode_telemetry
 from services.kit.bus import Bus, connect
 from services.kit.errors import BusRefused
 from services.kit.nats_server import NatsServer
-from services.kit.process import module_command, spawn, stop_process
+from services.kit.process import spawn, stop_process
+from wooly_server import module_command
 
 __all__ = ["GIB", "Answer", "Controller", "Plane", "registered", "wait_until"]
 

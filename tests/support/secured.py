@@ -1,4 +1,4 @@
-"""A controller and billing with authentication on, and somebody of every kind to ask them: each role in the cluster and in two tenants,
+"""A controller and billing with authentication on, and callers of every kind: each role in the cluster and in two tenants,
 keys of nodes and services, narrowed ones, and those that open nothing any more.
 
 May live here: starting and asking the real thing, making who asks. May not: assertions.
@@ -20,21 +20,22 @@ from urllib.parse import urlsplit
 
 from bus_schemas.events import SessionOpenedFact
 from services.kit.access.keys import make_key
-from services.kit.process import free_port, module_command, spawn, stop_process
+from services.kit.process import free_port, spawn, stop_process
 from tests.support.plane import GIB, Plane, wait_until
 from tests.support.stack import plain_environment
+from wooly_server import module_command
 
 __all__ = ["HOME", "OTHER", "PASSWORD", "Asker", "Reply", "Secured", "ask"]
 
 HOME: Final = "acme"
 OTHER: Final = "zebra"
-"""The tenant whose things nobody of HOME may see: everything of it has this word in its name."""
+"""The tenant whose things identities of HOME may not see: everything of it has this word in its name."""
 PASSWORD: Final = "correct horse battery staple"
 
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Whoever asks. ``good`` False: their key opens nothing."""
+    """A caller. ``good`` False: their key is not valid."""
 
     name: str
     key: str
@@ -105,7 +106,7 @@ class Secured:
         return self._plane
 
     def connect(self, service: str = "controller") -> http.client.HTTPConnection:
-        url = self._plane.controller.url if service == "controller" else self.billing_url
+        url = self.billing_url if service == "billing" else self._plane.controller.url
         parts = urlsplit(url)
         return http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=60)
 

@@ -1,7 +1,4 @@
-"""Where accesses go: places as affine forms in the thread's numbers, and accesses that can never be outside of their memory.
-
-May live here: what is known of integer registers, read at memory ops. May not: the analysis of registers (values), slices (certificate).
-"""
+"""Affine analysis of accesses: places as affine forms in the thread's numbers, and accesses that can never be outside of their memory."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Whether what a module says about its kernels' arguments fits the kernels.
-
-May live here: these rules. May not: rules about kernels (verify).
-"""
+"""Checks that a module's declared arguments fit its kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the blocks of a grid may run in pieces. May live here: this one question. May not: rules, meaning."""
+"""Slice certificates: whether the blocks of a grid may run in pieces."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Certificate:
 
     They may when no block can see what another did. So every buffer is one of these: only loaded; only stored to (which of several stores
     to one place stays is not defined); changed only by one atomic function of integers that commutes, at one element type, whose result
-    nobody reads; or loaded and stored only at places that belong to the thread, a window of c bytes at c times its number in a grid of one
+    is unused; or loaded and stored only at places that belong to the thread, a window of c bytes at c times its number in a grid of one
     row. With the last kind ``one_row`` is set: the certificate then speaks only of grids (x, 1, 1) of at most ROW_THREADS_MAX threads;
     ``allows`` asks for a launch. Stores and atomics by address, and loads by address beside any store, rule a certificate out.
 

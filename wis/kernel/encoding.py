@@ -1,6 +1,6 @@
 """Kernels as bytes: canonical msgpack; the digest (wis.encoding.digest of the bytes) names a kernel in caches and logs.
 
-Version 1 is the first eight fields; its bytes stay readable. May live here: bytes. May not: rules about meaning (verify).
+Version 1 is the first eight fields; its bytes stay readable.
 """
 
 from __future__ import annotations

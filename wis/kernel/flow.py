@@ -1,7 +1,6 @@
 """Control flow of a kernel: reachability, dominators both ways, loops, and which registers are written on every path.
 
-Works on block numbers and successor lists whose references exist. May live here: graph analyses. May not: types, reporting, what may differ
-between threads (uniformity).
+Works on block numbers and successor lists whose references exist.
 """
 
 from __future__ import annotations
@@ -154,7 +153,7 @@ def _spans(idom: Sequence[int | None]) -> list[tuple[int, int]]:
 
 
 def _loops(pred: Graph, number: dict[int, int], retreating: Sequence[tuple[int, int]]) -> tuple[Loop, ...]:
-    """Outer loops first. The first one that stands too deep is the last: nobody asks about a kernel that has it."""
+    """Outer loops first. The result ends at the first loop that is nested too deep: the verifier rejects a kernel with such a loop."""
     tails: dict[int, list[int]] = {}
     for a, head in retreating:
         tails.setdefault(head, []).append(a)

@@ -3,7 +3,7 @@
 Every call gets its own copy of the function's blocks, right behind the calling block, so that loops stay together and edges keep pointing
 forward. The copies share one set of registers a function: a function is never active twice in a thread (there is no recursion), and it
 reads none of its registers before it wrote them. A call becomes, in thread-instructions: a ``mov`` an argument and the ``br`` in, a ``br``
-for the ``ret``, a ``mov`` a result and the ``br`` on. May live here: inlining. May not: rules (verify refuses what cannot be inlined).
+for the ``ret``, a ``mov`` a result and the ``br`` on.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Where things lie: a block's shared arrays one after the other.
-
-May live here: places and sizes that follow from a kernel alone. May not: meaning, checking.
-"""
+"""Memory layout: a block's shared arrays one after the other."""
 
 from __future__ import annotations
 

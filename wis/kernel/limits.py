@@ -1,4 +1,4 @@
-"""How large a kernel may be. May live here: bounds. May not: checking."""
+"""Limits of a kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels as data. May live here: data types and their codes. May not: rules (verify), bytes (encoding), meaning (interpret).
+"""Kernels as data.
 
 Codes are wire format: never renumber, only append. Registers are mutable; a kernel is not in SSA form.
 """

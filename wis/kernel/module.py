@@ -1,7 +1,6 @@
 """Modules: what one CUDA source or PTX file becomes. Kernels, how their arguments are given, and the variables they share.
 
-A module's file (``.wis``) is its canonical msgpack. May live here: the data and its bytes. May not: rules about kernels (verify), front
-ends.
+A module's file (``.wis``) is its canonical msgpack.
 """
 
 from __future__ import annotations

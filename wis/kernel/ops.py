@@ -2,7 +2,7 @@
 
 Two classes of arithmetic. *Exact* ops have one result bit by bit on every back end (no contraction: only ``fma`` fuses). *Named* functions
 are evaluated by the kernel's math policy. f16 and bf16 registers are loaded, stored, moved and converted; arithmetic is in f32 and f64.
-May live here: what an op is. May not: how anything computes it. Codes are wire format: never renumber, only append.
+Codes are wire format: never renumber, only append.
 """
 
 from __future__ import annotations

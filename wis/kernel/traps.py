@@ -1,7 +1,7 @@
 """Trap records: which thread of a launch trapped first, where and why, in one number that orders them.
 
 Every back end keeps the least key of a launch, so the trap that is reported is the same everywhere: that of the first block of the grid,
-in it of the first thread, in it of the first site in order of code. May live here: the number and its parts. May not: wording for people.
+in it of the first thread, in it of the first site in order of code.
 """
 
 from __future__ import annotations

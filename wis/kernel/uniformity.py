@@ -1,7 +1,4 @@
-"""Which registers may differ between threads, and which blocks of code only some threads may be in.
-
-May live here: this analysis. May not: the graph's own (flow), rules, reporting.
-"""
+"""Uniformity analysis: which registers may differ between threads, and which blocks of code may be divergent."""
 
 from __future__ import annotations
 
@@ -171,8 +168,8 @@ def block_uniformity(kernel: Kernel, flow: Flow) -> Uniformity:
 def apart(flow: Flow, split: Set[int], waits: Set[int]) -> frozenset[int]:
     """Blocks that, after a branch of ``split``, only some of the threads come to that have not ended and will not end before they wait.
 
-    ``waits``: blocks that end in a barrier. Threads at blocks from which no barrier can be reached are on their way to the end: nobody
-    waits for them, so branches to such blocks do not count.
+    ``waits``: blocks that end in a barrier. Threads at blocks from which no barrier can be reached are on their way to the end: no
+    thread waits for them, so branches to such blocks do not count.
     """
     staying = set(waits)
     todo = list(waits)
@@ -321,7 +318,7 @@ class _Together:
         """Let ``written`` vary at every block of ``reach`` that paths from different sources lead to.
 
         Every source gives its name to what it leads to; where two names come together is a meeting point, with a name of its own. Edges
-        back to the head of a loop bring nothing new: who comes over them entered the loop there, or is a matter of its exits.
+        back to the head of a loop bring nothing new: threads on them entered the loop there, or are covered by its exits.
         """
         names: dict[int, int] = {}
         for b in sorted(reach, key=self.number.__getitem__):

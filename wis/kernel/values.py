@@ -1,8 +1,7 @@
-"""What is known of integer registers at every point of a kernel: bounds, trailing zero bits, and an affine form in the thread's numbers.
+"""Value analysis of integer registers at every point of a kernel: bounds, trailing zero bits, and an affine form in the thread's numbers.
 
 A forward analysis to a fixed point over the signed readings of i16, i32 and i64 registers. Everything said holds for every thread of every
-launch that keeps the assumptions (``Facts``), wraps included: a result that may wrap has no bounds and no form. May live here: the domain,
-what ops do to it, the fixed point. May not: what follows for accesses (affine) or for slices (certificate).
+launch that keeps the assumptions (``Facts``), wraps included: a result that may wrap has no bounds and no form.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""How the reference reaches elements: views on byte buffers, immediates, and conversion between element types.
-
-May live here: reading, writing and converting elements. May not: what an op computes.
-"""
+"""Element access of the reference: views on byte buffers, immediates, and conversion between element types."""
 
 from __future__ import annotations
 

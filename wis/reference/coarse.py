@@ -1,7 +1,6 @@
 """Meaning of the coarse ops, straight from their formulas, in the type that the operands compute in.
 
 Agreement with the decomposition (wis/decompose.py) and with back ends is within the tolerance of the type.
-May live here: formulas over arrays. May not: operands, buffers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Meaning of matmul and of convolution with its two gradients.
 
 The order of these sums is not part of the definition: back ends agree within the tolerance of the type.
-May live here: contractions of arrays. May not: operands, buffers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Meaning of the MAP ops: one function an op, arrays in the type they compute in, result in any type that converts to the output's.
 
 Operands arrive in ``access.compute_type``: f16 and bf16 as f32. Named functions (exp, sin, ...) are evaluated in f64 and rounded once.
-May live here: per-element meaning. May not: operands, shapes, buffers.
 """
 
 from __future__ import annotations

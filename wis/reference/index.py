@@ -1,7 +1,6 @@
 """Meaning of indexing and ordering. Index values outside of a dimension: loads give 0, stores are dropped, the trap is reported.
 
-May live here: moving elements by computed positions, sorting. May not: operands, buffers. Functions that may trap return the result and
-the key of its first trap within the instruction (``wis.traps``; NO_TRAP when there was none).
+Functions that may trap return the result and the key of its first trap within the instruction (``wis.traps``; NO_TRAP when there was none).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Launches, by the definition of the kernel tier.
-
-May live here: how operands become parameters. May not: the meaning of kernels (wis.kernel).
-"""
+"""Launches, by the definition of the kernel tier."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Counter-based random numbers: Philox 4x32 with 10 rounds, and the distributions made of its words.
 
-Key: the seed's low and high 32 bits. Counter: the low and high 32 bits of a 64-bit number, then two zeros. May live here: numbers from
-(seed, offset, index). May not: state of any kind.
+Key: the seed's low and high 32 bits. Counter: the low and high 32 bits of a 64-bit number, then two zeros.
 """
 
 from __future__ import annotations

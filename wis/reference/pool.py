@@ -1,4 +1,4 @@
-"""Meaning of pooling. May live here: windows over arrays [n, c, *s]. May not: operands, buffers."""
+"""Meaning of pooling."""
 
 from __future__ import annotations
 

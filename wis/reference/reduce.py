@@ -1,7 +1,4 @@
-"""Meaning of reductions and scans, with the exact order of sums.
-
-May live here: folding along dimensions. May not: operands, buffers.
-"""
+"""Meaning of reductions and scans, with the exact order of sums."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Special functions in f64, vectorised: erf, erfc, erfinv, lgamma, digamma.
 
 Written out here because NumPy has none of them and the definition of an instruction must not depend on another package's choice.
-Accurate to a few 1e-15 (relative, except beside the zeros of lgamma and digamma: absolute). May live here: real functions of f64
-arrays. May not: other types, operands.
+Accurate to a few 1e-15 (relative, except beside the zeros of lgamma and digamma: absolute).
 """
 
 from __future__ import annotations

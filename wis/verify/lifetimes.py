@@ -1,7 +1,7 @@
 """Fourth pass: TEMP buffers are written before they are read, and which buffers' initial zeros can be seen.
 
 A CREATED or TEMP buffer holds zeros until written. Clearing costs a pass over memory that is wasted when everything is overwritten
-first, so ``find_zeroed`` says for which buffers an instruction, or for CREATED ones somebody afterwards, can see such a zero.
+first, so ``find_zeroed`` says for which buffers an instruction, or a later reader of a CREATED one, can see such a zero.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Collecting findings. May live here: places and their wording. May not: rules."""
+"""Collecting findings."""
 
 from __future__ import annotations
 

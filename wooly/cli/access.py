@@ -1,4 +1,4 @@
-"""``wooly keys``, ``wooly tenants``, ``wooly users``: who may come in, and as what.
+"""``wooly keys``, ``wooly tenants``, ``wooly users``: identities and their roles.
 
 May live here: asking the controller and showing its answers. May not: rules about rights (the controller has them).
 """
@@ -84,7 +84,7 @@ def create_key(
         print_json(made)
         return
     click.echo(made["key"])
-    whose = f"user {made['user']}" if made["user"] else f"node {made['node']}" if made["node"] else "nobody in particular"
+    whose = f"user {made['user']}" if made["user"] else f"node {made['node']}" if made["node"] else "no user or node"
     expires = f", good until {made['expires_at']}" if made["expires_at"] else ""
     click.echo(f"key {made['id']} for {whose}: {made['role']}{expires}; it is not shown again", err=True)
 
@@ -134,7 +134,7 @@ def list_tenants(controller: str, as_json: bool) -> None:
 def create_tenant(controller: str, name: str, title: str) -> None:
     """Make a tenant."""
     made = send_json("POST", controller, f"{_PATH}/tenants", {"id": name, "title": title}, what=_WHAT)
-    click.echo(f"tenant {made['id']} is there; `wooly users create --tenant {made['id']}` lets somebody in")
+    click.echo(f"tenant {made['id']} is there; `wooly users create --tenant {made['id']}` adds a user to it")
 
 
 def _tenant_state(controller: str, name: str, disabled: bool) -> None:
@@ -189,7 +189,7 @@ def list_users(controller: str, tenant: str | None, as_json: bool) -> None:
 @click.option("--title", default="", help="Their name for people.")
 @click.option("--password", "with_password", is_flag=True, help="Ask for a password (or read it from standard input), for the web pages.")
 def create_user(controller: str, name: str, role: str, tenant: str | None, title: str, with_password: bool) -> None:
-    """Make a user. Without --password they come in by API keys only."""
+    """Make a user. Without --password they can authenticate by API keys only."""
     body: dict[str, Any] = {"id": name, "role": role, "title": title, "password": _password() if with_password else ""}
     if tenant is not None:
         body["tenant"] = tenant

@@ -1,4 +1,4 @@
-"""Questions to the bus: who is there.
+"""Discovery over the bus: which nodes answer.
 
 May live here: connections and discovery for people. May not: sessions.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Final
@@ -16,6 +17,7 @@ import msgspec
 from bus_schemas import subjects
 from bus_schemas.session import NodeInfo
 from wooly import config as configuration
+from wooly.cli.errors import CommandError
 from wooly.errors import NoServerError
 from wooly.transport.identity import BusIdentity
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["connect", "discover", "principal_of"]
 
 _CONNECT_S: Final = 5.0
+_VIOLATION: Final = re.compile(r"permissions violation for (publish|subscription) to \"([^\"]*)\"", re.IGNORECASE)
 _node_info: Final = msgspec.msgpack.Decoder(NodeInfo)
 
 
@@ -39,14 +42,22 @@ def principal_of(urls: Sequence[str]) -> str:
 
 
 @contextlib.asynccontextmanager
-async def connect(urls: Sequence[str]) -> AsyncIterator[Client]:
-    """A connection that is closed at the end. Raises NoServerError when no bus answers."""
+async def connect(urls: Sequence[str], forbidden: str = "") -> AsyncIterator[Client]:
+    """A connection that is closed at the end. A subject that the bus does not permit cancels the body. Raises NoServerError when no bus
+    answers, CommandError for such a subject, with ``forbidden`` instead of the general sentence if it is given."""
     import nats
 
     from wooly.transport.nats_client import LastingClient
 
-    async def quiet(_: Exception) -> None:
-        """The error is raised below; nats-py would print it too."""
+    refusals: list[str] = []
+    body = asyncio.current_task()
+
+    async def failed(error: Exception) -> None:
+        """Connection errors are raised below; nats-py would print them too."""
+        found = _VIOLATION.search(str(error))
+        if found is not None and not refusals and body is not None:
+            refusals.append(f"this key may not {'publish' if found[1] == 'publish' else 'subscribe'} to {found[2]} on the bus")
+            body.cancel()
 
     client = LastingClient()
     identity = BusIdentity.of(configuration.load(task=False), urls)
@@ -57,7 +68,7 @@ async def connect(urls: Sequence[str]) -> AsyncIterator[Client]:
             allow_reconnect=False,
             connect_timeout=2,
             max_reconnect_attempts=1,
-            error_cb=quiet,
+            error_cb=failed,
             inbox_prefix=inbox,
             **identity.options(),
         )
@@ -68,6 +79,12 @@ async def connect(urls: Sequence[str]) -> AsyncIterator[Client]:
         ) from None
     try:
         yield client
+    except asyncio.CancelledError:
+        if not refusals or body is None:
+            raise
+        body.uncancel()
+        general = f"{refusals[0]}: use a key with a larger role (wooly login; an administrator creates keys)"
+        raise CommandError(forbidden or general) from None
     finally:
         await client.close()
 
@@ -85,7 +102,7 @@ async def _discover(urls: Sequence[str], wait_s: float) -> list[tuple[NodeInfo, 
             with contextlib.suppress(nats.errors.TimeoutError):
                 message = await answers.next_msg(timeout=left)
                 if not message.data:
-                    break  # the bus says that nobody listens
+                    break  # no responders
                 with contextlib.suppress(msgspec.DecodeError):  # a node of another version cannot be shown
                     node = _node_info.decode(message.data)
                     found.setdefault(node.node, (node, time.perf_counter() - start))

@@ -1,24 +1,23 @@
-"""What ``wooly tasks``, ``wooly nodes`` and ``wooly groups`` change: cancel, priority, drain, resume, create, edit, delete.
+"""Commands of ``wooly tasks``, ``wooly nodes`` and ``wooly groups`` that change state: cancel, priority, drain, resume, create, edit,
+delete.
 
 May live here: subcommands that ask the controller for a change. May not: lists (reports), deciding anything.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
-from urllib.parse import quote
-
 import click
+from msgspec import UNSET
 
+from wooly import config as configuration
+from wooly.api import Client
+from wooly.api.answers import Group
 from wooly.cli.errors import CommandError
-from wooly.cli.http import send_json
 from wooly.cli.options import controller_flag
 
 __all__ = [
     "cancel_task", "prioritise_task", "drain_node", "resume_node", "create_group", "edit_group", "delete_group", "leave_to_subcommand",
 ]  # fmt: skip
-
-_WHAT: Final = "controller"
 
 
 def leave_to_subcommand(context: click.Context) -> bool:
@@ -31,8 +30,9 @@ def leave_to_subcommand(context: click.Context) -> bool:
     return True
 
 
-def _change(method: str, controller: str, path: str, body: Any = None) -> Any:
-    return send_json(method, controller, f"/api/v1/{path}", body, what=_WHAT)
+def _client(controller: str) -> Client:
+    found = configuration.load(task=False)
+    return Client(controller, api_key=found.api_key, ca=found.tls_ca, insecure=found.insecure)
 
 
 @click.command(name="cancel")
@@ -41,7 +41,7 @@ def _change(method: str, controller: str, path: str, body: Any = None) -> Any:
 def cancel_task(task: tuple[str, ...], controller: str) -> None:
     """End tasks, waiting or running."""
     for name in task:
-        _change("POST", controller, f"tasks/{quote(name, safe='')}/cancel")
+        _client(controller).cancel(name)
         click.echo(f"{name} is cancelled")
 
 
@@ -51,7 +51,7 @@ def cancel_task(task: tuple[str, ...], controller: str) -> None:
 @controller_flag
 def prioritise_task(task: str, priority: int, controller: str) -> None:
     """Give a task another priority: 0, the highest, to 4."""
-    _change("PATCH", controller, f"tasks/{quote(task, safe='')}", {"priority": priority})
+    _client(controller).set_priority(task, priority)
     click.echo(f"{task} has priority {priority}")
 
 
@@ -60,8 +60,7 @@ def prioritise_task(task: str, priority: int, controller: str) -> None:
 @controller_flag
 def drain_node(node: str, controller: str) -> None:
     """Give a node no new tasks; it finishes what it has."""
-    answer = _change("POST", controller, f"nodes/{quote(node, safe='')}/drain")
-    left = sum(len(device["tasks"]) for device in answer["devices"])
+    left = sum(len(device.tasks) for device in _client(controller).drain(node).devices)
     click.echo(f"{node} takes no new tasks; {left} still on it" if left else f"{node} takes no new tasks; nothing is on it")
 
 
@@ -70,7 +69,7 @@ def drain_node(node: str, controller: str) -> None:
 @controller_flag
 def resume_node(node: str, controller: str) -> None:
     """Give a drained node tasks again."""
-    _change("POST", controller, f"nodes/{quote(node, safe='')}/resume")
+    _client(controller).resume(node)
     click.echo(f"{node} takes tasks")
 
 
@@ -81,7 +80,7 @@ def resume_node(node: str, controller: str) -> None:
 @controller_flag
 def create_group(group: str, title: str, nodes: tuple[str, ...], controller: str) -> None:
     """Make a group; a node in it serves only tasks that target it."""
-    _say(_change("POST", controller, "groups", {"id": group, "title": title, "nodes": nodes}))
+    _say(_client(controller).create_group(group, title=title, nodes=nodes))
 
 
 @click.command(name="edit")
@@ -94,12 +93,10 @@ def edit_group(group: str, title: str | None, nodes: tuple[str, ...], no_nodes: 
     """Change a group's title or its members."""
     if no_nodes and nodes:
         raise CommandError("give --node or --no-nodes, not both")
-    body: dict[str, Any] = {} if title is None else {"title": title}
-    if nodes or no_nodes:
-        body["nodes"] = nodes
-    if not body:
+    if title is None and not (nodes or no_nodes):
         raise CommandError("nothing to change: give --title, --node or --no-nodes")
-    _say(_change("PUT", controller, f"groups/{quote(group, safe='')}", body))
+    members = nodes if nodes or no_nodes else UNSET
+    _say(_client(controller).edit_group(group, title=UNSET if title is None else title, nodes=members))
 
 
 @click.command(name="delete")
@@ -107,9 +104,9 @@ def edit_group(group: str, title: str | None, nodes: tuple[str, ...], no_nodes: 
 @controller_flag
 def delete_group(group: str, controller: str) -> None:
     """Delete a group; its nodes serve any task then, unless they are in another."""
-    _change("DELETE", controller, f"groups/{quote(group, safe='')}")
+    _client(controller).delete_group(group)
     click.echo(f"{group} is deleted")
 
 
-def _say(group: dict[str, Any]) -> None:
-    click.echo(f"group {group['id']}: {', '.join(group['nodes']) or 'no node yet'}")
+def _say(group: Group) -> None:
+    click.echo(f"group {group.id}: {', '.join(group.nodes) or 'no node yet'}")

@@ -1,4 +1,4 @@
-"""Checks of this machine: Python, torch, configuration, ports.
+"""Checks of this machine: Python, torch, configuration.
 
 May live here: checks that need no network. May not: importing torch (it may be what is broken).
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-import socket
 import sys
 from pathlib import Path
 from typing import Final
@@ -18,12 +17,12 @@ from wooly.cli.stack import missing_server_parts
 from wooly.cli.version import installed
 from wooly.config import FILE_VARIABLE, Config, config_file, load
 from wooly.errors import ConfigError, UnsupportedTorch
+from wooly.remedies import INSTALL_CLIENT, INSTALL_PLATFORM, install_extra
 from wooly.torch_support import check_version
 
-__all__ = ["python", "torch", "entry_point", "server_extra", "local_gpu", "configuration", "fallback", "ports"]
+__all__ = ["python", "torch", "entry_point", "platform_parts", "local_gpu", "configuration", "fallback"]
 
 _PYTHON_FIRST: Final = (3, 11)
-_PORTS: Final = {4222: "nats-server", 8080: "the controller", 8082: "billing"}
 
 
 def python() -> Finding:
@@ -36,7 +35,7 @@ def python() -> Finding:
 def torch() -> Finding:
     found = installed("torch")
     if found is None:
-        return Finding("torch", "fail", "not installed in this environment", "pip install 'wooly[client]'")
+        return Finding("torch", "fail", "not installed in this environment", install_extra("client"))
     try:
         check_version(found)
     except UnsupportedTorch as error:
@@ -47,7 +46,7 @@ def torch() -> Finding:
 def entry_point() -> Finding:
     names = [point.name for point in importlib.metadata.entry_points(group="torch.backends")]
     if "wooly" not in names:
-        return Finding("entry point", "fail", "torch will not find the device: wooly is not installed as a package", "pip install wooly")
+        return Finding("entry point", "fail", "torch will not find the device: wooly is not installed as a package", INSTALL_CLIENT)
     if os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD") == "0":
         fix = "unset TORCH_DEVICE_BACKEND_AUTOLOAD, or use `wooly run`"
         return Finding("entry point", "fail", "TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps torch from switching the device on", fix)
@@ -58,12 +57,12 @@ def entry_point() -> Finding:
     return Finding("entry point", "ok", "torch finds the device")
 
 
-def server_extra() -> Finding:
+def platform_parts() -> Finding:
     missing = missing_server_parts()
     if missing:
         text = f"not installed (missing: {', '.join(missing)}); only `wooly up`, `run --embedded` and the services need it"
-        return Finding("server extra", "ok", text)
-    return Finding("server extra", "ok", "installed")
+        return Finding("platform", "ok", f"{text}: {INSTALL_PLATFORM}")
+    return Finding("platform", "ok", "installed")
 
 
 def local_gpu() -> Finding:
@@ -89,7 +88,7 @@ def configuration() -> tuple[Config | None, Finding]:
     try:
         load()
     except ConfigError as error:
-        return found, Finding("configuration", "fail", str(error), "set what is missing before you run a script")
+        return found, Finding("configuration", "warn", f"no script can start here: {error}", "commands need nothing more")
     where = path if os.path.exists(path) else f"no file ({FILE_VARIABLE} or {path})"
     return found, Finding("configuration", "ok", f"{where}; set: {', '.join(sorted(found.origin)) or 'nothing'}")
 
@@ -98,21 +97,3 @@ def fallback(config: Config) -> Finding:
     if config.cpu_fallback:
         return Finding("CPU fallback", "ok", "on: operations the device lacks run on this machine, with one warning each")
     return Finding("CPU fallback", "ok", "off (WOOLY_CPU_FALLBACK=0): operations the device lacks are errors")
-
-
-def ports(config: Config) -> Finding:
-    taken = [f"{port} ({what})" for port, what in _PORTS.items() if not _is_free(port)]
-    if taken:
-        text = f"in use: {', '.join(taken)}"
-        return Finding("ports", "ok", f"{text}; `wooly up` takes free ones by itself, a service needs WOOLY_HTTP for another")
-    return Finding("ports", "ok", f"{', '.join(map(str, _PORTS))} are free")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True

@@ -14,18 +14,17 @@ from typing import Final
 
 from wooly.cli.bus import discover
 from wooly.cli.checks import Finding
-from wooly.cli.http import detail_of
 from wooly.cli.login import described
 from wooly.config import Config
 from wooly.errors import ConfigError, NoServerError
-from wooly.rest import Credentials, open_url
+from wooly.rest import Credentials, detail_of, open_url
 
 __all__ = ["bus", "controller", "login"]
 
 _WAIT_S: Final = 1.0
 _HTTP_S: Final = 5.0
 _SKEW_S: Final = 5.0
-_NOBODY_ASKED: Final = "local"
+_NO_LOGIN: Final = "local"
 
 
 def bus(config: Config) -> Iterator[Finding]:
@@ -84,7 +83,7 @@ def login(config: Config) -> Finding:
     try:
         with open_url(url, Credentials.of(config), timeout_s=_HTTP_S) as answer:
             who = json.loads(answer.read())
-            return Finding("login", "ok", described(who) if who.get("name") != _NOBODY_ASKED else "the controller asks nobody who they are")
+            return Finding("login", "ok", described(who) if who.get("name") != _NO_LOGIN else "the controller needs no login")
     except urllib.error.HTTPError as error:
         return Finding("login", "fail", f"the controller says: {detail_of(error)}", fix)
     except ConfigError as error:

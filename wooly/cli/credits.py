@@ -22,7 +22,7 @@ _ROOT: Final = "/api/v1/billing/"
 _WHAT: Final = "billing service"
 _MICRO: Final = 1_000_000
 _EXACT: Final = Context(Emax=30, traps=[InvalidOperation, Overflow, Inexact])
-"""Arithmetic that rounds nothing, of amounts that somebody may mean."""
+"""Exact arithmetic, without rounding, on all plausible amounts."""
 _PERIODS: Final = ("day", "month", "total")
 
 

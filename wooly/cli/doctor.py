@@ -26,7 +26,7 @@ def findings() -> Iterator[Finding]:
     yield checks_local.python()
     yield checks_local.torch()
     yield checks_local.entry_point()
-    yield checks_local.server_extra()
+    yield checks_local.platform_parts()
     yield checks_local.local_gpu()
     config, finding = checks_local.configuration()
     yield finding
@@ -35,7 +35,6 @@ def findings() -> Iterator[Finding]:
     yield checks_local.fallback(config)
     yield from checks_remote.bus(config)
     yield from checks_remote.controller(config)
-    yield checks_local.ports(config)
 
 
 @click.command()

@@ -5,6 +5,7 @@ May live here: names of commands, error handling. May not: what a command does.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 import sys
@@ -42,6 +43,7 @@ COMMANDS: Final = {
     "model-cache": ("wooly.cli.model_cache", "model_cache", "Keep models on a node: list, add, delete."),
     "wis": ("wooly.cli.wis_tools", "wis", "Assemble, disassemble and verify WIS programs."),
     "doctor": ("wooly.cli.doctor", "doctor", "Say what is wrong on this machine, and the fix."),
+    "completion": ("wooly.cli.completion", "completion", "Print the completion script of bash, zsh or fish."),
     "version": ("wooly.cli.version", "version", "Show versions."),
 }
 """name: (module, attribute, one line of help)."""
@@ -60,13 +62,20 @@ class _Group(click.Group):
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+            close = difflib.get_close_matches(name, COMMANDS, n=1)
+            ctx.fail(f"No such command {name!r}." + (f" Did you mean {close[0]!r}?" if close else ""))
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
 
 
 @click.command(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="wooly")
+@click.version_option(__version__, "-V", "--version", prog_name="wooly")
 def app() -> None:
     """Run unmodified PyTorch programs on remote GPUs, and see where they ran and what they cost."""
 
@@ -88,7 +97,7 @@ def main(arguments: list[str] | None = None) -> Any:
     except (CommandError, WoolyError) as error:
         code = _fail(str(error))
     except BrokenPipeError:
-        # The reader of our output has gone, as in `wooly tasks | head`; nothing more can be written, not even at exit.
+        # The reader of our output has closed the pipe, as in `wooly tasks | head`; nothing more can be written, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
     sys.exit(code if isinstance(code, int) else 0)

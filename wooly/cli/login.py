@@ -21,9 +21,9 @@ import click
 from wooly import config as configuration
 from wooly import credentials
 from wooly.cli.errors import CommandError
-from wooly.cli.http import detail_of, send_json
+from wooly.cli.http import send_json
 from wooly.cli.options import controller_flag
-from wooly.rest import Credentials, open_url
+from wooly.rest import Credentials, detail_of, open_url
 
 __all__ = ["described", "login", "logout"]
 
@@ -60,7 +60,7 @@ def logout(controller: str, keep: bool) -> None:
     file = credentials.path()
     key = credentials.read(file)
     if not key:
-        click.echo("nobody is logged in here")
+        click.echo("not logged in")
         return
     said = "forgotten"
     if not keep:

@@ -22,16 +22,15 @@ json_flag: Final = click.option("--json", "as_json", is_flag=True, help="Print J
 
 _FLAGS: Final = [key for key in KEYS if not key.secret]
 _CONTROLLER_DEFAULT: Final = "http://127.0.0.1:8080"
-_BILLING_DEFAULT: Final = "http://127.0.0.1:8082"
 
 
 def config_flags(function: F) -> F:
     """A flag for every key but secrets (every user of a machine sees command lines); the values go to ``given_flags`` as
     ``key_<field>``."""
     for key in reversed(_FLAGS):
-        option = click.option(
-            configuration.flag_name(key), f"key_{key.field}", default=None, metavar="VALUE", help=f"{key.help} ({key.name}: {key.allowed})"
-        )
+        help_text = f"{key.help} ({key.name}: {key.allowed})"
+        form: dict[str, Any] = {"is_flag": True, "flag_value": "1"} if key.bare else {"metavar": "VALUE"}
+        option = click.option(configuration.flag_name(key), f"key_{key.field}", default=None, help=help_text, **form)
         function = option(function)
     return function
 
@@ -50,19 +49,20 @@ def nats_flag(function: F) -> F:
     return click.option("--nats-url", default=None, metavar="URL", help="The bus (default: WOOLY_NATS_URL).")(function)
 
 
-def _address_flag(flag: str, variable: str, fallback: str, what: str) -> Callable[[F], F]:
-    """A URL option; given or not, the function gets the address to ask."""
+def _address_flag(flag: str, variable: str, default: str, what: str) -> Callable[[F], F]:
+    """A URL option; given or not, the function gets the address to ask. ``default``: the default in words."""
+    fallback = _CONTROLLER_DEFAULT
 
     def value_of(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
         if not value:
             found = configuration.load(task=False)
-            value = (found.controller_url if variable == "CONTROLLER_URL" else found.billing_url) or fallback
+            value = (variable == "WOOLY_BILLING_URL" and found.billing_url) or found.controller_url or fallback
         if not value.startswith(("http://", "https://")):
             raise CommandError(f"{flag} {value!r} is not a URL; use one such as {fallback}")
         return value.rstrip("/")
 
-    return click.option(flag, default=None, metavar="URL", callback=value_of, help=f"The {what} (default: {variable}, else {fallback}).")
+    return click.option(flag, default=None, metavar="URL", callback=value_of, help=f"The {what} (default: {default}).")
 
 
-controller_flag: Final = _address_flag("--controller", "CONTROLLER_URL", _CONTROLLER_DEFAULT, "controller")
-billing_flag: Final = _address_flag("--billing", "WOOLY_BILLING_URL", _BILLING_DEFAULT, "billing service")
+controller_flag: Final = _address_flag("--controller", "CONTROLLER_URL", f"CONTROLLER_URL, else {_CONTROLLER_DEFAULT}", "controller")
+billing_flag: Final = _address_flag("--billing", "WOOLY_BILLING_URL", "WOOLY_BILLING_URL, else the controller", "billing service")

@@ -1,4 +1,4 @@
-"""How commands print: tables for people, JSON for scripts.
+"""Output of commands: tables for people, JSON for scripts.
 
 May live here: formatting. May not: fetching.
 """
@@ -31,7 +31,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, number
     for row in rows:
         table.add_row(*("" if value is None else str(value) for value in row))
     console = Console()
-    # Not a terminal: whoever reads a pipe wants whole lines.
+    # Not a terminal: programs that read a pipe need whole lines.
     Console(width=max(console.width, 200) if not console.is_terminal else None, soft_wrap=not console.is_terminal).print(table)
 
 

@@ -26,7 +26,7 @@ from wooly.cli.output import bytes_text, print_json, print_table
 __all__ = ["groups", "nodes", "tasks"]
 
 _WHAT = "controller"
-STATES: Final = ("queued", "started", "completed", "failed", "cancelled")
+STATES: Final = ("queued", "started", "completed", "failed", "cancelled", "lost")
 
 
 @click.group(invoke_without_command=True)
@@ -89,7 +89,7 @@ def tasks(context: click.Context, /, controller: str, as_json: bool, **asked: An
     if as_json:
         print_json(found)
         return
-    columns = ("task", "title", "tenant", "prio", "state", "node", "gpus", "VRAM MB", "updated")
+    columns = ("task", "title", "tenant", "prio", "state", "node", "gpus", "VRAM MB", "updated", "reason")
     print_table(columns, [_task_row(task) for task in found["items"]], numbers=("prio", "VRAM MB"), empty="no tasks")
     if found["total"] > len(found["items"]):
         click.echo(f"{len(found['items'])} of {found['total']} tasks; --limit shows more")
@@ -106,6 +106,7 @@ def _task_row(task: dict[str, Any]) -> tuple[Any, ...]:
         ",".join(map(str, task["gpus"])),
         task["required_vram_mb"],
         task["updated_at"],
+        task["reason"],
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import click
 
-from wooly import _autoload
+from wooly import _autoload, outcome
 from wooly import config as configuration
 from wooly.cli.errors import CommandError
 from wooly.cli.options import config_flags, given_flags
@@ -65,11 +65,11 @@ def _start_stack(flags: dict[str, str], backend: str | None) -> None:
     found = stack.addresses
     flags["WOOLY_NATS_URL"] = found.nats
     flags["WOOLY_BILLING_URL"] = found.billing
-    if "REQUIRED_VRAM" in flags or os.environ.get("REQUIRED_VRAM"):
-        flags["CONTROLLER_URL"] = found.controller
-    else:
+    if "GPUS" in flags or os.environ.get("GPUS"):  # devices named by number are asked of the node itself
         os.environ.pop("CONTROLLER_URL", None)
         flags.pop("CONTROLLER_URL", None)
+    else:
+        flags["CONTROLLER_URL"] = found.controller
     pid = os.getpid()
 
     def finish() -> None:
@@ -119,6 +119,7 @@ def _run(start: Any) -> None:
     except SystemExit:
         raise
     except BaseException as error:  # whatever a script may raise; it is shown and becomes the exit code
+        outcome.failed_with(error)
         _end(error)
 
 

@@ -26,7 +26,7 @@ class _Stop(Exception):
 @click.option(
     "--dir", "folder", type=click.Path(file_okay=False), default=None, help="Keep state here across restarts (default: temporary)."
 )
-@click.option("--backend", default=None, metavar="NAME", help="The node's backend: host or reference (default: host).")
+@click.option("--backend", default=None, metavar="NAME", help="The node's backend: host (default), opencl, cuda or reference.")
 @click.option("--secure", is_flag=True, help="TLS and authentication: makes certificates and a first admin key.")
 @click.option(
     "--listen", default=None, metavar="HOST", help="Be there for other machines too (0.0.0.0: on all addresses); implies --secure."

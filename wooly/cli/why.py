@@ -7,9 +7,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from typing import Any, Final
+from urllib.parse import quote
 
 import click
 
+from wooly import config as configuration
+from wooly.cli.errors import CommandError
+from wooly.cli.http import get_json
 from wooly.cli.options import json_flag, nats_flag
 from wooly.cli.output import bytes_text, print_json, print_table
 from wooly.cli.replay import ask, bounds, bounds_flags, duration
@@ -17,6 +21,8 @@ from wooly.cli.replay import ask, bounds, bounds_flags, duration
 __all__ = ["why"]
 
 _STRETCHES_SHOWN: Final = 4
+_READ_S: Final = 60.0
+"""The controller runs the journal again, which takes seconds."""
 
 
 @click.command()
@@ -26,12 +32,42 @@ _STRETCHES_SHOWN: Final = 4
 @click.option("--top", type=click.IntRange(0, 1000), default=10, show_default=True, help="How many of its longest waits to show.")
 @json_flag
 def why(task: str, nats_url: str | None, node: str, from_: str, to: str, files: tuple[str, ...], top: int, as_json: bool) -> None:
-    """Tell why TASK (a task or session) waited: who ran instead, and under which rule."""
-    document, _ = ask(["why", task, "--top", str(top), *bounds(node, from_, to, files)], nats_url, bus=not files)
+    """Tell why TASK waited: what ran instead, and under which rule.
+
+    TASK is an id, the beginning of one, or a title; on the bus a session too. With CONTROLLER_URL the controller answers, about what is
+    yours; --nats-url, --node, --from, --to and --file read the journals themselves.
+    """
+    which = bounds(node, from_, to, files)
+    document = _of_controller(task, top) if not which and not nats_url else None
+    if document is None:
+        document, _ = ask(["why", task, "--top", str(top), *which], nats_url, bus=not files)
     if as_json:
         print_json(document)
         return
-    for sentence in document["sentences"]:
+    show(document)
+
+
+def _of_controller(task: str, top: int) -> dict[str, Any] | None:
+    """What the controller says of it: of what is the caller's own, whatever the key may read on the bus. None: ask the bus, where there is
+    no controller, or none that knows a task of this name. Raises CommandError where the bus does not know it either."""
+    config = configuration.load(task=False)
+    if not config.controller_url:
+        return None
+    path = f"/api/v1/tasks/{quote(task, safe='')}/waits"
+    try:
+        document: dict[str, Any] = get_json(config.controller_url.rstrip("/"), path, what="controller", timeout_s=_READ_S)
+    except CommandError as error:
+        if config.api_key or not config.nats_urls:
+            raise
+        click.echo(f"{error}; reading the journals on the bus instead", err=True)
+        return None
+    document["longest"] = document["longest"][:top]
+    return document
+
+
+def show(document: dict[str, Any]) -> None:
+    """The document in sentences and tables."""
+    for sentence in _sentences(document):
         click.echo(sentence)
     rows: list[tuple[Any, ...]]
     columns: tuple[str, ...] = ("rule", "waited", "times", "it waited because")
@@ -39,10 +75,12 @@ def why(task: str, nats_url: str | None, node: str, from_: str, to: str, files: 
     _table("\nby rule", columns, rows, ("waited", "times"))
     columns = ("who ran meanwhile", "prio", "waited", "times", "its core time")
     _table("\nby who ran", columns, [_other_row(line) for line in document["by_other"]], columns[1:])
+    columns = ("program", "operations", "batches", "on the device", "longest", "core time")
+    _table("\nby program", columns, [_program_row(line) for line in document.get("programs", ())], columns[2:])
     columns = ("batch", "arrived", "waited", "at", "for", "rule", "who ran", "prio", "its core time")
-    rows = [row for batch in document["longest"] for row in _batch_rows(batch, document["unix_offset_ns"])]
+    rows = [row for batch in document["longest"] for row in _batch_rows(batch)]
     _table("\nlongest waits", columns, rows, ("waited", "at", "for", "prio", "its core time"))
-    rows = _memory_rows(document["memory"], document["unix_offset_ns"])
+    rows = _memory_rows(document["memory"])
     _table("\nmemory", ("when", "what", "bytes", "waited", "for"), rows, ("bytes", "waited"))
 
 
@@ -53,20 +91,26 @@ def _table(title: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]], nu
 
 
 def _other_row(line: dict[str, Any]) -> tuple[Any, ...]:
-    who = line["text"] or "(nobody)"
+    who = line["text"] or "(none)"
     return who, _priority(line), duration(line["ns"]), line["times"], duration(line["core_ns"]) if line["session"] else ""
 
 
-def _batch_rows(batch: dict[str, Any], offset_ns: int) -> list[tuple[Any, ...]]:
+def _program_row(line: dict[str, Any]) -> tuple[Any, ...]:
+    operations = "memory, uploads and reads" if line["program"] == "" else ", ".join(line["operations"])
+    times = (duration(line["run_ns"]), duration(line["longest_ns"]), duration(line["core_ns"]))
+    return line["program"] or "-", operations or "not on record", line["batches"], *times
+
+
+def _batch_rows(batch: dict[str, Any]) -> list[tuple[Any, ...]]:
     """A row a stretch; the batch stands before the first. ``at`` counts from its arrival."""
-    arrived = _clock(batch["arrived_ns"] + offset_ns)
+    arrived = _clock(batch["arrived_ns"])
     rows = []
     longest = sorted(batch["stretches"], key=lambda part: part["from_ns"] - part["to_ns"])[:_STRETCHES_SHOWN]
     for number, part in enumerate(sorted(longest, key=lambda part: int(part["from_ns"]))):
         head = ("", "", "") if number else (f"{batch['session'][:8]} {batch['seq']}", arrived, duration(batch["waited_ns"]))
         at, length = duration(part["from_ns"] - batch["arrived_ns"]), duration(part["to_ns"] - part["from_ns"])
         core = duration(part["core_ns"]) if part["session"] else ""
-        rows.append((*head, at, length, part["rule"], part["text"] or "(nobody)", _priority(part), core))
+        rows.append((*head, at, length, part["rule"], part["text"] or "(none)", _priority(part), core))
     more = len(batch["stretches"]) - len(longest)
     if more:
         rest_ns = batch["waited_ns"] - sum(part["to_ns"] - part["from_ns"] for part in longest)
@@ -74,16 +118,21 @@ def _batch_rows(batch: dict[str, Any], offset_ns: int) -> list[tuple[Any, ...]]:
     return rows
 
 
-def _memory_rows(memory: dict[str, Any], offset_ns: int) -> list[tuple[Any, ...]]:
+def _memory_rows(memory: dict[str, Any]) -> list[tuple[Any, ...]]:
     """Waits and moves, in the order of time."""
     rows = []
     for wait in memory["waits"]:
         took = duration(wait["to_ns"] - wait["from_ns"]) if wait["to_ns"] >= 0 else "still waits"
-        whom = ", ".join(f"{name[:8]} gave {bytes_text(nbytes)}" for name, nbytes in wait["swapped_out"].items())
+        whom = ", ".join(f"{_short(name)} gave {bytes_text(nbytes)}" for name, nbytes in wait["swapped_out"].items())
         rows.append((wait["from_ns"], "waited for memory", bytes_text(wait["nbytes"]), took, whom))
     said = {"out": "swapped out", "in": "brought back", "failed": "swap abandoned"}
-    rows += [(move["at_ns"], said[move["what"]], bytes_text(move["nbytes"]), "", move["for_session"][:8]) for move in memory["moves"]]
-    return [(_clock(row[0] + offset_ns), *row[1:]) for row in sorted(rows)]
+    rows += [(move["at_ns"], said[move["what"]], bytes_text(move["nbytes"]), "", _short(move["for_session"])) for move in memory["moves"]]
+    return [(_clock(row[0]), *row[1:]) for row in sorted(rows)]
+
+
+def _short(session: str) -> str:
+    """The beginning of a session's id; words as they are."""
+    return session if " " in session else session[:8]
 
 
 def _clock(unix_ns: int) -> str:
@@ -92,3 +141,32 @@ def _clock(unix_ns: int) -> str:
 
 def _priority(line: dict[str, Any]) -> str:
     return f"P{line['priority']}" if line["session"] else ""
+
+
+def _sentences(document: dict[str, Any]) -> list[str]:
+    """What a person should know first."""
+    batches, waited_ns, latency_ns = document["batches"], document["waited_ns"], document["latency_ns"]
+    if not batches:
+        return ["no batch of it is on record"]
+    meaning = {line["rule"]: line["meaning"] for line in document["by_rule"]}
+    part = f", {100 * waited_ns // latency_ns} % of the time from their arrival to their end" if latency_ns else ""
+    waited = f"{batches} batches came; they waited {_time(waited_ns)} in all{part}"
+    out = [f"{waited}; {document['waited']} waited for a millisecond or longer"]
+    out += [f"{_time(line['ns'])} of it: {line['meaning']}" for line in document["by_rule"][:3]]
+    for line in document["by_other"][:3]:
+        if line["text"]:
+            main = max(line["rules"], key=lambda rule: line["rules"][rule])
+            name = f"{line['text']} ({_priority(line)})" if line["priority"] >= 0 else line["text"]
+            out.append(f"for {_time(line['ns'])} {name} ran meanwhile, mostly because {meaning[main]}")
+    moved = document["memory"]["moves"]
+    if moved:
+        out.append(f"its memory was moved {len(moved)} times, {sum(move['nbytes'] for move in moved) / 1e6:.1f} MB in all")
+    if document["preempted"]:
+        out.append(f"{document['preempted']} launches of it were cut short so that a task of higher priority could run")
+    if not document["complete"]:
+        out.append("the journal of this time was too long to be read whole: what is shown ends early")
+    return out
+
+
+def _time(ns: int) -> str:
+    return f"{ns / 1e9:.2f} s" if ns >= 10**9 else f"{ns / 1e6:.1f} ms"

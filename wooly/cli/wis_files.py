@@ -23,6 +23,7 @@ from wooly.cli.errors import CommandError
 __all__ = ["MAGIC", "ProgramFile", "read_file", "read_module"]
 
 MAGIC: Final = b"wis"
+_SOURCES: Final = (".cu", ".cuh", ".ptx")
 _Container = tuple[bytes, bytes, bytes | None]
 
 
@@ -34,7 +35,9 @@ class ProgramFile:
 
 def read_file(source: BinaryIO) -> ProgramFile | Module:
     """What ``source`` holds. Raises CommandError."""
-    data, name = source.read(), getattr(source, "name", "-")
+    data, name = source.read(), str(getattr(source, "name", "-"))
+    if name.endswith(_SOURCES):
+        raise CommandError(f"{name}: this is source code; `wooly wis compile {name}` makes a module of it, for this command to read")
     try:
         return _read(data)
     except (DecodeError, ParseError, UnicodeDecodeError) as error:

@@ -82,7 +82,7 @@ class Recorder:
         return self.link().info
 
     def free_bytes(self) -> int:
-        """Memory of the device that nobody holds, once the node has done everything recorded so far; raises what went wrong there."""
+        """Free memory of the device in bytes, once the node has done everything recorded so far; raises what went wrong there."""
         self.synchronize()
         return self.link().free_bytes()
 
@@ -142,7 +142,7 @@ class Recorder:
             self.flush()
 
     def flush(self, reads: Sequence[tuple[int, int, int]] = ()) -> Ticket | None:
-        """Send everything pending without waiting; the last ticket nobody has waited for, or None."""
+        """Send everything pending without waiting; the last ticket that was not waited for, or None."""
         self.check_process()
         with self._lock:
             # Frees first: a buffer's death comes after the records that use it, so those are taken here or were sent before.
@@ -169,7 +169,7 @@ class Recorder:
         reads: Sequence[tuple[int, int, int]],
     ) -> Ticket:
         dead = set(freed)
-        flush = Flush(reads=reads, n_ops=len(records), origin=Origin(self._since, self._until))
+        flush = Flush(reads=reads, n_ops=len(records), origin=Origin(self._since, self._until, exact=BLOCKING))
         used: set[int] = set()
         if records:
             wired = wire(records, dead)
@@ -183,7 +183,7 @@ class Recorder:
                     self._send(records[middle:], [], [], freed, reads)
                     raise
                 return self._send(records[middle:], [], [], freed, reads)
-            flush.origin = Origin(self._since, self._until, wired.stencils)
+            flush.origin = Origin(self._since, self._until, wired.stencils, BLOCKING)
             flush.program, flush.program_body = built.program, built.program_body
             flush.dims_digest, flush.dims = built.dims_digest, built.dims
             flush.handles = built.handles(wired.order)

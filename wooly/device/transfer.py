@@ -164,7 +164,7 @@ def empty(
     pin_memory: bool | None = None,
     memory_format: torch.memory_format | None = None,
 ) -> torch.Tensor:
-    """The kernel of ``empty.memory_format``. The buffer is zeroed: nobody's old data is ever seen."""
+    """The kernel of ``empty.memory_format``. The buffer is zeroed: data of earlier buffers is never visible."""
     strides = None
     if memory_format not in (None, torch.contiguous_format, torch.preserve_format):
         strides = tuple(torch.empty(size, device="meta", memory_format=memory_format).stride())

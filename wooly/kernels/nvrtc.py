@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Final
 
 from wooly.errors import CompileError, ToolchainMissing
+from wooly.remedies import install_extra
 
 __all__ = ["Ptx", "compile_to_ptx", "nvrtc_version", "SYMBOLIC"]
 
 DEFAULT_ARCH: Final = "compute_90"
 _INCLUDE: Final = Path(__file__).parent / "include"
 _PRELUDE: Final = "wooly_prelude.h"
-_MISSING: Final = "the CUDA compiler is not installed; `pip install 'wooly[kernels]'` brings it (no GPU is needed)"
+_MISSING: Final = f"the CUDA compiler, which needs no GPU, is not installed; {install_extra('kernels')}"
 
 SYMBOLIC: Final[dict[str, int]] = {
     **dict.fromkeys(
@@ -157,6 +158,8 @@ def _library() -> ctypes.CDLL:
     found = [path for folder in _roots() for path in sorted(folder.glob(pattern), reverse=True) if "alt" not in path.name]
     for path in found:
         try:
+            for builtins in path.parent.glob("libnvrtc-builtins.so.*"):  # the compiler opens it by name, and may lack an RPATH to it
+                ctypes.CDLL(str(builtins), mode=ctypes.RTLD_GLOBAL)
             library = ctypes.CDLL(str(path))
         except OSError:
             continue

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class NoAnswer(Exception):
-    """A request was not answered in time, or nobody serves its subject."""
+    """A request was not answered in time, or its subject has no responder."""
 
 
 class BusThread:
@@ -160,7 +160,7 @@ class BusThread:
 
         async with asyncio.timeout(_CONNECT_S):
             await connect()
-            while not self._nc.is_connected:  # nats-py takes the bus's own ping for an answer, when whether we may come in takes a moment
+            while not self._nc.is_connected:  # while the auth callout is slow, nats-py takes the bus's own ping for an answer
                 leaving = asyncio.ensure_future(self._nc.close())
                 leaving.add_done_callback(lambda task: task.cancelled() or task.exception())
                 await connect()
@@ -179,5 +179,5 @@ class BusThread:
         if self._nc.is_connected:
             with contextlib.suppress(nats.errors.Error, TimeoutError, OSError):
                 await self._nc.flush(timeout=1)
-        with contextlib.suppress(nats.errors.Error, OSError, RuntimeError):  # a connection that is gone cannot be closed politely
+        with contextlib.suppress(nats.errors.Error, OSError, RuntimeError):  # flushing and closing a broken connection fails
             await self._nc.close()

@@ -1,4 +1,4 @@
-"""What a session knows of a budget that is used up: the node's refusal, until the script has heard it and asks again.
+"""State of a session whose budget is used up: the node's refusal, until it was raised to the script and the script continues.
 
 May live here: that one state. May not: sending, waiting (session.py).
 """
@@ -18,7 +18,7 @@ class Halt:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._error: WoolyError | None = None
-        self._told = False
+        self._raised = False
 
     def __bool__(self) -> bool:
         return self._error is not None
@@ -27,19 +27,19 @@ class Halt:
         """The node refuses; another refusal of the same batches says nothing new."""
         with self._lock:
             if self._error is None:
-                self._error, self._told = error, False
+                self._error, self._raised = error, False
 
     def tell(self) -> None:
         """Raise the refusal, if there is one."""
         with self._lock:
-            error, self._told = self._error, self._error is not None
+            error, self._raised = self._error, self._error is not None
         if error is not None:
             raise error.with_traceback(None)
 
     def over(self) -> bool:
-        """Whether the script was told and asks again now: once, the batches are to be sent again then."""
+        """Whether the refusal was raised to the script, which now continues: true once, and the batches are then sent again."""
         with self._lock:
-            over, self._told = self._told, False
+            over, self._raised = self._raised, False
             if over:
                 self._error = None
         return over

@@ -1,4 +1,4 @@
-"""How the client shows the bus and the data port who it is, and whom it believes.
+"""Credentials of the client for the bus and the data port, and the certificates it trusts.
 
 May live here: the key's parts, the TLS context. May not: connecting.
 """
@@ -44,14 +44,15 @@ class BusIdentity:
         if config.api_key and outside and not config.insecure:
             raise ConfigError(
                 f"WOOLY_NATS_URL: the API key is not sent to {outside[0]} in plain text; write tls://{outside[0]}, or set WOOLY_INSECURE=1 "
-                "in a network that nobody else is on"
+                "in a private network"
             )
         _, _, rest = config.api_key.partition("_")
         key, _, secret = rest.partition("_")
         return cls(key or LOCAL, secret, _context(config.tls_ca) if any(encrypted) else None)
 
     def options(self) -> dict[str, Any]:
-        """For ``nats.aio.client.Client.connect``. The handshake comes before anything is said: nobody in between can talk us out of it."""
+        """For ``nats.aio.client.Client.connect``. The TLS handshake comes before any protocol message, so a man in the middle cannot
+        downgrade the connection."""
         out: dict[str, Any] = {}
         if self.secret:
             out.update(user=self.principal, password=self.secret)

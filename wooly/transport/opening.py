@@ -14,6 +14,7 @@ from wooly.config import Config
 from wooly.errors import ConfigError, NoServerError, ProtocolError, from_fault
 from wooly.transport import controller
 from wooly.transport.bus import BusThread, NoAnswer
+from wooly.transport.controller import Place
 
 __all__ = ["discover", "open_on_node"]
 
@@ -44,28 +45,25 @@ def discover(bus: BusThread, deadline_s: float = _DISCOVER_S) -> NodeInfo:
 
 def open_on_node(bus: BusThread, config: Config, title: str, device: int, traceparent: str = "") -> SessionOpened:
     """Open a session for the script's device ``device``, in this trace; the node's answer. Raises what ``open_session`` says."""
-    if config.controller_url:
-        place = controller.place_for(config, title, device)
-        node, task, gpus = place.node, place.task, place.gpus
-    else:
-        node, task, gpus = discover(bus).node, "", config.device_indices
+    place = controller.place_for(config, title, device) if config.controller_url else _own_choice(bus, config)
+    node, gpus = place.node, place.gpus
     if not 0 <= device < len(gpus):
         raise ConfigError(f"device {device} does not exist: this task has {len(gpus)} (GPU_COUNT, GPUS)")
     request = OpenSession(
         session=subjects.session_name(bus.principal, secrets.token_urlsafe(12)),
         tenant=config.tenant,
-        task=task,
-        priority=config.prio,
+        task=place.task,
+        priority=place.priority,
         gpus=(gpus[device],),
-        vram_bytes=config.vram_quota_bytes,
-        exclusive=config.gpu_mode == "Exclusive",
+        vram_bytes=place.vram_quota_bytes,
+        exclusive=place.exclusive,
         dedup=config.weights_dedup,
-        swap=config.swap_from_vram,
+        swap=place.swap,
         client_version=_VERSION,
         title=title,
-        weight=config.weight,
-        sla_ms_p99=config.sla_ms_p99,
-        pace_percent=config.pace_percent,
+        weight=place.weight,
+        sla_ms_p99=place.sla_ms_p99,
+        pace_percent=place.pace_percent,
         vram_wait_ms=config.vram_wait_ms,
         traceparent=traceparent,
     )
@@ -78,7 +76,23 @@ def open_on_node(bus: BusThread, config: Config, title: str, device: int, tracep
         raise from_fault(opened.fault.name, opened.fault.message, opened.fault.places)
     if opened.node is None:
         raise ProtocolError("the node opened a session without saying who it is; client and node are of different versions")
-    return msgspec.structs.replace(opened, task=task)
+    return msgspec.structs.replace(opened, task=place.task)
+
+
+def _own_choice(bus: BusThread, config: Config) -> Place:
+    """Without a controller: the first node that answers, and what the configuration says."""
+    return Place(
+        task="",
+        node=discover(bus).node,
+        gpus=config.device_indices,
+        priority=config.priority,
+        vram_quota_bytes=config.vram_quota_bytes,
+        exclusive=config.gpu_mode == "Exclusive",
+        swap=config.swap_from_vram,
+        weight=config.weight,
+        sla_ms_p99=config.sla_ms_p99,
+        pace_percent=config.pace_percent,
+    )
 
 
 def _open(bus: BusThread, node: str, request: OpenSession) -> SessionOpened:

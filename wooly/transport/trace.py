@@ -12,6 +12,7 @@ import time
 from typing import Any, Final
 
 from wooly.errors import ConfigError
+from wooly.remedies import install_extra
 
 __all__ = ["Tracer"]
 
@@ -80,7 +81,7 @@ class Tracer:
             from opentelemetry.sdk.trace import TracerProvider
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
         except ImportError:
-            raise ConfigError("OTEL_EXPORTER_OTLP_ENDPOINT is set, but OpenTelemetry is missing: pip install 'wooly[trace]'") from None
+            raise ConfigError(f"OTEL_EXPORTER_OTLP_ENDPOINT is set, but OpenTelemetry is missing; {install_extra('trace')}") from None
         self._provider = TracerProvider(resource=Resource.create({"service.name": service}))
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         self._tracer = self._provider.get_tracer("wooly")

@@ -5,6 +5,8 @@
     writer, build      the means: values with operators and control flow; views, temporaries, calls
     copy               between layouts and element types
     index, scan, ...   one module a family of operations
+
+May live here: lowerings and their kernels. May not: anything of one device.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What every lowering works with: views of operands and temporaries, and the list of calls under construction.
-
-May live here: bookkeeping common to all lowerings. May not: decisions about one operation.
-"""
+"""Context of every lowering: views of operands and temporaries, and the list of calls under construction."""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ into g groups and K = c/g * positions, T = prod(t):
     dw [g, o/g, K] = dy [g, o/g, nT] columns^T [g, nT, K]
 
 Images are taken some at a time, which bounds the memory of the columns. Half precision is computed in f32 and rounded once.
-May live here: that arrangement. May not: window arithmetic (windows), products (matmul).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Copies between layouts and element types, for lowerings that need an operand in another form.
-
-May live here: that kernel. May not: copies that the planner fuses.
-"""
+"""Copies between layouts and element types, for lowerings that need an operand in another form."""
 
 from __future__ import annotations
 

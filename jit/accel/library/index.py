@@ -2,8 +2,6 @@
 
 A thread reads one element, or writes one line of elements in the order that the definition says, so that positions named twice come out
 as defined. Positions outside of a dimension read 0, store nothing, and the thread traps.
-
-May live here: kernels that move elements by computed positions, and which threads they get. May not: sorting.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ def _resolved(w: Writer, index: Val, size: Val, wrap: Val) -> tuple[Val, Val]:
 
 
 def _trap(index: Operand, dim: int, size: int) -> Args:
-    """What a kernel with one index operand is told of traps, and by how much a negative index is raised."""
+    """The arguments of a kernel with one index operand: the trap word, its site, and what is added to a negative index."""
     return {"trap": TrapWord(), "site": Site(dim), "wrap": _wrap(index, size)}
 
 
@@ -163,7 +161,7 @@ def _indices(indices: Sequence[Operand]) -> Args:
 
 
 def _lines(x: Operand, indices: Sequence[Operand]) -> Args:
-    """Sizes and strides of the dimensions that positions choose in, and what is told of traps."""
+    """Sizes and strides of the dimensions that positions choose in, the trap word and its site."""
     found: Args = {"trap": TrapWord(), "site": Site()}
     for d, i in enumerate(indices):
         found |= {f"size{d}": x.shape[d], f"wrap{d}": _wrap(i, x.shape[d]), f"step{d}": x.strides[d]}

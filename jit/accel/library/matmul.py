@@ -1,6 +1,6 @@
 """matmul: the device's own product where it has one for the type, else a tiled kernel.
 
-Half precision is widened, multiplied in f32 and rounded once. May live here: products. May not: what uses them (conv).
+Half precision is widened, multiplied in f32 and rounded once.
 """
 
 from __future__ import annotations

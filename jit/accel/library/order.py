@@ -2,8 +2,6 @@
 
 Short lines are sorted by counting, for each element, how many come before it; long ones by a bitonic network over copies padded to a power
 of two. Both order by (element, index), so equal elements keep their order; NaN is greatest.
-
-May live here: those kernels, and which one a line gets. May not: moving by given positions (index).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""max_pool, avg_pool and its gradient: a thread an element of the result.
-
-May live here: those kernels. May not: window arithmetic (windows).
-"""
+"""max_pool, avg_pool and its gradient: a thread an element of the result."""
 
 from __future__ import annotations
 

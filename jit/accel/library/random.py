@@ -1,7 +1,4 @@
-"""random: Philox 4x32-10 by counter, a thread an element.
-
-May live here: draws from (seed, offset). May not: state of any kind.
-"""
+"""random: Philox 4x32-10 by counter, a thread an element."""
 
 from __future__ import annotations
 

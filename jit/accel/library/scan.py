@@ -1,7 +1,4 @@
-"""cumsum, cumprod, cummax, cummin, argmax, argmin: a thread walks a line.
-
-May live here: kernels that go along one dimension in order. May not: reductions that fuse.
-"""
+"""cumsum, cumprod, cummax, cummin, argmax, argmin: a thread walks a line."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Writing library kernels: values with operators, variables, loops and branches on top of the assembler.
 
 Elements are held as ``jit.kernels.scalar_ops`` says (bool as pred, 8 bits as i16, half precision as f32). Indices and sizes are i64.
-
-May live here: notation. May not: any one kernel, launching.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Writing LLVM IR text: numbered values, labels, declarations, and typed operations over scalars or fixed vectors.
 
 A WIS element type is held in a register of ``register(dtype)``: bool as i1, f16 and bf16 as float, the others as themselves.
-May live here: how IR is spelled. May not: what an operation of WIS means (ops, maths), loops (loops).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Counted loops in LLVM IR with carried values and coordinates kept by an odometer instead of divisions.
-
-May live here: control flow. May not: what a loop computes.
-"""
+"""Counted loops in LLVM IR with carried values and coordinates kept by an odometer instead of divisions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""From a ``LoopKernel`` to the text of one LLVM function ``void name(i64 *args, i64 r0, i64 r1, char *scratch)``.
-
-May live here: the three forms of loops. May not: what one vector step is (writer), which kernel to make (plan).
-"""
+"""From a ``LoopKernel`` to the text of one LLVM function ``void name(i64 *args, i64 r0, i64 r1, char *scratch)``."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 Two families. ``single``: tuned f32 code for what models use most (exp, log, tanh, erf, sigmoid), at most 2 ulp. ``double``: f64 code for
 everything; f32 arguments go through it when there is no single version and come out correctly rounded but for rare ties.
 
-May live here: approximations and their range reduction. May not: types of WIS, loops.
 Sources of coefficients: Cephes (exp, log, atan), fdlibm (log in f64, sin, cos), minimax fits; all checked in the unit tests.
 """
 

@@ -7,6 +7,8 @@
     blas, host                     numpy's BLAS; what this machine's vectors are like
     kernels/                       the functions, as IR emitters; one module a family (``tiles``: the matrix product all others use)
     build, matmul, conv, ...       the lowerings; one module a family of operations
+
+May live here: kernels that are not fused groups, and their lowerings. May not: memory layout, running.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""sdpa and sdpa_dx -> records.
-
-May live here: tile sizes, which operands are packed or converted first. May not: the code of kernels.
-"""
+"""sdpa and sdpa_dx -> records."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """The BLAS that numpy carries: addresses of its C interface, and the switch that keeps it to one thread.
 
-May live here: finding the library and its symbols. May not: decisions about when to call it.
-
 The library is built with 64-bit integers: sizes and leading dimensions are i64, the order and transpose flags are i32. It runs
 single-threaded because our own workers cut the work; its own pool underneath ours costs up to two hundred times.
 """

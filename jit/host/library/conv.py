@@ -1,7 +1,6 @@
 """conv, conv_dx, conv_dw -> records: tiles of images, layouts that products can write, and the cheap special cases.
 
-May live here: geometry and tile sizes. May not: the code of kernels. Every size decision depends on sizes alone, never on the machine,
-because it decides the order of sums.
+Every size decision depends on sizes alone, never on the machine, because it decides the order of sums.
 """
 
 from __future__ import annotations

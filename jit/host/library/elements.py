@@ -1,7 +1,4 @@
-"""Element types as kernels see them: how one lies in memory, and the type in which it is computed.
-
-May live here: loads, stores and conversions of single elements (or vectors of them). May not: loops.
-"""
+"""Element types as kernels see them: how one lies in memory, and the type in which it is computed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """A compact builder of LLVM IR text: typed values with operators, and loops and branches as ``with`` blocks.
 
-May live here: what any kernel needs to be written down (types, values, control flow, calls). May not: what a kernel computes.
-
 A kernel body reads like the loop nest it is::
 
     n, x, y = f.i64("n"), f.ptr("x"), f.ptr("y")

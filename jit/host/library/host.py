@@ -1,7 +1,4 @@
-"""What this machine's vectors are like.
-
-May live here: facts that decide how code is written, never what it computes. May not: sizes that decide the order of sums.
-"""
+"""Vector properties of this machine's CPU."""
 
 from __future__ import annotations
 

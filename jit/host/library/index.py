@@ -1,7 +1,4 @@
-"""gather, scatter, index, index_put -> records.
-
-May live here: which dimensions are walked by units, which types need a wider sum. May not: the code of kernels.
-"""
+"""gather, scatter, index, index_put -> records."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ def _without(values: tuple[int, ...], dim: int) -> tuple[int, ...]:
 
 
 def _trap(idx: View, dim: int, size: int) -> dict[str, Arg]:
-    """What a kernel with one index operand is told: where traps go, and by how much a negative index is raised."""
+    """The arguments of a kernel with one index operand: where traps go, and what is added to a negative index."""
     return {"trap": TrapPtr(), "site": TrapSite(dim), "wrap": _wrap(idx, size)}
 
 

@@ -1,7 +1,4 @@
-"""matmul -> records: our tiles or a BLAS call, on which blocks, with which operands packed or converted first.
-
-May live here: layouts, block sizes, batches. May not: the code of kernels.
-"""
+"""matmul -> records: our tiles or a BLAS call, on which blocks, with which operands packed or converted first."""
 
 from __future__ import annotations
 

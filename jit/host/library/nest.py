@@ -1,7 +1,5 @@
 """Walks over n-dimensional index spaces: the same nest seen from the plan (``Space``) and from the kernel (``rows``).
 
-May live here: merging dimensions, cutting the innermost one into blocks, turning a unit number into addresses. May not: what is done there.
-
 A space of sizes (n0, .., nk) is walked as units x lanes: the last dimension is cut into blocks, and one unit is one block of one row.
 Every operand has one stride a dimension, in elements. Sizes, strides and the block are arguments; only the rank is part of the kernel.
 """

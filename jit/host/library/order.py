@@ -1,7 +1,4 @@
-"""sort, topk, search_sorted, nonzero -> records.
-
-May live here: which method on which sizes. May not: the code of kernels.
-"""
+"""sort, topk, search_sorted, nonzero -> records."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""max_pool, avg_pool, avg_pool_dx -> records.
-
-May live here: layouts and arguments. May not: the code of kernels.
-"""
+"""max_pool, avg_pool, avg_pool_dx -> records."""
 
 from __future__ import annotations
 

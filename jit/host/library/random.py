@@ -1,7 +1,4 @@
-"""random -> records.
-
-May live here: which distributions are native. May not: the code of kernels.
-"""
+"""random -> records."""
 
 from __future__ import annotations
 

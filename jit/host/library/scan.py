@@ -1,7 +1,4 @@
-"""cumsum, cumprod, cummax, cummin, argmax, argmin -> records.
-
-May live here: which way lines are walked. May not: the code of kernels.
-"""
+"""cumsum, cumprod, cummax, cummin, argmax, argmin -> records."""
 
 from __future__ import annotations
 

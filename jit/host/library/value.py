@@ -1,7 +1,5 @@
 """Types and values of a kernel under construction.
 
-May live here: typed SSA values with operators, and mutable variables. May not: control flow and functions (``emit``).
-
 Integers are signed unless their type says otherwise; integer division truncates. There are no fast-math flags: the order of float
 operations is the order written down.
 """

@@ -1,7 +1,4 @@
-"""Atomic operations, lane by lane: plain on the block's own memory, which one thread runs, and atomic on what other blocks may touch.
-
-May live here: atom and red. May not: addresses of lanes (memory).
-"""
+"""Atomic operations, lane by lane: plain on the block's own memory, which one thread runs, and atomic on what other blocks may touch."""
 
 from __future__ import annotations
 

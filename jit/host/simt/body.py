@@ -1,7 +1,5 @@
-"""What a gang does in a block of code: every op under the lanes that run it, memory behind one guard where that can be proved.
-
-May live here: one block of code at a time. May not: the order of blocks, gangs, barriers (function).
-"""
+"""Code generation for one block of code of a gang: every op under the lanes that run it, memory behind one guard where that can be
+proved."""
 
 from __future__ import annotations
 

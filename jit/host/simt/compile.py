@@ -1,7 +1,4 @@
-"""Kernels compiled for a block shape: found in the cache or made.
-
-May live here: keys, names, what a compiled kernel is. May not: code (function), running (run).
-"""
+"""Kernels compiled for a block shape: found in the cache or made."""
 
 from __future__ import annotations
 

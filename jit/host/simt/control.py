@@ -2,8 +2,6 @@
 
 The lanes at the block with the least number run. Where all lanes go the same way and none waits elsewhere, a branch is a branch; elsewhere
 each block has a variable with the lanes that are pending at it, and the next block is found among those where lanes may be (analysis).
-
-May live here: masks, branches, the way out of a gang. May not: what blocks compute, loops over gangs.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ class Control:
         return self.regs.variable(f"%lanes{b}", self.word)
 
     def reset(self) -> None:
-        """At the start of a gang nobody is pending anywhere."""
+        """At the start of a gang no lane is pending at any block."""
         for b in self.tracked:
             self.code.do(f"store {self.word} 0, ptr {self.variable(b)}")
 

@@ -1,7 +1,4 @@
-"""The CPU as a device for single kernels.
-
-May live here: the protocol of jit.kernels.device on host arrays. May not: compiling, running.
-"""
+"""The CPU as a device for single kernels."""
 
 from __future__ import annotations
 

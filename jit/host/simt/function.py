@@ -4,8 +4,6 @@
 ``args``: the launch's state (see runtime), the grid's x, y and z, then four words a parameter: of a buffer its first byte, bytes, address
 and rights, of a scalar its bits. A record for every gang holds what threads need behind a barrier; a block runs all its gangs from barrier
 to barrier.
-
-May live here: the loops around blocks of code, arguments, records. May not: ops, branches.
 """
 
 from __future__ import annotations
@@ -295,7 +293,7 @@ class _Function:
         code.branch("block.done")
 
     def _site_table(self) -> str:
-        """What the runtime is told about barriers, in order of blocks."""
+        """The table of barriers for the runtime, in order of blocks."""
         words: list[int] = []
         for at, b in enumerate(self._barrier_blocks(True)):
             end = self.kernel.blocks[b].end

@@ -1,7 +1,4 @@
-"""Gangs: how the threads of a block become vectors, and what is known about thread numbers once the shape of the block is.
-
-May live here: lanes, gangs and the numbers that threads are given. May not: code.
-"""
+"""Gangs: how the threads of a block become vectors, and what is known about thread numbers once the shape of the block is."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Guards: one check for all accesses of a block of code whose places are known before it runs.
 
 A block with such accesses is written twice: without checks, behind the guard, and with every access in the runtime, which finds the lanes
-that are outside. For that, what places are computed from is moved to the block's start. May live here: what is moved, what is guarded. May
-not: code.
+that are outside. For that, what places are computed from is moved to the block's start.
 """
 
 from __future__ import annotations

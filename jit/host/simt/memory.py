@@ -1,7 +1,6 @@
 """Loads and stores: one range check for a whole gang where the lanes' places are a constant apart, one a lane elsewhere.
 
 What is inside is loaded wide and without masks; a check that fails leads to code beside the path that does it lane by lane (runtime).
-May live here: loads and stores of buffers, shared, local and constant memory. May not: atomics, addresses (arena).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What each op that computes is in LLVM IR, over scalars or vectors.
-
-May live here: arithmetic, comparisons, conversions. May not: memory, control flow, ops in which lanes see each other.
-"""
+"""LLVM IR of each op that computes, over scalars or vectors."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Registers of a kernel as LLVM values: constants, numbers of the thread, variables of lane 0, or vectors.
 
 Variables are stack slots that LLVM turns into values. A register is kept as its shape says (see shape): its value in lane 0, or in all.
-May live here: reading and writing registers. May not: what ops compute.
 """
 
 from __future__ import annotations

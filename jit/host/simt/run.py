@@ -2,10 +2,8 @@
 
 A launch stops when the walker does, between two claims of a slice, and goes on at the block where it stopped; what was counted and trapped
 so far goes with it. Blocks that began are never cut. A launch may stop whether its kernel has a certificate or not: blocks begin in order
-here anyway, and between two of them nobody else sees the session's memory. ``interrupt`` also ends blocks: the limit in the launch's state
-ends them at the next way back of a loop, and the launch cannot go on.
-
-May live here: arguments, slices, outcomes. May not: code generation.
+here anyway, and between two of them no other code reads the session's memory. ``interrupt`` also ends blocks: the limit in the launch's
+state ends them at the next way back of a loop, and the launch cannot go on.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What kernels call beside their own code: accesses lane by lane, addresses, trap records. Compiled once, for all kernels.
-
-May live here: code that is the same for every kernel and every width of a gang. May not: anything on a fast path.
-"""
+"""Runtime functions that kernels call: accesses lane by lane, addresses, trap records. Compiled once, for all kernels."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ ENVIRONMENT_WORDS: Final = 6
 table: first byte, bytes, address, rights."""
 
 JUDGE_WORDS: Final = 48
-"""Room that ``simt_judge`` works in. It looks at all barriers of a block none of whose threads can run: 0, nobody waits; the bits of the
+"""Room that ``simt_judge`` works in. It looks at all barriers of a block none of whose threads can run: 0, no thread waits; the bits of the
 barriers that are complete; or, below 0, none is: the complement of the lowest waiting thread. A row of ``sites``, in i64: the barrier's
 number, whether its count is given, where in a gang's record the waiting lanes are, where their counts."""
 _ALL: Final = -(1 << 40)
@@ -297,8 +294,8 @@ gang.latch:
   br label %gang.head
 judge:
   %over = icmp eq i64 %total, 0
-  br i1 %over, label %nobody, label %number.head
-nobody:
+  br i1 %over, label %no.waiters, label %number.head
+no.waiters:
   ret i64 0
 number.head:
   %b = phi i64 [ 0, %judge ], [ %b.next, %number.latch ]

@@ -3,8 +3,6 @@
 A value that is the same in all lanes, or differs by amounts that are constants, needs no vector: its lane 0 is kept. The difficult case is
 an index computed in 32 bits and widened: where the 32-bit number wraps in some lane the wide one does not, so the wide value is kept as
 ``scale * widen(root + offsets) + rest``, which is exact always.
-
-May live here: the lattice and what ops make of it. May not: control flow, code.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Ops in which the lanes of a warp see each other; a gang is a warp here.
-
-May live here: shuffles, votes, matches, folds. May not: who runs when.
-"""
+"""Ops in which the lanes of a warp see each other; a gang is a warp here."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Registers split into webs: definitions and the uses they reach get registers of their own.
 
 Front ends use one register for unrelated values (and expansion for many temporaries), which then look as if they differed between lanes
-as much as the worst of them. May live here: this renaming. May not: anything else about kernels.
+as much as the worst of them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """C-like source of kernels: one emitter, and a table of spellings for C99, OpenCL C and CUDA C (which is HIP C too).
 
 ``emit`` is the door; how what it returns is called stands in ``abi``.
+
+May live here: source text. May not: compilers, devices.
 """
 
 from jit.kernels.cfamily.abi import Form, Region, Source, fresh_state, launch_words, program

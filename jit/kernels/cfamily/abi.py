@@ -1,4 +1,4 @@
-"""How generated kernels are called, the same in every language.
+"""Calling convention of generated kernels, the same in every language.
 
 Arguments of the entry, in order:
 
@@ -18,8 +18,6 @@ first). The launch was out of fuel when [1] exceeds [2]; its memory is undefined
 
 Work-items: ``local_size[0] * blocks``, ``local_size[1]``, ``local_size[2]``, in groups of ``local_size``. In C99 there are
 none: the function runs all blocks.
-
-May live here: that. May not: text, launching.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Warp ops for a work-item that runs all threads of a block: a loop over warps, in it loops over lanes.
 
-``act`` is the mask of the lanes that are there. What a lane gets is worked out for all of them before any gets it. May live here: that. May
-not: the formulas (warp), who is there.
+``act`` is the mask of the lanes that are there. What a lane gets is worked out for all of them before any gets it.
 """
 
 from __future__ import annotations

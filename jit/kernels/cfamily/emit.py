@@ -1,7 +1,4 @@
-"""The door: a verified kernel in, its source out.
-
-May live here: the choice of a form. May not: text.
-"""
+"""The door: a verified kernel in, its source out."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from jit.kernels.cfamily.abi import Form, Source
 from jit.kernels.cfamily.block_form import BlockForm
 from jit.kernels.cfamily.language import Language
 from jit.kernels.cfamily.regions import Regions
-from jit.kernels.cfamily.stopping import Refuges
+from jit.kernels.cfamily.stopping import FuelExits
 from jit.kernels.cfamily.thread_form import ThreadForm
 from jit.kernels.cfamily.warp import asks_lanes
 from jit.kernels.device import CHECKED, Dim3, KernelOptions
@@ -57,6 +54,6 @@ def _threads_alone(verified: VerifiedKernel, language: Language, block: Dim3) ->
     if language.name == "c99" or barriers is Barriers.DIVERGENT or (barriers is Barriers.LIVE and (asks or not language.warps)):
         return False
     if not asks:
-        return Refuges.known(verified, block) if barriers is not Barriers.NONE and not language.warps else True
+        return FuelExits.known(verified, block) if barriers is not Barriers.NONE and not language.warps else True
     apart = warp_uniformity(verified.core, verified.flow, block).divergent if language.warps else frozenset(verified.flow.order)
-    return not apart & Regions(verified.core, verified.flow).asking and Refuges.known(verified, block)
+    return not apart & Regions(verified.core, verified.flow).asking and FuelExits.known(verified, block)

@@ -1,7 +1,5 @@
 """Functions that generated source may need: conversions of half precision, least and greatest, reversed bits, atomics by exchange,
 special functions that libraries lack. All are in the words of the preludes.
-
-May live here: such functions. May not: what needs them.
 """
 
 from __future__ import annotations

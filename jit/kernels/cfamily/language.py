@@ -1,7 +1,6 @@
 """The languages: what each calls a type, a qualifier, a bit trick, a barrier, an atomic.
 
 All generated text is in the words that a prelude defines (``u32``, ``GLOBAL``, ``AS_F32``, ...); what no macro can hide is a field.
-May live here: spellings. May not: what is said with them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Statements that touch memory: element-indexed and byte-addressed accesses, atomics, addresses.
 
 Every access is judged before it is made: beyond its memory as a whole (outside), then at an offset that is no multiple of its size
-(misaligned). What fails gives zeros or does nothing and traps. May live here: places, checks, accesses. May not: values, order.
+(misaligned). What fails gives zeros or does nothing and traps.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Where threads that run out of fuel may go, in kernels whose threads wait for each other.
-
-May live here: that decision, for work-items that run one thread each. May not: text.
-"""
+"""Fuel-exit blocks: where threads that run out of fuel may go, in kernels whose threads wait for each other."""
 
 from __future__ import annotations
 
@@ -13,11 +10,11 @@ from wis.kernel.flow import Flow
 from wis.kernel.uniformity import Uniformity, warp_uniformity
 from wis.kernel.verify import VerifiedKernel
 
-__all__ = ["Place", "Refuges", "region"]
+__all__ = ["FuelExits", "Place", "region"]
 
 
 class Place(Enum):
-    """Who decides in a block of code."""
+    """Which threads decide together in a block of code."""
 
     BLOCK = "block"  # all threads of the block are there: they stop together
     WARP = "warp"  # all lanes of a warp are: they leave together
@@ -36,8 +33,8 @@ def region(flow: Flow, branch: int, stop: int | None) -> frozenset[int]:
     return frozenset(found)
 
 
-class Refuges:
-    """Of every block of code: who decides there, and where those who leave meet the others again."""
+class FuelExits:
+    """For every block of code: which threads decide together there, and where the threads that leave rejoin the others."""
 
     def __init__(self, verified: VerifiedKernel, block: Dim3) -> None:
         self._flow = verified.flow
@@ -47,12 +44,12 @@ class Refuges:
 
     @classmethod
     def known(cls, verified: VerifiedKernel, block: Dim3) -> bool:
-        """Whether there is a refuge for every block that leads back."""
-        refuges, place = cls(verified, block), {b: i for i, b in enumerate(verified.flow.order)}
+        """Whether there is a fuel-exit block for every block that leads back."""
+        exits, place = cls(verified, block), {b: i for i, b in enumerate(verified.flow.order)}
         try:
             for b in verified.flow.order:
                 if any(place[c] <= place[b] for c in verified.flow.succ[b]):
-                    refuges.of(b)
+                    exits.of(b)
         except Unspelled:
             return False
         return True
@@ -73,7 +70,7 @@ class Refuges:
         return self._regions[branch]
 
     def _meeting(self, b: int, same: Uniformity) -> int | None:
-        """Where all come together that were parted before ``b``."""
+        """The reconvergence point of all threads that diverged before ``b``."""
         meets = {self._flow.ipdom[s] for s in same.split if b in self._region(s)}
         found = meets - same.divergent
         if len(found) != 1:

@@ -4,8 +4,6 @@ A thread counts its instructions and remembers its least trap; at the end the th
 whether the launch is out of fuel. A thread that must stop goes to the end. Where threads wait for each other they may only do so together,
 so one that is alone leaves the code that only some threads run, and goes on to a place where all ask (its results do not matter any more);
 but where threads that ended do not count at barriers (CUDA), it just ends.
-
-May live here: this form. May not: what forms share, the choice between them.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from typing import ClassVar
 from jit.kernels.cfamily.abi import Form, Source
 from jit.kernels.cfamily.frame import POLL_BITS, Frame
 from jit.kernels.cfamily.language import REGISTER
-from jit.kernels.cfamily.stopping import Place, Refuges
+from jit.kernels.cfamily.stopping import FuelExits, Place
 from jit.kernels.cfamily.warp import WARP_SIGS, asks_lanes
 from jit.kernels.cfamily.warp_lanes import lane_statement
 from wis.kernel.model import WARP, Bar, Br, Cbr, RegType, Ret, Switch, Sync, Terminator
@@ -45,10 +43,10 @@ class ThreadForm(Frame):
 
     def source(self) -> Source:
         barriers = self.verified.barriers
-        self.leaves = barriers is Barriers.LIVE  # threads end while others wait, so nobody waits for them at the end
+        self.leaves = barriers is Barriers.LIVE  # threads end while others wait, so the others do not wait for them at the end
         self.together = asks_lanes(self.kernel) or (barriers is not Barriers.NONE and not self.language.warps)
         self.polls = self.options.meter and self.options.fuel and self.loops
-        self.refuges = Refuges(self.verified, self.block) if self.polls and self.together else None
+        self.fuel_exits = FuelExits(self.verified, self.block) if self.polls and self.together else None
         body = [line for b in range(len(self.kernel.blocks)) for line in self._block(b)]
         lines = [*self.opening(), *self._numbers(), *self._memory(), *self._registers(), *self._start(), *body, *self._finish()]
         return self.program(lines, self.block, 0, self._asked_shared())
@@ -175,12 +173,12 @@ class ThreadForm(Frame):
     def _poll(self, b: int) -> str:
         self._note("wis_spent")
         asked = "wis_spent(state, fuel, n, &next)"
-        if self.refuges is None:
+        if self.fuel_exits is None:
             # Where threads end, those that wait at a barrier wait for the rest: a thread that stops counts for itself and ends.
             alone = self.language.warps and self.verified.barriers is not Barriers.NONE
             return f"if (n >= next && {asked}) {{ {_ADD_ALONE + ' return;' if alone else 'goto END;'} }} "
         self._note("wis_over")
-        place, target = self.refuges.of(b)
+        place, target = self.fuel_exits.of(b)
         ask = f"if (n >= next && {asked}) dead = 1; "
         leave = "goto END;" if target is None else f"goto B{target};"
         if place is Place.ALONE:

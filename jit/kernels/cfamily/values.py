@@ -1,7 +1,7 @@
 """Expressions: what each op without a side effect is in C.
 
 Arithmetic is that of the kernel tier: integers wrap (they are unsigned here), divisions by 0 give 0, shifts past the width give 0. The text
-must be compiled without contraction. May live here: values of ops on operands whose text is given. May not: registers, memory, order.
+must be compiled without contraction.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CONVERSIONS: Final = frozenset({Sig.WIDEN, Sig.NARROW, Sig.FLOAT_FLOAT, Sig.INT
 
 
 class Values:
-    """Spells values in a language. ``helper`` is told the name of every function of helpers.py that the text calls."""
+    """Spells values in a language. ``helper`` is called with the name of every function of helpers.py that the text calls."""
 
     def __init__(self, language: Language, helper: Callable[[str], None]) -> None:
         self._language, self._note = language, helper

@@ -1,8 +1,7 @@
 """Ops by which the lanes of a warp see each other.
 
 Formulas are those of the definition: what a lane gets follows from who is *there* (the warp's lanes that execute the op together, a mask),
-which of them are *members* (in the lane's own mask too), and their values. May live here: those formulas, in terms of how a lane's value is
-asked for. May not: who is there (forms).
+which of them are *members* (in the lane's own mask too), and their values.
 """
 
 from __future__ import annotations

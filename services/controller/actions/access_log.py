@@ -1,5 +1,5 @@
-"""Writing about access: one fact after the other for the whole cluster, whoever of the replicas writes it, so that what is true of all of
-them together (names differ, somebody can still come in) stays true.
+"""Serialised writes of access facts, across all replicas, so that invariants over all of them (names are unique, at least one administrator
+can log in) hold.
 
 May live here: the loop decide, append, on conflict decide again. May not: what is decided.
 """
@@ -51,8 +51,8 @@ class AccessLog:
 
     async def change(self, by: Caller, decide: Callable[[AccessView], Change | None]) -> AccessView:
         """Append what ``decide`` makes of the view as it is (None: nothing is to be done), and again while others write at the same time;
-        the view then. Raises what ``decide`` raises, OutOfState when nobody could rule any more, Unauthenticated when the caller is no
-        longer who they were (a key that is being revoked makes no other in its last moment), BusUnavailable."""
+        the view then. Raises what ``decide`` raises, OutOfState when no administrator would be left, Unauthenticated when the caller's
+        identity was revoked meanwhile (a key that is being revoked makes no other in its last moment), BusUnavailable."""
         while True:
             view = await self.caught_up()
             if self._access.again(by.identity) != by.identity:
@@ -70,12 +70,12 @@ class AccessLog:
             return self.view
 
     async def note(self, by: Caller, done: ActionTaken) -> None:
-        """Append that somebody did something which changes nobody's rights."""
+        """Append an audit record of an action that changes no rights."""
         await self._writer.append_always("access", by.identity.name, [done])
 
 
 def _check_way_in(view: AccessView, event: Event) -> None:
-    """Raises OutOfState when ``event`` would leave nobody who can make users and keys."""
+    """Raises OutOfState when ``event`` would leave no identity that can make users and keys."""
     now_ns = time.time_ns()
     if not view.ways_in(now_ns):
         return

@@ -1,4 +1,4 @@
-"""What people do to API keys: make one (its secret is told once), look, revoke."""
+"""Actions on API keys: create one (its secret is shown once), read, revoke."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _LIVE_MAX: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class KeyValues:
-    """What a new key is to be; None: as whoever makes it. ``user`` empty: nobody's. ``expires_in_s`` None: never (or with the key that
-    makes it)."""
+    """The values of a new key; None: those of the caller. ``user`` empty: not a user's key. ``expires_in_s`` None: never (or with the key
+    that makes it)."""
 
     title: str = ""
     user: str | None = None
@@ -55,7 +55,7 @@ class KeyActions:
         return found
 
     async def issue(self, by: Caller, values: KeyValues) -> tuple[Key, KeyText]:
-        """A new key, and its text, which nobody can tell again."""
+        """A new key, and its text, which cannot be recovered later."""
         by.require("key.write", by.identity.tenant)
         await self._log.caught_up()
         wanted = self._wanted(by, values)
@@ -106,13 +106,13 @@ class KeyActions:
         if name and (user is None or not (name == who.name or by.may("user.read", user.fact.tenant))):
             raise Invalid("user", f"there is no user {name}")
         if program and name:
-            raise Invalid("user", f"a key of role {values.role} is nobody's; leave the user out")
+            raise Invalid("user", f"a key of role {values.role} belongs to no user; leave the user out")
         if (values.role == "node") != bool(values.node):
             raise Invalid("node", "a key of role node, and only such a key, names its node")
         role = values.role or (user.fact.role if user is not None else who.role)
         tenant = values.tenant if values.tenant is not None else "" if program else user.fact.tenant if user is not None else who.tenant
         scopes = tuple(sorted(set(values.scopes))) if values.scopes is not None else () if program else who.scopes
-        check_grant(who, role, tenant, scopes)  # first: nobody learns from the other answers which tenants there are
+        check_grant(who, role, tenant, scopes)  # first: the other answers would reveal which tenants exist
         if tenant and tenant not in view.tenants:
             raise Invalid("tenant", f"there is no tenant {tenant}")
         if program and tenant:

@@ -1,4 +1,4 @@
-"""What people do to users: make, change, disable, give a password."""
+"""Actions on users: create, change, disable, set a password."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class UserActions:
         """Raises Unauthenticated when ``old`` is not the password."""
         user = by.identity.name
         if user not in self._log.view.users:
-            raise OutOfState("this key is nobody's: it has no password")
+            raise OutOfState("this key belongs to no user: it has no password")
         await self._access.checker.password(user, old, by.source)
         proved = self._log.view.users[user].stamp
         phc = await self._hash(user, new or None)

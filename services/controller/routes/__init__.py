@@ -6,6 +6,10 @@ see is left out or not found, here and in the actions.
 May live here: routes. May not: decisions, what an answer looks like (answers), what a body may hold (bodies).
 """
 
+from typing import Final
+
+from litestar import Router
+
 from services.controller.routes import (
     access_audit,
     access_keys,
@@ -22,7 +26,17 @@ from services.controller.routes import (
 
 __all__ = ["ROUTES"]
 
-_ACCESS = [
-    *access_session.ROUTES, *access_tenants.ROUTES, *access_users.ROUTES, *access_keys.ROUTES, *access_audit.ROUTES,
-]  # fmt: skip
-ROUTES = [*nodes.ROUTES, *tasks.ROUTES, *groups.ROUTES, *placements.ROUTES, *config.ROUTES, *system.ROUTES, *_ACCESS]
+_TAGGED: Final = {
+    "Nodes": nodes.ROUTES,
+    "Tasks": tasks.ROUTES,
+    "Groups": groups.ROUTES,
+    "Placements": placements.ROUTES,
+    "Configuration": config.ROUTES,
+    "Service": system.ROUTES,
+    "Login": access_session.ROUTES,
+    "Tenants": access_tenants.ROUTES,
+    "Users": access_users.ROUTES,
+    "API keys": access_keys.ROUTES,
+    "Audit": access_audit.ROUTES,
+}
+ROUTES: Final = [Router("/", route_handlers=routes, tags=[tag]) for tag, routes in _TAGGED.items()]

@@ -1,4 +1,4 @@
-"""API keys: make (the secret is told once), list, look, revoke."""
+"""API keys: create (the secret is shown once), list, read, revoke."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def key(request: Ask, key: KeyId) -> Json:
     return key_answer(parts.mirror.fold(AccessView), parts.keys.seen(caller_of(request), key), time.time_ns())
 
 
-@post("/api/v1/keys", summary="Make a key; the answer is the only time its text is told", action="key.write", responses=problems(409, 413))
+@post("/api/v1/keys", summary="Make a key; only this answer contains its text", action="key.write", responses=problems(409, 413))
 async def post_key(request: Ask, data: KeyBody) -> Json:
     """For oneself, within one's own rights; admins also for others, for nodes and for services."""
     values = KeyValues(

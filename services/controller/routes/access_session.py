@@ -92,7 +92,7 @@ async def post_logout(request: Ask, data: Annotated[LogoutForm, Body(media_type=
 
 
 async def _log_in(request: Ask, user: str, password: str, key: str) -> tuple[Identity, Token | None]:
-    """Who it is, and their new session (none where nobody is asked). Raises Invalid, Unauthenticated, TooMany, Unsure."""
+    """The identity and its new session (None without authentication). Raises Invalid, Unauthenticated, TooMany, Unsure."""
     access = _access(request)
     if not access.on:
         return everyone(), None
@@ -106,7 +106,7 @@ async def _log_in(request: Ask, user: str, password: str, key: str) -> tuple[Ide
 
 
 async def _begin(request: Ask, who: Identity) -> Token:
-    """A new session, told in the log. Its id is none that the browser came with."""
+    """A new session, recorded in the log. Its id is new, never one that the browser sent."""
     token = _access(request).begin_session(who)
     await _note(request, who, _BEGIN, token)
     return token

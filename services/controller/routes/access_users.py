@@ -40,7 +40,7 @@ async def user(request: Ask, user: UserId) -> Json:
 
 @post("/api/v1/users", summary="Make a user", action="user.write", responses=problems(409, 413))
 async def post_user(request: Ask, data: NewUserBody) -> Json:
-    """Nobody makes somebody who may do more than they. Without a password the user comes in by API keys only."""
+    """Callers cannot grant privileges beyond their own. Without a password the user can authenticate by API keys only."""
     tenant = None if data.tenant is UNSET else data.tenant
     values = UserValues(tenant=tenant, role=data.role, title=data.title, password=data.password)
     return user_answer(await parts_of(request).users.create(caller_of(request), data.id, values))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Annotated, Any, Final, Literal
 
@@ -13,20 +14,22 @@ from bus_schemas.events import TaskRefused
 from scheduler.placement import TaskView, why_waiting
 from services.controller.answers import Json, task_answer
 from services.controller.bodies import PriorityBody, TaskBody
-from services.controller.errors import OutOfState
+from services.controller.errors import NotThere, OutOfState
 from services.controller.identity import caller_of
+from services.controller.journal_answer import timeline_answer, waits_answer
+from services.controller.names import find_node
 from services.controller.parts import parts_of
 from services.controller.problems import field_problem, no_fit
 from services.controller.revisions import task_revision
-from services.controller.routes.described import Limit, Name, Offset, Revision, Search, problems, revision_of, words
+from services.controller.routes.described import Limit, Name, Offset, Revision, Search, TaskId, problems, revision_of, words
 from services.controller.task_query import TaskQuery, find_tasks
 from services.controller.waiting_answer import waiting_answer
+from services.controller.web.tasks.history import life_of
 
 __all__ = ["ROUTES"]
 
 Ask = Request[Any, Any, Any]
-TaskId = Annotated[str, Parameter(description="id of a task")]
-State = Literal["queued", "started", "completed", "failed", "cancelled"]
+State = Literal["queued", "started", "completed", "failed", "cancelled", "lost"]
 _SUBMITTED: Final = {
     200: ResponseSpec(dict[str, Any], description="It was submitted before, with the same body", generate_examples=False),
     202: ResponseSpec(dict[str, Any], description="It waits for room", generate_examples=False),
@@ -58,12 +61,16 @@ async def tasks(
 ) -> Json:
     """``total``: how many there are on all pages."""
     parts = parts_of(request)
+    view = await parts.fresh_view()
+    if node is not None and node not in view.nodes:
+        with contextlib.suppress(NotThere):  # a node that is not there has no tasks
+            node = find_node(view, node)
     query = TaskQuery(task_state, priority, node, group, tenant, words(search), False, sort, limit, offset)
-    found, total = find_tasks(await parts.fresh_view(), query, caller_of(request).identity.tenant)
+    found, total = find_tasks(view, query, caller_of(request).identity.tenant)
     return {"items": [_answer(request, task) for task in found], "total": total}
 
 
-@get("/api/v1/tasks/{task:str}", summary="One task", action="task.read", responses=problems(404))
+@get("/api/v1/tasks/{task:str}", summary="One task", action="task.read", responses=problems(404, 409))
 async def task(request: Ask, task: TaskId) -> Json:
     parts = parts_of(request)
     await parts.fresh_view()
@@ -80,7 +87,7 @@ async def waiting(request: Ask, task: TaskId) -> Json:
     """409 when it does not wait."""
     parts, caller = parts_of(request), caller_of(request)
     view = await parts.fresh_view()
-    parts.tasks.seen(caller, task)
+    task = parts.tasks.seen(caller, task).submitted.task
     found = why_waiting(view, task, time.time_ns())
     if found is None:
         raise OutOfState(f"task {task} does not wait: it is {view.tasks[task].state}")
@@ -94,9 +101,11 @@ async def post_task(request: Ask, data: TaskBody) -> Response[Json]:
     contradiction = data.contradiction()
     if contradiction is not None:
         return field_problem(*contradiction)
-    placed, new = await parts.tasks.submit(caller, data.submitted(time.time_ns(), caller.identity.tenant))
+    await parts.fresh_view()  # the defaults of what was submitted before are what it got then
+    submitted = data.submitted(time.time_ns(), caller.identity.tenant, parts.tasks.defaults)
+    placed, new = await parts.tasks.submit(caller, submitted)
     if isinstance(placed.decision, TaskRefused) and not placed.submitted.queue:
-        return no_fit(placed.decision, lambda tenant: caller.may("task.read", tenant))
+        return no_fit(parts.mirror.view, placed.decision, lambda tenant: caller.may("task.read", tenant))
     status = 202 if placed.waiting else 201 if new else 200
     return Response(_answer(request, placed), status_code=status)
 
@@ -120,4 +129,39 @@ async def cancel_task(request: Ask, task: TaskId, if_match: Revision = None) -> 
     return _answer(request, await parts.tasks.cancel(caller_of(request), task, revision=revision_of(if_match)))
 
 
-ROUTES: Final = [tasks, task, waiting, post_task, patch_task, cancel_task]
+async def _journal(request: Ask, task: str) -> tuple[TaskView, Json]:
+    """A task that the caller may know of, and what its devices' journals say of it."""
+    parts = parts_of(request)
+    await parts.fresh_view()
+    found = parts.tasks.seen(caller_of(request), task)
+    return found, await parts.journals.of(await life_of(parts.mirror, found))
+
+
+@get(
+    "/api/v1/tasks/{task:str}/waits",
+    summary="How long a task waited on its devices, what ran instead, and under which rule",
+    action="task.read",
+    responses=problems(404, 409),
+)
+async def waits(request: Ask, task: TaskId) -> Json:
+    """From the journals of its nodes, about a second behind; 409 when they hold nothing of it. Other tenants' sessions have no name.
+    Times are Unix times in ns."""
+    found, document = await _journal(request, task)
+    caller = caller_of(request)
+    return waits_answer(parts_of(request).mirror.view, found.submitted.tenant, document, lambda tenant: caller.may("task.read", tenant))
+
+
+@get(
+    "/api/v1/tasks/{task:str}/timeline",
+    summary="When a task ran, waited, was preempted and was swapped out, and the memory it held",
+    action="task.read",
+    responses=problems(404, 409),
+)
+async def timeline(request: Ask, task: TaskId) -> Json:
+    """In slots of equal length: for each session the time of a slot that went to each condition, and the most memory it held in it (null:
+    not known). ``complete`` false: the journal was too long to be read whole."""
+    _, document = await _journal(request, task)
+    return timeline_answer(parts_of(request).mirror.view, document)
+
+
+ROUTES: Final = [tasks, task, waiting, waits, timeline, post_task, patch_task, cancel_task]

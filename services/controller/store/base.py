@@ -1,4 +1,4 @@
-"""What every configuration store does. Keys are paths (``config/global``), values are non-empty bytes.
+"""Interface of every configuration store. Keys are paths (``config/global``), values are non-empty bytes.
 
 A *revision* names one write of one key: it grows with every write of that key, and a write can be made to depend on it. Stores
 differ in nothing a caller can see but the size of the numbers.
@@ -22,7 +22,7 @@ class StoreError(Exception):
 
 
 class StoreConflict(StoreError):
-    """Somebody else wrote first (or the key exists, or does not): read again and decide anew."""
+    """Another writer came first (or the key exists, or does not): read again and decide anew."""
 
 
 class StoreUnavailable(StoreError):
@@ -30,7 +30,7 @@ class StoreUnavailable(StoreError):
 
 
 class LeaseLost(StoreError):
-    """The lease ran out before it was kept alive: its keys are gone, take a new one."""
+    """The lease ran out before it was kept alive: its keys were deleted, take a new one."""
 
 
 @dataclass(frozen=True, slots=True)

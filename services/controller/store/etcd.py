@@ -3,9 +3,8 @@
 What was learned about aetcd: it speaks plain HTTP/2 only; ``Event.kind`` is a string; a watch stream that the server ends
 without an error falls silent for ever. So every watch has a client of its own, and starts anew from a full read after a silence.
 
-And of gRPC beneath it: channels to one address share a connection and its wait before the next attempt, unless told otherwise,
-and that wait grows to two minutes. So every client connects for itself, and tries again within ``_RECONNECT_MS``: etcd that is back
-is found back.
+And of gRPC beneath it: channels to one address share a connection and its wait before the next attempt, by default, and that wait grows to
+two minutes. So every client connects for itself, and tries again within ``_RECONNECT_MS``: etcd that is back is found back.
 """
 
 from __future__ import annotations
@@ -148,7 +147,7 @@ class EtcdStore:
         with _unavailable():
             done, answers = await self._client.transaction(compare=[condition], success=[put], failure=[])
         if not done:
-            raise StoreConflict(f"{key} was written by somebody else")
+            raise StoreConflict(f"{key} was written by another client")
         return int(answers[0].response_put.header.revision)
 
     async def _read(self, client: Any, prefix: str) -> tuple[list[Entry], int]:
@@ -158,7 +157,7 @@ class EtcdStore:
         return [_entry(item) for item in found], int(found.header.revision)
 
     async def _changes(self, prefix: str, entries: list[Entry], revision: int) -> AsyncGenerator[Change, None]:
-        """``entries`` as of ``revision``, then what a watch from there tells; read and watch anew when it breaks or falls silent."""
+        """``entries`` as of ``revision``, then the changes of a watch from there; read and watch anew when it breaks or falls silent."""
         known: dict[str, int] = {}
         while True:
             for change in _difference(known, entries, revision):

@@ -78,7 +78,7 @@ class JetStreamLease:
     async def revoke(self) -> None:
         self._lost = True
         for key, (_, revision, _) in self._held.items():
-            with contextlib.suppress(StoreConflict):  # gone or overwritten: not ours any more
+            with contextlib.suppress(StoreConflict):  # deleted or overwritten: not ours any more
                 await self._store.write(key, b"", revision, None)
         self._held.clear()
 
@@ -154,7 +154,7 @@ class JetStreamStore:
         def on_message(position: int, subject: str, data: bytes) -> None:
             key = subject.removeprefix(self._root)
             if not key.startswith(prefix) or (not data and key not in here):
-                return  # the marker of a key that was gone before the watch began
+                return  # the tombstone of a key that was deleted before the watch began
             (here.add if data else here.discard)(key)
             changes.append(Change(key, data or None, position))
             arrived.set()
@@ -196,7 +196,7 @@ class JetStreamStore:
                 self._root + key, value, expect_last_on_subject=revision, headers=headers, deadline_s=_DEADLINE_S
             )
         except Conflict as error:
-            raise StoreConflict(f"{key} was written by somebody else") from error
+            raise StoreConflict(f"{key} was written by another client") from error
         except (BusUnavailable, BusRefused) as error:
             raise StoreUnavailable(str(error)) from error
 

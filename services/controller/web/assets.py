@@ -36,7 +36,7 @@ class Assets:
 
     def __init__(self, folder: Path = _FOLDER) -> None:
         paths = sorted(path for path in folder.rglob("*") if path.is_file())
-        self.files = {path.relative_to(folder).as_posix(): _read(path) for path in paths}
+        self.files = {path.relative_to(folder).as_posix().removesuffix(".gz"): _read(path) for path in paths}
         whole = blake3()
         for name, asset in self.files.items():
             whole.update(f"{name}\0{len(asset.body)}\0".encode())
@@ -51,6 +51,9 @@ class Assets:
 
 def _read(path: Path) -> Asset:
     body = path.read_bytes()
+    if path.suffix == ".gz":  # a large library is kept compressed
+        plain = path.with_suffix("")
+        return Asset(gzip.decompress(body), body, _TYPES[plain.suffix])
     media_type = _TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0] or "text/plain"
     return Asset(body, gzip.compress(body, 9, mtime=0) if path.suffix in _PACKED else b"", media_type)
 

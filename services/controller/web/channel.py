@@ -1,4 +1,4 @@
-"""One thing that pages follow: a topic, for one scope, with one query string. It is rendered once, whoever and however many follow it.
+"""One thing that pages follow: a topic, for one scope, with one query string. It is rendered once for all its followers.
 
 May live here: what was rendered last, the last few changes as bytes, and who waits for the next. May not: sockets, what is rendered.
 """
@@ -19,7 +19,7 @@ __all__ = ["Channel", "Gone", "Render", "Topic"]
 Render = Callable[[Scope, Mapping[str, str]], Patch | Awaitable[Patch]]
 
 _KEPT: Final = 16
-"""Changes kept as bytes. A reader further behind than these gets the whole once more: nobody's slowness is held in memory."""
+"""Changes kept as bytes. A reader further behind than these gets the whole once more, so slow readers take no memory."""
 HEARTBEAT: Final = b": still here\n\n"
 
 
@@ -41,8 +41,8 @@ class Topic:
 @dataclass(slots=True)
 class Channel:
     """``version``: of what was rendered last; it grows. ``dirty``: something may have changed since. ``due``: loop time before which it is
-    not rendered again: what is slow to render is rendered less often. ``idle_since``: loop time since when nobody follows. ``gone``: what
-    it showed is no more."""
+    not rendered again: what is slow to render is rendered less often. ``idle_since``: loop time since it has no followers. ``gone``: what
+    it showed does not exist any more."""
 
     topic: Topic
     scope: Scope

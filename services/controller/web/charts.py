@@ -48,7 +48,7 @@ def chart_data(chart: Chart) -> dict[str, Any]:
 
 
 def chart_points(chart: Chart, back: int = 1) -> tuple[tuple[float | None, ...], ...]:
-    """The last two points as the stream sends them, oldest first: what was measured at the end of a slot is told in the next one. ``back``
+    """The last two points as the stream sends them, oldest first: what was measured at the end of a slot is sent in the next one. ``back``
     2: the two before, where the last slot is not full yet."""
     ends = range(len(chart.times) - back - 1, len(chart.times) - back + 1)
     return tuple((float(chart.times[at]), *(_number(line.values[at]) for line in chart.lines)) for at in ends if at >= 0)

@@ -1,4 +1,4 @@
-"""What the pages work with beside the controller's parts: the index of tasks, the line to billing, where traces are shown.
+"""UI context: what page handlers depend on beside the controller's parts: the index of tasks, the client of billing, the trace viewer.
 
 May live here: holding these for the time of one controller. May not: questions, routes.
 """
@@ -46,7 +46,7 @@ class Desk:
         await self.billing.__aexit__(kind, value, trace)
 
     def trace_of(self, trace: str) -> str:
-        """The address of a trace, or empty when nobody shows them or there is none."""
+        """The address of a trace, or empty when no trace viewer is configured or there is no trace."""
         known = self.trace_url.startswith(("http://", "https://")) and TRACE_MARK in self.trace_url
         return self.trace_url.replace(TRACE_MARK, trace) if known and trace else ""
 

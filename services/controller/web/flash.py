@@ -1,6 +1,6 @@
 """One message carried over a redirect, in a cookie that the next page reads and drops: "n1 takes no new tasks".
 
-May live here: that. May not: secrets: what a message says can be read by whoever holds the browser.
+May live here: that. May not: secrets: messages can be read by every user of the browser.
 """
 
 from __future__ import annotations

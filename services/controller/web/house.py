@@ -13,6 +13,7 @@ from litestar import Request
 from bus_schemas.events import Event
 from bus_schemas.telemetry import Telemetry
 from services.controller.parts import Parts
+from services.controller.web.api import ROUTES as API
 from services.controller.web.assets import serve_asset
 from services.controller.web.dashboard.page import ROUTES as DASHBOARD
 from services.controller.web.dashboard.page import dashboard_topic
@@ -32,14 +33,14 @@ from services.kit.bus import Bus
 
 __all__ = ["Web", "WEB_ROUTES", "web_of"]
 
-WEB_ROUTES: Final[list[Any]] = [serve_asset, live_stream, *DASHBOARD, *NODES, *LOGIN, *TABLE_ROUTES]
+WEB_ROUTES: Final[list[Any]] = [serve_asset, live_stream, *DASHBOARD, *NODES, *LOGIN, *API, *TABLE_ROUTES]
 """Every handler of the pages: what make_app takes as ``more_routes``."""
 
 
 @dataclass(slots=True)
 class Web:
-    """What pages have beside the parts of the controller. ``past``: position in the telemetry stream up to which nobody told the
-    history."""
+    """What pages have beside the parts of the controller. ``past``: position in the telemetry stream up to which messages are not yet in
+    the history."""
 
     parts: Parts
     access: Access
@@ -65,7 +66,7 @@ class Web:
         await self.history.read_past(bus, self.past + 1)
 
     def still(self, identity: Identity, proof: Proof) -> bool:
-        """May somebody who opened a stream go on reading it? Asked before every message: what was revoked is not served."""
+        """Is the identity that opened a stream still valid? Checked before every message: a revoked identity gets none."""
         return self.access.still(identity, proof.token)
 
     def _on_seen(self, seen: Telemetry) -> None:

@@ -3,7 +3,7 @@
     listing = Listing.read(request, sorts=("updated", "priority"), default="-updated", filters=("state", "node"))
     rows, listing = listing.take(sorted_rows)
 
-What cannot be meant (a sort nobody knows, page 0) falls back to the default: an old link still opens. Pure, but for reading the request.
+Invalid parameters (an unknown sort, page 0) fall back to the default: an old link still opens. Pure, but for reading the request.
 """
 
 from __future__ import annotations

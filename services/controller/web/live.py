@@ -153,7 +153,7 @@ class Live:
                     self._beat()
                 self._work.clear()
                 fresh = await self._render_due()
-                # Somebody who has just come is answered at once; changes are gathered for about a second.
+                # A new follower is answered at once; changes are gathered for about a second.
                 await asyncio.sleep(0.05 if fresh else max(0.0, _EVERY_S - (loop.time() - started)))
         finally:
             self.closed = True
@@ -202,6 +202,6 @@ class Live:
         self._drop_idle(_IDLE_S)
 
     def _drop_idle(self, idle_s: float) -> None:
-        """Forget what nobody has followed for so long."""
+        """Drop channels that have had no follower for so long."""
         before = asyncio.get_running_loop().time() - idle_s
         self._channels = {key: kept for key, kept in self._channels.items() if kept.readers or kept.idle_since > before}

@@ -22,7 +22,7 @@ Handler = Callable[[Request[Any, Any, Any], Any], Response[Any]]
 _FOR_PROGRAMS: Final = ("/api/", "/metrics", "/health", "/static/", "/live/", "/schema")
 _HOME: Final = ("To the dashboard", "/")
 _PAGES: Final[dict[int, tuple[str, tuple[str, ...]]]] = {
-    400: ("That cannot be done as asked", ("Go back, correct what is named above, and send it again.",)),
+    400: ("The request is not valid", ("Go back, correct what is named above, and send it again.",)),
     403: (
         "You may not do this",
         ("Your role does not allow it, or the form was open for too long: go back, load the page again, and repeat.",
@@ -30,11 +30,11 @@ _PAGES: Final[dict[int, tuple[str, tuple[str, ...]]]] = {
     ),
     404: (
         "There is nothing here",
-        ("It may have been deleted, or the address has a slip.", "What other tenants own cannot be seen either."),
+        ("It may have been deleted, or the address is mistyped.", "What other tenants own cannot be seen either."),
     ),
     409: (
-        "Somebody was faster",
-        ("It has changed since you opened the page. Load the page again, look, and repeat if it is still right.",),
+        "It was changed meanwhile",
+        ("It has changed since you opened the page. Load the page again and repeat the change if it is still right.",),
     ),
     413: ("That is too much", ("Send less at once.",)),
     429: ("Too many attempts", ("Wait a minute, then try again.",)),
@@ -48,7 +48,7 @@ _PAGES: Final[dict[int, tuple[str, tuple[str, ...]]]] = {
 
 
 def for_people(handlers: dict[int | type[Exception], Handler]) -> dict[int | type[Exception], Handler]:
-    """The same handlers, whose answers are pages where a person asked; and one for what nobody foresaw."""
+    """The same handlers, whose answers are pages where a person asked; and one for unexpected errors."""
     return {kind: _wrapped(handler) for kind, handler in {500: _unforeseen, **handlers}.items()}
 
 
@@ -85,7 +85,7 @@ def _page(request: Request[Any, Any, Any], found: Response[Any]) -> Response[Any
 
 
 def _to_login(request: Request[Any, Any, Any]) -> Response[Any]:
-    """Nobody is logged in: the login page, which leads back here."""
+    """Without a login: the login page, which leads back here."""
     here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     address = "/login?" + urlencode({"next": here}) if request.method == "GET" and here != "/" else "/login"
     if "hx-request" in request.headers:

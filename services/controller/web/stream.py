@@ -26,7 +26,7 @@ __all__ = ["live_stream"]
 _STUCK_S: Final = 30.0
 """A reader that takes nothing for this long is cut off; its browser comes again by itself."""
 _LIFE_S: Final = 600.0
-"""Then the connection ends, and the browser makes another, as whoever it is by then."""
+"""Then the connection ends, and the browser makes another, which is authenticated again."""
 _FIELDS_MAX: Final = 64
 _HEADERS: Final = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -112,7 +112,7 @@ async def _send(send: Send, data: bytes) -> None:
 
 
 async def _left(receive: Receive, reader: asyncio.Task[Any]) -> None:
-    """Stop ``reader`` when its browser has gone."""
+    """Stop ``reader`` when its browser has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass
     reader.cancel()

@@ -18,7 +18,8 @@ from services.controller.web.flash import forget_cookie, read_flash
 from services.controller.web.formats import FILTERS
 from services.controller.web.headers import PAGE_HEADERS
 from services.controller.web.scope import Scope
-from services.kit.access.requests import NOBODY
+from services.controller.web.terms import TERMS, term_of
+from services.kit.access.requests import ANONYMOUS
 from services.kit.access.rules import Identity, everyone
 
 __all__ = ["ENVIRONMENT", "NAVIGATION", "fragment", "page", "page_text", "scope_of"]
@@ -48,7 +49,7 @@ def _environment() -> Environment:
         auto_reload=False,
     )
     made.filters.update(FILTERS)
-    made.globals.update(asset=ASSETS.url, navigation=NAVIGATION, themes=THEMES)
+    made.globals.update(asset=ASSETS.url, navigation=NAVIGATION, themes=THEMES, terms=TERMS, term_of=term_of)
     return made
 
 
@@ -60,11 +61,11 @@ def scope_of(request: Request[Any, Any, Any]) -> Scope:
 
 
 def _asking(request: Request[Any, Any, Any]) -> Identity:
-    """Who asks; also where nobody looked, because there is no such route: then nobody, or everyone where nobody is asked."""
+    """The caller's identity. Without a route there was no authentication: then ANONYMOUS, or ``everyone()`` where access is off."""
     found = request.scope.get("user")
     if isinstance(found, Identity):
         return found
-    return NOBODY if request.app.state.access.on else everyone()
+    return ANONYMOUS if request.app.state.access.on else everyone()
 
 
 def fragment(template: str, /, **context: Any) -> str:

@@ -1,9 +1,7 @@
 """Everything a service needs to know who asks: one object over the view of the log, the checker of secrets and the secret of tokens.
 
-    access = await open_access(bus, os.environ, listens_on=[host], view=lambda: mirror.access, heard=lambda: mirror.connected)
-    app = Litestar(handlers, plugins=[AccessPlugin(access)])        # web.py
-
-May live here: putting the parts together, sessions. May not: HTTP (``web``), rules (``rules``).
+access = await open_access(bus, os.environ, listens_on=[host], view=lambda: mirror.access, heard=lambda: mirror.connected)
+app = Litestar(handlers, plugins=[AccessPlugin(access)])        # web.py
 """
 
 from __future__ import annotations
@@ -68,23 +66,24 @@ class Access:
     # -- identities --------------------------------------------------------------------------------------------------------------------
 
     async def identity_of_key(self, key: str, secret: str, source: str = "") -> Identity:
-        """Who comes with this id and secret of a key, from address ``source``. Raises Unauthenticated, TooMany, Unsure."""
+        """The identity of a key's id and secret, from address ``source``. Raises Unauthenticated, TooMany, Unsure."""
         found = parse_key(f"wk_{key}_{secret}")
         if found is None:
             raise Unauthenticated("the key is not valid")
         return await self.checker.key(found, source)
 
     async def identity_of_text(self, text: str, source: str = "") -> Identity | None:
-        """Who comes with a whole key; None for what has not the form of one. Raises what ``identity_of_key`` does."""
+        """The identity of a whole key; None for text without the form of one. Raises what ``identity_of_key`` does."""
         key = parse_key(text)
         return None if key is None else await self.checker.key(key, source)
 
     def again(self, who: Identity) -> Identity | None:
-        """Who an identity of before is now, None when it may come in no more. For what lives longer than a request."""
+        """Re-resolve a cached identity; None if it was revoked. For operations that last longer than a request."""
         return self.view.again(who, time.time_ns()) if self.on else everyone()
 
     def still(self, who: Identity, token: Token | None) -> bool:
-        """Whether ``who``, who came with the session ``token`` (None: with none), would come in as the same now. For streams."""
+        """Whether the identity ``who``, authenticated by the session ``token`` (None: by another proof), is still valid and the same. For
+        streams."""
         if token is None:
             return self.again(who) == who
         return not self.view.session_ended(token.id) and self._holder(token, time.time_ns()) == who
@@ -92,8 +91,8 @@ class Access:
     # -- sessions and relays -----------------------------------------------------------------------------------------------------------
 
     def begin_session(self, who: Identity) -> Token:
-        """A new session, of an identity that has just been checked. Its id is new: nobody can have planted it. Raises TooMany: each is a
-        fact in the log, which is not there to be filled."""
+        """A new session of an identity that has just been checked. Its id is new, which prevents session fixation. Raises TooMany: each
+        session is a fact in the log, so their rate is limited."""
         at_ns = time.monotonic_ns()
         wait_ns = self._begun.wait_ns(who.name, at_ns)
         if wait_ns:

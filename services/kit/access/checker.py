@@ -1,7 +1,5 @@
-"""Who comes with this key, or this name and password. Secrets that were right once are remembered (by blake3, never as they are), so that
+"""Authentication by key, or by name and password. Secrets that were right once are remembered (by blake3, never as they are), so that
 argon2 runs once a key and process; whether the key is still good is asked of the log every time.
-
-May live here: checking. May not: HTTP, the bus.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ _WRONG_PASSWORD: Final = "user or password is not valid"
 
 
 class Checker:
-    """``view`` gives the view of now; ``heard``: whether a revocation would be heard now (else nobody is let in)."""
+    """``view`` gives the view of now; ``heard``: whether a revocation would arrive now (else all authentication fails)."""
 
     def __init__(self, view: Callable[[], AccessView], heard: Callable[[], bool], *, limits: FailureLimits | None = None) -> None:
         self.hasher = Hasher()
@@ -45,7 +43,7 @@ class Checker:
         """Secrets that were wrong, with the view's position then: of an id that was unknown they may be right after it."""
 
     async def key(self, key: KeyText, source: str) -> Identity:
-        """Who comes with ``key`` from address ``source``. Raises Unauthenticated, TooMany, Unsure."""
+        """The identity of ``key``, from address ``source``. Raises Unauthenticated, TooMany, Unsure."""
         self.must_hear()
         digest = blake3.blake3(f"{key.id} {key.secret}".encode()).digest()
         if digest in self._right:
@@ -58,7 +56,7 @@ class Checker:
         return who
 
     async def password(self, user: str, password: str, source: str) -> Identity:
-        """Who comes with ``user`` and ``password``. Raises Unauthenticated, TooMany, Unsure."""
+        """The identity of ``user`` with ``password``. Raises Unauthenticated, TooMany, Unsure."""
         self.must_hear()
         if len(password) > PASSWORD_MAX:
             raise Unauthenticated(_WRONG_PASSWORD)
@@ -82,7 +80,7 @@ class Checker:
     def must_hear(self) -> None:
         """Raises Unsure."""
         if not self._heard():
-            raise Unsure("the event log cannot be heard, so nobody knows which keys are still good; try again in a moment")
+            raise Unsure("the event log cannot be read, so revoked keys cannot be recognised; try again in a moment")
 
     async def _check_key(self, key: KeyText, digest: bytes, source: str) -> None:
         """Remember ``digest`` as right, or raise."""
@@ -90,7 +88,7 @@ class Checker:
             raise Unauthenticated(_WRONG)
         async with self.hasher.turn():
             if digest in self._right:
-                return  # somebody who came with it at the same time was faster
+                return  # a concurrent request with the same key has checked it
             self._take(key.id, source)
             view = self._view()
             known, position = view.keys.get(key.id), view.position
@@ -98,7 +96,7 @@ class Checker:
                 _remember(self._wrong, digest, position if known is None else _FOR_EVER)
                 get_logger().warning("a key was wrong", key=key.id, source=source)
                 raise Unauthenticated(_WRONG)
-            self._limits.good(key.id, source)  # also of a revoked one: whoever has the secret does not guess it
+            self._limits.good(key.id, source)  # also of a revoked one: a caller that has the secret is not guessing
             _remember(self._right, digest, _FOR_EVER)
 
     def _take(self, name: str, source: str) -> None:

@@ -1,4 +1,4 @@
-"""Why somebody is not let in. Each class has one HTTP status; the messages say nothing that a stranger should not learn."""
+"""Errors of authentication and authorisation. Each class has one HTTP status; the messages reveal nothing to unauthenticated clients."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CrossSite(Forbidden):
 
 
 class Hidden(AccessError):
-    """404: there is no such thing, or it is another tenant's: nobody can tell which."""
+    """404: the entity does not exist, or belongs to another tenant. The answer is the same, so it does not reveal which."""
 
 
 class TooMany(AccessError):

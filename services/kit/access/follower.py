@@ -1,6 +1,6 @@
 """The access view for services that follow nothing else: kept up to the log by its access subjects alone.
 
-May live here: following. May not: answering, deciding. (The controller folds the whole log and needs none of this.)
+(The controller folds the whole log and needs none of this.)
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class AccessFollower:
             for event in decode_events(data):
                 self.view.apply(position, event)
         except msgspec.DecodeError as error:
-            # What cannot be read may be a revocation: nobody is let in on what was known before it.
+            # An unreadable event may be a revocation: from now on all authentication fails.
             self.failure = error
             get_logger().error("access is not followed any more", position=position, subject=subject, error=str(error))
         self._heard_position = position

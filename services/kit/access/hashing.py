@@ -1,9 +1,7 @@
 """Making and checking argon2id hashes, in two threads of their own, with a bound on how many may wait.
 
-Passwords cost what OWASP asks for (19 MiB, two passes, about 50 ms of a slow core); secrets of keys are 256 random bits that nobody
-guesses: for them 8 MiB and one pass, 8 ms. A flood of wrong secrets meets the bound (``TooMany``), not the event loop.
-
-May live here: hashing. May not: whose secret it is.
+Passwords cost what OWASP asks for (19 MiB, two passes, about 50 ms of a slow core); secrets of keys are 256 random bits, which cannot be
+guessed: for them 8 MiB and one pass, 8 ms. A flood of wrong secrets meets the bound (``TooMany``), not the event loop.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ _SECRETS: Final = PasswordHasher(time_cost=1, memory_cost=8_192, parallelism=1)
 
 NO_PASSWORD: Final = "$argon2id$v=19$m=19456,t=2,p=1$tTcL8U5aVtr7RuhAwBDb8A$Y6bdsglq104sBDxGdroZkVIakUFrdgR+xY9nlGifRVY"
 NO_SECRET: Final = "$argon2id$v=19$m=8192,t=1,p=1$cLmzxpAI15kjP7aLCgBsPg$OG7dMFpFqKfv7pstFTVJ2SrnB+j2FlJqo2gezWQOPhs"
-"""Hashes of what nobody knows: checked where there is nothing to check, so that the time does not tell."""
+"""Hashes of unknown secrets, checked when there is no such user or key: the time of the answer then does not reveal that."""
 
 T = TypeVar("T")
 

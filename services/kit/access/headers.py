@@ -1,7 +1,5 @@
-"""What a request says of itself: address, scheme, credentials, where its page was from. Every reader is strict: what comes twice is not
-believed, and proxies are believed only where the operator said so.
-
-May live here: reading headers. May not: deciding who somebody is.
+"""Readers of request headers: address, scheme, credentials, origin. Every reader is strict: repeated headers are not trusted, and forwarded
+ones only from configured proxies.
 """
 
 from __future__ import annotations
@@ -65,7 +63,7 @@ def session_cookie_name(secure: bool) -> str:
 
 
 def session_cookie(scope: Scope, secure: bool) -> str:
-    """The session's token; empty when there is none, or more than one (one of them is somebody else's work)."""
+    """The session's token; empty when there is none, or more than one (one of them may be planted by another site)."""
     name = session_cookie_name(secure)
     found = [
         value

@@ -1,7 +1,4 @@
-"""What an API key looks like: ``wk_<id>_<secret>``. The id is public and stands in subjects and in the log; the secret is shown once.
-
-May live here: making and reading the text. May not: deciding whether a key is good (``checker``).
-"""
+"""Format of API keys: ``wk_<id>_<secret>``. The id is public and stands in subjects and in the log; the secret is shown once."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""How often somebody may do something, fail above all: token buckets by address and by name. Time comes in; memory is bounded.
+"""Rate limits, above all of failed logins: token buckets by address and by name. Time is an argument; memory is bounded.
 
 A try takes a token before its secret is looked at, so that a thousand at once cannot all pass; a good one gives it back. A name that is
-under attack stays open for addresses from which it was opened before: nobody locks a person out of where they work.
-
-May live here: counting. May not: what a failure is.
+under attack stays open for addresses from which it logged in before, so an attacker cannot lock users out of their usual addresses.
 """
 
 from __future__ import annotations

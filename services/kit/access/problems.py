@@ -1,7 +1,4 @@
-"""Refusals as problem documents (RFC 9457), and for people with a browser as the way to the login page.
-
-May live here: what a refusal looks like over HTTP. May not: refusing.
-"""
+"""Refusals as problem documents (RFC 9457), and for people with a browser as the way to the login page."""
 
 from __future__ import annotations
 

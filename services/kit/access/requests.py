@@ -1,7 +1,4 @@
-"""What route handlers ask: may they, whose things may they see, and what does the log say they did.
-
-May live here: questions about one request. May not: how its identity was found (``web``).
-"""
+"""Authorisation helpers for route handlers: permission checks, visible tenants, audit fields."""
 
 from __future__ import annotations
 
@@ -15,15 +12,15 @@ from services.kit.access.errors import Forbidden, Hidden
 from services.kit.access.rules import Action, Identity
 from services.kit.access.tokens import Token
 
-__all__ = ["NOBODY", "Proof", "permit", "proof_of", "relay_authorization", "taken", "tenant_filter", "tenant_of", "who"]
+__all__ = ["ANONYMOUS", "Proof", "permit", "proof_of", "relay_authorization", "taken", "tenant_filter", "tenant_of", "who"]
 
-NOBODY = Identity("", "", "")
-"""Who asks on public routes without saying who they are: may nothing."""
+ANONYMOUS = Identity("", "", "")
+"""An unauthenticated caller of a public route; it has no rights."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """How an identity was proved; on ``request.auth``. ``kind``: ``off`` (nobody is asked), ``none``, ``key``, ``session``, ``relay``.
+    """How an identity was proved; on ``request.auth``. ``kind``: ``off`` (no authentication), ``none``, ``key``, ``session``, ``relay``.
     ``csrf``: what writes of this session's pages must carry, empty unless it is a session. ``source``: the caller's address."""
 
     kind: str
@@ -34,7 +31,7 @@ class Proof:
 
 
 def who(connection: Any) -> Identity:
-    """Who asks. Raises RuntimeError where no AccessPlugin is installed: nobody is anybody by accident."""
+    """The caller's identity. Raises RuntimeError where no AccessPlugin is installed: there is no default identity."""
     found = connection.scope.get("user")
     if not isinstance(found, Identity):
         raise RuntimeError("the application has no AccessPlugin")
@@ -49,8 +46,8 @@ def proof_of(connection: Any) -> Proof:
 
 
 def permit(connection: Any, action: Action, tenant: str | None = None, *, hidden: str = "", field: str = "") -> Identity:
-    """Who asks, if they may do ``action`` to something of ``tenant`` (None: to nothing of a tenant's). Else raises Forbidden; or Hidden
-    with the text ``hidden`` (the same as for what does not exist) when it is of a tenant that is not theirs."""
+    """The caller's identity, if it may do ``action`` to something of ``tenant`` (None: to nothing of a tenant's). Else raises Forbidden; or
+    Hidden with the text ``hidden`` (the same as for what does not exist) when it is of another tenant."""
     asking = who(connection)
     if asking.may(action, tenant):
         return asking
@@ -85,6 +82,6 @@ def taken(connection: Any, action: str, target: str, detail: str = "", *, tenant
 
 
 def relay_authorization(connection: Any) -> str:
-    """The Authorization header with which a service asks another one on behalf of who asks it; empty where nobody is asked."""
+    """The Authorization header with which a service asks another one on behalf of its caller; empty without authentication."""
     access: Access = connection.app.state.access
     return f"Bearer {access.write(access.relay(who(connection)))}" if access.on else ""

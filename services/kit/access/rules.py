@@ -72,18 +72,18 @@ _BY_SCOPE: Final[dict[str, frozenset[str]]] = {
 }
 
 _OF_CLUSTER: Final = frozenset({"cluster.read", "node.read", "group.read", "config.read"})
-"""What is nobody's in particular: a tenant's member sees nodes and groups (never other tenants' tasks on them)."""
+"""Actions on entities that belong to no tenant: a tenant's member sees nodes and groups (never other tenants' tasks on them)."""
 _CLUSTER_ONLY: Final = frozenset(
     {"node.configure", "group.write", "config.write", "credits.grant", "tariff.write", "tenant.write", "bus.node"}
 )
-"""What nobody of a tenant may do, whatever their role: it is about things of all, or would give their tenant money, prices or a life of
-its own."""
+"""Actions that identities of a tenant may not do, whatever their role: they concern the whole cluster, or would let a tenant set its own
+credits, prices or existence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whoever asks. ``name``: user or key, as the log shall name them. ``tenant`` empty: the whole cluster. ``node``: the only node that
-    this identity may be (role ``node``). ``key``: id of the key it came with, or empty (a password, or no authentication)."""
+    """An authenticated caller. ``name``: user or key, as the log names them. ``tenant`` empty: the whole cluster. ``node``: the only node
+    that this identity may be (role ``node``). ``key``: id of the key it came with, or empty (a password, or no authentication)."""
 
     name: str
     tenant: str

@@ -2,10 +2,8 @@
 facts it is made of those bytes and their common key, so that who reads the bus's disk, or brings the bus to store other bytes, knows
 nothing.
 
-Whoever starts first makes it. Deleting the key (``nats kv del wooly_access session_secret``) and restarting makes a new one; every browser
-then logs in again.
-
-May live here: reading and making the secret. May not: tokens.
+The first service that starts creates it. Deleting the key (``nats kv del wooly_access session_secret``) and restarting makes a new one;
+every browser then logs in again.
 """
 
 from __future__ import annotations

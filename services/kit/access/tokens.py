@@ -1,9 +1,7 @@
-"""Tokens that say who somebody is for a few minutes: the session of a browser, and what one service shows another on behalf of a caller.
+"""Short-lived tokens that name an identity: a browser's session, and the relay token that a service presents on behalf of a caller.
 
 A token is a payload and its HMAC-SHA-256 under a secret that all replicas share. It names a user or a key, never rights: those are looked
 up in the log at every use. Pure: time, ids and secret come in.
-
-May live here: making and reading tokens. May not: cookies (``cookies``), the secret's home (``secret``).
 """
 
 from __future__ import annotations

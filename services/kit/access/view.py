@@ -1,7 +1,4 @@
-"""Tenants, users, keys and who did what: a fold over the event log. Pure: no clock, no I/O; the same log gives the same view.
-
-May live here: the fold and look-ups in it. May not: checking secrets (``checker``), rules (``rules``).
-"""
+"""Tenants, users, keys and who did what: a fold over the event log. Pure: no clock, no I/O; the same log gives the same view."""
 
 from __future__ import annotations
 
@@ -89,14 +86,14 @@ class AccessView:
         self._ended[event.target] = event.at_ns
 
     def session_ended(self, session: str) -> bool:
-        """Whether somebody logged out of it."""
+        """Whether the session was ended by a logout."""
         return session in self._ended
 
-    # -- who somebody is now -----------------------------------------------------------------------------------------------------------
+    # -- identities now ----------------------------------------------------------------------------------------------------------------
 
     def principal(self, key: str, now_ns: int) -> Identity | None:
-        """Who comes with this key at ``now_ns`` (Unix), None when nobody may: unknown, revoked, expired, or its user or tenant is disabled.
-        A key never is more than its user is today."""
+        """The identity of this key at ``now_ns`` (Unix); None when it is unknown, revoked or expired, or its user or tenant is disabled. A
+        key never has more rights than its user has today."""
         known = self.keys.get(key)
         if known is None or self.why_not(key, now_ns):
             return None
@@ -126,14 +123,14 @@ class AccessView:
         return ""
 
     def person(self, user: str) -> Identity | None:
-        """Who this user is now, None when they may not come in."""
+        """The current identity of this user; None when it is unknown or disabled."""
         known = self.users.get(user)
         if known is None or known.fact.disabled or known.fact.role not in PEOPLE or self.tenant_disabled(known.fact.tenant):
             return None
         return Identity(known.fact.user, known.fact.tenant, known.fact.role)
 
     def again(self, who: Identity, now_ns: int) -> Identity | None:
-        """Who an identity of before is now, None when it may come in no more. For what lives longer than a request."""
+        """Re-resolve a cached identity; None if it was revoked. For operations that last longer than a request."""
         return self.principal(who.key, now_ns) if who.key else self.person(who.name)
 
     def tenant_disabled(self, tenant: str) -> bool:

@@ -1,9 +1,7 @@
 """Access in a litestar application: every request has an identity, every route says what it needs, and none is left out.
 
-    app = Litestar(handlers, plugins=[AccessPlugin(access)])
-    @get("/api/v1/tasks", action="task.read")        # an Action; "anyone": any identity; None: nobody is asked
-
-May live here: the plugin, its middleware and guard. May not: rules, routes.
+app = Litestar(handlers, plugins=[AccessPlugin(access)])
+@get("/api/v1/tasks", action="task.read")        # an Action; "anyone": any identity; None: no authentication
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ from services.kit.access.headers import (
     session_cookie_name,
 )
 from services.kit.access.problems import HANDLERS
-from services.kit.access.requests import NOBODY, Proof, proof_of, who
+from services.kit.access.requests import ANONYMOUS, Proof, proof_of, who
 from services.kit.access.rules import ACTIONS, Identity, everyone, may_at_all
 from services.kit.access.tokens import RENEW_AFTER_S, Token
 
@@ -88,7 +86,7 @@ class AccessMiddleware(ASGIMiddleware):
         await next_app(scope, receive, self._sending(scope, send, proof))
 
     async def _prove(self, scope: Scope, source: str, secure: bool) -> tuple[Identity, Proof]:
-        """Who asks. On public routes a bad cookie or key is nobody; elsewhere it is refused."""
+        """Authenticate the caller. On public routes a bad cookie or key gives an anonymous identity; elsewhere it is refused."""
         public = needs_of(scope.get("route_handler")) == PUBLIC
         text = "" if public else bearer(scope)
         if text:
@@ -102,7 +100,7 @@ class AccessMiddleware(ASGIMiddleware):
             return relayed[1], Proof("relay", source, secure)
         found = self._access.read(session_cookie(scope, secure), "session")
         if found is None:
-            return NOBODY, Proof("none", source, secure)
+            return ANONYMOUS, Proof("none", source, secure)
         token, identity = found
         proof = Proof("session", source, secure, self._access.csrf(token.id), token)
         if scope.get("method", "GET") not in SAFE_METHODS:
@@ -144,7 +142,7 @@ def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHand
     if needs == PUBLIC:
         return
     identity = who(connection)
-    if identity == NOBODY:
+    if identity == ANONYMOUS:
         raise Unauthenticated(_LOGIN)
     if needs == ANYONE:
         return

@@ -91,8 +91,8 @@ def main() -> int:
 
 
 def _file_room() -> int:
-    """How many files the process may have open, as many as the system lets it. Half of them are for swapping, compilers, caches: whoever
-    opens connections must not take the room to read swapped memory back."""
+    """How many files the process may have open, as many as the system lets it. Half of them are for swapping, compilers, caches:
+    connections must not use up the files that are needed to read swapped memory back."""
     now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     room = _FILES_MAX if most == resource.RLIM_INFINITY else min(_FILES_MAX, most)
     if now != resource.RLIM_INFINITY and now < room:

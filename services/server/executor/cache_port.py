@@ -1,7 +1,4 @@
-"""A connection to the model cache: what whoever has its door may ask.
-
-May live here: the requests of such a connection, answered. May not: files (model_cache.py), the socket (data_port.py).
-"""
+"""A connection to the model cache: the requests of a client that has its door."""
 
 from __future__ import annotations
 

@@ -1,11 +1,9 @@
-"""Content that several sessions hold on one device: equal bytes of one trust domain stand on one shared block.
+"""Content that several sessions hold on one device: equal bytes of one trust domain are stored in one shared block.
 
 A session that did not opt in has no domain, and nothing of it is ever found here. Names are keyed hashes of (domain, content) under a key
-of this process: they tell nothing outside a domain, and looking for what only strangers hold is looking for what is not there.
+of this process: they reveal nothing outside a domain, and a look-up never finds content that only other domains hold.
 
 Used by the launching thread (everything that changes) and by the data port's (``have``).
-
-May live here: which buffers stand on which content, and where a chunk's bytes can be had. May not: quota, room on the device (memory.py).
 """
 
 from __future__ import annotations
@@ -55,7 +53,7 @@ class ChunkSource(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Block:
-    """One content on the device. ``holders``: the handles that stand on it, by session."""
+    """One content on the device. ``holders``: the handles that refer to it, by session."""
 
     name: bytes
     chunks: tuple[tuple[bytes, int, int], ...]
@@ -116,7 +114,7 @@ class Content:
     def have(self, session: str, digests: Sequence[bytes]) -> bytes:
         """One byte a digest, 1 when the session need not send that chunk (data port's thread).
 
-        A chunk that only stands on the device may be gone when its upload is executed; then the session is asked for it again.
+        A chunk that is only in device memory may be freed before its upload is executed; then the session is asked for it again.
         """
         held = bytearray(self._staging.have(session, tuple(digests)))
         with self._lock:
@@ -165,7 +163,7 @@ class Content:
     # -- what takes memory (launching thread) ----------------------------------------------------------------------------------------
 
     def attached(self, session: str, uploads: Iterable[Upload], loose: Collection[int]) -> frozenset[int]:
-        """Handles of uploads that will stand on a block that is there by then. ``loose``: handles that the same batch writes or frees."""
+        """Handles of uploads that will share a block that exists by then. ``loose``: handles that the same batch writes or frees."""
         member = self._members.get(session)
         if member is None:
             return frozenset()
@@ -237,7 +235,7 @@ class Content:
                 self.freed(session, handle)
 
     def freed(self, session: str, handle: int) -> None:
-        """The buffer goes, or does not stand on shared content any longer."""
+        """The buffer is freed, or no longer refers to shared content."""
         member = self._members.get(session)
         block = member.held.pop(handle, None) if member is not None else None
         if member is None or block is None:
@@ -257,7 +255,7 @@ class Content:
     # -- accounts ------------------------------------------------------------------------------------------------------------------
 
     def shares(self, session: str, handle: int) -> bool:
-        """Does this buffer stand on a block that other buffers stand on too?"""
+        """Is this buffer's block shared with other buffers?"""
         member = self._members.get(session)
         block = member.held.get(handle) if member is not None else None
         return block is not None and block.buffers > 1
@@ -267,12 +265,12 @@ class Content:
         return session in self._members
 
     def shared_handles(self, session: str) -> Collection[int]:
-        """The session's buffers that stand on shared blocks."""
+        """The session's buffers whose blocks can be shared."""
         member = self._members.get(session)
         return member.held.keys() if member is not None else ()
 
     def lone_handles(self, session: str) -> tuple[int, ...]:
-        """Those of them on blocks that no other buffer stands on."""
+        """Those of them whose block has reference count 1."""
         member = self._members.get(session)
         return tuple(handle for handle, block in member.held.items() if block.buffers == 1) if member is not None else ()
 

@@ -49,7 +49,7 @@ __all__ = ["DataPort"]
 _SLICE: Final = 1 << 20
 _HELLO_BYTES_MAX: Final = 4096
 _HELLO_S: Final = 10.0
-"""A stranger gets this much memory and time."""
+"""Pre-authentication limits: bytes of a Hello, and the time for it."""
 _CONNECTIONS_MAX: Final = 4096
 _CONNECTIONS_OF_ONE_MAX: Final = 8
 """Of one session, or through one door. A client has one: each holds memory for a chunk that is coming, and may have broken without a
@@ -57,7 +57,7 @@ word."""
 
 
 OpenCache = Callable[[str, str], CachePort | None]
-"""The model cache for whoever has a door to it: its name and token, as in Hello."""
+"""Opens the model cache for a client by its door: name and token, as in Hello."""
 
 
 def _no_cache(name: str, token: str) -> CachePort | None:
@@ -95,7 +95,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._drained.set()
         self._open_now[self] = None
         if len(self._open_now) > self._most:
-            next(other for other in self._open_now if not other.session).abort()  # strangers keep nobody out who knows the word
+            next(other for other in self._open_now if not other.session).abort()  # unauthenticated connections cannot lock out clients
         self._patience = asyncio.get_running_loop().call_later(self._hello_s, self._transport.abort)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -121,7 +121,7 @@ class _Connection(asyncio.BufferedProtocol):
             self._step()
 
     def pause_writing(self) -> None:
-        """Who does not take its answers is not asked for more requests."""
+        """Back-pressure: a connection that does not read its answers is not read from."""
         self._drained.clear()
         self._transport.pause_reading()
 
@@ -257,7 +257,7 @@ class DataPort:
         self._connections_max = min(connections_max, _CONNECTIONS_MAX)
         self._open_now: dict[_Connection, None] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._servers: tuple[asyncio.AbstractServer, ...] = ()  # nobody else holds them, and one that is not held stops listening
+        self._servers: tuple[asyncio.AbstractServer, ...] = ()  # keeps the only references: an unreferenced server stops listening
         self._path = socket_path
         self._host = host
         self._port = port

@@ -1,4 +1,5 @@
-"""How executing a batch can end early. Carried as exceptions inside the executor only; outside they are Done messages and statuses."""
+"""Errors that end the execution of a batch early. Carried as exceptions inside the executor only; outside they are Done messages and
+statuses."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ class Refused(Exception):
 
 
 class Needs(Exception):
-    """Nobody's fault: the executor does not hold these programs, dims or chunks (any more); the session sends them again."""
+    """The executor does not hold these programs, dims or chunks (any more); the session sends them again."""
 
     def __init__(self, digests: tuple[bytes, ...]) -> None:
         super().__init__(f"{len(digests)} missing")
@@ -24,4 +25,4 @@ class Needs(Exception):
 
 
 class Awaits(Exception):
-    """Nobody's fault: the memory the batch needs is not there yet. It had no effect; its session is told of when it is."""
+    """The memory the batch needs is not free yet. It had no effect; its session is notified when the memory is free."""

@@ -1,9 +1,7 @@
 """A device's memory: asks the memory core for what batches need and carries out what it decides.
 
 Everything here but the steps of moves is done by the launching thread. A session of which something moves is not touched by it meanwhile
-(its batches wait), so every space is used by one thread at a time; and whoever takes memory or holds a view of it goes through ``gate``.
-
-May live here: telling the core what happened, and starting moves. May not: choosing victims (scheduler.vram), keeping bytes (swap/).
+(its batches wait), so every space is used by one thread at a time; code that takes memory or holds a view of it goes through ``gate``.
 """
 
 from __future__ import annotations
@@ -96,7 +94,7 @@ class _Move:
 
 
 class DeviceMemory:
-    """All sessions' memory on one device. ``journal``: what the core was told and decided."""
+    """All sessions' memory on one device. ``journal``: the core's stimuli and decisions."""
 
     def __init__(self, engine: Engine, content: Content, settings: MemorySettings) -> None:
         self._engine = engine
@@ -205,15 +203,15 @@ class DeviceMemory:
         raise Refused(Fault(faults.QUOTA_EXCEEDED, refusal, fatal=False))
 
     def _sharing(self, tenant: Tenant, plan: Plan, batch: Batch) -> tuple[int, int]:
-        """Of what the batch makes, how much will stand on shared blocks that are there; and how much its copies of shared ones take."""
+        """Bytes of what the batch makes that will be on existing shared blocks, and bytes that its copies of shared blocks take."""
         if not self._content.sharing(tenant.session):
             return 0, 0
         attached = self._content.attached(tenant.session, batch.uploads, plan.written.union(batch.frees))
         return sum(plan.made[handle] for handle in attached), self._content.copies(tenant.session, plan.written)
 
     def _own_lone(self, session: str, short_bytes: int) -> bool:
-        """When what others have of their own would not be enough for ``session``: blocks that one session alone stands on become its own
-        memory, which can be swapped. Who brings the same content later does not find it any more."""
+        """When the unshared memory of others would not be enough for ``session``: shared blocks of a single session become its own memory,
+        which can be swapped. Later uploads of the same content are not deduplicated."""
         states = self._vram.state.sessions
         others = [state for state in states.values() if may_displace(states[session], state)]
         if short_bytes <= sum(state.held for state in others if state.session != session):
@@ -251,7 +249,7 @@ class DeviceMemory:
         """Free what a batch that was refused would have freed; what cannot go now, because the session is moving, is returned."""
         if tenant.session in self._moves:
             return handles
-        known = [handle for handle in dict.fromkeys(handles) if handle in tenant.sizes]  # nobody has looked at them before
+        known = [handle for handle in dict.fromkeys(handles) if handle in tenant.sizes]  # not checked so far
         for handle in known:
             self.free(tenant, handle)
         if known:
@@ -309,7 +307,7 @@ class DeviceMemory:
 
     @property
     def core(self) -> Vram:
-        """To look at; what it is told goes through this class."""
+        """For reading; stimuli go through this class."""
         return self._vram
 
     # -- insides -------------------------------------------------------------------------------------------------------------------

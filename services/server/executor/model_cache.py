@@ -1,13 +1,11 @@
 """Models on disk: chunks by content, and the lists that say what they are. Survives the node; nothing read from it is believed unchecked.
 
-    key                          32 random bytes: names of files are keyed hashes of (domain, content), so they tell nothing across domains
+    key                          32 random bytes: names of files are keyed hashes of (domain, content): nothing leaks across domains
     chunks/ab/cdef...            one chunk, of one domain
     models/<domain>/<name>       blake3 of the rest, then domain and ModelManifest
 
 Used by the data ports' threads of all executors of a node, and by the server for the key: files appear whole (written beside, then
 renamed), and what changes lists holds the lock file.
-
-May live here: files. May not: who may ask (model_cache_door.py), sessions, the device.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ __all__ = ["Plan", "UnderWay"]
 
 @dataclass(slots=True)
 class Plan:
-    """A batch that may be applied; nobody changes it. ``made``: handles that its allocs and uploads make, with sizes; ``created``: those
-    its program makes."""
+    """A batch that may be applied; not changed after its creation. ``made``: handles that its allocs and uploads make, with sizes;
+    ``created``: those its program makes."""
 
     ready: Ready | None
     handles: list[int]

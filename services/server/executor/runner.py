@@ -66,7 +66,7 @@ class Runner:
         if way is None:
             if batch is None:
                 raise ValueError(f"session {tenant.session} has no batch under way")
-            came, batch = batch, tenant.forfeit.without(batch)
+            came, batch = batch, tenant.poisoned.without(batch)
             plan: Plan | None = None
             try:
                 if refused is not None:
@@ -76,7 +76,7 @@ class Runner:
                 self.memory.ask(tenant, plan, batch)
             except Refused as refusal:
                 return self._refused(tenant, came, chain, refusal.fault, plan)
-            tenant.forfeit.accepted(came, plan)
+            tenant.poisoned.accepted(came, plan)
             way = UnderWay(batch, plan, None)
         try:
             if tenant.under_way is None:
@@ -148,7 +148,7 @@ class Runner:
 
     def _check(self, tenant: Tenant, batch: Batch, plan: Plan) -> None:
         """Every reason to refuse, before anything changes."""
-        tenant.forfeit.check(handle for handle in _touched(plan, batch) if handle not in plan.created and handle not in plan.made)
+        tenant.poisoned.check(handle for handle in _touched(plan, batch) if handle not in plan.created and handle not in plan.made)
         if plan.ready is not None:
             check_handles(tenant, plan.made, plan.created, plan.handles, plan.ready)
         check_reads_and_frees(tenant, batch, plan.made, plan.created)
@@ -253,11 +253,11 @@ class Runner:
 
     def _refused(self, tenant: Tenant, batch: Batch, chain: bytes, fault: Fault, plan: Plan | None) -> Outcome:
         if not fault.fatal:
-            fault = self._forfeit(tenant, batch, plan, fault) or fault
+            fault = self._poison(tenant, batch, plan, fault) or fault
         done = Done(tenant.session, batch.seq, resident_bytes=tenant.space.resident_bytes, fault=fault, launch_digest=chain)
         return Outcome(None, encode_done(done), (), fault.fatal)
 
-    def _forfeit(self, tenant: Tenant, batch: Batch, plan: Plan | None, fault: Fault) -> Fault | None:
+    def _poison(self, tenant: Tenant, batch: Batch, plan: Plan | None, fault: Fault) -> Fault | None:
         """The session goes on without what this batch would have made and written. The fault, when that is too much."""
         if plan is not None:
             made, written = {*plan.made, *plan.created}, plan.written
@@ -265,10 +265,10 @@ class Runner:
             made, written = claimed(batch, self._programs.outline(batch) if batch.program else None, tenant.sizes)
         held = made & tenant.sizes.keys()  # named as new by mistake
         try:
-            frees = tenant.forfeit.refused(batch, made - held, written | held, fault)
+            frees = tenant.poisoned.refused(batch, made - held, written | held, fault)
         except Refused as refusal:
             return refusal.fault
-        tenant.forfeit.owed = self.memory.let_go(tenant, frees)
+        tenant.poisoned.owed = self.memory.let_go(tenant, frees)
         return None
 
 

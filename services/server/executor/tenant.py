@@ -1,7 +1,4 @@
-"""One session's side of the executor: its memory, its place in the order, its answers kept for a while.
-
-May live here: what belongs to one session. May not: the device, other sessions.
-"""
+"""One session's side of the executor: its memory, its place in the order, its answers kept for a while."""
 
 from __future__ import annotations
 
@@ -12,8 +9,8 @@ from typing import Final
 
 from bus_schemas.batch import LIMITS, Fault
 from jit.engine import Space
-from services.server.executor.forfeit import Forfeit
 from services.server.executor.plan import UnderWay
+from services.server.executor.poisoned import Poisoned
 from services.server.executor.swap.store import Kept
 from services.server.protocol import HeldSession
 
@@ -29,7 +26,7 @@ class Tenant:
     with the blobs it names. ``chain``: launch digest after ``seq_done``. ``under_way``: the batch after ``seq_done``, when it has begun and
     was stopped. ``kept``: its buffers that are swapped out; ``used_ns``: when each was used last. Of the batch that asked for memory last:
     ``pinned``, the buffers it names, ``wanted``, those of them that were swapped out, and ``problem``, why they did not come back.
-    ``refusals``: by seq, of batches that were refused when they were prepared. ``forfeit``: what it lost with batches that were refused.
+    ``refusals``: by seq, of batches that were refused when they were prepared. ``poisoned``: its poisoned buffers.
     ``about``: who it is, for the log. ``lost``: why the session cannot go on (what came back is not what went)."""
 
     session: str
@@ -49,7 +46,7 @@ class Tenant:
     lost: str = ""
     dones: OrderedDict[int, tuple[bytes, tuple[str, ...]]] = field(default_factory=OrderedDict)
     refusals: dict[int, Fault] = field(default_factory=dict)
-    forfeit: Forfeit = field(default_factory=Forfeit)
+    poisoned: Poisoned = field(default_factory=Poisoned)
     about: dict[str, str] = field(default_factory=dict)
 
     def finish(self, seq: int, chain: bytes, done: bytes, blobs: tuple[str, ...]) -> tuple[str, ...]:

@@ -83,7 +83,7 @@ def count_zero() -> Shot:
     return wisk(text, [zeros(1)], launch(block=64))
 
 
-@attack("barriers/arrivals without a waiting thread", Completes())
+@attack("barriers/arrivals without a waiter", Completes())
 def arrivals() -> Shot:
     """Threads arrive a thousand times at a barrier where no thread waits."""
     source = """extern "C" __global__ void k(int *x, int n) {
@@ -141,7 +141,7 @@ def number_from_data() -> Shot:
 
 @attack("barriers/members that are not there", Completes())
 def absent_members() -> Shot:
-    """Masks that name lanes that ended or went another way, empty masks, masks without the own lane."""
+    """Masks that name lanes that ended or went another way, empty masks, masks without oneself."""
     source = """extern "C" __global__ void k(unsigned *x) {
         unsigned lane = threadIdx.x;
         if (lane >= 20) return;

@@ -81,7 +81,7 @@ def warp_lock() -> Shot:
 
 @attack("endless/waits for another block", Ends())
 def other_block() -> Shot:
-    """The first block waits for what the last block writes: no rule promises that they ever run at once."""
+    """The first block waits for what the last block writes: that they ever run at once is not guaranteed."""
     source = """extern "C" __global__ void k(volatile int *flag) {
         if (blockIdx.x == gridDim.x - 1) *flag = 1;
         if (blockIdx.x == 0) while (*flag == 0) { }

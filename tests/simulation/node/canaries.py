@@ -98,7 +98,7 @@ def _newest_first(victim: SessionMemory) -> tuple[bool, int, int, int, str]:
 
 
 class SwapsWhoRuns(Vram):
-    """Asks for a part of whoever runs."""
+    """Asks for a part of a running session's memory."""
 
     def on(self, stimulus: Any) -> Any:
         decisions = super().on(stimulus)

@@ -125,6 +125,43 @@ def test_wis_bad_input(wooly: Wooly, command: str, data: bytes, says: str) -> No
     assert found.returncode == 2 and says in found.stderr and "Traceback" not in found.stderr
 
 
+def test_wis_names_the_compiler_for_source_code(wooly: Wooly, tmp_path: Path) -> None:
+    (tmp_path / "k.cu").write_text('extern "C" __global__ void k(float *a) { a[0] = 1; }')
+    found = wooly("wis", "stats", str(tmp_path / "k.cu"))
+    assert found.returncode == 2 and f"wooly wis compile {tmp_path / 'k.cu'}" in found.stderr
+
+
+def test_up_names_every_backend(wooly: Wooly) -> None:
+    text = wooly("up", "--help").stdout
+    assert all(name in text for name in ("host", "opencl", "cuda", "reference"))
+
+
+# --- the command's own form
+
+
+@pytest.mark.parametrize(
+    ("shell", "line"), [("bash", "complete -o nosort -F"), ("zsh", "#compdef wooly"), ("fish", "complete --no-files --command wooly")]
+)
+def test_completion_prints_the_script_of_the_shell(wooly: Wooly, shell: str, line: str) -> None:
+    found = wooly("completion", shell)
+    assert found.returncode == 0 and line in found.stdout and "_WOOLY_COMPLETE" in found.stdout
+
+
+def test_completion_completes_commands(wooly: Wooly) -> None:
+    found = wooly(_WOOLY_COMPLETE="bash_complete", COMP_WORDS="wooly compl", COMP_CWORD="1")
+    assert found.stdout == "plain,completion\n"
+
+
+def test_a_mistyped_command_is_corrected(wooly: Wooly) -> None:
+    found = wooly("taks")
+    assert found.returncode == 2 and "No such command 'taks'. Did you mean 'tasks'?" in found.stderr
+    assert "Did you mean" not in wooly("xyzzy").stderr
+
+
+def test_the_version_has_a_short_flag(wooly: Wooly) -> None:
+    assert wooly("-V").stdout == wooly("--version").stdout != ""
+
+
 # --- the doctor
 
 
@@ -141,12 +178,13 @@ def test_the_doctor_names_what_is_wrong(wooly: Wooly) -> None:
         "CONTROLLER_URL": f"http://127.0.0.1:{closed_port()}",
         "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
         "WOOLY_CPU_FALLBACK": "0",
+        "GPUS": "0",
     }
     found = wooly("doctor", "--json", **environ)
     states = {finding["name"]: finding for finding in json.loads(found.stdout)}
     failed = {name for name, finding in states.items() if finding["state"] == "fail"}
     assert failed == {"entry point", "configuration", "bus", "controller"}
-    assert all(states[name]["fix"] for name in failed) and "REQUIRED_VRAM is missing" in states["configuration"]["text"]
+    assert all(states[name]["fix"] for name in failed) and "cannot be combined" in states["configuration"]["text"]
     assert "off (WOOLY_CPU_FALLBACK=0)" in states["CPU fallback"]["text"]
 
 
@@ -158,13 +196,13 @@ def test_the_doctor_stops_at_an_unreadable_configuration(wooly: Wooly) -> None:
 # --- parts
 
 
-def test_a_missing_server_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_platform_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert stack.missing_server_parts() == []
-    requires = ["click>=8", "no-such-part>=1 ; extra == 'server'", "msgspec ; extra == 'server'", "other ; extra == 'dev'"]
+    requires = ["msgspec>=0.20", "no-such-part>=1", "other ; extra == 'cuda'"]
     monkeypatch.setattr(importlib.metadata, "requires", lambda name: requires)
     assert stack.missing_server_parts() == ["no-such-part"]
     with pytest.raises(
-        CommandError, match=r"^this command needs the extra 'server' \(missing: no-such-part\); run: pip install 'wooly\[server\]'$"
+        CommandError, match=r"needs the platform \(not installed: no-such-part\); run `pip install ./wooly_server` in a checkout"
     ):
         stack.require_server()
 

@@ -34,10 +34,12 @@ def test_the_sentence_for_the_user_groups_reasons() -> None:
     refused = TaskRefused(
         0, "t", (("a", -1, "node_lost", "the node is lost: silent"), ("b", 0, "vram_short", "x"), ("b", 1, "vram_short", "y")), 1
     )
-    assert refusal_sentence(refused) == (
-        "no device fits: node_lost (node a: the node is lost: silent); vram_short (2x, e.g. node b gpu 0: x)"
+    view = view_with(NodeRegistered(1, "b", "bee", "", 1, (DeviceFact(0, "gpu", "host", 8, 1 << 34),)))
+    assert refusal_sentence(view, refused) == (
+        "no device fits: 1 node lost (a: the node is lost: silent); 2 devices with too little free VRAM (e.g. bee, GPU 0: x)"
     )
-    assert refusal_sentence(TaskRefused(0, "t", (("", -1, "no_nodes", "none"),), 1)) == "no device fits: no_nodes (the cluster: none)"
+    nowhere = TaskRefused(0, "t", (("", -1, "no_nodes", "start one"),), 1)
+    assert refusal_sentence(ClusterView(), nowhere) == "no device fits: no node has joined (start one)"
 
 
 def test_a_decision_on_a_node_unknown_today_is_still_shown() -> None:
@@ -77,7 +79,9 @@ def test_a_waiting_task_has_no_node_and_no_placement() -> None:
         "priority": 2,
         "state": "queued",
         "reason": "",
+        "outcome": None,
         "required_vram_mb": 3,
+        "vram_grows": False,
         "gpu_count": 2,
         "gpu_mode": "Exclusive",
         "groups": ["g"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bus_schemas.events import DeviceFact, NodeRegistered
 from scheduler.placement import ClusterView, Measured
-from services.controller.load import LoadTeller
+from services.controller.load import LoadReporter
 
 SECOND = 10**9
 GIB = 1 << 30
@@ -20,9 +20,9 @@ def cluster() -> ClusterView:
     return view
 
 
-def told(teller: LoadTeller, view: ClusterView, heard: dict[tuple[str, int], Measured], second: int) -> set[tuple[str, int]]:
+def reported(reporter: LoadReporter, view: ClusterView, heard: dict[tuple[str, int], Measured], second: int) -> set[tuple[str, int]]:
     """The devices of the fact that is due, which is put into the log."""
-    fact = teller.due(view, heard, second * SECOND)
+    fact = reporter.due(view, heard, second * SECOND)
     if fact is None:
         return set()
     assert list(fact.devices) == sorted(fact.devices)
@@ -31,19 +31,19 @@ def told(teller: LoadTeller, view: ClusterView, heard: dict[tuple[str, int], Mea
 
 
 def test_what_does_not_matter_hides_nothing() -> None:
-    view, teller = cluster(), LoadTeller()
-    told(teller, view, dict.fromkeys(DEVICES, Measured(50)), 10)
-    told(teller, view, dict.fromkeys(DEVICES, Measured(50)), 11)
+    view, reporter = cluster(), LoadReporter()
+    reported(reporter, view, dict.fromkeys(DEVICES, Measured(50)), 10)
+    reported(reporter, view, dict.fromkeys(DEVICES, Measured(50)), 11)
     assert set(view.load) == set(DEVICES)
     heard = dict.fromkeys(DEVICES, Measured(51)) | {DEVICES[-1]: Measured(90)}
-    assert told(teller, view, heard, 20) == {DEVICES[-1]}
+    assert reported(reporter, view, heard, 20) == {DEVICES[-1]}
 
 
 def test_all_have_their_turn() -> None:
-    """Every device changes all the time, more than one fact takes: each is told of every other second."""
-    view, teller = cluster(), LoadTeller()
+    """Every device changes all the time, more than one fact takes: each is reported every other second."""
+    view, reporter = cluster(), LoadReporter()
     for second in range(10, 20, 2):
         busy = Measured(second * 5)
-        first = told(teller, view, dict.fromkeys(DEVICES, busy), second)
-        rest = told(teller, view, dict.fromkeys(DEVICES, busy), second + 1)
+        first = reported(reporter, view, dict.fromkeys(DEVICES, busy), second)
+        rest = reported(reporter, view, dict.fromkeys(DEVICES, busy), second + 1)
         assert (len(first), first | rest) == (4000, set(DEVICES))

@@ -46,7 +46,7 @@ def test_nothing_names_them() -> None:
     answers = [
         waiting_answer(seen, waiting, shown),
         placement_answer(seen, decision, shown),
-        refusal_sentence(decision, shown),
+        refusal_sentence(seen, decision, shown),
         task_answer(seen, seen.tasks[MINE], shown),
         node_answer(seen, "n", seen.nodes["n"], shown),
         group_answer(seen, "g", "me"),
@@ -61,14 +61,14 @@ def test_that_room_is_taken_is_said_all_the_same() -> None:
     waiting = why_waiting(seen, MINE, 10)
     assert waiting is not None
     answer = waiting_answer(seen, waiting, shown)
-    assert (answer["place"], answer["refused"]) == (1, [{"reason": "vram_short", "count": 1}])
-    assert answer["remedies"][0]["text"] == "what others have there ends: node n"
+    assert (answer["place"], answer["refused"]) == (1, [{"reason": "vram_short", "count": 1, "text": "1 device with too little free VRAM"}])
+    assert answer["remedies"][0]["text"] == "the end of 1 task of other tenants on n, GPU 0"
     (device,) = node_answer(seen, "n", seen.nodes["n"], shown)["devices"]
     assert (device["promised_bytes"], device["tasks"], device["sessions"]) == (2 * GIB, [], [])
     assert group_answer(seen, "g", "me")["tasks"] == 1
 
 
-def test_who_may_see_all_is_told_whose_end_it_takes() -> None:
+def test_an_identity_that_sees_all_learns_whose_end_it_takes() -> None:
     seen = view()
     waiting = why_waiting(seen, MINE, 10)
     assert waiting is not None

@@ -261,6 +261,7 @@ def test_masks_that_do_not_fit_raise_index_error() -> None:
         "torch.nansum(ints, 0, out=flags[0].clone())",
         "torch.mean(floats / 7, 0, out=wide[0].clone())",
         "torch.nansum(floats / 7, 0, out=wide[0].clone())",
+        "torch.nansum(floats.reshape(3, 1)[:0], 0, out=z[:0].clone())",
         "torch.square(floats.half() / 7, out=floats.clone())",
         "torch.special.hermite_polynomial_h(-1.5, floats, out=floats[:0].clone())",
         "torch.special.chebyshev_polynomial_w(floats, 2, out=wide.clone())",

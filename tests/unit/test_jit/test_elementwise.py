@@ -128,3 +128,15 @@ def test_odd_functions_keep_the_sign_of_zero(dtype: DType, check: Check) -> None
         b.emit(name, out, [x])
         outs.append((out, 8.0))
     check(b, {x.buffer: np.tile(np.array([0.0, -0.0, 0.25, -0.25]), 10).astype(dtype.numpy)}, outs)
+
+
+@pytest.mark.parametrize("last", ["tanh", "erf", "atan2"])
+def test_a_half_computed_in_f64_gives_its_sign_to_the_next_function(last: str, check: Check) -> None:
+    """In scalar code LLVM takes the sign from a direct rounding of f64 to f16, a function that it expects to find."""
+    b = Builder()
+    x = b.external(DType.F16, (2,))
+    total, tangent, out = (b.created(DType.F16, (1,)) for _ in range(3))
+    b.emit("sum", total, [x])
+    b.emit("tan", tangent, [total])
+    b.emit(last, out, [tangent, total] if last == "atan2" else [tangent])
+    check(b, {x.buffer: np.array([0.3, -0.8], np.float16)}, [(total, 0.0), (tangent, 2.0), (out, 4.0)])

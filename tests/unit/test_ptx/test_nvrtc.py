@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -122,7 +126,28 @@ def test_without_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvrtc, "_roots", list)
     nvrtc._library.cache_clear()
     try:
-        with pytest.raises(ToolchainMissing, match=r"pip install 'wooly\[kernels\]'"):
+        with pytest.raises(ToolchainMissing, match=r"pip install '\.\[kernels\]'"):
             compile_to_ptx("")
     finally:
         nvrtc._library.cache_clear()
+
+
+def test_the_builtins_are_found_beside_the_compiler(tmp_path: Path) -> None:
+    """torch pins a compiler whose library has no RPATH: it opens its builtins by name only. The same is made here of the installed one."""
+    installed = next(path for path in nvrtc._roots() if any((path / "lib").glob("libnvrtc.so.*")))
+    folder = tmp_path / "nvidia" / installed.name
+    folder.mkdir(parents=True)
+    (folder / "include").symlink_to(installed / "include")
+    (folder / "lib").mkdir()
+    for path in (installed / "lib").glob("libnvrtc*"):
+        if path.name.startswith("libnvrtc.so"):
+            (folder / "lib" / path.name).write_bytes(path.read_bytes().replace(b"\0$ORIGIN\0", b"\0/absent\0"))
+        else:
+            (folder / "lib" / path.name).symlink_to(path)
+    program = "from wooly.kernels.nvrtc import _roots, compile_to_ptx; print(_roots()[0])\n"
+    program += 'print(compile_to_ptx("extern \\"C\\" __global__ void k(float *a) { a[0] = 1; }").text)'
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(str(folder))
+    assert ".entry k(" in done.stdout

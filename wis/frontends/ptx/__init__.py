@@ -3,6 +3,8 @@
 In order: lexer and parser (text to data), lowering (statements to ops; integers, floats, convert, compare, memory, warp, calls and control
 hold what each instruction becomes), provenance (addresses to memories), tidy (what costs and does nothing), graph (order of blocks),
 assemble (to the kernel tier). What has no portable meaning is refused with its line and what to do instead.
+
+May live here: reading PTX and lowering it to the kernel tier. May not: rules of kernels (wis.kernel.verify), running compilers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Lowered, tidy code to kernels of the kernel tier: parameters and arguments, constants, registers and blocks by number, source lines.
-
-May live here: how the pieces are put together. May not: decisions about code.
-"""
+"""Lowered, tidy code to kernels of the kernel tier: parameters and arguments, constants, registers and blocks by number, source lines."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Calls: arguments and results in ``.param`` variables, functions of the file, math functions that stayed symbolic, what is refused.
-
-May live here: the lowering of these. May not: the signatures themselves (scene).
-"""
+"""Calls: arguments and results in ``.param`` variables, functions of the file, math functions that stayed symbolic, what is refused."""
 
 from __future__ import annotations
 

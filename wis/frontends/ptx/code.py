@@ -1,9 +1,9 @@
-"""What PTX is lowered to first: ops of the kernel tier over registers without bound, before addresses have found their memory.
+"""First lowering of PTX: ops of the kernel tier over registers without bound, before addresses have found their memory.
 
 Beside the kernel tier's ops there are a few of its own: ``argument`` (a scalar argument's value, or a pointer's), ``symbol`` (a variable's
 address in its space), ``to_generic`` and ``from_generic`` (between a space's addresses and those that mean any memory), and ``low_bits``
 (an address modulo a small power of two). Loads, stores and atomics take an address in a PTX space. provenance.py turns all that into
-places in memories. May live here: the data. May not: how it is made or changed.
+places in memories.
 """
 
 from __future__ import annotations

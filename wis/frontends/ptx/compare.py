@@ -1,4 +1,4 @@
-"""Comparisons and selections. May live here: the lowering of these. May not: arithmetic."""
+"""Comparisons and selections."""
 
 from __future__ import annotations
 

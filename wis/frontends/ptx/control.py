@@ -1,4 +1,4 @@
-"""Branches, ends, and instructions that mean nothing here or cannot be had. May live here: the lowering of these. May not: calls."""
+"""Branches, ends, and instructions that mean nothing here or cannot be had."""
 
 from __future__ import annotations
 

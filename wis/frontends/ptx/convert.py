@@ -1,4 +1,4 @@
-"""cvt, with every rounding and saturation, out of the kernel tier's conversions. May live here: the lowering of cvt. May not: the rest."""
+"""cvt, with every rounding and saturation, out of the kernel tier's conversions."""
 
 from __future__ import annotations
 

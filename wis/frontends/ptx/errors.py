@@ -1,4 +1,4 @@
-"""What this front end raises. May live here: the exception. May not: rules."""
+"""Errors of this front end."""
 
 from __future__ import annotations
 

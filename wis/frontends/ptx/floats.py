@@ -3,8 +3,7 @@
 f16 and bf16: operands are widened (exact), the operation is done in f32 (f64 for fma) and rounded to the half type. For sums,
 products, quotients and roots that is the correctly rounded result, because f32 has more than twice the bits; an fma in f64 is correctly
 rounded for f16, and for bf16 except where the exact sum lies within 2**-53 of a tie. ``.ftz`` is accepted and denormals are kept;
-``.approx`` ops are the correctly rounded ones where the kernel tier has them, else the named function. May live here: the lowering of
-these. May not: conversions.
+``.approx`` ops are the correctly rounded ones where the kernel tier has them, else the named function.
 """
 
 from __future__ import annotations

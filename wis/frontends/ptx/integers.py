@@ -1,4 +1,4 @@
-"""Integer arithmetic and bit operations. May live here: the lowering of these. May not: floats, comparisons, conversions."""
+"""Integer arithmetic and bit operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PTX text to tokens. May live here: spelling. May not: grammar."""
+"""PTX text to tokens."""
 
 from __future__ import annotations
 

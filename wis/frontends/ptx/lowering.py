@@ -1,5 +1,5 @@
 """From PTX statements to ops: registers, constants, operands, blocks, guards. What each instruction becomes stands in the modules that
-register themselves in ``FORMS``. May live here: what all instructions share. May not: the meaning of single ones.
+register themselves in ``FORMS``.
 """
 
 from __future__ import annotations

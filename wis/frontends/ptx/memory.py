@@ -1,4 +1,4 @@
-"""Loads, stores, atomics, moves and addresses. May live here: the lowering of these. May not: where an address leads (provenance)."""
+"""Loads, stores, atomics, moves and addresses."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""PTX tokens to data: declarations, scopes of registers and labels, statements.
-
-May live here: grammar. May not: what an instruction means.
-"""
+"""PTX tokens to data: declarations, scopes of registers and labels, statements."""
 
 from __future__ import annotations
 

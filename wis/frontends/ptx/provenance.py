@@ -1,12 +1,11 @@
-"""Where addresses lead: every address that is an argument or a variable plus a distance becomes an offset into that memory.
+"""Provenance of addresses: every address that is an argument or a variable plus a distance becomes an offset into that memory.
 
 A register's *state* is the memory (root) its value points into, PLAIN when it is a number, or nothing yet. Registers with a root hold
 offsets from then on; where such a register is used as a number, the memory's address is added. Flow-insensitive, over a kernel and its
 functions together, to a fixed point. An access whose address is PLAIN goes to the space ARENA, by address.
 
 Pointers among the 64-bit arguments are those declared ``.ptr``, converted by ``cvta``, or found as the root of an access. Shared variables
-are separate arrays as long as every access in the shared space has one of them as root, else one array. May live here: the analysis and
-the rewriting. May not: layout of parameters (assemble).
+are separate arrays as long as every access in the shared space has one of them as root, else one array.
 """
 
 from __future__ import annotations

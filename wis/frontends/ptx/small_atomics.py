@@ -1,7 +1,4 @@
-"""Atomics on 16 bits and on packed halves: a loop around compare-and-swap of the word that holds them.
-
-May live here: that loop. May not: atomics that the kernel tier has.
-"""
+"""Atomics on 16 bits and on packed halves: a loop around compare-and-swap of the word that holds them."""
 
 from __future__ import annotations
 

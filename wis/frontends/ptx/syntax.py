@@ -1,4 +1,4 @@
-"""PTX as data: what the parser makes of the text and the lowering reads. May live here: data. May not: meaning."""
+"""PTX as data: what the parser makes of the text and the lowering reads."""
 
 from __future__ import annotations
 

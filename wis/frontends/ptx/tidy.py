@@ -1,7 +1,6 @@
 """Lowered code without what costs and does nothing: copies, constants known here, sums that fit into a displacement, dead ops and blocks.
 
 Every op that stays is counted when it runs, so this is what makes an imported kernel cost what its PTX says. Nothing here changes a result.
-May live here: such rewriting. May not: control flow (graph), addresses (provenance).
 """
 
 from __future__ import annotations
@@ -229,7 +228,7 @@ class _Tidy:
                 done += [Node("sext", [wide[r]], [r], (), node.line, node.ptx) for r in node.outs if r in wide]
             part.nodes = done
 
-    # -- what nobody reads -----------------------------------------------------------------------------------------------------------
+    # -- unread results --------------------------------------------------------------------------------------------------------------
 
     def sweep(self) -> None:
         """Drop ops whose results are not read."""

@@ -1,7 +1,7 @@
 """Registers that are used for several things in turn become several registers.
 
 Compilers write code in which a register has one purpose; people do not, and then an address and a number in one register would make every
-access through it one by address. May live here: that renaming. May not: what registers hold.
+access through it one by address.
 """
 
 from __future__ import annotations

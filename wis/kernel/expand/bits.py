@@ -1,7 +1,4 @@
-"""Bit fields, tables, byte permutations and funnel shifts as shifts and masks. Shifts past the width give 0, which most of it relies on.
-
-May live here: rules of integer ops, on values of a trace. May not: float ops (rounding), putting rules in place.
-"""
+"""Bit fields, tables, byte permutations and funnel shifts as shifts and masks. Shifts past the width give 0, which most of it relies on."""
 
 from __future__ import annotations
 

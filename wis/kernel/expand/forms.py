@@ -1,7 +1,4 @@
-"""What stands for an op that back ends need not know: a form of one block for its types and attributes, made once.
-
-May live here: finding the form, putting it in place. May not: the rules (bits, rounding, and wis.kernel.strict).
-"""
+"""Replacements of ops that back ends need not know: a form of one block for its types and attributes, made once."""
 
 from __future__ import annotations
 

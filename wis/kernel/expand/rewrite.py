@@ -1,4 +1,4 @@
-"""The rewriting of a whole kernel. May live here: walking over a kernel. May not: what single ops become (forms)."""
+"""The rewriting of a whole kernel."""
 
 from __future__ import annotations
 

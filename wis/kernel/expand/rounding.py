@@ -3,7 +3,7 @@
 A *Sided* is a result to nearest and, as two tests, on which side of it the exact value lies; ``_stepped`` takes the neighbour that was
 asked for, on the bits. For f32 the side comes from f64, which holds products exactly and sums as a pair. For f64 it comes from error
 terms that an fma gives exactly, after exponents were moved to where nothing over- or underflows. The sums without error are Knuth's
-TwoSum and Shewchuk's expansions (1997). May live here: rules of float ops, on values of a trace. May not: integer ops (bits).
+TwoSum and Shewchuk's expansions (1997).
 """
 
 from __future__ import annotations

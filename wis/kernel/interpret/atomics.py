@@ -1,7 +1,4 @@
-"""Read, modify, write: threads that meet at one place take their turns in order of their numbers.
-
-May live here: what atomic operations do. May not: places (memory).
-"""
+"""Read, modify, write: threads that meet at one place take their turns in order of their numbers."""
 
 from __future__ import annotations
 

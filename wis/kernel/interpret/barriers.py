@@ -1,9 +1,9 @@
-"""Barriers of the blocks of a batch: who waits where, and when a barrier is complete.
+"""Barriers of the blocks of a batch: which threads wait where, and when a barrier is complete.
 
 They are judged when no thread of a block can run, so the outcome does not depend on an order. Barrier n, at which threads wait, is complete
 - if the lowest of them gave no count: when all threads of the block that have not ended wait at n;
 - if it gave a count: when so many have arrived at n, waiting or not, since it was last complete.
-When none is, the block can never go on. May live here: arriving and judging. May not: program counters.
+When none is, the block can never go on.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Of a warp, the threads at the least-numbered block of code run first, and those that are there at the same time are what warp ops see.
 Between warps the order means nothing, so all threads of the batch at the least number run as one; in kernels whose threads may wait for
-each other (``Plan.fair``), every warp gets its turn instead. May live here: the order of execution, registers, counting. May not: what an
-op means.
+each other (``Plan.fair``), every warp gets its turn instead.
 """
 
 from __future__ import annotations

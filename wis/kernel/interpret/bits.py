@@ -1,6 +1,6 @@
 """Integer ops about single bits and bytes: counts, fields, tables, permutations, funnel shifts, high products.
 
-The operand arithmetic of the ones named so is that of the PTX instructions. May live here: those ops. May not: plain arithmetic (scalar).
+The operand arithmetic of the ones named so is that of the PTX instructions.
 """
 
 from __future__ import annotations

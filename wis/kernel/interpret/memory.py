@@ -1,7 +1,7 @@
 """The memories that threads of a batch reach, and what an access does.
 
 An access is judged in bytes: outside of its memory as a whole, then misaligned; what is neither is carried out. Loads that are not give
-zeros, stores nothing, and both trap. May live here: places, loads, stores. May not: read-modify-write (atomics), who runs when.
+zeros, stores nothing, and both trap.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ Typed = tuple[int, int, int]  # space, which, element type
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Whose access it is: what is told about traps, the threads (numbers in the batch), the number of the op among those that trap."""
+    """The origin of an access: the function that reports traps, the threads (numbers in the batch), the op's number among those that
+    trap."""
 
     trap: Callable[[TrapKind, Indices, int], None]
     threads: Indices

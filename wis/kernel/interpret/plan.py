@@ -1,7 +1,7 @@
 """A verified kernel made ready to run: ops with their meanings, sites and types looked up once, and which registers outlive their block.
 
 Named functions under Math.STRICT are *defined* by their expansion into exact ops, so a plan holds that; every other op is executed as
-itself. May live here: looking up. May not: executing.
+itself.
 """
 
 from __future__ import annotations

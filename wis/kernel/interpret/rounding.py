@@ -1,8 +1,7 @@
 """Arithmetic and conversions rounded as the op says: to nearest (ties to even), towards 0, down or up.
 
 Everywhere the nearest result is found first, then on which side of it the exact value lies, then the neighbour that was asked for. For f32
-that side follows from f64 arithmetic without error; for f64 from rational numbers, one element at a time. May live here: directed
-rounding. May not: ops that round to nearest only.
+that side follows from f64 arithmetic without error; for f64 from rational numbers, one element at a time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""A launch: checks what is given, cuts the grid into batches that memory holds, adds up what they say.
-
-May live here: launches and outcomes. May not: what an op means.
-"""
+"""A launch: checks what is given, cuts the grid into batches that memory holds, adds up what they say."""
 
 from __future__ import annotations
 

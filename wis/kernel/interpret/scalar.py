@@ -1,7 +1,6 @@
-"""What ops that only touch registers compute, as functions of arrays.
+"""Register-only ops as functions of arrays.
 
-Registers are arrays of one value a thread, or of one value that all threads have; integers are signless (NumPy's signed types). May live
-here: scalar arithmetic, comparisons, conversions, and the table of all of them. May not: bit fields (bits), directed rounding (rounding).
+Registers are arrays of one value a thread, or of one value that all threads have; integers are signless (NumPy's signed types).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Ops by which the lanes of a warp see each other. A lane is there when it executes the op with the others; ``Lanes`` says who is.
-
-May live here: shuffles, votes, matches, folds over a warp. May not: who runs when (batch).
-"""
+"""Ops by which the lanes of a warp see each other. A lane is there when it executes the op with the others; ``Lanes`` says who is."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 |x| = m * 2**(e - 150) with a whole m of 24 bits. Quarter turns are |x| * 2 / pi; only their value mod 4 matters, so of 2 / pi those bits
 matter that m cannot lift past 4, and 94 bits behind the point are enough for the least distance of an f32 from a multiple of pi / 2
-(Payne and Hanek, 1983). The window of 96 bits comes from constants chosen by two bits of e and shifted by five. May live here: functions
-of an angle. May not: tables.
+(Payne and Hanek, 1983). The window of 96 bits comes from constants chosen by two bits of e and shifted by five.
 """
 
 from __future__ import annotations

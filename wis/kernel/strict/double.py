@@ -1,4 +1,4 @@
-"""Named functions in f64, written as those in f32. May live here: forms in f64. May not: tables.
+"""Named functions in f64, written as those in f32.
 
 Coefficients here are those of the polynomial through the Chebyshev nodes of the interval, found with 250 bits and rounded to f64; "2^-56"
 is its largest weighted error.

@@ -1,4 +1,4 @@
-"""erf, erfc and erfinv in f32. May live here: functions of the normal distribution. May not: tables."""
+"""erf, erfc and erfinv in f32."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 All write x = n ln 2 + r with a whole n and |r| <= ln 2 / 2, take e**r from a polynomial and scale by 2**n. Rounding to n is an addition
 of 1.5 * 2**23, after which n stands in the low bits of the float; the same constant carries a bias, so that the exponent's bits need no
-further addition. May live here: functions made of e**x. May not: tables.
+further addition.
 """
 
 from __future__ import annotations

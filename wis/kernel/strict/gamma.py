@@ -1,5 +1,4 @@
-"""lgamma and digamma in f32, by f64 arithmetic: their zeros would need two parts of everything. May live here: functions of the gamma
-family. May not: tables.
+"""lgamma and digamma in f32, by f64 arithmetic: their zeros would need two parts of everything.
 
 Polynomials are those through the Chebyshev nodes, as in ``double``.
 """

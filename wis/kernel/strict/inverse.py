@@ -1,4 +1,4 @@
-"""asin, acos, atan, atan2, asinh, acosh, atanh in f32. May live here: inverses of circular and hyperbolic functions. May not: tables."""
+"""asin, acos, atan, atan2, asinh, acosh, atanh in f32."""
 
 from __future__ import annotations
 

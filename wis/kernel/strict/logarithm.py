@@ -1,7 +1,4 @@
-"""log, log2, log10, log1p in f32: x = 2**i (1 + f) with f in [-1/3, 1/3), and a polynomial in f.
-
-May live here: logarithms. May not: tables.
-"""
+"""log, log2, log10, log1p in f32: x = 2**i (1 + f) with f in [-1/3, 1/3), and a polynomial in f."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Powers and roots in f32. May live here: functions of the family x**y. May not: tables."""
+"""Powers and roots in f32."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 A form is written as ordinary arithmetic on ``Value``s; ``Trace.form`` makes of it a ``Function`` of one block whose registers are reused as
 soon as a value is dead. Equal expressions are written once, constants come right before their first use, and what nothing needs is dropped.
-May live here: how a form is written down. May not: any mathematics (the modules beside this one).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An op's attributes as words, both ways. May live here: that. May not: lines, blocks."""
+"""An op's attributes as words, both ways."""
 
 from __future__ import annotations
 

@@ -1,16 +1,14 @@
 """Modules as text, both ways::
 
-    module 1
-    variable table 16 constant
-      data 0000803f00000040
-    entry vadd
-      argument buffer a param=0
-      argument scalar n param=1 dtype=i32
-      argument variable table param=2 variable=0
-      kernel 2 vadd
-      ...
-
-May live here: lines about modules. May not: those of kernels (printer, parser).
+module 1
+variable table 16 constant
+  data 0000803f00000040
+entry vadd
+  argument buffer a param=0
+  argument scalar n param=1 dtype=i32
+  argument variable table param=2 variable=0
+  kernel 2 vadd
+  ...
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Kernels from text. May live here: lines of the text form, read. May not: writing them (printer), rules."""
+"""Kernels from text."""
 
 from __future__ import annotations
 

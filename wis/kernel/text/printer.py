@@ -1,4 +1,4 @@
-"""Kernels as text. May live here: lines of the text form, written. May not: reading them (parser)."""
+"""Kernels as text."""
 
 from __future__ import annotations
 

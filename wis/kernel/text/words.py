@@ -1,4 +1,4 @@
-"""Words of the text form that every part of it uses: numbers, registers, types, names. May live here: single words. May not: lines."""
+"""Words of the text form that every part of it uses: numbers, registers, types, names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules 5 to 7: reachability, reducibility, written before read. May live here: those. May not: types."""
+"""Rules 5 to 7: reachability, reducibility, written before read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where findings are collected. May live here: that. May not: rules."""
+"""Collection of findings."""
 
 from __future__ import annotations
 

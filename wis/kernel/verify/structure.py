@@ -1,4 +1,4 @@
-"""Rules 1 and 2: sizes, and that everything a kernel refers to exists. May live here: those. May not: types of operands (types, memory)."""
+"""Rules 1 and 2: sizes, and that everything a kernel refers to exists."""
 
 from __future__ import annotations
 

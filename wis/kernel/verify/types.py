@@ -1,7 +1,4 @@
-"""Rules 3 and 9: ops and terminators have the registers and attributes that the op table names; strict functions have a form.
-
-May live here: that. May not: access to memory (memory), order of execution (paths).
-"""
+"""Rules 3 and 9: ops and terminators have the registers and attributes that the op table names; strict functions have a form."""
 
 from __future__ import annotations
 

@@ -283,7 +283,7 @@ def _nansum(given: dict[str, Any]) -> None:
     x, dtype = given["self"], given["dtype"]
     if x.is_complex():
         raise RuntimeError("nansum does not support complex inputs")
-    if dtype is not None and dtype.is_complex and x.is_floating_point():
+    if dtype is not None and dtype.is_complex and x.is_floating_point() and x.numel():
         raise NotImplementedError(f"\"nansum_cuda\" not implemented for '{title(dtype)}'")
 
 

@@ -27,7 +27,7 @@ class RecorderApi(Protocol):
         """What the node answered when the session opened; opens it on the first call."""
 
     def free_bytes(self) -> int:
-        """Memory of the device that nobody holds, once the node has done everything recorded so far."""
+        """Free memory of the device in bytes, once the node has done everything recorded so far."""
 
     def check_process(self) -> None:
         """Raises ForkError in a forked child of the process that opened the session."""

@@ -21,7 +21,7 @@ from wooly.errors import ForkError
 __all__ = ["ARCHITECTURE", "CUDA_VERSION", "patch", "in_bad_fork", "current_device"]
 
 ARCHITECTURE: Final = "sm_80"
-"""What programs that choose by architecture are told: bfloat16 and TF32, nothing that needs newer hardware."""
+"""The architecture reported to programs that choose by it: bfloat16 and TF32, nothing that needs newer hardware."""
 CUDA_VERSION: Final = "12.8"
 """What a CPU build of torch says it was built with; a CUDA build keeps its own."""
 

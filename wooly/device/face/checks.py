@@ -1,4 +1,4 @@
-"""May the device be switched on in this process? Asked before anything that stands on torch's private names is imported.
+"""May the device be switched on in this process? Asked before importing modules that use torch's private names.
 
 May live here: the private names the client needs, and the refusals. May not: importing wooly.device parts.
 """
@@ -48,7 +48,7 @@ def check_process(config: Config) -> None:
     missing = missing_names(torch)
     if missing:
         raise UnsupportedTorch(
-            f"torch {torch.__version__} lacks what the device stands on ({', '.join('torch.' + name for name in missing)}); "
+            f"torch {torch.__version__} lacks what the device depends on ({', '.join('torch.' + name for name in missing)}); "
             f"install an official torch {range_text()}"
         )
     check_local_gpu(torch, opted_in=config.local_gpu)

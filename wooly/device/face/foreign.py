@@ -1,4 +1,4 @@
-"""What foreign code must not get: our data pointers are names of remote memory, and whoever follows one on this machine crashes.
+"""What foreign code must not get: our data pointers are names of remote memory, and dereferencing one on this machine crashes.
 
 May live here: refusals of pointers and of zero-copy protocols. May not: ways around them.
 

@@ -63,8 +63,8 @@ def fraction() -> float:
 
 
 def mem_get_info(face: Face) -> tuple[int, int]:
-    """(free, total) bytes: of the task's quota when it has one, which nobody else can take; else of the device, after everything that was
-    recorded is done there, with what other tasks hold."""
+    """(free, total) bytes: of the task's quota when it has one, which other tasks cannot take; else of the device, after everything that
+    was recorded is done there, with what other tasks hold."""
     info = face.api.info()
     if info.quota_bytes:
         return max(info.quota_bytes - MEMORY.allocated, 0), info.quota_bytes

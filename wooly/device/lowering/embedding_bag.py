@@ -84,7 +84,7 @@ def embedding_bag(
 
 
 def _or_empty(t: Trace, index: int, value: Meta) -> Meta | None:
-    """A by-product in the shape torch expects: where it wants another, nobody reads it."""
+    """A by-product in the shape torch expects: where it wants another, the by-product is unused."""
     if not t.wanted(index):
         return None
     shape = t.want(index).shape

@@ -281,7 +281,7 @@ class Trace:
         return index < len(self.wants) and self.wants[index] is not None
 
     def finish(self, results: Results) -> Template:
-        """Bind what a lowering returned to where it belongs, drop what nobody needs, and make the template."""
+        """Bind what a lowering returned to where it belongs, drop dead instructions, and make the template."""
         values = _as_tuple(results)
         homes: Sequence[Meta | None] = self.targets or [
             None if e is None else Meta(self.n_ins + i, e.dtype, e.shape, e.strides) for i, e in enumerate(self.expected)
@@ -365,7 +365,7 @@ class Trace:
         self._touching[home.slot] = [at for at in both if not _is_nothing(self._steps[at])]
 
     def _drop_dead(self) -> None:
-        """Remove instructions that only write temporaries nobody reads."""
+        """Remove instructions that only write unread temporaries."""
         needed: set[int] = set()
         kept = []
         for step in reversed(self._steps):

@@ -8,8 +8,6 @@ last column may be anything that is readable. ``a`` is read in place: element (i
 neighbours; its row stride is ``c_row``. All strides count elements.
 
 Sizes are chosen for caches: a panel of ``DEPTH`` rows stays in L1 while ``BLOCK`` rows of a pass over it from L2.
-
-May live here: products of matrices inside of a kernel. May not: what they are for.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Rows of windows: which outputs of a row read inside the input, and vectors of what they read.
-
-May live here: what convolution and pooling share. May not: what is done with the values.
-"""
+"""Rows of windows: which outputs of a row read inside the input, and vectors of what they read."""
 
 from __future__ import annotations
 

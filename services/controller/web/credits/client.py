@@ -1,4 +1,5 @@
-"""Asks billing over its REST, in the name of whoever asks us: a token that says who goes along, so billing shows them what is theirs.
+"""Client of billing's REST interface, on behalf of our caller: it sends a relay token that names the caller, so billing applies their
+rights.
 
     answer = await client.get("credits", request, by="tenant")      # Unreachable, Refused
 
@@ -24,7 +25,7 @@ _MEDIA: Final = "application/json"
 
 
 class Unreachable(Exception):
-    """Billing does not answer, or nobody has told us where it is. The message is for people."""
+    """Billing does not answer, or its URL is not configured. The message is for people."""
 
 
 class Refused(Exception):
@@ -37,7 +38,7 @@ class Refused(Exception):
 
 
 class BillingClient:
-    """``async with BillingClient(url)``; url empty: nobody told us one, and every question raises Unreachable."""
+    """``async with BillingClient(url)``; url empty: not configured, and every request raises Unreachable."""
 
     def __init__(self, url: str, *, verify: Any = True) -> None:
         self.url = url.rstrip("/")
@@ -83,21 +84,23 @@ class BillingClient:
         accept: str = _MEDIA,
         **more: Any,
     ) -> httpx.Response:
+        relayed = relay_authorization(asking)
+        carried = {"accept": accept, **({"authorization": relayed} if relayed else {}), **(headers or {})}
+        answer = await self.send_raw(method, f"/api/v1/billing/{path}", headers=carried, **more)
+        if answer.status_code >= 400:
+            raise _refused(answer)
+        return answer
+
+    async def send_raw(self, method: str, path: str, **more: Any) -> httpx.Response:
+        """One request as given, nothing added; the answer whatever its status. Raises Unreachable."""
         if not self.url:
             raise Unreachable("This controller does not know where billing is: start it with WOOLY_BILLING_URL set.")
-        relayed = relay_authorization(asking)
-        carried = {"authorization": relayed} if relayed else {}
         try:
-            answer = await self._http.request(
-                method, f"/api/v1/billing/{path}", headers={"accept": accept, **carried, **(headers or {})}, **more
-            )
+            return await self._http.request(method, path, **more)
         except httpx.HTTPError as error:
             raise Unreachable(
                 f"Billing does not answer ({type(error).__name__}). Figures come back with it: they are in the log."
             ) from error
-        if answer.status_code >= 400:
-            raise _refused(answer)
-        return answer
 
 
 def _refused(answer: httpx.Response) -> Refused | Unreachable:

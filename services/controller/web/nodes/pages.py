@@ -13,6 +13,7 @@ from scheduler.placement.view import OVERCOMMIT_NODE
 from scheduler.vram import PERCENT_MAX
 from services.controller.errors import Invalid, NotThere, Stale
 from services.controller.identity import caller_of
+from services.controller.names import find_node
 from services.controller.parts import Parts, parts_of
 from services.controller.revisions import node_revision
 from services.controller.web.channel import Gone, Topic
@@ -76,10 +77,9 @@ def nodes_topic(parts: Parts) -> Topic:
 
 
 def _one(parts: Parts, scope: Scope, name: str) -> dict[str, Any]:
-    """Raises NotThere."""
+    """Raises NotThere, Ambiguous."""
     view, seen = parts.mirror.view, _seen(parts)
-    if name not in view.nodes:
-        raise NotThere(f"there is no node {name}")
+    name = find_node(view, name)
     own = [seen[key] for key in ((name, device.index) for device in view.nodes[name].registered.devices) if key in seen]
     return {
         "node": node_row(view, seen, scope, name),
@@ -115,9 +115,9 @@ def _node_page(request: Ask, name: str, *, error: str = "", given: str | None = 
         request,
         "nodes/one.html",
         status=status,
-        live=f"node.{name}",
+        live=f"node.{shown['node'].id}",
         charts=drawn,
-        revision=node_revision(parts.mirror, name),
+        revision=node_revision(parts.mirror, shown["node"].id),
         overcommit=given if given is not None else "" if own is None else str(own),
         error=error,
         percent_max=PERCENT_MAX,
@@ -180,8 +180,8 @@ async def overcommit(request: Ask, node: str) -> Redirect | Response[str]:
     except Invalid as error:
         return _node_page(request, node, error=str(error), given=text, status=400)
     except Stale:
-        told = "Somebody changed this node meanwhile. This is how it is now: look, and save again."
-        return _node_page(request, node, error=told, given=text, status=409)
+        stale = "This node was changed since the page was loaded. Check the current values, and save again."
+        return _node_page(request, node, error=stale, given=text, status=409)
     now = "inherits the global overcommit" if percent is None else f"is overcommitted by {percent} %"
     return redirect(f"/nodes/{node}", f"{found.registered.name} {now}.")
 

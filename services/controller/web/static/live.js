@@ -18,7 +18,7 @@
     holder.innerHTML = markup.trim();
     return holder.content.firstElementChild;
   };
-  // Somebody may be typing in it, or has opened it: leave those.
+  // The user may be typing in it, or has opened it: leave those.
   const morphing = {
     ignoreActiveValue: true,
     callbacks: {
@@ -94,7 +94,7 @@
   document.addEventListener("htmx:pushedIntoHistory", follow);
   document.addEventListener("htmx:replacedInHistory", follow);
   window.addEventListener("popstate", () => setTimeout(follow, 0));
-  // A page nobody looks at costs nothing: it follows again, and is whole again, when it is looked at.
+  // A hidden page costs nothing: it disconnects, and reloads its state when it becomes visible.
   document.addEventListener("visibilitychange", () => {
     clearTimeout(hidden);
     if (document.visibilityState === "hidden") hidden = setTimeout(() => { broken = Date.now(); close(); }, 30000);

@@ -6,7 +6,7 @@ May live here: reading, and the pure list of moments made of it. May not: what t
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,12 +24,15 @@ from bus_schemas.events import (
     decode_events,
 )
 from bus_schemas.subjects import EVENTS_STREAM, event_subject, session_facts
+from scheduler.placement import TaskView
+from services.controller.journals import Life
+from services.controller.mirror import Mirror
 from services.kit.bus import Bus
 from services.kit.errors import BusRefused
 from services.kit.seal import SEALED_FROM, SealedLog
 from services.kit.trace import parse_traceparent
 
-__all__ = ["Moment", "SessionLine", "facts_of", "moments", "session_lines", "trace_of"]
+__all__ = ["Moment", "SessionLine", "facts_of", "life_of", "moments", "session_lines", "trace_of"]
 
 _NOT_FOUND: Final = 10037
 _FACTS_MAX: Final = 200
@@ -69,6 +72,22 @@ class SessionLine:
     digest: str = ""
 
 
+async def life_of(mirror: Mirror, task: TaskView) -> Life:
+    """When and where the task ran. Raises BusUnavailable, BusRefused."""
+    said = task.submitted
+    sessions = [*task.past_sessions, *sorted(task.sessions)]
+    lines = session_lines(await facts_of(mirror.bus, said.task, sessions, ()))
+    over = not task.live and all(line.closed_ns for line in lines)
+    return Life(
+        said.task,
+        said.tenant,
+        tuple(line.session for line in lines),
+        tuple(sorted({(line.node, line.gpu) for line in lines})),
+        min((line.opened_ns for line in lines), default=said.at_ns),
+        max((line.closed_ns for line in lines), default=0) if over else 0,
+    )
+
+
 async def facts_of(bus: Bus, task: str, sessions: Iterable[str], placements: Iterable[str]) -> list[Fact]:
     """The task's facts by position, the first ``_FACTS_MAX`` of each subject; ``placements``: the subjects of decisions on it. Raises
     BusUnavailable."""
@@ -87,7 +106,7 @@ async def facts_of(bus: Bus, task: str, sessions: Iterable[str], placements: Ite
 
 
 async def _sealed_log(bus: Bus) -> SealedLog | None:
-    """What tells facts of services from what others wrote to their subjects; None where facts carry no seals."""
+    """The seal that distinguishes facts of services from messages by others on their subjects; None where facts carry no seals."""
     if bus.seal is None:
         return None
     log = SealedLog(bus.seal)
@@ -114,15 +133,15 @@ async def _next(bus: Bus, subject: str, position: int, log: SealedLog | None) ->
     return at, decode_events(data)
 
 
-def moments(facts: Iterable[Fact]) -> list[Moment]:
-    """The timeline, oldest first. An ActionTaken names the actor of the fact it rides with."""
+def moments(facts: Iterable[Fact], name_of: Callable[[str], str] = str) -> list[Moment]:
+    """The timeline, oldest first; ``name_of``: a node's name by its id. An ActionTaken names the actor of the fact it rides with."""
     out: list[Moment] = []
     for position, event in facts:
         if isinstance(event, ActionTaken):
             if out and out[-1].position == position:
                 out[-1] = _by(out[-1], event.actor)
             continue
-        moment = _moment(position, event)
+        moment = _moment(position, event, name_of)
         if moment is not None:
             out.append(moment)
     out.sort(key=lambda moment: (moment.position, moment.at_ns))
@@ -133,14 +152,14 @@ def _by(moment: Moment, actor: str) -> Moment:
     return Moment(moment.at_ns, moment.kind, moment.title, moment.detail, actor, moment.position)
 
 
-def _moment(position: int, event: Event) -> Moment | None:
+def _moment(position: int, event: Event, name_of: Callable[[str], str]) -> Moment | None:
     at = getattr(event, "at_ns", 0)
     match event:
         case TaskSubmitted():
             asked = f"priority {event.priority}, {event.vram_bytes / _GIB:.4g} GiB on {event.gpu_count} GPU{'s' * (event.gpu_count != 1)}"
             return Moment(at, "queued", "Submitted", asked, position=position)
         case TaskPlaced():
-            where = f"{event.node}, GPU {', '.join(map(str, event.gpus))}"
+            where = f"{name_of(event.node)}, GPU {', '.join(map(str, event.gpus))}"
             score = f"score {event.scores[0][2]}" if event.scores else ""
             return Moment(at, "placed", f"Placed on {where}", score, position=position)
         case TaskRefused():
@@ -152,7 +171,7 @@ def _moment(position: int, event: Event) -> Moment | None:
         case SessionPriorityChanged():
             return Moment(at, "changed", f"Session follows at priority {event.priority}", event.session, position=position)
         case SessionOpenedFact():
-            return Moment(at, "started", f"Session opened on {event.node}, GPU {event.gpu}", event.session, position=position)
+            return Moment(at, "started", f"Session opened on {name_of(event.node)}, GPU {event.gpu}", event.session, position=position)
         case SessionClosedFact():
             kind = "failed" if event.failed else "ended"
             return Moment(at, kind, "Session closed", f"{event.session}: {event.reason}", position=position)

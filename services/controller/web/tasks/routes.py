@@ -13,20 +13,27 @@ from litestar import Request, Response, get, post
 from bus_schemas.events import TaskRefused
 from services.controller.answers import refusal_sentence
 from services.controller.bodies import PriorityBody, TaskBody
-from services.controller.errors import Invalid, OutOfState, Stale, TaskExists
+from services.controller.errors import Busy, Invalid, OutOfState, Stale, TaskExists
 from services.controller.identity import caller_of
+from services.controller.journal_answer import timeline_answer, waits_answer
 from services.controller.parts import Parts, parts_of
 from services.controller.web.desk import Desk, desk_of
 from services.controller.web.flash import redirect
 from services.controller.web.forms import Values, form_values, read_as, revision_in
+from services.controller.web.tasks.history import life_of
+from services.controller.web.tasks.ran import ran_of
 from services.controller.web.tasks.showing import show
 from services.controller.web.tasks.telling import Story, tell
-from services.controller.web.templating import page, scope_of
+from services.controller.web.templating import ENVIRONMENT, page, scope_of
+from services.kit.errors import BusRefused, BusUnavailable
 
 __all__ = ["ROUTES", "STALE"]
 
 Ask = Request[Any, Any, Any]
-STALE: Final = "Somebody changed it since this page was shown. Nothing was done: look at it as it is now, and decide again."
+_LIVE: Final = "every 30s"
+_SOON: Final = "load delay:5s"
+"""When the browser asks again (htmx): of a task that goes on, and when there is no answer now."""
+STALE: Final = "It was changed after the page was loaded. Nothing was done: check its current state, and decide again."
 
 
 @get("/tasks", action="task.read", include_in_schema=False)
@@ -57,12 +64,34 @@ async def one(request: Ask, task: str) -> Response[str]:
     parts, desk = parts_of(request), desk_of(request)
     await parts.fresh_view()
     story = await _opened(request, parts, desk, task)
-    return page(request, "tasks/task.html", live=f"task.{task}.{story.revision}", story=story)
+    return page(request, "tasks/task.html", live=f"task.{story.row.id}.{story.revision}", story=story)
+
+
+@get("/tasks/{task:str}/ran", action="task.read", include_in_schema=False)
+async def ran(request: Ask, task: str) -> Response[str]:
+    """What it did on its devices: the part of its page that is read after the others, or a page where there are no scripts."""
+    parts = parts_of(request)
+    view, caller = await parts.fresh_view(), caller_of(request)
+    found = parts.tasks.seen(caller, task)
+    said, shown, problem, again = found.submitted, None, "", ""
+    try:
+        document = await parts.journals.of(await life_of(parts.mirror, found))
+        waits = waits_answer(view, said.tenant, document, lambda tenant: caller.may("task.read", tenant))
+        shown, again = ran_of(timeline_answer(view, document), waits, said.vram_bytes), _LIVE if found.live else ""
+    except OutOfState as error:
+        problem = f"Nothing to show: {error}."
+    except (Busy, BusUnavailable, BusRefused) as error:
+        problem, again = f"Not now: {error}.", _SOON
+    if request.headers.get("hx-request") != "true":
+        return page(request, "tasks/ran_page.html", task=said.task, title=said.title or said.task, ran=shown, problem=problem)
+    macros: Any = ENVIRONMENT.get_template("tasks/ran.html").module
+    return Response(str(macros.shown(said.task, shown, problem, again)), media_type="text/html", headers={"cache-control": "no-store"})
 
 
 @get("/tasks/new", action="task.submit", include_in_schema=False)
 async def new(request: Ask) -> Response[str]:
-    return await _form(request, {"queue": True}, {})
+    priority = parts_of(request).tasks.default_priority(caller_of(request).identity.tenant or "default")
+    return await _form(request, {"queue": True, "priority": str(priority)}, {})
 
 
 @post("/tasks", action="task.submit", include_in_schema=False, csrf="form")
@@ -77,13 +106,13 @@ async def submit(request: Ask) -> Response[Any]:
     if body is None or contradiction is not None:
         return await _form(request, values, errors if contradiction is None else {contradiction[0]: contradiction[1]}, 400)
     try:
-        task, _ = await parts.tasks.submit(caller, body.submitted(time.time_ns()))
+        task, _ = await parts.tasks.submit(caller, body.submitted(time.time_ns(), "", parts.tasks.defaults))
     except Invalid as error:
         return await _form(request, values, {error.field: str(error)}, 400)
     except TaskExists as error:
         return await _form(request, values, {"id": str(error)}, 409)
     if isinstance(task.decision, TaskRefused) and not task.submitted.queue:
-        why = refusal_sentence(task.decision, lambda tenant: caller.may("task.read", tenant))
+        why = refusal_sentence(parts.mirror.view, task.decision, lambda tenant: caller.may("task.read", tenant))
         return redirect(f"/tasks/{task.submitted.task}", f"It was not placed: {why}", "bad")
     waits = "It waits for room." if task.waiting else "It has a place."
     return redirect(f"/tasks/{task.submitted.task}", f"Submitted. {waits}")
@@ -124,4 +153,4 @@ async def prioritise(request: Ask, task: str) -> Response[Any]:
     return redirect(f"/tasks/{task}", f"Priority {body.priority} from now on.")
 
 
-ROUTES: Final = [listed, one, new, submit, cancel, prioritise]
+ROUTES: Final = [listed, one, ran, new, submit, cancel, prioritise]

@@ -21,7 +21,7 @@ _CANDIDATES: Final = 8
 
 REASON_TITLES: Final[dict[str, str]] = {
     why.NO_NODES: "No node has joined yet",
-    why.UNKNOWN_GROUP: "Nobody knows the groups that the task targets",
+    why.UNKNOWN_GROUP: "The groups that the task targets do not exist",
     why.NODE_LOST: "The node is lost",
     why.NODE_DRAINED: "The node is drained: it takes no new tasks",
     why.NOT_IN_GROUP: "The node is in none of the task's groups",
@@ -94,7 +94,7 @@ class Placement:
 
 
 def placement_of(view: ClusterView, task: TaskView, scope: Scope) -> Placement | None:
-    """None: nobody has decided on it yet. ``scope``: who looks; of others' tasks no sentence names one."""
+    """None: there is no decision on it yet. ``scope``: the reader's rights; no sentence names another tenant's task."""
     decision = task.decision
     if decision is None:
         return None

@@ -19,7 +19,7 @@ from services.controller.web.desk import Desk
 from services.controller.web.formats import duration_text
 from services.controller.web.tasks.history import Moment, SessionLine, facts_of, moments, session_lines, trace_of
 from services.controller.web.tasks.index import Row, row_of
-from services.controller.web.tasks.story import Placement, placement_of
+from services.controller.web.tasks.story import Placement, name_of, placement_of
 from services.controller.web.tasks.waiting import Waiting, waiting_of
 from services.controller.web.templating import scope_of
 from services.kit.errors import BusRefused, BusUnavailable
@@ -32,7 +32,8 @@ _MS: int = 1_000_000
 @dataclass(frozen=True, slots=True)
 class Story:
     """What templates/tasks/story.html shows. ``asked``: wishes beyond the usual, (name, value). ``bill``: a line of billing's report, or
-    None with ``bill_missing`` saying why."""
+    None with ``bill_missing`` saying why. ``has_run``: a device has had a session of it. ``log``: the last lines of its output; empty where
+    none was captured."""
 
     row: Row
     revision: int
@@ -47,6 +48,8 @@ class Story:
     bill_missing: str
     trace_id: str
     trace_url: str
+    has_run: bool
+    log: tuple[str, ...] = ()
 
 
 async def tell(request: Request[Any, Any, Any], parts: Parts, desk: Desk, task: TaskView, now_ns: int) -> Story:
@@ -69,12 +72,13 @@ async def tell(request: Request[Any, Any, Any], parts: Parts, desk: Desk, task: 
         asked=_wishes(task),
         placement=placement_of(view, task, scope),
         waiting=waiting_of(view, said.task, now_ns, scope),
-        moments=moments(facts),
+        moments=moments(facts, lambda node: name_of(view, node)),
         sessions=_named(view, session_lines(facts)),
         bill=bill,
         bill_missing=missing,
         trace_id=trace,
         trace_url=desk.trace_of(trace),
+        has_run=bool(task.sessions or task.past_sessions),
     )
 
 

@@ -61,9 +61,9 @@ def _sentences(view: ClusterView, found: Found, at_ns: int) -> list[str]:
     if found.reserved_gpus:
         gpus = ", ".join(map(str, found.reserved_gpus))
         kept = f"GPU {gpus} of {_node(view, found.reserved_node)} is kept for it"
-        out.append(f"It has waited so long that {kept}: nobody behind it gets room there.")
+        out.append(f"It has waited so long that {kept}: no task behind it gets room there.")
     elif found.protected_ns is not None and found.protected_ns > at_ns:
-        out.append(f"In {duration_text(found.protected_ns - at_ns)} devices are kept for it, so that nobody overtakes it any more.")
+        out.append(f"In {duration_text(found.protected_ns - at_ns)} devices are kept for it, so that no task overtakes it any more.")
     if found.expires_ns is not None:
         left_ns = max(0, found.expires_ns - at_ns)
         out.append(f"It gives up in {duration_text(left_ns)}.")

@@ -1,7 +1,7 @@
 """The disk tier: chunks in files named by their content, checked on the way back. One thread at a time.
 
-Large chunks go past the page cache where the file system lets them: memory is short when this is used, and filling the cache with what
-nobody asks for soon takes more of it, and several times as long (docs/memory.md).
+Large chunks go past the page cache where the file system lets them: memory is short when this is used, and filling the cache with data that
+is not read soon takes more of it, and several times as long (docs/memory.md).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Bytes = npt.NDArray[np.uint8]
 
 class DiskTier:
     """Files in ``folder``, which is this tier's own: what an earlier life left there is removed. Equal chunks are one file, removed with
-    the last that names it. Nothing is forced to the medium: after a crash nobody asks for it."""
+    the last that names it. Nothing is forced to the medium: after a crash the files are not read."""
 
     def __init__(self, folder: Path, bytes_max: int) -> None:
         self._folder = folder

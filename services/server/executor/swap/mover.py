@@ -34,8 +34,8 @@ class Job:
 
 
 class Mover:
-    """Sleeps while there is no job, and nothing to tidy: what jobs leave behind, or whoever stirs it. ``tidy()`` is called when there is no
-    job, for a piece of that; is there more?"""
+    """A thread that sleeps while there is no job and nothing to tidy; a job or ``stir`` wakes it. ``tidy()`` is called when there is no
+    job, does a piece of the work and says whether there is more."""
 
     def __init__(self, tidy: Callable[[], bool] = lambda: False) -> None:
         self._tidy = tidy

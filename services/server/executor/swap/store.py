@@ -72,7 +72,7 @@ class SwapStore:
             for at in range(0, kept.nbytes, CHUNK_BYTES):
                 self._put(kept, at, min(CHUNK_BYTES, kept.nbytes - at), read)
                 yield
-        except BaseException:  # also when nobody asks for the next step
+        except BaseException:  # also when the generator is closed early
             self.leave(kept)
             raise
 
@@ -97,8 +97,8 @@ class SwapStore:
             yield
 
     def leave(self, kept: Kept) -> None:
-        """Nobody will ask for this any more: ``tidy`` gives it up, or whoever puts or gets. Any thread. Waits for nothing, and takes no
-        time itself: to remove the file of a chunk takes a millisecond, and there may be gigabytes."""
+        """Mark this as no longer needed: ``tidy``, or the next put or get, deletes it. Any thread. Returns at once, since removing the file
+        of a chunk takes a millisecond, and there may be gigabytes."""
         self._left.append(kept)
 
     def tidy(self) -> bool:

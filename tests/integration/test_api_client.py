@@ -1,0 +1,208 @@
+"""wooly.api against real services with authentication on: every method, every operation of the OpenAPI documents, every field."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+import pytest
+
+from bus_schemas.events import UsageRecorded
+from tests.support.plane import GIB
+from tests.support.secured import HOME, OTHER, Secured
+from wooly.api import Client
+from wooly.errors import ApiError, ConfigError, NoServerError, ProtocolError
+
+LEFT_OUT = {
+    ("DELETE", "/api/v1/session"), ("GET", "/api/v1/audit"), ("GET", "/api/v1/billing/budgets/{tenant}"),
+    ("GET", "/api/v1/billing/ledger"), ("GET", "/api/v1/billing/prices"), ("GET", "/api/v1/billing/series"),
+    ("GET", "/api/v1/billing/verify"), ("GET", "/api/v1/config"), ("GET", "/api/v1/keys/{key}"), ("GET", "/api/v1/placements"),
+    ("GET", "/api/v1/telemetry"), ("GET", "/api/v1/tenants/{tenant}"), ("GET", "/api/v1/users/{user}"),
+    ("POST", "/api/v1/placements/query"), ("POST", "/api/v1/session"), ("POST", "/api/v1/session/password"),
+    ("PUT", "/api/v1/billing/prices/{tier}"), ("PUT", "/api/v1/billing/tiers/{tier}"), ("PUT", "/api/v1/config"),
+}  # fmt: skip
+"""Operations that the client has no method for."""
+
+
+NOT_FOR_CLIENTS = {"csrf_token", "position"}
+"""Of browsers, and of lists that say at which position of the log they were made."""
+
+
+class Recorded(Client):
+    """A client that keeps what it asked and what was answered."""
+
+    asked: list[tuple[str, str, set[str]]]
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.asked = []
+        self.left_out: list[str] = []
+
+    def _ask(self, method: str, path: str, answer: Any, data: bytes | None, headers: dict[str, str]) -> Any:
+        self.asked.append((method, f"/api/v1/{path}", set(json.loads(data)) if data else set()))
+        raw = super()._ask(method, path, Any, data, headers) if answer is not type(None) else None
+        found = msgspec.convert(raw, answer) if answer is not type(None) else super()._ask(method, path, answer, data, headers)
+        self.left_out += missing(raw, msgspec.to_builtins(found), path)
+        return found
+
+
+def missing(raw: Any, kept: Any, where: str) -> list[str]:
+    """The names in an answer that its struct does not have."""
+    if isinstance(raw, dict) and isinstance(kept, dict):
+        return [f"{where}: {name}" for name in raw.keys() - kept.keys() - NOT_FOR_CLIENTS] + [
+            text for name in raw.keys() & kept.keys() for text in missing(raw[name], kept[name], f"{where} {name}")
+        ]
+    if isinstance(raw, list) and isinstance(kept, list):
+        return [text for one, other in zip(raw, kept, strict=True) for text in missing(one, other, where)]
+    return []
+
+
+@pytest.fixture(scope="module")
+def house() -> Iterator[Secured]:
+    with Secured() as house:
+        now_ns = time.time_ns()
+        usage = UsageRecorded(
+            "node-a", 1, 0, 1, "s", HOME, f"{HOME}-task", 0, now_ns - 10**9, now_ns, 10**9, 10**6, 1, 1
+        )  # fmt: skip
+        house.plane.publish("usage", "node-a", usage)
+        yield house
+
+
+@pytest.fixture(scope="module")
+def client(house: Secured) -> Recorded:
+    found = Recorded(house.plane.controller.url, api_key=house.admin_key)
+    use(found)
+    return found
+
+
+def use(client: Client) -> None:
+    """Call every method, with every argument that is sent."""
+    assert client.identity().role == "admin"
+    placed = client.submit(100, title="first", tenant=HOME)
+    assert placed.node == "node-a" and placed.placement is not None and placed.placement.candidates[0].measured is not None
+    alone = client.submit(
+        100, id="alone", tenant=HOME, priority=0, gpu_mode="Exclusive", queue=True, queue_timeout_ms=10**6, title="alone", weight=200,
+    )  # fmt: skip
+    assert alone.node is None and client.waiting("alone").remedies
+    assert client.tasks(state="queued", tenant=HOME, search="alone").total == 1
+    assert client.tasks(priority=0, node="node-a", group="team", sort="id", limit=5, offset=0).items == []
+    assert client.set_priority("alone", 3, revision=client.task("alone").revision).priority == 3
+    assert client.cancel("alone").state == "cancelled"
+    assert client.placement(placed.id).state == "placed"
+    assert client.nodes(state="ready", search="node-a").items[0].devices[0].vram_bytes == 8 * GIB
+    assert client.drain("node-a").state == "drained" and client.resume("node-a").state == "ready"
+    node = client.configure_node("node-a", overcommit_vram_percent=50, drained=False)
+    assert client.configure_node("node-a", overcommit_vram_percent=None, revision=node.revision).overcommit_vram_percent is None
+    assert client.node("node-a").name == "node-a-name" and client.nodes(group="nights").total == 0
+    assert client.create_group("night", title="Night", nodes=("node-a",)).own_nodes == ["node-a"]
+    assert client.edit_group("night", title="Nights", nodes=()).title == "Nights"
+    assert client.group("night").nodes == [] and client.groups().total == 2
+    assert client.delete_group("night") is None
+    assert client.credits("task", from_="2020-01-01", to="2100-01-01", tenant=HOME, task=f"{HOME}-task").items[0].launches == 1
+    assert client.grant(HOME, 7_000_000, id="seven", note="test").credits == "7.000000"
+    assert client.grants(tenant=HOME).total == 2
+    budget = client.set_budget(HOME, "day", 5_000_000, warn_percent=50, stop_percent=90, note="test")
+    assert client.set_budget(HOME, "day", None, revision=budget.revision).limit_micro is None
+    assert client.budgets(tenant=HOME).items[0].period == "month"
+    assert client.account(HOME).balance_micro == client.accounts(tenant=HOME).items[0].balance_micro
+    assert client.set_tier(HOME, "premium", from_="2100-01-01").next_tier == "premium" and len(client.tiers().items) == 3
+    found = client.statement(HOME, time.strftime("%Y-%m", time.gmtime()))
+    assert found.opening_micro + found.granted_micro - found.core_micro - found.vram_micro == found.closing_micro and found.lines
+    assert client.create_tenant("initech", title="Initech").id == "initech"
+    assert client.change_tenant("initech", title="Initech Inc.", disabled=False).title == "Initech Inc."
+    assert {tenant.id for tenant in client.tenants().items} >= {HOME, OTHER, "initech"}
+    user = client.create_user("peter", "member", tenant="initech", title="Peter", password="a cover sheet on each")
+    assert user.has_password
+    changed = client.change_user("peter", role="viewer", tenant="initech", title="P.", disabled=False, password="")
+    assert (changed.role, changed.has_password) == ("viewer", False) and client.users(tenant="initech").total == 1
+    key = client.create_key(title="of peter", user="peter", tenant="initech", role="viewer", scopes=("read",), expires_in_s=3600)
+    assert key.key.startswith("wk_") and key.key not in repr(key)
+    assert client.keys(tenant="initech", user="peter").items[0].expires_at is not None
+    assert client.create_key(role="node", node="node-a").node == "node-a"
+    assert client.revoke_key(key.id).state == "revoked"
+
+
+def operations(house: Secured) -> dict[tuple[str, str], dict[str, Any]]:
+    """(method, path) -> operation, of both documents, under /api/."""
+    found = {}
+    for document in ("openapi", "billing"):
+        with urllib.request.urlopen(f"{house.plane.controller.url}/schema/{document}.json") as answer:
+            described = json.loads(answer.read())
+        for path, methods in described["paths"].items():
+            for method, operation in methods.items():
+                if path.startswith("/api/"):
+                    body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+                    schema = described["components"]["schemas"].get(str(body.get("$ref", "")).rpartition("/")[2], {})
+                    names = {parameter["name"] for parameter in operation.get("parameters", ())}
+                    found[method.upper(), path] = {"parameters": names, "body": set(schema.get("properties", {}))}
+    return found
+
+
+def test_every_method_has_an_operation_with_these_parameters_and_fields(house: Secured, client: Recorded) -> None:
+    described = operations(house)
+    sent: dict[tuple[str, str], set[str]] = {}
+    for method, address, fields in client.asked:
+        path, _, query = address.partition("?")
+        matching = [key for key in described if key[0] == method and re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", key[1]), path)]
+        assert matching, f"no document describes {method} {path}"
+        key = min(matching, key=lambda found: found[1].count("{"))
+        assert {name for name, _ in parse_qsl(query)} <= described[key]["parameters"], key
+        sent.setdefault(key, set()).update(fields)
+    for key, fields in sent.items():
+        assert fields == described[key]["body"], key
+    assert described.keys() - sent.keys() == LEFT_OUT
+
+
+def test_every_method_was_called_and_no_field_of_an_answer_is_left_out(client: Recorded) -> None:
+    assert client.left_out == []
+    public = {name for name in vars(Client) if not name.startswith("_")} - {"configured"}
+    import inspect
+
+    called = set(re.findall(r"client\.(\w+)\(", inspect.getsource(use)))
+    assert called == public
+
+
+def test_refusals_say_status_sentence_and_fields(house: Secured, client: Recorded) -> None:
+    with pytest.raises(ApiError, match="there is no task none") as found:
+        client.task("none")
+    assert found.value.status == 404
+    with pytest.raises(ApiError) as found:
+        client.submit(0)
+    assert found.value.status == 400 and found.value.fields[0][0] == "required_vram_mb"
+    with pytest.raises(ApiError, match="its revision is") as found:
+        client.configure_node("node-a", drained=True, revision=1)
+    assert found.value.status == 409
+    stranger = Client(house.plane.controller.url, api_key=house.askers["revoked"].key)
+    for refused in (stranger.nodes, stranger.credits):
+        with pytest.raises(ApiError, match="wooly login") as found:
+            refused()
+        assert found.value.status == 401
+    member = Client(house.plane.controller.url, api_key=house.askers[f"{HOME} member"].key)
+    with pytest.raises(ApiError) as found:
+        member.grant(HOME, 1)
+    assert found.value.status == 403
+
+
+def test_wrong_addresses(house: Secured) -> None:
+    with pytest.raises(NoServerError, match="does not answer"):
+        Client("http://127.0.0.1:1").nodes()
+    with pytest.raises(ConfigError, match="plain text"):
+        Client("http://controller.example", api_key="wk_x").nodes()
+    with pytest.raises((ProtocolError, ApiError)):
+        Client(house.billing_url, api_key=house.admin_key).nodes()
+
+
+def test_the_client_of_the_configuration(house: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(house.folder))
+    monkeypatch.delenv("CONTROLLER_URL", raising=False)
+    with pytest.raises(ConfigError, match="CONTROLLER_URL"):
+        Client.configured()
+    monkeypatch.setenv("CONTROLLER_URL", house.plane.controller.url)
+    monkeypatch.setenv("WOOLY_API_KEY", house.admin_key)
+    assert Client.configured().nodes().total == 1

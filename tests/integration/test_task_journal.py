@@ -1,0 +1,157 @@
+"""What became of a task on its device, from the controller: when it ran and waited, and what ran instead."""
+
+from __future__ import annotations
+
+import urllib.error
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.command import command_in
+from tests.support.node import increment
+from tests.support.plane import wait_until
+from tests.support.stack import EmbeddedStack
+from wooly.config import load
+from wooly.link import Flush
+from wooly.session import Session, open_session
+
+BATCHES = 40
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[EmbeddedStack]:
+    with EmbeddedStack(WOOLY_BACKEND="host") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def tasks(stack: EmbeddedStack) -> dict[str, str]:
+    """Two tasks that shared the device and are over: id by title."""
+    sessions = {title: opened(stack, title, prio) for title, prio in (("serve", 0), ("train", 3))}
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(work, session) for session in sessions.values()]:
+            done.result()
+    for session in sessions.values():
+        session.close()
+    found = {task["title"]: task["id"] for task in stack.get("controller", "/api/v1/tasks")["items"]}
+    wait_until(lambda: {task["state"] for task in stack.get("controller", "/api/v1/tasks")["items"]} == {"completed"})
+    return found
+
+
+def opened(stack: EmbeddedStack, title: str, prio: int) -> Session:
+    flags = {
+        "WOOLY_NATS_URL": stack.addresses["nats"],
+        "CONTROLLER_URL": stack.addresses["controller"],
+        "REQUIRED_VRAM": "100",
+        "PRIO": str(prio),
+    }
+    return open_session(load(flags, environ={}), title=title)
+
+
+def work(session: Session) -> None:
+    program = increment(1_000_000)
+    session.wait(session.submit(Flush(allocs=[(1, 8_000_000)])))
+    tickets = [session.submit(program.flush([1])) for _ in range(BATCHES)]
+    session.wait(tickets[-1])
+
+
+def whole(stack: EmbeddedStack, task: str, what: str) -> Any:
+    """The answer once the journal holds the task's end: nodes publish about once a second."""
+    answer: Any = {}
+
+    def is_whole() -> bool:
+        nonlocal answer
+        try:
+            answer = stack.get("controller", f"/api/v1/tasks/{task}/{what}")
+        except urllib.error.HTTPError as error:
+            assert error.code == 409
+            return False
+        done = answer["finished"] if what == "waits" else sum(sum(lane["batches"]) for lane in answer["lanes"])
+        return bool(done == BATCHES + 1)
+
+    wait_until(is_whole, 60)
+    return answer
+
+
+def test_waits_name_the_task_that_ran_instead(stack: EmbeddedStack, tasks: dict[str, str]) -> None:
+    story = whole(stack, tasks["train"], "waits")
+    assert story["complete"] and story["batches"] == BATCHES + 1
+    assert story["waited_ns"] == sum(line["ns"] for line in story["by_rule"]) == sum(line["ns"] for line in story["by_other"])
+    first = story["by_other"][0]
+    assert (first["task"], first["title"], first["priority"]) == (tasks["serve"], "serve", 0)
+    assert first["text"] == f"{tasks['serve']} (serve)"
+    (session,) = story["sessions"]
+    assert (session["task"], session["title"]) == (tasks["train"], "train")
+
+
+def test_a_timeline_has_every_batch_and_the_memory(stack: EmbeddedStack, tasks: dict[str, str]) -> None:
+    story, shown = whole(stack, tasks["train"], "waits"), whole(stack, tasks["train"], "timeline")
+    (lane,) = shown["lanes"]
+    assert lane["node_name"] == "local" and lane["gpu"] == 0
+    waited = sum(lane["queue_ns"]) + sum(lane["preempted_ns"]) + sum(lane["memory_ns"])
+    assert waited == story["waited_ns"] and sum(lane["run_ns"]) > 0
+    assert max(value for value in lane["resident_bytes"] if value is not None) >= 8_000_000
+    assert 0 < shown["to_ns"] - shown["from_ns"] < 300 * 10**9
+
+
+def test_programs_have_their_operations_and_the_time_they_ran(stack: EmbeddedStack, tasks: dict[str, str]) -> None:
+    story, shown = whole(stack, tasks["train"], "waits"), whole(stack, tasks["train"], "timeline")
+    step, rest = story["programs"]
+    assert step["operations"] == ["add"] and step["batches"] == BATCHES and len(step["program"]) == 16
+    assert (rest["program"], rest["operations"], rest["batches"]) == ("", [], 1)
+    assert step["run_ns"] + rest["run_ns"] == sum(sum(lane["run_ns"]) for lane in shown["lanes"])
+    assert 0 < step["longest_ns"] <= step["run_ns"] and step["core_ns"] > 0
+
+
+def test_a_task_that_has_not_run_has_no_journal(stack: EmbeddedStack) -> None:
+    for what in ("waits", "timeline"):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            stack.get("controller", f"/api/v1/tasks/nothing/{what}")
+        assert refused.value.code == 404
+
+
+def test_the_page_shows_both(stack: EmbeddedStack, tasks: dict[str, str]) -> None:
+    """As text: what htmx puts into the page, and what is shown without scripts."""
+    whole(stack, tasks["train"], "waits")
+    page = stack.get("controller", f"/tasks/{tasks['train']}", "text/html")
+    assert f'hx-get="/tasks/{tasks["train"]}/ran"' in page
+    shown = stack.get("controller", f"/tasks/{tasks['train']}/ran", "text/html")
+    assert f'<a href="/tasks/{tasks["serve"]}">serve</a>' in shown
+    assert f"{BATCHES + 1} batches waited" in shown
+    for said in ('<rect class="gantt-run"', '<path class="vram-resident"', "Timeline on local, GPU 0, as a table"):
+        assert said in shown
+
+
+def test_names_work_wherever_ids_do(stack: EmbeddedStack, tasks: dict[str, str]) -> None:
+    train = tasks["train"]
+    for asked in (train, train[:8], "train"):
+        assert stack.get("controller", f"/api/v1/tasks/{asked}")["id"] == train
+        assert stack.get("controller", f"/api/v1/placements/{asked}")["task"] == train
+        assert f"story-{train}" in stack.get("controller", f"/tasks/{asked}", "text/html")
+    node = stack.addresses["node"]
+    assert stack.get("controller", "/api/v1/nodes/local")["id"] == stack.get("controller", f"/api/v1/nodes/{node}")["id"] == node
+    assert stack.get("controller", "/api/v1/tasks?node=local")["total"] == 2
+    assert f"/live/node.{node}" in stack.get("controller", "/nodes/local", "text/html")
+
+
+def test_commands_take_names(stack: EmbeddedStack, tasks: dict[str, str], tmp_path: Path) -> None:
+    wooly = command_in(tmp_path)
+    environment = {"CONTROLLER_URL": stack.addresses["controller"], "WOOLY_NATS_URL": stack.addresses["nats"]}
+    for arguments, said in (
+        (("nodes", "drain", "local"), "local takes no new tasks"),
+        (("nodes", "resume", "local"), "local takes tasks"),
+        (("groups", "create", "night", "--node", "local"), f"group night: {stack.addresses['node']}"),
+        (("groups", "delete", "night"), "night is deleted"),
+        (("tasks", "--node", "local", "--state", "completed"), "train"),
+        (("why", "train"), f"{tasks['serve']} (serve) (P0) ran meanwhile"),
+        (("why", tasks["train"][:8]), f"{tasks['serve']} (serve) (P0) ran meanwhile"),
+    ):
+        done = wooly(*arguments, **environment)
+        assert done.returncode == 0 and said in done.stdout, (arguments, done.stdout, done.stderr)
+    over = wooly("tasks", "cancel", "train", **environment)
+    assert over.returncode == 2 and f"task {tasks['train']} is over" in over.stderr
+    done = wooly("why", "train", WOOLY_NATS_URL=stack.addresses["nats"])
+    assert done.returncode == 0 and "(serve) (P0) ran meanwhile" in done.stdout, "also without a controller, from the bus"

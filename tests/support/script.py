@@ -1,0 +1,96 @@
+"""A user's script in a process of its own, with the environment that a stack's users export.
+
+May live here: starting scripts, reading what they say while they run. May not: assertions.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.support.node import until
+from tests.support.stack import EmbeddedStack
+
+__all__ = ["Script", "tasks_of", "task_called"]
+
+_END_S = 120
+
+
+class Script:
+    """``code`` as ``NAME.py``, run by Python or, with ``launcher``, by another command; ended when the ``with`` block is left.
+
+    ``error``: the standard error so far. ``terminal``: the file descriptor of a terminal that standard error goes to."""
+
+    def __init__(self, stack: EmbeddedStack, name: str, code: str, *launcher: str, terminal: int | None = None, **environ: str) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        folder = Path(self._folder.name)
+        path = folder / f"{name}.py"
+        path.write_text(code)
+        self._error = folder / "error"
+        self._output = folder / "output"
+        environment = stack.client_environment(CONTROLLER_URL=stack.addresses["controller"], HOME=str(folder), **environ)
+        with self._error.open("wb") as error, self._output.open("wb") as output:
+            self.process = subprocess.Popen(
+                [*(launcher or (sys.executable,)), str(path)],
+                env={key: value for key, value in environment.items() if value},
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=error if terminal is None else terminal,
+            )
+
+    @property
+    def error(self) -> str:
+        return self._error.read_text(errors="replace")
+
+    @property
+    def output(self) -> str:
+        return self._output.read_text(errors="replace")
+
+    def says(self, text: str) -> None:
+        """Wait until the script has written ``text`` to standard error."""
+        until(lambda: text in self.error or self.process.poll() is not None, f"the script says {text!r}")
+        if text not in self.error:
+            raise AssertionError(f"the script ended with {self.process.returncode} and did not say {text!r}:\n{self.error}")
+
+    def prints(self, text: str) -> None:
+        """Wait until the script has written ``text`` to standard output."""
+        until(lambda: text in self.output or self.process.poll() is not None, f"the script prints {text!r}")
+        if text not in self.output:
+            raise AssertionError(f"the script ended with {self.process.returncode} and did not print {text!r}:\n{self.error}")
+
+    def end(self) -> int:
+        """Wait for its end; the exit code, negative for a signal."""
+        return self.process.wait(_END_S)
+
+    def signal(self, number: int) -> None:
+        os.kill(self.process.pid, number)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self._folder.cleanup()
+
+
+def tasks_of(stack: EmbeddedStack) -> list[dict[str, Any]]:
+    return list(stack.get("controller", "/api/v1/tasks")["items"])
+
+
+def task_called(stack: EmbeddedStack, title: str, so: Callable[[dict[str, Any]], bool] = lambda task: True) -> dict[str, Any]:
+    """The only task of this title, once there is one for which ``so`` holds."""
+
+    def found() -> dict[str, Any] | None:
+        (task,) = [task for task in tasks_of(stack) if task["title"] == title] or [None]
+        return task if task is not None and so(task) else None
+
+    return until(found, f"a task {title} as wanted; there are {[(t['title'], t['state'], t['reason']) for t in tasks_of(stack)]}")

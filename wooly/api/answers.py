@@ -1,0 +1,413 @@
+"""What the REST API answers, as structs. Fields that a newer service adds are ignored.
+
+Amounts ending in ``_micro`` are micro-credits (1 credit = 1,000,000); times are aware datetimes, or Unix nanoseconds where they end in
+``_ns``; ``revision`` goes into the ``revision`` argument of a change that shall fail (409) when something else was changed before.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Generic, TypeVar
+
+import msgspec
+
+__all__ = [
+    "Account", "Budget", "Candidate", "CreditLine", "CreditReport", "Device", "Grant", "Group", "Identity", "Key", "Measured", "NewKey",
+    "Node", "Observed", "Page", "Placement", "Price", "Reason", "Refusal", "Remedy", "Statement", "StatementGrant", "StatementLine",
+    "StatementPrice", "Task", "Tenant", "Tier", "TierMembership", "Tiers", "User", "Waiting",
+]  # fmt: skip
+
+T = TypeVar("T")
+
+
+class Page(msgspec.Struct, Generic[T], frozen=True):
+    """Part of a list. ``total``: how many there are on all pages."""
+
+    items: list[T]
+    total: int
+
+
+# -- tasks -----------------------------------------------------------------------------------------------------------------------------
+
+
+class Reason(msgspec.Struct, frozen=True):
+    """Why devices were refused, and how many."""
+
+    reason: str
+    count: int
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """An example of a refused device. ``gpu`` None: the whole node; ``node`` None: the whole cluster."""
+
+    node: str | None
+    gpu: int | None
+    reason: str
+    detail: str
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """What a placement decision knew of a device."""
+
+    utilization_percent: int
+    starvation_percent: int
+    vram_used_bytes: int
+    free_bytes: int
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """A device that fits. ``score``: 0 to 1000; ``parts``: 0 to 100 each, by name."""
+
+    node: str
+    gpu: int
+    score: int
+    parts: dict[str, int]
+    measured: Measured | None
+
+
+class Placement(msgspec.Struct, frozen=True):
+    """A placement decision. ``state``: ``placed`` or ``refused``."""
+
+    task: str
+    state: str
+    node: str | None
+    node_name: str | None
+    node_address: str | None
+    gpus: list[int]
+    decided_at: datetime
+    position: int
+    candidates: list[Candidate]
+    candidates_total: int
+    refusals: list[Refusal]
+    refused: list[Reason]
+
+
+class Task(msgspec.Struct, frozen=True):
+    """``state``: queued, started, completed, failed or cancelled. ``priority``: 0 (highest) to 4."""
+
+    id: str
+    tenant: str
+    title: str
+    priority: int
+    state: str
+    reason: str
+    required_vram_mb: int
+    gpu_count: int
+    gpu_mode: str
+    groups: list[str]
+    noswap: bool
+    queue: bool
+    queue_timeout_ms: int
+    weight: int
+    sla_ms_p99: int
+    pace_percent: int
+    node: str | None
+    node_name: str | None
+    gpus: list[int]
+    sessions: int
+    submitted_at: datetime
+    updated_at: datetime
+    placement: Placement | None
+    revision: int
+
+
+class Remedy(msgspec.Struct, frozen=True):
+    """A change that would let a waiting task start."""
+
+    kind: str
+    text: str
+    node: str | None
+    gpus: list[int]
+    tasks: list[str]
+    sessions: list[str]
+    value: int | str
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """Why a task waits. ``place``: in the queue, from 1; ``level``: its priority as it has risen by waiting."""
+
+    task: str
+    place: int
+    queue_length: int
+    priority: int
+    level: int
+    waited_ms: int
+    refused: list[Reason]
+    examples: list[Refusal]
+    remedies: list[Remedy]
+    rises_at: datetime | None
+    protected_at: datetime | None
+    reserved_node: str | None
+    reserved_gpus: list[int]
+    expires_at: datetime | None
+    sentence: str
+
+
+# -- nodes and groups ------------------------------------------------------------------------------------------------------------------
+
+
+class Observed(msgspec.Struct, frozen=True):
+    """The last load of a device that is in the event log."""
+
+    utilization_percent: int
+    starvation_percent: int
+    vram_used_bytes: int
+
+
+class Device(msgspec.Struct, frozen=True):
+    """``schedulable_bytes``: physical memory and what overcommit adds; ``promised_bytes``: of it, what tasks have been promised."""
+
+    index: int
+    name: str
+    backend: str
+    cores: int
+    vram_bytes: int
+    schedulable_bytes: int
+    promised_bytes: int
+    promised_noswap_bytes: int
+    free_bytes: int
+    exclusive: bool
+    reserved_for: str | None
+    observed: Observed
+    tasks: list[str]
+    sessions: list[str]
+
+
+class Node(msgspec.Struct, frozen=True):
+    """``state``: ready, drained or lost. ``overcommit_vram_percent`` None: the global value."""
+
+    id: str
+    name: str
+    address: str
+    state: str
+    reason: str
+    epoch: int
+    version: str
+    groups: list[str]
+    declared_groups: list[str]
+    registered_at: datetime
+    overcommit_vram_percent: int | None
+    effective_overcommit_vram_percent: int
+    drained: bool
+    devices: list[Device]
+    revision: int
+
+
+class Group(msgspec.Struct, frozen=True):
+    """``own_nodes``: members set by hand; ``declared_by``: nodes that name the group in their configuration."""
+
+    id: str
+    title: str
+    nodes: list[str]
+    own_nodes: list[str]
+    declared_by: list[str]
+    tasks: int
+    tasks_waiting: int
+    updated_at: datetime | None
+    revision: int
+
+
+# -- credits ---------------------------------------------------------------------------------------------------------------------------
+
+
+class CreditLine(msgspec.Struct, frozen=True):
+    key: str
+    core_credits: str
+    vram_credits: str
+    core_credits_micro: int
+    vram_credits_micro: int
+    core_ns: int
+    byte_ms: int
+    instructions: int
+    launches: int
+
+
+class CreditReport(msgspec.Struct, frozen=True):
+    """``by``: what a line is about. ``from_ns`` and ``to_ns`` 0: not bounded."""
+
+    by: str
+    from_ns: int
+    to_ns: int
+    position: int
+    items: list[CreditLine]
+    total: CreditLine
+
+
+class Budget(msgspec.Struct, frozen=True):
+    """What a tenant may spend in a ``period``: day, month (both UTC) or total. ``limit_micro`` None: there is no budget."""
+
+    tenant: str
+    period: str
+    limit_micro: int | None
+    state: str
+    revision: int
+    from_ns: int = 0
+    to_ns: int = 0
+    granted_micro: int = 0
+    used_micro: int = 0
+    left_micro: int | None = None
+    limit_credits: str = ""
+    used_credits: str = ""
+    warn_percent: int = 0
+    stop_percent: int = 0
+
+
+class Account(msgspec.Struct, frozen=True):
+    """``balance_micro``: granted less charged; negative when the tenant owes. ``spent_micro``: by period."""
+
+    tenant: str
+    tier: str
+    priority_ceiling: int
+    balance_micro: int
+    balance_credits: str
+    granted_micro: int
+    charged_micro: int
+    spent_micro: dict[str, int]
+    budgets: list[Budget]
+    revision: int
+
+
+class Grant(msgspec.Struct, frozen=True):
+    id: str
+    tenant: str
+    micro: int
+    credits: str
+    at_ns: int
+    position: int
+
+
+class Price(msgspec.Struct, frozen=True):
+    """What a core-second and a GiB-second cost in [from_ns, to_ns); ``to_ns`` 0: until further notice."""
+
+    from_ns: int
+    to_ns: int
+    core_second_micro: int
+    gib_second_micro: int
+
+
+class Tier(msgspec.Struct, frozen=True):
+    tier: str
+    priority_ceiling: int
+    core_second_micro: int
+    gib_second_micro: int
+    windows: list[Price]
+    revision: int
+
+
+class Tiers(msgspec.Struct, frozen=True):
+    """``tenants``: the tier of each that was put into one."""
+
+    items: list[Tier]
+    tenants: dict[str, str]
+    default_tier: str
+
+
+class TierMembership(msgspec.Struct, frozen=True):
+    tenant: str
+    tier: str
+    from_ns: int
+    next_tier: str
+    revision: int
+
+
+class StatementLine(msgspec.Struct, frozen=True):
+    task: str
+    model: str
+    node: str
+    core_micro: int
+    vram_micro: int
+    core_ns: int
+    byte_ms: int
+    launches: int
+
+
+class StatementGrant(msgspec.Struct, frozen=True):
+    grant: str
+    at_ns: int
+    micro: int
+
+
+class StatementPrice(msgspec.Struct, frozen=True):
+    tier: str
+    from_ns: int
+    to_ns: int
+    core_second_micro: int
+    gib_second_micro: int
+
+
+class Statement(msgspec.Struct, frozen=True):
+    """One tenant, one month; opening + granted - core - vram = closing."""
+
+    tenant: str
+    month: str
+    from_ns: int
+    to_ns: int
+    position: int
+    opening_micro: int
+    granted_micro: int
+    core_micro: int
+    vram_micro: int
+    closing_micro: int
+    lines: list[StatementLine]
+    grants: list[StatementGrant]
+    prices: list[StatementPrice]
+
+
+# -- access ----------------------------------------------------------------------------------------------------------------------------
+
+
+class Tenant(msgspec.Struct, frozen=True):
+    id: str
+    title: str
+    disabled: bool
+    updated_at: datetime
+    revision: int
+
+
+class User(msgspec.Struct, frozen=True):
+    """``tenant`` None: the whole cluster."""
+
+    id: str
+    tenant: str | None
+    role: str
+    title: str
+    disabled: bool
+    has_password: bool
+    updated_at: datetime
+    revision: int
+
+
+class Key(msgspec.Struct, frozen=True):
+    """``state``: active, revoked, expired or disabled (its user or tenant is)."""
+
+    id: str
+    title: str
+    tenant: str | None
+    user: str | None
+    node: str | None
+    role: str
+    scopes: list[str]
+    state: str
+    issued_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
+
+
+class NewKey(Key, frozen=True, kw_only=True):
+    """``key``: the secret; no later answer has it."""
+
+    key: str
+
+    def __repr__(self) -> str:
+        return f"NewKey(id={self.id!r})"
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """The caller. ``actions``: what it may do."""
+
+    name: str
+    tenant: str | None
+    role: str
+    scopes: list[str]
+    key: str | None
+    actions: list[str]

@@ -1,0 +1,304 @@
+"""The client: one method an operation of the REST API."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self, TypeVar
+from urllib.parse import quote, urlencode
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from wooly import config as configuration
+from wooly.api.answers import (
+    Account,
+    Budget,
+    CreditReport,
+    Grant,
+    Group,
+    Identity,
+    Key,
+    NewKey,
+    Node,
+    Page,
+    Placement,
+    Statement,
+    Task,
+    Tenant,
+    TierMembership,
+    Tiers,
+    User,
+    Waiting,
+)
+from wooly.errors import ConfigError, ProtocolError
+from wooly.rest import Credentials, ask
+
+__all__ = ["Client"]
+
+T = TypeVar("T")
+Period = Literal["day", "month", "total"]
+_BILLING = "billing/"
+
+
+def _part(name: str) -> str:
+    return quote(name, safe="")
+
+
+class Client:
+    """Every method raises ``NoServerError`` when nothing answers, ``ApiError`` when the request is refused, ``ConfigError`` when the key
+    would be sent in plain text to another machine, and ``ProtocolError`` when the answer is not one of this API."""
+
+    def __init__(
+        self, url: str, *, api_key: str = "", ca: str = "", insecure: bool = False, billing_url: str = "", timeout_s: float = 10.0
+    ) -> None:
+        """``url``: the controller's, which relays to billing; ``billing_url``: ask billing there instead. ``ca``: a PEM file with the
+        authority of the certificates; ``insecure``: send the key over plain HTTP."""
+        self._url = url.rstrip("/")
+        self._billing_url = billing_url.rstrip("/") or self._url
+        self._credentials = Credentials(api_key, ca, insecure)
+        self._timeout_s = timeout_s
+
+    @classmethod
+    def configured(cls) -> Self:
+        """With CONTROLLER_URL and the key that `wooly login` stored (or WOOLY_API_KEY). Raises ConfigError."""
+        found = configuration.load(task=False)
+        if not found.controller_url:
+            raise ConfigError("CONTROLLER_URL is not set; give the controller's address, for example https://controller:8080")
+        return cls(found.controller_url, api_key=found.api_key, ca=found.tls_ca, insecure=found.insecure, billing_url=found.billing_url)
+
+    # -- tasks -------------------------------------------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        required_vram_mb: int,
+        *,
+        id: str | None = None,
+        tenant: str | None = None,
+        priority: int = 0,
+        gpu_count: int = 1,
+        gpu_mode: Literal["Shared", "Exclusive"] = "Shared",
+        groups: tuple[str, ...] = (),
+        noswap: bool = False,
+        title: str = "",
+        queue: bool = False,
+        queue_timeout_ms: int = 0,
+        weight: int = 100,
+        sla_ms_p99: int = 0,
+        pace_percent: int = 0,
+    ) -> Task:
+        """Reserve memory on a device for a task; a script started with its id uses the reservation. ``queue``: wait when nothing fits."""
+        body = {name: value for name, value in locals().items() if name != "self"}
+        return self._send("POST", "tasks", Task, body)
+
+    def task(self, task: str) -> Task:
+        return self._get(f"tasks/{_part(task)}", Task)
+
+    def tasks(
+        self,
+        *,
+        state: str | None = None,
+        priority: int | None = None,
+        node: str | None = None,
+        group: str | None = None,
+        tenant: str | None = None,
+        search: str = "",
+        sort: str = "-submitted",
+        limit: int = 100,
+        offset: int = 0,
+    ) -> Page[Task]:
+        """``search``: words that must all occur in id, title, tenant, node or groups."""
+        query = {"state": state, "priority": priority, "node": node, "group": group, "tenant": tenant, "q": search, "sort": sort}
+        return self._get("tasks", Page[Task], limit=limit, offset=offset, **query)
+
+    def cancel(self, task: str, *, revision: int | None = None) -> Task:
+        return self._send("POST", f"tasks/{_part(task)}/cancel", Task, revision=revision)
+
+    def set_priority(self, task: str, priority: int, *, revision: int | None = None) -> Task:
+        return self._send("PATCH", f"tasks/{_part(task)}", Task, {"priority": priority}, revision)
+
+    def waiting(self, task: str) -> Waiting:
+        """Why it waits, and what would let it start; ApiError with status 409 when it does not wait."""
+        return self._get(f"tasks/{_part(task)}/waiting", Waiting)
+
+    def placement(self, task: str) -> Placement:
+        return self._get(f"placements/{_part(task)}", Placement)
+
+    # -- nodes and groups --------------------------------------------------------------------------------------------------------------
+
+    def nodes(self, *, state: str | None = None, group: str | None = None, search: str = "") -> Page[Node]:
+        return self._get("nodes", Page[Node], state=state, group=group, q=search)
+
+    def node(self, node: str) -> Node:
+        return self._get(f"nodes/{_part(node)}", Node)
+
+    def configure_node(
+        self,
+        node: str,
+        *,
+        overcommit_vram_percent: int | UnsetType | None = UNSET,
+        drained: bool | UnsetType = UNSET,
+        revision: int | None = None,
+    ) -> Node:
+        """What is not given stays; ``overcommit_vram_percent`` None: the global value."""
+        body = {"overcommit_vram_percent": overcommit_vram_percent, "drained": drained}
+        return self._send("PUT", f"nodes/{_part(node)}/config", Node, body, revision)
+
+    def drain(self, node: str) -> Node:
+        """No new tasks; what runs there finishes."""
+        return self._send("POST", f"nodes/{_part(node)}/drain", Node)
+
+    def resume(self, node: str) -> Node:
+        return self._send("POST", f"nodes/{_part(node)}/resume", Node)
+
+    def groups(self) -> Page[Group]:
+        return self._get("groups", Page[Group])
+
+    def group(self, group: str) -> Group:
+        return self._get(f"groups/{_part(group)}", Group)
+
+    def create_group(self, group: str, *, title: str = "", nodes: tuple[str, ...] = ()) -> Group:
+        return self._send("POST", "groups", Group, {"id": group, "title": title, "nodes": nodes})
+
+    def edit_group(
+        self, group: str, *, title: str | UnsetType = UNSET, nodes: tuple[str, ...] | UnsetType = UNSET, revision: int | None = None
+    ) -> Group:
+        """What is not given stays."""
+        return self._send("PUT", f"groups/{_part(group)}", Group, {"title": title, "nodes": nodes}, revision)
+
+    def delete_group(self, group: str, *, revision: int | None = None) -> None:
+        self._send("DELETE", f"groups/{_part(group)}", type(None), revision=revision)
+
+    # -- credits -----------------------------------------------------------------------------------------------------------------------
+
+    def credits(
+        self,
+        by: Literal["tenant", "task", "model", "node"] = "tenant",
+        *,
+        from_: str = "",
+        to: str = "",
+        tenant: str | None = None,
+        task: str | None = None,
+    ) -> CreditReport:
+        """``from_`` and ``to`` (exclusive): Unix seconds or ISO 8601; empty: not bounded."""
+        return self._get(_BILLING + "credits", CreditReport, **{"from": from_}, by=by, to=to, tenant=tenant, task=task)
+
+    def accounts(self, *, tenant: str | None = None) -> Page[Account]:
+        return self._get(_BILLING + "accounts", Page[Account], tenant=tenant)
+
+    def account(self, tenant: str) -> Account:
+        return self._get(f"{_BILLING}accounts/{_part(tenant)}", Account)
+
+    def grants(self, *, tenant: str | None = None) -> Page[Grant]:
+        return self._get(_BILLING + "grants", Page[Grant], tenant=tenant)
+
+    def grant(self, tenant: str, micro: int, *, id: str | None = None, note: str = "") -> Grant:
+        """``id``: a repeated request with the same one grants once."""
+        return self._send("POST", _BILLING + "grants", Grant, {"tenant": tenant, "micro": micro, "id": id, "note": note})
+
+    def budgets(self, *, tenant: str | None = None) -> Page[Budget]:
+        return self._get(_BILLING + "budgets", Page[Budget], tenant=tenant)
+
+    def set_budget(
+        self,
+        tenant: str,
+        period: Period,
+        limit_micro: int | None,
+        *,
+        warn_percent: int = 80,
+        stop_percent: int = 100,
+        note: str = "",
+        revision: int | None = None,
+    ) -> Budget:
+        """``limit_micro`` None: no budget; ``warn_percent``, ``stop_percent`` 0: never."""
+        body = {"limit_micro": limit_micro, "warn_percent": warn_percent, "stop_percent": stop_percent, "note": note}
+        return self._send("PUT", f"{_BILLING}budgets/{_part(tenant)}/{_part(period)}", Budget, body, revision)
+
+    def tiers(self) -> Tiers:
+        return self._get(_BILLING + "tiers", Tiers)
+
+    def set_tier(self, tenant: str, tier: Literal["premium", "standard", "basic"], *, from_: str = "") -> TierMembership:
+        """``from_``: from when on, not in the past; empty: now."""
+        return self._send("PUT", f"{_BILLING}tenants/{_part(tenant)}/tier", TierMembership, {"tier": tier, "from": from_})
+
+    def statement(self, tenant: str, month: str = "") -> Statement:
+        """``month``: YYYY-MM in UTC; empty: this month so far."""
+        return self._get(f"{_BILLING}statements/{_part(tenant)}", Statement, month=month)
+
+    # -- access ------------------------------------------------------------------------------------------------------------------------
+
+    def identity(self) -> Identity:
+        return self._get("session", Identity)
+
+    def tenants(self) -> Page[Tenant]:
+        return self._get("tenants", Page[Tenant])
+
+    def create_tenant(self, tenant: str, *, title: str = "") -> Tenant:
+        return self._send("POST", "tenants", Tenant, {"id": tenant, "title": title})
+
+    def change_tenant(self, tenant: str, *, title: str | UnsetType = UNSET, disabled: bool | UnsetType = UNSET) -> Tenant:
+        return self._send("PATCH", f"tenants/{_part(tenant)}", Tenant, {"title": title, "disabled": disabled})
+
+    def users(self, *, tenant: str | None = None) -> Page[User]:
+        return self._get("users", Page[User], tenant=tenant)
+
+    def create_user(self, user: str, role: str, *, tenant: str | UnsetType = UNSET, title: str = "", password: str = "") -> User:
+        """``tenant``: empty for the whole cluster; not given: the caller's own."""
+        body = {"id": user, "role": role, "tenant": tenant, "title": title, "password": password}
+        return self._send("POST", "users", User, body)
+
+    def change_user(
+        self,
+        user: str,
+        *,
+        role: str | UnsetType = UNSET,
+        tenant: str | UnsetType = UNSET,
+        title: str | UnsetType = UNSET,
+        disabled: bool | UnsetType = UNSET,
+        password: str | UnsetType = UNSET,
+    ) -> User:
+        body = {"role": role, "tenant": tenant, "title": title, "disabled": disabled, "password": password}
+        return self._send("PATCH", f"users/{_part(user)}", User, body)
+
+    def keys(self, *, tenant: str | None = None, user: str | None = None) -> Page[Key]:
+        return self._get("keys", Page[Key], tenant=tenant, user=user)
+
+    def create_key(
+        self,
+        *,
+        title: str = "",
+        user: str | UnsetType = UNSET,
+        tenant: str | UnsetType = UNSET,
+        role: str | UnsetType = UNSET,
+        scopes: tuple[str, ...] | UnsetType = UNSET,
+        expires_in_s: int | None = None,
+        node: str = "",
+    ) -> NewKey:
+        """``node``: with role ``node``, the only node that may use the key."""
+        body = {name: value for name, value in locals().items() if name != "self"}
+        return self._send("POST", "keys", NewKey, body)
+
+    def revoke_key(self, key: str) -> Key:
+        """``key``: its id."""
+        return self._send("DELETE", f"keys/{_part(key)}", Key)
+
+    # -- requests ----------------------------------------------------------------------------------------------------------------------
+
+    def _get(self, path: str, answer: type[T], **query: str | int | None) -> T:
+        given = {name: value for name, value in query.items() if value not in (None, "")}
+        return self._ask("GET", path + (f"?{urlencode(given)}" if given else ""), answer, None, {})
+
+    def _send(self, method: str, path: str, answer: type[T], body: dict[str, Any] | None = None, revision: int | None = None) -> T:
+        data = None if body is None else msgspec.json.encode({name: value for name, value in body.items() if value is not UNSET})
+        return self._ask(method, path, answer, data, {} if revision is None else {"If-Match": f'"{revision}"'})
+
+    def _ask(self, method: str, path: str, answer: type[T], data: bytes | None, headers: dict[str, str]) -> T:
+        what, base = ("billing service", self._billing_url) if path.startswith(_BILLING) else ("controller", self._url)
+        headers = {"Accept": "application/json", **({} if data is None else {"Content-Type": "application/json"}), **headers}
+        given = ask(
+            base, f"/api/v1/{path}", self._credentials, what=what, method=method, data=data, headers=headers, timeout_s=self._timeout_s
+        )
+        if answer is type(None):
+            return None
+        try:
+            return msgspec.json.decode(given, type=answer)
+        except msgspec.MsgspecError as error:
+            raise ProtocolError(f"what answers at {base} is not a {what} of this version: {error}; check the address") from None

@@ -1,0 +1,28 @@
+"""``wooly completion bash|zsh|fish``: the script that makes a shell complete commands and flags.
+
+May live here: printing click's script. May not: what is completed (click knows it from the commands).
+"""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+__all__ = ["completion"]
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
+def completion(shell: str) -> None:
+    """Print the completion script of SHELL.
+
+    \b
+    bash:  eval "$(wooly completion bash)"   in ~/.bashrc
+    zsh:   eval "$(wooly completion zsh)"    in ~/.zshrc
+    fish:  wooly completion fish > ~/.config/fish/completions/wooly.fish
+    """
+    from wooly.cli.group import app  # the group imports this module by name
+
+    kind = get_completion_class(shell)
+    assert kind is not None  # click has the three that the argument allows
+    click.echo(kind(app, {}, "wooly", "_WOOLY_COMPLETE").source())
