@@ -12,8 +12,8 @@ __all__ = ["billing_page", "controller_page"]
 _METHODS: Final = ("get", "post", "put", "patch", "delete")
 _HEAD: Final = """
 Base address: {address}. Send an API key as `Authorization: Bearer wk_...`; on a service that listens on loopback only, none is needed.
-Errors are problem documents (RFC 9457); the [error reference](errors.md) lists their types. The OpenAPI document of the running service is
-at `/schema/openapi.json`.
+Errors are problem documents (RFC 9457); the [error reference](errors.md) lists their types. The running service shows this interface with
+Swagger UI at `/schema/swagger` of the controller; its OpenAPI document is at `/schema/openapi.json`.
 """
 
 
