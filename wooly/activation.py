@@ -58,7 +58,7 @@ def _show(kind: type[BaseException], error: BaseException, trace: TracebackType 
 
 def _without_us(trace: TracebackType | None) -> TracebackType | None:
     """``trace`` without frames of this package, but for its first frame, which is where the script begins."""
-    kept = []
+    kept: list[TracebackType] = []
     while trace is not None:
         if not kept or not trace.tb_frame.f_code.co_filename.startswith(_HERE):
             kept.append(trace)
