@@ -44,7 +44,7 @@ class JournalPart(msgspec.Struct, array_like=True, frozen=True, tag="journal.v1"
 
 class ProgramUse(msgspec.Struct, array_like=True, frozen=True):
     """Batches of ``content`` (the first bytes of ``BatchArrived.content``) run ``program`` (the first bytes of its digest; empty: none).
-    ``operations``: its most frequent ones with their number, told once a segment; empty: told before, or not known."""
+    ``operations``: its most frequent ones with their number, sent once a segment; empty: sent before, or not known."""
 
     content: bytes
     program: bytes
