@@ -12,12 +12,14 @@ help: ## what there is
 $(STAMP).run: pyproject.toml wooly_server/pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet torch==$(TORCH)
-	PYTHONWARNINGS=ignore $(BIN)/pip install --quiet -e '.[client]' -e ./wooly_server scikit-learn
+	@echo "installing torch $(TORCH) and the packages of Wooly into $(VENV): some minutes"
+	$(BIN)/pip install torch==$(TORCH)
+	PYTHONWARNINGS=ignore $(BIN)/pip install -e '.[client]' -e ./wooly_server scikit-learn
 	@touch $@
 
 $(STAMP).dev: $(STAMP).run
-	PYTHONWARNINGS=ignore $(BIN)/pip install --quiet -e '.[client,dev]' -e ./wooly_server
+	@echo "installing what tests and linters need into $(VENV): some minutes"
+	PYTHONWARNINGS=ignore $(BIN)/pip install -e '.[client,dev]' -e ./wooly_server
 	@touch $@
 
 setup: $(STAMP).dev ## create .venv with everything that tests and linters need

@@ -74,9 +74,8 @@ async def connect(urls: Sequence[str], forbidden: str = "") -> AsyncIterator[Cli
         )
         await asyncio.wait_for(connecting, _CONNECT_S)
     except (OSError, nats.errors.Error, TimeoutError) as error:
-        raise NoServerError(
-            f"no NATS server answers at {', '.join(urls)} ({error or 'timeout'}); check WOOLY_NATS_URL, and that the bus runs"
-        ) from None
+        why = str(error) or f"no answer within {_CONNECT_S:g} s"
+        raise NoServerError(f"no NATS server answers at {', '.join(urls)} ({why}); check WOOLY_NATS_URL, and that the bus runs") from None
     try:
         yield client
     except asyncio.CancelledError:
