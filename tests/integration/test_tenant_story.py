@@ -1,4 +1,4 @@
-"""A tenant's member on a secured cluster: why, top and replay of what is theirs, and what they are told where their key may not."""
+"""A member of a tenant on a secured cluster: why, top and replay of the tenant's tasks, and the messages where the key may not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which program a batch ran, told once a segment, and what the operations of one that cannot be read are."""
+"""Which program a batch ran, recorded once a segment, and what the operations of one that cannot be read are."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_each_is_told_once_and_again_in_the_next_segment(lane: Lane) -> None:
     assert told(lane) == []
     lane.on_gap()
     programs.note(again, b"A" * 32)
-    assert told(lane) == [ProgramUse(b"A" * 8, short, ("add",))], "whoever reads from here on learns everything"
+    assert told(lane) == [ProgramUse(b"A" * 8, short, ("add",))], "a reader that begins here gets all of them"
 
 
 @pytest.mark.parametrize("body", [b"", b"\xff", b"\x95\x01\x90\x00\x90\x90", bytes(300 << 10)])
