@@ -1,4 +1,4 @@
-"""A member of a tenant on a secured cluster: why, top and replay of the tenant's tasks, and the messages where the key may not."""
+"""A tenant's member on a secured cluster: why, top and replay of what is theirs, and the messages where their key lacks the right."""
 
 from __future__ import annotations
 
