@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from types import SimpleNamespace
+import contextlib
+from collections.abc import Iterator
+from types import ModuleType, SimpleNamespace
 from typing import Any, Final, cast
 from unittest.mock import patch
 
@@ -35,39 +36,46 @@ def page() -> str:
     return "\n".join(parts)
 
 
-def _rows(registry: CollectorRegistry) -> Iterator[Sequence[str]]:
+def _rows(registry: CollectorRegistry) -> Iterator[tuple[str, ...]]:
     for collector in list(registry._collector_to_names):
         if isinstance(collector, ProcessCollector):
             continue
         names = getattr(collector, "_labelnames", None)
         for metric in collector.collect():
-            labels = metric._labelnames if names is None else names
+            labels = vars(metric)["_labelnames"] if names is None else names
             name = metric.name + ("_total" if metric.type == "counter" else "")
             yield f"`{name}`", metric.type, ", ".join(labels), sentence(metric.documentation)
 
 
-def _controller() -> CollectorRegistry:
+@contextlib.contextmanager
+def _caught(module: ModuleType) -> Iterator[list[CollectorRegistry]]:
+    """The registries that ``module`` would write as text inside the block."""
     found: list[CollectorRegistry] = []
+
+    def keep(registry: CollectorRegistry) -> bytes:
+        found.append(registry)
+        return b""
+
+    with patch.object(module, "generate_latest", keep):
+        yield found
+
+
+def _controller() -> CollectorRegistry:
     mirror = SimpleNamespace(view=ClusterView(), position=0, failure=None, connected=True)
-    with patch.object(controller, "generate_latest", lambda registry: found.append(registry) or b""):
+    with _caught(controller) as found:
         controller.metrics_text(cast(Any, mirror), cast(Any, SimpleNamespace(last=list)), log_bytes=0)
     return found[0]
 
 
 def _node() -> CollectorRegistry:
-    found: list[CollectorRegistry] = []
-    with patch.object(node, "generate_latest", lambda registry: found.append(registry) or b""):
+    with _caught(node) as found:
         node.metrics_text(node.Standing("", 1, (), Counters(), 0, True))
     return found[0]
 
 
 def _billing() -> CollectorRegistry:
-    found: list[CollectorRegistry] = []
     parts = SimpleNamespace(keeper=SimpleNamespace(view=BillingView(), failure=None, connected=True))
-    with (
-        patch.object(billing, "generate_latest", lambda registry: found.append(registry) or b""),
-        patch.object(billing, "permit", lambda *_: None),
-        patch.object(billing, "parts_of", lambda _: parts),
-    ):
+    permitted, with_parts = patch.object(billing, "permit", lambda *_: None), patch.object(billing, "parts_of", lambda _: parts)
+    with _caught(billing) as found, permitted, with_parts:
         asyncio.run(cast(Any, billing.metrics.fn)(None))
     return found[0]

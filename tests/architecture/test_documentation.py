@@ -168,8 +168,10 @@ def test_generated_pages_are_complete(pages: dict[str, str]) -> None:
     commands = pages["docs/reference/command-line.md"]
     assert all(re.search(rf"^#+ wooly {re.escape(name)}$", commands, re.MULTILINE) for name in COMMANDS)
     assert all(f"## {kind.__struct_config__.tag}\n" in pages["docs/reference/events.md"] for kind in typing.get_args(events.Event))
+    alerts = (ROOT / "deploy/prometheus/alerts.yml").read_text()
+    assert all(name in pages["docs/watching.md"] for name in re.findall(r"alert: (\w+)", alerts))
     shown = set(re.findall(r"`(wooly_[a-z_]+)`", pages["docs/reference/metrics.md"]))
-    used = set(re.findall(r"\bwooly_[a-z_]+", re.sub(r"(?m)^\s*#.*$", "", (ROOT / "deploy/prometheus/alerts.yml").read_text())))
+    used = set(re.findall(r"\bwooly_[a-z_]+", re.sub(r"(?m)^\s*#.*$", "", alerts)))
     assert used <= shown
     assert "PATCH /api/v1/tasks/{task}" in pages["docs/reference/rest-controller.md"]
     assert "GET /api/v1/billing/credits" in pages["docs/reference/rest-billing.md"]

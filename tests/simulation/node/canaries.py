@@ -134,7 +134,7 @@ CANARIES: Final = (
         "a changed priority does not hold for what is in flight",
         lambda: _replaced(flights, "change_level", _moved_on_paper),
     ),
-    Canary("RunsOn", "what runs of a session that is ended goes on to its end", _nothing, dispatch=RunsOn),
+    Canary("RunsOn", "the running launch of an ended session continues to its end", _nothing, dispatch=RunsOn),
     Canary("ForgetsThePriority", "the memory core goes by the priority that a session opened with", _nothing, vram=ForgetsThePriority),
     Canary("NeverPreempts", "low launches are not stopped for high ones", _nothing, dispatch=NeverPreempts),
     Canary("SwapsLevels", "of two levels the lower one goes first", lambda: _replaced(queues, "best", _first_of_second_level)),
