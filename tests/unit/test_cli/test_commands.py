@@ -183,7 +183,7 @@ def test_the_doctor_names_what_is_wrong(wooly: Wooly) -> None:
     states = {finding["name"]: finding for finding in json.loads(found.stdout)}
     failed = {name for name, finding in states.items() if finding["state"] == "fail"}
     assert failed == {"entry point", "bus", "controller"}
-    assert all(states[name]["fix"] for name in failed)
+    assert all(states[name]["fix"] for name in failed) and states["configuration"]["state"] == "ok"
     assert "off (WOOLY_CPU_FALLBACK=0)" in states["CPU fallback"]["text"]
 
 
