@@ -29,7 +29,13 @@ _READ_S: Final = 60.0
 @click.argument("task")
 @nats_flag
 @bounds_flags
-@click.option("--top", type=click.IntRange(0, 1000), default=10, show_default=True, help="How many of its longest waits to show.")
+@click.option(
+    "--top",
+    type=click.IntRange(0, 1000),
+    default=10,
+    show_default=True,
+    help="How many of its longest waits to show; a controller has 20 at most.",
+)
 @json_flag
 def why(task: str, nats_url: str | None, node: str, from_: str, to: str, files: tuple[str, ...], top: int, as_json: bool) -> None:
     """Tell why TASK waited: what ran instead, and under which rule.
