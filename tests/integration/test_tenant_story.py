@@ -119,6 +119,14 @@ def test_why_answers_a_member_about_their_own_tasks(shared: Shared, wooly: Wooly
         assert done.returncode == 2 and f"there is no task {asked}" in done.stderr
 
 
+def test_why_answers_an_admin_about_a_session_too(shared: Shared, wooly: Wooly) -> None:
+    (session,) = shared.waits("acme", shared.stack.admin)["sessions"]
+    done = wooly("why", session["session"], **shared.environment(shared.stack.admin))
+    assert done.returncode == 0 and "(zebra-serve) (P0) ran meanwhile" in done.stdout, done.stderr
+    refused = wooly("why", session["session"], **shared.environment(shared.keys["acme"]))
+    assert refused.returncode == 2 and "there is no task" in refused.stderr
+
+
 def test_top_shows_a_member_their_own_sessions(shared: Shared, wooly: Wooly) -> None:
     def rows(key: str) -> set[str]:
         done = wooly("top", "--json", **shared.environment(key, bus=False))

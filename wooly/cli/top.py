@@ -36,6 +36,8 @@ _FIRST_S: Final = 5.0
 _STALE_S: Final = 10.0
 _PRICES_S: Final = 30.0
 _POLL_S: Final = 1.0
+_LOOK_S: Final = 0.25
+"""Without a measurement for so long: has the bus refused?"""
 
 
 class _Screen:
@@ -188,6 +190,8 @@ def _hear(urls: Sequence[str], screen: _Screen, enough: Callable[[], bool], time
 
 async def _listen(urls: Sequence[str], screen: _Screen, enough: Callable[[], bool], timeout_s: float | None) -> None:
     """Hear telemetry until ``enough`` (asked after each message), or for ``timeout_s``."""
+    import nats
+
     forbidden = (
         "your key may not hear the measurements of all tenants on the bus: that needs a role without a tenant; "
         "with CONTROLLER_URL set, wooly top shows what is yours"
@@ -196,7 +200,13 @@ async def _listen(urls: Sequence[str], screen: _Screen, enough: Callable[[], boo
         heard = await client.subscribe(subjects.TELEMETRY_ALL)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                async for message in heard.messages:
+                while True:
+                    try:
+                        message = await heard.next_msg(timeout=_LOOK_S)
+                    except nats.errors.TimeoutError:
+                        continue
+                    except nats.errors.Error as error:
+                        raise CommandError(f"the connection to the bus is closed ({error}); is it running?") from None
                     screen.hear(message.subject, message.data)
                     if await asyncio.to_thread(enough):
                         return

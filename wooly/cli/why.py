@@ -29,7 +29,13 @@ _READ_S: Final = 60.0
 @click.argument("task")
 @nats_flag
 @bounds_flags
-@click.option("--top", type=click.IntRange(0, 1000), default=10, show_default=True, help="How many of its longest waits to show.")
+@click.option(
+    "--top",
+    type=click.IntRange(0, 1000),
+    default=10,
+    show_default=True,
+    help="How many of its longest waits to show; a controller has 20 at most.",
+)
 @json_flag
 def why(task: str, nats_url: str | None, node: str, from_: str, to: str, files: tuple[str, ...], top: int, as_json: bool) -> None:
     """Tell why TASK waited: what ran instead, and under which rule.
@@ -38,29 +44,31 @@ def why(task: str, nats_url: str | None, node: str, from_: str, to: str, files: 
     yours; --nats-url, --node, --from, --to and --file read the journals themselves.
     """
     which = bounds(node, from_, to, files)
-    document = _of_controller(task, top) if not which and not nats_url else None
-    if document is None:
-        document, _ = ask(["why", task, "--top", str(top), *which], nats_url, bus=not files)
+    arguments = ["why", task, "--top", str(top), *which]
+    config = configuration.load(task=False)
+    if which or nats_url or not config.controller_url:
+        document, _ = ask(arguments, nats_url, bus=not files)
+    else:
+        document = _answer(config, task, top, arguments)
     if as_json:
         print_json(document)
         return
     show(document)
 
 
-def _of_controller(task: str, top: int) -> dict[str, Any] | None:
-    """What the controller says of it: of what is the caller's own, whatever the key may read on the bus. None: ask the bus, where there is
-    no controller, or none that knows a task of this name. Raises CommandError where the bus does not know it either."""
-    config = configuration.load(task=False)
-    if not config.controller_url:
-        return None
+def _answer(config: configuration.Config, task: str, top: int, arguments: list[str]) -> dict[str, Any]:
+    """What the controller says of a task of the caller's own, whatever the key may read on the bus; where it knows none of this name, what
+    the bus says of a task or session. Raises CommandError with what the controller said."""
     path = f"/api/v1/tasks/{quote(task, safe='')}/waits"
     try:
         document: dict[str, Any] = get_json(config.controller_url.rstrip("/"), path, what="controller", timeout_s=_READ_S)
-    except CommandError as error:
-        if config.api_key or not config.nats_urls:
+    except CommandError as refused:
+        if not config.nats_urls:
             raise
-        click.echo(f"{error}; reading the journals on the bus instead", err=True)
-        return None
+        try:
+            return ask(arguments, None)[0]
+        except CommandError:
+            raise refused from None
     document["longest"] = document["longest"][:top]
     return document
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ MS = 1_000_000
 ROWS = ("run_ns", "queue_ns", "preempted_ns", "memory_ns", "batches", "resident_bytes", "shared_bytes", "swapped_bytes")
 
 
-def lane(**rows: list[int | None]) -> dict[str, Any]:
+def lane(**rows: Sequence[int | None]) -> dict[str, Any]:
     size = len(next(iter(rows.values())))
     empty: dict[str, Any] = {name: [None if name.endswith("bytes") else 0] * size for name in ROWS}
     return {"node": "n1", "node_name": "atlas", "gpu": 0, "session": "s1", **empty, **rows}

@@ -20,6 +20,7 @@ from services.controller.parts import Parts, parts_of
 from services.controller.web.desk import Desk, desk_of
 from services.controller.web.flash import redirect
 from services.controller.web.forms import Values, form_values, read_as, revision_in
+from services.controller.web.headers import PAGE_HEADERS
 from services.controller.web.tasks.history import life_of
 from services.controller.web.tasks.ran import ran_of
 from services.controller.web.tasks.showing import show
@@ -85,7 +86,7 @@ async def ran(request: Ask, task: str) -> Response[str]:
     if request.headers.get("hx-request") != "true":
         return page(request, "tasks/ran_page.html", task=said.task, title=said.title or said.task, ran=shown, problem=problem)
     macros: Any = ENVIRONMENT.get_template("tasks/ran.html").module
-    return Response(str(macros.shown(said.task, shown, problem, again)), media_type="text/html", headers={"cache-control": "no-store"})
+    return Response(str(macros.shown(said.task, shown, problem, again)), media_type="text/html", headers=PAGE_HEADERS)
 
 
 @get("/tasks/new", action="task.submit", include_in_schema=False)
