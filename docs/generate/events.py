@@ -48,4 +48,5 @@ def _fields(kind: Any, source: Path) -> str:
 
 
 def _name(kind: Any) -> str:
-    return kind.__name__ if isinstance(kind, type) and not typing.get_args(kind) else str(kind).replace("bus_schemas.events.", "")
+    plain = isinstance(kind, type) and not typing.get_args(kind)
+    return kind.__name__ if plain else str(kind).replace("bus_schemas.events.", "").replace(" | ", " or ")

@@ -50,7 +50,7 @@ def _controller() -> CollectorRegistry:
     found: list[CollectorRegistry] = []
     mirror = SimpleNamespace(view=ClusterView(), position=0, failure=None, connected=True)
     with patch.object(controller, "generate_latest", lambda registry: found.append(registry) or b""):
-        controller.metrics_text(cast(Any, mirror), cast(Any, SimpleNamespace(last=list)))
+        controller.metrics_text(cast(Any, mirror), cast(Any, SimpleNamespace(last=list)), log_bytes=0)
     return found[0]
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
-from docs.generate.text import cell, sentence, table
+from docs.generate.text import sentence, table
 
 __all__ = ["billing_page", "controller_page"]
 
 _METHODS: Final = ("get", "post", "put", "patch", "delete")
 _HEAD: Final = """
 Base address: {address}. Send an API key as `Authorization: Bearer wk_...`; on a service that listens on loopback only, none is needed.
-Errors are problem documents (RFC 9457); the [error reference](errors.md) lists their types. The OpenAPI document of the running service is
-at `/schema/openapi.json`.
+Errors are problem documents (RFC 9457); the [error reference](errors.md) lists their types. The running service shows this interface with
+Swagger UI at `/schema/swagger` of the controller; its OpenAPI document is at `/schema/openapi.json`.
 """
 
 
@@ -85,4 +85,4 @@ def _type(document: dict[str, Any], schema: dict[str, Any]) -> str:
         text += f", {low:.0f} to {high:.0f}"
     if "maxLength" in schema:
         text += f", at most {schema['maxLength']} characters"
-    return cell(text)
+    return text

@@ -119,7 +119,7 @@ class Journals:
         )
         try:
             async with asyncio.timeout(_END_S):
-                out, told = await child.communicate()
+                out, errors = await child.communicate()
         except TimeoutError:
             raise BusUnavailable(f"the journals were not read within {_END_S:g} s; ask again") from None
         finally:
@@ -129,7 +129,7 @@ class Journals:
         if child.returncode == _NOTHING:
             return None
         if child.returncode != 0 or len(out) > _ANSWER_BYTES_MAX:
-            lines = told.decode(errors="replace").strip().splitlines()
+            lines = errors.decode(errors="replace").strip().splitlines()
             get_logger().warning("the journals could not be read", task=life.task, code=child.returncode, problem="".join(lines[-1:]))
             raise BusUnavailable("the journals could not be read; the controller's log says why")
         document: dict[str, Any] = msgspec.json.decode(out)

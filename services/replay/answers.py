@@ -84,7 +84,7 @@ async def _why(bus: Bus | None, question: Question) -> dict[str, Any]:
             break
     if not fold.found:
         raise NothingFound(f"no task or session {question.task!r} is in the journals; wooly tasks lists tasks")
-    stories = [(node, gpu, batch) for node, gpu, batch in fold.stories() if _within(batch.begin_ns, question)]
+    stories = [(node, gpu, batch) for node, gpu, batch in fold.stories() if known or _within(batch.begin_ns, question)]
     about = [dataclasses.asdict(names.get(session, Named(session))) for session in sorted(asked)]
     document = story([batch for _, _, batch in stories], names, fold.memory, question.top)
     drawn = {"timeline": timeline(fold.use.grid, stories, fold.use)} if question.slots else {}

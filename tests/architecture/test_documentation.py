@@ -19,7 +19,7 @@ from docs.generate.links import anchors, links, repository_path, rewritten, site
 from services.kit.variables import BY_NAME, VARIABLES, integer
 from services.server.settings import Settings
 from tests.support.stack import ROOT
-from wooly.config import KEYS
+from wooly.config import KEYS, unknown_variables
 
 PRODUCT = ("wooly", "wis", "bus_schemas", "jit", "scheduler", "billing", "services")
 ENVIRONMENTS = {"environ", "environment", "env"}
@@ -132,6 +132,7 @@ def test_the_configuration_reference_has_every_variable_that_is_read() -> None:
     assert services | composed == set(BY_NAME)
     assert {name for name, packages in read.items() if packages & {"wooly"}} - client <= {"WOOLY_DIE_WITH_PARENT"}
     assert set(FOREIGN) <= set(read) | {"WOOLYAI_CLIENT_CONFIG"}
+    assert unknown_variables(dict.fromkeys(BY_NAME, "1")) == []  # the client does not warn of them
     page = REFERENCE["reference/configuration.md"]()
     assert all(f"| `{name}` |" in page for name in client | set(BY_NAME))
 
@@ -139,12 +140,16 @@ def test_the_configuration_reference_has_every_variable_that_is_read() -> None:
 def test_every_word_that_looks_like_a_variable_is_one() -> None:
     """In the compose file and in the pages: a variable that is renamed or removed is not left behind there."""
     known = {key.name for key in KEYS} | set(BY_NAME) | set(FOREIGN)
+    compose = (ROOT / "docker-compose.yml").read_text()
+    ours = set(re.findall(r"\$\{([A-Z_]+)", compose))  # what compose itself replaces
+    explained = (ROOT / "deploy/README.md").read_text() + compose.split("\nname:")[0]
+    assert all(name in explained for name in ours)
     streams = {"WOOLY_EVENTS", "WOOLY_TELEMETRY", "WOOLY_JOURNAL", "WOOLY_LEASES", "WOOLY_BATCH_"}
     listed = subprocess.run(["git", "ls-files", "*.md", "docker-compose.yml"], cwd=ROOT, capture_output=True, text=True, check=True)
     for path in listed.stdout.split():
         if (ROOT / path).exists():
             words = set(re.findall(r"\b(?:WOOLY|WOOLYAI|CONTROLLER|NODE)_[A-Z0-9_]+", (ROOT / path).read_text()))
-            assert words <= known | streams, path
+            assert words <= known | streams | ours, path
 
 
 def test_defaults_of_the_table_are_those_of_a_node() -> None:

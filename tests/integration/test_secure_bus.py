@@ -231,7 +231,8 @@ class TestSessions:
             async with line(world.stack, world.a) as bus:
                 return await _open(bus.client, world.n1, principal, f"{principal}-mine", tenant="best")
 
-        assert asyncio.run(body()).fault is None
+        opened = asyncio.run(body())
+        assert (opened.fault, opened.tenant) == (None, "acme"), "the client shows who pays"
         found = until(lambda: world.facts(f"{world.names.a}-mine"), "the fact of the session")
         assert isinstance(found[0], SessionOpenedFact)
         assert found[0].tenant == "acme"

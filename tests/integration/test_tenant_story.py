@@ -1,4 +1,4 @@
-"""A tenant's member on a secured cluster: why, top and replay of what is theirs, and what they are told where their key may not."""
+"""A tenant's member on a secured cluster: why, top and replay of what is theirs, and the messages where their key lacks the right."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def _batch_rows(batch: dict[str, Any]) -> list[tuple[Any, ...]]:
         at, length = duration(part["from_ns"] - batch["arrived_ns"]), duration(part["to_ns"] - part["from_ns"])
         core = duration(part["core_ns"]) if part["session"] else ""
         rows.append((*head, at, length, part["rule"], part["text"] or "(none)", _priority(part), core))
-    more = len(batch["stretches"]) - len(longest)
+    more = batch["stretches_total"] - len(longest)
     if more:
         rest_ns = batch["waited_ns"] - sum(part["to_ns"] - part["from_ns"] for part in longest)
         rows.append(("", "", "", "", duration(rest_ns), f"+{more} more", "", "", ""))

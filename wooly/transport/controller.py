@@ -13,7 +13,7 @@ import urllib.error
 from dataclasses import dataclass
 from typing import Any, Final
 
-from wooly import progress
+from wooly import outcome, progress
 from wooly.config import Config
 from wooly.errors import PlacementError, TaskCancelledError
 from wooly.rest import Credentials, open_url
@@ -120,7 +120,13 @@ def _wait(tasks: _Tasks, task: dict[str, Any], *, own: bool) -> dict[str, Any]:
     name = str(task["id"])
     began_s = heard_s = time.monotonic()
     explain_s, pause_s = began_s, _EXPLAIN_S
+    outcome.watch()
     with progress.WaitingLine() as line:
+
+        def leave(*_: object) -> None:
+            line.left(name, withdrawn=own and tasks.withdraw(name))
+
+        stay = outcome.on_kill(leave)
         try:
             while task.get("node") is None and task.get("state") == "queued":
                 now_s = time.monotonic()
@@ -136,8 +142,10 @@ def _wait(tasks: _Tasks, task: dict[str, Any], *, own: bool) -> dict[str, Any]:
                         raise
                     line.show(None, time.monotonic() - began_s)
         except BaseException:  # Ctrl-C above all: the place in the queue is given back
-            line.left(name, withdrawn=own and tasks.withdraw(name))
+            leave()
             raise
+        finally:
+            stay()
     return task
 
 

@@ -1,4 +1,4 @@
-"""Which program a batch ran, told once a segment, and what the operations of one that cannot be read are."""
+"""Which program a batch ran, reported once a segment, and the operations of one that cannot be read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from services.server.program_lane import ProgramLane
 from tests.support.node import increment
 
 
-def told(lane: Lane) -> list[ProgramUse]:
+def sent(lane: Lane) -> list[ProgramUse]:
     lane.seal()
     uses = [use for part in lane.parts for use in decode_uses(part.frames)]
     lane.parts.clear()
@@ -24,26 +24,26 @@ def lane() -> Lane:
     return Lane("node", 1, 0, "programs", lambda: None)
 
 
-def test_each_is_told_once_and_again_in_the_next_segment(lane: Lane) -> None:
+def test_each_is_sent_once_and_again_in_the_next_segment(lane: Lane) -> None:
     program = increment()
     programs = ProgramLane(lane)
     first, again = Batch("s", 1, 1, program.digest, bytes(32), program.body), Batch("s", 1, 2, program.digest, bytes(32))
     for batch, content in ((first, b"A" * 32), (again, b"A" * 32), (again, b"B" * 32), (Batch("s", 1, 3), b"C" * 32)):
         programs.note(batch, content)
     short = program.digest[:PROGRAM_NAME_BYTES]
-    assert told(lane) == [ProgramUse(b"A" * 8, short, ("add",)), ProgramUse(b"B" * 8, short), ProgramUse(b"C" * 8, b"")]
+    assert sent(lane) == [ProgramUse(b"A" * 8, short, ("add",)), ProgramUse(b"B" * 8, short), ProgramUse(b"C" * 8, b"")]
     programs.note(again, b"A" * 32)
-    assert told(lane) == []
+    assert sent(lane) == []
     lane.on_gap()
     programs.note(again, b"A" * 32)
-    assert told(lane) == [ProgramUse(b"A" * 8, short, ("add",))], "whoever reads from here on learns everything"
+    assert sent(lane) == [ProgramUse(b"A" * 8, short, ("add",))], "a reader that begins here learns everything"
 
 
 @pytest.mark.parametrize("body", [b"", b"\xff", b"\x95\x01\x90\x00\x90\x90", bytes(300 << 10)])
 def test_a_program_that_cannot_be_read_has_no_operations(lane: Lane, body: bytes) -> None:
     programs = ProgramLane(lane)
     programs.note(Batch("s", 1, 1, b"p" * 32, bytes(32), body), b"A" * 32)
-    assert told(lane) == [ProgramUse(b"A" * 8, b"p" * 8)]
+    assert sent(lane) == [ProgramUse(b"A" * 8, b"p" * 8)]
 
 
 @pytest.mark.parametrize("frames", [b"\x01", b"\x00\x00\x00\x00", b"\xff\xff\xff\xff\x93", b"\x01\x00\x00\x00\xc0"])

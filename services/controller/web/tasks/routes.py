@@ -126,11 +126,10 @@ async def _form(request: Ask, values: Values, errors: dict[str, str], status: in
 
 @post("/tasks/{task:str}/cancel", action="task.cancel", include_in_schema=False, csrf="form")
 async def cancel(request: Ask, task: str) -> Response[Any]:
-    values = await form_values(request)
+    """Unconditional: whatever changed since the page was shown, the wish is the same."""
+    await form_values(request)
     try:
-        await parts_of(request).tasks.cancel(caller_of(request), task, revision=revision_in(values))
-    except Stale:
-        return redirect(f"/tasks/{task}", STALE, "warn")
+        await parts_of(request).tasks.cancel(caller_of(request), task)
     except OutOfState as error:
         return redirect(f"/tasks/{task}", f"Nothing to cancel: {error}.", "warn")
     return redirect(f"/tasks/{task}", "Cancelled. What runs of it ends now.")
