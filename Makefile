@@ -138,6 +138,9 @@ ecosystem: ## 131 scripts with other people's libraries on CPU and device (5.5 G
 	.venv-ecosystem/bin/pip install --quiet -r tests/ecosystem/requirements.txt
 	.venv-ecosystem/bin/python -m tests.ecosystem --publish
 
+readme: $(STAMP).dev ## README followed to the letter in a bare environment and a fresh clone
+	$(BIN)/python -m pytest -q -m soak tests/integration/test_readme.py
+
 wheels: $(STAMP).dev ## the wheels of the two distributions, client and platform, into dist/
 	rm -rf dist
 	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist . ./wooly_server
