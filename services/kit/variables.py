@@ -89,7 +89,14 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         "WOOLY_ETCD_URL", "URL", "JetStream key-value store", _CONTROLLER,
         "The etcd that stores the configuration, instead of a bucket on the bus; `http://` only.",
     ),
-    Variable("WOOLY_BILLING_URL", "URL", "no credits on the pages", _CONTROLLER, "Where the web pages ask for credits."),
+    Variable(
+        "WOOLY_BILLING_URL", "URL", "no credits on the pages", _CONTROLLER,
+        "Where the web pages ask for credits, and where requests under `/api/v1/billing` are relayed to.",
+    ),
+    Variable(
+        "WOOLY_METRICS_URL", "URL", "charts of the last hour", _CONTROLLER,
+        "A Prometheus that scrapes the controllers, for charts of up to 30 days.",
+    ),
     Variable(
         "WOOLY_TRACE_URL", "URL with {trace}", "no links", _CONTROLLER,
         "The address of one trace in a trace viewer, for links on the pages.",

@@ -13,7 +13,8 @@ import msgspec
 
 __all__ = [
     "Account", "Budget", "Candidate", "CreditLine", "CreditReport", "Device", "Grant", "Group", "Identity", "Key", "Measured", "NewKey",
-    "Node", "Observed", "Page", "Placement", "Price", "Reason", "Refusal", "Remedy", "Statement", "StatementGrant", "StatementLine",
+    "Node", "Observed", "Outcome",
+    "Page", "Placement", "Price", "Reason", "Refusal", "Remedy", "Statement", "StatementGrant", "StatementLine",
     "StatementPrice", "Task", "Tenant", "Tier", "TierMembership", "Tiers", "User", "Waiting",
 ]  # fmt: skip
 
@@ -31,10 +32,11 @@ class Page(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Reason(msgspec.Struct, frozen=True):
-    """Why devices were refused, and how many."""
+    """Why devices were refused, and how many. ``text``: in words, of a waiting task."""
 
     reason: str
     count: int
+    text: str = ""
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -82,8 +84,17 @@ class Placement(msgspec.Struct, frozen=True):
     refused: list[Reason]
 
 
+class Outcome(msgspec.Struct, frozen=True):
+    """How a task's script ended. ``error``: of an uncaught exception; ``signal``: that ended the process."""
+
+    exit_code: int
+    error: str | None
+    signal: int | None
+
+
 class Task(msgspec.Struct, frozen=True):
-    """``state``: queued, started, completed, failed or cancelled. ``priority``: 0 (highest) to 4."""
+    """``state``: queued, started, completed, failed or cancelled. ``priority``: 0 (highest) to 4. ``outcome`` None: it is not
+    over, or no client reported it. ``vram_grows``: it may get more memory than ``required_vram_mb``."""
 
     id: str
     tenant: str
@@ -91,7 +102,9 @@ class Task(msgspec.Struct, frozen=True):
     priority: int
     state: str
     reason: str
+    outcome: Outcome | None
     required_vram_mb: int
+    vram_grows: bool
     gpu_count: int
     gpu_mode: str
     groups: list[str]
