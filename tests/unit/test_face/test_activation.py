@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from wooly.config import HIDE_LOCAL
+from wooly.config import HIDE_LOCAL, Config
 from wooly.device.face import checks
 from wooly.errors import ActivationError, UnsupportedTorch
 from wooly.torch_support import check_version
@@ -71,6 +71,15 @@ def test_a_script_that_uses_a_hidden_device_fails_as_on_cuda(value: str) -> None
     found = python("import torch; torch.zeros(1, device='cuda')", WOOLY_NATS_URL="nats://127.0.0.1:1", CUDA_VISIBLE_DEVICES=value)
     assert found.returncode == 1 and "RuntimeError: No CUDA GPUs are available" in found.stderr.splitlines()[-1]
     assert "stays off" not in found.stderr
+
+
+@pytest.mark.parametrize("platform", ["darwin", "win32"])
+def test_other_systems_are_refused_in_one_sentence(platform: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
+    with pytest.raises(
+        ActivationError, match=f"^the client runs on Linux only, and this is {platform}: run the script in a Linux container"
+    ):
+        checks.check_process(Config())
 
 
 def test_the_bus_in_the_config_file_switches_it_on(tmp_path: Path) -> None:
