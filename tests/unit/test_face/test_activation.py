@@ -76,9 +76,7 @@ def test_a_script_that_uses_a_hidden_device_fails_as_on_cuda(value: str) -> None
 @pytest.mark.parametrize("platform", ["darwin", "win32"])
 def test_other_systems_are_refused_in_one_sentence(platform: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", platform)
-    with pytest.raises(
-        ActivationError, match=f"^the client runs on Linux only, and this is {platform}: run the script in a Linux container"
-    ):
+    with pytest.raises(ActivationError, match=f"^the client runs on Linux only, and this is {platform}: run the script in"):
         checks.check_process(Config())
 
 
