@@ -12,12 +12,14 @@ help: ## what there is
 $(STAMP).run: pyproject.toml wooly_server/pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet torch==$(TORCH)
-	PYTHONWARNINGS=ignore $(BIN)/pip install --quiet -e '.[client]' -e ./wooly_server scikit-learn
+	@echo "installing torch $(TORCH) and the packages of Wooly into $(VENV): some minutes"
+	$(BIN)/pip install torch==$(TORCH)
+	PYTHONWARNINGS=ignore $(BIN)/pip install -e '.[client]' -e ./wooly_server scikit-learn
 	@touch $@
 
 $(STAMP).dev: $(STAMP).run
-	PYTHONWARNINGS=ignore $(BIN)/pip install --quiet -e '.[client,dev]' -e ./wooly_server
+	@echo "installing what tests and linters need into $(VENV): some minutes"
+	PYTHONWARNINGS=ignore $(BIN)/pip install -e '.[client,dev]' -e ./wooly_server
 	@touch $@
 
 setup: $(STAMP).dev ## create .venv with everything that tests and linters need
@@ -37,6 +39,11 @@ lint: $(STAMP).dev ## ruff, mypy, layers, words of the prose
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.architecture.prose
+
+docs: $(STAMP).dev ## the documentation site in site/, from docs/ and the code; fails for a dead link
+	$(BIN)/pip install --quiet -e '.[docs]'
+	@# not --quiet: it would hide warnings from --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -W ignore -m mkdocs build --strict
 
 bench: $(STAMP).dev ## ratios in one run: torch, NumPy, PoCL, shared devices, memory; results go to docs/*.md
 	$(BIN)/pip install --quiet --no-deps rgpu==0.1.1
@@ -132,6 +139,9 @@ ecosystem: ## 131 scripts with other people's libraries on CPU and device (5.5 G
 	.venv-ecosystem/bin/pip install --quiet -e '.[client,kernels]' -e ./wooly_server
 	.venv-ecosystem/bin/pip install --quiet -r tests/ecosystem/requirements.txt
 	.venv-ecosystem/bin/python -m tests.ecosystem --publish
+
+readme: $(STAMP).dev ## README followed to the letter in a bare environment and a fresh clone
+	$(BIN)/python -m pytest -q -m soak tests/integration/test_readme.py
 
 wheels: $(STAMP).dev ## the wheels of the two distributions, client and platform, into dist/
 	rm -rf dist

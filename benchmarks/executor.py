@@ -3,7 +3,7 @@
     python -m benchmarks.executor FOLDER [--batches N] [--profile] [--against TREE]
 
 FOLDER holds recordings of benchmarks.sla (``python -m benchmarks.sla.record KIND FILE`` makes one). ``--against``: another checkout of this
-repository; the two are measured in turns, each round in processes of its own, and the ratio of their medians is told.
+repository; the two are measured in turns, each round in processes of its own, and the ratio of their medians is printed.
 
 May live here: playing recordings into an executor, CPU time of the launching thread. May not: torch, statistics of latency.
 """

@@ -184,7 +184,7 @@ def main() -> None:
     text = report(measure(options.pages, options.seconds))
     print(text)
     if options.publish:
-        _REPORT.write_text(f"# What open pages cost the controller\n\n`python -m benchmarks.pages --publish`\n\n{text}\n")
+        _REPORT.write_text(f"# Cost of open web pages\n\n`python -m benchmarks.pages --publish`\n\n{text}\n")
 
 
 if __name__ == "__main__":

@@ -28,8 +28,8 @@ from wis.verify import Verified, verify
 
 F: Final = DType.F32
 _WORD, _ARMED, _WRITTEN, _QUIT, _SPAN = range(5)
-"""Words of the page that both processes map: the stop word, the serial that runs, when it was told to stop, the end, and how long to wait
-at most (ns)."""
+"""Words of the page that both processes map: the stop word, the serial that runs, when the stop was requested, the end, and how long to
+wait at most (ns)."""
 
 
 def _page(path: str) -> Any:
@@ -132,7 +132,7 @@ def ready(make: Callable[[], Builder]) -> Program:
 @dataclass
 class Stops:
     """``delays_ns``: from the word being written to the run's end; ``runs`` to their end, ``wrong`` of which had other results;
-    ``whole_ns``: an uncut run, the fastest; ``again_ns``: a ``go`` that is told to stop at its beginning, the fastest."""
+    ``whole_ns``: an uncut run, the fastest; ``again_ns``: a ``go`` with a stop request at its beginning, the fastest."""
 
     delays_ns: list[int]
     runs: int

@@ -1,4 +1,4 @@
-"""How what is left of a budget is lent to the nodes that spend it. Pure: the arithmetic of leases.
+"""Leases of a budget: arithmetic that lends the rest of a budget to the nodes that spend it. Pure.
 
 A lease names a *ceiling*: the sum of all charges of the tenant on that node, since the log began, up to which the node may go. Ceilings
 are absolute, so a replica that lags, a repeated request or an answer that is lost lends nothing twice. A node that asks gets

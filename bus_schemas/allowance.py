@@ -1,4 +1,4 @@
-"""What a node asks billing, and what billing lets it spend for tenants that have a budget (core request/reply, msgpack). Pure: data types.
+"""Requests of nodes to billing for allowances of tenants with a budget, and the answers (core request/reply, msgpack). Pure: data types.
 
 A node counts what its tenants use in micro-credits, fact for fact as billing will charge it. Billing's answer holds for the facts up to
 ``serials``; what the node has used since it takes off itself. So an answer that took long, or comes of a replica that lags, is right too.

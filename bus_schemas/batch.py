@@ -1,4 +1,4 @@
-"""What a session sends to its node, and what it hears back. Pure: data types, limits and codecs.
+"""Messages of a session to its node, and the answers. Pure: data types, limits and codecs.
 
 Order inside a batch: allocs, uploads, program, reads, frees. A node executes a session's batches in ``seq`` order, each once.
 Structs are array-like: new fields go last and have defaults; nothing is renamed, reordered or retyped.

@@ -163,6 +163,9 @@ class TaskSubmitted(msgspec.Struct, array_like=True, frozen=True, tag="task.subm
     pace_percent: int = 0
     queue_timeout_ms: int = 0
     """How long it may wait for room before it fails (0: for ever)."""
+    vram_grows: bool = False
+    """Its submitter named no amount: ``vram_bytes`` is the cluster's default, by which it is placed, and its sessions have no quota but
+    the device."""
 
 
 class Considered(msgspec.Struct, array_like=True, frozen=True):
@@ -328,7 +331,8 @@ class KeyRevoked(msgspec.Struct, array_like=True, frozen=True, tag="key.revoked.
 
 
 class ActionTaken(msgspec.Struct, array_like=True, frozen=True, tag="action.taken.v1"):
-    """Who did what: rides in the message of the facts that it caused, so there is not one without the other. ``actor``: user or key;
+    """The audit record of an action. It is in the same message as the facts that it caused, so record and effect commit atomically.
+    ``actor``: user or key;
     ``action``: an Action of services.kit.access; ``target``: id of what it was done to; ``source``: address it came from, or empty."""
 
     at_ns: int

@@ -1,4 +1,4 @@
-"""Names of the faults a node tells a session, in one place. Pure: names only.
+"""Names of the faults that a node reports to a session, in one place. Pure: names only.
 
 The client maps each to a class of its error tree; a name it does not know is a refusal of a batch it built itself.
 """

@@ -11,11 +11,17 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["DISPATCH", "VRAM", "JournalPart", "decode_part", "encode_part"]
+__all__ = [
+    "DISPATCH", "PROGRAMS", "PROGRAM_NAME_BYTES", "VRAM", "JournalPart", "ProgramUse", "decode_part", "decode_uses", "encode_part",
+    "encode_use",
+]  # fmt: skip
 
 DISPATCH: Final = "dispatch"
 VRAM: Final = "vram"
 """Lanes: which core."""
+PROGRAMS: Final = "programs"
+"""A lane of no core: which program a batch ran. Its frames are uses, each behind its length (u32, little-endian)."""
+PROGRAM_NAME_BYTES: Final = 8
 
 
 class JournalPart(msgspec.Struct, array_like=True, frozen=True, tag="journal.v1"):
@@ -36,12 +42,40 @@ class JournalPart(msgspec.Struct, array_like=True, frozen=True, tag="journal.v1"
     snapshot: bytes = b""
 
 
+class ProgramUse(msgspec.Struct, array_like=True, frozen=True):
+    """Batches of ``content`` (the first bytes of ``BatchArrived.content``) run ``program`` (the first bytes of its digest; empty: none).
+    ``operations``: its most frequent ones with their number, sent once a segment; empty: sent before, or not known."""
+
+    content: bytes
+    program: bytes
+    operations: tuple[str, ...] = ()
+
+
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(JournalPart)
+_use_decoder: Final = msgspec.msgpack.Decoder(ProgramUse)
 
 
 def encode_part(part: JournalPart) -> bytes:
     return _encoder.encode(part)
+
+
+def encode_use(use: ProgramUse) -> bytes:
+    body = _encoder.encode(use)
+    return len(body).to_bytes(4, "little") + body
+
+
+def decode_uses(frames: bytes) -> list[ProgramUse]:
+    """The frames of a part of lane PROGRAMS. Raises msgspec.DecodeError."""
+    out, at = [], 0
+    try:
+        while at < len(frames):
+            end = at + 4 + int.from_bytes(frames[at : at + 4], "little")
+            out.append(_use_decoder.decode(frames[at + 4 : end]))
+            at = end
+    except UnicodeDecodeError as error:
+        raise msgspec.DecodeError(str(error)) from None
+    return out
 
 
 def decode_part(data: bytes) -> JournalPart:

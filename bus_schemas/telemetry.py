@@ -1,4 +1,5 @@
-"""What a node measures about each device, every second or so: the routing signal, never the basis of a bill. Pure: data types and codec.
+"""Telemetry: a node's measurements of each device, about once a second. A signal for routing, never the basis of a bill. Pure: data types
+and codec.
 
 Published on ``subjects.telemetry_subject(node, gpu)``; also the node's sign of life: the controller holds a node for lost that sends none
 for its lease. Array-like: new fields go last and have defaults; nothing is renamed, reordered or retyped.
@@ -82,8 +83,8 @@ def decode_telemetry(data: bytes) -> Telemetry:
 
 
 def telemetry_on(subject: str, data: bytes) -> Telemetry:
-    """What was published on ``subject``. Raises msgspec.DecodeError also when it is about another device than the subject: who may publish
-    about one node speaks of no other."""
+    """What was published on ``subject``. Raises msgspec.DecodeError also when it is about another device than the subject: a client that
+    may publish about one node speaks of no other."""
     seen = decode_telemetry(data)
     if subject.split(".") != ["wooly", "telemetry", seen.node, str(seen.gpu)]:
         raise msgspec.DecodeError(f"it is about gpu {seen.gpu} of node {seen.node[:64]}")

@@ -1,4 +1,4 @@
-"""What the runs of all back ends share."""
+"""Shared parts of the runs of all back ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every backend with host-addressable buffers shares: the byte access half of a space, and binding keys to a program's buffers."""
+"""Shared parts of back ends with host-addressable buffers: the byte access half of a space, and binding keys to a program's buffers."""
 
 from __future__ import annotations
 

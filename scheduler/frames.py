@@ -1,4 +1,4 @@
-"""What the journals of all cores share: frames, the digest, and making decisions again.
+"""Shared parts of the journals of all cores: frames, the digest, and replay of decisions.
 
 A frame is length (u32 little-endian), the first 8 bytes of blake3 of the body, body; a body is the canonical msgpack of (stimulus,
 decisions).

@@ -1,4 +1,4 @@
-"""How much work a program is: exact element-instructions, a pure function of the bound program and so equal on every back end.
+"""Work of a program: exact element-instructions, a pure function of the bound program and so equal on every back end.
 
 One element-instruction is one scalar operation of the definition. By kind, with n(x) the number of elements of x:
 

@@ -1,4 +1,4 @@
-"""How large a program may be. One frozen record; the node tells its own to the session when it opens."""
+"""Limits of a program. One frozen record; the node sends its own to the client when a session opens."""
 
 from __future__ import annotations
 

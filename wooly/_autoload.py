@@ -1,18 +1,20 @@
 """What ``import torch`` calls at its end (entry-point group ``torch.backends``): switches the device on when it is asked for.
 
-Asked for means: ``WOOLY_NATS_URL`` in the environment or in the config file, or the process was started by ``wooly run``. Otherwise,
-and where CUDA_VISIBLE_DEVICES hides every device, nothing happens, and nothing is imported but this module and the configuration's.
+Asked for means: ``WOOLY_NATS_URL`` in the environment or in the config file, or the process was started by ``wooly run``. Otherwise
+nothing happens, and nothing is imported but this module and the configuration's. A script that asked for the device and cannot have it
+fails: ``import torch`` raises. With WOOLY_ON_FAILURE=cpu it goes on without it.
 
-May live here: the decision and its error handling. May not: anything slow at import, anything that can raise into ``import torch``
-unless ``wooly run`` wants it to.
+May live here: the decision and its error handling. May not: anything slow at import.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from types import TracebackType
 from typing import Any
 
+from wooly import config
 from wooly.errors import ActivationError, WoolyError
 
 __all__ = ["autoload", "launch", "failure"]
@@ -24,30 +26,36 @@ failure: BaseException | None = None
 
 
 def launch(flags: Mapping[str, Any]) -> None:
-    """``wooly run`` says: switch on whatever the environment says, with these flags, and let a failure stop the script."""
+    """``wooly run`` says: switch on whatever the environment says, with these flags."""
     global _launched
     _launched = True
     _flags.update(flags)
 
 
 def autoload() -> None:
-    """Called once by torch, at the end of its import. Raises only under ``wooly run``, and where a module of the user's hides one of ours:
-    a script that asked for the device must not run on without it for a file's name."""
+    """Called once by torch, at the end of its import. Raises ActivationError, with one sentence, when the device is asked for and cannot be
+    had; under ``wooly run``, which shows one line, the error itself."""
     global failure
     try:
-        from wooly import config
-
-        if config.hides_devices() or not (_launched or config.is_enabled()):
+        if not (_launched or config.is_enabled()):
             return
         _activate()
-    except Exception as error:  # whatever goes wrong here must not break `import torch` for a script that may not even use the device
+    except Exception as error:  # whatever goes wrong: the user decides whether the script runs without the device
         failure = error
-        if _launched:
+        what = (_hidden() if isinstance(error, ImportError) else "") or _sentence(error)
+        if config.goes_on_without(_flags):
+            _report(f"the remote device stays off: {what}")
+        elif _launched and isinstance(error, WoolyError):
             raise
-        hidden = _hidden() if isinstance(error, ImportError) else ""
-        if hidden:
-            raise ActivationError(hidden) from error
-        _report(error)
+        else:
+            if sys.excepthook is sys.__excepthook__:
+                sys.excepthook = _show
+            cause = None if isinstance(error, WoolyError) else error
+            raise ActivationError(f"{what}; WOOLY_ON_FAILURE=cpu goes on without the remote device, `wooly doctor` says more") from cause
+
+
+def _sentence(error: Exception) -> str:
+    return str(error) if isinstance(error, WoolyError) else f"{type(error).__name__}: {error}"
 
 
 def _hidden() -> str:
@@ -65,10 +73,13 @@ def _hidden() -> str:
 
 
 def _activate() -> None:
-    from wooly import config
     from wooly.device.face import checks
 
     settings = config.load(_flags)
+    processes = sys.modules.get("multiprocessing.process")
+    if processes is None or processes.parent_process() is None:  # a child has the environment of its parent, which has said it
+        for text in config.unknown_variables():
+            _report(text)
     checks.check_process(settings)  # before importing modules that use torch's private names
 
     from wooly.activation import activate
@@ -76,10 +87,17 @@ def _activate() -> None:
     activate(settings)
 
 
-def _report(error: Exception) -> None:
-    """One line on stderr; not the warnings module, whose filters could turn it into the exception that must not happen."""
-    what = str(error) if isinstance(error, WoolyError) else f"{type(error).__name__}: {error}"
+def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """One line for the failure, which torch wraps into an error of its own that advises to switch the device off; else Python's report."""
+    if isinstance(error.__cause__, ActivationError):
+        _report(str(error.__cause__))
+    else:
+        sys.__excepthook__(kind, error, trace)
+
+
+def _report(text: str) -> None:
+    """One line on stderr; not the warnings module, whose filters could turn it into an exception."""
     try:
-        sys.stderr.write(f"wooly: the remote device stays off: {what} (`wooly doctor` shows more)\n")
-    except OSError:
-        pass  # stderr is closed: the message cannot be shown
+        sys.stderr.write(f"wooly: {text}\n")
+    except (OSError, AttributeError, ValueError):
+        pass  # standard error is closed

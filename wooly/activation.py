@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from wooly import tracebacks
 from wooly.config import Config
 from wooly.device import fallback, install, transfer
 from wooly.device.face import backend_module, patch
@@ -38,6 +39,8 @@ def activate(config: Config, connect: Callable[[], Link] | None = None) -> None:
         warnings.filterwarnings("ignore", message=r".*other operators may also be overridden", category=UserWarning)
         install.register(connect or (lambda: _open(config)), backend_module(), *_checking(config))
     patch(RECORDER, config.device_count)
+    if not config.debug:
+        tracebacks.install()
     # torch's import leaves a million long-lived objects; collections that walk them would cost tens of milliseconds while recording.
     gc.freeze()
 

@@ -17,9 +17,13 @@ from typing import Any, Final
 
 from wooly.errors import ConfigError
 
-__all__ = ["Config", "Key", "KEYS", "FILE_VARIABLE", "load", "is_enabled", "hides_devices", "HIDE_LOCAL", "config_file", "flag_name"]
+__all__ = [
+    "Config", "Key", "KEYS", "FILE_VARIABLE", "load", "is_enabled", "unknown_variables", "goes_on_without", "HIDE_LOCAL", "config_file",
+    "flag_name",
+]  # fmt: skip
 
 FILE_VARIABLE: Final = "WOOLYAI_CLIENT_CONFIG"
+_PRIORITY_MIDDLE: Final = 2
 _FILE_DEFAULT: Final = "~/.config/wooly/config"
 
 
@@ -27,7 +31,7 @@ _FILE_DEFAULT: Final = "~/.config/wooly/config"
 class Config:
     """The merged configuration. ``origin`` says where each key that is not at its default came from."""
 
-    prio: int = 0
+    prio: int | None = None
     gpu_count: int = 1
     controller_url: str = ""
     controller_node_group_ids: tuple[str, ...] = ()
@@ -45,6 +49,7 @@ class Config:
     tenant: str = "default"
     cpu_fallback: bool = True
     local_gpu: bool = False
+    on_failure: str = "fail"
     billing_url: str = ""
     weight: int = 100
     sla_ms_p99: int = 0
@@ -64,6 +69,11 @@ class Config:
     def device_indices(self) -> tuple[int, ...]:
         """Indices in the server's device list, in the order of the script's ``cuda:0``, ``cuda:1``, ..."""
         return self.gpus or tuple(range(self.gpu_count))
+
+    @property
+    def priority(self) -> int:
+        """Without a controller: what PRIO says, else the middle, or 0 with a latency target, which needs it."""
+        return self.prio if self.prio is not None else 0 if self.sla_ms_p99 else _PRIORITY_MIDDLE
 
     @property
     def vram_quota_bytes(self) -> int:
@@ -205,7 +215,13 @@ class Key:
 _BOOL: Final = "0 or 1 (or false, true)"
 
 KEYS: Final[tuple[Key, ...]] = (
-    Key("PRIO", "prio", _integer(0, 4), "an integer from 0 (highest) to 4", "priority for cores, VRAM and placement; 0 is highest"),
+    Key(
+        "PRIO",
+        "prio",
+        _integer(0, 4),
+        "an integer from 0 (highest) to 4",
+        "priority for cores, VRAM and placement; 0 is highest; unset: the middle of what the tenant's tier allows",
+    ),
     Key("GPU_COUNT", "gpu_count", _integer(1, 64), "an integer from 1 to 64", "GPUs for this task"),
     Key(
         "CONTROLLER_URL", "controller_url", _url("http", "https"), "a URL such as http://controller:8080", "ask this controller for a place"
@@ -237,7 +253,7 @@ KEYS: Final[tuple[Key, ...]] = (
         "required_vram_mb",
         _integer(1, 1 << 26),
         "an integer number of megabytes, such as 8000",
-        "VRAM this task needs, in MB; also its quota",
+        "VRAM this task needs, in MB; also its quota; unset: it is placed by the default_vram_mb of the cluster and may grow to the device",
     ),
     Key("GPU_MODE", "gpu_mode", _choice("Shared", "Exclusive"), "Shared or Exclusive", "may other tasks share the GPU"),
     Key("GPUS", "gpus", _indices, "different device numbers separated by commas, such as 0 or 0,1", "devices in the server's list"),
@@ -250,6 +266,13 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("WOOLY_TENANT", "tenant", _name, "1 to 64 letters, digits, - or _", "who is billed"),
     Key("WOOLY_CPU_FALLBACK", "cpu_fallback", _switch, _BOOL, "run an operation the device lacks on this machine's CPU"),
     Key("WOOLY_LOCAL_GPU", "local_gpu", _switch, _BOOL, "use the remote device although this machine has a GPU (which is hidden)"),
+    Key(
+        "WOOLY_ON_FAILURE",
+        "on_failure",
+        _choice("fail", "cpu"),
+        "fail or cpu",
+        "when the device cannot be switched on: let `import torch` fail (the default), or go on without it",
+    ),
     Key(
         "WOOLY_BILLING_URL",
         "billing_url",
@@ -292,10 +315,27 @@ KEYS: Final[tuple[Key, ...]] = (
 _BY_NAME: Final = {key.name: key for key in KEYS}
 
 
+_OF_SERVICES: Final = frozenset(
+    """AUTH BACKEND BOOTSTRAP_KEY BOOTSTRAP_KEY_FILE BOOTSTRAP_NODES CACHE_DIR DATA_DIR DATA_HOST DATA_PORT DEDUP_TRUST DEVICES
+    DEVICE_THREADS DEVICE_VRAM_MB DIE_WITH_PARENT ETCD_URL EVENTS EXECUTOR GUARD_DIR HOSTS HTTP JOURNAL KERNEL_FUEL LEASES LEASE_MS LOG
+    MODEL_CACHE_MB API_KEY_FILE NATS_NKEY NODE_HTTP ORPHAN_MS SCHED_AGING_MS SCHED_LOW_SLICE_MS SCHED_POLICY SCHED_QUANTUM_MS
+    SCHED_RESERVE_PERCENT SEAL_KEY SWAP_DIR SWAP_DISK_MB SWAP_HOST_MB SWAP_IDLE_MS TELEMETRY TENANT_SESSIONS_MAX TLS_CERT TLS_KEY
+    METRICS_URL TRACE_URL TRUSTED_PROXIES WEBHOOK_PRIVATE VRAM_OVERCOMMIT_PERCENT VRAM_RESERVE_MB""".split()
+)
+"""What follows ``WOOLY_`` in the names that services, their tools and streams use: known, and nothing to the client."""
+
+
+def unknown_variables(environ: Mapping[str, str] | None = None) -> list[str]:
+    """A sentence for every variable of the environment that is named like ours and that nothing reads, with the nearest name."""
+    environ = os.environ if environ is None else environ
+    ours = [name for name in sorted(environ) if name.startswith(("WOOLY_", "WOOLYAI_")) and name not in _BY_NAME and name != FILE_VARIABLE]
+    unknown = [name for name in ours if name.removeprefix("WOOLY_") not in _OF_SERVICES]
+    return [f"{name} is not a variable that wooly knows, so it does nothing{_suggest(name)}" for name in unknown]
+
+
 def flag_name(key: Key) -> str:
     """The command-line flag of ``key``: ``--required-vram`` for REQUIRED_VRAM; the product's prefixes are left out."""
-    name = key.name.removeprefix("WOOLYAI_").removeprefix("WOOLY_")
-    return "--" + name.lower().replace("_", "-")
+    return "--" + _without_prefix(key.name).lower().replace("_", "-")
 
 
 def config_file(environ: Mapping[str, str]) -> tuple[str, bool]:
@@ -333,8 +373,13 @@ def _read_file(path: str, *, must_exist: bool) -> dict[str, Any]:
 def _suggest(name: str) -> str:
     import difflib  # only on the way to an error
 
-    close = difflib.get_close_matches(name.upper(), _BY_NAME, n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
+    plain = {_without_prefix(known): known for known in _BY_NAME}
+    close = difflib.get_close_matches(_without_prefix(name.upper()), plain, n=1)
+    return f" (did you mean {plain[close[0]]}?)" if close else ""
+
+
+def _without_prefix(name: str) -> str:
+    return name.removeprefix("WOOLYAI_").removeprefix("WOOLY_")
 
 
 def _parse(key: Key, value: Any, source: str) -> Any:
@@ -350,7 +395,7 @@ def _parse(key: Key, value: Any, source: str) -> Any:
 def load(flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None, *, task: bool = True) -> Config:
     """Merge all sources. ``flags`` maps key names to values given on the command line; ``environ`` is os.environ unless given.
 
-    ``task`` False is for commands that only ask questions: what a task must say (REQUIRED_VRAM with a controller) may be missing.
+    ``task`` False is for commands that only ask questions: what a task may only say with a controller does not matter to them.
     An empty environment variable counts as not set. Raises ConfigError.
     """
     environ = os.environ if environ is None else environ
@@ -390,17 +435,12 @@ def _check_together(config: Config, task: bool) -> None:
     origin = config.origin
     if config.controller_url:
         where = f"CONTROLLER_URL={config.controller_url!r} ({origin['CONTROLLER_URL']})"
-        if task and config.required_vram_mb is None and not config.task_id:
-            raise ConfigError(
-                f"REQUIRED_VRAM is missing: with {where} the controller must know how much VRAM this task needs; "
-                "set REQUIRED_VRAM to a number of megabytes, such as REQUIRED_VRAM=8000"
-            )
         if config.gpus:
             raise ConfigError(
                 f"GPUS={','.join(map(str, config.gpus))!r} ({origin['GPUS']}) cannot be combined with {where}: the controller chooses "
                 "the devices; unset one of them (GPU_COUNT says how many)"
             )
-    else:
+    elif task:
         for name, value in (
             ("CONTROLLER_NODE_GROUP_IDS", ",".join(config.controller_node_group_ids)),
             ("WOOLY_QUEUE", "1" if config.queue else ""),
@@ -432,12 +472,6 @@ HIDE_LOCAL: Final = "remote"
 remote device."""
 
 
-def hides_devices(environ: Mapping[str, str] | None = None) -> bool:
-    """True when CUDA_VISIBLE_DEVICES hides every device, as it does for CUDA: it is empty, or starts with a negative index."""
-    first = (os.environ if environ is None else environ).get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
-    return re.fullmatch(r"\s*(-\d+)?\s*", first) is not None
-
-
 def is_enabled(environ: Mapping[str, str] | None = None) -> bool:
     """True when the environment or the config file names a bus: what switches the device on at ``import torch``.
 
@@ -448,3 +482,22 @@ def is_enabled(environ: Mapping[str, str] | None = None) -> bool:
         return True
     path, named = config_file(environ)
     return "WOOLY_NATS_URL" in _read_file(path, must_exist=named)
+
+
+def goes_on_without(flags: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> bool:
+    """True when WOOLY_ON_FAILURE=cpu is given. Reads this key alone: the rest of the configuration may be what is wrong."""
+    environ = os.environ if environ is None else environ
+    key = _BY_NAME["WOOLY_ON_FAILURE"]
+    path, _ = config_file(environ)
+    try:
+        file = _read_file(path, must_exist=False)
+    except ConfigError:
+        file = {}
+    for given in (flags, environ, file):
+        value = str(given.get(key.name, "")).strip()
+        if value:
+            try:
+                return str(key.parse(value)) == "cpu"
+            except _Bad:
+                return False
+    return False

@@ -1,4 +1,4 @@
-"""What the client has done so far in this process: the public counters behind ``wooly.stats()``.
+"""Counters of the client in this process: the public counters behind ``wooly.stats()``.
 
 May live here: counting. May not: torch, the network. Counts are of this process; a forked child starts from its parent's.
 """

@@ -36,15 +36,23 @@ class Operation(Protocol):
 @dataclass(frozen=True, slots=True)
 class Origin:
     """Where in the user's script a flush comes from: recorded after line ``since`` (of the flush before; empty: none) and up to ``until``,
-    both as ``file:line``. ``operations``: of its program, in order."""
+    both as ``file:line``. ``operations``: of its program, in order. ``exact``: all of it was recorded at line ``until``."""
 
     since: str
     until: str
     operations: Sequence[Operation] = ()
+    exact: bool = False
 
     def text(self, places: Sequence[str] = ()) -> str:
         """For an error message. ``places``: of a fault; those that name an instruction say which operation it belongs to."""
-        lines = f"between {self.since} and {self.until}" if self.since not in ("", self.until) else f"at {self.until}"
+        if self.exact:
+            lines = f"at {self.until}"
+        elif not self.since:
+            lines = f"at or before {self.until}"
+        elif self.since == self.until:
+            lines = f"between two passes of {self.until}"
+        else:
+            lines = f"between {self.since} and {self.until}"
         guilty = self._named(places)
         if guilty:
             return f"recorded {lines}, by {guilty}"

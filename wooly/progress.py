@@ -6,9 +6,12 @@ May live here: these lines. May not: anything on standard output, which belongs 
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,7 +19,7 @@ from bus_schemas.session import SessionClosed, SessionOpened
 from wooly.errors import ConfigError
 from wooly.rest import Credentials, open_url
 
-__all__ = ["WaitingLine", "checked", "opened", "closed", "opened_text", "closed_text", "credits_text", "waiting_text"]
+__all__ = ["WaitingLine", "checked", "opened", "closed", "slow", "opened_text", "closed_text", "credits_text", "waiting_text"]
 
 _MICRO = 1_000_000
 _BILLING_S = 2.0
@@ -76,6 +79,24 @@ class WaitingLine:
             _say(f"wooly: task {task} stays in the queue; `wooly tasks cancel {task}` withdraws it")
 
 
+@contextlib.contextmanager
+def slow(what: str, after_s: float = 2.0) -> Iterator[None]:
+    """Announce a block that takes longer than ``after_s`` seconds, in one line: on a terminal, and under WOOLY_DEBUG=1 everywhere."""
+    if not _is_terminal() and os.environ.get("WOOLY_DEBUG", "").strip() in ("", "0"):
+        yield
+        return
+    timer = threading.Timer(after_s, _say, (f"wooly: {what} ...",))
+    timer.daemon = True
+    if after_s > 0:
+        timer.start()
+    else:
+        timer.function(*timer.args)
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 def _is_terminal() -> bool:
     try:
         return sys.stderr.isatty()
@@ -84,7 +105,7 @@ def _is_terminal() -> bool:
 
 
 def opened_text(info: SessionOpened, tenant: str) -> str:
-    """Which node and GPU, and who pays."""
+    """The node, the GPUs, and the tenant that pays."""
     node = info.node
     if node is None:
         return f"wooly: session {info.session}, tenant {tenant}"

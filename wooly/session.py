@@ -27,6 +27,7 @@ from bus_schemas import faults, subjects
 from bus_schemas.batch import Done, Fault, Upload, decode_done
 from bus_schemas.events import Outcome
 from bus_schemas.session import CloseSession, Ping, Pong, SessionClosed, SessionOpened
+from wooly import progress
 from wooly.config import Config
 from wooly.errors import ForkError, NodeLostError, ProtocolError, WoolyError, from_fault
 from wooly.link import Flush, ReadBytes, Ticket
@@ -52,6 +53,8 @@ _DRAIN_S: Final = 30.0
 _CLOSE_S: Final = 8.0
 _KILLED_S: Final = 1.5
 _INLINE_TOTAL_BYTES: Final = 512 << 10
+_UPLOAD_SAID_BYTES: Final = 64 << 20
+"""Larger uploads are announced on a terminal."""
 _LOST_TOLD_MAX: Final = 64
 """Of how many refused batches it is remembered where they came from."""
 _CHUNK_ATTEMPTS_MAX: Final = 5
@@ -294,7 +297,9 @@ class Session:
                 large.append((at, handle, self._chunks(data)))
                 out.append(Upload(handle, data.nbytes))
         if large:
-            names = iter(self._data_port.put([chunk for _, _, chunks in large for chunk in chunks]))
+            nbytes = sum(out[at].nbytes for at, _, _ in large)
+            with progress.slow(f"uploading {nbytes >> 20} MiB", 0) if nbytes > _UPLOAD_SAID_BYTES else contextlib.nullcontext():
+                names = iter(self._data_port.put([chunk for _, _, chunks in large for chunk in chunks]))
             for at, handle, chunks in large:
                 out[at] = Upload(handle, out[at].nbytes, chunks=tuple(next(names) for _ in chunks))
         return tuple(out)

@@ -1,4 +1,4 @@
-"""Which versions of torch are tested.
+"""The tested versions of torch.
 
 May live here: the range and the check of a version string. May not: importing torch (`wooly doctor` asks without it).
 """

@@ -1,4 +1,4 @@
-"""What ``WOOLY_DEBUG=1`` shows: a line on standard error for the session, for every batch and for every wait.
+"""Output of ``WOOLY_DEBUG=1``: a line on standard error for the session, for every batch and for every wait.
 
 May live here: the log of the seam between recorder and session. May not: anything that changes what passes through.
 """

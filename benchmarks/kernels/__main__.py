@@ -179,7 +179,7 @@ def _import_ms() -> float:
 def page(rows: Sequence[Row], detail: Sequence[str]) -> str:
     """The record."""
     lines = [
-        "# Kernels of the kernel tier on the host back end",
+        "# Kernel benchmarks on the host back end",
         "",
         f"Written by `python -m benchmarks.kernels` ({platform.machine()}, {os.cpu_count()} cores, {_THREADS} threads).",
         "Both sides of a ratio are measured in turn in one process; medians.",

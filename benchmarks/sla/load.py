@@ -113,7 +113,7 @@ class Player:
         return tenant.latencies_ns[begin:]
 
     def idle_until(self, at_ns: int) -> None:
-        """Serve whoever works in a closed loop until then."""
+        """Serve the closed-loop clients until then."""
         while (left_ns := at_ns - time.monotonic_ns()) > 0:
             self._turn(left_ns)
 

@@ -177,7 +177,7 @@ def _play_turn(
 
 
 def _warm(player: Player, recordings: dict[str, Recording]) -> None:
-    """Every program once: compiling belongs to nobody's latency."""
+    """Run every program once: compile time is not part of the measured latency."""
     for name, recording in recordings.items():
         tenant = player.enter(recording, 0)
         if name.startswith("p0"):

@@ -50,7 +50,7 @@ def write_what_if(matrix: Matrix, predictions: Sequence[Prediction], load_percen
     policies = list(dict.fromkeys(phase.policy for phase in matrix.phases))
     errors = sorted(abs(prediction.error) for prediction in predictions)
     lines = [
-        "# What another policy would have given",
+        "# Predictions of other policies",
         "",
         "Written by `python -m benchmarks.sla --what-if`. The matrix of [sla.md](sla.md), with inference offered at",
         f"{load_percent} % of the rate that it reaches back to back. At such a load every policy can serve it; where one cannot, a P99",

@@ -1,4 +1,4 @@
-"""What steps become on a device: launches of kernels, matrix products left to the device's own library, or reference steps.
+"""Device calls of a plan's steps: launches of kernels, matrix products left to the device's own library, or reference steps.
 
 The words of a launch are those of its row in the argument table (jit.accel.device): for every parameter in order offset and size in bytes
 of a buffer, or the bits of a number.

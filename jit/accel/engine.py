@@ -11,7 +11,7 @@ import numpy as np
 
 from jit.accel.calls import Call
 from jit.accel.device import Device
-from jit.accel.foreign import Foreign
+from jit.accel.foreign import UserKernels
 from jit.accel.lowering import Lowering, supported
 from jit.accel.memory import device_memory
 from jit.accel.run import AccelRun
@@ -37,7 +37,7 @@ PLANNERS_MAX = 256
 class AccelPrepared:
     """A planned program with its kernels. ``table``: device memory for the argument table; ``step_ns``: what each step took last."""
 
-    def __init__(self, verified: Verified, plan: Plan, kernels: dict[str, Any], foreign: Foreign, table: Any) -> None:
+    def __init__(self, verified: Verified, plan: Plan, kernels: dict[str, Any], foreign: UserKernels, table: Any) -> None:
         bound = verified.bound
         self.verified = verified
         self.plan = plan
@@ -159,7 +159,7 @@ class AccelEngine:
 
     def _plan(self, verified: Verified) -> AccelPrepared:
         plan = self.planner(verified.digest).plan(verified)
-        foreign = Foreign(self.device, verified, plan, self.scratch)
+        foreign = UserKernels(self.device, verified, plan, self.scratch)
         missing = [name for name in plan.kernels if name not in self._kernels]
         with self.lock:
             made = self.device.compile([self._lowering.requests[name] for name in missing])

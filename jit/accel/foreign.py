@@ -29,7 +29,7 @@ from wis.program import BoundInstr, Operand
 from wis.reference.access import Number
 from wis.verify import Verified
 
-__all__ = ["Foreign", "Ran", "Runs", "UnderWay"]
+__all__ = ["UserKernels", "LaunchTotals", "Runs", "UnderWay"]
 
 _Key = tuple[tuple[int, ...], bool]
 """Of a compiled launch: its attributes, and whether its regions overlap."""
@@ -60,7 +60,7 @@ class Runs(Protocol):
 
 
 @dataclass(slots=True)
-class Ran:
+class LaunchTotals:
     """What launches of one run left behind. ``out_of_fuel``: said of the launch that was stopped; nothing after it may run."""
 
     fuel: int
@@ -94,7 +94,7 @@ class UnderWay:
         return int(self.state[1])
 
 
-class Foreign:
+class UserKernels:
     """The launches of one program."""
 
     def __init__(self, device: Device, verified: Verified, plan: Plan, scratch: Scratch) -> None:
@@ -124,15 +124,15 @@ class Foreign:
         kernel = self._verified.kernels[instr.attrs[0]]
         return instr.attrs, _overlapping(kernel, launch_params(instr, kernel))
 
-    def begin(self, fuel: int, addresses: Sequence[int], values: Sequence[Number]) -> Ran:
-        return Ran(fuel, addresses, values)
+    def begin(self, fuel: int, addresses: Sequence[int], values: Sequence[Number]) -> LaunchTotals:
+        return LaunchTotals(fuel, addresses, values)
 
-    def open(self, instr: BoundInstr, ran: Ran) -> UnderWay:
+    def open(self, instr: BoundInstr, ran: LaunchTotals) -> UnderWay:
         """A launch of which no block ran. Raises LaunchError for a grid beyond the limits."""
         call = kernel_call(instr, self._verified.kernels, ran.values)
         return UnderWay(call, self._kernels[self._key(instr)], fresh_state(ran.fuel))
 
-    def go(self, launch: UnderWay, ran: Ran, run: Runs) -> bool:
+    def go(self, launch: UnderWay, ran: LaunchTotals, run: Runs) -> bool:
         """Run what is left of it; whether it came to its end. A piece of a run that begins with it runs one slice at least."""
         call, kernel, device = launch.call, launch.kernel, self._device
         buffers, params = self._params(call, ran, run)
@@ -162,7 +162,7 @@ class Foreign:
             ran.texts.append(describe_trap(call.kernel, call.grid, call.block, trap))
         return True
 
-    def _params(self, call: KernelCall, ran: Ran, run: Runs) -> tuple[list[Any], list[Region | int | float]]:
+    def _params(self, call: KernelCall, ran: LaunchTotals, run: Runs) -> tuple[list[Any], list[Region | int | float]]:
         """Memory of the buffer parameters, and what stands in the table for every parameter."""
         buffers: list[Any] = []
         params: list[Region | int | float] = []

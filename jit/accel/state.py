@@ -1,4 +1,4 @@
-"""What the engine's own kernels report to a run, in device memory: the state every kernel has, then the trap word of indices."""
+"""Run state in device memory, written by the engine's own kernels: the state every kernel has, then the trap word of indices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the compile process can do: a name for each function from bytes to bytes.
+"""Job table of the compile process: a name for each function from bytes to bytes.
 
 A job raises ToolchainError for input that its compiler refuses.
 """

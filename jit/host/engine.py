@@ -16,7 +16,7 @@ from jit.engine import EngineConfig, EngineInfo, Launch, MemoryUse, Number, Prep
 from jit.errors import Interrupted
 from jit.host.calls import Call, Lowering
 from jit.host.emit.ops import supported
-from jit.host.foreign import Foreign, Launches
+from jit.host.foreign import Launches, UserKernels
 from jit.host.run import HostRun
 from jit.host.scalars import given_scalars
 from jit.host.schedule import levels_of
@@ -110,7 +110,7 @@ class HostEngine:
         self.walker = Walker(self.toolchain, config.threads)
         self._runner = GridRunner(self.walker)
         self._fuel = config.fuel
-        self._foreign_made: Foreign | None = None
+        self._foreign_made: UserKernels | None = None
         self.info = EngineInfo(self.toolchain.cpu, "host", self.walker.threads, config.vram_bytes)
         self.options = PlanOptions()
         self._running = threading.Lock()
@@ -152,9 +152,9 @@ class HostEngine:
         return self.foreign.prepare(verified, plan)
 
     @property
-    def foreign(self) -> Foreign:
+    def foreign(self) -> UserKernels:
         if self._foreign_made is None:
-            self._foreign_made = Foreign(KernelCompiler(self.toolchain), self._runner, self._fuel)
+            self._foreign_made = UserKernels(KernelCompiler(self.toolchain), self._runner, self._fuel)
         return self._foreign_made
 
     def planner(self, digest: bytes) -> Planner[Call, Plan]:

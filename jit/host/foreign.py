@@ -16,12 +16,12 @@ from wis.ops import Kind
 from wis.program import BoundInstr, Operand
 from wis.verify import Verified
 
-__all__ = ["Foreign", "Launches", "Ran", "UnderWay"]
+__all__ = ["UserKernels", "Launches", "LaunchTotals", "UnderWay"]
 
 
 @dataclass(slots=True)
-class Ran:
-    """What the launches of one run left behind. ``out_of_fuel``: said of the launch that was stopped; nothing after it may run."""
+class LaunchTotals:
+    """Totals of the launches of one run. ``out_of_fuel``: the message about the launch that was stopped; nothing after it may run."""
 
     instructions: int = 0
     texts: list[str] = field(default_factory=list)
@@ -44,7 +44,7 @@ class UnderWay:
     grid: Grid
 
 
-class Foreign:
+class UserKernels:
     """Compiles and runs the launches of all programs of an engine."""
 
     def __init__(self, compiler: KernelCompiler, runner: GridRunner, fuel: int) -> None:
@@ -65,7 +65,7 @@ class Foreign:
         where = KernelLaunch(call.grid, call.block, call.dynamic_bytes, fuel=self._fuel)
         return UnderWay(call, self._runner.open(launches.kernels[instr.attrs], where))
 
-    def go(self, launch: UnderWay, region: Callable[[int], Region], ran: Ran) -> bool:
+    def go(self, launch: UnderWay, region: Callable[[int], Region], ran: LaunchTotals) -> bool:
         """Run what is left of it; whether it came to its end. ``region``: a whole buffer of the program.
 
         Raises Interrupted when the run was stopped within a block.

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jit.engine import Launch, Number, Stop
-from jit.host.foreign import Ran, UnderWay
+from jit.host.foreign import LaunchTotals, UnderWay
 from jit.host.scalars import scalar_words
 from jit.host.simt.run import Region
 from jit.host.tables import Native
@@ -48,7 +48,7 @@ class HostRun:
         self._values = [*scalars, *ready.plan.constants]
         self._part = self._phase = self._claim = 0
         self._launch: UnderWay | None = None
-        self._ran = Ran()
+        self._ran = LaunchTotals()
         self._trap = NO_TRAP
         self._arrays: list[npt.NDArray[np.uint8] | None] | None = None
         self._begun = False

@@ -174,7 +174,8 @@ class Toolchain:
         return self.functions(key, (name,), text, optimise=optimise)[name]
 
     def _load(self, body: bytes, names: Sequence[str]) -> dict[str, int]:
-        unknown = [name for name in _undefined(body) if not llvm.address_of_symbol(name)]  # LLVM would call the address 0
+        # LLVM would call the address 0 of a name that neither this process nor an earlier object of this engine defines.
+        unknown = [name for name in _undefined(body) if not (llvm.address_of_symbol(name) or self._engine.get_function_address(name))]
         if unknown:
             raise ToolchainError(f"generated code calls functions that this process lacks: {', '.join(unknown)}")
         self._engine.add_object_file(llvm.ObjectFileRef.from_data(body))

@@ -1,4 +1,4 @@
-"""What a back end offers for single kernels, whatever the device: compile one for a block shape, run some blocks of a grid, account for it.
+"""Interface of a back end to single kernels: compile one for a block shape, run some blocks of a grid, account for it.
 
 The engines' ``launch`` instruction, the tests of the kernel corpus and the benchmarks use this.
 """

@@ -1,4 +1,4 @@
-"""What each MAP operation, cast and fold of WIS is in ops of the kernel tier.
+"""Kernel-tier ops of each MAP operation, cast and fold of WIS.
 
 How elements are held: bool as pred; integers of 8 bits as i16, always within the element type's range; other integers as their width; f16
 and bf16 as f32, rounded once after each operation; f32 and f64 as themselves.

@@ -339,7 +339,7 @@ def _array(dtype: DType, x: Matrix) -> Any:
 
 
 def _part(cl: Any, device: Any, units: int) -> Any:
-    """A part of a processor with so many compute units; the whole where it cannot be parted."""
+    """A sub-device of a processor with so many compute units; the whole device where it cannot be partitioned."""
     try:
         return device.create_sub_devices([cl.device_partition_property.BY_COUNTS, units, 0])[0]
     except cl.Error:

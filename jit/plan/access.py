@@ -1,4 +1,4 @@
-"""How an operand is reached from a linear index: canonical dimensions, common refinements, and whether two operands can share bytes.
+"""Addressing of operands by a linear index: canonical dimensions, common refinements, and whether two operands can share bytes.
 
 An operand is a function from the row-major index of its shape to elements. Two operands of different shapes that are the same function
 have the same canonical dimensions; that is what fusion compares.

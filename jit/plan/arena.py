@@ -1,4 +1,4 @@
-"""Where temporaries live: offsets in one arena, reused as soon as the previous owner is dead.
+"""Layout of temporaries: offsets in one arena, reused as soon as the previous owner is dead.
 
 Sizes are rounded up to classes, so that a program whose shapes grow by a little keeps its offsets.
 """

@@ -1,4 +1,4 @@
-"""What a step becomes: native calls with their argument blocks, or an instruction for the reference. Back ends add what running them takes.
+"""The calls of a step: native calls with their argument blocks, or an instruction for the reference. Back ends add what running them takes.
 
 Buffers and scalars of a call stand only in its block and its accesses, so a call can be carried over to other ones (memo).
 """

@@ -1,4 +1,4 @@
-"""Which instructions run together: one pass over the code in order, then unread stores are dropped.
+"""Fusion: which instructions run together. One pass over the code in order, then unread stores are dropped.
 
 Each instruction tries to join a recent group: it may move back over steps it does not depend on, never over one it does. What cannot be
 fused becomes a step of its own (a library record or the reference). The result is in program order by dependence, one step after the other.

@@ -1,4 +1,4 @@
-"""What one device runs next, as a pure function of its journal.
+"""The dispatcher of one device, as a pure function of its journal.
 
     dispatch = Dispatch(DispatchState(config=DispatchConfig(in_flight_max=2)))
     for decision in dispatch.on(BatchArrived(at_ns, session, epoch, seq, nbytes, content)): ...

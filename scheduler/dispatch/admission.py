@@ -1,4 +1,4 @@
-"""What is taken in: judgements of sessions that open and of batches that arrive. Pure functions of the state."""
+"""Admission control of sessions that open and of batches that arrive. Pure functions of the state."""
 
 from __future__ import annotations
 

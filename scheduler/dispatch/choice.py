@@ -1,4 +1,4 @@
-"""What the device runs next: the one place where levels, shares, deadlines, room and budgets meet."""
+"""Choice of the next launch: the one place where levels, shares, deadlines, room and budgets meet."""
 
 from __future__ import annotations
 

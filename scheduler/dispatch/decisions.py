@@ -1,4 +1,4 @@
-"""What a device's dispatcher decides, and the names of its reasons. Data types only; journalled, so append-only (see stimuli)."""
+"""The decisions of a device's dispatcher, and the names of their reasons. Data types only; journalled, so append-only (see stimuli)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Why the next batch of a session does not run now: the rule that holds it, and who is ahead. For people, never on the way of a launch.
+"""Why the next batch of a session does not run now: the rule that holds it, and the sessions ahead of it. For people, never on the way of a
+launch.
 
 Read after a step (Dispatch.on): then whatever could be launched has been.
 """

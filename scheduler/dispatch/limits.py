@@ -1,4 +1,4 @@
-"""How long a launch may run, and how much low work may be in flight: slices sized from measured time.
+"""Limits of slices and of low-priority work in flight: slices sized from measured time.
 
 *Low* is work that shares the device with a session of higher priority, or of P0 with one that has a latency target. The limits of low
 launches in flight add up to at most the *low budget*, so that is what a batch of the high session waits for when nothing can be

@@ -1,4 +1,4 @@
-"""Who goes first among sessions whose next batch is ready: the table of policies, and each one's sort key.
+"""Policies for the order of ready sessions: their table, and each one's sort key.
 
 - *strict*: strict between P0 and P4; inside a level start-time fair queueing (see fair), P0 batches with a latency target by deadline.
   A launch of a higher priority preempts lower ones.

@@ -1,4 +1,4 @@
-"""What telemetry says of a session: running totals, exact up to the last stimulus, and the word for its state."""
+"""Totals of a session for telemetry: running totals, exact up to the last stimulus, and the word for its state."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class VirtualDevice:
     end_ns: int | None = None
     _queue: deque[_Job] = field(default_factory=deque)
     _free_ns: int = 0
-    _told_ns: int = 0
+    _reported_ns: int = 0
     _serial: int = 0
     _stopped: dict[int, int] = field(default_factory=dict)
     _done_ns: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -69,8 +69,8 @@ class VirtualDevice:
         """The head ends, at ``end_ns``: what the dispatcher hears of it ``report_ns`` later. The next one begins."""
         job = self._queue.popleft()
         self._free_ns = job.end_ns
-        self._told_ns = max(self._told_ns, job.end_ns + self._report_ns(job.work))  # reports come in the order of what they tell
-        report = self._report(job, self._told_ns)
+        self._reported_ns = max(self._reported_ns, job.end_ns + self._report_ns(job.work))  # reports come in the order of their launches
+        report = self._report(job, self._reported_ns)
         self.end_ns = None
         if self._queue:
             self._begin()

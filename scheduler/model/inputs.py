@@ -1,4 +1,4 @@
-"""What a virtual run is given: tenants, their batches with costs, and what the device takes beside them. Data types only, times in ns."""
+"""Inputs of a virtual run: tenants, their batches with costs, and what the device takes beside them. Data types only, times in ns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What came of a virtual or a recorded run: latencies, waits and shares of sessions, and how busy the device was. Integers, times in ns."""
+"""Outcome of a virtual or a recorded run: latencies, waits and shares of sessions, and how busy the device was. Integers, times in ns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recorded run, read for another: who was there, when batches came and why, what each cost, what the device takes beside that.
+"""A recorded run as the input of a simulation: its sessions, when batches came and why, what each cost, and the device's overheads.
 
 Costs come from the journal alone. The executor works on one launch after another, so a launch that was handed over at h, after whose
 predecessor the dispatcher heard at p, and of whose end it heard at f, took f - max(p, h + way) beside its ``wall_ns`` for itself; *way* is

@@ -1,4 +1,4 @@
-"""Where the time of a session's batches went: running, or waiting for whom and under which rule. Exact, from the journal.
+"""Breakdown of the time of a session's batches: running, or waiting for which sessions under which rule. Exact, from the journal.
 
 Between two records nothing changes, so each stretch of time between them is given, for every batch that has come and not finished, to one
 condition: it runs; it is with the executor behind another's launch; it waits under a rule of the dispatcher (scheduler.dispatch.explain
@@ -78,7 +78,7 @@ class Stretch:
 @dataclass(slots=True)
 class BatchStory:
     """``end_ns`` -1: it had not finished. ``preempted``: how often a launch of it was cut short for another session. ``core_ns``: the
-    measured core time of its slices."""
+    measured core time of its slices. ``content``: the digest of what it runs."""
 
     session: str
     seq: int
@@ -87,6 +87,7 @@ class BatchStory:
     slices: int = 0
     preempted: int = 0
     core_ns: int = 0
+    content: bytes = b""
     dropped: bool = False
     stretches: list[Stretch] = field(default_factory=list)
 
@@ -94,6 +95,12 @@ class BatchStory:
     def waits(self) -> Iterable[Stretch]:
         """The stretches in which it might have run and did not."""
         return (stretch for stretch in self.stretches if stretch.rule not in (RUNS, OWN))
+
+    def fill(self, until_ns: int) -> None:
+        """Up to ``until_ns`` an earlier batch of its session was not over, where nothing else was noted."""
+        since_ns = self.stretches[-1].end_ns if self.stretches else self.begin_ns
+        if since_ns < until_ns:
+            self.stretches.append(Stretch(since_ns, until_ns, OWN, None))
 
     def shift(self, by_ns: int) -> None:
         """Add ``by_ns`` to every time, once: from the node's monotonic clock to Unix time."""
@@ -127,9 +134,11 @@ class Waits:
             self._flights += [_Flight(name, seq, session.priority) for seq in session.launched]
             if name in self.sessions:
                 for seq in sorted({*session.launched, *session.waiting}):
-                    self._open[(name, seq)] = BatchStory(name, seq, state.now_ns)
+                    waiting = session.waiting.get(seq)
+                    content = b"" if waiting is None else waiting.content
+                    self._open[(name, seq)] = BatchStory(name, seq, state.now_ns, content=content)
         self.stories += self._open.values()
-        self._conditions = {key: self._condition(*key, state) for key in self._open}
+        self._look(state)
 
     def take(self, stimulus: Stimulus, decisions: Sequence[Decision], state: DispatchState) -> None:
         """One record; ``state`` is the dispatcher's after it."""
@@ -138,7 +147,7 @@ class Waits:
             case BatchArrived() if stimulus.session in self.sessions:
                 key = (stimulus.session, stimulus.seq)
                 if key not in self._open:
-                    self._open[key] = BatchStory(*key, stimulus.at_ns)
+                    self._open[key] = BatchStory(*key, stimulus.at_ns, content=stimulus.content)
                     self.stories.append(self._open[key])
             case LaunchFinished() | LaunchStopped() | LaunchReturned():
                 self._landed(stimulus)
@@ -147,13 +156,28 @@ class Waits:
         for flight in self._flights[:1]:
             if flight.head_ns < 0:
                 flight.head_ns = stimulus.at_ns
-        self._conditions = {key: self._condition(*key, state) for key in self._open}
+        self._look(state)
+
+    def _look(self, state: DispatchState) -> None:
+        """What holds from now on for the batches that may run next: for the others it is OWN, which is noted once it has ended."""
+        self._conditions = {}
+        for name in self.sessions:
+            known = state.sessions.get(name)
+            if known is None:
+                continue
+            for seq in {*known.launched, known.next_seq}:
+                if (name, seq) in self._open:
+                    rule, by = self._condition(name, seq, state)
+                    if rule != OWN:
+                        self._conditions[(name, seq)] = rule, by
 
     def _pass(self, at_ns: int) -> None:
         """Give the time up to ``at_ns`` to what held until now."""
         if at_ns > self._now_ns:
             for key, (rule, by) in self._conditions.items():
-                stretches = self._open[key].stretches
+                story = self._open[key]
+                story.fill(self._now_ns)
+                stretches = story.stretches
                 if stretches and stretches[-1].rule == rule and stretches[-1].by is by and stretches[-1].end_ns == self._now_ns:
                     stretches[-1].end_ns = at_ns
                 else:
@@ -193,6 +217,7 @@ class Waits:
                 pass
 
     def _end(self, story: BatchStory, at_ns: int) -> None:
+        story.fill(at_ns)
         story.end_ns = at_ns
         del self._open[(story.session, story.seq)]
 

@@ -1,4 +1,4 @@
-"""What is promised on a device and what may still be: the sums that the fold keeps. Pure integer arithmetic over bytes."""
+"""Promised and available memory of a device: the sums that the fold keeps. Pure integer arithmetic over bytes."""
 
 from __future__ import annotations
 

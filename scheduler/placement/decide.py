@@ -1,9 +1,9 @@
-"""Which node and devices a task gets, and why not the others: one pure function of (view, task, time).
+"""The placement decision: node and devices of a task, and why not the others. One pure function of (view, task, time).
 
     decision = decide(view, task, at_ns)
     event = decision.event()               # TaskPlaced or TaskRefused, ready for the log
 
-It looks at nothing but the log: what was measured is there as LoadObserved, who waits and what is kept for whom as facts of tasks, and
+It looks at nothing but the log: measurements are in it as LoadObserved, waiting tasks and their reservations as facts of tasks, and
 ``at_ns`` (which only says who has waited how long) is in the event. So each can be made again (recorded).
 """
 
@@ -29,9 +29,9 @@ from scheduler.placement.view import ClusterView
 __all__ = ["BEST", "EXAMPLES", "Decision", "decide", "explain"]
 
 BEST: Final = 8
-"""How many candidates an event tells, beside the chosen devices."""
+"""How many candidates an event lists, beside the chosen devices."""
 EXAMPLES: Final = 3
-"""How many refusals it tells for each reason."""
+"""How many refusals it lists for each reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ def _choose(found: Survey, score: Ints, gpu_count: int) -> tuple[str, list[int]]
 
 
 def _best(found: Survey, score: Ints, chosen: list[int], full: bool) -> list[int]:
-    """The candidates to tell, best first, as places in ``found.fits``: the BEST ones and the chosen, or all."""
+    """The candidates to list, best first, as places in ``found.fits``: the BEST ones and the chosen, or all."""
     keys = order_keys(score, found.fits, found.columns.rows)
     if full or len(keys) <= BEST:
         order: list[int] = np.argsort(keys).tolist()

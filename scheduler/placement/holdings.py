@@ -1,4 +1,4 @@
-"""Who holds what on which device: the link between the facts of tasks and sessions and the sums in the columns.
+"""Holders of memory on each device: the link between the facts of tasks and sessions and the sums in the columns.
 
 A live placed task holds its VRAM on each of its devices. An open session holds its quota, unless its task holds memory there for it.
 May not live here: when a task or session is live (view).

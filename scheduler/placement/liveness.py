@@ -1,6 +1,6 @@
-"""Which nodes are held for lost, and which placed tasks never started: decided from times in stimuli, so that it can be replayed. Pure.
+"""Failure detection: lost nodes, and placed tasks that never started. Decided from times in stimuli, so that it can be replayed. Pure.
 
-The controller tells what it hears and what time it is; the answers become facts in the log (NodeLost, NodeRecovered, TaskStateChanged).
+The controller passes in heartbeats and the time; the answers become facts in the log (NodeLost, NodeRecovered, TaskStateChanged).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which node is in which groups: those it names when it registers, and those a person put it into. Changed by ``view`` only."""
+"""Membership of nodes in groups: those that a node names when it registers, and those that a user assigned. Changed by ``view`` only."""
 
 from __future__ import annotations
 

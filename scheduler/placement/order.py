@@ -1,4 +1,4 @@
-"""Who goes first among those that wait: priority, raised by waiting, then age. Total, and a function of the view and the time asked about.
+"""The order of waiting tasks: priority, raised by waiting, then age. Total, and a function of the view and the time asked about.
 
     level = max(0, priority - whole periods waited)      one period: the global key queue_age_ms, 0: no task rises
     rank  = (level, log position of the submission, task id), smallest first

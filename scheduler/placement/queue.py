@@ -1,4 +1,4 @@
-"""The queue as a whole: what is decided next about those that wait, who has waited too long, and when time alone changes something. Pure.
+"""The queue as a whole: the next decisions about waiting tasks, which have waited too long, and when time alone changes something. Pure.
 
 The order is ``order``'s, protection against being overtaken for ever is ``reserve``'s, one decision is ``decide``'s.
 """
@@ -46,7 +46,7 @@ def queue_decisions(view: ClusterView, at_ns: int, memory: QueueMemory | None = 
     changed reservation. Append each (or drop the iterator) before asking for the next: it is decided on the view as it is then. ``last``:
     go no further than this task, so that it gets its decision, and those ahead of it theirs before.
 
-    Who asks for the same as one ahead who fits nowhere fits nowhere either, so a long queue of few shapes costs few decisions.
+    A task with the same demands as one ahead that fits nowhere fits nowhere either, so a long queue of few shapes costs few decisions.
     """
     memory = memory if memory is not None else QueueMemory()
     some = memory.to_look_at(view, at_ns)

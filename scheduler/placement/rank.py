@@ -1,4 +1,4 @@
-"""How good is a device for a task? Integers only, higher is better; every part is 0 to 100, so a score is 0 to 1000. Pure.
+"""Score of a device for a task. Integers only, higher is better; every part is 0 to 100, so a score is 0 to 1000. Pure.
 
     score = 3 x (100 - utilization %) + 3 x (100 - starvation %) + 2 x share of promisable VRAM left free + 2 x room beside equals
 

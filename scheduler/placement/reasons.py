@@ -1,4 +1,4 @@
-"""Why a node or device is not the one: the names users see. Constants only; append, never rename."""
+"""Reasons of refusals of nodes and devices: the names that users see. Constants only; append, never rename."""
 
 from __future__ import annotations
 

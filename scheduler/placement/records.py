@@ -1,4 +1,4 @@
-"""What the fold keeps of each task, session, node and group. Data and what follows from one record alone; changed by ``view`` only."""
+"""Records of the fold for each task, session, node and group. Data and what follows from one record alone; changed by ``view`` only."""
 
 from __future__ import annotations
 

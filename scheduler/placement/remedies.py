@@ -1,5 +1,5 @@
-"""What would let a waiting task in: whose end, which setting, which node. Each is a change after which the task fits where it says, were
-it alone in the queue; the tests make the change and look. Pure. May not live here: what was decided, who goes first."""
+"""Remedies for a waiting task: the end of other tasks, a setting, a node. Each is a change after which the task fits where it says, were it
+alone in the queue; the tests make the change and look. Pure."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _who_ends(view: ClusterView, task: TaskSubmitted, place: Place) -> set[tuple
 
 
 def _held(view: ClusterView, node: str, gpu: int) -> dict[tuple[str, str], tuple[int, int]]:
-    """Who holds memory on a device: (kind, id) to bytes and the part of them that cannot be swapped out."""
+    """The holders of memory on a device: (kind, id) to bytes and the part of them that cannot be swapped out."""
     here = view.nodes[node]
     holders = [("task", name) for name in here.tasks] + [("session", name) for name in here.sessions]
     return {

@@ -1,4 +1,4 @@
-"""What the controller knows of the cluster, to be read: tasks, sessions, nodes, groups, settings, and the same as numbers. Pure.
+"""The state of the cluster for readers: tasks, sessions, nodes, groups, settings, and the same as numbers. Pure.
 
 May not live here: how it changes (view).
 """

@@ -9,9 +9,10 @@ from scheduler.vram.overcommit import PERCENT_MAX
 
 __all__ = [
     "QUEUED", "STARTED", "COMPLETED", "FAILED", "CANCELLED", "LOST", "STATES", "LIVE", "MOVES", "GLOBAL", "ENVIRONMENT",
-    "OVERCOMMIT_GLOBAL", "OVERCOMMIT_NODE", "DRAINED", "QUEUE_AGE_MS", "QUEUE_PROTECT_MS", "QUEUE_RESERVATIONS", "GLOBAL_LIMITS",
-    "NODE_LIMITS", "DEFAULTS", "REASON_NODE_LOST", "REASON_CLIENT_LOST", "REASON_FAULT", "REASON_NO_FIT", "REASON_QUEUE_TIMEOUT",
-    "REASON_NEVER_STARTED", "REASON_RESTARTED", "REASON_SESSION_REUSED", "CANCELLED_BY", "CUT_LOST", "CUT_RESTARTED", "PRIORITY_MAX",
+    "OVERCOMMIT_GLOBAL", "OVERCOMMIT_NODE", "DRAINED", "QUEUE_AGE_MS", "QUEUE_PROTECT_MS", "QUEUE_RESERVATIONS", "DEFAULT_VRAM_MB",
+    "GLOBAL_LIMITS", "NODE_LIMITS", "DEFAULTS", "REASON_NODE_LOST", "REASON_CLIENT_LOST", "REASON_FAULT", "REASON_NO_FIT",
+    "REASON_QUEUE_TIMEOUT", "REASON_NEVER_STARTED", "REASON_RESTARTED", "REASON_SESSION_REUSED", "CANCELLED_BY", "CUT_LOST",
+    "CUT_RESTARTED", "PRIORITY_MAX",
 ]  # fmt: skip
 
 PRIORITY_MAX: Final = 4
@@ -56,6 +57,8 @@ QUEUE_PROTECT_MS: Final = "queue_protect_ms"
 """Global: after this wait a task reserves the devices on which it needs least to end; 0: never."""
 QUEUE_RESERVATIONS: Final = "queue_reservations_max"
 """Global: how many tasks may have reserved devices at a time."""
+DEFAULT_VRAM_MB: Final = "default_vram_mb"
+"""Global: the VRAM in MiB by which a task is placed that names none, a quarter of the largest device at most; 0: tasks must name it."""
 
 _DAY_MS: Final = 86_400_000
 GLOBAL_LIMITS: Final = {
@@ -63,10 +66,11 @@ GLOBAL_LIMITS: Final = {
     QUEUE_AGE_MS: 7 * _DAY_MS,
     QUEUE_PROTECT_MS: 7 * _DAY_MS,
     QUEUE_RESERVATIONS: 10_000,
+    DEFAULT_VRAM_MB: 1 << 26,
 }
 """The largest value of each global key; the smallest is 0."""
 NODE_LIMITS: Final = {OVERCOMMIT_NODE: PERCENT_MAX, DRAINED: 1}
-DEFAULTS: Final = {OVERCOMMIT_GLOBAL: 0, QUEUE_AGE_MS: 600_000, QUEUE_PROTECT_MS: 300_000, QUEUE_RESERVATIONS: 32}
+DEFAULTS: Final = {OVERCOMMIT_GLOBAL: 0, QUEUE_AGE_MS: 600_000, QUEUE_PROTECT_MS: 300_000, QUEUE_RESERVATIONS: 32, DEFAULT_VRAM_MB: 4096}
 """What holds where neither the log's global value nor the environment says otherwise."""
 
 REASON_NODE_LOST: Final = "node lost"

@@ -1,9 +1,9 @@
-"""What the controller knows of the cluster: a fold over the event log. Pure.
+"""The cluster view: a projection of the event log. Pure.
 
 1. ``ClusterView.apply(position, event)`` is the only way it changes; the same events give the same view.
 2. It never refuses an event: a fact happened, also when it does not fit what was known (an unknown node's session, a repeat).
 3. What was measured is in here only as far as the log says so (LoadObserved).
-4. ``columns`` holds the same as numbers, for decisions; who holds what comes through ``holdings`` alone.
+4. ``columns`` holds the same as numbers, for decisions; holders are changed through ``holdings`` alone.
 """
 
 from __future__ import annotations

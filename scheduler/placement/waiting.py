@@ -1,4 +1,4 @@
-"""Why a task waits: its place in the queue, what is in its way, what would let it in, and what happens by time alone. Pure, for people."""
+"""Explanation of a task's waiting: its place in the queue, what blocks it, remedies, and what happens by time alone. Pure, for people."""
 
 from __future__ import annotations
 

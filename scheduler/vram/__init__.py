@@ -1,4 +1,4 @@
-"""Who may hold how much of one device's memory: quota, overcommit, victims, and the core that answers requests. Pure.
+"""How much of one device's memory each session may hold: quota, overcommit, victims, and the core that answers requests. Pure.
 
 May live here: decisions about memory. May not: bytes and moves (services.server.executor).
 """

@@ -1,4 +1,4 @@
-"""Which buffers of a victim leave when part of its memory is enough. Pure: sizes and times in, handles out."""
+"""Choice of a victim's buffers to swap out when part of its memory is enough. Pure: sizes and times in, handles out."""
 
 from __future__ import annotations
 

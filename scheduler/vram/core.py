@@ -287,8 +287,8 @@ class Vram:
         return SwapOut(victim.session, nbytes, for_session)
 
     def _serve(self) -> list[Decision]:
-        """Something may have come free, or time has passed: who waits, in order; again from the first one when a later one gave up what was
-        set aside for it."""
+        """Serve waiting sessions in order, after memory may have come free or time has passed; again from the first one when a later one
+        gave up what was set aside for it."""
         state = self.state
         state.served_ns = state.now_ns
         decisions: list[Decision] = []

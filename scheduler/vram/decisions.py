@@ -1,4 +1,4 @@
-"""What a device's memory core decides. Data types only; journalled, so append-only (see stimuli)."""
+"""The decisions of a device's memory core. Data types only; journalled, so append-only (see stimuli)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much VRAM may be promised: physical x (1 + percent / 100) to tasks that may be swapped out, physical to the others."""
+"""Overcommit: the VRAM that may be promised. Physical x (1 + percent / 100) to tasks that may be swapped out, physical to the others."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Who gives up device memory, and how much: the rules of victims as functions of the state. Nothing here changes it.
+"""Victim selection: which sessions are swapped out, and how much of them, as functions of the state. Nothing here changes it.
 
 A session is *eligible* when it may be swapped, nothing of it runs, moves, or is about to run on memory set aside for it, it has not used
 the device for ``idle_ns``, and its last swap did not just fail. Sessions of P0 are victims of P0 only.
 
-Order: sessions below P0 first, so a P0 gives something only when all that the others have is not enough. Among them the one whose turn is
-longest ago, never chosen before chosen: so one just swapped is not chosen again while another eligible one has not been. Ties go to the
-lower priority, then to the longest idle. Of a victim only as much is asked as is needed.
+Order: sessions below P0 first, so a P0 gives something only when all that the others have is not enough. Among them the least recently
+chosen, never chosen before chosen: so one just swapped is not chosen again while another eligible one has not been. Ties go to the lower
+priority, then to the longest idle. Of a victim only as much is asked as is needed.
 """
 
 from __future__ import annotations

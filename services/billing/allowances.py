@@ -1,4 +1,4 @@
-"""Answers nodes that ask what their tenants may still spend. Any replica may answer; who has been lent what is in a stream of leases.
+"""Answers nodes that ask what their tenants may still spend. Any replica may answer; the leases are in a stream.
 
 May live here: requests, and the leases' place on the bus. May not: the arithmetic (billing.allowance).
 """

@@ -1,4 +1,4 @@
-"""How a route is described: the parameters several share, and the problems it may answer with.
+"""OpenAPI descriptions of routes: the parameters several share, and the problems they may answer with.
 
 May live here: OpenAPI descriptions, parameter types and how they are read. May not: routes.
 """

@@ -1,4 +1,4 @@
-"""What goes wrong in the billing service by the caller's fault; ``problems`` says what REST answers.
+"""Errors of the billing service that its caller caused; ``problems`` maps them to REST answers.
 
 May live here: exception classes. May not: HTTP.
 """

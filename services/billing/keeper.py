@@ -62,7 +62,11 @@ class Keeper:
 
     async def caught_up(self, timeout_s: float = 5.0) -> bool:
         """Wait until the view holds everything the log held when this was called; whether it does."""
-        return await self.reached(await self._bus.last_position(EVENTS_STREAM), timeout_s)
+        return await self.reached(await self.log_end(), timeout_s)
+
+    async def log_end(self) -> int:
+        """Position of the log's last message. Raises BusUnavailable."""
+        return await self._bus.last_position(EVENTS_STREAM)
 
     async def history_applied(self) -> None:
         """Wait until the view holds everything the log held when it began to follow, or has stopped following."""

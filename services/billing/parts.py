@@ -1,4 +1,4 @@
-"""What the routes work with, and how they reach it.
+"""Dependencies of the routes, and access to them.
 
 May live here: the parts, and answers that several routes share. May not: routes.
 """

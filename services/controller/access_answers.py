@@ -1,4 +1,4 @@
-"""What the API shows of tenants, users, keys and what was done: JSON-ready values. Hashes of secrets are in none of them."""
+"""API answers about tenants, users, keys and audit records: JSON-ready values. Hashes of secrets are in none of them."""
 
 from __future__ import annotations
 

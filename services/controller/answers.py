@@ -1,4 +1,4 @@
-"""What the API shows of the view: JSON-ready values, a pure function of the log. Keys in one order, lists by id: equal views, equal bytes.
+"""API answers about the view: JSON-ready values, a pure function of the log. Keys in one order, lists by id: equal views, equal bytes.
 
 May live here: presentation. May not: anything measured now, any clock.
 """
@@ -46,6 +46,7 @@ def task_answer(view: ClusterView, task: TaskView, shown: Shown = _all) -> Json:
         "reason": task.reason,
         "outcome": _outcome(task),
         "required_vram_mb": submitted.vram_bytes // MIB,
+        "vram_grows": submitted.vram_grows,
         "gpu_count": submitted.gpu_count,
         "gpu_mode": "Exclusive" if submitted.exclusive else "Shared",
         "groups": list(submitted.groups),

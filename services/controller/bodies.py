@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Callable
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -11,7 +12,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from bus_schemas.events import TaskSubmitted
 from bus_schemas.runs import SCRIPT_BYTES_MAX, RunScript
-from scheduler.placement.states import GLOBAL_LIMITS, OVERCOMMIT_GLOBAL, QUEUE_AGE_MS, QUEUE_PROTECT_MS, QUEUE_RESERVATIONS
+from scheduler.placement.states import DEFAULT_VRAM_MB, GLOBAL_LIMITS, OVERCOMMIT_GLOBAL, QUEUE_AGE_MS, QUEUE_PROTECT_MS, QUEUE_RESERVATIONS
 from scheduler.vram import PERCENT_MAX
 from services.controller.webhook import URL_CHARS_MAX
 
@@ -23,13 +24,20 @@ Token = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}\Z", description="1 t
 Percent = Annotated[int, Meta(ge=0, le=PERCENT_MAX)]
 
 
+Defaults = Callable[[str, str, bool], tuple[int, int]]
+"""(task, tenant, whether it has a latency target) to the priority and the bytes of VRAM of a task that says nothing."""
+
+
 class TaskBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A task to place."""
 
-    required_vram_mb: Annotated[int, Meta(ge=1, le=1 << 30, description="VRAM the task needs on each of its GPUs, in MiB")]
+    required_vram_mb: (
+        Annotated[int, Meta(ge=1, le=1 << 30, description="VRAM on each of its GPUs, in MiB; left out: default_vram_mb, and it may grow")]
+        | None
+    ) = None
     id: Token | None = None
     tenant: Annotated[str, Meta(min_length=1, max_length=200, description="whose it is; left out: the caller's own")] | None = None
-    priority: Annotated[int, Meta(ge=0, le=4, description="0 is highest")] = 0
+    priority: Annotated[int, Meta(ge=0, le=4, description="0 is highest; left out: the middle of what the tier allows")] | None = None
     gpu_count: Annotated[int, Meta(ge=1, le=64, description="devices, all on one node")] = 1
     gpu_mode: Literal["Shared", "Exclusive"] = "Shared"
     groups: Annotated[tuple[Token, ...], Meta(max_length=64, description="only nodes of these groups; empty: nodes of no group")] = ()
@@ -54,14 +62,16 @@ class TaskBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             return "queue_timeout_ms", "a task that does not wait (queue) cannot wait too long"
         return None
 
-    def submitted(self, at_ns: int, own_tenant: str = "") -> TaskSubmitted:
+    def submitted(self, at_ns: int, own_tenant: str, defaults: Defaults) -> TaskSubmitted:
         """The fact; an id is made when there is none. ``own_tenant``: the caller's, empty for those who are of none."""
+        task, tenant = self.id or uuid.uuid4().hex, self.tenant or own_tenant or "default"
+        priority, vram_bytes = defaults(task, tenant, bool(self.sla_ms_p99))
         return TaskSubmitted(
             at_ns=at_ns,
-            task=self.id or uuid.uuid4().hex,
-            tenant=self.tenant or own_tenant or "default",
-            priority=self.priority,
-            vram_bytes=self.required_vram_mb * MIB,
+            task=task,
+            tenant=tenant,
+            priority=priority if self.priority is None else self.priority,
+            vram_bytes=vram_bytes if self.required_vram_mb is None else self.required_vram_mb * MIB,
             gpu_count=self.gpu_count,
             exclusive=self.gpu_mode == "Exclusive",
             groups=tuple(sorted(set(self.groups))),
@@ -72,6 +82,7 @@ class TaskBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             sla_ms_p99=self.sla_ms_p99,
             pace_percent=self.pace_percent,
             queue_timeout_ms=self.queue_timeout_ms,
+            vram_grows=self.required_vram_mb is None,
         )
 
 
@@ -114,8 +125,8 @@ class RunBody(TaskBody, forbid_unknown_fields=True, frozen=True, kw_only=True):
                 return "environment", f"{name} is set by the platform"
         return None
 
-    def submitted(self, at_ns: int, own_tenant: str = "") -> TaskSubmitted:
-        fact = super().submitted(at_ns, own_tenant)
+    def submitted(self, at_ns: int, own_tenant: str, defaults: Defaults) -> TaskSubmitted:
+        fact = super().submitted(at_ns, own_tenant, defaults)
         return fact if fact.title else msgspec.structs.replace(fact, title=self.name)
 
     def script_of(self, task: TaskSubmitted) -> RunScript:
@@ -171,11 +182,17 @@ class ConfigBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         | UnsetType
         | None
     ) = UNSET
+    default_vram_mb: (
+        Annotated[int, Meta(ge=0, le=GLOBAL_LIMITS[DEFAULT_VRAM_MB], description="VRAM of a task that names none, in MiB; 0: it must")]
+        | UnsetType
+        | None
+    ) = UNSET
 
     def changes(self) -> dict[str, int | None]:
         """What to set; None unsets."""
         named = {OVERCOMMIT_GLOBAL: self.default_vram_overcommit_percent, QUEUE_AGE_MS: self.queue_age_ms,
-                 QUEUE_PROTECT_MS: self.queue_protect_ms, QUEUE_RESERVATIONS: self.queue_reservations_max}  # fmt: skip
+                 QUEUE_PROTECT_MS: self.queue_protect_ms, QUEUE_RESERVATIONS: self.queue_reservations_max,
+                 DEFAULT_VRAM_MB: self.default_vram_mb}  # fmt: skip
         return {key: value for key, value in named.items() if not isinstance(value, UnsetType)}
 
 

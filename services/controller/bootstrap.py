@@ -62,6 +62,6 @@ async def _take_over(text: str, access: Access, mirror: Mirror, writer: Writer) 
         issued = KeyIssued(now_ns, key.id, "", "", "admin", phc, title="first key")
         try:
             await writer.append_access(key.id, [issued, ActionTaken(now_ns, _ACTOR, "", "key.write", key.id, "issued: admin")], after)
-            get_logger().info("the bootstrap key may come in", key=key.id)
+            get_logger().info("the bootstrap key is valid", key=key.id)
         except Conflict:
             await mirror.caught_up()  # another replica took it over

@@ -1,11 +1,11 @@
-"""Who may connect to the bus, and with which rights: the answer to NATS's auth callout, and the end of connections whose rights have ended.
+"""NATS auth callout: which clients may connect, and with which permissions; it also ends connections whose rights were revoked.
 
 Every controller answers (one of a queue group for each connection). Rights are a pure function of the log (``of_key`` of the principal's
 identity), and the bus says when a connection began; so any controller, also one started since, can see which connections have rights that
 they should not have any more, and ends them: at once when the log says something about access, and every few seconds whatever happened.
 
-May live here: the callout, ending connections, telling nodes who a principal is. May not: the rights themselves (kit.bus_permissions),
-the consumer proxy for clients authenticated by API key (readings.py).
+May live here: the callout, ending connections, answering nodes' requests about principals. May not: the rights themselves
+(kit.bus_permissions), the consumer proxy for clients authenticated by API key (readings.py).
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ May live here: exception classes. May not: HTTP.
 from __future__ import annotations
 
 __all__ = [
-    "ControllerError", "Busy", "NotThere", "Denied", "Stale", "Invalid", "OutOfState", "TaskExists", "TaskImpossible", "LogUnreadable",
+    "ControllerError", "Ambiguous", "Busy", "NotThere", "Denied", "Stale", "Invalid", "OutOfState", "TaskExists", "TaskImpossible",
+    "LogUnreadable",
 ]  # fmt: skip
 
 
@@ -16,6 +17,10 @@ class ControllerError(Exception):
 
 class NotThere(ControllerError):
     """The caller's fault: no such thing, or none that they may know of: the two are not told apart."""
+
+
+class Ambiguous(ControllerError):
+    """The caller's fault: what they wrote names several things."""
 
 
 class Denied(ControllerError):

@@ -1,4 +1,4 @@
-"""How a group is shown."""
+"""API answers about groups."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Who is asking, as routes and actions see it. The access middleware has put the identity into the request's scope; it is ``everyone()``
-without authentication (an embedded stack on loopback).
+"""The caller's identity, as routes and actions see it. The access middleware has put the identity into the request's scope; it is
+``everyone()`` without authentication (an embedded stack on loopback).
 
 May live here: reading identity and address off a request, the fact of an action. May not: checking secrets, rules (services.kit.access).
 """
@@ -24,7 +24,7 @@ Connection = ASGIConnection[Any, Any, Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who does something, and from which address (empty: unknown)."""
+    """The identity behind an action, and its address (empty: unknown)."""
 
     identity: Identity
     source: str = ""

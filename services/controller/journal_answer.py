@@ -37,7 +37,7 @@ def waits_answer(view: ClusterView, tenant: str, document: Json, shown: Shown) -
     }
 
 
-_SUMS: Final = ("asked", "complete", "batches", "finished", "latency_ns", "waited_ns", "waited", "preempted", "by_rule")
+_SUMS: Final = ("asked", "complete", "batches", "finished", "latency_ns", "waited_ns", "waited", "preempted", "by_rule", "programs")
 
 
 def timeline_answer(view: ClusterView, document: Json) -> Json:

@@ -45,13 +45,13 @@ _NOTHING: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """One task as its facts tell it: its ``sessions``, the ``nodes`` that had them, from when to when it ran (Unix ns; ``to_ns`` 0: it is
-    not over)."""
+    """One task as its facts tell it: its ``sessions``, the ``devices`` (node, GPU index) that had them, from when to when it ran (Unix ns;
+    ``to_ns`` 0: it is not over)."""
 
     task: str
     tenant: str
     sessions: tuple[str, ...]
-    nodes: tuple[str, ...]
+    devices: tuple[tuple[str, int], ...]
     from_ns: int
     to_ns: int
 
@@ -119,7 +119,7 @@ class Journals:
         )
         try:
             async with asyncio.timeout(_END_S):
-                out, told = await child.communicate()
+                out, errors = await child.communicate()
         except TimeoutError:
             raise BusUnavailable(f"the journals were not read within {_END_S:g} s; ask again") from None
         finally:
@@ -129,7 +129,7 @@ class Journals:
         if child.returncode == _NOTHING:
             return None
         if child.returncode != 0 or len(out) > _ANSWER_BYTES_MAX:
-            lines = told.decode(errors="replace").strip().splitlines()
+            lines = errors.decode(errors="replace").strip().splitlines()
             get_logger().warning("the journals could not be read", task=life.task, code=child.returncode, problem="".join(lines[-1:]))
             raise BusUnavailable("the journals could not be read; the controller's log says why")
         document: dict[str, Any] = msgspec.json.decode(out)
@@ -144,7 +144,9 @@ def _held(kept: _Kept, life: Life) -> Json:
 
 def _arguments(life: Life, now_ns: int) -> list[str]:
     bounds = ["--from", f"{life.from_ns / 1e9:.3f}", "--to", f"{(life.to_ns or now_ns) / 1e9:.3f}"]
-    node = ["--node", life.nodes[0]] if len(life.nodes) == 1 else []
+    nodes = {node for node, _ in life.devices}
+    node = ["--node", *nodes] if len(nodes) == 1 else []
+    node += ["--gpu", str(life.devices[0][1])] if len(life.devices) == 1 else []
     sessions = [word for name in life.sessions for word in ("--session", name)]
     shape = ["--top", str(_TOP), "--slots", str(SLOTS), "--limit-s", f"{_READ_S:g}", "--service", "controller"]
     return ["why", *shape, *bounds, *node, *sessions, "--", life.task]

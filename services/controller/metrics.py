@@ -23,8 +23,8 @@ __all__ = ["metrics_text"]
 _DEVICE = ("node", "gpu")
 
 
-def metrics_text(mirror: Mirror, gauges: Gauges, *, on_duty: bool = False) -> str:
-    """The text exposition format. ``on_duty``: this controller does the periodic work."""
+def metrics_text(mirror: Mirror, gauges: Gauges, *, on_duty: bool = False, log_bytes: int | None = None) -> str:
+    """The text exposition format. ``on_duty``: this controller does the periodic work. ``log_bytes``: of the event log, None: unknown."""
     registry = CollectorRegistry()
     view = mirror.view
 
@@ -35,6 +35,9 @@ def metrics_text(mirror: Mirror, gauges: Gauges, *, on_duty: bool = False) -> st
     gauge("controller_following", "1 while the event log is followed").set(0 if mirror.failure else 1)
     gauge("controller_bus_connected", "1 while the bus is there").set(mirror.connected)
     gauge("controller_on_duty", "1 for the controller that does the periodic work").set(on_duty)
+
+    if log_bytes is not None:
+        gauge("event_log_bytes", "Bytes of the event log on the bus").set(log_bytes)
 
     counts = Counter(task.state for task in view.tasks.values())
     states = gauge("tasks", "Tasks by state", ("state",))

@@ -48,6 +48,6 @@ async def bootstrap_nodes(environment: Mapping[str, str], mirror: Mirror, writer
             took = ActionTaken(now_ns, _ACTOR, "", "key.write", key.key, f"issued: {key.name}")
             try:
                 await writer.append_access(key.key, [issued, took], after)
-                get_logger().info("a key of the installation may come in", key=key.key, of=key.name)
+                get_logger().info("a key of the installation is valid", key=key.key, of=key.name)
             except Conflict:
                 await mirror.caught_up()

@@ -1,4 +1,4 @@
-"""What the routes, pages and their actions work with: the parts of one running controller, by name.
+"""Dependencies of routes, pages and actions: the parts of one running controller, by name.
 
 May live here: wiring. May not: doing.
 """

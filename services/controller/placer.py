@@ -123,4 +123,5 @@ def _body(task: TaskSubmitted) -> tuple[object, ...]:
         task.sla_ms_p99,
         task.pace_percent,
         task.queue_timeout_ms,
+        task.vram_grows,
     )

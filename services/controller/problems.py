@@ -12,7 +12,7 @@ from litestar.exceptions import HTTPException, ValidationException
 from bus_schemas.events import TaskRefused
 from scheduler.placement import ClusterView
 from services.controller.answers import Shown, refusal_sentence, refusals_answer
-from services.controller.errors import Busy, Denied, Invalid, LogUnreadable, NotThere, OutOfState, Stale, TaskExists
+from services.controller.errors import Ambiguous, Busy, Denied, Invalid, LogUnreadable, NotThere, OutOfState, Stale, TaskExists
 from services.controller.store import StoreUnavailable
 from services.kit.errors import BusRefused, BusUnavailable
 
@@ -95,12 +95,16 @@ def _not_there(_: Request[Any, Any, Any], error: NotThere) -> Response[dict[str,
     return problem(404, "not-found", "Not found", str(error))
 
 
+def _ambiguous(_: Request[Any, Any, Any], error: Ambiguous) -> Response[dict[str, Any]]:
+    return problem(409, "ambiguous", "Several have this name", str(error))
+
+
 def _exists(_: Request[Any, Any, Any], error: TaskExists) -> Response[dict[str, Any]]:
     return problem(409, "task-exists", "The task exists", str(error), errors=[{"field": "id", "message": str(error)}])
 
 
 def _out_of_state(_: Request[Any, Any, Any], error: OutOfState) -> Response[dict[str, Any]]:
-    return problem(409, "out-of-state", "Not as it is now", str(error))
+    return problem(409, "out-of-state", "Conflict with the current state", str(error))
 
 
 def _stale(_: Request[Any, Any, Any], error: Stale) -> Response[dict[str, Any]]:
@@ -132,6 +136,7 @@ HANDLERS: Final[dict[int | type[Exception], Any]] = {
     RecursionError: _too_deep,
     UnicodeDecodeError: _not_text,
     NotThere: _not_there,
+    Ambiguous: _ambiguous,
     TaskExists: _exists,
     OutOfState: _out_of_state,
     Stale: _stale,

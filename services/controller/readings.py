@@ -42,7 +42,7 @@ __all__ = ["Readings"]
 
 _CONSUMERS_MAX: Final = 64
 """Of one principal, made by one controller: a node follows about eight things at a time. When it asks for more, its oldest end."""
-_NOT_YOURS: Final = Refused("your key does not read this")
+_NOT_YOURS: Final = Refused("your key may not read this: that needs the role admin or operator, without a tenant")
 
 
 class _Made:

@@ -1,5 +1,5 @@
-"""What every request to the API is checked for before its route: unknown query parameters are refused, like unknown fields of a body (a
-typo is not a default), and so are bodies that do not say they are JSON.
+"""Checks of every API request before its route: unknown query parameters are refused, like unknown fields of a body (a typo is not a
+default), and so are bodies that do not say they are JSON.
 
 May live here: such checks. May not: what parameters and bodies mean.
 """

@@ -110,7 +110,7 @@ class Sentinel:
         await self._placer.place_waiting()
 
     async def _look_around(self) -> None:
-        """Every second, as it looks at every task that is not over and at every device: end what is overdue, tell what was measured."""
+        """Every second, as it looks at every task that is not over and at every device: end what is overdue, append measurements."""
         if time.monotonic() < self._look_again:
             return
         self._look_again = time.monotonic() + _LOOK_S

@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from scheduler.vram import PERCENT_MAX
 from services.kit.errors import SettingError
 from services.kit.http import parse_address
+from services.kit.variables import integer
 
 __all__ = ["Settings"]
 
@@ -34,16 +34,7 @@ class Settings:
             nats_url=nats_url,
             etcd_url=environment.get("WOOLY_ETCD_URL", ""),
             address=parse_address(environment.get("WOOLY_HTTP", "127.0.0.1:8080")),
-            overcommit_percent=_number(environment, "CONTROLLER_DEFAULT_VRAM_OVERCOMMIT_PERCENT", 0, 0, PERCENT_MAX),
-            node_lease_ms=_number(environment, "CONTROLLER_NODE_LEASE_MS", 5_000, 500, 3_600_000),
-            start_lease_ms=_number(environment, "CONTROLLER_START_LEASE_MS", 120_000, 1_000, 86_400_000),
+            overcommit_percent=integer(environment, "CONTROLLER_DEFAULT_VRAM_OVERCOMMIT_PERCENT"),
+            node_lease_ms=integer(environment, "CONTROLLER_NODE_LEASE_MS"),
+            start_lease_ms=integer(environment, "CONTROLLER_START_LEASE_MS"),
         )
-
-
-def _number(environment: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
-    text = environment.get(name, "")
-    if not text:
-        return default
-    if not text.isascii() or not text.isdigit() or not low <= int(text) <= high:
-        raise SettingError(f"{name} is {text!r}; write an integer from {low} to {high}")
-    return int(text)

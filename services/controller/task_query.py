@@ -1,4 +1,4 @@
-"""Which tasks a caller asked for: filter, search, sort, page. Pure: a view in, tasks out.
+"""Task queries: filter, search, sort, page. Pure: a view in, tasks out.
 
 Unfiltered and in the order of submission, only the tasks of the page are looked at, however many there are; of the states that are not
 over, only the tasks that are not over; anything else looks once at every task of the view.

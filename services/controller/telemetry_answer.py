@@ -1,4 +1,4 @@
-"""How live measurements are shown."""
+"""API answers about live measurements."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ def telemetry_answer(seen: Telemetry, now_ns: int, shown: Shown) -> Json:
         "node": seen.node,
         "gpu": seen.gpu,
         "at": rfc3339(seen.at_ns),
+        "window_ms": seen.window_ms,
         "age_ms": max(0, (now_ns - seen.at_ns) // 1_000_000),
         "utilization_percent": seen.utilization_percent,
         "starvation_percent": seen.starvation_percent,

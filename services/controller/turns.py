@@ -1,9 +1,9 @@
-"""Whose turn it is to place: the condition under which a placement goes into the log, so that no two controllers promise the same memory.
+"""Optimistic-concurrency fence for placements: the condition of each append, so that no two controllers promise the same memory.
 
 A placement is appended if the last one of any task is the one its decision saw. The bus finds "the last" by looking at every subject that
 matches; with a subject for each task that would be every task there ever was. So placements come in generations of 128 messages,
-``wooly.evt.placement.<generation>.<task>``, and only one generation is looked at. Which one is a function of the log: who has not seen that
-it is full still writes into it, and loses, as its last message is not the one they saw.
+``wooly.evt.placement.<generation>.<task>``, and only one generation is looked at. Which one is a function of the log: a controller that has
+not seen that it is full still writes into it, and its append fails, because the last message is not the one that its decision saw.
 
 May live here: bookkeeping over subjects and positions. May not: I/O.
 """

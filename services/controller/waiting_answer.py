@@ -1,4 +1,4 @@
-"""How a task's waiting is shown: its place, what is in its way, what would let it in."""
+"""API answers about a waiting task: its place in the queue, what blocks it, remedies."""
 
 from __future__ import annotations
 

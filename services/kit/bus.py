@@ -76,7 +76,9 @@ class Bus:
         self.nc = nc
         self.principal = principal
         self.keyed = keyed
-        self.reads: Reads = AskedReads(self.request, principal) if keyed else JetStreamReads(self.js_api)
+        self.recent_errors: deque[str] = deque(maxlen=16)
+        """What the bus said last that it does not allow, in lower case."""
+        self.reads: Reads = AskedReads(self.request, principal, self.recent_errors) if keyed else JetStreamReads(self.js_api)
         self.seal = seal
         self._acks: dict[str, asyncio.Future[_Ack]] = {}
         self._ack_inbox = nc.new_inbox()
@@ -84,8 +86,6 @@ class Bus:
         self._window = asyncio.Semaphore(window)
         self._events_lock = asyncio.Lock()
         self._reconnected: list[Callable[[], None]] = []
-        self.recent_errors: deque[str] = deque(maxlen=16)
-        """What the bus said last that it does not allow, in lower case."""
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._answering: set[asyncio.Task[None]] = set()
 
@@ -427,7 +427,7 @@ async def connect(url: str, *, name: str, deadline_s: float = 10.0, credentials:
                 **shown.options(),
             )
             await asyncio.wait_for(connecting, _CONNECT_S)  # after a failed handshake it would wait for a farewell that never comes
-            if not nc.is_connected:  # nats-py takes the bus's own ping for an answer, when whether we may come in takes a moment
+            if not nc.is_connected:  # while the auth callout is slow, nats-py takes the bus's own ping for an answer
                 raise TimeoutError("the bus does not say whether it lets us in: does a controller run?")
             break
         except (TimeoutError, OSError, nats.errors.Error) as error:

@@ -1,4 +1,4 @@
-"""What each identity may publish and hear on the bus: the one table. Pure.
+"""Bus permissions of each identity, publish and subscribe: the one table. Pure.
 
 People and programs come with keys (``of_key``); controller, billing and runners are users that the bus knows itself (``of_service``).
 Everything not named here is refused by the bus. Why each line is as narrow as it is: docs/security.md.
@@ -77,7 +77,7 @@ def may_follow(who: Identity, stream: str, subject: str) -> bool:
 
 
 def may_know(who: Identity, stream: str, subject: str) -> bool:
-    """Whether controllers tell ``who`` how long ``stream`` is, and where the last message on ``subject`` (empty: none) is."""
+    """Whether controllers report to ``who`` how long ``stream`` is, and where the last message on ``subject`` (empty: none) is."""
     if who.role == "node":
         return _is_node(who) and not subject and stream in (subjects.batch_stream(who.node), *PUBLIC_STREAMS)
     return _reads_everything(who) and stream in PUBLIC_STREAMS

@@ -1,4 +1,4 @@
-"""How a process shows the bus who it is, from its environment.
+"""Credentials of a process for the bus, from its environment.
 
 WOOLY_API_KEY (or WOOLY_API_KEY_FILE): an API key; user and password on the bus, answered by the controller. WOOLY_NATS_NKEY: a file with
 the seed of a service user that the bus itself knows. WOOLY_SEAL_KEY: a file with the key that services seal facts with. Nothing of this: a

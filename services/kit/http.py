@@ -56,7 +56,7 @@ async def serve(app: Any, address: tuple[str, int]) -> AsyncIterator[str]:
     config.load()
     config.ssl = context
     server = uvicorn.Server(config)
-    # Signals belong to the process, which tells us to stop by leaving the block.
+    # Signals belong to the process, which stops the server by leaving the block.
     task = asyncio.create_task(server._serve([bound]), name="http")
     try:
         async with asyncio.timeout(_START_S):

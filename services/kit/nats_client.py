@@ -17,8 +17,8 @@ __all__ = ["LastingClient"]
 
 _WORD: Final = rb"([^ \t\r\n]+)[ \t]+"
 
-# The bus ends words where it says, and a sender may write any other byte into a subject; nats-py takes all that Python calls white space
-# for an end, then such a message for no message, and connects anew: for ever, when a stream brings it again.
+# NATS tokenises on SP and TAB only, so a subject may contain any other byte; nats-py's regex splits on all that Python calls white space,
+# rejects such a message, and reconnects: for ever, when a stream redelivers it.
 parser.MSG_RE = re.compile(rb"\AMSG[ \t]+" + _WORD * 2 + rb"(" + _WORD + rb")?(\d+)\r\n")
 parser.HMSG_RE = re.compile(rb"\AHMSG[ \t]+" + _WORD * 2 + rb"(" + _WORD + rb")?(\d+)[ \t]+(\d+)\r\n")
 

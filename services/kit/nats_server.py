@@ -45,7 +45,7 @@ class NatsServer:
     """One server, its store and log under ``folder``. Start, kill and start again: the port stays."""
 
     def __init__(self, folder: Path, *, sync_always: bool = True, security: Path | None = None, host: str = "127.0.0.1") -> None:
-        """``security``: what the server includes (Keyring makes it): TLS, accounts, who is asked about connections. ``host``: where it
+        """``security``: what the server includes (Keyring makes it): TLS, accounts, the auth callout. ``host``: where it
         listens. Raises SettingError for plain text beyond loopback."""
         if security is None:
             plain_allowed(os.environ, host, "the bus", "start it with certificates (wooly up --secure)")

@@ -1,4 +1,4 @@
-"""What a follower needs of JetStream: facts about a stream, and a consumer that delivers into an inbox.
+"""JetStream access of a follower: information about a stream, and a consumer that delivers into an inbox.
 
 Services ask JetStream (``JetStreamReads``). Clients authenticated by API key have no access to JetStream, because they could have its
 answers sent to any subject: they ask the controllers (``AskedReads``), which check permissions and deliver only into the client's inboxes.
@@ -7,12 +7,12 @@ answers sent to any subject: they ask the controllers (``AskedReads``), which ch
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
-from bus_schemas.reading import AboutStream, Asked, Follow, Following, Refused, Said, StreamAbout, Unfollow, read_subject
+from bus_schemas.reading import AboutStream, Follow, Following, Refused, Said, StreamAbout, Unfollow, read_subject
 from services.kit.errors import BusRefused, BusUnavailable
 from services.kit.seal import SEALED_FROM
 
@@ -24,6 +24,7 @@ _INACTIVE_NS: Final = 60 * 10**9
 _ASK_S: Final = 5.0
 _END_S: Final = 0.5
 _PAUSE_S: Final = 0.02
+_NEEDED: Final = "that needs the role admin or operator, without a tenant"
 _NO_MESSAGE: Final = 10037
 """JetStream err_code: there is no message."""
 _decode: Final[Callable[[bytes], Said]] = msgspec.msgpack.Decoder(Said).decode
@@ -88,10 +89,12 @@ class JetStreamReads:
 
 
 class AskedReads:
-    """``request``: ``Bus.request``. Asks again while no controller answers, for up to five seconds."""
+    """``request``: ``Bus.request``. Asks again while no controller answers, for up to five seconds. ``refusals``: what the bus said lately
+    that it does not allow, in lower case."""
 
-    def __init__(self, request: Callable[..., Awaitable[bytes]], principal: str) -> None:
+    def __init__(self, request: Callable[..., Awaitable[bytes]], principal: str, refusals: Collection[str] = ()) -> None:
         self._request = request
+        self._refusals = refusals
         self._subject = read_subject(principal)
 
     async def about(self, asked: AboutStream) -> StreamAbout:
@@ -104,7 +107,7 @@ class AskedReads:
         """One attempt: a consumer without a listener expires by itself."""
         await self._request(self._subject, msgspec.msgpack.encode(asked), _END_S)
 
-    async def _ask(self, asked: Asked) -> Said:
+    async def _ask(self, asked: AboutStream | Follow) -> Said:
         question = msgspec.msgpack.encode(asked)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _ASK_S
@@ -112,6 +115,8 @@ class AskedReads:
             try:
                 return _decode(await self._request(self._subject, question, max(0.05, min(2.0, deadline - loop.time()))))
             except (BusUnavailable, msgspec.DecodeError) as problem:
+                if any(f'publish to "{self._subject.lower()}"' in text for text in self._refusals):
+                    raise BusRefused(f"your key may not read {asked.stream}: {_NEEDED}") from None
                 if loop.time() >= deadline:
                     raise BusUnavailable(f"no controller reads {asked.stream} to us; is one running? ({problem})") from problem
                 await asyncio.sleep(_PAUSE_S)

@@ -1,4 +1,4 @@
-"""What a journal tells when it is run again: does it give the same decisions (``check``), why did a task wait (``why``), what would another
+"""Replay of journals: does it give the same decisions (``check``), why did a task wait (``why``), what would another
 policy have given (``whatif``). A command, not a server: it reads the bus or files, prints one JSON document and ends.
 
     python -P -m services.replay check [--node N] [--from T] [--to T] [--file PATH]...

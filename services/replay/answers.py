@@ -10,12 +10,15 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, Final
 
-from bus_schemas.journal import DISPATCH, VRAM
+import msgspec
+
+from bus_schemas.journal import DISPATCH, PROGRAMS, VRAM, decode_uses
 from scheduler.model.waits import BatchStory, Waits
 from services.kit.bus import Bus
 from services.replay.check import check
-from services.replay.errors import NothingFound
+from services.replay.errors import NothingFound, ReplayError
 from services.replay.memory import MemoryStory
+from services.replay.programs import Programs
 from services.replay.question import CHECK, WHY, Question
 from services.replay.rules import rule_of
 from services.replay.runs import begins_life, memory_steps, steps
@@ -27,6 +30,8 @@ from services.replay.why import Named, story
 
 __all__ = ["answer"]
 
+_PREFIX_LEAST: Final = 4
+_LISTED_MAX: Final = 5
 _LOOK: Final = 512
 """Records between two looks at the clock."""
 
@@ -67,7 +72,7 @@ async def _why(bus: Bus | None, question: Question) -> dict[str, Any]:
     deadline = time.monotonic() + question.limit_s if question.limit_s else float("inf")
     known = {session: Named(session) for session in question.sessions}
     names = known if known or bus is None else await session_names(bus)
-    asked = set(known) or {name for name, named in names.items() if question.task in (name, named.task)} or {question.task}
+    asked = set(known) or _sessions_of(question.task, names) or {question.task}
     nodes = {names[session].node for session in asked if session in names}
     if len(nodes) == 1 and not question.node:
         question = dataclasses.replace(question, node=nodes.pop())
@@ -79,11 +84,26 @@ async def _why(bus: Bus | None, question: Question) -> dict[str, Any]:
             break
     if not fold.found:
         raise NothingFound(f"no task or session {question.task!r} is in the journals; wooly tasks lists tasks")
-    stories = [(node, gpu, batch) for node, gpu, batch in fold.stories() if _within(batch.begin_ns, question)]
+    stories = [(node, gpu, batch) for node, gpu, batch in fold.stories() if known or _within(batch.begin_ns, question)]
     about = [dataclasses.asdict(names.get(session, Named(session))) for session in sorted(asked)]
     document = story([batch for _, _, batch in stories], names, fold.memory, question.top)
     drawn = {"timeline": timeline(fold.use.grid, stories, fold.use)} if question.slots else {}
-    return {"asked": question.task, "sessions": about, "complete": complete, **document, **drawn}
+    programs = fold.programs.document(batch for _, _, batch in stories)
+    return {"asked": question.task, "sessions": about, "complete": complete, **document, "programs": programs, **drawn}
+
+
+def _sessions_of(asked: str, names: Mapping[str, Named]) -> set[str]:
+    """The sessions of a task given by id, title or the beginning of its id, or the session of that id. Raises ReplayError where several
+    tasks are meant."""
+    found = {name for name, named in names.items() if asked in (name, named.task)}
+    if found:
+        return found
+    titled = {named.task or named.session for named in names.values() if named.title == asked}
+    begun = {named.task for named in names.values() if len(asked) >= _PREFIX_LEAST and named.task.startswith(asked)}
+    tasks = titled or begun
+    if len(tasks) > 1:
+        raise ReplayError(f"{asked} may mean {len(tasks)} tasks, give an id: {', '.join(sorted(tasks)[:_LISTED_MAX])}")
+    return {name for name, named in names.items() if (named.task or named.session) in tasks}
 
 
 class _Fold:
@@ -92,6 +112,7 @@ class _Fold:
     def __init__(self, sessions: set[str], grid: Grid) -> None:
         self.memory = MemoryStory(sessions)
         self.use = MemoryUse(grid, sessions)
+        self.programs = Programs()
         self.found = False
         self._sessions = sessions
         self._lives: list[tuple[str, int, int, Waits]] = []
@@ -100,6 +121,8 @@ class _Fold:
 
     def take(self, segment: Segment, deadline: float) -> bool:
         """Whether it was taken to its end: not when ``deadline`` (of time.monotonic) came before."""
+        if segment.lane == PROGRAMS:
+            self._programs(segment)
         if not _mentions(segment, self._sessions):
             return True
         take = {VRAM: self._memory, DISPATCH: self._dispatch}.get(segment.lane)
@@ -111,6 +134,14 @@ class _Fold:
             for batch in waits.stories:
                 batch.shift(offset_ns)
                 yield node, gpu, batch
+
+    def _programs(self, segment: Segment) -> None:
+        try:
+            for part in segment.parts:
+                for use in decode_uses(part.frames):
+                    self.programs.take(use)
+        except msgspec.DecodeError as error:
+            raise ReplayError(f"the programs of segment {segment.number} of {segment.node} cannot be read ({error})") from None
 
     def _memory(self, segment: Segment, deadline: float) -> bool:
         for number, (seen, state) in enumerate(memory_steps(segment)):

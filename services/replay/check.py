@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bus_schemas.journal import PROGRAMS
 from scheduler.errors import SchedulerError
 from services.replay.lanes import LANES, Again
 from services.replay.segments import Segment
@@ -40,6 +41,8 @@ class Verdict:
 
 def check(segment: Segment, from_ns: int = 0, to_ns: int | None = None) -> Verdict | None:
     """Run a segment again, up to the first part that begins at ``to_ns`` (Unix time) or later. None: it has nothing of that time."""
+    if segment.lane == PROGRAMS:
+        return None  # nothing was decided
     run = _Run(segment)
     run.go(to_ns)
     outside = run.end_ns < from_ns or (to_ns is not None and run.begin_ns >= to_ns) if run.records else run.later

@@ -19,10 +19,11 @@ _NO_STREAM: Final = 10059
 """JetStream's err_code."""
 
 
-async def history(bus: Bus, stream: str, subject: str) -> AsyncIterator[bytes]:
-    """The data of every message on ``subject`` (wildcards allowed), in order; none without such a stream. Raises BusUnavailable."""
+async def history(bus: Bus, stream: str, subject: str, begin: int = 1) -> AsyncIterator[bytes]:
+    """The data of every message on ``subject`` (wildcards allowed) from position ``begin`` on, in order; none without such a stream. Raises
+    BusUnavailable."""
     end = await _last(bus, stream, subject)
-    if not end:
+    if end < begin or not end:
         return
     buffer: deque[tuple[int, bytes]] = deque()
     arrived = asyncio.Event()
@@ -33,7 +34,7 @@ async def history(bus: Bus, stream: str, subject: str) -> AsyncIterator[bytes]:
         if len(buffer) >= _BUFFER_HIGH:
             follower.pause()
 
-    follower = bus.follow(stream, 1, on_message, subject=subject)
+    follower = bus.follow(stream, begin, on_message, subject=subject)
     await follower.start()
     try:
         position = 0

@@ -1,4 +1,4 @@
-"""How the journal of each core is run again: the one place that knows which core a lane is of. Pure.
+"""Replay of each core's journal: the one place that knows which core a lane is of. Pure.
 
 A lane is replayed part by part: its frames are decoded, every stimulus goes through a new core, and what that decides is compared with
 what is on record, decision by decision and digest by digest.

@@ -1,4 +1,4 @@
-"""What memory did to a session, from the journal of the memory core: waits, swaps, refusals. Pure.
+"""Memory events of a session, from the journal of the memory core: waits, swaps, refusals. Pure.
 
 May live here: reading decisions. May not: why the core decided so (scheduler.vram).
 """

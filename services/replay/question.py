@@ -1,4 +1,4 @@
-"""What is asked: verb and bounds, from the command line.
+"""The question: verb and bounds, from the command line.
 
 May live here: parsing. May not: answers.
 """
@@ -25,7 +25,8 @@ SLOTS_MAX: Final = 1000
 class Question:
     """Times are Unix time in ns, ``to_ns`` exclusive; ``node`` empty: every node; ``files``: instead of the bus. ``sessions``: those of the
     task, where the asker knows them (no names are read then). ``slots``: of the timeline, 0: none. ``limit_s``: after so long the answer is
-    made of what was read until then, 0: no limit. ``service``: with whose credentials it is asked, empty: a person's."""
+    made of what was read until then, 0: no limit. ``service``: with whose credentials it is asked (it names ``node`` by
+    id), empty: a person's. ``gpu``: only this one of the node."""
 
     verb: str
     node: str = ""
@@ -40,6 +41,7 @@ class Question:
     slots: int = 0
     limit_s: float = 0
     service: str = ""
+    gpu: int | None = None
 
 
 def parse(arguments: Sequence[str]) -> Question:
@@ -59,6 +61,7 @@ def parse(arguments: Sequence[str]) -> Question:
             one.add_argument("--slots", type=int, choices=range(SLOTS_MAX + 1), metavar="N", default=0)
             one.add_argument("--limit-s", type=float, default=0)
             one.add_argument("--service", default="")
+            one.add_argument("--gpu", type=int)
         if verb == WHATIF:
             one.add_argument("--policy", required=True)
             one.add_argument("--quantum-ms", type=int)
@@ -77,6 +80,7 @@ def parse(arguments: Sequence[str]) -> Question:
         slots=getattr(given, "slots", 0),
         limit_s=getattr(given, "limit_s", 0),
         service=getattr(given, "service", ""),
+        gpu=getattr(given, "gpu", None),
     )
 
 

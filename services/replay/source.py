@@ -1,4 +1,4 @@
-"""Where segments come from: the stream on the bus, or files of a node.
+"""Sources of segments: the stream on the bus, or files of a node.
 
 May live here: reading. May not: running anything again.
 """
@@ -6,6 +6,7 @@ May live here: reading. May not: running anything again.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Final
 
 import msgspec
 
@@ -16,19 +17,28 @@ from services.kit.bus import Bus
 from services.replay.errors import NothingFound, ReplayError
 from services.replay.history import history
 from services.replay.question import Question
+from services.replay.seek import start_of
 from services.replay.segments import Segment, Segments, segment_of_file
 from services.replay.why import Named
 
 __all__ = ["node_names", "segments_of_bus", "segments_of_files", "session_names"]
 
+_SKEW_NS: Final = 10 * 10**9
+"""How far the times of facts and of journals may be apart: a node's clock is set now and then."""
+
 
 async def segments_of_bus(bus: Bus, question: Question) -> AsyncIterator[Segment]:
-    """Every segment on the stream: each when the next of its lane begins, last the open ones. Raises ReplayError, BusUnavailable."""
+    """Every segment on the stream (a service: from the one that holds ``from_ns`` on): each when the next of its lane begins, last the open
+    ones. Raises ReplayError, BusUnavailable."""
     subject = subjects.JOURNAL_ALL
     if question.node:
-        subject = f"wooly.journal.{await _node_id(bus, question.node)}.>"
+        node = question.node if question.service else await _node_id(bus, question.node)
+        subject = f"wooly.journal.{node}.>" if question.gpu is None else f"wooly.journal.{node}.{question.gpu}.>"
+    begin = 1
+    if question.service and question.from_ns:
+        begin = await start_of(bus, subject, question.from_ns - _SKEW_NS)
     segments = Segments()
-    async for data in history(bus, subjects.JOURNAL_STREAM, subject):
+    async for data in history(bus, subjects.JOURNAL_STREAM, subject, begin):
         try:
             part = decode_part(data)
         except msgspec.DecodeError as error:

@@ -1,4 +1,4 @@
-"""What another policy would have given: the recorded arrivals and costs through the model (scheduler.model), beside what was recorded.
+"""Simulation of another policy: the recorded arrivals and costs through the model (scheduler.model), beside what was recorded.
 
 May live here: gathering lives, overrides of a configuration, and the document. May not: the model.
 """

@@ -18,6 +18,7 @@ __all__ = ["Named", "story"]
 
 _NOTABLE_NS: Final = 1_000_000
 """A shorter wait is no story."""
+_STRETCHES_MAX: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +52,8 @@ class _Sum:
 
 
 def story(stories: Iterable[BatchStory], names: Mapping[str, Named], memory: MemoryStory, top: int) -> dict[str, Any]:
-    """The document: totals, sums by rule and by the session that ran meanwhile, and the ``top`` longest waits with their stretches. Unix
-    times, ns."""
+    """The document: totals, sums by rule and by the session that ran meanwhile, and the ``top`` longest waits with the longest of their
+    stretches. Unix times, ns."""
     batches = list(stories)
     finished = [batch for batch in batches if batch.end_ns >= 0 and not batch.dropped]
     by_rule: defaultdict[str, _Sum] = defaultdict(_Sum)
@@ -94,6 +95,8 @@ def _other(session: str, priority: int, names: Mapping[str, Named]) -> dict[str,
 
 
 def _batch(batch: BatchStory, names: Mapping[str, Named]) -> dict[str, Any]:
+    waits = list(batch.waits)
+    longest = sorted(waits, key=lambda stretch: -stretch.ns)[:_STRETCHES_MAX]
     stretches = [
         {
             "from_ns": stretch.begin_ns,
@@ -102,7 +105,7 @@ def _batch(batch: BatchStory, names: Mapping[str, Named]) -> dict[str, Any]:
             **_other(stretch.other, stretch.other_priority, names),
             "core_ns": stretch.other_core_ns,
         }
-        for stretch in batch.waits
+        for stretch in sorted(longest, key=lambda stretch: stretch.begin_ns)
     ]
     return {
         "session": batch.session,
@@ -113,4 +116,5 @@ def _batch(batch: BatchStory, names: Mapping[str, Named]) -> dict[str, Any]:
         "slices": batch.slices,
         "preempted": batch.preempted,
         "stretches": stretches,
+        "stretches_total": len(waits),
     }

@@ -18,6 +18,7 @@ class Output:
     def __init__(self, head_bytes: int = HEAD_BYTES, tail_bytes: int = TAIL_BYTES) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._head_left = head_bytes
+        self._full = False
         self._tail_bytes = tail_bytes
         self._ready: list[bytes] = []
         self._tail: deque[bytes] = deque()
@@ -27,13 +28,14 @@ class Output:
     def feed(self, data: bytes, *, final: bool = False) -> None:
         """The next bytes of the output. ``final``: there are no more."""
         text = self._decoder.decode(data, final).encode()
-        if self._head_left:
+        if not self._full:
             cut = boundary(text, self._head_left)
             head, text = text[:cut], text[cut:]
-            self._head_left = 0 if text else self._head_left - len(head)
+            self._head_left -= len(head)
             if head:
                 self._ready.append(head)
             if text:
+                self._full = True
                 limit = f"\n[the log is longer than its limit: the last {self._tail_bytes >> 10} KiB follow at its end]\n"
                 self._ready.append(limit.encode())
         if text:

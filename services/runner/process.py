@@ -94,7 +94,7 @@ def _mark(settings: Settings, task: str) -> str:
 
 
 def _environment(order: RunOrder, settings: Settings, folder: Path, mark: str) -> dict[str, str]:
-    """Nothing of the runner's own environment but the language; what the platform sets comes last."""
+    """Nothing of the runner's own environment; what the platform sets comes last."""
     script = order.script
     given = {
         "HOME": str(folder),
@@ -112,7 +112,7 @@ def _environment(order: RunOrder, settings: Settings, folder: Path, mark: str) -
         given["WOOLY_TLS_CA"] = settings.tls_ca
     if order.api_key:
         given["WOOLY_API_KEY"] = order.api_key
-    plain = {"PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin", "LANG": os.environ.get("LANG") or "C.UTF-8"}
+    plain = {"PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
     return {**plain, **script.environment, **given}
 
 

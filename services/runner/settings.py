@@ -11,6 +11,7 @@ from pathlib import Path
 
 from bus_schemas.subjects import token
 from services.kit.errors import SettingError
+from services.kit.variables import integer
 
 __all__ = ["Settings"]
 
@@ -35,9 +36,6 @@ class Settings:
         for variable, example in (("WOOLY_NATS_URL", "nats://127.0.0.1:4222"), ("CONTROLLER_URL", "http://127.0.0.1:8080")):
             if not environment.get(variable):
                 raise SettingError(f"{variable} is not set; give its address, for example {example}")
-        slots = environment.get("RUNNER_SLOTS", "") or "2"
-        if not slots.isascii() or not slots.isdigit() or not 1 <= int(slots) <= 256:
-            raise SettingError(f"RUNNER_SLOTS is {slots!r}; write an integer from 1 to 256")
         name = environment.get("RUNNER_NAME", "") or re.sub(r"[^A-Za-z0-9_-]", "-", platform.node())[:64] or "runner"
         try:
             token(name)
@@ -49,7 +47,7 @@ class Settings:
             controller_url=environment["CONTROLLER_URL"],
             tls_ca=environment.get("WOOLY_TLS_CA", ""),
             tenants=tuple(sorted({part.strip() for part in environment.get("RUNNER_TENANTS", "").split(",") if part.strip()})),
-            slots=int(slots),
+            slots=integer(environment, "RUNNER_SLOTS"),
             folder=Path(environment.get("WOOLY_DATA_DIR", ".wooly")).resolve() / "runs",
             python_path=environment.get("RUNNER_PYTHONPATH", ""),
         )

@@ -182,7 +182,9 @@ class Accounting:
         progress = Progress(self._gpu, self._boot, self.meter.accounted_ns, self._executor, report, accounts, stream, position)
         self._facts.note(progress, lambda: confirm(report))
 
-    def _closed_fact(self, account: Account, launch_digest: str, reason: str, failed: bool, outcome: Outcome | None) -> SessionClosed:
+    def _closed_fact(
+        self, account: Account, launch_digest: str, reason: str, failed: bool, outcome: Outcome | None = None
+    ) -> SessionClosed:
         fact = SessionClosedFact(
             time.time_ns(),
             account.session,

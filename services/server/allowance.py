@@ -1,4 +1,4 @@
-"""What tenants with a budget may still use on this node: billing's leases, less what the node has counted since.
+"""Remaining allowances of tenants with a budget on this node: billing's leases, less what the node has counted since.
 
 The node counts in micro-credits, usage fact by usage fact, with the function and the prices that billing charges them with. What is in no
 fact yet (launches since the last one, memory held since) is priced the same way, so a tenant is at most one batch a session beyond what it

@@ -1,4 +1,4 @@
-"""The node and the billing service: follows the money facts of the log, asks for allowances, tells the gates what came of it.
+"""The node and the billing service: follows the money facts of the log, asks for allowances, and passes the answers to the gates.
 
 Billing is asked once a second for the tenants with a budget that have sessions here, and at once when a batch waits. While it does not
 answer, a node goes on within what it was lent, for as long as the lease holds (30 s); then batches of these tenants wait for 40 s, and are

@@ -1,4 +1,4 @@
-"""What the node counts of its batches, over all devices. Data only."""
+"""Counters of the node's batches, over all devices. Data only."""
 
 from __future__ import annotations
 

@@ -27,6 +27,7 @@ from services.server.executor_process import ExecutorProcess
 from services.server.intake import content_digest
 from services.server.journal_stream import Lane
 from services.server.meter import Account
+from services.server.program_lane import ProgramLane
 from services.server.protocol import (
     AWAITS,
     FAULTED,
@@ -78,6 +79,7 @@ class Device:
         config: core.DispatchConfig,
         log_factory: Callable[[], DispatchLog],
         memory_lane: Lane,
+        programs: ProgramLane,
         counters: Counters,
         send_done: Callable[[str, bytes], None],
         tracing: Tracing,
@@ -92,6 +94,7 @@ class Device:
         self._config = config
         self._log_factory = log_factory
         self._memory_lane = memory_lane
+        self._programs = programs
         self._memory_digest = b""
         memory_lane.on_gap = lambda: self._executor.send(JournalAnew())
         self._counters = counters
@@ -283,7 +286,9 @@ class Device:
         batch = pending.batch
         if not self.gate.passes(batch.session, batch.seq):
             return
-        self._on(core.BatchArrived(time.monotonic_ns(), batch.session, batch.epoch, batch.seq, len(pending.data), content_digest(batch)))
+        content = content_digest(batch)
+        self._programs.note(batch, content)
+        self._on(core.BatchArrived(time.monotonic_ns(), batch.session, batch.epoch, batch.seq, len(pending.data), content))
 
     def _on(self, stimulus: core.Stimulus) -> None:
         """One stimulus to the core; carry out what it decides."""

@@ -1,4 +1,4 @@
-"""What a node measures about itself, for Prometheus: totals that only grow, made anew for each scrape."""
+"""Prometheus metrics of a node: totals that only grow, made anew for each scrape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may speak to the model cache: a name and a token, given by the server for an hour, checked by the data port. Nothing is remembered.
+"""Access to the model cache: a name and a token, given by the server for an hour, checked by the data port. Nothing is remembered.
 
 The name says until when and for which domain; the token is a keyed hash of it under the cache's own key, which only this node's processes
 can read.

@@ -17,7 +17,7 @@ import msgspec
 from bus_schemas import faults, subjects
 from bus_schemas.batch import LIMITS, Done, Fault, encode_batch, encode_done
 from bus_schemas.events import DeviceFact, NodeLost, NodeRegistered
-from bus_schemas.journal import DISPATCH, VRAM
+from bus_schemas.journal import DISPATCH, PROGRAMS, VRAM
 from bus_schemas.model_cache import MODELS_VERB, ModelCacheOpened, OpenModelCache
 from bus_schemas.reading import AboutStream
 from bus_schemas.session import CloseSession, NodeInfo, NodeStats, OpenSession, Ping, Pong, SessionClosed, SessionOpened, SessionStats
@@ -42,6 +42,7 @@ from services.server.model_cache_door import answer_open
 from services.server.orders import Orders
 from services.server.overcommit import Overcommit
 from services.server.principals import Principals
+from services.server.program_lane import ProgramLane
 from services.server.refusals import OpenRefused
 from services.server.sessions import Session, SessionRecord
 from services.server.settings import Settings
@@ -94,6 +95,7 @@ class Node:
             settings.dispatch,
             lambda: DispatchLog(folder, gpu, facts.epoch, lane),
             self._journal.lane(gpu, VRAM),
+            ProgramLane(self._journal.lane(gpu, PROGRAMS)),
             self._counters,
             self._send_done,
             self._tracing,
@@ -422,7 +424,7 @@ _UNREADABLE: Final = Fault(faults.MALFORMED, "the request cannot be read: client
 
 
 def _private(folder: Path) -> Path:
-    """``folder``, made or found to be ours alone: who can reach its sockets can run batches. Raises StartError."""
+    """``folder``, made or found to be ours alone: a process that can reach its sockets can run batches. Raises StartError."""
     folder.mkdir(mode=0o700, exist_ok=True)
     about = folder.lstat()
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o077:

@@ -1,4 +1,4 @@
-"""What an operator orders of a task's sessions on this node: that they end, that they have another priority."""
+"""Operators' commands about a task's sessions on this node: end them, change their priority."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Whose requests these are: where the bus asks everybody who they are, the node takes a session's tenant from its principal, never from
-what the request says.
+"""Principals of requests: where the bus authenticates clients, the node takes a session's tenant from its principal, never from the
+request.
 
 The bus lets a client send only with its own principal in the subject; who that is the node asks the controllers, and remembers for a
 moment. When keys end, controllers say so, and the node looks again at the principals of all its sessions; it also does so now and then, in

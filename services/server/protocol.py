@@ -1,4 +1,4 @@
-"""What server and executor say to each other over their Unix socket: frames of length (u32 little-endian) and one msgpack message. Pure.
+"""Protocol between server and executor over their Unix socket: frames of length (u32 little-endian) and one msgpack message. Pure.
 
 Commands are carried out in the order sent, but for Prepare (done beside them, the highest priority first, in order inside one).
 """

@@ -1,4 +1,4 @@
-"""What a device tells a session that it refuses: the dispatch core's reasons in words. Data only."""
+"""Messages of refusals: the dispatch core's reasons in words. Data only."""
 
 from __future__ import annotations
 

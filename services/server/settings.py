@@ -1,4 +1,4 @@
-"""How a node is configured: from the environment, checked once at start."""
+"""Settings of a node: from the environment, checked once at start."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ import msgspec
 from bus_schemas.subjects import node_id as derived_id
 from bus_schemas.subjects import token
 from scheduler.dispatch import POLICY_NAMES, STRICT, DispatchConfig
-from scheduler.vram import PERCENT_MAX
 from services.kit.errors import SettingError
 from services.kit.tls import CERT_VARIABLE, KEY_VARIABLE, plain_allowed, server_context
+from services.kit.variables import integer, optional_integer
 from services.server.trust import TRUST_VARIABLE, Trust, read_trust
 
 __all__ = ["EXECUTOR_VARIABLE", "ExecutorSettings", "MemorySettings", "Settings"]
 
 EXECUTOR_VARIABLE: Final = "WOOLY_EXECUTOR"
 
-_DEFAULT_VRAM_MB: Final = 8192
 _SWAP_HOST_MB: Final = 8192
 _MS: Final = 10**6
 
@@ -109,21 +108,21 @@ class Settings:
             node_address=address,
             groups=tuple(part.strip() for part in env.get("NODE_GROUPS", "").split(",") if part.strip()),
             backend=env.get("WOOLY_BACKEND") or "host",
-            threads=_integer(env, "WOOLY_DEVICE_THREADS", len(os.sched_getaffinity(0)), 1, 1024),
-            vram_bytes=_integer(env, "WOOLY_DEVICE_VRAM_MB", _DEFAULT_VRAM_MB, 1, 1 << 30) << 20,
-            devices=_integer(env, "WOOLY_DEVICES", 1, 1, 64),
+            threads=integer(env, "WOOLY_DEVICE_THREADS", len(os.sched_getaffinity(0))),
+            vram_bytes=integer(env, "WOOLY_DEVICE_VRAM_MB") << 20,
+            devices=integer(env, "WOOLY_DEVICES"),
             data_dir=data_dir,
             cache_dir=Path(env.get("WOOLY_CACHE_DIR") or "~/.cache/wooly/jit").expanduser(),
             data_host=env.get("WOOLY_DATA_HOST") or "127.0.0.1",
-            data_port=_integer(env, "WOOLY_DATA_PORT", 0, 0, 65535),
-            lease_ms=_integer(env, "WOOLY_LEASE_MS", 30_000, 1_000, 3_600_000),
-            orphan_s=_integer(env, "WOOLY_ORPHAN_MS", 10_000, 100, 600_000) / 1000,
-            fuel=_integer(env, "WOOLY_KERNEL_FUEL", 0, 0, 1 << 62) or None,
+            data_port=integer(env, "WOOLY_DATA_PORT"),
+            lease_ms=integer(env, "WOOLY_LEASE_MS"),
+            orphan_s=integer(env, "WOOLY_ORPHAN_MS") / 1000,
+            fuel=optional_integer(env, "WOOLY_KERNEL_FUEL") or None,
             trust=read_trust(env.get(TRUST_VARIABLE, "")),
             memory=_memory(env, data_dir),
             dispatch=_dispatch(env),
-            model_cache_bytes=_integer(env, "WOOLY_MODEL_CACHE_MB", 16_384, 0, 1 << 30) << 20,
-            tenant_sessions_max=_integer(env, "WOOLY_TENANT_SESSIONS_MAX", 1024, 1, 1 << 20),
+            model_cache_bytes=integer(env, "WOOLY_MODEL_CACHE_MB") << 20,
+            tenant_sessions_max=integer(env, "WOOLY_TENANT_SESSIONS_MAX"),
             authentication=bool(env.get("WOOLY_API_KEY") or env.get("WOOLY_API_KEY_FILE")),
             tls_files=_tls_files(env),
         )
@@ -170,43 +169,29 @@ def _dispatch(env: Mapping[str, str]) -> DispatchConfig:
     policy = env.get("WOOLY_SCHED_POLICY") or STRICT
     if policy not in POLICY_NAMES:
         raise SettingError(f"WOOLY_SCHED_POLICY={policy}: must be one of {', '.join(POLICY_NAMES)}")
-    usual = DispatchConfig()
     return msgspec.structs.replace(
-        usual,
+        DispatchConfig(),
         policy=policy,
-        quantum_ns=_integer(env, "WOOLY_SCHED_QUANTUM_MS", usual.quantum_ns // _MS, 1, 10_000) * _MS,
-        low_slice_ns=_integer(env, "WOOLY_SCHED_LOW_SLICE_MS", usual.low_slice_ns // _MS, 1, 10_000) * _MS,
-        aging_ns=_integer(env, "WOOLY_SCHED_AGING_MS", 0, 0, 3_600_000) * _MS,
-        reserve_percent=_integer(env, "WOOLY_SCHED_RESERVE_PERCENT", 0, 0, 90),
+        quantum_ns=integer(env, "WOOLY_SCHED_QUANTUM_MS") * _MS,
+        low_slice_ns=integer(env, "WOOLY_SCHED_LOW_SLICE_MS") * _MS,
+        aging_ns=integer(env, "WOOLY_SCHED_AGING_MS") * _MS,
+        reserve_percent=integer(env, "WOOLY_SCHED_RESERVE_PERCENT"),
     )
 
 
 def _memory(env: Mapping[str, str], data_dir: Path) -> MemorySettings:
     """What the devices do when memory is short."""
+    reserve_mb = optional_integer(env, "WOOLY_VRAM_RESERVE_MB")
     return MemorySettings(
-        _optional(env, "WOOLY_VRAM_RESERVE_MB", 0, 1 << 30, 1 << 20),
-        _integer(env, "WOOLY_SWAP_IDLE_MS", 300_000, 0, 86_400_000),
-        _integer(env, "WOOLY_SWAP_HOST_MB", min(_SWAP_HOST_MB, _machine_mb() // 4), 0, 1 << 30) << 20,
-        _integer(env, "WOOLY_SWAP_DISK_MB", 65_536, 0, 1 << 30) << 20,
+        None if reserve_mb is None else reserve_mb << 20,
+        integer(env, "WOOLY_SWAP_IDLE_MS"),
+        integer(env, "WOOLY_SWAP_HOST_MB", min(_SWAP_HOST_MB, _machine_mb() // 4)) << 20,
+        integer(env, "WOOLY_SWAP_DISK_MB") << 20,
         str(Path(env.get("WOOLY_SWAP_DIR") or data_dir / "swap").expanduser()),
-        _optional(env, "WOOLY_VRAM_OVERCOMMIT_PERCENT", 0, PERCENT_MAX),
+        optional_integer(env, "WOOLY_VRAM_OVERCOMMIT_PERCENT"),
     )
 
 
 def _machine_mb() -> int:
     """The machine's memory."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
-
-
-def _optional(env: Mapping[str, str], key: str, low: int, high: int, unit: int = 1) -> int | None:
-    """None when it is not set; else the number times ``unit``."""
-    return _integer(env, key, low, low, high) * unit if env.get(key) else None
-
-
-def _integer(env: Mapping[str, str], key: str, default: int, low: int, high: int) -> int:
-    text = env.get(key)
-    if not text:
-        return default
-    if not text.strip().lstrip("-").isdigit() or not low <= int(text) <= high:
-        raise SettingError(f"{key}={text}: must be an integer from {low} to {high}")
-    return int(text)

@@ -1,4 +1,4 @@
-"""Which batches need not be prepared: the executor has their programs ready. Data only."""
+"""Batches that need no preparation, because the executor has their programs ready. Data only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a secure stack has more than a plain one: its keyring, the names it is called by, who may see that it is ready.
+"""Additions of a secure stack: its keyring, its host names, and the credentials of its readiness checks.
 
 May live here: making the keyring of a stack on this machine, environments of its children. May not: starting them.
 """

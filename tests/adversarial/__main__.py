@@ -21,15 +21,15 @@ from tests.adversarial.trial import SECONDS_MAX, trial
 
 _DOC = Path(__file__).parents[2] / "docs" / "attacks.md"
 
-_HEAD = """# Attacks
+_HEAD = """# Attacks on kernel isolation
 
-{count} kernels, launches and byte strings that mean harm (`tests/adversarial`), each made on every kernel device ({devices}) beside a
-canary: a second tenant whose kernel runs on the same device right before and right after, whose buffers lie in the same process, and who
-leaves a secret all over its shared and local memory. Made by `make attacks`.
+{count} hostile kernels, launches and byte strings (`tests/adversarial`), each run on every kernel device ({devices}) beside a
+canary: a second tenant whose kernel runs on the same device right before and right after, whose buffers are in the same process, and which
+fills its shared and local memory with a secret. Made by `make attacks`.
 
 An attack is *ok* when it ended as promised, within {seconds:.0f} s of processor time; nothing around its own buffers was written; it read
-no byte that is not its own; and the canary's memory and results were the same afterwards. *At import*: refused before any device hears of
-it. Real nodes with two sessions: `tests/integration/test_node_attacks.py`.
+no byte that is not its own; and the canary's memory and results were the same afterwards. *At import*: refused before it reaches a
+device. Real nodes with two sessions: `tests/integration/test_node_attacks.py`.
 
 {summary}
 
@@ -88,7 +88,7 @@ def _tried(attack: Attack, targets: dict[str, tuple[Any, Canary]]) -> dict[str, 
 
 def _page(results: dict[str, dict[str, list[str]]], devices: Sequence[str]) -> str:
     wrong = {name: faults for name, faults in results.items() if any(faults.values())}
-    summary = f"{len(results) - len(wrong)} of {len(results)} ended as promised everywhere; the canary was well after every one of them."
+    summary = f"{len(results) - len(wrong)} of {len(results)} ended as promised everywhere; the canary was unchanged after each."
     if wrong:
         summary = f"{len(wrong)} of {len(results)} did not end as promised everywhere (below)."
     head = _HEAD.format(count=len(results), devices=", ".join(devices), seconds=SECONDS_MAX, summary=summary)

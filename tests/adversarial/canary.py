@@ -15,7 +15,7 @@ from wis.kernel.verify import verify_kernel
 __all__ = ["SECRET", "BLOCK", "KERNEL", "Canary"]
 
 SECRET: Final = 0x5EC2E75E
-"""What the canary leaves all over its shared and local memory: nobody else may ever read it."""
+"""What the canary leaves all over its shared and local memory: no other session may ever read it."""
 BLOCK: Final = 64
 _WORDS: Final = 4096
 

@@ -14,7 +14,7 @@ from tests.support.stack import ROOT, plain_environment
 TOP = {
     "services", "bus_schemas", "wis", "jit", "scheduler", "billing", "deploy", "tests", "wooly", "benchmarks", "examples", "docs",
     "pyproject.toml", "docker-compose.yml", "README.md", "ARCHITECTURE.md", "Makefile", ".ci", ".gitignore", ".dockerignore", "LICENSE",
-    "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "wooly_server",
+    "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "wooly_server", "mkdocs.yml",
 }  # fmt: skip
 SERVER_ONLY = {"llvmlite", "litestar", "uvicorn", "uvloop", "prometheus_client", "structlog", "aetcd", "opentelemetry"}
 

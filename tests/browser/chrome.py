@@ -28,7 +28,7 @@ T = TypeVar("T")
 AXE = Path(__file__).parent / "assets" / "axe.min.js"
 _WAIT_S = 60
 _DRAWN_ANEW = "does not belong to the document"
-"""What chromedriver says of an element whose page has just gone, when it has no better word."""
+"""What chromedriver says of an element whose page was just replaced, when it has no better error."""
 _OUR_FAULT = re.compile(r"^network: .*the server responded with a status of 4(00|03|04|09) ")
 _BINARY, _DRIVER = shutil.which("chromium") or shutil.which("chromium-browser"), shutil.which("chromedriver")
 MISSING = "" if _BINARY and _DRIVER else "there is no browser: apt-get install chromium chromium-driver"

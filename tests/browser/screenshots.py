@@ -93,7 +93,7 @@ def live_in(house: House) -> dict[str, str]:
 
 
 async def _charge(house: House) -> None:
-    """What these tenants might have used in the hour before: facts of a node that is gone."""
+    """What these tenants might have used in the hour before: facts of a node that was lost."""
     bus = await connect(house.nats.url, name="history")
     tasks = {task["title"]: task["id"] for task in house.controller.get("/api/v1/tasks?limit=1000")["items"]}
     minute, serial, facts = int(time.time()) // 60, 0, []

@@ -89,7 +89,7 @@ def test_figures_and_charts_follow_what_is_measured(plane: Plane, browser: Chrom
     browser.click_text("GPU 0: utilization and starvation as a table")
     publish(plane, 12)
     browser.says("12 %", "#device-0")
-    assert browser.one("#load-0-figure details").get_attribute("open"), "what somebody opened was shut"
+    assert browser.one("#load-0-figure details").get_attribute("open"), "a details element that the user opened was closed"
 
 
 def publish(plane: Plane, utilization: int, ago_s: int = 0) -> None:

@@ -68,7 +68,7 @@ def confirm(browser: Chrome, button: str) -> None:
 PAGES = ("/", "/tasks?open={running}", "/nodes/atlas", "/credits", "/settings/keys", "/login")
 MORE_PAGES = (
     "/tasks", "/tasks/{waiting}", "/tasks/new", "/tasks?q=nobody-has-this", "/nodes", "/groups", "/groups/new", "/groups/research",
-    "/credits?by=task&period=day", "/settings", "/settings/tiers", "/settings/users", "/settings/tenants", "/settings/audit",
+    "/credits?by=task&period=day", "/settings", "/settings/tiers", "/settings/users", "/settings/tenants", "/settings/audit", "/help",
 )  # fmt: skip
 later = pytest.mark.soak
 """Part of ``make browser``, with the rest; ``make test`` has a minute for a browser at most."""
@@ -87,6 +87,25 @@ def test_a_page_is_sound_in_both_themes_and_both_widths(house: House, browser: C
     browser.resize(390, 844)
     assert browser.faults() == []
     assert browser.overflow_px() <= 0
+
+
+def test_the_page_of_a_task_shows_what_it_did_on_its_device(house: House, browser: Chrome) -> None:
+    """Of one that runs, and of one that is over; on its own page, and in the table."""
+    running, over = (task_of(house, title) for title in ("chat-7b serving", "unit test of a kernel"))
+    for path in (f"/tasks/{running}", f"/tasks/{over}", f"/tasks?open={running}"):
+        browser.scheme("light")
+        browser.resize(1440, 900)
+        browser.open(path)
+        browser.until(lambda: browser.all(".gantt .gantt-run") or None, "the time it ran is drawn")
+        assert browser.all(".gantt-vram .vram-resident"), "and its memory"
+        for details in browser.all(".ran details"):
+            browser.run("arguments[0].open = true", details)
+        assert len(browser.all(".gantt-figure tbody tr")) > 10
+        assert "add" in [cell.text for cell in browser.all(".ran tbody th")], "the operations of its program"
+        assert browser.faults() == [] and browser.overflow_px() <= 0
+        browser.scheme("dark")
+        browser.resize(390, 844)
+        assert browser.faults() == [] and browser.overflow_px() <= 0
 
 
 def test_search_filters_sort_and_back(browser: Chrome) -> None:
@@ -241,7 +260,7 @@ def test_the_secret_of_a_key_is_shown_once(house: House, browser: Chrome) -> Non
     browser.choose("#f-role", "viewer")
     browser.click('input[name="scopes"][value="read"]')
     browser.fill("#f-expires_days", "30")
-    browser.click_text("Make the key", "main button")
+    browser.click_text("Create key", "main button")
     secret = browser.text("#new-key")
     assert secret.startswith("wk_") and len(secret) == 72
     browser.open("/settings/keys")

@@ -1,7 +1,7 @@
 """Model scripts on a back end, in process, beside what they give on the CPU: ``python -m tests.conformance.models --backend opencl``.
 
-Each script of tests/integration/scripts runs in a process of its own. What differs by more than the tolerance of its type is told; so is
-what of the programs had no kernel and ran through the reference.
+Each script of tests/integration/scripts runs in a process of its own. The report lists what differs by more than the tolerance of its type,
+and what of the programs had no kernel and ran through the reference.
 """
 
 from __future__ import annotations

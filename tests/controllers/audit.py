@@ -29,7 +29,7 @@ class Findings:
 
 
 def audit(messages: Iterable[Message], answered: Mapping[str, str | None]) -> Findings:
-    """``answered``: what clients were told of each task they submitted: its node, or None (it waits, or nothing fits)."""
+    """``answered``: the last answer that clients got for each task they submitted: its node, or None (it waits, or nothing fits)."""
     found = Findings()
     faults = found.faults
     room: dict[tuple[str, int], int] = {}
@@ -56,14 +56,14 @@ def audit(messages: Iterable[Message], answered: Mapping[str, str | None]) -> Fi
                     if event.task in tasks:
                         faults.append(f"{event.task} was submitted again at position {position}")
                     if not any(isinstance(other, ActionTaken) and other.target == event.task for other in events):
-                        faults.append(f"nobody is named for the submission of {event.task}")
+                        faults.append(f"no user is named for the submission of {event.task}")
                     tasks[event.task] = event
                 case TaskPlaced():
                     placements[event.task] += 1
                     _take(event, tasks, free, on, alone, faults)
                     found.placed[event.task] = event.node
                 case TaskStateChanged():
-                    faults.append(f"{event.task} became {event.state} though nobody ended it: {event.reason}")
+                    faults.append(f"{event.task} became {event.state} though no client ended it: {event.reason}")
         for decision in views.pop(position, []):
             try:
                 check_recorded(view, decision)
@@ -77,9 +77,9 @@ def audit(messages: Iterable[Message], answered: Mapping[str, str | None]) -> Fi
     for task, node in answered.items():
         held = found.placed.get(task)
         if node is not None and held != node:
-            faults.append(f"the client of {task} was told {node}, the log says {held}")
+            faults.append(f"the client of {task} got the answer {node}, the log says {held}")
         if node is None and held is not None and not tasks[task].queue:
-            faults.append(f"the client of {task} was told that nothing fits, the log says {held}")
+            faults.append(f"the client of {task} got the answer that nothing fits, the log says {held}")
     faults += [
         f"{task} was submitted, and nothing became of it" for task in tasks.keys() - placements.keys() - found.waiting - found.refused
     ]

@@ -36,7 +36,7 @@ def _body(draw: random.Random, number: int) -> dict[str, Any]:
 
 
 async def submit_all(urls: Sequence[str], tasks: Sequence[dict[str, Any]], on_answer: Callable[[int], None]) -> dict[str, str | None]:
-    """All at once; what each client was told at last: the node, None when the task waits or nothing fits. ``on_answer(count)`` is called
+    """All at once; the last answer to each client: the node, None when the task waits or nothing fits. ``on_answer(count)`` is called
     after each."""
     told: dict[str, str | None] = {}
     limits = httpx.Limits(max_connections=len(tasks) * len(urls), max_keepalive_connections=0)

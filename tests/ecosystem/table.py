@@ -44,7 +44,7 @@ def document(outcomes: list[Outcome], explained: dict[str, dict[str, str]], earl
     rows |= {f"| {o.case.path.stem}": _row(o, explained) for o in outcomes}
     verdicts = {name: row.split(" | ")[2] for name, row in rows.items()}
     lines = [
-        "# The ecosystem",
+        "# Ecosystem: which libraries run unmodified",
         "",
         "Which programs with other people's libraries run unmodified, and what to expect of the others. Made by `make ecosystem`: each",
         "script of `tests/ecosystem/cases` runs on the CPU and on the device of an embedded stack (`wooly up`); what it saves is compared.",
@@ -54,7 +54,7 @@ def document(outcomes: list[Outcome], explained: dict[str, dict[str, str]], earl
         "- *pass*: equal values within tolerance, everything computed on the device.",
         "- *fallback*: equal values; the operations named were computed on the client's CPU, with a warning.",
         "- *wrong*: other values without an error. *hang*: no end within the limit.",
-        "- *error*: the script ended with the message shown; the session went on. *session-lost*: the session ended as well.",
+        "- *error*: the script ended with the message shown; the session continued. *session-lost*: the session ended as well.",
         "- *not installed*: a library that the script needs is missing here; nothing is known about it.",
         "",
         "| group | " + " | ".join(VERDICTS) + " |",

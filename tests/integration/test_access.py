@@ -101,7 +101,7 @@ def test_under_tls_the_cookie_is_bound_to_the_host(door: Door) -> None:
     assert parts[0].startswith("__Host-wooly_session=") and {"Secure", "HttpOnly", "Path=/"} <= set(parts)
 
 
-def test_nobody_is_believed_where_they_come_from_unless_the_operator_says_so() -> None:
+def test_forwarded_addresses_count_only_from_configured_proxies() -> None:
     """Also not who comes from this machine: the HTTP server underneath would believe them."""
     with Plane(WOOLY_AUTH="on", WOOLY_BOOTSTRAP_KEY=ADMIN) as plane:
         door = Door(plane.controller.url)
@@ -291,7 +291,7 @@ def test_a_key_makes_no_other_in_its_last_moment(tmp_path: Path) -> None:
 
 
 def test_a_password_that_was_changed_meanwhile_is_not_changed_again(tmp_path: Path) -> None:
-    """Somebody who knows the old one is at it while an admin gives the user another: the admin's holds."""
+    """A client with the old password changes it while an admin sets another one: the admin's holds."""
 
     async def race(bus: Bus) -> None:
         mirror = Mirror(bus)
@@ -327,7 +327,7 @@ def test_who_may_not_see_users_is_offered_none(door: Door) -> None:
     assert b'value="anna"' not in door("GET", "/settings/keys", key=watcher, **page).body
 
 
-def test_nobody_gives_more_than_they_have(door: Door) -> None:
+def test_callers_cannot_grant_more_than_they_have(door: Door) -> None:
     _, anna = new_key(door, user="anna")
     _, carl = new_key(door, user="carl")
     _, olaf = new_key(door, user="olaf")
@@ -406,7 +406,7 @@ def test_the_last_admin_stays_even_when_two_go_at_once() -> None:
         assert Door(plane.controller.url)("GET", "/api/v1/tasks", key=key).status == 401
 
 
-def test_what_was_done_is_told_and_no_secret_is(door: Door) -> None:
+def test_actions_are_audited_without_secrets(door: Door) -> None:
     name, key = new_key(door, title="for the audit", user="anna")
     assert door("DELETE", f"/api/v1/keys/{name}", key=key).status == 200
     found = door("GET", f"/api/v1/audit?target={name}", key=ADMIN).json["items"]

@@ -20,7 +20,7 @@ TENANTS = ("harmed", "other")
 
 
 @pytest.mark.parametrize("junk", [b"not json", b"\xff\xfe", b'{"stream":"WOOLY_KV","seq":7}', b'{"lent":{"n":"much"}}'])
-def test_leases_that_cannot_be_read_keep_nobody_waiting(junk: bytes, tmp_path: Path) -> None:
+def test_unreadable_leases_keep_no_tenant_waiting(junk: bytes, tmp_path: Path) -> None:
     """Neither the tenant whose they are, nor those that the node asks about in the same breath."""
     nats = NatsServer(tmp_path / "nats")
     nats.start()

@@ -24,6 +24,7 @@ LEFT_OUT = {
     ("GET", "/api/v1/billing/ledger"), ("GET", "/api/v1/billing/prices"), ("GET", "/api/v1/billing/series"),
     ("GET", "/api/v1/billing/verify"), ("GET", "/api/v1/config"), ("GET", "/api/v1/keys/{key}"), ("GET", "/api/v1/placements"),
     ("GET", "/api/v1/telemetry"), ("GET", "/api/v1/tenants/{tenant}"), ("GET", "/api/v1/users/{user}"),
+    ("GET", "/api/v1/tasks/{task}/timeline"), ("GET", "/api/v1/tasks/{task}/waits"),
     ("POST", "/api/v1/placements/query"), ("POST", "/api/v1/session"), ("POST", "/api/v1/session/password"),
     ("PUT", "/api/v1/billing/prices/{tier}"), ("PUT", "/api/v1/billing/tiers/{tier}"), ("PUT", "/api/v1/config"),
 }  # fmt: skip

@@ -105,7 +105,7 @@ def test_a_grant_is_made_once_and_every_service_shows_it(money: Money) -> None:
     assert "5.000000 credits" in message[1].detail and "welcome" in message[1].detail
 
 
-def test_one_id_given_to_two_tenants_at_once_is_one_grant_and_the_other_is_told(money: Money) -> None:
+def test_one_id_given_to_two_tenants_at_once_is_one_grant_and_the_other_is_refused(money: Money) -> None:
     with ThreadPoolExecutor(2) as pool:
         for number in range(20):
             bodies = [{"tenant": tenant, "micro": MICRO, "id": f"raced{number}"} for tenant in ("left", "right")]

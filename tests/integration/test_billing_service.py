@@ -20,6 +20,7 @@ from billing.projection import MINUTE_NS
 from bus_schemas.events import DeviceAccounted, Event, UsageRecorded
 from services.kit.bus import connect
 from services.kit.nats_server import NatsServer
+from services.kit.process import free_port
 from tests.support.node import until
 from tests.support.stack import plain_environment
 
@@ -77,7 +78,7 @@ def numbers(answer: str) -> Any:
 
 
 def test_killed_and_restarted_it_bills_the_same(nats: NatsServer, tmp_path: Path) -> None:
-    """kill -9 between two batches of facts, with the saved view either there, torn or gone."""
+    """kill -9 between two batches of facts, with the saved view either intact, torn or deleted."""
     publish(nats.url, facts(1, 250))
     billing = Billing(nats.url, tmp_path / "a")
     billing.get("/api/v1/billing/credits?by=task")
@@ -146,3 +147,34 @@ def test_rest_answers(nats: NatsServer, tmp_path: Path) -> None:
     nats.kill()
     assert json.loads(billing.get("/health"))["status"] == "ok"
     assert billing.end(signal.SIGTERM) == 0
+
+
+def test_it_is_ready_only_when_the_log_is_applied(tmp_path: Path) -> None:
+    """Asked from the moment it listens, over a log that takes a while."""
+    nats = NatsServer(tmp_path / "nats", sync_always=False)
+    nats.start()
+    facts = [[UsageRecorded("n1", 1, 0, serial, "s", "t", "", 0, 0, SECOND, SECOND, 1, 1, 1)] for serial in range(1, 3_001)]
+    publish(nats.url, *facts)
+    address = f"127.0.0.1:{free_port()}"
+    environment = plain_environment(
+        WOOLY_DIE_WITH_PARENT=str(os.getpid()), WOOLY_NATS_URL=nats.url, WOOLY_HTTP=address, WOOLY_DATA_DIR=str(tmp_path / "billing")
+    )
+    with subprocess.Popen([sys.executable, "-P", "-m", "services.billing"], stdout=subprocess.DEVNULL, env=environment) as process:
+        answers: list[dict[str, Any]] = []
+
+        def is_ready() -> bool:
+            try:
+                with urllib.request.urlopen(f"http://{address}/health/ready", timeout=20) as answer:
+                    answers.append(json.loads(answer.read()))
+                    return True
+            except urllib.error.HTTPError as error:
+                answers.append(json.loads(error.read()))
+            except OSError:
+                pass  # it does not listen yet
+            return False
+
+        until(is_ready, "billing is ready")
+        process.terminate()
+    nats.stop()
+    assert answers[-1]["status"] == "ok" and answers[-1]["position"] >= len(facts)
+    assert all(answer["status"] == "behind" and "messages of the log are applied" in answer["detail"] for answer in answers[:-1])

@@ -1,4 +1,5 @@
-"""Budgets on a real node: who runs out stops within one batch, nobody else notices, nothing is lost, and the ledger balances to the unit.
+"""Budgets on a real node: a tenant that runs out stops within one batch, other tenants are not affected, nothing is lost, and the ledger
+balances to the unit.
 
 Two billing services run, and one is killed with -9 while the budget runs out.
 """
@@ -165,7 +166,7 @@ def crossings(events: list[Event], tenant: str) -> list[tuple[str, str]]:
     return [crossing for crossing in found if crossing[1] != "warning"]
 
 
-def test_one_runs_out_midway_and_nobody_else_notices(stack: Stack) -> None:
+def test_one_runs_out_midway_and_others_are_not_affected(stack: Stack) -> None:
     node = stack.node
     answers = Answers(node.nats.url)
     one, two = stack.start_billing(1), stack.start_billing(2)
@@ -249,7 +250,7 @@ def test_nothing_runs_beyond_what_was_lent_while_billing_is_dead_and_the_refusal
     assert billing.end(signal.SIGKILL) == -signal.SIGKILL
     lone.go_on()
     until(lambda: stack.used("lone") >= limit, "what was lent is used")
-    assert not lone.refused and lone.error is None, "nobody has said that nothing is left"
+    assert not lone.refused and lone.error is None, "billing has not said that nothing is left"
     billing = stack.start_billing(1)
     until(lambda: lone.refused or lone.error, "the refusal")
     assert lone.error is None and "monthly budget" in str(lone.refused[0]) and "it begins anew at" in str(lone.refused[0])

@@ -39,7 +39,7 @@ class Script:
                 if self._random.random() < 0.1 or count == BATCHES:
                     assert floats(session.wait(ticket)[0]).tolist() == [float(count)] * 16
                 self.done = count
-        except BaseException as error:  # told to the test's own thread
+        except BaseException as error:  # handed to the test's own thread
             self.failure = error
 
 

@@ -139,8 +139,80 @@ def test_the_file_holds_together() -> None:
     assert {name for name, service in SERVICES.items() if service.get("profiles") == ["observe"]} == {
         "otel-collector",
         "prometheus",
+        "alertmanager",
         "grafana",
     }
+
+
+def test_only_ports_with_tls_are_published_beyond_this_machine() -> None:
+    published = {name for name, service in SERVICES.items() for port in service.get("ports", []) if not port.startswith("127.0.0.1:")}
+    assert published == {"nats", "controller", "billing", "server", "server-gpu"}
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_container_is_confined(name: str) -> None:
+    service = SERVICES[name]
+    assert service["read_only"] is True and service["tmpfs"] == ["/tmp"]
+    assert service["cap_drop"] == ["ALL"] and set(service.get("cap_add", [])) <= {"DAC_OVERRIDE"}
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert set(service["logging"]["options"]) == {"max-size", "max-file"}
+    assert "memory" in service["deploy"]["resources"]["limits"]
+    assert "healthcheck" in service or name in ("keyring", "otel-collector")
+    if "image" in service:
+        assert re.search(r":v?\d+\.\d+\.\d+(-\w+)?$", service["image"]), service["image"]
+
+
+def test_base_images_have_exact_versions() -> None:
+    bases = re.findall(r"^FROM (\S+) AS", (ROOT / "deploy/Dockerfile").read_text(), re.MULTILINE)
+    assert bases and all(re.search(r":\d+\.\d+\.\d+", base) for base in bases)
+
+
+def test_a_node_may_use_more_memory_than_its_device_has() -> None:
+    limit = interpolate(SERVICES["server"]["deploy"]["resources"]["limits"]["memory"], {})
+    assert int(limit.removesuffix("g")) << 10 >= 2 * int(interpolate(SERVICES["server"]["environment"]["WOOLY_DEVICE_VRAM_MB"], {}))
+
+
+def test_grafanas_password_is_a_secret() -> None:
+    grafana = SERVICES["grafana"]
+    assert not any("PASSWORD" in key and not key.endswith("__FILE") for key in grafana["environment"])
+    (secret,) = grafana["secrets"]
+    assert grafana["environment"]["GF_SECURITY_ADMIN_PASSWORD__FILE"] == f"/run/secrets/{secret}"
+    path = interpolate(DOCUMENT["secrets"][secret]["file"], {})
+    assert subprocess.run(["git", "check-ignore", "-q", path], cwd=ROOT, check=False).returncode == 0
+
+
+def alertmanager(tmp_path: Path, **environment: str) -> tuple[int, Any, str]:
+    """Exit code, configuration and standard error of the start script, with a program in Alertmanager's place that shows its arguments."""
+    program = tmp_path / "alertmanager"
+    program.write_text('#!/bin/sh\necho "$@"\n')
+    program.chmod(0o755)
+    config = tmp_path / "alertmanager.yml"
+    environment |= {"PATH": f"{tmp_path}:/usr/bin:/bin", "ALERT_CONFIG": str(config)}
+    script = ROOT / SERVICES["alertmanager"]["volumes"][0].split(":")[0]
+    done = subprocess.run(["/bin/sh", str(script)], env=environment, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode or done.stdout == f"--config.file={config} --storage.path=/alertmanager\n"
+    return done.returncode, yaml.safe_load(config.read_text()), done.stderr
+
+
+def test_alerts_go_where_the_environment_says(tmp_path: Path) -> None:
+    _, config, _ = alertmanager(tmp_path)
+    assert config["receivers"] == [{"name": config["route"]["receiver"]}]
+    mail = {"ALERT_EMAIL_TO": "ops@example.org", "ALERT_SMTP_HOST": "mail:587", "ALERT_SMTP_USER": "u", "ALERT_SMTP_PASSWORD": "it's: #1"}
+    _, config, _ = alertmanager(tmp_path, ALERT_WEBHOOK_URL="https://example.org/?a=1&b='2'", **mail)
+    (receiver,) = config["receivers"]
+    assert receiver["webhook_configs"] == [{"url": "https://example.org/?a=1&b='2'"}]
+    assert receiver["email_configs"] == [
+        {
+            "to": "ops@example.org",
+            "from": "ops@example.org",
+            "smarthost": "mail:587",
+            "auth_username": "u",
+            "auth_password": "it's: #1",
+            "send_resolved": True,
+        }
+    ]
+    code, _, said = alertmanager(tmp_path, ALERT_EMAIL_TO="ops@example.org")
+    assert code == 2 and "ALERT_SMTP_HOST" in said
 
 
 def test_images_have_the_targets_and_all_packages() -> None:
@@ -149,18 +221,21 @@ def test_images_have_the_targets_and_all_packages() -> None:
     built = [service["build"] for service in SERVICES.values() if "build" in service]
     assert {build["target"] for build in built} <= targets
     assert {build["dockerfile"] for build in built} == {"deploy/Dockerfile"}
-    include = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]["include"]
-    packages = {pattern.rstrip("*") for pattern in include}
+    packages = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["root_packages"])
     copied = set(re.findall(r"^COPY (\S+) \1$", text, re.MULTILINE))
     kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
-    assert copied == packages == kept - {"pyproject.toml", "README.md"}
+    assert copied == packages == kept - {"pyproject.toml", "README.md", "LICENSE", "deploy/requirements"}
 
 
 def test_prometheus_scrapes_ports_that_are_served() -> None:
     config = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())
     targets = {target for job in config["scrape_configs"] for static in job["static_configs"] for target in static["targets"]}
     served = {f"{name}:{SERVICES[name]['environment']['WOOLY_HTTP'].rsplit(':', 1)[1]}" for name in ("controller", "billing")}
-    served.add(f"server:{SERVICES['server']['environment']['WOOLY_NODE_HTTP'].rsplit(':', 1)[1]}")
+    port = SERVICES["server"]["environment"]["WOOLY_NODE_HTTP"].rsplit(":", 1)[1]
+    assert SERVICES["server-gpu"]["environment"]["WOOLY_NODE_HTTP"].endswith(f":{port}")
+    served |= {f"{name}:{port}" for name in ("server", "server-gpu")}
+    managers = {target for one in config["alerting"]["alertmanagers"] for static in one["static_configs"] for target in static["targets"]}
+    assert managers == {"alertmanager:" + SERVICES["alertmanager"]["ports"][0].rsplit(":", 1)[1]}
     mounted = {volume.split(":")[1] for volume in SERVICES["prometheus"]["volumes"]}
     assert set(config["rule_files"]) <= mounted
     collector = yaml.safe_load((ROOT / "deploy/otel/collector.yaml").read_text())
@@ -174,7 +249,7 @@ def test_the_collector_uses_only_what_it_defines() -> None:
         for kind, names in pipeline.items():
             assert set(names) <= set(collector[kind])
     assert collector["receivers"]["otlp"]["protocols"]["http"]["endpoint"].endswith(":4318")
-    assert "4318:4318" in SERVICES["otel-collector"]["ports"]
+    assert "127.0.0.1:4318:4318" in SERVICES["otel-collector"]["ports"]
 
 
 def test_the_bus_has_the_limits_of_the_embedded_one() -> None:

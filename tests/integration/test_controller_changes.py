@@ -150,7 +150,7 @@ def test_who_waits_too_long_fails_by_its_own_wish(plane: Plane) -> None:
 
 
 def test_nodes_are_asked_until_their_facts_say_so(plane: Plane) -> None:
-    """A cancelled task's session is ended, a changed priority reaches it: asked again while nobody answers."""
+    """A cancelled task's session is ended, a changed priority reaches it: asked again while there is no answer."""
     plane.register("verb-a", groups=("verb",))
     for name in ("verb-1", "verb-2"):
         submit(plane, id=name, groups=["verb"], priority=2)

@@ -1,4 +1,4 @@
-"""Weight dedup on a real node: what travels, what the device holds, who pays, and that nobody's bits change."""
+"""Weight dedup on a real node: what travels, what the device holds, which tenant pays, and that no tensor's bits change."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_three_tenants_need_one_base_and_the_second_upload_is_a_list_of_names(no
     assert max(by_tenant.values()) - min(by_tenant.values()) <= len(BASE)
 
 
-def test_strangers_and_who_does_not_opt_in_share_nothing(node: Node) -> None:
+def test_other_domains_and_sessions_without_opt_in_share_nothing(node: Node) -> None:
     model = tensors()
     sessions = [tenant(node, "a"), tenant(node, "d"), tenant(node, "x"), tenant(node, "y"), tenant(node, "b", weights_dedup=False)]
     for session in sessions:
@@ -109,7 +109,7 @@ def test_who_trains_gets_a_copy_and_the_others_keep_their_bits(node: Node) -> No
     assert trained == expected
 
 
-def test_the_last_holder_pays_for_all_of_it_and_what_nobody_holds_is_gone(node: Node) -> None:
+def test_the_last_holder_pays_for_all_of_it_and_content_without_holders_is_freed(node: Node) -> None:
     model = tensors()
     first, second = tenant(node, "a"), tenant(node, "b")
     load(first, model)
@@ -124,7 +124,7 @@ def test_the_last_holder_pays_for_all_of_it_and_what_nobody_holds_is_gone(node: 
 
 
 def test_bytes_that_go_between_have_and_execution_are_sent_again(node: Node) -> None:
-    """The second tenant's chunks are on the device when it asks, and gone when its batch is executed."""
+    """The second tenant's chunks are on the device when it asks, and freed when its batch is executed."""
     model = tensors()
     first, second = tenant(node, "a"), tenant(node, "b")
     load(first, model)

@@ -1,4 +1,4 @@
-"""Journals on a real bus: sent in order, also over a broker that restarts; a stream that is gone costs a hole and no more."""
+"""Journals on a real bus: sent in order, also over a broker that restarts; a lost stream costs a gap and no more."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class TestPublish:
 
         run(body())
 
-    def test_nobody_takes_a_name_before_its_message(self, nats: NatsServer) -> None:
+    def test_message_ids_are_unpredictable(self, nats: NatsServer) -> None:
         """Who reads what was published (nodes read facts of services) must not know under which id the next message comes."""
 
         async def body() -> None:
@@ -112,7 +112,7 @@ class TestPublish:
         run(body())
 
     def test_conditions(self, nats: NatsServer) -> None:
-        """Two writers on one state: the one that saw the older log loses and is told so."""
+        """Two writers on one state: the one that saw the older log gets a Conflict."""
 
         async def body() -> None:
             bus = await ready(nats)
@@ -310,7 +310,7 @@ def test_no_message_stops_those_who_hear_it(nats: NatsServer) -> None:
 
 
 def _message(subject: bytes, head: bytes = b"", data: bytes = b"\x90", reply: bytes = b"") -> bytes:
-    """As it stands on the wire."""
+    """Its bytes on the wire."""
     to = subject + b" " + reply + b" " * bool(reply)
     if head:
         return b"HPUB %s%d %d\r\n%s%s\r\n" % (to, len(head), len(head) + len(data), head, data)
@@ -367,7 +367,7 @@ def test_a_follower_goes_back_once_however_often_it_is_refused(nats: NatsServer)
     run(body())
 
 
-def test_nobody_answers() -> None:
+def test_no_answer() -> None:
     async def body() -> None:
         with pytest.raises(BusUnavailable, match="no NATS server"):
             await connect("nats://127.0.0.1:1", name="kit", deadline_s=0.3)

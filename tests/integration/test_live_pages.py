@@ -110,7 +110,7 @@ def test_a_member_never_gets_another_tenants_rows(plane: Plane, admin: str, topi
         mark = f"{topic.replace('.', '')}-end"
         submit(plane, f"{topic.replace('.', '')}-secret", "globex")
         submit(plane, mark, "acme")
-        watch.until(lambda text: mark in text and "secret" in text)  # whoever may see both has both
+        watch.until(lambda text: mark in text and "secret" in text)  # an identity that may see both has both
         if topic in ("dashboard", "tasks"):
             stream.until(lambda text: mark in text)
         assert "globex" not in stream.text and "secret" not in stream.text
@@ -136,7 +136,7 @@ def test_a_revoked_key_is_served_no_more(plane: Plane, admin: str) -> None:
         assert "after-the-end" not in stream.text
 
 
-def test_a_reconnect_gets_what_it_missed_and_a_stranger_everything(plane: Plane, admin: str) -> None:
+def test_a_reconnect_gets_what_it_missed_and_an_unknown_reader_everything(plane: Plane, admin: str) -> None:
     with Stream(plane, "tasks", admin) as stream, Stream(plane, "tasks", admin) as other:
         assert stream.message() is not None
         submit(plane, "missed-one", "acme")
@@ -149,7 +149,7 @@ def test_a_reconnect_gets_what_it_missed_and_a_stranger_everything(plane: Plane,
             assert found is not None and found["all"] is True
 
 
-def test_one_who_reads_nothing_holds_up_nobody(plane: Plane, admin: str) -> None:
+def test_a_reader_that_reads_nothing_delays_no_other(plane: Plane, admin: str) -> None:
     """And costs the controller no more than its socket: forty changes of a table it does not read."""
     parts = urlsplit(plane.controller.url)
     with socket.create_connection((parts.hostname or "", parts.port or 0)) as stuck, Stream(plane, "tasks", admin) as reader:

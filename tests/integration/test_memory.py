@@ -60,7 +60,7 @@ def test_three_sessions_on_a_device_for_one(tmp_path: Path) -> None:
 
 
 def test_a_batch_waits_for_a_session_that_ends(tmp_path: Path) -> None:
-    """Nobody becomes idle here: what comes free is what the other one leaves."""
+    """No session becomes idle here: the memory that comes free is that of the session that ends."""
     with Node(tmp_path, WOOLY_DEVICE_VRAM_MB="16") as node:
         first = node.open(prio=2)
         first.wait(first.submit(Flush(allocs=[(1, 12 * MIB)], reads=[(1, 0, 8)])))

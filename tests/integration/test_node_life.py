@@ -101,7 +101,7 @@ def test_telemetry_shows_load_memory_and_who_runs(node: Node) -> None:
 
 
 def test_the_dispatch_journal_replays_decision_for_decision(node: Node) -> None:
-    """Also through a fault; and the launch digests told to the sessions follow from it."""
+    """Also through a fault; and the launch digests sent to the sessions follow from it."""
     digests = {}
     for session in (node.open(), node.open(prio=2)):
         session.submit(Flush(allocs=[(1, 128)]))

@@ -101,7 +101,7 @@ def test_a_lowered_task_gives_way_at_once_and_from_then_on(node: Node) -> None:
     node.stop_server()
     facts = node.events()
     changed = [e for e in facts if isinstance(e, SessionPriorityChanged)]
-    assert [(e.session, e.priority) for e in changed] == [(first.info.session, 4)], "told once"
+    assert [(e.session, e.priority) for e in changed] == [(first.info.session, 4)], "recorded once"
     usage = [e for e in facts if isinstance(e, UsageRecorded) and e.session == first.info.session and e.core_ns]
     assert {e.priority for e in usage} == {1, 4}, "each part of its bill at the priority it ran at"
     found = records(node)
@@ -197,4 +197,4 @@ def test_orders_that_make_no_sense_are_refused_with_the_field(node: Node) -> Non
     assert node.ask("end_task", EndTask("nobody's"), TaskEnded).sessions == ()
     assert node.ask("set_priority", SetPriority("nobody's", 3), PrioritySet).sessions == ()
     session.wait(session.submit(increment(SIZE).flush([1])))
-    assert (content(session) == 1).all(), "whoever has no task is nobody's to end"
+    assert (content(session) == 1).all(), "a session without a task is not ended by an order about tasks"

@@ -1,4 +1,4 @@
-"""Dashboard, Nodes and what all pages share, on a real controller: what browsers are told, forms, problems, charts after a restart."""
+"""Dashboard, Nodes and what all pages share, on a real controller: response headers, forms, problems, charts after a restart."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def test_a_form_of_before_somebodys_change_is_not_taken(plane: Plane) -> None:
     old = revision(plane, "n1")
     assert ask(plane, "/nodes/n1/overcommit", "POST", {"percent": "10", "revision": old}).status == 303
     reply = ask(plane, "/nodes/n1/overcommit", "POST", {"percent": "20", "revision": old})
-    assert reply.status == 409 and "This node was changed meanwhile" in reply.text
+    assert reply.status == 409 and "This node was changed since the page was loaded" in reply.text
     assert plane.controller.get("/api/v1/nodes/n1")["overcommit_vram_percent"] == 10
 
 
@@ -240,7 +240,7 @@ def test_search_and_filters_have_addresses(plane: Plane) -> None:
     for query, count in (("q=n1-name", 1), ("q=nobody", 0), ("state=lost", 0), ("state=ready", 2), ("state=ready&sort=-tasks", 2)):
         rows = re.findall(r'<tr id="node-', ask(plane, f"/nodes?{query}").text)
         assert len(rows) == count, query
-    assert "No node is like that" in ask(plane, "/nodes?q=nobody").text
+    assert "No node matches" in ask(plane, "/nodes?q=nobody").text
 
 
 # -- charts ----------------------------------------------------------------------------------------------------------------------------
@@ -263,4 +263,4 @@ def test_an_empty_cluster_says_how_to_begin() -> None:
     with Plane() as empty:
         assert "No node has joined yet" in ask(empty, "/nodes").text and "wooly server" in ask(empty, "/nodes").text
         page = ask(empty, "/").text
-        assert "No device is measured" in page and "Nobody waits" in page and "Nothing runs" in page
+        assert "No device is measured" in page and "No task waits" in page and "Nothing runs" in page

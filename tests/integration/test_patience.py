@@ -117,7 +117,7 @@ def test_a_body_that_does_not_come_is_408() -> None:
     assert b"the body did not come" in body["body"]
 
 
-def test_an_answer_nobody_reads_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unread_answer_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patience.PatientProtocol, "unread_s", 0.3)
 
     async def go() -> int:

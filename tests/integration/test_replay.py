@@ -1,4 +1,4 @@
-"""Journals of real nodes run again: every decision equal, what was changed is found, and who made whom wait is told by name."""
+"""Journals of real nodes run again: every decision equal, what was changed is found, and the sessions that made others wait are named."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_a_busy_life_with_kills_and_a_restart_is_reproduced_and_changes_are_foun
     (found,) = [line for line in document["segments"] if not line["equal"]]
     assert code == 1 and (found["segment"], found["lane"]) == (target.segment, "dispatch") and found["difference"]
 
-    # Gone: the beginning of that segment; said, and the others still count.
+    # The beginning of that segment is missing: it is reported, and the others still count.
     rewrite(node, lambda part: None if (part.segment, part.lane, part.first) == (target.segment, "dispatch", 0) else part)
     code, document = replayed(wooly, node)
     gaps = [line for line in document["segments"] if line["gap"]]
@@ -175,8 +175,8 @@ def test_why_names_the_neighbour_and_the_rule(node: Node, wooly: Wooly) -> None:
     assert waited == story["waited_ns"] == sum(line["ns"] for line in story["by_other"])
     shown = wooly("why", low.info.session, WOOLY_NATS_URL=node.nats.url).stdout
     assert "a task of a higher priority had work" in shown and "by who ran" in shown
-    missing = wooly("why", "nobody", WOOLY_NATS_URL=node.nats.url)
-    assert missing.returncode == 2 and "no task or session 'nobody'" in missing.stderr
+    missing = wooly("why", "unknown", WOOLY_NATS_URL=node.nats.url)
+    assert missing.returncode == 2 and "no task or session 'unknown'" in missing.stderr
 
 
 def _repeat(session: Session, program: Program) -> None:

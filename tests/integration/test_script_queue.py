@@ -60,6 +60,14 @@ def test_without_the_queue_a_full_cluster_refuses_in_words(stack: EmbeddedStack)
     assert line.endswith("; WOOLY_QUEUE=1, or `wooly run --queue`, waits for a place")
 
 
+def test_a_refusal_shows_the_scripts_lines_and_none_of_ours(stack: EmbeddedStack) -> None:
+    with device_taken(stack), Script(stack, "plain", CODE, REQUIRED_VRAM="64") as script:
+        assert script.end() == 1
+        error = script.error
+    assert "plain.py" in error and "session.py" not in error and "controller.py" not in error
+    assert error.splitlines()[-1].startswith("wooly.errors.PlacementError: the controller refused the task: no device fits: ")
+
+
 def test_a_script_waits_for_its_place_and_says_why(stack: EmbeddedStack) -> None:
     with device_taken(stack):
         script = Script(stack, "patient", CODE, WOOLY_QUEUE="1", REQUIRED_VRAM="64")
@@ -95,13 +103,17 @@ def test_on_a_terminal_one_line_is_rewritten(stack: EmbeddedStack) -> None:
     assert "\n" not in text[: text.rindex(waits[-1])], "the line is rewritten in place"
 
 
-@pytest.mark.parametrize("launcher", [(), (WOOLY, "run")], ids=["python", "wooly-run"])
-def test_ctrl_c_leaves_the_queue(stack: EmbeddedStack, launcher: tuple[str, ...]) -> None:
-    name = f"impatient{len(launcher)}"
+@pytest.mark.parametrize(
+    ("number", "launcher"),
+    [(signal.SIGINT, ()), (signal.SIGINT, (WOOLY, "run")), (signal.SIGTERM, ())],
+    ids=["Ctrl-C", "wooly-run", "SIGTERM"],
+)
+def test_a_script_that_is_stopped_leaves_the_queue(stack: EmbeddedStack, number: signal.Signals, launcher: tuple[str, ...]) -> None:
+    name = f"impatient{number}{len(launcher)}"
     with device_taken(stack), Script(stack, name, CODE, *launcher, WOOLY_QUEUE="1", REQUIRED_VRAM="64") as script:
         script.says("waiting for a place: number 1 of 1")
-        script.signal(signal.SIGINT)
-        assert script.end() in (130, -signal.SIGINT)
+        script.signal(number)
+        assert script.end() in (128 + number, -number)
         task = task_called(stack, f"{name}.py")
         assert (task["state"], task["node"]) == ("cancelled", None)
         assert f"wooly: task {task['id']} is withdrawn from the queue" in script.error

@@ -145,7 +145,7 @@ def test_hearing(world: World, identity: str) -> None:
 
 
 class TestComingIn:
-    def test_nobody_without_a_good_key(self, world: World) -> None:
+    def test_no_connection_without_a_good_key(self, world: World) -> None:
         stack = world.stack
         expired = stack.key(role="member", tenant="acme", expires_in_s=1)
         revoked = stack.key(role="member", tenant="acme")
@@ -231,12 +231,13 @@ class TestSessions:
             async with line(world.stack, world.a) as bus:
                 return await _open(bus.client, world.n1, principal, f"{principal}-mine", tenant="best")
 
-        assert asyncio.run(body()).fault is None
+        opened = asyncio.run(body())
+        assert (opened.fault, opened.tenant) == (None, "acme"), "the client shows who pays"
         found = until(lambda: world.facts(f"{world.names.a}-mine"), "the fact of the session")
         assert isinstance(found[0], SessionOpenedFact)
         assert found[0].tenant == "acme"
 
-    def test_a_name_of_somebody_else(self, world: World) -> None:
+    def test_a_name_of_another_principal(self, world: World) -> None:
         async def body() -> list[SessionOpened]:
             async with line(world.stack, world.b) as bus:
                 return [await _open(bus.client, world.n1, world.names.b, name) for name in (f"{world.names.a}-mine", "anything", "")]
@@ -246,7 +247,7 @@ class TestSessions:
             assert opened.fault.name == faults.MALFORMED
             assert not opened.token
 
-    def test_a_task_of_somebody_else(self, world: World) -> None:
+    def test_a_task_of_another_tenant(self, world: World) -> None:
         task = world.stack.ask("POST", "/api/v1/tasks", {"required_vram_mb": 10, "tenant": "acme", "title": "x"})
 
         async def body() -> SessionOpened:
@@ -288,7 +289,7 @@ class TestForgery:
         assert world.log(lambda bus: last_facts(bus, "wooly.evt.*.forged")) is None
 
     def test_a_node_answers_into_inboxes_and_nowhere_else(self, world: World) -> None:
-        """Also not where somebody asks it to answer, itself among them."""
+        """Also not where a requester, itself included, asks it to answer."""
         others = (f"wooly.node.{world.n1}.req.end_task.controller", "wooly.evt.access.forged", f"$KV.{BUCKET}.forged",
                   "$JS.API.STREAM.PURGE.NONE", "$JS.API.STREAM.MSG.GET.KV_wooly_access", "wooly.access.gone")  # fmt: skip
 
@@ -341,7 +342,7 @@ class TestForgery:
         assert asyncio.run(body()).session_known
 
     def test_what_the_bus_keeps_is_not_the_secret_of_sessions(self, world: World) -> None:
-        """Who reads the bus's disk, or has other bytes stored there, makes nobody a session."""
+        """An attacker who reads the bus's disk, or has other bytes stored there, cannot forge a session."""
         kept = world.log(lambda bus: _kept(bus, f"$KV.{BUCKET}.session_secret"))
         now_s = int(time.time())
         forged = Token("session", "x", "", world.stack.admin.split("_")[1], "", now_s, now_s, now_s + 60)
@@ -352,7 +353,7 @@ class TestForgery:
             urllib.request.urlopen(asked, timeout=60, context=world.stack.context)
 
     def test_a_fact_that_no_service_wrote_does_not_count(self, world: World) -> None:
-        """Whoever gets any bytes stored on any subject is not made an admin by it."""
+        """Getting bytes stored on a subject of facts does not make a client an admin."""
         forged = make_key()
         fact = KeyIssued(time.time_ns(), forged.id, "", "", "admin", NO_SECRET)
         took = ActionTaken(time.time_ns(), "nobody", "", "key.write", forged.id)
@@ -384,7 +385,7 @@ class TestForgery:
 
 
 class TestDataPort:
-    def test_strangers(self, world: World) -> None:
+    def test_unauthenticated_clients(self, world: World) -> None:
         """Plain text, garbage, a wrong token, another's session: nothing comes of it, and the next one is served."""
 
         async def body() -> tuple[SessionOpened, SessionOpened]:
@@ -425,7 +426,7 @@ def test_a_script_learns(world: World) -> None:
 
 
 @pytest.mark.parametrize(("key", "says"), [("", "asks for an API key"), ("other", "does not accept the API key")])
-def test_a_script_without_a_good_key_is_told(world: World, key: str, says: str) -> None:
+def test_a_script_without_a_good_key_gets_an_error(world: World, key: str, says: str) -> None:
     text = _other_secret(world.a) if key else ""
     with pytest.raises(NoServerError, match=says):
         open_session(Config(nats_urls=(world.stack.addresses["nats"],), api_key=text, tls_ca=str(world.stack.ring.ca)))
@@ -458,7 +459,7 @@ async def _open(client: Any, node: str, principal: str, session: str, tenant: st
 
 
 async def _deliver(client: Line, node: Line, name: str, batch: str, data: bytes, subject: str) -> None:
-    """What whoever may speak to JetStream can do: have the bus deliver a client's bytes onto ``subject``. Returns when that is done."""
+    """What a client with access to JetStream can do: have the bus deliver a client's bytes to ``subject``. Returns when that is done."""
     consumer, stream = f"_{secrets.token_hex(8)}", subjects.batch_stream(name)
     config = {"name": consumer, "ack_policy": "none", "deliver_policy": "new", "mem_storage": True}
     create = json.dumps({"stream_name": stream, "config": config, "action": "create"}).encode()

@@ -1,4 +1,4 @@
-"""Who came to a real secure bus with a key reads what the controllers read to it, and never speaks to JetStream."""
+"""On a real secure bus, clients authenticated by API key read streams through the controllers' proxy, and have no access to JetStream."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_watcher_without_the_audit_reads_nothing(world: World) -> None:
     asyncio.run(body())
 
 
-def test_into_nobody_elses_inbox_and_nobody_elses_consumer(world: World) -> None:
+def test_not_into_the_inbox_or_consumer_of_another_principal(world: World) -> None:
     me, other = world.names.key1, world.names.key2
     good = Follow(subjects.batch_stream(world.n1), consumer_prefix(me) + "a", f"{subjects.inbox_prefix(me)}.a", 1)
     bad: list[Asked] = [

@@ -129,7 +129,7 @@ class TestRoundTrip:
         assert program.dims_digest != add_one(100).dims_digest
         assert program.digest == add_one(100).digest
 
-    def test_answers_nobody_waits_for_do_not_pile_up(self, shared: Node) -> None:
+    def test_answers_without_a_waiter_do_not_pile_up(self, shared: Node) -> None:
         """A training loop submits for days and looks at a value now and then."""
         session = shared.open()
         program = increment()
@@ -156,7 +156,7 @@ class TestRoundTrip:
         program = increment()
         second = shared.open()
         upload(second, 1, np.zeros(16))
-        second._encoder._is_known(program.digest)  # as if the node had been told, long ago
+        second._encoder._is_known(program.digest)  # as if the node had received it, long ago
         second._encoder._is_known(program.dims_digest)
         tickets = [second.submit(program.flush([1])) for _ in range(20)]
         for ticket in tickets:
@@ -232,7 +232,7 @@ class TestRefusal:
         session.close()
         assert session.totals is not None and session.totals.launches == 1
 
-    def test_a_refusal_that_nobody_waited_for_is_raised_once_and_loses_nothing_else(self, shared: Node) -> None:
+    def test_a_refusal_without_a_waiter_is_raised_once_and_loses_nothing_else(self, shared: Node) -> None:
         session = shared.open()
         upload(session, 1, np.zeros(16))
         session.submit(increment(17).flush([9]))
@@ -294,7 +294,7 @@ class TestQuota:
         session.wait(session.submit(Flush(allocs=[(2, 1 << 20)])))
         assert not read(session, 2, 1 << 20).any()
 
-    def test_a_refusal_that_nobody_waited_for_is_not_lost(self, shared: Node) -> None:
+    def test_a_refusal_without_a_waiter_is_not_lost(self, shared: Node) -> None:
         """A script submits on and on and waits only at the end: it must hear of memory, not of a buffer that is not there."""
         session = shared.open(required_vram_mb=1)
         session.submit(Flush(allocs=[(1, 2 << 20)]))
@@ -333,7 +333,7 @@ class TestOpening:
         with pytest.raises(RefusedError, match="devices 0 to 0, not 3"):
             shared.open(gpus=(3,))
 
-    def test_exclusive_shares_with_nobody(self, node: Node) -> None:
+    def test_exclusive_shares_with_no_other_session(self, node: Node) -> None:
         session = node.open(gpu_mode="Exclusive")
         with pytest.raises(PlacementError, match="exclusively"):
             node.open()
@@ -350,7 +350,7 @@ class TestOpening:
             first.close()
             node.open()
 
-    def test_a_forked_child_is_told(self, shared: Node) -> None:
+    def test_a_forked_child_gets_an_error(self, shared: Node) -> None:
         session = shared.open()
         pid = os.fork()
         if pid == 0:
@@ -464,7 +464,7 @@ class TestLoss:
         with answered(), pytest.raises(NodeLostError, match="bus"):
             session.wait(session.submit(Flush(allocs=[(1, 8)])))
 
-    def test_closing_does_not_wait_for_a_bus_that_is_gone(self, node: Node) -> None:
+    def test_closing_does_not_wait_for_a_lost_bus(self, node: Node) -> None:
         session = node.open()
         session.wait(session.submit(Flush(allocs=[(1, 8)])))
         node.nats.kill()
@@ -503,8 +503,9 @@ class TestLoss:
             assert closed[0].reason == "lease"
             assert node.info().devices[0].vram_free_bytes == node.info().devices[0].vram_bytes
 
-    def test_a_session_that_ends_after_a_batch_that_nobody_sends_ends_with_its_lease(self, tmp_path: Path) -> None:
-        """Its last batch was refused (for a budget, say), or lost, and the client is gone: it would be charged for its memory for ever."""
+    def test_a_session_that_ends_after_a_batch_that_is_never_sent_ends_with_its_lease(self, tmp_path: Path) -> None:
+        """Its last batch was refused (for a budget, say), or lost, and the client has vanished: it would be charged for its memory for
+        ever."""
         with Node(tmp_path, WOOLY_LEASE_MS="1000") as node:
             request = OpenSession("left", "default", "", 0, (0,), 0)
             assert node.ask("open", request, SessionOpened).fault is None
@@ -513,7 +514,7 @@ class TestLoss:
             assert totals.session == "left" and not node.stats().sessions
 
     def test_a_close_behind_a_batch_that_never_comes_ends_with_the_lease(self, tmp_path: Path) -> None:
-        """The batch was lost, and the client with it: nobody would ever free its memory."""
+        """The batch was lost, and the client with it: without the lease its memory would never be freed."""
         with Node(tmp_path, WOOLY_LEASE_MS="1000") as node:
             close_and_vanish(node, "lost", [], last_seq=3)
             until(lambda: not node.stats().sessions, "the lease's end")

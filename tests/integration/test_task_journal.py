@@ -5,10 +5,12 @@ from __future__ import annotations
 import urllib.error
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.command import command_in
 from tests.support.node import increment
 from tests.support.plane import wait_until
 from tests.support.stack import EmbeddedStack
@@ -57,7 +59,7 @@ def work(session: Session) -> None:
 
 
 def whole(stack: EmbeddedStack, task: str, what: str) -> Any:
-    """The answer once the journal holds the task's end: nodes publish about once a second."""
+    """The answer once the journals of both cores hold the task's end: nodes publish about once a second."""
     answer: Any = {}
 
     def is_whole() -> bool:
@@ -67,8 +69,10 @@ def whole(stack: EmbeddedStack, task: str, what: str) -> Any:
         except urllib.error.HTTPError as error:
             assert error.code == 409
             return False
-        done = answer["finished"] if what == "waits" else sum(sum(lane["batches"]) for lane in answer["lanes"])
-        return bool(done == BATCHES + 1)
+        if what == "waits":
+            return bool(answer["finished"] == BATCHES + 1)
+        done = sum(sum(lane["batches"]) for lane in answer["lanes"])
+        return done == BATCHES + 1 and any(value for lane in answer["lanes"] for value in lane["resident_bytes"])
 
     wait_until(is_whole, 60)
     return answer
@@ -95,6 +99,15 @@ def test_a_timeline_has_every_batch_and_the_memory(stack: EmbeddedStack, tasks: 
     assert 0 < shown["to_ns"] - shown["from_ns"] < 300 * 10**9
 
 
+def test_programs_have_their_operations_and_the_time_they_ran(stack: EmbeddedStack, tasks: dict[str, str]) -> None:
+    story, shown = whole(stack, tasks["train"], "waits"), whole(stack, tasks["train"], "timeline")
+    step, rest = story["programs"]
+    assert step["operations"] == ["add"] and step["batches"] == BATCHES and len(step["program"]) == 16
+    assert (rest["program"], rest["operations"], rest["batches"]) == ("", [], 1)
+    assert step["run_ns"] + rest["run_ns"] == sum(sum(lane["run_ns"]) for lane in shown["lanes"])
+    assert 0 < step["longest_ns"] <= step["run_ns"] and step["core_ns"] > 0
+
+
 def test_a_task_that_has_not_run_has_no_journal(stack: EmbeddedStack) -> None:
     for what in ("waits", "timeline"):
         with pytest.raises(urllib.error.HTTPError) as refused:
@@ -104,7 +117,7 @@ def test_a_task_that_has_not_run_has_no_journal(stack: EmbeddedStack) -> None:
 
 def test_the_page_shows_both(stack: EmbeddedStack, tasks: dict[str, str]) -> None:
     """As text: what htmx puts into the page, and what is shown without scripts."""
-    whole(stack, tasks["train"], "waits")
+    whole(stack, tasks["train"], "timeline")
     page = stack.get("controller", f"/tasks/{tasks['train']}", "text/html")
     assert f'hx-get="/tasks/{tasks["train"]}/ran"' in page
     shown = stack.get("controller", f"/tasks/{tasks['train']}/ran", "text/html")
@@ -112,3 +125,35 @@ def test_the_page_shows_both(stack: EmbeddedStack, tasks: dict[str, str]) -> Non
     assert f"{BATCHES + 1} batches waited" in shown
     for said in ('<rect class="gantt-run"', '<path class="vram-resident"', "Timeline on local, GPU 0, as a table"):
         assert said in shown
+
+
+def test_names_work_wherever_ids_do(stack: EmbeddedStack, tasks: dict[str, str]) -> None:
+    train = tasks["train"]
+    for asked in (train, train[:8], "train"):
+        assert stack.get("controller", f"/api/v1/tasks/{asked}")["id"] == train
+        assert stack.get("controller", f"/api/v1/placements/{asked}")["task"] == train
+        assert f"story-{train}" in stack.get("controller", f"/tasks/{asked}", "text/html")
+    node = stack.addresses["node"]
+    assert stack.get("controller", "/api/v1/nodes/local")["id"] == stack.get("controller", f"/api/v1/nodes/{node}")["id"] == node
+    assert stack.get("controller", "/api/v1/tasks?node=local")["total"] == 2
+    assert f"/live/node.{node}" in stack.get("controller", "/nodes/local", "text/html")
+
+
+def test_commands_take_names(stack: EmbeddedStack, tasks: dict[str, str], tmp_path: Path) -> None:
+    wooly = command_in(tmp_path)
+    environment = {"CONTROLLER_URL": stack.addresses["controller"], "WOOLY_NATS_URL": stack.addresses["nats"]}
+    for arguments, said in (
+        (("nodes", "drain", "local"), "local takes no new tasks"),
+        (("nodes", "resume", "local"), "local takes tasks"),
+        (("groups", "create", "night", "--node", "local"), f"group night: {stack.addresses['node']}"),
+        (("groups", "delete", "night"), "night is deleted"),
+        (("tasks", "--node", "local", "--state", "completed"), "train"),
+        (("why", "train"), f"{tasks['serve']} (serve) (P0) ran meanwhile"),
+        (("why", tasks["train"][:8]), f"{tasks['serve']} (serve) (P0) ran meanwhile"),
+    ):
+        done = wooly(*arguments, **environment)
+        assert done.returncode == 0 and said in done.stdout, (arguments, done.stdout, done.stderr)
+    over = wooly("tasks", "cancel", "train", **environment)
+    assert over.returncode == 2 and f"task {tasks['train']} is over" in over.stderr
+    done = wooly("why", "train", WOOLY_NATS_URL=stack.addresses["nats"])
+    assert done.returncode == 0 and "(serve) (P0) ran meanwhile" in done.stdout, "also without a controller, from the bus"

@@ -112,7 +112,7 @@ def test_every_metric_says_what_it_counts_in(seen: Seen) -> None:
         assert seen.types[name] == "counter" or name.endswith(UNITS) or COUNTS.fullmatch(name), f"{name}: in which unit?"
 
 
-def test_nothing_of_tenants_is_told_to_whoever_may_reach_a_node(seen: Seen) -> None:
+def test_a_node_reveals_nothing_of_tenants_over_http(seen: Seen) -> None:
     node = [series for series in seen.series if series.labels["job"] in ("node", "billing")]
     assert node and not {label for series in node for label in series.labels} & {"tenant", "task", "session"}
 

@@ -142,7 +142,7 @@ def test_no_path_leads_out_of_the_static_files(plane: Plane, path: str) -> None:
     assert b"WEB_ROUTES" not in answer and b"root:" not in answer
 
 
-def test_who_sends_slowly_holds_nobody_up(plane: Plane, member: httpx.Client) -> None:
+def test_a_slow_sender_delays_no_other_client(plane: Plane, member: httpx.Client) -> None:
     host, port = plane.controller.url.removeprefix("http://").split(":")
     slow = [socket.create_connection((host, int(port))) for _ in range(50)]
     try:

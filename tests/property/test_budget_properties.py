@@ -53,7 +53,7 @@ class Replica:
 
 @st.composite
 def facts(draw: st.DrawFn, serials: dict[str, int]) -> tuple[str, list[Event]]:
-    """One message of somebody, and its subject."""
+    """One message of any writer, and its subject."""
     tenant, kind = draw(st.sampled_from(TENANTS)), draw(st.sampled_from(["usage", "usage", "usage", "again", "grant", "budget"]))
     day = draw(st.integers(10, 12))
     if kind == "grant":
@@ -101,7 +101,7 @@ def test_every_crossing_is_in_the_log_once_however_many_services_announce_and_di
         told: dict[str, str] = {}
         for fact in held:
             if fact.tenant == tenant:
-                assert told.get(fact.period, "open") != fact.threshold, "what is told is a change"
+                assert told.get(fact.period, "open") != fact.threshold, "only changes are announced"
                 told[fact.period] = fact.threshold
         for period, budget in whole.budgets.by_tenant.get(tenant, {}).items():
             assert told.get(period, "open") == budget.level
@@ -188,7 +188,7 @@ def test_all_nodes_together_overshoot_by_at_most_a_batch_each(data: st.DataObjec
 @settings(deadline=None)
 @given(st.integers(1, 10_000), st.integers(1, 4), st.integers(1, 50))
 def test_everything_that_is_left_can_be_used(limit: int, count: int, batch: int) -> None:
-    """Busy nodes that ask in turn use up the budget: nothing stays lent to somebody for ever, and nobody is told it is used up before."""
+    """Busy nodes that ask in turn use up the budget: nothing stays lent for ever, and no node learns too early that it is used up."""
     nodes = {f"n{i}": Spender() for i in range(count)}
     leases = Leases()
     for now_ms in range(0, 1_000 * 60, 1_000):

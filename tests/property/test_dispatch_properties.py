@@ -127,7 +127,7 @@ ends = st.lists(st.sampled_from(("finish", "stop", "preempted", "back", "memory"
 @given(ends, st.integers(1, 3))
 def test_the_digest_does_not_depend_on_how_batches_are_cut(cuts: list[str], depth: int) -> None:
     """Six batches of two sessions of different priority; launches end in any way a few times, then as they should: each batch has run once,
-    in order, and the digests are those of batches that nobody stopped."""
+    in order, and the digests are those of batches that were not stopped."""
     dispatch = Dispatch()
     dispatch.on(ConfigChanged(0, DispatchConfig(depth, 1)))
     ran: dict[str, list[int]] = {"a": [], "b": []}

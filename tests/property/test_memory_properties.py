@@ -127,7 +127,7 @@ def test_what_spaces_hold_is_what_was_asked_for(steps: list[tuple[str, int, int]
     """Three spaces of one small device against a model of bytes: contents, sizes and the account, whatever fits or does not."""
     capacity = Capacity(SIZE)
     spaces = [SpaceMemory(capacity) for _ in range(3)]
-    held: dict[tuple[int, int], tuple[int, int | None, object]] = {}  # (space, key): size, value (None: parked), what it stands on
+    held: dict[tuple[int, int], tuple[int, int | None, object]] = {}  # (space, key): size, value (None: parked), its block
     for key, (what, nbytes, choice) in enumerate(steps):
         at = choice % 3
         space = spaces[at]

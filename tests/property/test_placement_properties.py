@@ -66,7 +66,7 @@ def test_rebuilding_gives_the_same_view_and_decisions(history: list[Event]) -> N
 @given(histories, submissions, times)
 def test_columns_decide_as_the_slow_obvious_way_does(history: list[Event], wish: TaskSubmitted, at_ns: int) -> None:
     """For every task that waits, and for one that is only asked about: candidates, parts, refusals with their sentences, the choice, and
-    what is reserved. What the log is told is the top and examples of exactly that."""
+    what is reserved. The event in the log is the top and examples of exactly that."""
     view, _ = live(history)
     for task in [wish, *(view.tasks[name].submitted for name in sorted(view.queue))]:
         expected, every, told = reference(view, task, at_ns), explain(view, task, at_ns), decide(view, task, at_ns)
@@ -77,10 +77,10 @@ def test_columns_decide_as_the_slow_obvious_way_does(history: list[Event], wish:
             (node, gpu): expected.parts[node, gpu] for node, gpu, _ in expected.scores
         }
         assert (every.reserved_node, every.reserved_gpus) == expected.reserved
-        _check_told(told, every)
+        _check_reported(told, every)
 
 
-def _check_told(told: Decision, every: Decision) -> None:
+def _check_reported(told: Decision, every: Decision) -> None:
     """``told`` is ``every``, shortened."""
     counts: dict[str, int] = {}
     for _, _, reason, _ in every.refusals:
@@ -148,8 +148,8 @@ def test_every_device_is_a_candidate_or_refused_by_name(history: list[Event], ta
 
 @settings(max_examples=40, deadline=None)
 @given(histories)
-def test_nobody_is_placed_before_somebody_ahead_who_fits(history: list[Event]) -> None:
-    """By the slow way. And once the queue was gone through, nobody in it fits."""
+def test_no_task_is_placed_before_one_ahead_that_fits(history: list[Event]) -> None:
+    """By exhaustive search. And after a full pass over the queue, no task in it fits."""
     now_ns = 0
 
     def placed(view: ClusterView, decision: Decision) -> None:
@@ -287,8 +287,8 @@ def test_decisions_recorded_with_all_devices_stay_checkable(history: list[Event]
 @settings(max_examples=40, deadline=None)
 @given(histories)
 def test_between_due_times_nothing_changes_by_itself(history: list[Event]) -> None:
-    """Just before the time that queue_due_ns names, the queue has the order it has now, nobody gives up, and nobody's reservation may
-    change that may not now."""
+    """Just before the time that queue_due_ns names, the queue has the order it has now, no task gives up, and no reservation may change
+    that may not now."""
     view, _ = live(history)
     now_ns = len(history) * MS
     due_ns = queue_due_ns(view, now_ns)

@@ -47,7 +47,7 @@ def test_running_sums_are_the_sums_of_the_parts(moves: list[tuple[int, str, bool
         assert charges.total() == sum(sizes[at] for at, held in holders.items() if held)
         for changed in charges.take_changed():
             told[changed] = charges.of(changed)
-        assert all(told.get(name, 0) == charges.of(name) for _, name, _ in moves), "nobody's change went untold"
+        assert all(told.get(name, 0) == charges.of(name) for _, name, _ in moves), "every change was reported"
 
 
 @dataclass

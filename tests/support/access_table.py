@@ -60,15 +60,15 @@ SCOPED: Final[dict[str, set[str]]] = {
 ONLY_CLUSTER: Final = {
     "node.configure", "group.write", "config.write", "credits.grant", "tariff.write", "tenant.write", "bus.node",
 }  # fmt: skip
-"""What nobody of a tenant may do, whatever their role: it is not about things of a tenant, or not theirs to give."""
+"""What identities of a tenant may not do, whatever their role: it is not about things of a tenant, or not theirs to give."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
     """``needs``: an action, ``anyone`` or ``public``. ``of``: the path names a thing of a tenant's, in this variable; ``of_form``: the form
     does. ``path``: values of the other variables. ``body`` (JSON) or ``form``: good enough to get as far as the check of whose thing it
-    is; ``$`` stands for the tenant, and ``names_tenant`` says that the body does. ``closed``: about the whole cluster at once, for nobody
-    of a tenant."""
+    is; ``$`` stands for the tenant, and ``names_tenant`` says that the body does. ``closed``: about the whole cluster at once, closed to
+    identities of a tenant."""
 
     needs: str
     of: str = ""
@@ -144,6 +144,7 @@ CONTROLLER: Final[dict[tuple[str, str], Route]] = {
     ("GET", "/health"): Route("public"),
     ("GET", "/health/live"): Route("public"),
     ("GET", "/health/ready"): Route("public"),
+    ("GET", "/help"): Route("anyone"),
     ("GET", "/live"): Route("cluster.read"),
     ("GET", "/login"): Route("public"),
     ("POST", "/login"): Route("public", form={"key": "wk_"}),

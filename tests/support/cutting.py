@@ -21,7 +21,7 @@ _PIECES: Sequence[int] = (1, 1, 1, 2, 3, 7)
 
 
 class Pieces:
-    """A run, to be gone on with piece by piece; ``launches`` so far."""
+    """A run that is executed piece by piece; ``launches`` so far."""
 
     def __init__(self, engine: Engine, run: Run, rng: random.Random) -> None:
         self._engine: Any = engine
@@ -45,7 +45,7 @@ class Pieces:
         assert launch.stopped == (not self._run.over)
         assert launch.start_ns <= launch.end_ns and launch.core_ns >= 0 and launch.cores >= 1
         if launch.stopped:
-            assert (launch.instructions, launch.trap, launch.out_of_fuel) == (0, None, None), "told by the last piece"
+            assert (launch.instructions, launch.trap, launch.out_of_fuel) == (0, None, None), "only the last piece reports these"
         self.launches.append(launch)
 
     def account(self) -> Launch:

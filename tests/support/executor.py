@@ -122,7 +122,7 @@ class Wire:
         return attached
 
     def drop(self) -> None:
-        """The server is gone."""
+        """Close the connection, as a server that has ended."""
         self._socket.close()
 
     def send(self, *commands: Command) -> None:

@@ -40,7 +40,7 @@ class LoopbackLink:
     """Executes with the reference interpreter, or with a jit engine when one is given (the caller closes the engine).
 
     ``flushes`` keeps every flush when ``keep`` is set; ``bodies`` counts distinct programs and dims seen so far.
-    ``quota_bytes`` is what the session is told its quota is (0: none).
+    ``quota_bytes`` is the quota that the session gets (0: none).
     """
 
     def __init__(self, engine: Any = None, *, quota_bytes: int = 0, keep: bool = False) -> None:

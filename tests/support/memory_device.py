@@ -106,7 +106,7 @@ class MemoryDevice:
         self.ready.discard(session)
 
     def settle(self) -> None:
-        """Until nothing moves, and what nobody asks for any more is gone."""
+        """Until nothing moves, and swapped bytes that are not needed any more are deleted."""
         self.until(lambda: not any(s.moving for s in self.state.sessions.values()))
         while self.memory.store.tidy():
             pass

@@ -158,7 +158,7 @@ class Node:
 
     @contextlib.contextmanager
     def executor_held(self) -> Iterator[None]:
-        """Inside, executors stand still: what the node launches meanwhile is under way, and ends for nobody before the block does."""
+        """Inside, executors stand still: what the node launches meanwhile is under way, and does not end before the block does."""
         pids = self.executor_pids()
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)

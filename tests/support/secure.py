@@ -1,6 +1,6 @@
 """A stack with authentication and TLS, as ``wooly up --secure`` starts it, and people and programs who come to it.
 
-May live here: starting it, making keys over REST, connecting as somebody. May not: assertions about rights.
+May live here: starting it, making keys over REST, connecting with them. May not: assertions about rights.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A controller and billing with authentication on, and somebody of every kind to ask them: each role in the cluster and in two tenants,
+"""A controller and billing with authentication on, and callers of every kind: each role in the cluster and in two tenants,
 keys of nodes and services, narrowed ones, and those that open nothing any more.
 
 May live here: starting and asking the real thing, making who asks. May not: assertions.
@@ -29,13 +29,13 @@ __all__ = ["HOME", "OTHER", "PASSWORD", "Asker", "Reply", "Secured", "ask"]
 
 HOME: Final = "acme"
 OTHER: Final = "zebra"
-"""The tenant whose things nobody of HOME may see: everything of it has this word in its name."""
+"""The tenant whose things identities of HOME may not see: everything of it has this word in its name."""
 PASSWORD: Final = "correct horse battery staple"
 
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Whoever asks. ``good`` False: their key opens nothing."""
+    """A caller. ``good`` False: their key is not valid."""
 
     name: str
     key: str

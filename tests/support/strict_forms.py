@@ -144,8 +144,8 @@ def _body(form: Function) -> tuple[list[str], list[str]]:
             lines += [f"{target}.in = icmp ule {text} {ins[1]}, {most}", f"{target}.by = and {text} {ins[1]}, {most}"]
             lines += [f"{target}.raw = {_SHIFT[name]} {text} {ins[0]}, {target}.by"]
             if name == "shr_s":
-                lines += [f"{target}.gone = ashr {text} {ins[0]}, {most}"]
-            code = f"select i1 {target}.in, {text} {target}.raw, {text} {f'{target}.gone' if name == 'shr_s' else '0'}"
+                lines += [f"{target}.past = ashr {text} {ins[0]}, {most}"]
+            code = f"select i1 {target}.in, {text} {target}.raw, {text} {f'{target}.past' if name == 'shr_s' else '0'}"
         elif name == "neg":
             code = f"fneg {text} {ins[0]}" if floats else f"sub {text} 0, {ins[0]}"
         elif name == "not":

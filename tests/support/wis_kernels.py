@@ -2,7 +2,7 @@
 
 No two threads of a generated kernel race, so every back end must leave the same bytes, count the same instructions and report the same
 trap: a thread stores to its own slots only; what threads exchange in shared memory is between barriers; what they add up together is
-integer and commutes. NaNs, whose bits are nobody's promise, are made one before they could be seen in memory or in an integer. May live
+integer and commutes. NaNs, whose bits are not defined, are made one before they could be seen in memory or in an integer. May live
 here: making kernels. May not: running them (kernel_runs), making them smaller (kernel_shrink).
 """
 
@@ -374,7 +374,7 @@ class _Body:
         t = self.choose(types)
         ins = [self.any(t) for _ in range(row.n_ins - (row.sig is Sig.SELECT))]
         if row.name == "copysign":
-            ins[1] = self._known(ins[1], t)  # a NaN's sign is nobody's promise
+            ins[1] = self._known(ins[1], t)  # the sign of a NaN is not defined
         if row.sig is Sig.SELECT:
             ins = [self.any(T.PRED), *ins]
         self.put(row.name, [t], ins)

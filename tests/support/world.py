@@ -1,6 +1,6 @@
 """People and programs of every kind around a secure stack: keys of two tenants, a watcher, two nodes, and the services' own connection.
 
-May live here: who there is, how each comes in, what the bus told them. May not: assertions about rights.
+May live here: the identities, how each connects, the bus's refusals. May not: assertions about rights.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["DEADLINE_S", "END", "World", "last_facts", "refused", "settled"]
 
 DEADLINE_S: Final = 30.0
 END: Final = "the.end.of.it.all"
-"""A subject that nobody may use."""
+"""A subject that no identity may use."""
 T = TypeVar("T")
 
 
@@ -73,7 +73,7 @@ class World:
 
 
 async def settled(bus: Line, verb: str) -> None:
-    """Until the bus has refused the last subject, which nobody may use: it has then said all that it has to say."""
+    """Until the bus has refused the last subject, which no identity may use: all earlier refusals have arrived by then."""
     async with asyncio.timeout(DEADLINE_S):
         while not refused(bus.refused, verb, END):
             await bus.client.flush()

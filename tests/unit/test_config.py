@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_defaults_are_those_of_the_product() -> None:
     found = load(environ={})
     assert found == Config()
-    assert (found.prio, found.gpu_count, found.gpu_mode, found.swap_from_vram, found.weights_dedup) == (0, 1, "Shared", True, False)
+    assert (found.priority, found.gpu_count, found.gpu_mode, found.swap_from_vram, found.weights_dedup) == (2, 1, "Shared", True, False)
     assert found.device_indices == (0,) and found.vram_quota_bytes == 0
 
 
@@ -70,7 +71,7 @@ def test_the_default_file_is_read(home: Path) -> None:
         ({"WOOLY_CHECK_DIR": "/tmp/found"}, "check_dir", "/tmp/found"),
         ({"WOOLY_NATS_URL": "nats://a:1, tls://user:pw@b:2"}, "nats_urls", ("nats://a:1", "tls://user:pw@b:2")),
         ({"WOOLY_NATS_URL": "nats://[::1]:4222"}, "nats_urls", ("nats://[::1]:4222",)),
-        ({"PRIO": ""}, "prio", 0),
+        ({"PRIO": ""}, "prio", None),
         ({"WOOLY_WEIGHT": "250"}, "weight", 250),
         ({"WOOLY_SLA_MS_P99": "20"}, "sla_ms_p99", 20),
         ({"WOOLY_PACE_PERCENT": "30"}, "pace_percent", 30),
@@ -121,12 +122,32 @@ def test_errors_keep_passwords_to_themselves() -> None:
     assert "secret" not in str(caught.value) and "bus:99999" in str(caught.value)
 
 
-def test_a_controller_needs_required_vram() -> None:
-    environ = {"CONTROLLER_URL": "http://controller:8080"}
-    with pytest.raises(ConfigError) as caught:
-        load(environ=environ)
-    assert str(caught.value).startswith("REQUIRED_VRAM is missing: with CONTROLLER_URL='http://controller:8080' (from the environment)")
-    assert load({"REQUIRED_VRAM": 100}, environ).required_vram_mb == 100
+@pytest.mark.parametrize(("environ", "priority"), [({}, 2), ({"PRIO": "0"}, 0), ({"PRIO": "4"}, 4), ({"WOOLY_SLA_MS_P99": "20"}, 0)])
+def test_the_priority_without_a_controller_is_the_middle(environ: dict[str, str], priority: int) -> None:
+    assert load(environ=environ).priority == priority
+
+
+@pytest.mark.parametrize(("name", "value"), [("WOOLY_QUEUE", "1"), ("WOOLY_TASK_ID", "t1"), ("CONTROLLER_NODE_GROUP_IDS", "red")])
+def test_what_only_a_controller_can_do_needs_one(name: str, value: str) -> None:
+    with pytest.raises(
+        ConfigError, match=f"{name}='{value}' \\(from the environment\\) needs a controller; set CONTROLLER_URL or unset it"
+    ):
+        load(environ={name: value})
+    load(environ={name: value}, task=False)
+    load(environ={name: value, "CONTROLLER_URL": "http://c:1"})
+
+
+@pytest.mark.parametrize(
+    ("given", "goes_on"),
+    [({}, False), ({"WOOLY_ON_FAILURE": "cpu"}, True), ({"WOOLY_ON_FAILURE": "fail"}, False), ({"WOOLY_ON_FAILURE": "gpu"}, False)],
+)
+def test_going_on_without_the_device_is_read_by_itself(tmp_path: Path, given: dict[str, str], goes_on: bool) -> None:
+    broken = write(tmp_path / "config", "PRIO = 99")
+    assert config.goes_on_without({}, {**broken, **given, "GPUS": "nonsense"}) is goes_on
+    assert config.goes_on_without(given, broken) is goes_on
+    lines = "".join(f'{name} = "{value}"\n' for name, value in given.items())
+    assert config.goes_on_without({}, write(tmp_path / "other", lines)) is goes_on
+    assert config.goes_on_without({"WOOLY_ON_FAILURE": "fail"}, {**broken, **given}) is False
 
 
 @pytest.mark.parametrize(
@@ -190,3 +211,19 @@ def test_every_flag_is_its_own() -> None:
     flags = [config.flag_name(key) for key in KEYS]
     assert len(set(flags)) == len(flags)
     assert config.flag_name(next(k for k in KEYS if k.name == "WOOLYAI_SWAP_FROM_VRAM")) == "--swap-from-vram"
+
+
+def test_a_mistyped_variable_is_named_with_the_nearest() -> None:
+    environ = {"WOOLY_WEIGTH": "200", "WOOLY_WEIGHT": "100", "WOOLY_BACKEND": "host", "WOOLYAI_CLIENT_CONFIG": "x", "WOOLYX": "1"}
+    assert config.unknown_variables(environ) == [
+        "WOOLY_WEIGTH is not a variable that wooly knows, so it does nothing (did you mean WOOLY_WEIGHT?)"
+    ]
+    assert config.unknown_variables({"WOOLY_QZX": "1"}) == ["WOOLY_QZX is not a variable that wooly knows, so it does nothing"]
+
+
+def test_every_variable_that_a_service_reads_is_known() -> None:
+    root, names = Path(__file__).parents[2], set()
+    for package in ("wooly", "services", "jit", "scheduler", "billing", "bus_schemas"):
+        for path in (root / package).rglob("*.py"):
+            names |= set(re.findall(r"[\"'](WOOLY(?:AI)?_[A-Z0-9_]+)[\"']", path.read_text()))
+    assert config.unknown_variables(dict.fromkeys(names, "1")) == []

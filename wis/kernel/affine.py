@@ -1,4 +1,4 @@
-"""Where accesses go: places as affine forms in the thread's numbers, and accesses that can never be outside of their memory."""
+"""Affine analysis of accesses: places as affine forms in the thread's numbers, and accesses that can never be outside of their memory."""
 
 from __future__ import annotations
 

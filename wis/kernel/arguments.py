@@ -1,4 +1,4 @@
-"""Whether what a module says about its kernels' arguments fits the kernels."""
+"""Checks that a module's declared arguments fit its kernels."""
 
 from __future__ import annotations
 

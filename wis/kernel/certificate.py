@@ -1,4 +1,4 @@
-"""Whether the blocks of a grid may run in pieces."""
+"""Slice certificates: whether the blocks of a grid may run in pieces."""
 
 from __future__ import annotations
 

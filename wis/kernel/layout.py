@@ -1,4 +1,4 @@
-"""Where things lie: a block's shared arrays one after the other."""
+"""Memory layout: a block's shared arrays one after the other."""
 
 from __future__ import annotations
 

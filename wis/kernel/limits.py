@@ -1,4 +1,4 @@
-"""How large a kernel may be."""
+"""Limits of a kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trap is called for the person who wrote the kernel."""
+"""Wording of traps for the kernel's author."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which registers may differ between threads, and which blocks of code only some threads may be in."""
+"""Uniformity analysis: which registers may differ between threads, and which blocks of code may be divergent."""
 
 from __future__ import annotations
 
@@ -318,7 +318,7 @@ class _Together:
         """Let ``written`` vary at every block of ``reach`` that paths from different sources lead to.
 
         Every source gives its name to what it leads to; where two names come together is a meeting point, with a name of its own. Edges
-        back to the head of a loop bring nothing new: who comes over them entered the loop there, or is a matter of its exits.
+        back to the head of a loop bring nothing new: threads on them entered the loop there, or are covered by its exits.
         """
         names: dict[int, int] = {}
         for b in sorted(reach, key=self.number.__getitem__):

@@ -1,4 +1,4 @@
-"""What is known of integer registers at every point of a kernel: bounds, trailing zero bits, and an affine form in the thread's numbers.
+"""Value analysis of integer registers at every point of a kernel: bounds, trailing zero bits, and an affine form in the thread's numbers.
 
 A forward analysis to a fixed point over the signed readings of i16, i32 and i64 registers. Everything said holds for every thread of every
 launch that keeps the assumptions (``Facts``), wraps included: a result that may wrap has no bounds and no form.

@@ -1,4 +1,4 @@
-"""How the reference reaches elements: views on byte buffers, immediates, and conversion between element types."""
+"""Element access of the reference: views on byte buffers, immediates, and conversion between element types."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import msgspec
 
 __all__ = [
     "Account", "Budget", "Candidate", "CreditLine", "CreditReport", "Device", "Grant", "Group", "Identity", "Key", "LogPart",
-    "Measured", "NewKey", "Node", "Observed", "Page", "Placement", "Price", "Reason", "Refusal", "Remedy", "Run", "Statement",
+    "Measured", "NewKey", "Node", "Observed", "Outcome", "Page", "Placement", "Price", "Reason", "Refusal", "Remedy", "Run", "Statement",
     "StatementGrant", "StatementLine", "StatementPrice", "Task", "Tenant", "Tier", "TierMembership", "Tiers", "User", "Waiting",
 ]  # fmt: skip
 
@@ -31,10 +31,11 @@ class Page(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Reason(msgspec.Struct, frozen=True):
-    """Why devices were refused, and how many."""
+    """Why devices were refused, and how many. ``text``: in words, of a waiting task."""
 
     reason: str
     count: int
+    text: str = ""
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -111,8 +112,17 @@ class LogPart(msgspec.Struct, frozen=True):
     run: Run | None
 
 
+class Outcome(msgspec.Struct, frozen=True):
+    """How a task's script ended. ``error``: of an uncaught exception; ``signal``: that ended the process."""
+
+    exit_code: int
+    error: str | None
+    signal: int | None
+
+
 class Task(msgspec.Struct, frozen=True):
-    """``state``: queued, started, completed, failed or cancelled. ``priority``: 0 (highest) to 4."""
+    """``state``: queued, started, completed, failed or cancelled. ``priority``: 0 (highest) to 4. ``outcome`` None: it is not
+    over, or no client reported it. ``vram_grows``: it may get more memory than ``required_vram_mb``."""
 
     id: str
     tenant: str
@@ -120,7 +130,9 @@ class Task(msgspec.Struct, frozen=True):
     priority: int
     state: str
     reason: str
+    outcome: Outcome | None
     required_vram_mb: int
+    vram_grows: bool
     gpu_count: int
     gpu_mode: str
     groups: list[str]

@@ -70,11 +70,11 @@ class Client:
 
     def submit(
         self,
-        required_vram_mb: int,
+        required_vram_mb: int | None = None,
         *,
         id: str | None = None,
         tenant: str | None = None,
-        priority: int = 0,
+        priority: int | None = None,
         gpu_count: int = 1,
         gpu_mode: Literal["Shared", "Exclusive"] = "Shared",
         groups: tuple[str, ...] = (),
@@ -86,14 +86,15 @@ class Client:
         sla_ms_p99: int = 0,
         pace_percent: int = 0,
     ) -> Task:
-        """Reserve memory on a device for a task; a script started with its id uses the reservation. ``queue``: wait when nothing fits."""
+        """Reserve memory on a device for a task; a script started with its id uses the reservation. ``required_vram_mb``
+        and ``priority`` None: the defaults of the cluster and of the tier. ``queue``: wait when nothing fits."""
         body = {name: value for name, value in locals().items() if name != "self"}
         return self._send("POST", "tasks", Task, body)
 
     def submit_run(
         self,
         script: str,
-        required_vram_mb: int,
+        required_vram_mb: int | None = None,
         *,
         name: str = "script.py",
         arguments: tuple[str, ...] = (),
@@ -104,7 +105,7 @@ class Client:
         webhook: str = "",
         id: str | None = None,
         tenant: str | None = None,
-        priority: int = 0,
+        priority: int | None = None,
         gpu_count: int = 1,
         gpu_mode: Literal["Shared", "Exclusive"] = "Shared",
         groups: tuple[str, ...] = (),

@@ -1,4 +1,4 @@
-"""``wooly keys``, ``wooly tenants``, ``wooly users``: who may come in, and as what.
+"""``wooly keys``, ``wooly tenants``, ``wooly users``: identities and their roles.
 
 May live here: asking the controller and showing its answers. May not: rules about rights (the controller has them).
 """
@@ -189,7 +189,7 @@ def list_users(controller: str, tenant: str | None, as_json: bool) -> None:
 @click.option("--title", default="", help="Their name for people.")
 @click.option("--password", "with_password", is_flag=True, help="Ask for a password (or read it from standard input), for the web pages.")
 def create_user(controller: str, name: str, role: str, tenant: str | None, title: str, with_password: bool) -> None:
-    """Make a user. Without --password they come in by API keys only."""
+    """Make a user. Without --password they can authenticate by API keys only."""
     body: dict[str, Any] = {"id": name, "role": role, "title": title, "password": _password() if with_password else ""}
     if tenant is not None:
         body["tenant"] = tenant

@@ -1,4 +1,4 @@
-"""Questions to the bus: who is there.
+"""Discovery over the bus: which nodes answer.
 
 May live here: connections and discovery for people. May not: sessions.
 """
@@ -42,9 +42,9 @@ def principal_of(urls: Sequence[str]) -> str:
 
 
 @contextlib.asynccontextmanager
-async def connect(urls: Sequence[str]) -> AsyncIterator[Client]:
+async def connect(urls: Sequence[str], forbidden: str = "") -> AsyncIterator[Client]:
     """A connection that is closed at the end. A subject that the bus does not permit cancels the body. Raises NoServerError when no bus
-    answers, CommandError for such a subject."""
+    answers, CommandError for such a subject, with ``forbidden`` instead of the general sentence if it is given."""
     import nats
 
     from wooly.transport.nats_client import LastingClient
@@ -74,16 +74,16 @@ async def connect(urls: Sequence[str]) -> AsyncIterator[Client]:
         )
         await asyncio.wait_for(connecting, _CONNECT_S)
     except (OSError, nats.errors.Error, TimeoutError) as error:
-        raise NoServerError(
-            f"no NATS server answers at {', '.join(urls)} ({error or 'timeout'}); check WOOLY_NATS_URL, and that the bus runs"
-        ) from None
+        why = str(error) or f"no answer within {_CONNECT_S:g} s"
+        raise NoServerError(f"no NATS server answers at {', '.join(urls)} ({why}); check WOOLY_NATS_URL, and that the bus runs") from None
     try:
         yield client
     except asyncio.CancelledError:
         if not refusals or body is None:
             raise
         body.uncancel()
-        raise CommandError(f"{refusals[0]}: use a key with a larger role (wooly login; an administrator creates keys)") from None
+        general = f"{refusals[0]}: use a key with a larger role (wooly login; an administrator creates keys)"
+        raise CommandError(forbidden or general) from None
     finally:
         await client.close()
 

@@ -88,7 +88,7 @@ def configuration() -> tuple[Config | None, Finding]:
     try:
         load()
     except ConfigError as error:
-        return found, Finding("configuration", "warn", f"no script can start here: {error}", "commands need nothing more")
+        return found, Finding("configuration", "fail", str(error), "correct it before you run a script")
     where = path if os.path.exists(path) else f"no file ({FILE_VARIABLE} or {path})"
     return found, Finding("configuration", "ok", f"{where}; set: {', '.join(sorted(found.origin)) or 'nothing'}")
 

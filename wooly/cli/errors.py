@@ -1,4 +1,4 @@
-"""What a command raises to end with one line and exit code 2.
+"""The exception that ends a command with one line and exit code 2.
 
 May live here: the exception. May not: printing.
 """

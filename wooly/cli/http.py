@@ -20,15 +20,15 @@ __all__ = ["get_json", "get_text", "send_json"]
 _TIMEOUT_S: Final = 10.0
 
 
-def get_text(base: str, path: str, query: Mapping[str, str] | None = None, *, accept: str, what: str) -> str:
+def get_text(base: str, path: str, query: Mapping[str, str] | None = None, *, accept: str, what: str, timeout_s: float = _TIMEOUT_S) -> str:
     """The body of GET ``base + path``. ``what`` names the service in errors. Raises CommandError."""
     url = path + ("?" + urllib.parse.urlencode(query) if query else "")
-    return _ask("GET", base, url, None, {"Accept": accept}, what)
+    return _ask("GET", base, url, None, {"Accept": accept}, what, timeout_s=timeout_s)
 
 
-def get_json(base: str, path: str, query: Mapping[str, str] | None = None, *, what: str) -> Any:
+def get_json(base: str, path: str, query: Mapping[str, str] | None = None, *, what: str, timeout_s: float = _TIMEOUT_S) -> Any:
     """The JSON answer of GET ``base + path``. Raises CommandError."""
-    return _json(base, path, get_text(base, path, query, accept="application/json", what=what), what)
+    return _json(base, path, get_text(base, path, query, accept="application/json", what=what, timeout_s=timeout_s), what)
 
 
 def send_json(
@@ -50,11 +50,18 @@ def send_json(
 
 
 def _ask(
-    method: str, base: str, path: str, data: bytes | None, headers: Mapping[str, str], what: str, credentials: Credentials | None = None
+    method: str,
+    base: str,
+    path: str,
+    data: bytes | None,
+    headers: Mapping[str, str],
+    what: str,
+    credentials: Credentials | None = None,
+    timeout_s: float = _TIMEOUT_S,
 ) -> str:
     credentials = credentials or Credentials.of(configuration.load(task=False))
     try:
-        return ask(base, path, credentials, what=what, method=method, data=data, headers=headers, timeout_s=_TIMEOUT_S).decode()
+        return ask(base, path, credentials, what=what, method=method, data=data, headers=headers, timeout_s=timeout_s).decode()
     except (ServiceError, ValueError) as error:
         raise CommandError(str(error)) from None
 

@@ -1,4 +1,4 @@
-"""How commands print: tables for people, JSON for scripts.
+"""Output of commands: tables for people, JSON for scripts.
 
 May live here: formatting. May not: fetching.
 """

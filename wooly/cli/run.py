@@ -65,11 +65,11 @@ def _start_stack(flags: dict[str, str], backend: str | None) -> None:
     found = stack.addresses
     flags["WOOLY_NATS_URL"] = found.nats
     flags["WOOLY_BILLING_URL"] = found.billing
-    if "REQUIRED_VRAM" in flags or os.environ.get("REQUIRED_VRAM"):
-        flags["CONTROLLER_URL"] = found.controller
-    else:
+    if "GPUS" in flags or os.environ.get("GPUS"):  # devices named by number are asked of the node itself
         os.environ.pop("CONTROLLER_URL", None)
         flags.pop("CONTROLLER_URL", None)
+    else:
+        flags["CONTROLLER_URL"] = found.controller
     pid = os.getpid()
 
     def finish() -> None:

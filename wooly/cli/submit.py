@@ -30,8 +30,8 @@ _UNKNOWN: Final = 1
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("--required-vram", type=click.IntRange(1), required=True, metavar="MB", help="Device memory it needs on each GPU, in MiB.")
-@click.option("--prio", type=click.IntRange(0, 4), default=0, show_default=True, help="Priority, 0 is highest.")
+@click.option("--required-vram", type=click.IntRange(1), metavar="MB", help="Device memory on each GPU, in MiB (default: the cluster's).")
+@click.option("--prio", type=click.IntRange(0, 4), help="Priority, 0 is highest (default: the middle of what the tier allows).")
 @click.option("--gpus", type=click.IntRange(1, 64), default=1, show_default=True, help="Devices, all on one node.")
 @click.option("--exclusive", is_flag=True, help="Has its devices for itself.")
 @click.option("--noswap", is_flag=True, help="Its memory may not be swapped out.")

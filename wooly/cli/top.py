@@ -1,4 +1,4 @@
-"""``wooly top``: who is on the devices now, what each gets and what it costs.
+"""``wooly top``: the sessions on the devices now, what each gets and what it costs.
 
 May live here: listening to telemetry and drawing. May not: what the figures mean (top_rows).
 """
@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 import click
@@ -26,7 +27,7 @@ from wooly.cli.errors import CommandError
 from wooly.cli.http import get_json
 from wooly.cli.options import billing_flag, json_flag, nats_flag
 from wooly.cli.output import print_json
-from wooly.cli.top_rows import COLUMNS, NUMBERS, Prices, device_line, session_json, session_row, sessions
+from wooly.cli.top_rows import COLUMNS, NUMBERS, Prices, device_line, session_json, session_row, sessions, telemetry_of
 
 __all__ = ["top"]
 
@@ -34,10 +35,13 @@ _FIRST_S: Final = 5.0
 """Every node measures once a second: after this long without a word there is none."""
 _STALE_S: Final = 10.0
 _PRICES_S: Final = 30.0
+_POLL_S: Final = 1.0
+_LOOK_S: Final = 0.25
+"""Without a measurement for so long: has the bus refused?"""
 
 
 class _Screen:
-    """The last word of every device, and the prices it is shown with."""
+    """The last measurement of every device, and the prices it is shown with."""
 
     def __init__(self, names: dict[str, str], billing: str) -> None:
         self._names = names
@@ -50,6 +54,17 @@ class _Screen:
         with contextlib.suppress(msgspec.DecodeError):  # a node of another version cannot be shown
             seen = telemetry_on(subject, data)
             self._seen[seen.node, seen.gpu] = seen, time.monotonic()
+
+    def read(self, controller: str) -> None:
+        """Take what a controller heard last: of sessions, those that the caller may know of."""
+        self._names = {node["id"]: node["name"] for node in get_json(controller, "/api/v1/nodes", what="controller")["items"]}
+        now_s = time.monotonic()
+        for item in get_json(controller, "/api/v1/telemetry", what="controller")["items"]:
+            try:
+                seen = telemetry_of(item)
+            except (KeyError, TypeError):
+                continue  # a controller of another version cannot be shown
+            self._seen[seen.node, seen.gpu] = seen, now_s - item["age_ms"] / 1000
 
     def refresh_prices(self) -> None:
         """Ask billing now and then; without it there are no rates."""
@@ -86,7 +101,7 @@ class _Screen:
                 table.add_row(*session_row(seen, session, self._prices))
             parts.append(table if seen.running else Text("no task", style="dim"))
             parts.append(Text(""))
-        return Group(*(parts or [Text("no device has been heard; start one with: wooly server")]))
+        return Group(*(parts or [Text("no device has sent measurements lately; wooly nodes lists nodes, wooly server starts one")]))
 
     def _name(self, seen: Telemetry) -> str:
         return self._names.get(seen.node, seen.node)
@@ -119,16 +134,30 @@ def _named(seen: Telemetry) -> _Named:
 @json_flag
 def top(nats_url: str | None, billing: str, once: bool, as_json: bool) -> None:
     """Watch the tasks on every device: priority, share of the cores, waits, memory, credits a second. Ends with Ctrl-C."""
-    urls = configuration.load({"WOOLY_NATS_URL": nats_url} if nats_url else None, task=False).nats_urls
-    if not urls:
-        raise CommandError("no bus is named: set WOOLY_NATS_URL, or use --nats-url nats://HOST:4222")
-    names = {node.node: node.name for node, _ in discover(urls, 0.5)}
-    if not names:
-        raise CommandError("the bus answers, but no node is on it; start one with: wooly server")
-    screen = _Screen(names, billing)
+    config = configuration.load({"WOOLY_NATS_URL": nats_url} if nats_url else None, task=False)
+    if config.controller_url and config.api_key and not nats_url:
+        controller = config.controller_url.rstrip("/")
+        screen = _Screen({}, billing)
+        first = partial(screen.read, controller)
+        follow = partial(_poll, screen, controller)
+    else:
+        urls = config.nats_urls
+        if not urls:
+            raise CommandError("no bus is named: set WOOLY_NATS_URL, or use --nats-url nats://HOST:4222")
+        names = {node.node: node.name for node, _ in discover(urls, 0.5)}
+        if not names:
+            raise CommandError("the bus answers, but no node is on it; start one with: wooly server")
+        screen = _Screen(names, billing)
+        first = partial(_hear, urls, screen, lambda: len(screen.devices()) >= len(names), _FIRST_S)
+        follow = partial(_hear, urls, screen, timeout_s=None)
+    _show(screen, first, follow, once=once, as_json=as_json)
+
+
+def _show(screen: _Screen, first: Callable[[], None], follow: Callable[[Callable[[], bool]], None], *, once: bool, as_json: bool) -> None:
+    """``first()`` fills the screen once; ``follow(enough)`` keeps it up to date and asks ``enough`` after each measurement."""
     console = Console()
     if once or as_json:
-        asyncio.run(_listen(urls, screen, lambda: len(screen.devices()) >= len(names), _FIRST_S))
+        first()
         screen.refresh_prices()
         if as_json:
             print_json(screen.as_json())
@@ -142,16 +171,42 @@ def top(nats_url: str | None, billing: str, once: bool, as_json: bool) -> None:
             live.update(screen.draw(), refresh=True)
             return False
 
-        asyncio.run(_listen(urls, screen, draw, None))
+        follow(draw)
+
+
+def _poll(screen: _Screen, controller: str, enough: Callable[[], bool]) -> None:
+    """Ask a controller about once a second, until ``enough``."""
+    while True:
+        screen.read(controller)
+        if enough():
+            return
+        time.sleep(_POLL_S)
+
+
+def _hear(urls: Sequence[str], screen: _Screen, enough: Callable[[], bool], timeout_s: float | None) -> None:
+    """Hear telemetry on the bus until ``enough``, or for ``timeout_s``. Raises CommandError where the key may not."""
+    asyncio.run(_listen(urls, screen, enough, timeout_s))
 
 
 async def _listen(urls: Sequence[str], screen: _Screen, enough: Callable[[], bool], timeout_s: float | None) -> None:
     """Hear telemetry until ``enough`` (asked after each message), or for ``timeout_s``."""
-    async with connect(urls) as client:
+    import nats
+
+    forbidden = (
+        "your key may not hear the measurements of all tenants on the bus: that needs a role without a tenant; "
+        "with CONTROLLER_URL set, wooly top shows what is yours"
+    )
+    async with connect(urls, forbidden) as client:
         heard = await client.subscribe(subjects.TELEMETRY_ALL)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                async for message in heard.messages:
+                while True:
+                    try:
+                        message = await heard.next_msg(timeout=_LOOK_S)
+                    except nats.errors.TimeoutError:
+                        continue
+                    except nats.errors.Error as error:
+                        raise CommandError(f"the connection to the bus is closed ({error}); is it running?") from None
                     screen.hear(message.subject, message.data)
                     if await asyncio.to_thread(enough):
                         return

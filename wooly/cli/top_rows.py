@@ -11,7 +11,7 @@ from typing import Any, Final
 from bus_schemas.telemetry import RunningSession, Telemetry
 from wooly.cli.output import bytes_text
 
-__all__ = ["COLUMNS", "NUMBERS", "Prices", "device_line", "session_json", "session_row", "sessions"]
+__all__ = ["COLUMNS", "NUMBERS", "Prices", "device_line", "session_json", "session_row", "sessions", "telemetry_of"]
 
 COLUMNS: Final = (
     "task", "tenant", "prio", "weight", "state", "share", "waits", "wait", "max", "behind", "slice", "resident", "swapped", "shared",
@@ -44,6 +44,14 @@ class Prices:
             return None
         cores = session.core_ns / (seen.window_ms * 10**6)
         return (cores * price[0] + session.resident_bytes / _GIB * price[1]) / _MICRO
+
+
+def telemetry_of(item: dict[str, Any]) -> Telemetry:
+    """A measurement as the controller shows it. Raises KeyError, TypeError where it lacks something: it is of another version."""
+    known = {name: item[name] for name in Telemetry.__struct_fields__ if name in item and name != "running"}
+    fields = RunningSession.__struct_fields__
+    running = tuple(RunningSession(**{name: run[name] for name in fields if name in run}) for run in item["running"])
+    return Telemetry(at_ns=0, epoch=0, running=running, **known)
 
 
 def sessions(seen: Telemetry) -> list[RunningSession]:

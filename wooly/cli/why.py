@@ -7,9 +7,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from typing import Any, Final
+from urllib.parse import quote
 
 import click
 
+from wooly import config as configuration
+from wooly.cli.errors import CommandError
+from wooly.cli.http import get_json
 from wooly.cli.options import json_flag, nats_flag
 from wooly.cli.output import bytes_text, print_json, print_table
 from wooly.cli.replay import ask, bounds, bounds_flags, duration
@@ -17,21 +21,56 @@ from wooly.cli.replay import ask, bounds, bounds_flags, duration
 __all__ = ["why"]
 
 _STRETCHES_SHOWN: Final = 4
+_READ_S: Final = 60.0
+"""The controller runs the journal again, which takes seconds."""
 
 
 @click.command()
 @click.argument("task")
 @nats_flag
 @bounds_flags
-@click.option("--top", type=click.IntRange(0, 1000), default=10, show_default=True, help="How many of its longest waits to show.")
+@click.option(
+    "--top",
+    type=click.IntRange(0, 1000),
+    default=10,
+    show_default=True,
+    help="How many of its longest waits to show; a controller has 20 at most.",
+)
 @json_flag
 def why(task: str, nats_url: str | None, node: str, from_: str, to: str, files: tuple[str, ...], top: int, as_json: bool) -> None:
-    """Tell why TASK (a task or session) waited: who ran instead, and under which rule."""
-    document, _ = ask(["why", task, "--top", str(top), *bounds(node, from_, to, files)], nats_url, bus=not files)
+    """Tell why TASK waited: what ran instead, and under which rule.
+
+    TASK is an id, the beginning of one, or a title; on the bus a session too. With CONTROLLER_URL the controller answers, about what is
+    yours; --nats-url, --node, --from, --to and --file read the journals themselves.
+    """
+    which = bounds(node, from_, to, files)
+    arguments = ["why", task, "--top", str(top), *which]
+    config = configuration.load(task=False)
+    if which or nats_url or not config.controller_url:
+        document, _ = ask(arguments, nats_url, bus=not files)
+    else:
+        document = _answer(config, task, top, arguments)
     if as_json:
         print_json(document)
         return
     show(document)
+
+
+def _answer(config: configuration.Config, task: str, top: int, arguments: list[str]) -> dict[str, Any]:
+    """What the controller says of a task of the caller's own, whatever the key may read on the bus; where it knows none of this name, what
+    the bus says of a task or session. Raises CommandError with what the controller said."""
+    path = f"/api/v1/tasks/{quote(task, safe='')}/waits"
+    try:
+        document: dict[str, Any] = get_json(config.controller_url.rstrip("/"), path, what="controller", timeout_s=_READ_S)
+    except CommandError as refused:
+        if not config.nats_urls:
+            raise
+        try:
+            return ask(arguments, None)[0]
+        except CommandError:
+            raise refused from None
+    document["longest"] = document["longest"][:top]
+    return document
 
 
 def show(document: dict[str, Any]) -> None:
@@ -44,6 +83,8 @@ def show(document: dict[str, Any]) -> None:
     _table("\nby rule", columns, rows, ("waited", "times"))
     columns = ("who ran meanwhile", "prio", "waited", "times", "its core time")
     _table("\nby who ran", columns, [_other_row(line) for line in document["by_other"]], columns[1:])
+    columns = ("program", "operations", "batches", "on the device", "longest", "core time")
+    _table("\nby program", columns, [_program_row(line) for line in document.get("programs", ())], columns[2:])
     columns = ("batch", "arrived", "waited", "at", "for", "rule", "who ran", "prio", "its core time")
     rows = [row for batch in document["longest"] for row in _batch_rows(batch)]
     _table("\nlongest waits", columns, rows, ("waited", "at", "for", "prio", "its core time"))
@@ -62,6 +103,12 @@ def _other_row(line: dict[str, Any]) -> tuple[Any, ...]:
     return who, _priority(line), duration(line["ns"]), line["times"], duration(line["core_ns"]) if line["session"] else ""
 
 
+def _program_row(line: dict[str, Any]) -> tuple[Any, ...]:
+    operations = "memory, uploads and reads" if line["program"] == "" else ", ".join(line["operations"])
+    times = (duration(line["run_ns"]), duration(line["longest_ns"]), duration(line["core_ns"]))
+    return line["program"] or "-", operations or "not on record", line["batches"], *times
+
+
 def _batch_rows(batch: dict[str, Any]) -> list[tuple[Any, ...]]:
     """A row a stretch; the batch stands before the first. ``at`` counts from its arrival."""
     arrived = _clock(batch["arrived_ns"])
@@ -72,7 +119,7 @@ def _batch_rows(batch: dict[str, Any]) -> list[tuple[Any, ...]]:
         at, length = duration(part["from_ns"] - batch["arrived_ns"]), duration(part["to_ns"] - part["from_ns"])
         core = duration(part["core_ns"]) if part["session"] else ""
         rows.append((*head, at, length, part["rule"], part["text"] or "(none)", _priority(part), core))
-    more = len(batch["stretches"]) - len(longest)
+    more = batch["stretches_total"] - len(longest)
     if more:
         rest_ns = batch["waited_ns"] - sum(part["to_ns"] - part["from_ns"] for part in longest)
         rows.append(("", "", "", "", duration(rest_ns), f"+{more} more", "", "", ""))

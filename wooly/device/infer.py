@@ -1,4 +1,4 @@
-"""What an operation would return, without computing it: torch's meta kernels on descriptions of the arguments.
+"""Inference of an operation's results without computing it: torch's meta kernels on descriptions of the arguments.
 
 May live here: calling meta kernels. May not: caching (plans are kept by the kernels), lowering.
 Costs 30-1000 microseconds a call, which is why it happens once a signature.
@@ -59,7 +59,7 @@ def infer(info: OpInfo, values: Sequence[Any], op: Any = None) -> Any:
         return _adjusted(info, values, _SAME_AS.get(called, called)(*args, **kwargs))
     except NotImplementedError as error:
         raise Unknown(error) from error
-    except Exception as error:  # meta kernels raise anything; what it means is for the caller, who asks torch's CPU kernel
+    except Exception as error:  # meta kernels raise anything; the caller decides, after trying torch's CPU kernel
         raise Unknown(error) from error
 
 

@@ -169,7 +169,7 @@ class Recorder:
         reads: Sequence[tuple[int, int, int]],
     ) -> Ticket:
         dead = set(freed)
-        flush = Flush(reads=reads, n_ops=len(records), origin=Origin(self._since, self._until))
+        flush = Flush(reads=reads, n_ops=len(records), origin=Origin(self._since, self._until, exact=BLOCKING))
         used: set[int] = set()
         if records:
             wired = wire(records, dead)
@@ -183,7 +183,7 @@ class Recorder:
                     self._send(records[middle:], [], [], freed, reads)
                     raise
                 return self._send(records[middle:], [], [], freed, reads)
-            flush.origin = Origin(self._since, self._until, wired.stencils)
+            flush.origin = Origin(self._since, self._until, wired.stencils, BLOCKING)
             flush.program, flush.program_body = built.program, built.program_body
             flush.dims_digest, flush.dims = built.dims_digest, built.dims
             flush.handles = built.handles(wired.order)

@@ -23,6 +23,7 @@ from wis.kernel.arguments import check_module
 from wis.kernel.model import KERNEL_VERSION, Math
 from wis.kernel.module import MODULE_VERSION, Entry, Module, decode_module, encode_module
 from wis.kernel.verify import VerifiedKernel, verify_kernel
+from wooly import progress
 from wooly.errors import CompileError
 from wooly.kernels.nvrtc import compile_to_ptx, nvrtc_version
 
@@ -74,7 +75,8 @@ def build_cuda(source: str, options: Sequence[str] = (), names: Sequence[str] = 
 
 
 def _compiled(key: str, source: str, options: Sequence[str], names: Sequence[str], file: str, math: Math) -> Built:
-    ptx = compile_to_ptx(source, options, names, name=file)
+    with progress.slow(f"compiling {file}"):
+        ptx = compile_to_ptx(source, options, names, name=file)
     return _keep(key, Built(_imported(ptx.text, file, math), ptx.names))
 
 

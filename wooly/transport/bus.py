@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import re
 import ssl
 import threading
 from collections.abc import Callable, Coroutine, Sequence
@@ -18,6 +19,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from bus_schemas import subjects
+from wooly import progress
 from wooly.errors import NoServerError
 from wooly.transport.identity import BusIdentity
 from wooly.transport.nats_client import LastingClient
@@ -41,6 +43,7 @@ class BusThread:
 
     def __init__(self, urls: Sequence[str], name: str, identity: BusIdentity | None = None) -> None:
         self._urls = list(urls)
+        self._where = re.sub(r"//[^@/]*@", "//***@", ", ".join(urls))  # a URL may hold a password
         self._name = name
         self.identity = identity or BusIdentity()
         self._refused = False
@@ -56,7 +59,8 @@ class BusThread:
         """Start the thread and connect. Raises NoServerError."""
         self._thread.start()
         try:
-            self.call(self._connect(), _CONNECT_S + 1)
+            with progress.slow(f"connecting to the bus at {self._where}"):
+                self.call(self._connect(), _CONNECT_S + 1)
         except (OSError, nats.errors.Error, TimeoutError, concurrent.futures.TimeoutError) as error:
             self.stop()
             raise NoServerError(self._why_not(error)) from None
@@ -160,20 +164,22 @@ class BusThread:
 
         async with asyncio.timeout(_CONNECT_S):
             await connect()
-            while not self._nc.is_connected:  # nats-py takes the bus's own ping for an answer, when whether we may come in takes a moment
+            while not self._nc.is_connected:  # while the auth callout is slow, nats-py takes the bus's own ping for an answer
                 leaving = asyncio.ensure_future(self._nc.close())
                 leaving.add_done_callback(lambda task: task.cancelled() or task.exception())
                 await connect()
         self._nc.options["max_reconnect_attempts"] = -1  # from here on for ever: the session decides when to give up
 
     def _why_not(self, error: Exception) -> str:
-        where = ", ".join(self._urls)
+        where = self._where
         if self._refused or _AUTHORIZATION in str(error).lower():
             what = "does not accept the API key" if self.identity.secret else "asks for an API key"
             return f"the bus at {where} {what}: run `wooly login`, or set WOOLY_API_KEY to a key that is good"
         if isinstance(error, ssl.SSLError):
             return f"the bus at {where} is not who we expect ({error}); set WOOLY_TLS_CA to the installation's ca.pem"
-        return f"no NATS server answers at {where} ({error or 'timeout'}); check WOOLY_NATS_URL, and that the bus runs"
+        if isinstance(error, TimeoutError):
+            error = TimeoutError(f"no answer within {_CONNECT_S:g} s")
+        return f"no NATS server answers at {where} ({error}); check WOOLY_NATS_URL, and that the bus runs"
 
     async def _disconnect(self) -> None:
         if self._nc.is_connected:

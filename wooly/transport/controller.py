@@ -13,9 +13,9 @@ import urllib.error
 from dataclasses import dataclass
 from typing import Any, Final
 
-from wooly import progress
+from wooly import outcome, progress
 from wooly.config import Config
-from wooly.errors import ConfigError, PlacementError, TaskCancelledError
+from wooly.errors import PlacementError, TaskCancelledError
 from wooly.rest import Credentials, open_url
 
 __all__ = ["Place", "ask", "place_for"]
@@ -65,7 +65,7 @@ def place_for(config: Config, title: str, device: int) -> Place:
 def ask(config: Config, title: str) -> Place:
     """Submit a task, or take up the one that WOOLY_TASK_ID names, wait for room if it queues, and return its place.
 
-    Raises PlacementError with the controller's reason, TaskCancelledError when the task is cancelled while it waits, ConfigError.
+    Raises PlacementError with the controller's reason, TaskCancelledError when the task is cancelled while it waits.
     """
     tasks = _Tasks(config.controller_url.rstrip("/") + "/api/v1/tasks", Credentials.of(config))
     if config.task_id:
@@ -78,12 +78,10 @@ def ask(config: Config, title: str) -> Place:
 
 
 def _body(config: Config, title: str) -> dict[str, Any]:
-    if config.required_vram_mb is None:
-        raise ConfigError("REQUIRED_VRAM is not set: with CONTROLLER_URL a task must say how many MB of device memory it needs")
+    said = {"priority": config.prio, "required_vram_mb": config.required_vram_mb}
     return {
         **({"tenant": config.tenant} if "WOOLY_TENANT" in config.origin or not config.api_key else {}),  # else the key says it
-        "priority": config.prio,
-        "required_vram_mb": config.required_vram_mb,
+        **{key: value for key, value in said.items() if value is not None},  # else the controller decides
         "gpu_count": config.device_count,
         "gpu_mode": config.gpu_mode,
         "groups": list(config.controller_node_group_ids),
@@ -108,7 +106,7 @@ def _place(task: dict[str, Any]) -> Place:
         node=str(task["node"]),
         gpus=tuple(task.get("gpus") or (0,)),
         priority=int(task["priority"]),
-        vram_quota_bytes=int(task["required_vram_mb"]) * _MIB,
+        vram_quota_bytes=0 if task["vram_grows"] else int(task["required_vram_mb"]) * _MIB,
         exclusive=task["gpu_mode"] == "Exclusive",
         swap=not task["noswap"],
         weight=int(task["weight"]),
@@ -122,7 +120,13 @@ def _wait(tasks: _Tasks, task: dict[str, Any], *, own: bool) -> dict[str, Any]:
     name = str(task["id"])
     began_s = heard_s = time.monotonic()
     explain_s, pause_s = began_s, _EXPLAIN_S
+    outcome.watch()
     with progress.WaitingLine() as line:
+
+        def leave(*_: object) -> None:
+            line.left(name, withdrawn=own and tasks.withdraw(name))
+
+        stay = outcome.on_kill(leave)
         try:
             while task.get("node") is None and task.get("state") == "queued":
                 now_s = time.monotonic()
@@ -138,8 +142,10 @@ def _wait(tasks: _Tasks, task: dict[str, Any], *, own: bool) -> dict[str, Any]:
                         raise
                     line.show(None, time.monotonic() - began_s)
         except BaseException:  # Ctrl-C above all: the place in the queue is given back
-            line.left(name, withdrawn=own and tasks.withdraw(name))
+            leave()
             raise
+        finally:
+            stay()
     return task
 
 

@@ -1,4 +1,4 @@
-"""What a session knows of a budget that is used up: the node's refusal, until the script has heard it and asks again.
+"""State of a session whose budget is used up: the node's refusal, until it was raised to the script and the script continues.
 
 May live here: that one state. May not: sending, waiting (session.py).
 """

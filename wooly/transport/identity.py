@@ -1,4 +1,4 @@
-"""How the client shows the bus and the data port who it is, and whom it believes.
+"""Credentials of the client for the bus and the data port, and the certificates it trusts.
 
 May live here: the key's parts, the TLS context. May not: connecting.
 """

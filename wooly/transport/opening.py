@@ -85,7 +85,7 @@ def _own_choice(bus: BusThread, config: Config) -> Place:
         task="",
         node=discover(bus).node,
         gpus=config.device_indices,
-        priority=config.prio,
+        priority=config.priority,
         vram_quota_bytes=config.vram_quota_bytes,
         exclusive=config.gpu_mode == "Exclusive",
         swap=config.swap_from_vram,

@@ -1,4 +1,4 @@
-"""What every lowering works with: views of operands and temporaries, and the list of calls under construction."""
+"""Context of every lowering: views of operands and temporaries, and the list of calls under construction."""
 
 from __future__ import annotations
 

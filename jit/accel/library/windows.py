@@ -1,4 +1,4 @@
-"""What kernels over sliding windows share: their numbers, loops over a kernel's positions, and where a position leads."""
+"""Shared parts of kernels over sliding windows: their numbers, loops over a kernel's positions, and where a position leads."""
 
 from __future__ import annotations
 

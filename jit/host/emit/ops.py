@@ -1,4 +1,4 @@
-"""What each MAP operation, cast and fold of WIS is in LLVM IR, for every element type but complex.
+"""LLVM IR of each MAP operation, cast and fold of WIS, for every element type but complex.
 
 ``supported`` decides, ``emit`` writes; both read one table, so they cannot disagree. f16 and bf16 values live in registers as f32 and are
 rounded once after each operation, as WIS says.

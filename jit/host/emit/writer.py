@@ -1,4 +1,4 @@
-"""What the three forms of loops share: arguments, values, one vector step, and the inner loop across vectors.
+"""Shared parts of the three loop forms: arguments, values, one vector step, and the inner loop across vectors.
 
 Values across the inner loop are explicit vectors of 32 lanes with a masked variant of the body for ragged ends, so neither speed nor
 the order of a sum depends on the optimiser. Each pass over the reduced loops computes what its stores and reductions need; a costly value

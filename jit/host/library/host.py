@@ -1,4 +1,4 @@
-"""What this machine's vectors are like."""
+"""Vector properties of this machine's CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the lowerings of convolution and pooling share: operands in three spatial dimensions, and the arguments of ``kernels.windows``."""
+"""Shared parts of the lowerings of convolution and pooling: operands in three spatial dimensions, and the arguments of
+``kernels.windows``."""
 
 from __future__ import annotations
 

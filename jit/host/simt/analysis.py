@@ -1,4 +1,4 @@
-"""What code generation needs to know about a kernel and a shape of block: where lanes may wait while others run, and what each register is.
+"""Analyses of a kernel and a block shape for code generation: where lanes may wait while others run, and what each register is.
 
 The lanes of a gang that are at the block of code with the least number run first. So for every block it is known which later blocks lanes
 may be *pending* at while it runs; a register that is written while pending lanes still need its old value has to be a vector, and so has

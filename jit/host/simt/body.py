@@ -1,4 +1,5 @@
-"""What a gang does in a block of code: every op under the lanes that run it, memory behind one guard where that can be proved."""
+"""Code generation for one block of code of a gang: every op under the lanes that run it, memory behind one guard where that can be
+proved."""
 
 from __future__ import annotations
 

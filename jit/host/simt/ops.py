@@ -1,4 +1,4 @@
-"""What each op that computes is in LLVM IR, over scalars or vectors."""
+"""LLVM IR of each op that computes, over scalars or vectors."""
 
 from __future__ import annotations
 

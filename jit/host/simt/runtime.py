@@ -1,4 +1,4 @@
-"""What kernels call beside their own code: accesses lane by lane, addresses, trap records. Compiled once, for all kernels."""
+"""Runtime functions that kernels call: accesses lane by lane, addresses, trap records. Compiled once, for all kernels."""
 
 from __future__ import annotations
 

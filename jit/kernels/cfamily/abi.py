@@ -1,4 +1,4 @@
-"""How generated kernels are called, the same in every language.
+"""Calling convention of generated kernels, the same in every language.
 
 Arguments of the entry, in order:
 

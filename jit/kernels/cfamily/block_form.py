@@ -1,9 +1,9 @@
 """The block form: a work-item runs all threads of a block, in loops over threads.
 
 See ``regions`` for the order in which threads run and ``runs`` for what becomes a loop. Labels: B<n> block n for all threads, E<n> all
-threads come to the parted block n, S<n> the unit that starts at block n for the threads that are there, T<run>_<n> inside of a loop.
-``pc[t]`` is the block where a parted thread is, ``ended``, or beyond that the barrier it waits at; ``rc`` the block where parted threads
-meet again.
+threads come to the divergent block n, S<n> the unit that starts at block n for the threads that are there, T<run>_<n> inside of a loop.
+``pc[t]`` is the block where a divergent thread is, ``ended``, or beyond that the barrier it waits at; ``rc`` the block where divergent
+threads meet again.
 """
 
 from __future__ import annotations
@@ -49,30 +49,30 @@ class BlockForm(Frame):
 
     # --- the plan
     def parting(self) -> list[int]:
-        """Blocks behind which threads are scheduled: common ones with a branch, parted ones that all come to."""
+        """Blocks behind which threads are scheduled: uniform ones with a branch, divergent ones that all threads reach."""
         split = [b for b in self.regions.split if ("B", b) in self.steps and not self._closed(b, self.regions.unit(b))]
         return split + [b for b in range(self.ended) if self._comes_together(b)]
 
     def _comes_together(self, b: int) -> bool:
-        """Whether all threads come to the parted block ``b``, and do not leave it together."""
-        common = any(p not in self.regions.parted and p not in self.regions.split for p in self.flow.pred[b])
-        return b in self.regions.parted and ("E", b) not in self.steps and common
+        """Whether all threads come to the divergent block ``b``, and do not leave it together."""
+        uniform = any(p not in self.regions.divergent and p not in self.regions.split for p in self.flow.pred[b])
+        return b in self.regions.divergent and ("E", b) not in self.steps and uniform
 
     def _plan(self) -> None:
-        """Steps of all common blocks ("B"), of parted ones that all threads enter and leave together ("E"), of other units ("S")."""
+        """Steps of all uniform blocks ("B"), of divergent ones that all threads enter and leave together ("E"), of other units ("S")."""
         todo: list[int] = []
         for b in range(self.ended):
-            if b in self.regions.parted:
+            if b in self.regions.divergent:
                 continue
             unit = self.regions.unit(b) if b in self.regions.split else frozenset[int]()
-            self.steps["B", b] = self.homes.common_steps(b, unit)
+            self.steps["B", b] = self.homes.uniform_steps(b, unit)
             if unit:
                 todo += self._exits(unit, self.meet_of(b)) if not self._closed(b, unit) else []
             else:
-                todo += [c for c in self.flow.succ[b] if c in self.regions.parted and not self._entered(c)]
+                todo += [c for c in self.flow.succ[b] if c in self.regions.divergent and not self._entered(c)]
         while todo:
             b = todo.pop()
-            if b not in self.units and b in self.regions.parted:
+            if b not in self.units and b in self.regions.divergent:
                 self.units[b] = self.regions.unit(b)
                 self.steps["S", b] = self.homes.parted_steps(b, self.units[b])
                 todo += self._exits(self.units[b], None)
@@ -95,7 +95,7 @@ class BlockForm(Frame):
         return not self._exits(unit, meet) and not (ends and meet is not None)
 
     def _entered(self, b: int) -> bool:
-        """Plan the parted block ``b``, to which all threads come together; False when it must be scheduled."""
+        """Plan the divergent block ``b``, to which all threads come together; False when it must be scheduled."""
         unit = self.regions.unit(b)
         if b in self.regions.asking or not self._closed(b, unit):
             return False
@@ -235,7 +235,7 @@ class BlockForm(Frame):
         raise AssertionError("calls are inlined")
 
     def _go(self, b: int, target: int) -> str:
-        return self._poll(b, target) + f"goto {'E' if target in self.regions.parted else 'B'}{target};"
+        return self._poll(b, target) + f"goto {'E' if target in self.regions.divergent else 'B'}{target};"
 
     def _poll(self, b: int, target: int) -> str:
         if not self.polls or self.place[target] > self.place[b]:
@@ -295,13 +295,13 @@ class BlockForm(Frame):
 
     def _run(self, run: Run, *, masked: bool, parts: bool) -> list[str]:
         used = self.homes.used(run)
-        counts = self.options.meter and (run.start in self.regions.parted or len(run.unit) > 1)
+        counts = self.options.meter and (run.start in self.regions.divergent or len(run.unit) > 1)
         body = [f"if (!({self.here(run.start)})) goto N{run.number};"] if masked else []
         body += [self._declared(place) for place in self.homes.worked_out(used)]
         body += self._variables(used)
         if run.ends and run.first:
             body.append(f"T{run.number}_{run.start}:;")
-        if counts and run.first and run.start in self.regions.parted:
+        if counts and run.first and run.start in self.regions.divergent:
             body.append(f"spent += {self.verified.costs[run.start]}u;")
         body += [self.statement(run.start, i) for i in run.ops]
         if run.ends:
@@ -340,7 +340,7 @@ class BlockForm(Frame):
     def _variables(self, used: list[int]) -> list[str]:
         names: dict[str, list[str]] = {}
         for r in used:
-            if r not in self.homes.arrays and r not in self.homes.cheap and not self.homes.common(r):
+            if r not in self.homes.arrays and r not in self.homes.cheap and not self.homes.uniform(r):
                 names.setdefault(REGISTER[RegType(self.kernel.regs[r])], []).append(f"r{r}")
         return [f"{kind} {', '.join(found[i : i + 24])};" for kind, found in names.items() for i in range(0, len(found), 24)]
 

@@ -1,4 +1,4 @@
-"""Which parted threads run next, and barriers between them: text for the block form.
+"""Scheduling of divergent threads and barriers between them: text for the block form.
 
 The threads at the least block of code go first. In kernels whose threads may wait for what others store, the least is that of each warp,
 and warps take turns. Barriers are judged when no thread can run: one at which the lowest waiting thread gave no count is complete when all

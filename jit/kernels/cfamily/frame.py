@@ -1,4 +1,4 @@
-"""What both forms share: the parts of a program around the code, and statements.
+"""Shared parts of both forms: the parts of a program around the code, and statements.
 
 A form says how registers are called, how a thread learns its numbers, traps and counts.
 """

@@ -1,11 +1,12 @@
-"""How a block of threads goes through the code when one work-item runs all of them.
+"""Control flow of a block of threads that one work-item runs.
 
-As long as all threads are at one block of code, a loop over threads runs it and a branch is a goto: the *common* way. From a branch that
-threads take differently to the block where all meet again, each has a place of its own: these blocks are *parted*. There a *unit* is run at
-a time, for the threads that are at its first block; a unit is as many blocks as a thread can go through without waiting for another.
+As long as all threads are at one block of code, control flow is *uniform*: a loop over threads runs the block and a branch is a goto. From
+a branch that threads take differently to the reconvergence point, each thread has its own program counter: these blocks are *divergent*.
+There one *unit* is run at a time, for the threads that are at its first block; a unit is as many blocks as a thread can execute without
+waiting for another.
 
 Which threads execute a warp op together is prescribed (those at the least block of code go first), so in kernels with warp ops units end
-before a thread could come by a block with a lesser number than others stand at; and all meet only behind every parted block.
+before a thread could reach a block with a lower number than that of others; and all threads reconverge only behind every divergent block.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _TRIES: Final = 8
 
 
 class Regions:
-    """``varying``: registers that may differ between threads; ``parted``: blocks of code that only some threads may be in; ``fair``:
+    """``varying``: registers that may differ between threads; ``divergent``: blocks of code that only some threads may be in; ``fair``:
     threads may wait for what others store, so all warps must get on."""
 
     def __init__(self, kernel: Kernel, flow: Flow) -> None:
@@ -38,15 +39,15 @@ class Regions:
         self._loops = {loop.head: loop.blocks for loop in flow.loops}
         self._units: dict[int, frozenset[int]] = {}
         self.varying: set[int] = set()
-        self.parted: set[int] = set()
+        self.divergent: set[int] = set()
         self.split: set[int] = set()
         while self._spread():
             pass
 
     def meeting(self, b: int) -> int | None:
-        """Where threads that are all at the parted block ``b`` are all together again; None: at the end."""
+        """The reconvergence point of threads that are all at the divergent block ``b``; None: the end."""
         m = self.flow.ipdom[b]
-        while m is not None and m in self.parted:
+        while m is not None and m in self.divergent:
             m = self.flow.ipdom[m]
         return m
 
@@ -78,12 +79,12 @@ class Regions:
         for b in self.flow.order:
             block = self.kernel.blocks[b]
             for op in block.code:
-                if b in self.parted or _spreads(op) or not self.varying.isdisjoint(op.ins):
+                if b in self.divergent or _spreads(op) or not self.varying.isdisjoint(op.ins):
                     self.varying.update(op.outs)
             decides = branch_register(block.end)
             if b not in self.split and (decides in self.varying or (isinstance(block.end, Sync) and block.end.count >= 0)):
                 self.split.add(b)
-                self.parted |= self._meet(b)[1]
+                self.divergent |= self._meet(b)[1]
         return (len(self.varying), len(self.split)) != before
 
     def _meet(self, b: int) -> tuple[int | None, set[int]]:
@@ -120,7 +121,7 @@ class Regions:
     def _follows(self, b: int, found: set[int]) -> bool:
         """Whether threads come to ``b`` out of ``found`` only, and go through it (and round its loop) without waiting."""
         loop = self._loops.get(b, frozenset({b}))
-        if not loop <= self.parted or any(self.stops(x) for x in loop):
+        if not loop <= self.divergent or any(self.stops(x) for x in loop):
             return False
         return all(p in found or (p in loop and b in self._loops) for p in self.flow.pred[b])
 

@@ -1,8 +1,8 @@
-"""What is to be done with a kernel in the block form: which ops run once for all threads, which in which loop over threads, and where a
-register lives so that each loop finds it.
+"""Plan of a kernel in the block form: which ops run once for all threads, which in which loop over threads, and where a register lives so
+that each loop finds it.
 
 A register is *fixed* when one op that asks no thread sets it, once and for all; *cheap* when every loop can work it out anew from a
-thread's number; *common* when all threads have one value; else a variable of the one loop that uses it, or an array of one value a thread.
+thread's number; *uniform* when all threads have one value; else a variable of the one loop that uses it, or an array of one value a thread.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Homes:
         whole = RegType(self.kernel.regs[op.outs[0]]) in (RegType.I16, RegType.I32, RegType.I64)
         return row.sig is Sig.SPECIAL or (whole and row.name in _CHEAP)
 
-    def common(self, register: int) -> bool:
+    def uniform(self, register: int) -> bool:
         """Whether all threads have one value of it."""
         return register in self.fixed or register not in self.regions.varying
 
@@ -105,7 +105,7 @@ class Homes:
         return len(op.outs) == 1 and (op.outs[0] in self.fixed or op.outs[0] in self.cheap)
 
     # --- steps
-    def common_steps(self, b: int, unit: frozenset[int]) -> Steps:
+    def uniform_steps(self, b: int, unit: frozenset[int]) -> Steps:
         """Of a block that all threads are in; its last run ends the block when ``unit`` is not empty."""
         steps: Steps = []
         pending: list[int] = []
@@ -160,11 +160,11 @@ class Homes:
         homes: dict[int, int] = {}
         for run in self.runs:
             for r in self.used(run):
-                if r not in self.cheap and not self.common(r) and homes.setdefault(r, run.number) != run.number:
+                if r not in self.cheap and not self.uniform(r) and homes.setdefault(r, run.number) != run.number:
                     self.arrays.add(r)
         for ask in asks:
             op = self.kernel.blocks[ask.place[0]].code[ask.place[1]]
-            self.arrays.update(r for r in (*op.ins, *op.outs) if r not in self.cheap and not self.common(r))
+            self.arrays.update(r for r in (*op.ins, *op.outs) if r not in self.cheap and not self.uniform(r))
 
     def used(self, run: Run) -> list[int]:
         """Registers that a run reads or writes, in order."""

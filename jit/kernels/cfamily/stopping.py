@@ -70,7 +70,7 @@ class FuelExits:
         return self._regions[branch]
 
     def _meeting(self, b: int, same: Uniformity) -> int | None:
-        """Where all come together that were parted before ``b``."""
+        """The reconvergence point of all threads that diverged before ``b``."""
         meets = {self._flow.ipdom[s] for s in same.split if b in self._region(s)}
         found = meets - same.divergent
         if len(found) != 1:

@@ -1,7 +1,4 @@
-"""Warp ops for work-items that run one thread each, on devices with warps of 32.
-
-All lanes of a warp (mask ``wm``) execute them together.
-"""
+"""Warp ops for work-items that run one thread each, on devices with warps of 32: all lanes of a warp (mask ``wm``) run them together."""
 
 from __future__ import annotations
 

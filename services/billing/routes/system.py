@@ -1,4 +1,4 @@
-"""How billing itself does: verification, health, metrics."""
+"""Billing's own state: verification, health, metrics."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from litestar import MediaType, Response, get
+from litestar.openapi.datastructures import ResponseSpec
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -17,6 +18,10 @@ from services.billing.parts import Ask, parts_of
 from services.kit.access.requests import permit
 
 __all__ = ["ROUTES"]
+
+_CATCH_UP_S: Final = 1.0
+"""How long a question about readiness waits for messages that are under way; less than health checks wait."""
+_NOT_READY: Final = {503: ResponseSpec(dict[str, Any], description="It is not; detail says why", generate_examples=False)}
 
 
 @get("/api/v1/billing/verify", summary="Recompute the whole bill from the log and compare", action="credits.read", responses=problems())
@@ -53,12 +58,20 @@ async def live() -> Json:
     return {"status": "ok"}
 
 
-@get("/health/ready", summary="Whether its answers are as fresh as the log", action=None)
+@get("/health/ready", summary="Whether its answers are as fresh as the log", action=None, responses=_NOT_READY)
 async def ready(request: Ask) -> Response[Any]:
-    if parts_of(request).keeper.failure is None and not parts_of(request).keeper.connected:
-        position = parts_of(request).keeper.view.position
-        return Response({"status": "disconnected", "position": position, "detail": "the bus is away"}, status_code=503)
-    return _health(request)
+    """503 while the bus is away, and while messages of the log are not applied yet, as in the first minutes over a long log."""
+    keeper = parts_of(request).keeper
+    if keeper.failure is not None:
+        return _health(request)
+    answer = {"status": "disconnected", "position": keeper.view.position, "detail": "the bus is away"}
+    if keeper.connected:
+        end = await keeper.log_end()
+        if await keeper.reached(end, _CATCH_UP_S):
+            return _health(request)
+        position = keeper.view.position
+        answer = {"status": "behind", "position": position, "detail": f"{position:,} of {end:,} messages of the log are applied"}
+    return Response(answer, status_code=503)
 
 
 class _Charged(Collector):

@@ -1,4 +1,4 @@
-"""Tiers: what they cost and allow, over time, and who is in which. Nothing here works backwards."""
+"""Tiers: what they cost and allow, over time, and the tenants in each. Changes are never retroactive."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def prices(request: Ask) -> Json:
     return _all(request, await fresh_view(request))
 
 
-@get("/api/v1/billing/tiers", summary="What tiers cost and allow, and who is in which", action="credits.read", responses=problems())
+@get("/api/v1/billing/tiers", summary="What tiers cost and allow, and the tenants in each", action="credits.read", responses=problems())
 async def tiers(request: Ask) -> Json:
     return _all(request, await fresh_view(request))
 

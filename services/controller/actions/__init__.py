@@ -1,5 +1,5 @@
-"""What people do to tasks, nodes, groups and the configuration: checked against who they are, written on the condition of what they saw,
-with ActionTaken in the same message. REST and pages call the same functions.
+"""Actions on tasks, nodes, groups and the configuration: authorised, and written as conditional appends, with ActionTaken in the same
+message. REST and pages call the same functions.
 
 May live here: checks, conditional writes. May not: HTTP, presentation, decisions of placement.
 """

@@ -1,4 +1,4 @@
-"""What people do to the global configuration."""
+"""Actions on the global configuration."""
 
 from __future__ import annotations
 

@@ -1,14 +1,17 @@
-"""What people do to groups: create, edit, delete."""
+"""Actions on groups: create, edit, delete."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from bus_schemas.events import GroupChanged
-from services.controller.errors import Invalid, NotThere, OutOfState
+from scheduler.placement import ClusterView
+from services.controller.errors import Ambiguous, Invalid, NotThere, OutOfState
 from services.controller.identity import Caller
 from services.controller.mirror import Mirror
+from services.controller.names import find_node
 from services.controller.revisions import check, group_revision
 from services.controller.writer import Writer
 from services.kit.errors import Conflict
@@ -69,11 +72,9 @@ class GroupActions:
             if not new and group not in view.membership.known():
                 raise NotThere(f"there is no group {group}")
             check(f"group {group}", group_revision(self._mirror, group), revision)
-            for node in values.nodes or ():
-                if node not in view.nodes:
-                    raise Invalid("nodes", f"there is no node {node}")
+            members = None if values.nodes is None else _members(view, values.nodes)
             title = values.title if values.title is not None else held.title if held is not None else ""
-            nodes = tuple(sorted(set(values.nodes))) if values.nodes is not None else tuple(sorted(held.nodes)) if held is not None else ()
+            nodes = members if members is not None else tuple(sorted(held.nodes)) if held is not None else ()
             if held is not None and (held.title, tuple(sorted(held.nodes))) == (title, nodes):
                 return
             if await self._append(by, GroupChanged(time.time_ns(), group, title, nodes), f"members: {', '.join(nodes) or 'none'}"):
@@ -86,3 +87,11 @@ class GroupActions:
         except Conflict:
             return False
         return True
+
+
+def _members(view: ClusterView, asked: Iterable[str]) -> tuple[str, ...]:
+    """Nodes given by id, name or the beginning of an id, by id. Raises Invalid."""
+    try:
+        return tuple(sorted({find_node(view, node) for node in asked}))
+    except (NotThere, Ambiguous) as error:
+        raise Invalid("nodes", str(error)) from None

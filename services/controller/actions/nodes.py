@@ -1,21 +1,21 @@
-"""What people do to nodes: configure, drain, resume."""
+"""Actions on nodes: configure, drain, resume."""
 
 from __future__ import annotations
 
 from scheduler.placement import NodeView
 from scheduler.placement.view import DRAINED
 from services.controller.configuration import Configuration, Values
-from services.controller.errors import NotThere
 from services.controller.identity import Caller
 from services.controller.mirror import Mirror
+from services.controller.names import find_node
 from services.controller.revisions import check, node_revision
 
 __all__ = ["NodeActions"]
 
 
 class NodeActions:
-    """Each method raises Denied, NotThere, Stale when ``revision`` is given and no longer holds, and errors of bus and store; it returns
-    once the view shows what was done."""
+    """Nodes go by id, name or the beginning of their id. Each method raises Denied, NotThere, Ambiguous, Stale when ``revision`` is given
+    and no longer holds, and errors of bus and store; it returns once the view shows what was done."""
 
     def __init__(self, mirror: Mirror, configuration: Configuration) -> None:
         self._mirror = mirror
@@ -25,8 +25,7 @@ class NodeActions:
         """Set values of one node; None unsets."""
         by.require("node.configure")
         await self._mirror.caught_up()
-        if node not in self._mirror.view.nodes:
-            raise NotThere(f"there is no node {node}")
+        node = find_node(self._mirror.view, node)
 
         def unchanged() -> None:
             check(f"node {node}", node_revision(self._mirror, node), revision)

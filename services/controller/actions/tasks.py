@@ -1,4 +1,4 @@
-"""What people do to tasks: submit, ask where it would go, cancel, give another priority."""
+"""Actions on tasks: submit, dry-run the placement, cancel, change the priority."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from collections.abc import Callable
 from billing.tiers import TierBook, priority_refusal
 from bus_schemas.events import Event, TaskPlaced, TaskPriorityChanged, TaskRefused, TaskStateChanged, TaskSubmitted
 from scheduler.placement import TaskView
+from scheduler.placement.defaults import default_priority, default_vram_bytes
 from scheduler.placement.feasible import beyond_every_device
 from scheduler.placement.states import CANCELLED, CANCELLED_BY
-from services.controller.errors import Invalid, NotThere, OutOfState, TaskImpossible
+from services.controller.errors import Invalid, OutOfState, TaskImpossible
 from services.controller.identity import Caller
 from services.controller.mirror import Mirror
+from services.controller.names import find_task
 from services.controller.placer import Placer
 from services.controller.revisions import check, task_revision
 from services.controller.writer import Writer
@@ -23,8 +25,8 @@ __all__ = ["TaskActions"]
 
 
 class TaskActions:
-    """Each method raises Denied, NotThere (also for another tenant's task), Stale when ``revision`` is given and no longer holds, and
-    kit.errors.BusUnavailable; it returns once the view shows what was done."""
+    """Tasks go by id, title or the beginning of their id. Each method raises Denied, NotThere (also for another tenant's task), Ambiguous,
+    Stale when ``revision`` is given and no longer holds, and kit.errors.BusUnavailable; it returns once the view shows what was done."""
 
     def __init__(self, mirror: Mirror, writer: Writer, placer: Placer) -> None:
         self._mirror = mirror
@@ -35,20 +37,40 @@ class TaskActions:
         """Submit and place; the task as it is then, and whether it is new. With nothing written: raises TaskExists, TaskImpossible,
         Invalid above the ceiling of the tenant's tier."""
         by.require("task.submit", task.tenant)
+        self._named_vram(task)
         self._under_ceiling(task.tenant, task.priority)
         return await self._placer.submit(task, by.took("task.submit", task.task, tenant=task.tenant))
 
     def check(self, by: Caller, task: TaskSubmitted) -> None:
         """Raises what ``submit`` would raise with nothing written, but TaskExists."""
         by.require("task.submit", task.tenant)
+        self._named_vram(task)
         self._under_ceiling(task.tenant, task.priority)
         reason = beyond_every_device(self._mirror.view, task)
         if reason and task.task not in self._mirror.view.tasks:
             raise TaskImpossible("required_vram_mb", reason)
 
+    def defaults(self, task: str, tenant: str, latency_target: bool) -> tuple[int, int]:
+        """Priority and bytes of VRAM of a task that says nothing; of one that was submitted before, what it got then."""
+        known = self._mirror.view.tasks.get(task)
+        if known is not None:
+            return known.submitted.priority, known.submitted.vram_bytes
+        return self.default_priority(tenant, latency_target=latency_target), default_vram_bytes(self._mirror.view)
+
+    def default_priority(self, tenant: str, *, latency_target: bool = False) -> int:
+        """The middle of what the tenant's tier allows."""
+        return default_priority(self._mirror.fold(TierBook).ceiling_of(tenant, time.time_ns()), latency_target=latency_target)
+
+    @staticmethod
+    def _named_vram(task: TaskSubmitted) -> None:
+        """Raises Invalid when the task names no VRAM and the cluster has no default."""
+        if not task.vram_bytes:
+            raise Invalid("required_vram_mb", "this cluster has no default (default_vram_mb is 0); set REQUIRED_VRAM to a number of MiB")
+
     async def dry_run(self, by: Caller, task: TaskSubmitted) -> TaskPlaced | TaskRefused:
         """What ``submit`` would decide now. Writes nothing."""
         by.require("task.read", task.tenant)
+        self._named_vram(task)
         return await self._placer.dry_run(task)
 
     async def cancel(self, by: Caller, task: str, *, revision: int | None = None) -> TaskView:
@@ -59,8 +81,8 @@ class TaskActions:
             if view.state == CANCELLED:
                 return None
             if not view.live:
-                raise OutOfState(f"task {task} is over: {view.state}")
-            return TaskStateChanged(time.time_ns(), task, CANCELLED, f"{CANCELLED_BY}{by.identity.name}")
+                raise OutOfState(f"task {view.submitted.task} is over: {view.state}")
+            return TaskStateChanged(time.time_ns(), view.submitted.task, CANCELLED, f"{CANCELLED_BY}{by.identity.name}")
 
         return await self._change(by, "task.cancel", task, revision, "", change)
 
@@ -69,9 +91,9 @@ class TaskActions:
 
         def change(view: TaskView) -> Event | None:
             if not view.live:
-                raise OutOfState(f"task {task} is over: {view.state}")
+                raise OutOfState(f"task {view.submitted.task} is over: {view.state}")
             self._under_ceiling(view.submitted.tenant, priority)
-            return None if view.priority == priority else TaskPriorityChanged(time.time_ns(), task, priority)
+            return None if view.priority == priority else TaskPriorityChanged(time.time_ns(), view.submitted.task, priority)
 
         return await self._change(by, "task.prioritise", task, revision, str(priority), change)
 
@@ -82,11 +104,9 @@ class TaskActions:
             raise Invalid("priority", text)
 
     def seen(self, by: Caller, task: str) -> TaskView:
-        """A task that they may know of. Raises NotThere."""
-        found = self._mirror.view.tasks.get(task)
-        if found is None or not by.may("task.read", found.submitted.tenant):
-            raise NotThere(f"there is no task {task}")
-        return found
+        """A task that they may know of, by id, title or the beginning of its id. Raises NotThere, Ambiguous."""
+        view = self._mirror.view
+        return view.tasks[find_task(view, task, lambda tenant: by.may("task.read", tenant))]
 
     async def _change(
         self, by: Caller, action: Action, task: str, revision: int | None, detail: str, change: Callable[[TaskView], Event | None]
@@ -95,6 +115,7 @@ class TaskActions:
         while True:
             await self._mirror.caught_up()
             found = self.seen(by, task)
+            task = found.submitted.task
             tenant = found.submitted.tenant
             by.require(action, tenant)
             check(f"task {task}", task_revision(self._mirror, task), revision)

@@ -1,4 +1,4 @@
-"""What people do to tenants: make, name, disable."""
+"""Actions on tenants: create, rename, disable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people do to users: make, change, disable, give a password."""
+"""Actions on users: create, change, disable, set a password."""
 
 from __future__ import annotations
 

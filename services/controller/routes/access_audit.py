@@ -1,4 +1,4 @@
-"""Who did what, from the log."""
+"""Audit records, from the log."""
 
 from __future__ import annotations
 

@@ -6,7 +6,15 @@ from typing import Any, Final
 
 from litestar import Request, get, put
 
-from scheduler.placement.states import ENVIRONMENT, GLOBAL, OVERCOMMIT_GLOBAL, QUEUE_AGE_MS, QUEUE_PROTECT_MS, QUEUE_RESERVATIONS
+from scheduler.placement.states import (
+    DEFAULT_VRAM_MB,
+    ENVIRONMENT,
+    GLOBAL,
+    OVERCOMMIT_GLOBAL,
+    QUEUE_AGE_MS,
+    QUEUE_PROTECT_MS,
+    QUEUE_RESERVATIONS,
+)
 from services.controller.answers import Json
 from services.controller.bodies import ConfigBody
 from services.controller.identity import caller_of
@@ -41,7 +49,7 @@ def _config(parts: Parts) -> Json:
     return {
         OVERCOMMIT_GLOBAL: stored if stored is not None else view.overcommit_default(),
         "source": source,
-        **{key: view.setting(key) for key in (QUEUE_AGE_MS, QUEUE_PROTECT_MS, QUEUE_RESERVATIONS)},
+        **{key: view.setting(key) for key in (QUEUE_AGE_MS, QUEUE_PROTECT_MS, QUEUE_RESERVATIONS, DEFAULT_VRAM_MB)},
         "revision": config_revision(parts.mirror),
     }
 

@@ -1,4 +1,4 @@
-"""How a route is described: the parameters several share, and the problems it may answer with.
+"""OpenAPI descriptions of routes: the parameters several share, and the problems they may answer with.
 
 May live here: OpenAPI descriptions, parameter types. May not: routes.
 """
@@ -13,11 +13,12 @@ from litestar.params import Parameter
 
 from services.controller.errors import Invalid
 
-__all__ = ["Limit", "Offset", "Name", "Search", "Revision", "Problem", "problems", "revision_of", "page", "words"]
+__all__ = ["Limit", "Offset", "Name", "Search", "TaskId", "Revision", "Problem", "problems", "revision_of", "page", "words"]
 
 Limit = Annotated[int, Parameter(ge=1, le=10_000, description="how many at most")]
 Offset = Annotated[int, Parameter(ge=0, le=1 << 53, description="how many to leave out")]
 Name = Annotated[str | None, Parameter(min_length=1, max_length=200, description="only of this one")]
+TaskId = Annotated[str, Parameter(description="id of a task, its title, or the beginning of its id")]
 Search = Annotated[str, Parameter(query="q", max_length=200, description="words that must all occur in what names it")]
 Revision = Annotated[
     str | None,

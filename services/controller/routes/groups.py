@@ -1,4 +1,4 @@
-"""Groups: who is in them, who targets them; create, edit, delete."""
+"""Groups: their nodes, the tasks that target them; create, edit, delete."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from scheduler.placement.view import DRAINED, OVERCOMMIT_NODE
 from services.controller.answers import Json, node_answer, node_state_of
 from services.controller.bodies import NodeConfigBody
 from services.controller.configuration import Values
-from services.controller.errors import NotThere
 from services.controller.identity import caller_of
+from services.controller.names import find_node
 from services.controller.parts import Parts, parts_of
 from services.controller.revisions import node_revision
 from services.controller.routes.described import Limit, Name, Offset, Revision, Search, page, problems, revision_of, words
@@ -21,14 +21,13 @@ from services.controller.routes.described import Limit, Name, Offset, Revision, 
 __all__ = ["ROUTES"]
 
 Ask = Request[Any, Any, Any]
-NodeId = Annotated[str, Parameter(description="id of a node")]
+NodeId = Annotated[str, Parameter(description="id of a node, its name, or the beginning of its id")]
 State = Literal["ready", "drained", "lost"]
 
 
 def _answer(request: Ask, parts: Parts, node: str) -> Json:
     view = parts.mirror.view
-    if node not in view.nodes:
-        raise NotThere(f"there is no node {node}")
+    node = find_node(view, node)
     caller = caller_of(request)
     shown = node_answer(view, node, view.nodes[node], lambda tenant: caller.may("task.read", tenant))
     return {**shown, "revision": node_revision(parts.mirror, node)}
@@ -64,7 +63,7 @@ async def nodes(
     return {"items": [_answer(request, parts, name) for _, name in shown], "total": total}
 
 
-@get("/api/v1/nodes/{node:str}", summary="One node", action="node.read", responses=problems(404))
+@get("/api/v1/nodes/{node:str}", summary="One node", action="node.read", responses=problems(404, 409))
 async def node(request: Ask, node: NodeId) -> Json:
     parts = parts_of(request)
     await parts.fresh_view()

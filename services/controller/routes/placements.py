@@ -12,7 +12,7 @@ from services.controller.bodies import TaskBody
 from services.controller.errors import Invalid, NotThere
 from services.controller.identity import caller_of
 from services.controller.parts import parts_of
-from services.controller.routes.described import Limit, Offset, problems
+from services.controller.routes.described import Limit, Offset, TaskId, problems
 from services.controller.task_query import TaskQuery, find_tasks
 
 __all__ = ["ROUTES"]
@@ -39,9 +39,9 @@ async def placements(request: Ask, limit: Limit = 100, offset: Offset = 0) -> Js
     "/api/v1/placements/{task:str}",
     summary="Where a task was placed: the choice, the scores, and why not the others",
     action="task.read",
-    responses=problems(404),
+    responses=problems(404, 409),
 )
-async def placement(request: Ask, task: str) -> Json:
+async def placement(request: Ask, task: TaskId) -> Json:
     parts = parts_of(request)
     view = await parts.fresh_view()
     decision = parts.tasks.seen(caller_of(request), task).decision
@@ -62,7 +62,8 @@ async def query_placement(request: Ask, data: TaskBody) -> Json:
     contradiction = data.contradiction()
     if contradiction is not None:
         raise Invalid(*contradiction)
-    decision = await parts.tasks.dry_run(caller, data.submitted(time.time_ns(), caller.identity.tenant))
+    await parts.fresh_view()
+    decision = await parts.tasks.dry_run(caller, data.submitted(time.time_ns(), caller.identity.tenant, parts.tasks.defaults))
     return placement_answer(parts.mirror.view, decision, _shown(request))
 
 

@@ -15,7 +15,7 @@ from services.controller.bodies import RunBody
 from services.controller.identity import caller_of
 from services.controller.parts import parts_of
 from services.controller.problems import field_problem, no_fit
-from services.controller.routes.described import problems
+from services.controller.routes.described import TaskId, problems
 from services.controller.routes.tasks import answer_of
 from services.controller.run_answer import run_answer
 from services.controller.runs import WAIT_S_MAX
@@ -23,7 +23,6 @@ from services.controller.runs import WAIT_S_MAX
 __all__ = ["ROUTES"]
 
 Ask = Request[Any, Any, Any]
-TaskId = Annotated[str, Parameter(description="id of a task")]
 _SUBMITTED: Final = {
     200: ResponseSpec(dict[str, Any], description="It was submitted before, with the same body", generate_examples=False),
     202: ResponseSpec(dict[str, Any], description="It waits for room", generate_examples=False),
@@ -38,7 +37,8 @@ async def post_run(request: Ask, data: RunBody) -> Response[Json]:
     wrong = data.contradiction() or data.fault()
     if wrong is not None:
         return field_problem(*wrong)
-    task = data.submitted(time.time_ns(), caller.identity.tenant)
+    await parts.fresh_view()  # the defaults of what was submitted before are what it got then
+    task = data.submitted(time.time_ns(), caller.identity.tenant, parts.tasks.defaults)
     placed, new = await parts.runs.submit(caller, task, data.script_of(task), data.runner, data.webhook)
     if isinstance(placed.decision, TaskRefused) and not placed.submitted.queue:
         return no_fit(parts.mirror.view, placed.decision, lambda tenant: caller.may("task.read", tenant))
@@ -46,7 +46,7 @@ async def post_run(request: Ask, data: RunBody) -> Response[Json]:
     return Response(answer_of(request, placed), status_code=status)
 
 
-@get("/api/v1/tasks/{task:str}/log", summary="What the script of a task has written", action="task.read", responses=problems(404))
+@get("/api/v1/tasks/{task:str}/log", summary="What the script of a task has written", action="task.read", responses=problems(404, 409))
 async def log(
     request: Ask,
     task: TaskId,
@@ -59,7 +59,7 @@ async def log(
     with the task, or it ended more than a week ago."""
     parts = parts_of(request)
     await parts.fresh_view()
-    parts.tasks.seen(caller_of(request), task)
+    task = parts.tasks.seen(caller_of(request), task).submitted.task
     part = await parts.runs.log(task, after, wait_s)
     state = parts.runs.book.get(task)
     return {"text": part.text, "next": part.next, "ended": part.ended, "run": None if state is None else run_answer(state)}

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any, Final
 
 from litestar import Request, Response, get
 from litestar.openapi.datastructures import ResponseSpec
 
+from bus_schemas.subjects import EVENTS_STREAM
 from services.controller.answers import Json
 from services.controller.identity import caller_of
 from services.controller.metrics import metrics_text
 from services.controller.parts import Parts, parts_of
 from services.controller.routes.described import problems
 from services.controller.telemetry_answer import telemetry_answer
+from services.kit.errors import KitError
 
 __all__ = ["ROUTES"]
 
 Ask = Request[Any, Any, Any]
+_STREAM_INFO_S: Final = 1.0
 _UNWELL: Final = {503: ResponseSpec(dict[str, Any], description="It does not; detail says why", generate_examples=False)}
 
 
@@ -66,7 +70,11 @@ async def metrics(request: Ask) -> str:
     """Of the whole cluster: not for people of one tenant."""
     caller_of(request).require("cluster.read", "")
     parts = parts_of(request)
-    return metrics_text(parts.mirror, parts.gauges, on_duty=parts.sentinel.on_duty)
+    log_bytes = None
+    with contextlib.suppress(KitError):  # a metric that is missing, not a scrape that fails
+        stream = await parts.mirror.bus.js_api(f"STREAM.INFO.{EVENTS_STREAM}", timeout_s=_STREAM_INFO_S)
+        log_bytes = int(stream["state"]["bytes"])
+    return metrics_text(parts.mirror, parts.gauges, on_duty=parts.sentinel.on_duty, log_bytes=log_bytes)
 
 
 ROUTES: Final = [telemetry, health, live, is_ready, metrics]

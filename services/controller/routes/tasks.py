@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Annotated, Any, Final, Literal
 
@@ -13,13 +14,14 @@ from bus_schemas.events import TaskRefused
 from scheduler.placement import TaskView, why_waiting
 from services.controller.answers import Json, task_answer
 from services.controller.bodies import PriorityBody, TaskBody
-from services.controller.errors import OutOfState
+from services.controller.errors import NotThere, OutOfState
 from services.controller.identity import caller_of
 from services.controller.journal_answer import timeline_answer, waits_answer
+from services.controller.names import find_node
 from services.controller.parts import parts_of
 from services.controller.problems import field_problem, no_fit
 from services.controller.revisions import task_revision
-from services.controller.routes.described import Limit, Name, Offset, Revision, Search, problems, revision_of, words
+from services.controller.routes.described import Limit, Name, Offset, Revision, Search, TaskId, problems, revision_of, words
 from services.controller.run_answer import run_answer
 from services.controller.task_query import TaskQuery, find_tasks
 from services.controller.waiting_answer import waiting_answer
@@ -28,7 +30,6 @@ from services.controller.web.tasks.history import life_of
 __all__ = ["ROUTES", "answer_of"]
 
 Ask = Request[Any, Any, Any]
-TaskId = Annotated[str, Parameter(description="id of a task")]
 State = Literal["queued", "started", "completed", "failed", "cancelled", "lost"]
 _SUBMITTED: Final = {
     200: ResponseSpec(dict[str, Any], description="It was submitted before, with the same body", generate_examples=False),
@@ -63,12 +64,16 @@ async def tasks(
 ) -> Json:
     """``total``: how many there are on all pages."""
     parts = parts_of(request)
+    view = await parts.fresh_view()
+    if node is not None and node not in view.nodes:
+        with contextlib.suppress(NotThere):  # a node that is not there has no tasks
+            node = find_node(view, node)
     query = TaskQuery(task_state, priority, node, group, tenant, words(search), False, sort, limit, offset)
-    found, total = find_tasks(await parts.fresh_view(), query, caller_of(request).identity.tenant)
+    found, total = find_tasks(view, query, caller_of(request).identity.tenant)
     return {"items": [answer_of(request, task) for task in found], "total": total}
 
 
-@get("/api/v1/tasks/{task:str}", summary="One task", action="task.read", responses=problems(404))
+@get("/api/v1/tasks/{task:str}", summary="One task", action="task.read", responses=problems(404, 409))
 async def task(request: Ask, task: TaskId) -> Json:
     parts = parts_of(request)
     await parts.fresh_view()
@@ -85,7 +90,7 @@ async def waiting(request: Ask, task: TaskId) -> Json:
     """409 when it does not wait."""
     parts, caller = parts_of(request), caller_of(request)
     view = await parts.fresh_view()
-    parts.tasks.seen(caller, task)
+    task = parts.tasks.seen(caller, task).submitted.task
     found = why_waiting(view, task, time.time_ns())
     if found is None:
         raise OutOfState(f"task {task} does not wait: it is {view.tasks[task].state}")
@@ -99,7 +104,9 @@ async def post_task(request: Ask, data: TaskBody) -> Response[Json]:
     contradiction = data.contradiction()
     if contradiction is not None:
         return field_problem(*contradiction)
-    placed, new = await parts.tasks.submit(caller, data.submitted(time.time_ns(), caller.identity.tenant))
+    await parts.fresh_view()  # the defaults of what was submitted before are what it got then
+    submitted = data.submitted(time.time_ns(), caller.identity.tenant, parts.tasks.defaults)
+    placed, new = await parts.tasks.submit(caller, submitted)
     if isinstance(placed.decision, TaskRefused) and not placed.submitted.queue:
         return no_fit(parts.mirror.view, placed.decision, lambda tenant: caller.may("task.read", tenant))
     status = 202 if placed.waiting else 201 if new else 200

@@ -1,4 +1,4 @@
-"""Where configuration lives: one protocol, two stores (a JetStream key-value bucket, etcd), one conformance suite for both."""
+"""Configuration stores: one protocol, two stores (a JetStream key-value bucket, etcd), one conformance suite for both."""
 
 from services.controller.store.base import (
     Change,

@@ -1,4 +1,4 @@
-"""What every configuration store does. Keys are paths (``config/global``), values are non-empty bytes.
+"""Interface of every configuration store. Keys are paths (``config/global``), values are non-empty bytes.
 
 A *revision* names one write of one key: it grows with every write of that key, and a write can be made to depend on it. Stores
 differ in nothing a caller can see but the size of the numbers.

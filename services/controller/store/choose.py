@@ -1,4 +1,4 @@
-"""Which store a controller uses: etcd when WOOLY_ETCD_URL names one, else a bucket on the bus."""
+"""Choice of the configuration store: etcd when WOOLY_ETCD_URL names one, else a bucket on the bus."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ class EtcdStore:
         return [_entry(item) for item in found], int(found.header.revision)
 
     async def _changes(self, prefix: str, entries: list[Entry], revision: int) -> AsyncGenerator[Change, None]:
-        """``entries`` as of ``revision``, then what a watch from there tells; read and watch anew when it breaks or falls silent."""
+        """``entries`` as of ``revision``, then the changes of a watch from there; read and watch anew when it breaks or falls silent."""
         known: dict[str, int] = {}
         while True:
             for change in _difference(known, entries, revision):

@@ -1,5 +1,5 @@
-"""The REST API of all services in one place: a page that shows their descriptions and sends requests (Swagger UI, served from here), and
-the paths of billing, which are relayed to it.
+"""The page of help, and the REST API of all services in one place: a page that shows their descriptions and sends requests (Swagger UI,
+served from here), and the paths of billing, which are relayed to it.
 
 A relayed request carries the caller's identity as a short-lived token, never their key or cookie: billing decides what they may do.
 """
@@ -74,4 +74,9 @@ async def _relay(request: Ask, path: str, *, authorization: str) -> Response[Any
     return Response(answer.content, status_code=answer.status_code, media_type=media, headers=returned)
 
 
-ROUTES: Final[list[Any]] = [viewer, billing_document, billing]
+@get("/help", action="anyone", include_in_schema=False)
+async def help_page(request: Ask) -> Response[str]:
+    return page(request, "help.html")
+
+
+ROUTES: Final[list[Any]] = [help_page, viewer, billing_document, billing]

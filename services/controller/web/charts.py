@@ -28,14 +28,15 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Lines over the same times (Unix seconds, evenly apart). ``top``: where the axis ends, None: by the values. ``least``: and at least
-    here."""
+    """Lines over the same times (Unix seconds, evenly apart). ``top``: where the axis ends, None: by the values. ``least``: and at
+    least here. ``span_s``: how much time the axis shows."""
 
     times: Sequence[int]
     lines: tuple[Line, ...]
     stacked: bool = False
     top: float | None = None
     least: float = 1.0
+    span_s: int = 3600
 
 
 def chart_data(chart: Chart) -> dict[str, Any]:
@@ -44,7 +45,14 @@ def chart_data(chart: Chart) -> dict[str, Any]:
         {"label": line.label, "class": line.shade, "unit": line.unit, "values": [_number(value) for value in line.values]}
         for line in chart.lines
     ]
-    return {"t": list(chart.times), "series": series, "stacked": chart.stacked, "max": chart.top, "least": chart.least, "span": 3600}
+    return {
+        "t": list(chart.times),
+        "series": series,
+        "stacked": chart.stacked,
+        "max": chart.top,
+        "least": chart.least,
+        "span": chart.span_s,
+    }
 
 
 def chart_points(chart: Chart, back: int = 1) -> tuple[tuple[float | None, ...], ...]:
@@ -55,13 +63,13 @@ def chart_points(chart: Chart, back: int = 1) -> tuple[tuple[float | None, ...],
 
 
 def chart_table(chart: Chart) -> tuple[list[str], list[list[str]]]:
-    """Head and rows: the mean of every five minutes, newest first."""
+    """Head and rows: the mean of a twelfth of the time each, newest first."""
     size = max(1, len(chart.times) // _TABLE_ROWS)
     rows = []
     for end in range(len(chart.times), 0, -size):
         start = max(0, end - size)
         cells = [_mean([float(value) for value in line.values[start:end] if value == value], line.unit) for line in chart.lines]
-        rows.append([clock_time(chart.times[start] * 10**9)[11:16] + " UTC", *cells])
+        rows.append([clock_time(chart.times[start] * 10**9)[11 if chart.span_s <= 86_400 else 5 : 16] + " UTC", *cells])
     return ["From", *(line.label for line in chart.lines)], rows
 
 

@@ -1,4 +1,4 @@
-"""What the pages work with beside the controller's parts: the index of tasks, the line to billing, where traces are shown.
+"""UI context: what page handlers depend on beside the controller's parts: the index of tasks, the client of billing, the trace viewer.
 
 May live here: holding these for the time of one controller. May not: questions, routes.
 """
@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 from litestar import Request
 
 from services.controller.web.credits.client import BillingClient
+from services.controller.web.metrics_store import MetricsStore
 from services.controller.web.tasks.index import TaskIndex
 from services.kit.tls import client_context
 
@@ -28,21 +29,27 @@ class Desk:
 
     billing: BillingClient
     trace_url: str = ""
+    metrics: MetricsStore = field(default_factory=lambda: MetricsStore(""))
     tasks: TaskIndex = field(default_factory=TaskIndex)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
         """WOOLY_BILLING_URL: where billing answers (WOOLY_TLS_CA: whom to believe there). WOOLY_TRACE_URL: for example
-        ``http://jaeger.example:16686/trace/{trace}``. Raises SettingError."""
+        ``http://jaeger.example:16686/trace/{trace}``. WOOLY_METRICS_URL: a Prometheus that scrapes the
+        controllers. Raises SettingError."""
         url = environment.get("WOOLY_BILLING_URL", "")
         verify = client_context(environment) if url.startswith("https:") else True
-        return cls(BillingClient(url, verify=verify), environment.get("WOOLY_TRACE_URL", ""))
+        metrics = environment.get("WOOLY_METRICS_URL", "")
+        store = MetricsStore(metrics, verify=client_context(environment) if metrics.startswith("https:") else True)
+        return cls(BillingClient(url, verify=verify), environment.get("WOOLY_TRACE_URL", ""), store)
 
     async def __aenter__(self) -> Self:
         await self.billing.__aenter__()
+        await self.metrics.__aenter__()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        await self.metrics.__aexit__(kind, value, trace)
         await self.billing.__aexit__(kind, value, trace)
 
     def trace_of(self, trace: str) -> str:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-__all__ = ["FILTERS", "bytes_text", "count_text", "duration_text", "iso_time", "clock_time", "credits_text", "short_time"]
+__all__ = [
+    "FILTERS", "bytes_text", "clock_time", "compact_text", "count_text", "credits_text", "duration_text", "gib_seconds_text", "iso_time",
+    "short_time",
+]  # fmt: skip
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -29,6 +32,20 @@ def count_text(number: float) -> str:
 def credits_text(number: float) -> str:
     """Credits: whole from a hundred on, two digits behind the point below."""
     return f"{number:,.0f}" if abs(number) >= 100 or number == 0 else f"{number:,.2f}"
+
+
+def compact_text(number: float) -> str:
+    """Credits in few digits: ``4.43 M``; below 100,000 as they are."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e5, "k")):
+        if abs(number) >= size:
+            return f"{number / (1e3 if letter == 'k' else size):.3g} {letter}"
+    return credits_text(number)
+
+
+def gib_seconds_text(byte_ms: int) -> str:
+    """Memory over time: ``1,204.5 GiB·s``; less than a hundredth in a smaller unit: ``57 B·s``."""
+    gib_s = byte_ms / (1000 * 2**30)
+    return f"{bytes_text(byte_ms / 1000)}·s" if gib_s < 0.01 else f"{gib_s:,.{2 if gib_s < 10 else 1 if gib_s < 1000 else 0}f} GiB·s"
 
 
 def duration_text(duration_ns: int) -> str:
@@ -70,7 +87,9 @@ def clock_time(unix_ns: int) -> str:
 FILTERS: Final = {
     "bytes": bytes_text,
     "count": count_text,
+    "compact": compact_text,
     "credits": credits_text,
+    "gib_seconds": gib_seconds_text,
     "duration": duration_text,
     "short_time": short_time,
     "iso": iso_time,

@@ -1,4 +1,4 @@
-"""What a posted form says, checked by the same structs as the bodies of REST: a page accepts what REST accepts, and names the same field.
+"""Values of a posted form, checked by the same structs as the bodies of REST: a page accepts what REST accepts, and names the same field.
 
     values = await form_values(request, lists=("groups",), flags=("queue",))     # the route declares csrf="form"
     body, errors = read_as(TaskBody, values)        # errors: {"priority": "At most 4."}

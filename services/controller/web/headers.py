@@ -1,4 +1,4 @@
-"""What every page's answer says to the browser: no script, style or connection but our own, nothing framed, nothing kept."""
+"""Security headers of every page: no script, style or connection but our own, nothing framed, nothing kept."""
 
 from __future__ import annotations
 

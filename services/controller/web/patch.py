@@ -1,4 +1,4 @@
-"""What changed on a page, as its browser takes it: parts by their id in the document, the order of lists, new points of charts. Pure.
+"""Changes of a page for its browser: parts by their id in the document, the order of lists, new points of charts. Pure.
 
 Two renderings of one page differ by a patch; a page that applies it looks like the second. static/live.js is the other end.
 """

@@ -22,7 +22,7 @@ Handler = Callable[[Request[Any, Any, Any], Any], Response[Any]]
 _FOR_PROGRAMS: Final = ("/api/", "/metrics", "/health", "/static/", "/live/", "/schema")
 _HOME: Final = ("To the dashboard", "/")
 _PAGES: Final[dict[int, tuple[str, tuple[str, ...]]]] = {
-    400: ("That cannot be done as asked", ("Go back, correct what is named above, and send it again.",)),
+    400: ("The request is not valid", ("Go back, correct what is named above, and send it again.",)),
     403: (
         "You may not do this",
         ("Your role does not allow it, or the form was open for too long: go back, load the page again, and repeat.",
@@ -30,11 +30,11 @@ _PAGES: Final[dict[int, tuple[str, tuple[str, ...]]]] = {
     ),
     404: (
         "There is nothing here",
-        ("It may have been deleted, or the address has a slip.", "What other tenants own cannot be seen either."),
+        ("It may have been deleted, or the address is mistyped.", "What other tenants own cannot be seen either."),
     ),
     409: (
-        "Changed meanwhile",
-        ("It has changed since you opened the page. Load the page again, look, and repeat if it is still right.",),
+        "It was changed meanwhile",
+        ("It has changed since you opened the page. Load the page again and repeat the change if it is still right.",),
     ),
     413: ("That is too much", ("Send less at once.",)),
     429: ("Too many attempts", ("Wait a minute, then try again.",)),

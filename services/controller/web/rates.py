@@ -1,4 +1,4 @@
-"""What would be charged for a stretch like the last one: prices from the log times what nodes measured. Pure.
+"""Estimated charges for a period like the last one: prices from the log times what nodes measured. Pure.
 
 A rate for people to look at, never the basis of a bill: bills come from usage facts (billing). Per session and window:
 core time (core-seconds) x price of a core-second + memory charged to it (GiB) x length of the window x price of a GiB-second.

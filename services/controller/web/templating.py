@@ -18,6 +18,7 @@ from services.controller.web.flash import forget_cookie, read_flash
 from services.controller.web.formats import FILTERS
 from services.controller.web.headers import PAGE_HEADERS
 from services.controller.web.scope import Scope
+from services.controller.web.terms import TERMS, term_of
 from services.kit.access.requests import ANONYMOUS
 from services.kit.access.rules import Identity, everyone
 
@@ -48,7 +49,7 @@ def _environment() -> Environment:
         auto_reload=False,
     )
     made.filters.update(FILTERS)
-    made.globals.update(asset=ASSETS.url, navigation=NAVIGATION, themes=THEMES)
+    made.globals.update(asset=ASSETS.url, navigation=NAVIGATION, themes=THEMES, terms=TERMS, term_of=term_of)
     return made
 
 

@@ -1,4 +1,5 @@
-"""Who may do what: identities, roles, keys, and the rules between them. Used by every service that answers people or programs.
+"""Authentication and authorisation: identities, roles, keys, and the rules between them. Used by every service that answers people or
+programs.
 
 May live here: the table of actions (``rules``), the fold over the log that knows tenants, users and keys (``view``), checking of secrets,
 tokens, the middleware. May not: routes, pages, anything of one service.

@@ -66,14 +66,14 @@ class Access:
     # -- identities --------------------------------------------------------------------------------------------------------------------
 
     async def identity_of_key(self, key: str, secret: str, source: str = "") -> Identity:
-        """Who comes with this id and secret of a key, from address ``source``. Raises Unauthenticated, TooMany, Unsure."""
+        """The identity of a key's id and secret, from address ``source``. Raises Unauthenticated, TooMany, Unsure."""
         found = parse_key(f"wk_{key}_{secret}")
         if found is None:
             raise Unauthenticated("the key is not valid")
         return await self.checker.key(found, source)
 
     async def identity_of_text(self, text: str, source: str = "") -> Identity | None:
-        """Who comes with a whole key; None for what has not the form of one. Raises what ``identity_of_key`` does."""
+        """The identity of a whole key; None for text without the form of one. Raises what ``identity_of_key`` does."""
         key = parse_key(text)
         return None if key is None else await self.checker.key(key, source)
 

@@ -1,4 +1,4 @@
-"""Who comes with this key, or this name and password. Secrets that were right once are remembered (by blake3, never as they are), so that
+"""Authentication by key, or by name and password. Secrets that were right once are remembered (by blake3, never as they are), so that
 argon2 runs once a key and process; whether the key is still good is asked of the log every time.
 """
 
@@ -43,7 +43,7 @@ class Checker:
         """Secrets that were wrong, with the view's position then: of an id that was unknown they may be right after it."""
 
     async def key(self, key: KeyText, source: str) -> Identity:
-        """Who comes with ``key`` from address ``source``. Raises Unauthenticated, TooMany, Unsure."""
+        """The identity of ``key``, from address ``source``. Raises Unauthenticated, TooMany, Unsure."""
         self.must_hear()
         digest = blake3.blake3(f"{key.id} {key.secret}".encode()).digest()
         if digest in self._right:
@@ -56,7 +56,7 @@ class Checker:
         return who
 
     async def password(self, user: str, password: str, source: str) -> Identity:
-        """Who comes with ``user`` and ``password``. Raises Unauthenticated, TooMany, Unsure."""
+        """The identity of ``user`` with ``password``. Raises Unauthenticated, TooMany, Unsure."""
         self.must_hear()
         if len(password) > PASSWORD_MAX:
             raise Unauthenticated(_WRONG_PASSWORD)

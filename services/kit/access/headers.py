@@ -1,5 +1,5 @@
-"""What a request says of itself: address, scheme, credentials, where its page was from. Every reader is strict: what comes twice is not
-believed, and proxies are believed only where the operator said so.
+"""Readers of request headers: address, scheme, credentials, origin. Every reader is strict: repeated headers are not trusted, and forwarded
+ones only from configured proxies.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether anybody is asked who they are. Off is for one machine only: everything listens on its loopback.
+"""Whether authentication is on. Off is for one machine only: everything listens on its loopback.
 
 Setting WOOLY_AUTH: ``on``, ``off``, or unset: off where that is allowed, else on.
 """

@@ -1,4 +1,4 @@
-"""What route handlers ask: may they, whose things may they see, and what does the log say they did."""
+"""Authorisation helpers for route handlers: permission checks, visible tenants, audit fields."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from services.kit.access.tokens import Token
 __all__ = ["ANONYMOUS", "Proof", "permit", "proof_of", "relay_authorization", "taken", "tenant_filter", "tenant_of", "who"]
 
 ANONYMOUS = Identity("", "", "")
-"""Who asks on public routes without saying who they are: may nothing."""
+"""An unauthenticated caller of a public route; it has no rights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ def proof_of(connection: Any) -> Proof:
 
 
 def permit(connection: Any, action: Action, tenant: str | None = None, *, hidden: str = "", field: str = "") -> Identity:
-    """Who asks, if they may do ``action`` to something of ``tenant`` (None: to nothing of a tenant's). Else raises Forbidden; or Hidden
-    with the text ``hidden`` (the same as for what does not exist) when it is of a tenant that is not theirs."""
+    """The caller's identity, if it may do ``action`` to something of ``tenant`` (None: to nothing of a tenant's). Else raises Forbidden; or
+    Hidden with the text ``hidden`` (the same as for what does not exist) when it is of another tenant."""
     asking = who(connection)
     if asking.may(action, tenant):
         return asking

@@ -123,7 +123,7 @@ class AccessView:
         return ""
 
     def person(self, user: str) -> Identity | None:
-        """Who this user is now, None when they may not come in."""
+        """The current identity of this user; None when it is unknown or disabled."""
         known = self.users.get(user)
         if known is None or known.fact.disabled or known.fact.role not in PEOPLE or self.tenant_disabled(known.fact.tenant):
             return None

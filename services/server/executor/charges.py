@@ -1,4 +1,4 @@
-"""Who is charged for memory that several sessions hold: exact division, and its sums by session. Pure.
+"""How memory that several sessions hold is charged: exact division, and its sums by session. Pure.
 
 A block of S bytes with n holders is charged S // n to each, and one byte more to the first S mod n of them by name. So charges sum to S at
 every instant, and which session pays the odd byte does not depend on their order of arrival.

@@ -121,7 +121,7 @@ class _Connection(asyncio.BufferedProtocol):
             self._step()
 
     def pause_writing(self) -> None:
-        """Who does not take its answers is not asked for more requests."""
+        """Back-pressure: a connection that does not read its answers is not read from."""
         self._drained.clear()
         self._transport.pause_reading()
 

@@ -1,4 +1,5 @@
-"""How executing a batch can end early. Carried as exceptions inside the executor only; outside they are Done messages and statuses."""
+"""Errors that end the execution of a batch early. Carried as exceptions inside the executor only; outside they are Done messages and
+statuses."""
 
 from __future__ import annotations
 

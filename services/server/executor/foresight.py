@@ -1,4 +1,4 @@
-"""Which dims a program will come with next: a cache that grows by a token changes the same numbers by the same amounts each step.
+"""Prediction of a program's next dims: a cache that grows by a token changes the same numbers by the same amounts each step.
 
 A guess only decides what is prepared while the device is idle; what is executed never depends on it.
 """

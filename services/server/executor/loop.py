@@ -166,7 +166,7 @@ class Executor:
         return max(0, (min(due) - time.monotonic_ns() + 999_999) // 1_000_000) if due else None
 
     def _memory_news(self, moved: bool) -> None:
-        """Between commands: what has moved, who may go on, what the memory core has noted."""
+        """Between commands: handle finished moves, sessions that may continue, and records of the memory core."""
         for session in self._memory.poll(moved):
             self._report(MemoryFreed(session))
         charged = self._runner.take_changed("") if moved else ()  # what commands changed is in their own reports

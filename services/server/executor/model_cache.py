@@ -1,6 +1,6 @@
 """Models on disk: chunks by content, and the lists that say what they are. Survives the node; nothing read from it is believed unchecked.
 
-    key                          32 random bytes: names of files are keyed hashes of (domain, content), so they tell nothing across domains
+    key                          32 random bytes: names of files are keyed hashes of (domain, content): nothing leaks across domains
     chunks/ab/cdef...            one chunk, of one domain
     models/<domain>/<name>       blake3 of the rest, then domain and ModelManifest
 

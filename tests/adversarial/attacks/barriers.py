@@ -73,7 +73,7 @@ def counts_differ() -> Shot:
     return wisk(text, [zeros(1)], launch(block=64))
 
 
-@attack("barriers/count of nobody", Ends())
+@attack("barriers/count of no thread", Ends())
 def count_zero() -> Shot:
     """A barrier that needs no thread, one that needs minus one, one that needs 2^31 - 1."""
     text = bars(
@@ -83,9 +83,9 @@ def count_zero() -> Shot:
     return wisk(text, [zeros(1)], launch(block=64))
 
 
-@attack("barriers/arrivals that nobody waits for", Completes())
+@attack("barriers/arrivals without a waiter", Completes())
 def arrivals() -> Shot:
-    """Threads arrive a thousand times at a barrier where nobody waits."""
+    """Threads arrive a thousand times at a barrier where no thread waits."""
     source = """extern "C" __global__ void k(int *x, int n) {
         for (int i = 0; i < n; i++) asm volatile("bar.arrive 4, 96;" ::: "memory");
         atomicAdd(x, 1);
@@ -141,7 +141,7 @@ def number_from_data() -> Shot:
 
 @attack("barriers/members that are not there", Completes())
 def absent_members() -> Shot:
-    """Masks that name lanes that ended or went another way, masks of nobody, masks without oneself."""
+    """Masks that name lanes that ended or went another way, empty masks, masks without oneself."""
     source = """extern "C" __global__ void k(unsigned *x) {
         unsigned lane = threadIdx.x;
         if (lane >= 20) return;

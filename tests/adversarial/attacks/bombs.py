@@ -292,7 +292,7 @@ def _bad_ptx(text: str) -> Shot:
 
 _ODD_PTX = {
     "fifty thousand scopes": _PTX_HEAD + ".visible .entry k() " + "{" * 50_000 + "ret;" + "}" * 50_000 + "\n",
-    "registers that nobody uses": _PTX_HEAD + ".visible .entry k() {\n .reg .b32 %r<2000000000>;\n ret;\n}\n",
+    "unused registers": _PTX_HEAD + ".visible .entry k() {\n .reg .b32 %r<2000000000>;\n ret;\n}\n",
 }
 
 

@@ -13,7 +13,7 @@ ENDLESS = OutOfFuel()
 
 @attack("endless/uniform", ENDLESS)
 def uniform() -> Shot:
-    """All threads wait for a word that nobody writes."""
+    """All threads wait for a word that no thread writes."""
     return cuda('extern "C" __global__ void k(volatile int *x) { while (*x == 0) { } }', [zeros(1)], launch(grid=3, block=64))
 
 
@@ -81,7 +81,7 @@ def warp_lock() -> Shot:
 
 @attack("endless/waits for another block", Ends())
 def other_block() -> Shot:
-    """The first block waits for what the last block writes: whether they ever run at once is nobody's promise."""
+    """The first block waits for what the last block writes: that they ever run at once is not guaranteed."""
     source = """extern "C" __global__ void k(volatile int *flag) {
         if (blockIdx.x == gridDim.x - 1) *flag = 1;
         if (blockIdx.x == 0) while (*flag == 0) { }

@@ -122,7 +122,7 @@ def _changed(**changes: Any) -> None:
 
 
 _FIELDS: dict[str, dict[str, Any]] = {
-    "threads of nobody": {"threads_max": 0},
+    "no threads": {"threads_max": 0},
     "threads of 2^31": {"threads_max": 2**31},
     "math policy that there is not": {"math": 7},
     "no blocks": {"blocks": ()},

@@ -105,7 +105,7 @@ def behind() -> Shot:
 
 @attack("pointers/freed", OUTSIDE)
 def freed() -> Shot:
-    """A handle of its own session whose buffer is gone: not among the launch's parameters."""
+    """A handle of its own session whose buffer was freed: not among the launch's parameters."""
     return forged(address(HANDLE + 2))
 
 

@@ -89,7 +89,7 @@ def infinities() -> Shot:
 
 @attack("values/uninitialised register", Completes())
 def uninitialised() -> Shot:
-    """A variable that the source never gives a value: whatever it is, it is nobody's secret, and the kernel ends."""
+    """A variable that the source never gives a value: its value reveals no other session's data, and the kernel ends."""
     source = """extern "C" __global__ void k(unsigned *x, int n) {
         unsigned v;
         if (threadIdx.x < n) v = 7;

@@ -35,7 +35,7 @@ class Memory:
 
     @property
     def intact(self) -> bool:
-        """Whether nobody wrote on a guard."""
+        """Whether the guards are unchanged."""
         return bool((self._all[:_GUARD] == _PATTERN).all() and (self._all[len(self._all) - _GUARD :] == _PATTERN).all())
 
 

@@ -1,6 +1,6 @@
 """Answers requests with a small network, as a server would, and saves the answers.
 
-Says that it is ready (file in argument 2), begins when the file in argument 3 is there, stays until that in argument 4 is gone.
+Says that it is ready (file in argument 2), begins when the file in argument 3 is there, stays until that in argument 4 is deleted.
 """
 
 import pathlib

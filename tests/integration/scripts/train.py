@@ -1,6 +1,6 @@
 """Trains a network with steps that are long for the device, and saves what it learned.
 
-Says that it is ready (file in argument 2), begins when the file in argument 3 is there, stays until that in argument 4 is gone.
+Says that it is ready (file in argument 2), begins when the file in argument 3 is there, stays until that in argument 4 is deleted.
 """
 
 import pathlib

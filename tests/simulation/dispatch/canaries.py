@@ -97,7 +97,7 @@ class RunsLowFirst(Dispatch):
 
 
 class ChargesNothing(Dispatch):
-    """Forgets what slices cost: whoever asks often gets most."""
+    """Forgets what slices cost: a session that sends often gets most."""
 
     def _stopped(self, stopped: LaunchStopped, out: list[Decision]) -> None:
         super()._stopped(LaunchStopped(stopped.at_ns, stopped.session, stopped.seq, stopped.core_ns // 64, stopped.wall_ns), out)

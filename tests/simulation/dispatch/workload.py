@@ -221,7 +221,7 @@ class World:
         return None
 
     def _lose(self) -> Stimulus | None:
-        """A reconnect: what was under way is gone, and everything not known to have run is sent again, from an arbitrary place on."""
+        """A reconnect: what was under way is lost, and everything not known to have run is sent again, from an arbitrary place on."""
         client = self._some_client()
         if client is not None:
             self.network = [packet for packet in self.network if packet[0] != client.session]
@@ -371,7 +371,7 @@ class World:
         return MemoryReady(self.now_ns, session)
 
     def _stray(self) -> Stimulus | None:
-        """A stop that nobody asked for (its word is shared by a whole priority)."""
+        """A spurious stop (its word is shared by a whole priority)."""
         if self.executor:
             self.random.choice(list(self.executor)).stop = True
         return None

@@ -71,7 +71,7 @@ def _report(counts: Counter[str], widest: float, caught: list[tuple[str, str, in
         "memory reserve, the rules of victims, contents of every buffer that was read, accounts of core time and bytes, an end for every",
         "batch, restored cores that decide as the ones before, and journals that replay digest for digest.",
         "",
-        "| what came to pass | times |",
+        "| event | times |",
         "|---|---|",
         *(f"| {name} | {counts[name]:,} |" for name in rows),
         "",

@@ -3,8 +3,8 @@
 1. Quota: an allowed batch stays within it, and a refusal that names it is true. The device: see memory (it cannot be overrun).
 2. Victims: may be swapped, do not run or move, have not used the device for the idle time, did not just fail to move; P0 gives only to P0,
    and only when everything of the others goes too; a victim goes when no other eligible one of its kind was chosen longer ago.
-3. Reserve: when an allowed batch leaves less than it, and somebody eligible could give, somebody is asked to.
-4. Swap stays within its room. Nobody waits for ever (see run), and what comes and goes is what was said.
+3. Reserve: when an allowed batch leaves less than it, and an eligible session could give, one is asked to.
+4. Swap stays within its room. No session waits for ever (see run), and what comes and goes is what was said.
 5. Books: what the core believes each session to hold is what it holds.
 """
 

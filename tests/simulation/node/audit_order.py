@@ -2,11 +2,11 @@
 
 1. A launch is the next batch of an open session, in flight once; slices of a batch count those that ran; batches end in order, each once.
 2. Strict: no launch while a session of a higher level has one ready, but for levels won by waiting (aging) and one out of the reserve.
-   Fifo: no launch while a batch that arrived earlier is ready. Timeslice: no slice is longer than a turn, nobody is passed over twice.
+   Fifo: no launch while a batch that arrived earlier is ready. Timeslice: no slice is longer than a turn, no session is passed over twice.
 3. With a launch, what is lower and in flight is preempted; nothing begins on the device while something higher is behind it, also when a
    session has become lower or higher since. Of a session that is ended at once nothing begins any more.
 4. Low work in flight stays within its budget, and every slice of it has a limit.
-5. The device never idles while something is surely launchable, and lower work in flight holds nobody up.
+5. The device never idles while something is surely launchable, and lower work in flight delays no other.
 6. A paced session uses no more than its pace and burst give, and the slices in flight. Who ages is run within its periods.
 """
 

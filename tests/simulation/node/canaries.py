@@ -98,7 +98,7 @@ def _newest_first(victim: SessionMemory) -> tuple[bool, int, int, int, str]:
 
 
 class SwapsWhoRuns(Vram):
-    """Asks for a part of whoever runs."""
+    """Asks for a part of a running session's memory."""
 
     def on(self, stimulus: Any) -> Any:
         decisions = super().on(stimulus)
@@ -134,7 +134,7 @@ CANARIES: Final = (
         "a changed priority does not hold for what is in flight",
         lambda: _replaced(flights, "change_level", _moved_on_paper),
     ),
-    Canary("RunsOn", "what runs of a session that is ended goes on to its end", _nothing, dispatch=RunsOn),
+    Canary("RunsOn", "the running launch of an ended session continues to its end", _nothing, dispatch=RunsOn),
     Canary("ForgetsThePriority", "the memory core goes by the priority that a session opened with", _nothing, vram=ForgetsThePriority),
     Canary("NeverPreempts", "low launches are not stopped for high ones", _nothing, dispatch=NeverPreempts),
     Canary("SwapsLevels", "of two levels the lower one goes first", lambda: _replaced(queues, "best", _first_of_second_level)),
@@ -143,6 +143,6 @@ CANARIES: Final = (
     Canary("IgnoresNoswap", "a session that may not be swapped is", lambda: _replaced(victims, "may_displace", _takes_noswap)),
     Canary("TakesFromP0", "P0 gives up memory for lower priorities", lambda: _replaced(victims, "may_displace", _takes_p0)),
     Canary("NoRotation", "the session swapped last is swapped again", lambda: _replaced(victims, "order", _newest_first)),
-    Canary("NoQuota", "nobody looks at quotas", lambda: _replaced(vram_core, "check_quota", _quota_of_device_only)),
+    Canary("NoQuota", "quotas are not checked", lambda: _replaced(vram_core, "check_quota", _quota_of_device_only)),
     Canary("SwapsWhoRuns", "memory of a run under way is moved", _nothing, vram=SwapsWhoRuns),
 )

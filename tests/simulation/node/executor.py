@@ -227,7 +227,7 @@ class Executor:
         self.clock.at(at_ns, self._ended, self._slice)
 
     def _ended(self, number: int) -> None:
-        """The slice under way is over (unless it was told to end earlier)."""
+        """The slice under way is over (unless it was stopped earlier)."""
         command = self.running
         if number != self._slice or command is None:
             return

@@ -1,7 +1,7 @@
 """The device's memory as it really is: buffers with contents, where each lies, moves that take time and may fail.
 
-It knows nothing of the memory core. What a batch finds is compared with what was written by whoever wrote it last: contents are tokens, and
-a second, flat account of them (``truth``) is never moved anywhere.
+It knows nothing of the memory core. What a batch finds is compared with what was last written: contents are tokens, and a second, flat
+account of them (``truth``) is never moved anywhere.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Memory:
         buffer.where = LEAVING
 
     def left(self, session: str, buffer: Buffer) -> None:
-        """It is away: what was on the device is gone."""
+        """It was swapped out: its bytes on the device are lost."""
         self.swap[session, buffer.handle] = buffer.content
         buffer.where, buffer.content = AWAY, -1
         self._take(-buffer.nbytes)

@@ -43,7 +43,7 @@ class Outcome:
 
 @dataclass
 class Segment:
-    """A core's life on record: what it began with, what it was told and decided, as frames."""
+    """A segment of a core's journal: its initial state, its stimuli and decisions, as frames."""
 
     begins: bytes
     journal: Journal

@@ -118,7 +118,7 @@ class Shell:
         self.clock.after(self.scenario.hop_ns, self.executor.expect, name)
 
     def _vanish(self, client: Client) -> None:
-        """The client is gone: its lease runs out."""
+        """The client vanishes: its lease runs out."""
         if not client.over:
             client.over = "vanished"
             self.counts["vanished"] += 1
@@ -145,7 +145,7 @@ class Shell:
             self._on(core.SessionClosed(self.clock.now_ns, client.script.session, last_seq, stop))
 
     def _answer(self, client: Client, seq: int, how: str) -> None:
-        """The client hears of a batch; whoever has all answers closes."""
+        """The client gets an answer; one that has all answers closes."""
         client.answered[seq] = how
         client.unanswered -= 1
         self.counts[f"batches {how}"] += 1

@@ -39,7 +39,7 @@ def _table(plan: Plan, outcome: Outcome, caught: dict[str, str], minutes: float)
         ("placed, completed, failed, cancelled", ", ".join(f"{counts[k]:,}" for k in ("placed", "completed", "failed", "cancelled"))),
         ("reservations given or moved", f"{counts['reservations']:,}"),
         ("longest wait with devices reserved, bound", f"{counts['longest guarded s']:,} s, {plan.hold_max_ns // 10**9:,} s"),
-        ("searches for somebody ahead who fits", f"{counts['searches']:,}, none found"),
+        ("searches for a task ahead that fits", f"{counts['searches']:,}, none found"),
         ("decisions made, P50 / P99 / P99.9 CPU time", f"{len(times):,}, {_at(times, 0.5)} / {_at(times, 0.99)} / {_at(times, 0.999)} ms"),
         ("folding one event, P50 / P99", f"{_at(outcome.fold_ns, 0.5)} / {_at(outcome.fold_ns, 0.99)} ms"),
         ("digest of all decisions, and when made again from the log", f"`{outcome.digest[:16]}`, equal"),

@@ -1,4 +1,4 @@
-"""Judges every decision by books of its own: is it allowed, is it in order, is every refusal named, does nobody wait beyond the bound."""
+"""Judges every decision by books of its own: is it allowed, is it in order, is every refusal named, does no task wait beyond the bound."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class AuditError(AssertionError):
 
 
 class Auditor:
-    """``hold_max_ns``: nobody holds memory for longer. ``every``: of how many decisions one is compared with a search over everything."""
+    """``hold_max_ns``: no task holds memory for longer. ``every``: of how many decisions one is compared with a search over everything."""
 
     def __init__(self, hold_max_ns: int, every: int) -> None:
         self.books = Books()
@@ -65,9 +65,9 @@ class Auditor:
             self._fail(event, "the best candidate was not chosen")
         self.counts["placed"] += 1
         if thorough:
-            self._nobody_ahead_fits(event)
+            self._no_task_ahead_fits(event)
 
-    def _nobody_ahead_fits(self, event: TaskPlaced) -> None:
+    def _no_task_ahead_fits(self, event: TaskPlaced) -> None:
         """Search everything for room for each kind of task that waits ahead of the one that was placed."""
         books = self.books
         mine = books.rank(event.task, event.at_ns)
@@ -119,7 +119,7 @@ class Auditor:
         there = sum(len(node.devices) for name, node in self.books.nodes.items() if not self.books.serves(self._wish(event), name))
         nodes = sum(1 for name in self.books.nodes if self.books.serves(self._wish(event), name))
         if told != there or sum(count for reason, count in counts.items() if reason in _NODE) != nodes:
-            self._fail(event, f"{there} devices of nodes that serve it, {nodes} nodes that do not; told of {told}")
+            self._fail(event, f"{there} devices of nodes that serve it, {nodes} nodes that do not; the event counts {told}")
 
     def _wish(self, event: TaskPlaced | TaskRefused) -> TaskSubmitted:
         return self.books.tasks[event.task].wish
@@ -127,7 +127,7 @@ class Auditor:
     # -- waiting -----------------------------------------------------------------------------------------------------------------------
 
     def tick(self, at_ns: int, slack_ns: int) -> None:
-        """Nobody who has devices reserved waits longer than what was there can hold them; and no more have than may."""
+        """No task with reserved devices waits longer than earlier holders can hold them; and no more tasks have some than may."""
         books = self.books
         holders = set(books.kept.values())
         if len(holders) > books.setting("queue_reservations_max", DEFAULTS["queue_reservations_max"]):

@@ -219,7 +219,7 @@ class Books:
         for gpu in event.gpus:
             holder = self.kept.get((event.node, gpu))
             if holder is not None and holder != event.task:
-                self.tasks[holder].guarded_ns = event.at_ns  # somebody ahead took of its room
+                self.tasks[holder].guarded_ns = event.at_ns  # a task ahead took of its room
         self._unkeep(event.task)
         task.node, task.gpus = event.node, event.gpus
         self.waiting.discard(event.task)

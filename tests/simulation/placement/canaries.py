@@ -63,7 +63,7 @@ def ignores_reservations(original: Any) -> Any:
 
 
 def never_lets_go_of_a_reservation(original: Any) -> Any:
-    """Keeps whoever came first on top of everything that has been kept since."""
+    """Keeps the first reservation on top of all later ones."""
 
     def reserve(self: Any, task: Any, reserved: Any) -> None:
         if reserved is not None:
@@ -72,7 +72,7 @@ def never_lets_go_of_a_reservation(original: Any) -> Any:
     return reserve
 
 
-def gives_memory_back_to_nobody(original: Any) -> Any:
+def leaks_memory(original: Any) -> Any:
     """What ends goes on being counted."""
 
     def add(self: holdings.Holdings, holds: Iterable[holdings.Hold], sign: int) -> None:
@@ -127,7 +127,7 @@ CANARIES: Final[dict[Callable[[Any], Any], tuple[tuple[Any, str], ...]]] = {
     never_lets_anybody_rise: _in(order, "_level"),
     ignores_reservations: _in(decide, "kept_from"),
     never_lets_go_of_a_reservation: _in(ClusterView, "_reserve"),
-    gives_memory_back_to_nobody: _in(holdings.Holdings, "_add"),
+    leaks_memory: _in(holdings.Holdings, "_add"),
     takes_the_second_best: _in(decide, "_choose"),
     loses_a_reason: _in(survey.Survey, "counts"),
     decides_by_something_else_than_the_log: _in(decide, "_choose"),

@@ -19,8 +19,8 @@ _FOLDS_TIMED = 16
 
 
 class Controller:
-    """``log``: every event so far, one a position. ``decision_ns``: CPU time of each decision including its event. ``on_append`` is told of
-    every event after it is folded."""
+    """``log``: every event so far, one a position. ``decision_ns``: CPU time of each decision including its event. ``on_append`` is called
+    with every event after it is folded."""
 
     def __init__(self, on_append: Callable[[int, Event], None]) -> None:
         self.view = ClusterView()

@@ -28,7 +28,7 @@ def test_equal_seeds_give_equal_logs() -> None:
     assert digest_of(first.log) == digest_of(second.log)
 
 
-def test_without_a_planted_bug_nobody_complains() -> None:
+def test_without_a_planted_bug_there_is_no_finding() -> None:
     outcome = run(PLAN)
     assert replay(outcome.log, 1) == outcome.view
 

@@ -236,7 +236,7 @@ def hash_of(name: str) -> int:
 
 
 def run(plan: Plan, progress: Callable[[str], None] | None = None) -> Outcome:
-    """``progress`` is told now and then how far it is. Raises AuditError."""
+    """``progress`` is called now and then with the state of the run. Raises AuditError."""
     world = World(plan)
     world.start()
     coming = 0

@@ -24,7 +24,7 @@ NVRTC = importlib.util.find_spec("nvidia") is not None
 
 
 @pytest.mark.skipif(importlib.util.find_spec("cupy") is not None, reason="CuPy is here")
-def test_a_machine_without_cupy_is_told_what_to_install() -> None:
+def test_a_machine_without_cupy_gets_the_install_command() -> None:
     with pytest.raises(ToolchainError, match="pip install cupy"):
         create_engine("cuda", cache_dir=None, threads=1, vram_bytes=1 << 20)
 

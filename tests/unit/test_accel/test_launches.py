@@ -99,7 +99,7 @@ def test_a_kernel_stands_between_tensor_instructions(engine: Engine, defining: E
     assert np.array_equal(np.frombuffer(got[3], np.float32), -3.0 * np.arange(96))
 
 
-def test_a_trap_is_told_as_by_the_definition(engine: Engine, defining: Engine) -> None:
+def test_a_trap_is_reported_as_by_the_definition(engine: Engine, defining: Engine) -> None:
     b, kernels, inputs = between_tensor_steps(blocks=4)
     got, launch = run(engine, b, kernels, inputs)
     want, expected = run(defining, b, kernels, inputs)
@@ -240,7 +240,7 @@ block 2
 
 @pytest.mark.parametrize(("offset", "aliased"), [(0, True), (64, False)])
 def test_what_is_proved_from_loads_does_not_hold_when_regions_overlap(offset: int, aliased: bool) -> None:
-    """A barrier between threads that read the same word stands together only if nobody writes that word."""
+    """A barrier between threads that read the same word is uniform only if no thread writes that word."""
     kernel = verify_kernel(parse_kernel(WAITING))
     assert kernel.barriers is Barriers.UNIFORM
     device = Noting(unified=True)

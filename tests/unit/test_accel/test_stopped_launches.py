@@ -49,11 +49,11 @@ def test_a_grid_goes_on_at_the_next_block_with_its_count(make: Make, defining: E
     assert cutting.cuts > 3
 
 
-def test_a_trap_of_the_first_piece_is_told_by_the_last(make: Make, defining: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trap_of_the_first_piece_is_reported_by_the_last(make: Make, defining: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(foreign, "SLICE_NS", 2_000)
     b, kernel = Builder(), verify_kernel(scaled().kernel)
     x, y = b.external(F, (960,)), b.external(F, (960,))
-    # The first blocks find no element of x, the later ones nothing at all: the least thread is told, wherever the cuts are.
+    # The first blocks find no element of x, the later ones nothing at all: the trap names the least thread, wherever the cuts are.
     b.launch(kernel.digest, (30, 1, 1), (32, 1, 1), [whole(b, y)], [whole(b, x, 0, 40), b.const(2.0, F)])
     for seed in range(4):
         cutting = CutEngine(make(FUEL["reference"]), seed)
@@ -102,7 +102,7 @@ def test_what_is_queued_is_bounded_by_what_it_took_last(monkeypatch: pytest.Monk
 
 
 class _Waited(InterpretedDevice):
-    """Counts how often somebody waited for a single launch."""
+    """Counts the waits for a single launch."""
 
     waits = 0
 

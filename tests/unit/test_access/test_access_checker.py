@@ -138,7 +138,7 @@ def test_a_password_that_changes_while_it_is_checked_opens_nothing() -> None:
     run(work)
 
 
-def test_who_cannot_hear_the_log_lets_nobody_in() -> None:
+def test_authentication_fails_while_the_log_cannot_be_heard() -> None:
     async def work(house: House) -> None:
         key = await house.issue()
         who = await house.access.identity_of_text(key.text)
@@ -201,7 +201,7 @@ def test_sessions_do_not_fill_the_log() -> None:
     run(work)
 
 
-def test_too_many_at_once_are_told_so() -> None:
+def test_too_many_at_once_are_refused() -> None:
     async def work() -> None:
         hasher = Hasher()
         held = [hasher.turn() for _ in range(2)]

@@ -38,7 +38,7 @@ def test_rights_are_those_of_the_hand_written_table(role: str) -> None:
 
 
 @pytest.mark.parametrize("action", sorted(MAY))
-def test_nobody_reaches_into_another_tenant(action: Any) -> None:
+def test_no_identity_reaches_into_another_tenant(action: Any) -> None:
     for role in ROLES:
         who = Identity("x", "acme", role)
         assert not allowed(who, action, "zebra") and not allowed(who, action, "") and not allowed(who, action, "ACME")

@@ -50,7 +50,7 @@ def live(ceiling: int, *, counted: int = 0, busy: bool = True, until_ms: int = 1
     ("others", "micro", "busy", "given", "state"),
     [
         ({}, 80, True, 80, GRANTED),
-        ({}, 80, False, 80, GRANTED),  # nobody else wants any
+        ({}, 80, False, 80, GRANTED),  # no other node wants any
         ({}, 1, True, 1, GRANTED),
         ({}, 0, True, 0, EXHAUSTED),
         ({}, -1, True, 0, EXHAUSTED),

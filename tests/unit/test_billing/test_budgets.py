@@ -1,4 +1,4 @@
-"""Budgets: the states they go through, what the log is told of it, and what grants and new periods change."""
+"""Budgets: the states they go through, the facts about them in the log, and what grants and new periods change."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_late_fact_of_an_earlier_period_is_charged_there() -> None:
     assert view.budgets.used_micro("lab", DAY * DAY_NS, (DAY + 1) * DAY_NS) == 70
 
 
-def test_sums_beyond_64_bits_are_told_as_far_as_a_fact_can_carry_and_are_whole_in_the_view() -> None:
+def test_sums_beyond_64_bits_are_clamped_in_facts_and_whole_in_the_view() -> None:
     """A tenant that used a thousand devices for years, then got a budget; and one that was granted as much."""
     much = 10**18
     view = fold(*([used(serial, much)] for serial in range(1, 31)), [budget("total", much)])

@@ -1,4 +1,4 @@
-"""Statements and series: they balance to the unit, and no cell or page runs what somebody named something."""
+"""Statements and series: they balance to the unit, and no cell or page executes a name that a user chose."""
 
 from __future__ import annotations
 
@@ -83,6 +83,16 @@ def test_a_page_shows_names_as_text() -> None:
     page = statement_page(statement(view, '"><img src=x>', MONTH))
     assert "<script" not in page and "<img" not in page and "<b>" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page and "0.000005" in page
+
+
+def test_a_page_is_readable() -> None:
+    """Thousands apart, names before ids, ids in short."""
+    task, grant = "ab" * 16, "0af3d45ffdc254146b1eddc619780283"
+    view = fold([opened("s", "train.py")], [used(1, FROM_NS, 1_234_567, task=task)], [GrantRecorded(FROM_NS, grant, "lab", 700)])
+    page = statement_page(statement(view, "lab", MONTH))
+    assert "<span>train.py<small>abababab…</small>" in page and "0af3d45f…" in page and task not in page and grant not in page
+    page = statement_page(statement(fold([used(1, FROM_NS, 1_234_567_000_001, task="")]), "lab", MONTH))
+    assert "-1,234,567.000001" in page and "(no task)" in page
 
 
 @pytest.mark.parametrize("month", ["2026-13", "2026-00", "26-11", "2026-11-01", "", "2026_11", "٢٠٢٦-١١"])

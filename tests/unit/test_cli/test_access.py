@@ -115,7 +115,7 @@ class _Elsewhere(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nobody reads it."""
+        """Drop the line."""
 
 
 def test_the_key_goes_only_where_it_was_asked_to() -> None:

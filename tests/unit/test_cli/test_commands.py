@@ -183,9 +183,15 @@ def test_the_doctor_names_what_is_wrong(wooly: Wooly) -> None:
     states = {finding["name"]: finding for finding in json.loads(found.stdout)}
     failed = {name for name, finding in states.items() if finding["state"] == "fail"}
     assert failed == {"entry point", "bus", "controller"}
-    assert all(states[name]["fix"] for name in failed)
-    assert states["configuration"]["state"] == "warn" and "REQUIRED_VRAM is missing" in states["configuration"]["text"]
+    assert all(states[name]["fix"] for name in failed) and states["configuration"]["state"] == "ok"
     assert "off (WOOLY_CPU_FALLBACK=0)" in states["CPU fallback"]["text"]
+
+
+def test_the_doctor_goes_on_after_a_configuration_with_which_no_script_starts(wooly: Wooly) -> None:
+    found = wooly("doctor", "--json", WOOLY_QUEUE="1")
+    states = {finding["name"]: finding for finding in json.loads(found.stdout)}
+    assert states["configuration"]["state"] == "fail" and "WOOLY_QUEUE='1'" in states["configuration"]["text"]
+    assert "bus" in states
 
 
 def test_the_doctor_stops_at_an_unreadable_configuration(wooly: Wooly) -> None:

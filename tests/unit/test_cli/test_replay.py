@@ -78,7 +78,7 @@ def test_another_policy_is_predicted_exactly_where_nothing_is_unknown(wooly: Woo
         (("replay", "--from", "2100-01-01", "--file", "{journal}"), "no journal of that node and time"),
         (("replay", "--quantum-ms", "3", "--file", "{journal}"), "--quantum-ms goes with --policy"),
         (("replay",), "no bus is named"),
-        (("why", "nobody", "--file", "{journal}"), "no task or session 'nobody'"),
+        (("why", "unknown", "--file", "{journal}"), "no task or session 'unknown'"),
     ],
 )
 def test_what_cannot_be_answered_is_said_in_a_line(wooly: Wooly, journal: Path, arguments: tuple[str, ...], said: str) -> None:

@@ -96,7 +96,7 @@ def test_the_device_is_on_and_a_missing_bus_is_one_line(wooly: Wooly, tmp_path: 
         (("script.py",), {}, "no bus is named: set WOOLY_NATS_URL (or --nats-url), or add --embedded to run on a private stack"),
         (("missing.py",), {"WOOLY_NATS_URL": BUS}, "'missing.py' is not a file"),
         (("--prio", "9", "script.py"), {"WOOLY_NATS_URL": BUS}, "PRIO='9' (from the flag --prio) is not allowed; use an integer from 0"),
-        (("--controller-url", "http://c:1", "script.py"), {"WOOLY_NATS_URL": BUS}, "REQUIRED_VRAM is missing"),
+        (("--queue", "script.py"), {"WOOLY_NATS_URL": BUS}, "WOOLY_QUEUE='1' (from the flag --queue) needs a controller"),
     ],
 )
 def test_mistakes(wooly: Wooly, tmp_path: Path, arguments: tuple[str, ...], environ: dict[str, str], says: str) -> None:

@@ -40,7 +40,7 @@ def test_what_does_not_matter_hides_nothing() -> None:
 
 
 def test_all_have_their_turn() -> None:
-    """Every device changes all the time, more than one fact takes: each is told of every other second."""
+    """Every device changes all the time, more than one fact takes: each is reported every other second."""
     view, reporter = cluster(), LoadReporter()
     for second in range(10, 20, 2):
         busy = Measured(second * 5)

@@ -68,7 +68,7 @@ def test_that_room_is_taken_is_said_all_the_same() -> None:
     assert group_answer(seen, "g", "me")["tasks"] == 1
 
 
-def test_who_may_see_all_is_told_whose_end_it_takes() -> None:
+def test_an_identity_that_sees_all_learns_whose_end_it_takes() -> None:
     seen = view()
     waiting = why_waiting(seen, MINE, 10)
     assert waiting is not None

@@ -1,4 +1,4 @@
-"""Whose turn it is to place: the generation is a function of the log, and nobody wins twice, in whatever order controllers see it."""
+"""The fence for placements: the generation is a function of the log, and no controller wins twice, in whatever order they see it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Broker:
 
 
 @given(steps=st.lists(st.tuples(st.integers(0, 2), st.booleans()), max_size=120))
-def test_whoever_has_not_seen_the_last_placement_loses(steps: list[tuple[int, bool]]) -> None:
+def test_a_controller_that_has_not_seen_the_last_placement_loses(steps: list[tuple[int, bool]]) -> None:
     """Three controllers, each as far behind the log as it likes: an append is stored exactly if its writer had seen all before it."""
     broker = Broker()
     views, seen = [Turns(4), Turns(4), Turns(4)], [0, 0, 0]

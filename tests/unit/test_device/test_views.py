@@ -81,7 +81,7 @@ def test_views_know_their_base_and_versions() -> None:
 
 
 def test_growth_keeps_contents_and_other_views_follow() -> None:
-    """torch resizes the storage in place: whoever shares it sees the larger one (on builds that let us do the same)."""
+    """torch resizes the storage in place: tensors that share it see the larger one (on builds that let us do the same)."""
     for device in ("cuda", "cpu"):
         x = torch.arange(4.0, device=device)
         other = x[1:]

@@ -1,4 +1,4 @@
-"""Copies over all of a large buffer: with weight dedup its tensors get the uploaded buffer itself, and nobody can tell."""
+"""Copies over all of a large buffer: with weight dedup its tensors get the uploaded buffer itself, without an observable difference."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from wooly.config import HIDE_LOCAL
+from wooly.config import HIDE_LOCAL, Config
 from wooly.device.face import checks
 from wooly.errors import ActivationError, UnsupportedTorch
 from wooly.torch_support import check_version
@@ -51,6 +51,12 @@ def test_the_bus_in_the_environment_switches_it_on() -> None:
     assert found.stdout == "True 1\n" and found.stderr == ""
 
 
+def test_a_mistyped_variable_is_said_once() -> None:
+    found = python("import torch; torch.cuda.is_available()", WOOLY_NATS_URL="nats://127.0.0.1:1", WOOLY_WEIGTH="200")
+    assert found.stderr == "wooly: WOOLY_WEIGTH is not a variable that wooly knows, so it does nothing (did you mean WOOLY_WEIGHT?)\n"
+    assert found.returncode == 0 and python("import torch", WOOLY_WEIGTH="200").stderr == ""
+
+
 @pytest.mark.parametrize(
     ("value", "shown"), [("", "False 0"), ("-1", "False 0"), ("-1,0", "False 0"), ("0", "True 1"), ("remote", "True 1")]
 )
@@ -58,6 +64,20 @@ def test_cuda_visible_devices_hides_the_device(value: str, shown: str) -> None:
     code = "import torch; print(torch.cuda.is_available(), torch.cuda.device_count())"
     found = python(code, WOOLY_NATS_URL="nats://127.0.0.1:1", CUDA_VISIBLE_DEVICES=value)
     assert found.stdout == f"{shown}\n" and found.stderr == ""
+
+
+@pytest.mark.parametrize("value", ["", " ", "-1", "-1,0", "7", "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", "MIG-0"])
+def test_a_script_that_uses_a_hidden_device_fails_as_on_cuda(value: str) -> None:
+    found = python("import torch; torch.zeros(1, device='cuda')", WOOLY_NATS_URL="nats://127.0.0.1:1", CUDA_VISIBLE_DEVICES=value)
+    assert found.returncode == 1 and "RuntimeError: No CUDA GPUs are available" in found.stderr.splitlines()[-1]
+    assert "stays off" not in found.stderr
+
+
+@pytest.mark.parametrize("platform", ["darwin", "win32"])
+def test_other_systems_are_refused_in_one_sentence(platform: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
+    with pytest.raises(ActivationError, match=f"^the client runs on Linux only, and this is {platform}: run the script in"):
+        checks.check_process(Config())
 
 
 def test_the_bus_in_the_config_file_switches_it_on(tmp_path: Path) -> None:
@@ -83,11 +103,20 @@ def test_no_bus_is_an_error_at_first_use_that_says_so() -> None:
             "PRIO='9' (from the environment) is not allowed; use an integer from 0 (highest) to 4",
         ),
         ({"WOOLYAI_CLIENT_CONFIG": "/nonexistent/config"}, "WOOLYAI_CLIENT_CONFIG names /nonexistent/config, which does not exist"),
-        ({"WOOLY_NATS_URL": "nats://b:1", "CONTROLLER_URL": "http://c:1"}, "REQUIRED_VRAM is missing"),
+        ({"WOOLY_NATS_URL": "nats://b:1", "WOOLY_QUEUE": "1"}, "WOOLY_QUEUE='1' (from the environment) needs a controller"),
     ],
 )
-def test_a_mistake_never_breaks_import_torch(environ: dict[str, str], says: str) -> None:
-    found = python("import torch; print(torch.cuda.is_available(), torch.ones(2).sum().item())", **environ)
+def test_a_script_that_asked_for_the_device_and_cannot_have_it_fails(environ: dict[str, str], says: str) -> None:
+    code = "import torch; print(torch.cuda.is_available(), torch.ones(2).sum().item())"
+    found = python(code, **environ)
+    assert found.returncode == 1 and found.stdout == ""
+    (line,) = found.stderr.splitlines()
+    assert (
+        line.startswith("wooly: ")
+        and says in line
+        and line.endswith("; WOOLY_ON_FAILURE=cpu goes on without the remote device, `wooly doctor` says more")
+    )
+    found = python(code, WOOLY_ON_FAILURE="cpu", **environ)
     assert found.returncode == 0 and found.stdout == "False 2.0\n"
     assert found.stderr.startswith("wooly: the remote device stays off: ") and says in found.stderr and found.stderr.count("\n") == 1
 
@@ -99,19 +128,20 @@ def test_a_module_of_the_users_that_hides_one_of_ours_is_named(tmp_path: Path) -
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import train"
     found = python(code, WOOLY_NATS_URL="nats://127.0.0.1:1")
     assert found.returncode == 1 and found.stdout == ""
-    assert f"ActivationError: {tmp_path / 'wis.py'} hides the package 'wis' that wooly needs: rename that file" in found.stderr
+    assert f"wooly: {tmp_path / 'wis.py'} hides the package 'wis' that wooly needs: rename that file" in found.stderr
     assert python(code).stdout == "ran\n", "who does not ask for the device has no quarrel with us"
 
 
 def test_warnings_as_errors_do_not_break_it_either() -> None:
-    found = python("import torch; print('imported')", WOOLY_NATS_URL="bus", PYTHONWARNINGS="error")
+    found = python("import torch; print('imported')", WOOLY_NATS_URL="bus", WOOLY_ON_FAILURE="cpu", PYTHONWARNINGS="error")
     assert found.stdout == "imported\n" and found.returncode == 0
 
 
-def test_launched_a_mistake_is_an_error() -> None:
+def test_launched_a_mistake_is_an_error_of_its_own_kind() -> None:
     code = "from wooly import _autoload; _autoload.launch({}); import torch"
     found = python(code, WOOLY_NATS_URL="bus:4222")
     assert found.returncode == 1 and "ConfigError: WOOLY_NATS_URL='bus:4222'" in found.stderr
+    assert python(code, WOOLY_NATS_URL="bus:4222", WOOLY_ON_FAILURE="cpu").returncode == 0
 
 
 def test_a_backward_pass_comes_after_switching_on() -> None:

@@ -1,4 +1,4 @@
-"""Storages of the device: what torch.save, pickle, deepcopy and storage methods stand on."""
+"""Storages of the device: what torch.save, pickle, deepcopy and storage methods depend on."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_blocks_move_only_while_no_run_is_under_way() -> None:
 
 @pytest.mark.parametrize("backend", RUNNING)
 def test_a_piece_of_a_run_holds_that_lock(backend: str) -> None:
-    """A step of a run asks whether somebody else could move blocks now."""
+    """A step of a run asks whether another thread could move blocks now."""
     engine: Any = create_engine(backend, cache_dir=None, threads=1, vram_bytes=16 << 20)
     space = engine.open_space()
     for key, nbytes in enumerate((2048, 2048, 4096)):

@@ -183,7 +183,7 @@ class TestSpace:
         launch = run(engine, b, inputs)[1]
         assert (launch.trap, launch.trap_at) == (None, -1)
 
-    def test_the_first_trap_is_told_by_instruction_dimension_and_index(self, backend: str) -> None:
+    def test_the_first_trap_is_reported_by_instruction_dimension_and_index(self, backend: str) -> None:
         """Of four traps of two instructions (one of them on a type that back ends leave to the reference): the first one's least index."""
         engine = small(backend)
         b = Builder()

@@ -60,7 +60,7 @@ def test_batch_statistics_are_taken_in_one_kernel_over_the_outer_and_inner_dimen
     assert names(host, b) == ["rows[sum+mul+sub]"]
 
 
-def test_work_that_nobody_reads_is_dropped(host: Engine) -> None:
+def test_unread_work_is_dropped(host: Engine) -> None:
     b = Builder()
     x, y = b.external(F, (100,)), b.created(F, (100,))
     unused = b.temp(F, (100,))

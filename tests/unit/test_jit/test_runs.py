@@ -119,7 +119,7 @@ def test_a_long_limit_does_not_stop_it(engine: Any, begun: tuple[Any, Any]) -> N
     assert not run.go(limit_ns=1 << 40).stopped
 
 
-def test_an_interrupted_piece_can_be_gone_on_with(engine: Any) -> None:
+def test_an_interrupted_piece_can_be_resumed(engine: Any) -> None:
     """Also one that is interrupted inside of its longest instruction."""
     space = engine.open_space()
     filled(engine, space)

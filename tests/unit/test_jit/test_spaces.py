@@ -1,4 +1,4 @@
-"""Buffers that leave the device and come back, and buffers that stand on one block."""
+"""Buffers that leave the device and come back, and buffers that share one block."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class TestParked:
         space.alloc(1, 8)
         assert bytes(space.read(1, 0, 8)) == bytes(8)
 
-    def test_what_comes_back_shows_nobody_elses_bytes(self, backend: str) -> None:
+    def test_reused_memory_shows_no_other_sessions_bytes(self, backend: str) -> None:
         engine = small(backend, 4096)
         space, other = engine.open_space(), engine.open_space()
         space.alloc(1, 4096)
@@ -154,7 +154,7 @@ class TestShared:
         assert bytes(two.read(1, 0, 1024)) == PATTERN
 
     def test_both_written_buffers_of_one_block_part(self, backend: str) -> None:
-        """x and y stand on one block and both are written: one copy is enough for two buffers and nobody else."""
+        """x and y share one block and both are written: one copy is enough for two buffers without other holders."""
         engine = small(backend)
         space = engine.open_space()
         space.alloc(1, 256)

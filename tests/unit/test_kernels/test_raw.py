@@ -70,7 +70,7 @@ def test_a_data_pointer_is_as_good_as_its_tensor() -> None:
     assert y.tolist() == [1, 2, 3, 4, 5, 0, 0, 0, 0, 0]
 
 
-def test_memory_that_nobody_wrote_is_zero() -> None:
+def test_unwritten_memory_is_zero() -> None:
     y = torch.empty(64, device="cuda")
     saxpy(1, 64, (64, 0.0, y, y))
     assert (y.cpu() == 0).all()

@@ -20,7 +20,7 @@ def every_key() -> Iterator[Identity]:
             yield Identity("x", tenant, role, scopes, "k1", "n1" if role == "node" else "")
 
 
-def test_nobody_with_a_key_speaks_to_jetstream() -> None:
+def test_no_key_has_access_to_jetstream() -> None:
     """It would choose where JetStream answers."""
     for who in every_key():
         granted = of_key(who)
@@ -37,7 +37,8 @@ def test_who_reads_the_whole_log() -> None:
 
 
 def test_who_reads_may_ask() -> None:
-    """The controllers' answer and the bus's are one: whoever may read may say so on the bus, and who may not has no subject for it."""
+    """The controllers' answer and the bus's are one: an identity that may read has a subject for its requests, and one that may not has
+    none."""
     for who in every_key():
         granted = of_key(who)
         asks = granted is not None and "wooly.access.read.k1" in granted.publish

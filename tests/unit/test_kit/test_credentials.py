@@ -36,7 +36,7 @@ def test_plain_text_goes_nowhere_else(host: str) -> None:
         plain_allowed({"WOOLY_INSECURE": "yes"}, host, "the bus", "set X")
 
 
-def test_nobody_on_loopback() -> None:
+def test_no_credentials_on_loopback() -> None:
     shown = Credentials.from_environment({}, "nats://127.0.0.1:4222")
     assert (shown.principal, shown.tls, shown.options()) == ("local", None, {})
 
@@ -119,7 +119,7 @@ class TestKeyring:
         assert len(secret) >= 12
         assert all(path.stat().st_mode & 0o077 == 0 for path in secret)
 
-    def test_the_bus_is_told_no_secrets(self, ring: Keyring) -> None:
+    def test_the_bus_gets_no_secrets(self, ring: Keyring) -> None:
         config = (ring.folder / "bus" / "security.conf").read_text()
         for path in ring.folder.rglob("*"):
             if path.suffix in (".nk", ".key") and path.name != "ca.key":

@@ -41,7 +41,7 @@ def test_a_guarded_access_does_not_happen() -> None:
     assert (trap.kind, trap.thread) == (TrapKind.OUTSIDE, 2)
 
 
-def test_a_register_nobody_wrote_is_zero() -> None:
+def test_an_unwritten_register_is_zero() -> None:
     assert threads("setp.lt.u32 p, t, 2; @!p bra L; mov.u32 v, 9; L:", block=3) == [9, 9, 0]
 
 

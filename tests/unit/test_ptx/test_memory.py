@@ -136,7 +136,7 @@ def test_pointers_declared_as_such() -> None:
     text = ".visible .entry k(.param .u64 .ptr .align 1 a, .param .u64 n) { .reg .b64 x; ld.param.b64 x, [a]; st.b64 [x], x; ret; }"
     entry = module_of(text).entries[0]
     assert [argument.kind for argument in entry.arguments] == [ArgKind.BUFFER, ArgKind.SCALAR]
-    assert entry.arguments[1].param == -1  # nobody reads it
+    assert entry.arguments[1].param == -1  # unused
 
 
 def test_shared_arrays_stay_apart_until_an_address_could_be_of_either() -> None:

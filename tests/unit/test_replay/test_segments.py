@@ -90,7 +90,7 @@ def test_a_changed_byte_is_found(at: int) -> None:
 
 
 def test_a_decision_that_was_changed_with_its_checksum_is_found() -> None:
-    """Whoever writes whole frames still cannot make the core decide so."""
+    """An attacker who writes whole frames still cannot make the core decide so."""
     journal = Journal()
     frames = b"".join(journal.add(stimulus, ()) for stimulus in STIMULI)
     verdict = check(Segment("n", 1, 0, "dispatch", 1, [JournalPart("n", 1, 0, "dispatch", 1, 0, 8, frames, journal.digest, OFFSET)]))

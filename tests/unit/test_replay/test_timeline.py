@@ -30,13 +30,13 @@ def journal(tmp_path: Path) -> Path:
     return path
 
 
-def told(journal: Path, *more: str) -> dict[str, Any]:
+def document_of(journal: Path, *more: str) -> dict[str, Any]:
     return asyncio.run(answer(None, parse(["why", "low", "--file", str(journal), *more])))
 
 
 @pytest.mark.parametrize("slots", [1, 7, 720])
 def test_the_slots_add_up_to_the_waits_and_the_runs(journal: Path, slots: int) -> None:
-    document = told(journal, "--slots", str(slots), "--to", "0.8")
+    document = document_of(journal, "--slots", str(slots), "--to", "0.8")
     (lane,) = document["timeline"]["lanes"]
     assert {len(lane[name]) for name in ("run_ns", "queue_ns", "preempted_ns", "memory_ns", "batches", "resident_bytes")} == {slots}
     assert sum(lane["run_ns"]) == 600 * MS and sum(lane["batches"]) == 20
@@ -48,15 +48,15 @@ def test_the_slots_add_up_to_the_waits_and_the_runs(journal: Path, slots: int) -
 
 
 def test_a_part_of_the_time(journal: Path) -> None:
-    document = told(journal, "--slots", "10", "--from", "0.1", "--to", "0.2")
+    document = document_of(journal, "--slots", "10", "--from", "0.1", "--to", "0.2")
     (lane,) = document["timeline"]["lanes"]
     shown = document["timeline"]
     assert (shown["from_ns"], shown["to_ns"], shown["slot_ns"]) == (100 * MS, 200 * MS, 10 * MS)
     assert sum(lane["run_ns"]) + sum(lane["queue_ns"]) + sum(lane["preempted_ns"]) <= 100 * MS
 
 
-def test_a_journal_that_takes_too_long_is_told_as_far_as_it_was_read(journal: Path) -> None:
-    whole, cut = told(journal), told(journal, "--limit-s", "0.000001")
+def test_a_journal_that_takes_too_long_is_answered_as_far_as_it_was_read(journal: Path) -> None:
+    whole, cut = document_of(journal), document_of(journal, "--limit-s", "0.000001")
     assert whole["complete"] and not cut["complete"]
     assert cut["batches"] < whole["batches"]
 

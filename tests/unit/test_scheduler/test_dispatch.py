@@ -176,7 +176,7 @@ def test_a_session_without_memory_waits_until_it_may_have_it() -> None:
         memory a         -> stop b 0, run a 0, run a 1
         stop b 0         ->
         done a 0         -> run a 2
-        memory gone      ->
+        memory closed    ->
     """,
         depth="depth 2 1",
     )

@@ -27,7 +27,7 @@ MS = 1_000_000
 
 
 class Device:
-    """A dispatcher with sessions, told things one nanosecond apart."""
+    """A dispatcher with sessions, with stimuli one nanosecond apart."""
 
     def __init__(self, config: DispatchConfig | None = None, **priorities: int) -> None:
         self.core = Dispatch(DispatchState(config=config or DispatchConfig()))
@@ -148,7 +148,7 @@ def test_a_session_that_is_ended_at_once_is_stopped_and_released() -> None:
     decisions = device.end("a")
     assert Drop("a", 1, "after_last") in decisions or Preempt("a", 1) in decisions
     assert Preempt("a", 0) in decisions
-    assert [type(d) for d in device.arrive("b")] == [Launch], "nobody waits for what is being stopped"
+    assert [type(d) for d in device.arrive("b")] == [Launch], "no session waits for what is being stopped"
     if 1 in device.core.state.sessions["a"].launched:
         device.stopped("a", 1, 0)
     assert device.stopped("a")[:2] == [Drop("a", 0, "after_last"), Release("a")]

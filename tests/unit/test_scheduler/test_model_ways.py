@@ -1,4 +1,4 @@
-"""What a launch takes to the executor and back, told from a journal session by session."""
+"""What a launch takes to the executor and back, estimated from a journal session by session."""
 
 from __future__ import annotations
 

@@ -233,7 +233,7 @@ def test_a_lost_node_sends_queued_tasks_back_and_fails_the_others() -> None:
     assert view.nodes["a"].tasks == {"running"}
 
 
-def test_a_session_that_ends_or_begins_while_its_node_is_cut_off_is_told_in_time() -> None:
+def test_a_session_that_ends_or_begins_while_its_node_is_cut_off_is_reported_in_time() -> None:
     """The node's facts come before the controller has heard it again."""
     view = view_of(node("a", 10))
     for name in ("ends", "fails", "begins", "patient"):
@@ -279,7 +279,7 @@ def test_a_node_says_nothing_of_anothers_sessions() -> None:
 
 
 @pytest.mark.parametrize("reason", [REASON_NEVER_STARTED, REASON_RESTARTED])
-def test_an_end_told_too_late_says_nothing(reason: str) -> None:
+def test_a_stale_end_is_ignored(reason: str) -> None:
     """A controller found that a task never began, or that a restarted node has left it; before that got its place in the log, it began,
     or came back, or waits again because its node was lost."""
     view = view_of(node("a", 10))

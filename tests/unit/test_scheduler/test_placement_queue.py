@@ -60,7 +60,7 @@ def session(name: str, of: str, on: str, priority: int = 0) -> SessionOpenedFact
 
 
 class Cluster:
-    """A view with a controller that goes through the queue after every fact, at the minute it is told."""
+    """A view with a controller that goes through the queue after every fact, at the given minute."""
 
     def __init__(self, *facts: Event) -> None:
         self.view = ClusterView()
@@ -261,7 +261,7 @@ def test_every_wait_has_a_remedy(facts: list[Event], wish: TaskSubmitted, kinds:
 
 
 def test_groups_are_made_changed_and_deleted() -> None:
-    """A node in a group serves only tasks that target it, whoever put it there."""
+    """A node in a group serves only tasks that target it, however it was put there."""
     cluster = Cluster(node("a", 10, groups=("own",)), node("b", 10), GroupChanged(1, "made", "by hand", ("b", "later")))
     view = cluster.view
     assert (view.groups_of("a"), view.groups_of("b")) == ({"own"}, {"made"})
@@ -312,7 +312,7 @@ def test_a_new_priority_holds_at_once_and_sessions_must_follow() -> None:
     assert view.tasks["t"].priority == 1  # it is over
 
 
-def test_only_measurements_that_matter_are_told() -> None:
+def test_only_measurements_that_matter_are_reported() -> None:
     view = Cluster(node("a", 100), LoadObserved(1, (("a", 0, 40, 0, 10 * GIB),))).view
 
     def told(utilization: int, starvation: int, used_gib: int) -> bool:
@@ -327,7 +327,7 @@ def test_only_measurements_that_matter_are_told() -> None:
 
 
 def test_a_long_queue_of_few_shapes_costs_few_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counted: 400 wait in four shapes. Something ends, and four decisions find that nobody fits; none with a memory of the last pass, as
+    """Counted: 400 wait in four shapes. Something ends, and four decisions find that no task fits; none with a memory of the last pass, as
     it is too small for all of them; one for a newcomer; and one for the shape that fits what ends next."""
     cluster = Cluster(node("a", 10), task("hog", 6), task("small", 3), task("tiny", 1))
     for number in range(400):

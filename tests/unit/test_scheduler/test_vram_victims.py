@@ -37,7 +37,7 @@ IDLE = 100
 
 
 class Device:
-    """A core that is told things in order; ``at`` is the time of what is told next."""
+    """A core that gets stimuli in order; ``at`` is the time of the next one."""
 
     def __init__(self, physical: int = 100, reserve: int = 0, swap: int = 1000) -> None:
         self.vram = Vram()
@@ -79,7 +79,7 @@ class Case:
 
 
 CASES = [
-    Case("nobody is idle: it waits", (("a", 3, 100, 99, True),), (3, 10), ()),
+    Case("no session is idle: it waits", (("a", 3, 100, 99, True),), (3, 10), ()),
     Case("only what is needed", (("a", 3, 90, 100, True),), (3, 30), (("a", 20),)),
     Case("the longest idle first", (("a", 3, 50, 100, True), ("b", 3, 50, 200, True)), (3, 10), (("b", 10),)),
     Case("the lower priority first", (("a", 4, 50, 100, True), ("b", 3, 50, 200, True)), (3, 10), (("a", 10),)),

@@ -151,7 +151,7 @@ def test_many_facts_without_an_answer_stay_few_and_their_sum_right() -> None:
 
 
 def test_an_answer_that_knows_most_of_many_facts_takes_them_off() -> None:
-    """Else what billing has charged already counts again, and a tenant near its limit is told that nothing is left."""
+    """Else what billing has charged already counts again, and a tenant near its limit is refused although something is left."""
     world = World(BUDGET)
     for _ in range(300):
         world.run(1_000)

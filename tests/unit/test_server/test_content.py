@@ -1,4 +1,4 @@
-"""The content store on a real engine: what is shared, what never, what it costs whom, and what a stranger can learn."""
+"""The content store on a real engine: what is shared, what never, which session is charged, and what other domains can learn."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_equal_content_of_one_domain_is_sent_and_stored_once(device: Device) -> 
     assert {device.bytes_of("a1", 1), device.bytes_of("a2", 7), device.bytes_of("a3", 1)} == {data}
 
 
-def test_strangers_and_who_did_not_opt_in_share_nothing(device: Device) -> None:
+def test_other_domains_and_sessions_without_opt_in_share_nothing(device: Device) -> None:
     data = some_bytes(1)
     for session in ("a1", "b1", "quiet"):
         assert not device.upload(session, 1, data)
@@ -259,7 +259,7 @@ def steps(device: Device, session: str, names: tuple[bytes, ...]) -> tuple[bytes
 
 
 @pytest.mark.parametrize("asker", ["b1", "quiet"])
-def test_content_of_strangers_is_told_from_absent_content_neither_by_answer_nor_by_work(device: Device, asker: str) -> None:
+def test_content_of_other_domains_looks_absent_by_answer_and_by_work(device: Device, asker: str) -> None:
     data = some_bytes(1)
     device.upload("a1", 1, data)
     held = tuple(blake3(data[at : at + CHUNK]).digest() for at in range(0, SIZE, CHUNK))
@@ -270,7 +270,7 @@ def test_content_of_strangers_is_told_from_absent_content_neither_by_answer_nor_
 
 
 @pytest.mark.parametrize("asker", ["b1", "quiet"])
-def test_nor_are_models_that_strangers_keep(tmp_path: Path, asker: str) -> None:
+def test_models_of_other_domains_look_absent(tmp_path: Path, asker: str) -> None:
     cache = ModelCache(tmp_path, 1 << 20)
     data = some_bytes(1, CHUNK)
     cache.put("a", blake3(data).digest(), bytearray(data))

@@ -107,7 +107,7 @@ def test_who_writes_under_pressure_gets_its_copy_and_the_others_keep_theirs(tmp_
 
 
 def test_chunks_that_went_to_make_room_are_asked_for_again(tmp_path: Path) -> None:
-    """What the client was told is there belongs to a session that must give its memory to this very upload."""
+    """The chunks reported to the client as present belong to a session that must give its memory to this very upload."""
     with memory_device(2 * BUFFER, tmp_path) as device:
         device.open("a", domain="d")
         load(device, "a", 2)

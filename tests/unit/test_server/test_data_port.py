@@ -1,4 +1,4 @@
-"""The data port against clients that are not ours: what strangers get, and what they cannot reach or hold up."""
+"""The data port against clients that are not ours: limits before authentication, and what such clients cannot reach or delay."""
 
 from __future__ import annotations
 
@@ -86,14 +86,14 @@ def hello(peer: socket.socket, session: str = "a") -> socket.socket:
         pytest.param(frame(Hello("a", "wrong"))[:-1], id="cut off"),
     ],
 )
-def test_strangers_are_cut_off(dial: Dial, data: bytes) -> None:
+def test_unauthenticated_clients_are_cut_off(dial: Dial, data: bytes) -> None:
     peer = dial()
     peer.sendall(data)
     assert closed(peer)
 
 
 @pytest.mark.parametrize("token", ["", "wrong", "token of b", "\u00e9"])
-def test_a_wrong_token_is_told_and_cut_off(dial: Dial, token: str) -> None:
+def test_a_wrong_token_is_refused_and_cut_off(dial: Dial, token: str) -> None:
     peer = dial()
     peer.sendall(frame(Hello("a", token)))
     assert isinstance(answer(peer), Denied)
@@ -163,7 +163,7 @@ def serves(peer: socket.socket) -> bool:
 
 
 def test_it_listens_for_as_long_as_it_lives(port: DataPort) -> None:
-    """Also after the interpreter has looked for what nobody holds."""
+    """Also after a garbage collection."""
     gc.collect()
     for address in port.addresses:
         kind, _, place = address.partition(":")
@@ -192,7 +192,7 @@ def test_connections_end_with_their_session(dial: Dial, port: DataPort, staging:
     assert serves(other)
 
 
-def test_strangers_keep_nobody_out(dial: Dial) -> None:
+def test_unauthenticated_clients_do_not_lock_out_others(dial: Dial) -> None:
     """Who says nothing gives way to who comes next; who has said the word stays."""
     first = hello(dial())
     strangers = [dial() for _ in range(19)]

@@ -74,7 +74,7 @@ def test_what_has_not_begun_comes_back_at_once_and_runs_later(wire: Wire) -> Non
 
 
 def test_what_is_behind_a_fault_does_not_run(wire: Wire) -> None:
-    """It was sent before anybody knew of the fault; nobody is charged for it."""
+    """It was sent before the fault was known; no session is charged for it."""
     wire.send(wire.command(2, batch_of("s", 2, beyond_its_table(SIZE).flush([1, 99]))), wire.command(3, batch_of("s", 3, LONG.flush([1]))))
     fault, behind = wire.next(Executed), wire.next(Executed)
     assert fault.status == FAULTED
@@ -148,7 +148,7 @@ def test_a_new_server_finds_the_run_where_it_was(wire: Wire) -> None:
 
 
 def test_a_server_that_dies_while_a_slice_runs(wire: Wire) -> None:
-    """What it had sent is carried out, and told to the next one."""
+    """What it had sent is carried out, and reported to the next one."""
     wire.send(wire.command(2, batch_of("s", 2, whole()), limit_ns=1), wire.command(2, b"", limit_ns=1))
     wire.drop()
     attached = wire.connect()

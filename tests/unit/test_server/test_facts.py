@@ -149,8 +149,8 @@ def test_what_was_not_acknowledged_is_published_by_the_next_start(tmp_path: Path
         nats.stop()
 
 
-def test_nobody_takes_a_name_before_its_facts(tmp_path: Path) -> None:
-    """The log takes a message with an id that it has for a repeat, whoever sent the other: another node must not know what comes next."""
+def test_message_ids_of_facts_are_unpredictable(tmp_path: Path) -> None:
+    """The log drops a message with a known id as a duplicate, whichever node sent the first: another node must not know the next id."""
     nats = NatsServer(tmp_path / "nats")
     nats.start()
 
@@ -267,7 +267,7 @@ def test_facts_of_use_leave_only_with_the_progress_that_covers_them(tmp_path: Pa
             synced.clear()
             log._wake.set()
             await asyncio.wait_for(synced.wait(), 60)
-            for _ in range(10):  # whoever waits for the disk runs
+            for _ in range(10):  # tasks that wait for the disk run
                 await asyncio.sleep(0)
         assert published == [] and on_disk() == 0 and log.waiting == 2
         log.note(progress(1), lambda: None)

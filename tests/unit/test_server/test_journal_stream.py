@@ -1,4 +1,4 @@
-"""Packs of a lane: what leaves, and what belongs to nobody."""
+"""Packs of a lane: what leaves, and what belongs to no session."""
 
 from __future__ import annotations
 

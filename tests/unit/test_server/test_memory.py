@@ -264,7 +264,7 @@ def away(device: MemoryDevice) -> None:
 
 @contextmanager
 def no_more_files() -> Iterator[None]:
-    """The process may open no further file, as when somebody holds all that it may have open."""
+    """The process may open no further file, as when all its descriptors are in use."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
     try:
@@ -327,7 +327,7 @@ def test_what_is_expected_is_brought_back_into_free_memory(tmp_path: Path) -> No
         device.settle()
         assert sorted(device.tenants["a"].kept) == [1, 2, 3]
         device.memory.expect("a")
-        assert not device.state.sessions["a"].moving, "no memory is free, and nobody gives any up for a guess"
+        assert not device.state.sessions["a"].moving, "no memory is free, and no session gives any up for a guess"
         device.run("b", Flush(frees=[1, 2]))
         device.memory.expect("a")
         device.settle()

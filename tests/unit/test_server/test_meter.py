@@ -79,7 +79,7 @@ def test_a_clock_that_was_set_dates_what_follows_and_one_that_was_not_leaves_no_
     assert begins == [100 * SECOND, 101 * SECOND, 3_702 * SECOND, 3_703 * SECOND, 44 * SECOND]
 
 
-def test_work_of_a_session_that_is_gone_is_scheduler_time() -> None:
+def test_work_of_a_closed_session_is_scheduler_time() -> None:
     m = meter()
     m.work("gone", 0, 10, 20, 30, 20, 5, 1, 100)
     (device,) = devices(m.cut(100))

@@ -70,7 +70,7 @@ def test_models_survive_and_are_their_domains_alone(cache: ModelCache, tmp_path:
 def test_names_of_files_tell_nothing_and_files_are_private(cache: ModelCache, tmp_path: Path) -> None:
     for domain in ("a", "b"):
         add(cache, domain, "base", x=b"x" * 100)
-    assert len(files(tmp_path)) == 2, "what strangers hold is not found: each has its own"
+    assert len(files(tmp_path)) == 2, "content of other domains is not found: each has its own"
     assert not [path for path in files(tmp_path) if name(b"x" * 100).hex() in str(path).replace("/", "")]
     assert (tmp_path / "key").stat().st_mode & 0o077 == 0
     assert (tmp_path / "chunks").stat().st_mode & 0o077 == 0

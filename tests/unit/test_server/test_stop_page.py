@@ -1,4 +1,4 @@
-"""The stop page: a word a priority, seen by whoever maps the file; serials only grow; nobody else may read it."""
+"""The stop page: a word a priority, seen by every process that maps the file; serials only grow; other users may not read it."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_without_a_disk_the_hosts_memory_is_all_there_is() -> None:
 
 
 def test_what_is_left_is_given_up_a_chunk_at_a_time(tmp_path: Path) -> None:
-    """Whoever leaves it waits for nothing: it may be thousands of files, and everybody waits for the thread that leaves."""
+    """``leave`` returns at once: it may be thousands of files, and all sessions wait for the thread that calls it."""
     store = SwapStore(CHUNK_BYTES, DiskTier(tmp_path, 1 << 30))
     kept = put(store, rng.integers(0, 256, 4 * CHUNK_BYTES, np.uint8))
     other = rng.integers(0, 256, 1000, np.uint8)
@@ -242,7 +242,7 @@ def test_stopping_a_job_waits_for_no_other(mover: Mover) -> None:
     assert "second" not in done
 
 
-def test_a_failure_of_ours_is_told_and_ends_only_its_job(mover: Mover) -> None:
+def test_an_internal_failure_is_reported_and_ends_only_its_job(mover: Mover) -> None:
     def fails() -> Iterator[None]:
         yield
         raise ZeroDivisionError("by zero")

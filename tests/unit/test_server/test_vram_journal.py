@@ -63,7 +63,7 @@ def test_a_new_segment_begins_with_the_state_as_it_is() -> None:
     check(core, taken.snapshot, taken.frames, taken.digest)
 
 
-def test_what_nobody_takes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_untaken_records_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vram_journal, "_BYTES_MAX", 1000)
     core = Core()
     core.batches(100)

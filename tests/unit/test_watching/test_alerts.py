@@ -51,6 +51,11 @@ CASES: dict[str, tuple[list[Series], list[Series]]] = {
         [flat("wooly_controller_log_position", 9_000, instance="c:1"), flat("wooly_billing_log_position", 8_900)],
     ),
     "WoolyBillDoesNotAddUp": ([flat("wooly_billing_findings", 1)], [flat("wooly_billing_findings", 0)]),
+    "WoolyEventLogLarge": ([flat("wooly_event_log_bytes", 101e9)], [flat("wooly_event_log_bytes", 99e9)]),
+    "WoolyCollectorDown": (
+        [flat("up", 0, job="otel-collector", instance="o:1")],
+        [flat("up", 0, job="node"), flat("up", 1, job="otel-collector")],
+    ),
     "WoolyNodeLost": (
         [flat("wooly_node_up", 0, node="a", instance="c:1"), flat("wooly_node_up", 1, node="b", instance="c:1")],
         [flat("wooly_node_up", 1, node="a", instance="c:1"), flat("wooly_node_up", 0, node="a", instance="c:2")],  # one replica is behind

@@ -30,7 +30,7 @@ def test_a_form_becomes_what_rest_takes() -> None:
 @pytest.mark.parametrize(
     ("kind", "values", "field", "says"),
     [
-        (TaskBody, {}, "required_vram_mb", "This is needed."),
+        (NewGroupBody, {"title": "x"}, "id", "This is needed."),
         (TaskBody, {"required_vram_mb": "x"}, "required_vram_mb", "Write a whole number."),
         (TaskBody, {"required_vram_mb": "0"}, "required_vram_mb", "At least 1."),
         (TaskBody, {"required_vram_mb": "1", "priority": "5"}, "priority", "At most 4."),
@@ -43,7 +43,7 @@ def test_a_form_becomes_what_rest_takes() -> None:
         (KeyBody, {"scopes": ["all"]}, "scopes", "Choose one of what is offered."),
     ],
 )
-def test_what_is_wrong_is_told_at_its_field(kind: type, values: dict[str, Any], field: str, says: str) -> None:
+def test_errors_are_shown_at_their_field(kind: type, values: dict[str, Any], field: str, says: str) -> None:
     body, errors = read_as(kind, values)
     assert body is None and errors == {field: says}
 

@@ -14,7 +14,7 @@ from services.controller.web.live import Busy, Live
 from services.controller.web.patch import Patch, difference, encode_patch
 from services.controller.web.scope import CLUSTER, Scope
 
-NOBODY = Topic("t", frozenset(), "node.read", lambda scope, query: Patch())
+TOPIC = Topic("t", frozenset(), "node.read", lambda scope, query: Patch())
 ACME, GLOBEX = Scope("acme", frozenset({"task.read"})), Scope("globex", frozenset({"task.read"}))
 
 
@@ -24,7 +24,7 @@ def patches(data: bytes) -> list[dict[str, Any]]:
 
 
 def channel_with(*versions: str) -> Channel:
-    channel = Channel(NOBODY, CLUSTER, {})
+    channel = Channel(TOPIC, CLUSTER, {})
     for number, text in enumerate(versions, 1):
         channel.show(Patch({"a": text, "b": "same"}), number, "me")
     return channel
@@ -72,7 +72,7 @@ def test_a_reader_too_far_behind_gets_everything_once() -> None:
 
 
 def test_a_version_of_an_earlier_life_of_the_channel_is_not_believed() -> None:
-    channel = Channel(NOBODY, CLUSTER, {})
+    channel = Channel(TOPIC, CLUSTER, {})
     channel.show(Patch({"a": "1"}), 50, "me")
     for version in (7, 99):
         assert patches(channel.after(version, "me"))[0]["all"] is True
@@ -159,7 +159,7 @@ def test_scopes_and_queries_are_rendered_apart(page: Page) -> None:
     asyncio.run(body())
 
 
-def test_what_nobody_follows_is_not_rendered(page: Page) -> None:
+def test_a_channel_without_followers_is_not_rendered(page: Page) -> None:
     async def body() -> None:
         live = Live()
         task = running(live, page)
@@ -195,7 +195,7 @@ def test_one_pages_slip_does_not_stop_the_others(page: Page) -> None:
     asyncio.run(body())
 
 
-def test_a_page_whose_thing_is_gone_says_so(page: Page) -> None:
+def test_a_page_of_a_deleted_entity_says_so(page: Page) -> None:
     async def body() -> None:
         live = Live()
         task = running(live, page)
@@ -216,12 +216,12 @@ def test_channels_are_bounded() -> None:
     async def body() -> None:
         live = Live()
         for number in range(256):
-            live.join(NOBODY, CLUSTER, {"q": str(number)})
+            live.join(TOPIC, CLUSTER, {"q": str(number)})
         with pytest.raises(Busy):
-            live.join(NOBODY, CLUSTER, {"q": "one more"})
-        live.join(NOBODY, CLUSTER, {"q": "7"})
+            live.join(TOPIC, CLUSTER, {"q": "one more"})
+        live.join(TOPIC, CLUSTER, {"q": "7"})
         with pytest.raises(Busy):
-            Live().join(NOBODY, CLUSTER, {"q": "x" * 2_000})
+            Live().join(TOPIC, CLUSTER, {"q": "x" * 2_000})
 
     asyncio.run(body())
 
@@ -229,15 +229,15 @@ def test_channels_are_bounded() -> None:
 def test_a_tenant_does_not_take_all_channels() -> None:
     async def body() -> None:
         live = Live()
-        taken = [live.join(NOBODY, ACME, {"q": str(number)}) for number in range(128)]
+        taken = [live.join(TOPIC, ACME, {"q": str(number)}) for number in range(128)]
         with pytest.raises(Busy):
-            live.join(NOBODY, Scope("acme", frozenset()), {"q": "one more, with other rights"})
-        live.join(NOBODY, GLOBEX, {})
-        live.join(NOBODY, CLUSTER, {})
+            live.join(TOPIC, Scope("acme", frozenset()), {"q": "one more, with other rights"})
+        live.join(TOPIC, GLOBEX, {})
+        live.join(TOPIC, CLUSTER, {})
         live.leave(taken[0])
-        live.join(NOBODY, ACME, {"q": "in the place of one that nobody follows"})
+        live.join(TOPIC, ACME, {"q": "in the place of one without followers"})
         with pytest.raises(Busy):
-            live.join(NOBODY, ACME, {"q": "one more"})
+            live.join(TOPIC, ACME, {"q": "one more"})
 
     asyncio.run(body())
 
@@ -246,14 +246,14 @@ def test_a_tenant_does_not_take_all_places() -> None:
     async def body() -> None:
         live = Live()
         for _ in range(1_000):
-            live.join(NOBODY, ACME, {})
+            live.join(TOPIC, ACME, {})
         with pytest.raises(Busy):
-            live.join(NOBODY, ACME, {})
-        live.join(NOBODY, GLOBEX, {})
+            live.join(TOPIC, ACME, {})
+        live.join(TOPIC, GLOBEX, {})
         for _ in range(999):
-            live.join(NOBODY, CLUSTER, {})
+            live.join(TOPIC, CLUSTER, {})
         with pytest.raises(Busy):
-            live.join(NOBODY, CLUSTER, {})
+            live.join(TOPIC, CLUSTER, {})
 
     asyncio.run(body())
 

@@ -78,7 +78,7 @@ def text(found: Waiting) -> str:
     return " | ".join(f"{way.before}{', '.join(label for label, _ in way.links)}{way.after}" for way in found.frees)
 
 
-def test_what_would_let_it_in_is_told_by_names_that_the_reader_may_know() -> None:
+def test_remedies_name_only_what_the_reader_may_know() -> None:
     view = fold(node("a", 8))
     placed(view, TaskSubmitted(2, "mine", "acme", 1, 3 * GIB, title="my training"))
     placed(view, TaskSubmitted(2, "other", "globex", 1, 4 * GIB, title="secret project"))
@@ -99,7 +99,7 @@ def test_a_task_that_does_not_wait_has_nothing_to_tell() -> None:
     assert waiting_of(view, "unheard-of", 10, CLUSTER) is None
 
 
-def test_for_whom_a_device_is_kept_is_told_to_those_who_see_all() -> None:
+def test_reservations_are_shown_to_identities_that_see_all() -> None:
     view = fold(node("a", 8), TaskSubmitted(2, "t", "acme", 1, GIB, queue=True))
     view.apply(3, TaskRefused(3, "t", (("a", 0, "reserved", "kept for task theirs, which goes first"),), 2))
     for scope, named in ((CLUSTER, True), (ACME, False)):

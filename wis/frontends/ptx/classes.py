@@ -1,4 +1,4 @@
-"""Which register type each PTX register gets: untyped ones (``.b32``) by what is done with them, so that few bits are reinterpreted."""
+"""Register types of PTX registers: untyped ones (``.b32``) by what is done with them, so that few bits are reinterpreted."""
 
 from __future__ import annotations
 

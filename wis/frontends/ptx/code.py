@@ -1,4 +1,4 @@
-"""What PTX is lowered to first: ops of the kernel tier over registers without bound, before addresses have found their memory.
+"""First lowering of PTX: ops of the kernel tier over registers without bound, before addresses have found their memory.
 
 Beside the kernel tier's ops there are a few of its own: ``argument`` (a scalar argument's value, or a pointer's), ``symbol`` (a variable's
 address in its space), ``to_generic`` and ``from_generic`` (between a space's addresses and those that mean any memory), and ``low_bits``

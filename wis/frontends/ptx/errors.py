@@ -1,4 +1,4 @@
-"""What this front end raises."""
+"""Errors of this front end."""
 
 from __future__ import annotations
 

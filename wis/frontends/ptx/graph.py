@@ -1,7 +1,7 @@
 """Control flow of lowered code: reachable blocks, blocks merged, loops made reducible, and the order blocks are numbered in.
 
 The order is *loop-compact reverse postorder*: forward edges lead to greater numbers and the blocks of a loop are side by side. Threads of a
-warp that parted meet again as early as they can, because those at the least number run first.
+warp that diverged reconverge as early as they can, because those at the least number run first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where addresses lead: every address that is an argument or a variable plus a distance becomes an offset into that memory.
+"""Provenance of addresses: every address that is an argument or a variable plus a distance becomes an offset into that memory.
 
 A register's *state* is the memory (root) its value points into, PLAIN when it is a number, or nothing yet. Registers with a root hold
 offsets from then on; where such a register is used as a number, the memory's address is added. Flow-insensitive, over a kernel and its

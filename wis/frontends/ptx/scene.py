@@ -1,4 +1,4 @@
-"""What surrounds the code of one kernel: the variables and functions it names, and the signatures of calls."""
+"""Environment of one kernel's code: the variables and functions it names, and the signatures of calls."""
 
 from __future__ import annotations
 

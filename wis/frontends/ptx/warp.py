@@ -1,4 +1,4 @@
-"""What threads of a warp or block do together."""
+"""Lowering of shuffles, votes, barriers and fences."""
 
 from __future__ import annotations
 

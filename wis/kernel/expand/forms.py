@@ -1,4 +1,4 @@
-"""What stands for an op that back ends need not know: a form of one block for its types and attributes, made once."""
+"""Replacements of ops that back ends need not know: a form of one block for its types and attributes, made once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Barriers of the blocks of a batch: who waits where, and when a barrier is complete.
+"""Barriers of the blocks of a batch: which threads wait where, and when a barrier is complete.
 
 They are judged when no thread of a block can run, so the outcome does not depend on an order. Barrier n, at which threads wait, is complete
 - if the lowest of them gave no count: when all threads of the block that have not ended wait at n;

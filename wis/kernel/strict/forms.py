@@ -1,4 +1,4 @@
-"""Which function has a strict form in which type."""
+"""Table of strict forms by function and type."""
 
 from __future__ import annotations
 

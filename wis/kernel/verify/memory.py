@@ -1,4 +1,4 @@
-"""Rule 4: who may access which memory as what."""
+"""Rule 4: which ops may access which memory as which element type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where findings are collected."""
+"""Collection of findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the checking mode has found and counted in this process.
+"""Findings and counts of the checking mode in this process.
 
 After the first difference every further operation raises it again, so that a script which catches RuntimeError stops too.
 """

@@ -42,6 +42,11 @@ PRIVATE_NAMES: Final = (
 
 def check_process(config: Config) -> None:
     """Raises UnsupportedTorch or ActivationError, saying what to do."""
+    if sys.platform != "linux":
+        raise ActivationError(
+            f"the client runs on Linux only, and this is {sys.platform}: run the script in a Linux container or virtual machine (WSL on "
+            "Windows), or submit it to the cluster with `wooly submit`"
+        )
     import torch
 
     check_version(torch.__version__)

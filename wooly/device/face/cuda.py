@@ -24,7 +24,8 @@ _CAPABILITY: Final = (8, 0)
 
 
 class DeviceProperties:
-    """What torch.cuda.get_device_properties answers. Sizes in bytes; figures that a remote device does not tell are those of its class."""
+    """What torch.cuda.get_device_properties answers. Sizes in bytes; figures that a remote device does not report are those of its
+    class."""
 
     def __init__(self, name: str, total_memory: int, cores: int, identity: str) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""What every aten operation becomes in WIS: pure functions from metadata to instructions, called once per new signature.
+"""Lowerings of aten operations to WIS: pure functions from metadata to instructions, called once per new signature.
 
 ``find(name)`` gives the lowering of an overload, ``lower(...)`` its template for one signature.
 Importing this package registers all of them.

@@ -1,4 +1,4 @@
-"""What a lowering may raise.
+"""Errors of lowerings.
 
 May live here: the exceptions of this package. May not: anything that catches them.
 """

@@ -153,7 +153,7 @@ def _add_columns(f: Fn, g: Geometry, m: _Images, type: Type, variant: tuple[str,
 
 
 def conv(f: Fn, dtype: str, depth: str, walk: str) -> None:
-    """y = conv(x, w): a unit is one tile of one group. ``joint``: small images share one product and are parted afterwards."""
+    """y = conv(x, w): a unit is one tile of one group. ``joint``: small images share one product and are separated afterwards."""
     type = _TYPES[dtype]
     tiles, g, m = Tiles(f, type), geometry(f), _images(f)
     x, w, y = f.ptr("x"), f.ptr("w"), f.ptr("y")

@@ -1,4 +1,4 @@
-"""What the Credits page is asked for: a period, a grouping, a tenant; read from the address. And the charts of billing's answer. Pure.
+"""Query of the Credits page: a period, a grouping, a tenant; read from the address. And the charts of billing's answer. Pure.
 
 May live here: that. May not: asking billing (client), sums of money (billing does them).
 """

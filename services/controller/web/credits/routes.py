@@ -36,7 +36,7 @@ _KEYS: Final = {
     "launches": "launches",
 }
 _TOP: Final = "5"
-_STALE: Final = "This budget was changed after the page was loaded. Nothing was saved: check the current values."
+_STALE: Final = "This budget was changed since the page was loaded. Nothing was saved: check the current values."
 
 
 @get("/credits", action="credits.read", include_in_schema=False)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from services.controller.web.charts import Chart, Line
 from services.controller.web.history import EVERYBODY, History
+from services.controller.web.metrics_store import MetricsStore, Range, times_of
 from services.controller.web.ring import Floats
 from services.controller.web.scope import Scope
 
-__all__ = ["cluster_charts", "credits_chart", "credits_per_hour", "device_charts"]
+__all__ = ["cluster_charts", "credits_chart", "credits_per_hour", "device_charts", "past_charts"]
 
 _HOUR_S: Final = 3600
 
@@ -29,6 +31,19 @@ def device_charts(history: History, node: str, gpu: int, now_s: float, total_byt
     means = history.devices.means(now_s, [(node, gpu)])
     times = history.devices.times(now_s)
     return _load(times, means["utilization"], means["starvation"]), _vram(times, means, float(total_bytes))
+
+
+async def past_charts(store: MetricsStore, chosen: Range, now_s: float, node: str | None = None) -> dict[str, tuple[Chart, Chart]]:
+    """The same charts further back: by GPU of ``node``, or of the cluster (under ""). Raises Unanswered."""
+    times = times_of(chosen, now_s)
+    fields = await store.load(chosen, times, node)
+    empty = np.full(len(times), np.nan, np.float32)
+    found = {}
+    for gpu in {"", *fields["utilization"], *fields["resident"]}:
+        of = {name: values.get(gpu, empty) for name, values in fields.items()}
+        charts = (_load(times, of["utilization"], of["starvation"]), _vram(times, of))
+        found[gpu] = (replace(charts[0], span_s=chosen.span_s), replace(charts[1], span_s=chosen.span_s))
+    return found
 
 
 def credits_chart(history: History, scope: Scope, now_s: float) -> Chart:

@@ -11,9 +11,11 @@ from litestar import Request, Response, get
 from services.controller.parts import Parts
 from services.controller.web.channel import Topic
 from services.controller.web.charts import Chart, chart_data, chart_points, chart_table
-from services.controller.web.dashboard.charts import cluster_charts, credits_chart, credits_per_hour
+from services.controller.web.dashboard.charts import cluster_charts, credits_chart, credits_per_hour, past_charts
 from services.controller.web.dashboard.rows import Glance, glance
+from services.controller.web.desk import desk_of
 from services.controller.web.history import History
+from services.controller.web.metrics_store import RANGES, Unanswered, range_of
 from services.controller.web.patch import Patch
 from services.controller.web.scope import Scope
 from services.controller.web.templating import ENVIRONMENT, page, scope_of
@@ -44,8 +46,24 @@ async def dashboard(request: Ask) -> Response[str]:
     parts: Parts = request.app.state.parts
     await parts.mirror.caught_up()
     context, charts = _context(parts, request.app.state.web.history, scope_of(request))
-    drawn = {name: (title, chart_data(chart), chart_table(chart)) for name, title, chart in zip(_IDS, _TITLES, charts, strict=True)}
-    return page(request, "dashboard/page.html", live="dashboard", charts=drawn, **{k: v for k, v in context.items() if k != "scope"})
+    store, chosen, away = desk_of(request).metrics, range_of(request.query_params), ""
+    drawn = dict(zip(_IDS, zip(_TITLES, charts, strict=True), strict=True))
+    if chosen is not RANGES[0]:
+        try:
+            past = (await past_charts(store, chosen, time.time()))[""]
+            drawn = {f"past-{name}": (title, chart) for name, title, chart in zip(_IDS[:2], _TITLES, past, strict=False)}
+        except Unanswered as error:
+            chosen, away = RANGES[0], str(error)
+    return page(
+        request,
+        "dashboard/page.html",
+        live="dashboard",
+        charts={name: (title, chart_data(chart), chart_table(chart)) for name, (title, chart) in drawn.items()},
+        ranges=RANGES if store.url and (chosen is not RANGES[0] or away or await store.there()) else (),
+        chosen=chosen,
+        away=away,
+        **{k: v for k, v in context.items() if k != "scope"},
+    )
 
 
 @get("/charts/cluster/{name:str}", action="cluster.read", include_in_schema=False)

@@ -1,1 +1,1 @@
-"""The Groups page: who is in them, who targets them."""
+"""The Groups page: the nodes in each, the tasks that target it."""

@@ -28,7 +28,7 @@ from services.controller.web.templating import ENVIRONMENT, page, scope_of
 __all__ = ["ROUTES", "groups_topic"]
 
 Ask = Request[Any, Any, Any]
-_STALE: Final = "This group was changed after the page was loaded. Nothing was saved: check the current values."
+_STALE: Final = "This group was changed since the page was loaded. Nothing was saved: check the current values."
 
 
 @get("/groups", action="group.read", include_in_schema=False)
@@ -92,7 +92,7 @@ async def create(request: Ask) -> Response[Any]:
         return await _form(request, "", values, {"id": str(error)}, 409)
     except Invalid as error:
         return await _form(request, "", values, {error.field: str(error)}, 400)
-    return redirect("/groups", f"Group {body.id} is there.")
+    return redirect("/groups", f"Group {body.id} was created.")
 
 
 @post("/groups/{group:str}", action="group.write", include_in_schema=False, csrf="form")
@@ -119,7 +119,7 @@ async def delete(request: Ask, group: str) -> Response[Any]:
     except Stale:
         return redirect(f"/groups/{group}", _STALE, "warn")
     except OutOfState as error:
-        return redirect(f"/groups/{group}", f"It stays: {error}.", "warn")
+        return redirect(f"/groups/{group}", f"The group was not deleted: {error}.", "warn")
     return redirect("/groups", f"Group {group} is deleted.")
 
 

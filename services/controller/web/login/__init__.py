@@ -1,1 +1,1 @@
-"""The login page: what it looks like. Who may come in is said elsewhere (services.kit.access, routes/access_session)."""
+"""The login page: what it looks like. Authentication is in services.kit.access and routes/access_session."""

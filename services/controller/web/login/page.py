@@ -18,7 +18,7 @@ _WAIT_MAX_S: Final = 86_400
 
 @get("/login", action=None, include_in_schema=False)
 async def login(request: Request[Any, Any, Any]) -> Response[Any]:
-    """Who is in already is led on."""
+    """A caller who is logged in is redirected to ``next``."""
     query = request.query_params
     target = query.get("next", "/")
     if not request.app.state.access.on or proof_of(request).kind == "session":

@@ -13,15 +13,18 @@ from scheduler.placement.view import OVERCOMMIT_NODE
 from scheduler.vram import PERCENT_MAX
 from services.controller.errors import Invalid, NotThere, Stale
 from services.controller.identity import caller_of
+from services.controller.names import find_node
 from services.controller.parts import Parts, parts_of
 from services.controller.revisions import node_revision
 from services.controller.web.channel import Gone, Topic
 from services.controller.web.charts import Chart, chart_data, chart_points, chart_table
-from services.controller.web.dashboard.charts import device_charts
+from services.controller.web.dashboard.charts import device_charts, past_charts
+from services.controller.web.desk import desk_of
 from services.controller.web.flash import redirect
 from services.controller.web.forms import Values, form_values, revision_in
 from services.controller.web.history import History
 from services.controller.web.listing import Listing
+from services.controller.web.metrics_store import RANGES, Unanswered, range_of
 from services.controller.web.nodes.rows import SORTS, STATES, Seen, device_rows, group_choices, listed_nodes, node_row, session_rows
 from services.controller.web.patch import Patch
 from services.controller.web.scope import Scope
@@ -76,10 +79,9 @@ def nodes_topic(parts: Parts) -> Topic:
 
 
 def _one(parts: Parts, scope: Scope, name: str) -> dict[str, Any]:
-    """Raises NotThere."""
+    """Raises NotThere, Ambiguous."""
     view, seen = parts.mirror.view, _seen(parts)
-    if name not in view.nodes:
-        raise NotThere(f"there is no node {name}")
+    name = find_node(view, name)
     own = [seen[key] for key in ((name, device.index) for device in view.nodes[name].registered.devices) if key in seen]
     return {
         "node": node_row(view, seen, scope, name),
@@ -102,25 +104,39 @@ def _charts(history: History, shown: dict[str, Any], now_s: float) -> dict[str, 
 async def node(request: Ask, node: str) -> Response[str]:
     parts = parts_of(request)
     await parts.fresh_view()
-    return _node_page(request, node)
+    return await _node_page(request, node)
 
 
-def _node_page(request: Ask, name: str, *, error: str = "", given: str | None = None, status: int = 200) -> Response[str]:
+async def _node_page(request: Ask, name: str, *, error: str = "", given: str | None = None, status: int = 200) -> Response[str]:
     parts = parts_of(request)
     shown = _one(parts, scope_of(request), name)
+    store, chosen, away = desk_of(request).metrics, range_of(request.query_params), ""
     charts = _charts(request.app.state.web.history, shown, time.time())
+    if chosen is not RANGES[0]:
+        try:
+            past = await past_charts(store, chosen, time.time(), shown["node"].id)
+            charts = {
+                f"{kind}-{device.index}": (charts[f"{kind}-{device.index}"][0], past.get(str(device.index), past[""])[at])
+                for device in shown["devices"]
+                for at, kind in enumerate(("load", "vram"))
+            }
+        except Unanswered as unanswered:
+            chosen, away = RANGES[0], str(unanswered)
     drawn = {key: (title, chart_data(chart), chart_table(chart)) for key, (title, chart) in charts.items()}
     own = shown["node"].overcommit_own
     return page(
         request,
         "nodes/one.html",
         status=status,
-        live=f"node.{name}",
+        live=f"node.{shown['node'].id}",
         charts=drawn,
-        revision=node_revision(parts.mirror, name),
+        revision=node_revision(parts.mirror, shown["node"].id),
         overcommit=given if given is not None else "" if own is None else str(own),
         error=error,
         percent_max=PERCENT_MAX,
+        ranges=RANGES if store.url and (chosen is not RANGES[0] or away or await store.there()) else (),
+        chosen=chosen,
+        away=away,
         **shown,
     )
 
@@ -178,10 +194,10 @@ async def overcommit(request: Ask, node: str) -> Redirect | Response[str]:
         percent = _percent(values)
         found = await parts_of(request).nodes.configure(caller_of(request), node, {OVERCOMMIT_NODE: percent}, revision=revision_in(values))
     except Invalid as error:
-        return _node_page(request, node, error=str(error), given=text, status=400)
+        return await _node_page(request, node, error=str(error), given=text, status=400)
     except Stale:
-        stale = "This node was changed meanwhile. These are its current values: check them, and save again."
-        return _node_page(request, node, error=stale, given=text, status=409)
+        stale = "This node was changed since the page was loaded. Check the current values, and save again."
+        return await _node_page(request, node, error=stale, given=text, status=409)
     now = "inherits the global overcommit" if percent is None else f"is overcommitted by {percent} %"
     return redirect(f"/nodes/{node}", f"{found.registered.name} {now}.")
 

@@ -1,4 +1,4 @@
-"""What is shown of nodes, their devices and sessions: rows from the view and the last measurements. Pure.
+"""Rows of the Nodes pages: nodes, their devices and sessions, from the view and the last measurements. Pure.
 
 May live here: rows. May not: markup, requests. A scope of one tenant sees nodes and devices whole, tasks and sessions only its own.
 """

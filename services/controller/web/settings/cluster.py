@@ -12,6 +12,7 @@ from litestar import Response, get, post
 
 from scheduler.placement import ClusterView
 from scheduler.placement.states import (
+    DEFAULT_VRAM_MB,
     DEFAULTS,
     ENVIRONMENT,
     GLOBAL,
@@ -54,9 +55,11 @@ _SHOWN: Final = (
         OVERCOMMIT_GLOBAL, "VRAM overcommit", "%", 1,
         "Tasks that may be swapped can be promised this much more than a device has. A node's own value comes first.",
     ),
-    (QUEUE_AGE_MS, "A waiting task rises every", "s", 1000, "By one level: fair aging; 0: no task rises."),
-    (QUEUE_PROTECT_MS, "Devices are kept for it after", "s", 1000, "Then no task behind it takes its room; 0: never."),
-    (QUEUE_RESERVATIONS, "Devices are kept for at most", "tasks", 1, "At one time."),
+    (QUEUE_AGE_MS, "Raise a waiting task every", "s", 1000, "By one priority (aging); 0: never."),
+    (QUEUE_PROTECT_MS, "Reserve devices after waiting", "s", 1000, "Tasks behind it then cannot overtake it; 0: never."),
+    (QUEUE_RESERVATIONS, "Reserve devices for at most", "tasks", 1, "At one time."),
+    (DEFAULT_VRAM_MB, "VRAM of a task that names none", "MiB", 1,
+     "It may grow beyond. At most a quarter of the largest device; 0: every task must name it."),
 )  # fmt: skip
 
 
@@ -122,12 +125,10 @@ async def change(request: Ask) -> Response[Any]:
     try:
         await parts_of(request).config.change(caller_of(request), differing, revision=revision)
     except Stale:
-        return redirect(
-            "/settings", "The settings were changed after the page was loaded. Nothing was saved: check the current values.", "warn"
-        )
+        return redirect("/settings", "The settings have changed since this page was loaded. Nothing was saved.", "warn")
     except SLIPS as error:
         return await _page(request, values, dict([slip_of(error)]), 400)
-    return redirect("/settings", "Saved. It holds from now on, for every controller.")
+    return redirect("/settings", "Saved. The values apply to every controller from now on.")
 
 
 ROUTES: Final = [cluster, change]

@@ -99,7 +99,7 @@ async def revoke(request: Ask, key: str) -> Response[Any]:
         await parts_of(request).keys.revoke(caller_of(request), key)
     except SLIPS as error:
         return redirect("/settings/keys", slip_of(error)[1], "warn")
-    return redirect("/settings/keys", f"Key {key} opens nothing any more.")
+    return redirect("/settings/keys", f"Key {key} was revoked.")
 
 
 ROUTES: Final = [listed, make, revoke]

@@ -25,7 +25,7 @@ from services.kit.access import AccessView
 
 __all__ = ["ROUTES"]
 
-_STALE: Final = "It was changed after the page was loaded. Nothing was saved: check the current values."
+_STALE: Final = "It was changed since this page was loaded. Nothing was saved: check the current values."
 _PEOPLE: Final = ("admin", "operator", "member", "viewer")
 
 
@@ -74,7 +74,9 @@ async def make_user(request: Ask) -> Response[Any]:
         await parts_of(request).users.create(caller_of(request), body.id, wanted)
     except SLIPS as error:
         return await _users(request, values, dict([slip_of(error)]), 400)
-    return redirect("/settings/users", f"User {body.id} can come in." if body.password else f"User {body.id} is there, without a password.")
+    return redirect(
+        "/settings/users", f"User {body.id} can now log in." if body.password else f"User {body.id} was created, without a password."
+    )
 
 
 @get("/settings/users/{user:str}", action="user.read", include_in_schema=False)
@@ -150,7 +152,7 @@ async def make_tenant(request: Ask) -> Response[Any]:
     except SLIPS as error:
         field, text = slip_of(error)
         return await _tenants(request, values, {field or "id": text}, 400)
-    return redirect("/settings/tenants", f"Tenant {body.id} is there.")
+    return redirect("/settings/tenants", f"Tenant {body.id} was created.")
 
 
 @post("/settings/tenants/{tenant:str}", action="tenant.write", include_in_schema=False, csrf="form")
@@ -168,7 +170,7 @@ async def change_tenant(request: Ask, tenant: str) -> Response[Any]:
         return redirect("/settings/tenants", _STALE, "warn")
     except SLIPS as error:
         return redirect("/settings/tenants", slip_of(error)[1], "warn")
-    done = "" if disabled is None else " Its keys and users open nothing." if disabled else " Its keys and users come in again."
+    done = "" if disabled is None else " Its keys and users can no longer log in." if disabled else " Its keys and users can log in again."
     return redirect("/settings/tenants", f"Tenant {tenant} is saved.{done}")
 
 

@@ -1,4 +1,4 @@
-"""What the pages of /settings share: their tabs, what counts as a person's slip, the form's decimal credits.
+"""Shared parts of the pages of /settings: their tabs, which errors are user errors, the form's decimal credits.
 
 May live here: that. May not: any one page.
 """

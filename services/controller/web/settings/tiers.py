@@ -1,4 +1,4 @@
-"""The page /settings/tiers: what tiers cost and allow, over time, and who is in which. Billing keeps them; this asks it.
+"""The page /settings/tiers: what tiers cost and allow, over time, and the tenants in each. Billing keeps them; this asks it.
 
 May live here: routes. May not: prices, rules about them (billing).
 """
@@ -54,7 +54,7 @@ async def _send(request: Ask, path: str, body: Mapping[str, Any], revision: int 
         return redirect(_PATH, str(error), "bad")
     except Refused as error:
         if error.status == 409:
-            return redirect(_PATH, "It was changed after the page was loaded. Nothing was saved: check the current values.", "warn")
+            return redirect(_PATH, "It was changed since this page was loaded. Nothing was saved: check the current values.", "warn")
         return await _page(request, values, {error.field: str(error)}, 400)
     return redirect(_PATH, done)
 
@@ -71,7 +71,7 @@ async def price(request: Ask, tier: str) -> Response[Any]:
         }
     except Invalid as error:
         return await _page(request, {**values, "tier": tier}, {error.field: str(error)}, 400)
-    done = f"New prices of {tier}: what was used before costs what it cost."
+    done = f"New prices of {tier}: earlier usage keeps its price."
     return await _send(request, f"prices/{quote(tier, safe='')}", body, revision, {**values, "tier": tier}, done)
 
 

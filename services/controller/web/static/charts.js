@@ -29,13 +29,16 @@
   const probe = document.createElement("canvas").getContext("2d");
   const solid = (color) => { probe.fillStyle = color; return probe.fillStyle; };
 
-  // For stacked series the plot gets running sums; the legend and the tooltip show each by itself.
+  // For stacked series the plot gets running sums; the legend and the tooltip show each by itself. Where one is 0 it is not drawn: its
+  // line would hide the one below.
   const plotted = (chart) => {
     if (!chart.data.stacked) return [chart.times, ...chart.values];
     let below = null;
     return [chart.times, ...chart.values.map((values) => {
-      below = values.map((value, index) => (value === null ? null : value + (below ? below[index] || 0 : 0)));
-      return below;
+      const sums = values.map((value, index) => (value === null ? null : value + (below ? below[index] || 0 : 0)));
+      const drawn = below ? sums.map((sum, index) => (values[index] === 0 ? null : sum)) : sums;
+      below = sums;
+      return drawn;
     })];
   };
   const legend = (chart, index) => {
@@ -56,7 +59,7 @@
     const order = data.series.map((_, index) => index);
     chart.plot = new uPlot({
       width: Math.max(200, holder.clientWidth), height: Number(holder.dataset.height) || 180,
-      padding: [8, 4, 0, 0],
+      padding: [8, 20, 0, 0],
       legend: { show: false },
       cursor: { y: false, points: { size: 6 }, sync: { key: "wooly" }, drag: { x: false, y: false } },
       scales: {

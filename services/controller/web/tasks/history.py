@@ -82,7 +82,7 @@ async def life_of(mirror: Mirror, task: TaskView) -> Life:
         said.task,
         said.tenant,
         tuple(line.session for line in lines),
-        tuple(sorted({line.node for line in lines})),
+        tuple(sorted({(line.node, line.gpu) for line in lines})),
         min((line.opened_ns for line in lines), default=said.at_ns),
         max((line.closed_ns for line in lines), default=0) if over else 0,
     )
@@ -106,7 +106,7 @@ async def facts_of(bus: Bus, task: str, sessions: Iterable[str], placements: Ite
 
 
 async def _sealed_log(bus: Bus) -> SealedLog | None:
-    """What tells facts of services from what others wrote to their subjects; None where facts carry no seals."""
+    """The seal that distinguishes facts of services from messages by others on their subjects; None where facts carry no seals."""
     if bus.seal is None:
         return None
     log = SealedLog(bus.seal)

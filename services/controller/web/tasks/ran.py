@@ -90,6 +90,11 @@ class Ran:
     moved_bytes: int
 
     @property
+    def run_ns(self) -> int:
+        """Time on the device, of the programs shown."""
+        return sum(int(one["run_ns"]) for one in self.waits["programs"])
+
+    @property
     def waited_percent(self) -> int:
         latency_ns = int(self.waits["latency_ns"])
         return 100 * int(self.waits["waited_ns"]) // latency_ns if latency_ns else 0
@@ -126,7 +131,7 @@ def _band(lane: Json, from_ns: int, slot_ns: int, quota_bytes: int) -> Band:
     rows = {name: lane[name] for _, _, name in CONDITIONS if name != "swapped_ns"}
     rows["swapped_ns"] = _swapped(lane, slot_ns)
     sums = {name: sum(values) for name, values in rows.items()}
-    told = [f"{label.lower()} {short_time(sums[name])}" for _, label, name in CONDITIONS if sums[name]]
+    figures = [f"{label.lower()} {short_time(sums[name])}" for _, label, name in CONDITIONS if sums[name]]
     peak = max((sum(lane[name][slot] or 0 for _, _, name in KINDS) for slot in range(len(lane["run_ns"]))), default=0)
     return Band(
         node=lane["node"],
@@ -136,7 +141,7 @@ def _band(lane: Json, from_ns: int, slot_ns: int, quota_bytes: int) -> Band:
         columns=tuple(_columns(rows, from_ns, slot_ns)),
         memory=tuple(_areas(lane, max(peak, quota_bytes))) if peak else (),
         peak_bytes=peak,
-        summary=", ".join(told) or "nothing ran",
+        summary=", ".join(figures) or "nothing ran",
         table=_table(lane, rows, from_ns, slot_ns),
     )
 
@@ -163,8 +168,8 @@ def _columns(rows: Json, from_ns: int, slot_ns: int) -> Iterable[Column]:
                 if share:
                     top -= share * scale
                     parts.append((name, round(max(0.0, top), 1), round(share * scale, 1)))
-            told = zip(CONDITIONS, slots[at], strict=True)
-            figures = [f"{label.lower()} {100 * value // slot_ns} %" for (_, label, _), value in told if value]
+            shares_of = zip(CONDITIONS, slots[at], strict=True)
+            figures = [f"{label.lower()} {100 * value // slot_ns} %" for (_, label, _), value in shares_of if value]
             yield Column(at, end - at, tuple(parts), f"{_time_of_day(from_ns + at * slot_ns, slot_ns)}: {', '.join(figures)}")
         at = end
 

@@ -20,6 +20,7 @@ from services.controller.parts import Parts, parts_of
 from services.controller.web.desk import Desk, desk_of
 from services.controller.web.flash import redirect
 from services.controller.web.forms import Values, form_values, read_as, revision_in
+from services.controller.web.headers import PAGE_HEADERS
 from services.controller.web.tasks.history import life_of
 from services.controller.web.tasks.ran import ran_of
 from services.controller.web.tasks.showing import show
@@ -64,7 +65,7 @@ async def one(request: Ask, task: str) -> Response[str]:
     parts, desk = parts_of(request), desk_of(request)
     await parts.fresh_view()
     story = await _opened(request, parts, desk, task)
-    return page(request, "tasks/task.html", live=f"task.{task}.{story.revision}", story=story)
+    return page(request, "tasks/task.html", live=f"task.{story.row.id}.{story.revision}", story=story)
 
 
 @get("/tasks/{task:str}/ran", action="task.read", include_in_schema=False)
@@ -82,16 +83,16 @@ async def ran(request: Ask, task: str) -> Response[str]:
         problem = f"Nothing to show: {error}."
     except (Busy, BusUnavailable, BusRefused) as error:
         problem, again = f"Not now: {error}.", _SOON
-    context: dict[str, Any] = {"task": said.task, "title": said.title or said.task, "ran": shown, "problem": problem}
     if request.headers.get("hx-request") != "true":
-        return page(request, "tasks/ran_page.html", **context)
+        return page(request, "tasks/ran_page.html", task=said.task, title=said.title or said.task, ran=shown, problem=problem)
     macros: Any = ENVIRONMENT.get_template("tasks/ran.html").module
-    return Response(str(macros.shown(said.task, shown, problem, again)), media_type="text/html", headers={"cache-control": "no-store"})
+    return Response(str(macros.shown(said.task, shown, problem, again)), media_type="text/html", headers=PAGE_HEADERS)
 
 
 @get("/tasks/new", action="task.submit", include_in_schema=False)
 async def new(request: Ask) -> Response[str]:
-    return await _form(request, {"queue": True}, {})
+    priority = parts_of(request).tasks.default_priority(caller_of(request).identity.tenant or "default")
+    return await _form(request, {"queue": True, "priority": str(priority)}, {})
 
 
 @post("/tasks", action="task.submit", include_in_schema=False, csrf="form")
@@ -109,7 +110,7 @@ async def submit(request: Ask) -> Response[Any]:
     if body is None or contradiction is not None:
         return await _form(request, values, errors if contradiction is None else {contradiction[0]: contradiction[1]}, 400)
     try:
-        asked = body.submitted(time.time_ns())
+        asked = body.submitted(time.time_ns(), "", parts.tasks.defaults)
         if isinstance(body, RunBody):
             task, _ = await parts.runs.submit(caller, asked, body.script_of(asked), body.runner, body.webhook)
         else:
@@ -133,11 +134,10 @@ async def _form(request: Ask, values: Values, errors: dict[str, str], status: in
 
 @post("/tasks/{task:str}/cancel", action="task.cancel", include_in_schema=False, csrf="form")
 async def cancel(request: Ask, task: str) -> Response[Any]:
-    values = await form_values(request)
+    """Unconditional: whatever changed since the page was shown, the wish is the same."""
+    await form_values(request)
     try:
-        await parts_of(request).tasks.cancel(caller_of(request), task, revision=revision_in(values))
-    except Stale:
-        return redirect(f"/tasks/{task}", STALE, "warn")
+        await parts_of(request).tasks.cancel(caller_of(request), task)
     except OutOfState as error:
         return redirect(f"/tasks/{task}", f"Nothing to cancel: {error}.", "warn")
     return redirect(f"/tasks/{task}", "Cancelled. What runs of it ends now.")

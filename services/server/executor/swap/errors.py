@@ -1,4 +1,4 @@
-"""How swapping fails. Carried inside the executor only."""
+"""Errors of swapping. Carried inside the executor only."""
 
 from __future__ import annotations
 

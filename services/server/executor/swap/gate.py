@@ -1,4 +1,4 @@
-"""Who may touch the device's blocks: a space's views hold only while no other space takes memory, for blocks move then.
+"""A lock on the device's blocks: a space's views are valid only while no other space takes memory, for blocks move then.
 
 The launching thread goes first: the moving one waits as long as that one is inside or wants to be, and stays inside for a piece at a time.
 """

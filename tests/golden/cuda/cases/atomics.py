@@ -1,4 +1,4 @@
-"""Many threads on one word. What depends on who came first is compared by what does not."""
+"""Many threads on one word. Results that depend on the order of arrival are compared by values that do not."""
 
 from __future__ import annotations
 

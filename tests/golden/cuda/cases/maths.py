@@ -59,7 +59,7 @@ def special_values(rng: Rng) -> Given:
         least[zeros], greatest[zeros] = np.where(np.signbit(a), a, b)[zeros], np.where(np.signbit(a), b, a)[zeros]
         answer = stacked(a + b, a * b, a / b, least, greatest, np.sqrt(a))
         flags = [a < b, a <= b, a == b, a != b, np.isnan(a), np.isinf(a), np.signbit(a)]
-    kept = ~np.isnan(a)  # whether a NaN has a sign is nobody's promise
+    kept = ~np.isnan(a)  # the sign of a NaN is not defined
     a, b, answer = a[kept], b[kept], answer[kept]
     bits = sum(f[kept].astype(np.int32) << k for k, f in enumerate(flags))
     n = len(a)

@@ -1,4 +1,4 @@
-// The four kinds of shuffle, at widths below a warp, and where nobody answers.
+// The four kinds of shuffle, at widths below a warp, and where no lane answers.
 extern "C" __global__ void reduce_modes(const int *in, int *out) {
     int t = threadIdx.x, v = in[t];
     int *o = out + t * 6;

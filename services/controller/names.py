@@ -1,0 +1,63 @@
+"""Which task or node is meant by what people write: an id, a name, or the beginning of an id. Pure.
+
+An id always means itself. A name that several have means the only one of them that is not over (a task) or not lost (a node).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from scheduler.placement import ClusterView
+from services.controller.answers import Shown
+from services.controller.errors import Ambiguous, NotThere
+
+__all__ = ["find_node", "find_task"]
+
+_PREFIX_LEAST: Final = 4
+"""A shorter beginning of an id would mean another task tomorrow."""
+_LISTED_MAX: Final = 5
+
+
+def find_task(view: ClusterView, asked: str, shown: Shown) -> str:
+    """The id of a task given by id, title or the beginning of its id, among those of the tenants that are ``shown``. Raises NotThere,
+    Ambiguous."""
+    if asked in view.tasks:
+        if shown(view.tasks[asked].submitted.tenant):
+            return asked
+        raise NotThere(f"there is no task {asked}")
+    titled: list[str] = []
+    begun: list[str] = []
+    for name, task in view.tasks.items():
+        said = task.submitted
+        if (said.title == asked or _begins(name, asked)) and shown(said.tenant):
+            (titled if said.title == asked else begun).append(name)
+    return _only("task", asked, titled or begun, lambda name: view.tasks[name].live)
+
+
+def find_node(view: ClusterView, asked: str) -> str:
+    """The id of a node given by id, name or the beginning of its id. Raises NotThere, Ambiguous."""
+    if asked in view.nodes:
+        return asked
+    named = [name for name, node in view.nodes.items() if node.registered.name == asked]
+    begun = [] if named else [name for name in view.nodes if _begins(name, asked)]
+    return _only("node", asked, named or begun, lambda name: view.nodes[name].lost is None)
+
+
+def _begins(name: str, asked: str) -> bool:
+    return len(asked) >= _PREFIX_LEAST and name.startswith(asked)
+
+
+def _only(what: str, asked: str, found: list[str], lives: Shown) -> str:
+    if not found:
+        raise NotThere(f"there is no {what} {asked}")
+    living = found if len(found) == 1 else [name for name in found if lives(name)]
+    if len(living) == 1:
+        return living[0]
+    raise Ambiguous(f"{asked} may mean {len(found)} {what}s, give an id: {_list(living or found)}")
+
+
+def _list(names: Iterable[str]) -> str:
+    """The newest first."""
+    newest = list(names)[::-1]
+    return ", ".join(newest[:_LISTED_MAX]) + (" ..." if len(newest) > _LISTED_MAX else "")

@@ -1,0 +1,104 @@
+"""A script with nothing but the exports of `wooly up`: the memory and the priority it gets, and that it never runs without the device."""
+
+from __future__ import annotations
+
+import json
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.node import until
+from tests.support.script import Script, task_called
+from tests.support.stack import EmbeddedStack
+
+WOOLY = str(Path(sys.executable).with_name("wooly"))
+CODE = "import torch\nprint(torch.cuda.is_available(), torch.ones(3, device='cuda').sum().item())\n"
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[EmbeddedStack]:
+    with EmbeddedStack(WOOLY_BACKEND="reference") as running:
+        yield running
+
+
+def put(stack: EmbeddedStack, service: str, path: str, body: dict[str, Any]) -> None:
+    data, headers = json.dumps(body).encode(), {"Content-Type": "application/json"}
+    urllib.request.urlopen(urllib.request.Request(stack.addresses[service] + path, data, headers, method="PUT"), timeout=30).close()
+
+
+@contextmanager
+def default_vram(stack: EmbeddedStack, mib: int) -> Iterator[None]:
+    put(stack, "controller", "/api/v1/config", {"default_vram_overcommit_percent": None, "default_vram_mb": mib})
+    try:
+        yield
+    finally:
+        put(stack, "controller", "/api/v1/config", {"default_vram_overcommit_percent": None, "default_vram_mb": None})
+
+
+def test_the_exports_of_a_stack_are_enough(stack: EmbeddedStack) -> None:
+    with Script(stack, "train", CODE, WOOLY_BILLING_URL=stack.addresses["billing"]) as script:
+        assert script.end() == 0, script.error
+        assert script.output == "True 3.0\n"
+    task = task_called(stack, "train.py", lambda task: task["state"] == "completed")
+    (device,) = stack.get("controller", "/api/v1/nodes")["items"][0]["devices"]
+    assert task["required_vram_mb"] == min(4096, (device["vram_bytes"] // 4) >> 20)
+    assert (task["vram_grows"], task["priority"]) == (True, 2)
+    assert 'value="2" selected' in stack.get("controller", "/tasks/new", "text/html"), "the page proposes the same priority"
+
+
+def test_memory_grows_beyond_the_default_and_not_beyond_what_was_named(stack: EmbeddedStack) -> None:
+    grow = "import torch\nx = torch.zeros(24 << 20, dtype=torch.uint8, device='cuda')\nx += 1\nprint(x.sum().item())\n"
+    with default_vram(stack, 16):
+        with Script(stack, "growing", grow) as script:
+            assert script.end() == 0, script.error
+        assert task_called(stack, "growing.py")["required_vram_mb"] == 16
+    with Script(stack, "named", grow, REQUIRED_VRAM="16") as script:
+        assert script.end() == 1 and "OutOfMemoryError" in script.error
+    assert task_called(stack, "named.py")["vram_grows"] is False
+
+
+def test_a_cluster_without_a_default_wants_it_named(stack: EmbeddedStack) -> None:
+    with default_vram(stack, 0), Script(stack, "silent", CODE, WOOLY, "run") as script:
+        assert script.end() == 2
+        refused = "the controller refused the task: required_vram_mb: this cluster has no default (default_vram_mb is 0); set REQUIRED_VRAM"
+        assert script.error == f"wooly: {refused} to a number of MiB\n"
+
+
+def test_the_default_priority_is_the_middle_of_the_tier(stack: EmbeddedStack) -> None:
+    put(stack, "billing", "/api/v1/billing/tenants/modest/tier", {"tier": "basic"})
+
+    def proposed() -> bool:
+        with Script(stack, "modest", CODE, WOOLY_TENANT="modest") as script:
+            assert script.end() == 0, script.error
+        tasks = stack.get("controller", "/api/v1/tasks?tenant=modest")["items"]
+        return bool(tasks[0]["priority"] == 3)
+
+    until(proposed, "the tier is known to the controller")
+
+
+def test_the_same_submission_again_is_the_same_task_whatever_the_defaults_are_now(stack: EmbeddedStack) -> None:
+    def submit() -> dict[str, Any]:
+        data, headers = json.dumps({"id": "twice", "queue": True}).encode(), {"Content-Type": "application/json"}
+        request = urllib.request.Request(stack.addresses["controller"] + "/api/v1/tasks", data, headers, method="POST")
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return dict(json.loads(answer.read()))
+
+    first = submit()
+    with default_vram(stack, 32):
+        again = submit()
+    assert (again["required_vram_mb"], again["submitted_at"]) == (first["required_vram_mb"], first["submitted_at"])
+
+
+@pytest.mark.parametrize("launcher", [(), (WOOLY, "run")], ids=["python", "wooly-run"])
+def test_a_script_never_trains_without_the_device_in_silence(stack: EmbeddedStack, launcher: tuple[str, ...]) -> None:
+    code = "import torch\nprint('trained on', torch.ones(1).device)\n"
+    with Script(stack, "broken", code, *launcher, PRIO="9") as script:
+        assert script.end() != 0 and script.output == "" and "PRIO='9' (from the environment) is not allowed" in script.error
+    if not launcher:
+        with Script(stack, "allowed", code, PRIO="9", WOOLY_ON_FAILURE="cpu") as script:
+            assert script.end() == 0 and script.output == "trained on cpu\n" and "the remote device stays off" in script.error
