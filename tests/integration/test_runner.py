@@ -81,6 +81,13 @@ def alive(pid: int) -> bool:
         return False
 
 
+def answers(stack: EmbeddedStack) -> bool:
+    try:
+        return ask(stack, "GET", "/health")[0] == 200
+    except OSError:
+        return False
+
+
 def test_a_script_runs_on_the_device_and_ends_with_0(stack: EmbeddedStack) -> None:
     task = submit(stack, GPU_SCRIPT, name="sum.py", arguments=["--n", "a b"], environment={"SIZE": "5"})
     text, run = log_of(stack, task)
@@ -251,6 +258,17 @@ def test_the_command_shows_the_log_and_ends_as_the_script(stack: EmbeddedStack, 
     assert quiet.returncode == 0 and log_of(stack, quiet.stdout.strip())[1]["exit_code"] == 5
     refused = wooly("submit", "--required-vram", "16", "--runner", "other", "job.py", **where)
     assert refused.returncode == 2 and "no runner called other takes scripts of tenant default at present" in refused.stderr
+
+
+def test_a_script_goes_on_while_the_controller_is_killed(stack: EmbeddedStack) -> None:
+    task = submit(stack, "import time\nprint('begins', flush=True)\ntime.sleep(5)\nprint('ends')\n")
+    log_says(stack, task, "begins")
+    before = stack.addresses["pids"]["controller"]
+    os.kill(before, signal.SIGKILL)
+    until(lambda: not alive(before) and answers(stack), "another controller answers")
+    text, run = log_of(stack, task)
+    assert (text, run["exit_code"], run["reason"]) == ("begins\nends\n", 0, "")
+    assert task_of(stack, task)["state"] == "completed"
 
 
 def test_a_runner_that_is_killed_takes_its_scripts_with_it_and_reports_them_lost(stack: EmbeddedStack) -> None:

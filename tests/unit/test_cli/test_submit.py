@@ -1,0 +1,43 @@
+"""`wooly submit`: what is refused before anything is sent, and what a terminal is shown."""
+
+from __future__ import annotations
+
+import string
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.command import command_in
+from wooly.cli.submit import printable
+
+
+@given(st.text())
+def test_no_control_character_reaches_the_terminal(text: str) -> None:
+    shown = printable(text)
+    assert all(char in "\n\t" or char >= " " for char in shown) and not any("\x7f" <= char <= "\x9f" for char in shown)
+
+
+def test_text_is_shown_as_it_is() -> None:
+    assert printable("ü 日本 \u00a0€\tx\n") == "ü 日本 \u00a0€\tx\n"
+    assert printable("\x1b[31mred\x07 10 %\r20 %\r\n") == "\\x1b[31mred\\x07 10 %\n20 %\n"
+    assert printable(string.printable.strip()) == string.printable.strip()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("missing.py",), "'missing.py' cannot be read"),
+        (("long.py",), "'long.py' has more than 256 KiB"),
+        (("binary.py",), "'binary.py' is not UTF-8 text"),
+        (("--env", "NAME", "good.py"), "--env 'NAME' has no value; write NAME=VALUE"),
+        (("good.py",), "does not answer"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line(tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
+    (tmp_path / "long.py").write_text("#" * ((256 << 10) + 1))
+    (tmp_path / "binary.py").write_bytes(b"\xff")
+    (tmp_path / "good.py").write_text("pass")
+    done = command_in(tmp_path)("submit", "--controller", "http://127.0.0.1:9", *arguments)
+    assert done.returncode == 2 and says in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
