@@ -54,7 +54,8 @@ class RunState(msgspec.Struct, frozen=True):
     """``wanted``: the only runner that may take it, empty: any. ``runner``, ``instance``: the runner that took it, and which process
     of that name. ``key``: id of the API key its script has, empty: none. ``exit_code``: None while it runs, and where it was never known.
     ``signal``: what killed it, 0: none. ``reason``: why it ended, where the exit code does not say. ``user``: who submitted it, where that
-    is a user. ``webhook``: the URL to notify at the end, empty: none; ``notified``: how that went, empty: it is still due."""
+    is a user. ``webhook``: the URL to notify at the end, empty: none; ``notified``: how that went, empty: it is still due.
+    ``digest``: of the script message, which is removed at the end."""
 
     task: str
     tenant: str
@@ -74,6 +75,7 @@ class RunState(msgspec.Struct, frozen=True):
     signal: int = 0
     reason: str = ""
     notified: str = ""
+    digest: str = ""
 
 
 class RunnerSync(msgspec.Struct, frozen=True):

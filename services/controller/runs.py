@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
+import blake3
 import msgspec
 from msgspec.structs import replace
 
@@ -140,30 +141,47 @@ class Runs:
         reason = self._webhooks.refusal(webhook) if webhook else ""
         if reason:
             raise Invalid("webhook", reason)
-        if self.book.pending_of(task.tenant) >= _UNFINISHED_MAX and self.book.get(task.task) is None:
+        data = msgspec.msgpack.encode(script)
+        digest, known = blake3.blake3(data).hexdigest(16), self.book.get(task.task)
+        if known is not None:
+            if known.digest != digest:
+                raise _taken(task.task)
+            return await self._tasks.submit(by, task)
+        if self.book.pending_of(task.tenant) >= _UNFINISHED_MAX:
             raise OutOfState(f"tenant {task.tenant} has {_UNFINISHED_MAX} runs that are not over; wait for some, or cancel them")
         self._tasks.check(by, task)
-        await self._store(script)
+        await self._store(task.task, data)
         placed, new = await self._tasks.submit(by, task)
+        if not placed.live:
+            await self._discard(task.task)
+            return placed, new
         user = by.identity.name if by.identity.name in self._mirror.fold(AccessView).users else ""
-        state = RunState(task.task, task.tenant, script.name, PENDING, time.time_ns(), script.wall_s, wanted, user, webhook)
-        if self.book.get(task.task) is None and placed.live:
-            with contextlib.suppress(Conflict):  # the same request came twice
-                await self._put(state, 0)
+        state = RunState(task.task, task.tenant, script.name, PENDING, time.time_ns(), script.wall_s, wanted, user, webhook, digest=digest)
+        with contextlib.suppress(Conflict):  # the same request came twice
+            await self._put(state, 0)
         return placed, new
 
-    async def _store(self, script: RunScript) -> None:
-        """Raises TaskExists when the id has another script."""
+    async def _store(self, task: str, data: bytes) -> None:
+        """Store a script before its task, so that a request that was cut off can be repeated. Raises TaskExists when the id is taken by
+        another script, or by a task without any."""
+        subject = run_script(task)
+        stored = await self._message(RUNS_STREAM, {"last_by_subj": subject})
+        if stored is not None and stored[1] == data:
+            return
+        if stored is not None or task in self._mirror.view.tasks:
+            raise _taken(task)
         try:
-            data = msgspec.msgpack.encode(script)
-            await self._bus.publish_acked(run_script(script.task), data, expect_last_on_subject=0)
+            await self._bus.publish_acked(subject, data, expect_last_on_subject=0)
         except Conflict:
-            if await self._script(script.task) != script:
-                raise TaskExists(f"the id {script.task} is taken by another script; leave it out to get a new one") from None
+            raise _taken(task) from None
+
+    async def _discard(self, task: str) -> None:
+        """Remove the script of a run that is over: an empty message takes its place."""
+        await self._bus.publish_acked(run_script(task), b"")
 
     async def _script(self, task: str) -> RunScript | None:
         found = await self._message(RUNS_STREAM, {"last_by_subj": run_script(task)})
-        return msgspec.msgpack.decode(found[1], type=RunScript) if found is not None else None
+        return msgspec.msgpack.decode(found[1], type=RunScript) if found is not None and found[1] else None
 
     # -- reading -----------------------------------------------------------------------------------------------------------------------
 
@@ -368,6 +386,7 @@ class Runs:
 
     async def _finish(self, known: RunState, ended: RunState) -> None:
         await self._revoke(known)
+        await self._discard(known.task)
         with contextlib.suppress(Conflict):  # another controller noted it
             await self._put(ended, self.book.states[known.task][0])
 
@@ -421,6 +440,10 @@ def _end(task: TaskView, state: str, reason: str) -> list[tuple[str, str]]:
     if task.live:
         return [(state, reason)]
     return [(STARTED, ""), (state, reason)] if task.state == COMPLETED and state == FAILED else []
+
+
+def _taken(task: str) -> TaskExists:
+    return TaskExists(f"the id {task} is taken by another script or task; leave it out to get a new one")
 
 
 def _text(parts: list[bytes]) -> str:

@@ -144,6 +144,11 @@ def test_the_wall_limit_ends_a_script(stack: EmbeddedStack) -> None:
     assert (task_of(stack, task)["state"], task_of(stack, task)["reason"]) == ("failed", "stopped at its limit of 2 s")
 
 
+def test_the_memory_limit_is_the_scripts_own(stack: EmbeddedStack) -> None:
+    text, run = log_of(stack, submit(stack, "print('begins')\nbytearray(1 << 30)\n", ram_limit_mb=512))
+    assert run["exit_code"] == 1 and text.startswith("begins\n") and text.rstrip().endswith("MemoryError")
+
+
 def test_cancelling_the_task_kills_the_script(stack: EmbeddedStack) -> None:
     task = submit(stack, "import os, time\nprint('pid', os.getpid(), flush=True)\ntime.sleep(600)\n")
     log_says(stack, task, "pid")
@@ -216,6 +221,11 @@ def test_an_id_has_one_script(stack: EmbeddedStack) -> None:
     status, answer = ask(stack, "POST", "/api/v1/runs", {**first, "script": "print('second')"})
     assert (status, answer["errors"][0]["field"]) == (409, "id")
     assert log_of(stack, "only-once")[0] == "first\n"
+    status, again = ask(stack, "POST", "/api/v1/runs", first)  # its script is not stored any more
+    assert (status, again["run"]["exit_code"]) == (200, 0)
+    assert ask(stack, "POST", "/api/v1/runs", {**first, "script": "print('second')"})[0] == 409
+    assert ask(stack, "POST", "/api/v1/tasks", {"required_vram_mb": 16, "id": "without-a-script"})[0] == 201
+    assert ask(stack, "POST", "/api/v1/runs", {**first, "id": "without-a-script"})[0] == 409
     assert ask(stack, "GET", "/api/v1/tasks/unknown/log")[0] == 404
 
 
