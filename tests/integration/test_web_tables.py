@@ -95,7 +95,7 @@ def test_a_form_needs_its_token_and_its_owner(member: httpx.Client, admin: httpx
     assert member.post("/tasks/theirs/cancel", data={"_csrf_token": token}).status_code == 404
     assert member.post("/groups", data={"_csrf_token": token, "id": "mine"}).status_code == 403
     assert member.post("/settings", data={"_csrf_token": token, "default_vram_overcommit_percent": "900"}).status_code == 403
-    stale = member.post("/tasks/ours/cancel", data={"_csrf_token": token, "revision": "1"})
+    stale = member.post("/tasks/ours/priority", data={"_csrf_token": token, "priority": "3", "revision": "1"})
     assert stale.status_code == 303
     assert "Nothing was done" in member.get("/tasks/ours").text
     assert admin.get("/api/v1/tasks/ours", headers={"accept": "application/json"}).json()["state"] == "queued"
@@ -120,7 +120,15 @@ def test_bodies_that_no_form_of_ours_sends(member: httpx.Client) -> None:
         assert answer.status_code == 400 and word in answer.text, (field, answer.text[:300])
     files = {"title": ("evil.html", b"<script>", "text/html")}
     assert member.post("/tasks", data=base, files=files).status_code == 400
-    assert member.post("/tasks/ours/cancel", data={"_csrf_token": token, "revision": "1e9"}).status_code == 400
+    assert member.post("/tasks/ours/priority", data={"_csrf_token": token, "priority": "3", "revision": "1e9"}).status_code == 400
+
+
+def test_a_cancel_needs_no_revision_and_minds_none(member: httpx.Client) -> None:
+    token = token_of(member.get("/tasks/ours").text)
+    made = member.post("/tasks", data={"_csrf_token": token, "required_vram_mb": "1", "title": "to be cancelled", "queue": "on"})
+    page = made.headers["location"]
+    assert member.post(f"{page}/cancel", data={"_csrf_token": token, "revision": "1"}).status_code == 303
+    assert "Cancelled." in member.get(page).text
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def test_a_form_becomes_what_rest_takes() -> None:
 @pytest.mark.parametrize(
     ("kind", "values", "field", "says"),
     [
-        (NewGroupBody, {"title": "x"}, "id", "This is needed."),
+        (NewGroupBody, {}, "id", "This is needed."),
         (TaskBody, {"required_vram_mb": "x"}, "required_vram_mb", "Write a whole number."),
         (TaskBody, {"required_vram_mb": "0"}, "required_vram_mb", "At least 1."),
         (TaskBody, {"required_vram_mb": "1", "priority": "5"}, "priority", "At most 4."),
