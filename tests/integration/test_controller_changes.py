@@ -22,6 +22,7 @@ from services.kit.bus import connect
 from tests.support.plane import GIB, Answer, Plane, wait_until
 from wooly.cli.errors import CommandError
 from wooly.cli.group import app
+from wooly.errors import ApiError
 
 
 @pytest.fixture(scope="module")
@@ -314,7 +315,7 @@ def test_the_same_from_the_command_line(plane: Plane) -> None:
     assert {"cli-1", "cli-2"} <= set(wooly("tasks", "--state", "cancelled", "--search", "cli").split())
     assert wooly("groups", "edit", "cli-g", "--no-nodes") == "group cli-g: no node yet\n"
     assert wooly("groups", "delete", "cli-g") == "cli-g is deleted\n"
-    with pytest.raises(CommandError, match="there is no task cli-9"):
+    with pytest.raises(ApiError, match="there is no task cli-9"):
         CliRunner().invoke(app, ["tasks", "cancel", "cli-9", *at], catch_exceptions=False)
     with pytest.raises(CommandError, match="behind `cancel`"):
         CliRunner().invoke(app, ["tasks", *at, "cancel", "cli-1"], catch_exceptions=False)

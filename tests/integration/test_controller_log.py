@@ -185,7 +185,7 @@ def test_a_silent_node_is_lost_and_comes_back() -> None:
         wait_until(lambda: controller.get("/api/v1/nodes/n1")["state"] == "lost")
         assert controller.get("/api/v1/nodes/n1")["reason"] == "silent"
         assert controller.get("/api/v1/tasks/t1")["state"] == "failed"
-        assert "node_lost" in submit(controller)["detail"]
+        assert "1 node lost" in submit(controller)["detail"]
         with plane.measuring("n1"):
             wait_until(lambda: controller.get("/api/v1/nodes/n1")["state"] == "ready")
             wait_until(lambda: controller.get("/api/v1/tasks/t1")["state"] == "started")
@@ -448,7 +448,7 @@ def test_a_fact_it_cannot_read_makes_it_unhealthy_not_wrong() -> None:
 def test_a_controller_without_what_it_needs_says_so(tmp_path: Path) -> None:
     for environment, text in [
         ({"WOOLY_NATS_URL": ""}, "WOOLY_NATS_URL is not set"),
-        ({"CONTROLLER_DEFAULT_VRAM_OVERCOMMIT_PERCENT": "1001"}, "CONTROLLER_DEFAULT_VRAM_OVERCOMMIT_PERCENT is '1001'"),
+        ({"CONTROLLER_DEFAULT_VRAM_OVERCOMMIT_PERCENT": "1001"}, "_VRAM_OVERCOMMIT_PERCENT=1001: must be an integer from 0 to 1000"),
         ({"WOOLY_HTTP": "8080"}, "WOOLY_HTTP is '8080'"),
     ]:
         controller = Controller("nats://127.0.0.1:1", tmp_path, **environment)

@@ -136,7 +136,9 @@ async def _again(bus: Bus) -> Lived:
     document = await answer(bus, Question("check"))
     counts: Counter[str] = Counter()
     async for data in history(bus, subjects.JOURNAL_STREAM, subjects.JOURNAL_ALL):
-        counts.update(type(decision).__name__ for decision in _decisions(decode_part(data)))
+        part = decode_part(data)
+        if part.lane in (DISPATCH, VRAM):  # the lane of programs has no decisions
+            counts.update(type(decision).__name__ for decision in _decisions(part))
     return Lived(document, counts)
 
 

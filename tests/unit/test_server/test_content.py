@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -250,11 +251,13 @@ def steps(device: Device, session: str, names: tuple[bytes, ...]) -> tuple[bytes
         if event in ("call", "c_call"):
             calls.append(frame.f_code.co_name if event == "call" else argument.__qualname__)
 
+    gc.disable()  # a collection would call the callbacks of other libraries
     sys.setprofile(trace)
     try:
         answer = device.content.have(session, names)
     finally:
         sys.setprofile(None)
+        gc.enable()
     return answer, calls
 
 
