@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import html
+import re
 import signal
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +29,12 @@ def stack() -> Iterator[EmbeddedStack]:
 
 
 def ended(stack: EmbeddedStack, title: str) -> tuple[str, str, dict[str, Any] | None]:
+    """State, reason and outcome as REST has them; the task's page must show the same state and reason."""
     task = task_called(stack, title, lambda task: task["state"] in OVER)
+    with urllib.request.urlopen(f"{stack.addresses['controller']}/tasks/{task['id']}", timeout=30) as page:
+        shown = " ".join(re.sub(r"<[^>]*>", " ", html.unescape(page.read().decode())).split())
+    reason = f"{task['state'].capitalize()}: {task['reason']}" if task["reason"] else f" {task['state']} "
+    assert reason in shown, (reason, shown[:2000])
     return task["state"], task["reason"], task["outcome"]
 
 
