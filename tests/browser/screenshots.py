@@ -116,6 +116,7 @@ def pages(tasks: dict[str, str]) -> dict[str, str]:
         "dashboard": "/",
         "tasks": "/tasks",
         "task": f"/tasks?open={tasks['chat-7b serving']}",
+        "ran": f"/tasks/{tasks['chat-7b serving']}/ran",
         "waiting": f"/tasks/{tasks['pretraining restart']}",
         "submit": "/tasks/new",
         "nodes": "/nodes",
@@ -137,6 +138,7 @@ def picture(browser: Chrome, path: str, theme: str, size: tuple[int, int, int]) 
     browser.scheme(theme)
     browser.resize(width, least)
     browser.open(path)
+    browser.until(lambda: not browser.run("return document.body.innerText.includes('Reading the journal')") or None, "the page is whole")
     browser.driver.execute_async_script(_SETTLE)
     height = int(browser.run("return document.documentElement.scrollHeight"))
     browser.resize(width, min(most, max(least, height)))

@@ -11,6 +11,7 @@ from bus_schemas.telemetry import Telemetry
 from scheduler.placement import ClusterView, TaskView, queue_order
 from services.controller.web.nodes.rows import DeviceRow, Seen, SessionRow, device_rows, first_sessions
 from services.controller.web.scope import Scope
+from services.controller.web.tasks.story import REASON_TITLES
 
 __all__ = ["Figures", "Glance", "QueueRow", "glance"]
 
@@ -151,4 +152,4 @@ def _reason(task: TaskView) -> str:
     for _, _, reason, _ in decision.refusals:
         counts[reason] = counts.get(reason, 0) + 1
     reason = max(sorted(counts), key=lambda name: counts[name])
-    return reason.replace("_", " ")
+    return REASON_TITLES.get(reason, reason)
