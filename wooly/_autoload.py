@@ -2,7 +2,7 @@
 
 Asked for means: ``WOOLY_NATS_URL`` in the environment or in the config file, or the process was started by ``wooly run``. Otherwise
 nothing happens, and nothing is imported but this module and the configuration's. A script that asked for the device and cannot have it
-fails: ``import torch`` raises. With WOOLY_ON_FAILURE=cpu it goes on without it.
+fails: ``import torch`` raises. With WOOLY_ON_FAILURE=cpu the script runs on the CPU.
 
 May live here: the decision and its error handling. May not: anything slow at import.
 """
@@ -51,7 +51,7 @@ def autoload() -> None:
             if sys.excepthook is sys.__excepthook__:
                 sys.excepthook = _show
             cause = None if isinstance(error, WoolyError) else error
-            raise ActivationError(f"{what}; WOOLY_ON_FAILURE=cpu goes on without the remote device, `wooly doctor` says more") from cause
+            raise ActivationError(f"{what}; WOOLY_ON_FAILURE=cpu runs the script on the CPU, `wooly doctor` shows more") from cause
 
 
 def _sentence(error: Exception) -> str:

@@ -7,15 +7,15 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+
 _ROOT: Final = Path(__file__).resolve().parents[2]
-if str(_ROOT) not in sys.path:
+if str(_ROOT) not in sys.path:  # mkdocs runs a hook by its path, so the checkout is not on it
     sys.path.insert(0, str(_ROOT))
 
-from mkdocs.exceptions import PluginError  # noqa: E402
-from mkdocs.structure.files import File, Files  # noqa: E402
-
-from docs.generate import OUTSIDE, REFERENCE  # noqa: E402
-from docs.generate.links import rewritten  # noqa: E402
+from docs.generate import OUTSIDE, REFERENCE  # noqa: E402  # found by the path above
+from docs.generate.links import rewritten  # noqa: E402  # likewise
 
 _FETCHED: Final = re.compile(r"""<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)=["']?https?://""")
 

@@ -11,7 +11,7 @@ from jinja2 import Environment, StrictUndefined
 
 from billing.periods import time_text
 from billing.report import credits_text
-from billing.statement import Statement
+from bus_schemas.statement import Statement
 
 __all__ = ["statement_page"]
 

@@ -13,6 +13,7 @@ import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
@@ -110,7 +111,7 @@ class Runs:
         try:
             await self._bus.ensure_stream(runs_stream_config())
             await self._bus.ensure_stream(run_logs_stream_config())
-        except BusRefused as refused:  # no room for them: everything else goes on without runs
+        except BusRefused as refused:  # the bus has no room for them: the controller starts without runs
             get_logger().warning("there are no streams for runs, so no scripts are taken", problem=str(refused))
             return self
         self._follower = self._bus.follow(RUNS_STREAM, 1, self._on_state, subject=STATES_ALL)
@@ -355,7 +356,7 @@ class Runs:
         for state, reason in list(self.book.over(self._mirror.view, time.monotonic(), now_ns)):
             await self._over(state, reason)
         for state in self.book.to_notify():
-            outcome = self._webhooks.step(state.task, state.webhook, lambda state=state: self._notice(state))  # type: ignore[misc]
+            outcome = self._webhooks.step(state.task, state.webhook, partial(self._notice, state))
             if outcome:
                 with contextlib.suppress(Conflict):
                     await self._put(replace(state, notified=outcome), self.book.states[state.task][0])

@@ -1,4 +1,4 @@
-"""nats-py's client, but one that goes on reconnecting when the bus or its auth callout is away for a moment, whose inboxes are
+"""nats-py's client, but one that keeps reconnecting when the bus or its auth callout is away for a moment, whose inboxes are
 unpredictable, and whose parser survives any message, whatever bytes its sender put where.
 """
 
@@ -33,7 +33,7 @@ class _Unguessable(NUID):
 
 class LastingClient(Client):
     """With an auth callout, the bus's answer to a connection can be late, and it is a refusal while the callout service is down. nats-py
-    then closes for good; this client goes on trying, as after any broken connection."""
+    then closes for good; this client keeps trying, as after any broken connection."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -71,7 +71,7 @@ class _Track:
         self.held, self.slot = held, slot
 
     def fill(self, until: int, slots: int) -> None:
-        """What it held goes on up to slot ``until``."""
+        """Extend the state that it held up to slot ``until``."""
         if self.held is None:
             return
         for row, value in zip(self.rows.values(), self.held, strict=True):

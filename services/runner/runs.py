@@ -206,7 +206,7 @@ class _Run:
             await self._publish(self._output.take())
 
     async def _publish(self, text: bytes) -> None:
-        """Into the log, in order. What the bus does not take is lost: the script goes on."""
+        """Append to the log, in order. Output that the bus refuses is lost; the script keeps running."""
         subject = run_log(self._order.script.task)
         while text:
             self._flushes += 1

@@ -11,6 +11,8 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from bus_schemas.statement import Statement, StatementGrant, StatementLine, StatementPrice
+
 __all__ = [
     "Account", "Budget", "Candidate", "CreditLine", "CreditReport", "Device", "Grant", "Group", "Identity", "Key", "LogPart",
     "Measured", "NewKey", "Node", "Observed", "Outcome", "Page", "Placement", "Price", "Reason", "Refusal", "Remedy", "Run", "Statement",
@@ -350,49 +352,6 @@ class TierMembership(msgspec.Struct, frozen=True):
     from_ns: int
     next_tier: str
     revision: int
-
-
-class StatementLine(msgspec.Struct, frozen=True):
-    task: str
-    model: str
-    node: str
-    core_micro: int
-    vram_micro: int
-    core_ns: int
-    byte_ms: int
-    launches: int
-
-
-class StatementGrant(msgspec.Struct, frozen=True):
-    grant: str
-    at_ns: int
-    micro: int
-
-
-class StatementPrice(msgspec.Struct, frozen=True):
-    tier: str
-    from_ns: int
-    to_ns: int
-    core_second_micro: int
-    gib_second_micro: int
-
-
-class Statement(msgspec.Struct, frozen=True):
-    """One tenant, one month; opening + granted - core - vram = closing."""
-
-    tenant: str
-    month: str
-    from_ns: int
-    to_ns: int
-    position: int
-    opening_micro: int
-    granted_micro: int
-    core_micro: int
-    vram_micro: int
-    closing_micro: int
-    lines: list[StatementLine]
-    grants: list[StatementGrant]
-    prices: list[StatementPrice]
 
 
 # -- access ----------------------------------------------------------------------------------------------------------------------------

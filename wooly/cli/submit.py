@@ -65,7 +65,7 @@ def submit(script: str, arguments: tuple[str, ...], controller: str, follow: boo
     try:
         return _exit_code(_show_log(controller, name, follow=True))
     except KeyboardInterrupt:
-        click.echo(f"\nwooly: it goes on; see `wooly logs {name} -f`, end it with `wooly tasks cancel {name}`", err=True)
+        click.echo(f"\nwooly: the script keeps running; see `wooly logs {name} -f`, end it with `wooly tasks cancel {name}`", err=True)
         return 130
 
 

@@ -1,4 +1,4 @@
-"""Format of API keys: ``wk_<id>_<secret>``. The id is public and stands in subjects and in the log; the secret is shown once."""
+"""Format of API keys: ``wk_<id>_<secret>``. The id is public and appears in subjects and in the log; the secret is shown once."""
 
 from __future__ import annotations
 

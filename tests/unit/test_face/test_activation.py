@@ -114,7 +114,7 @@ def test_a_script_that_asked_for_the_device_and_cannot_have_it_fails(environ: di
     assert (
         line.startswith("wooly: ")
         and says in line
-        and line.endswith("; WOOLY_ON_FAILURE=cpu goes on without the remote device, `wooly doctor` says more")
+        and line.endswith("; WOOLY_ON_FAILURE=cpu runs the script on the CPU, `wooly doctor` shows more")
     )
     found = python(code, WOOLY_ON_FAILURE="cpu", **environ)
     assert found.returncode == 0 and found.stdout == "False 2.0\n"

@@ -28,7 +28,7 @@ def test_labels_lead_to_terms() -> None:
 
 
 def test_a_term_is_a_link_to_its_entry_and_other_words_are_text() -> None:
-    macro = ENVIRONMENT.get_template("macros/ui.html").module.term  # type: ignore[attr-defined]
+    macro = ENVIRONMENT.get_template("macros/ui.html").module.term  # type: ignore[attr-defined]  # macros are attributes of a template's module
     assert str(macro("Core share")).startswith('<a class="term" href="/help#core-share" title="The part of')
     assert str(macro("<b>")) == "&lt;b&gt;"
 

@@ -33,7 +33,7 @@ __all__ = ["ROUTES", "STALE"]
 Ask = Request[Any, Any, Any]
 _LIVE: Final = "every 30s"
 _SOON: Final = "load delay:5s"
-"""When the browser asks again (htmx): of a task that goes on, and when there is no answer now."""
+"""When the browser requests the part again (htmx): for a live task, and when the journal could not be read."""
 STALE: Final = "It was changed after the page was loaded. Nothing was done: check its current state, and decide again."
 
 
