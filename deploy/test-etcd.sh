@@ -1,6 +1,6 @@
 #!/bin/sh
 # Print the path of an etcd binary for tests: the one on PATH, one fetched before, or Debian's etcd-server package, unpacked (not installed)
-# under the given folder. Exits 1 with the reason on standard error when there is none to be had.
+# under the given folder. Exits 1 with the reason on standard error when there is none to be had. Several calls at once fetch it once.
 #
 #   deploy/test-etcd.sh [FOLDER]      FOLDER defaults to .venv/etcd
 set -eu
@@ -19,13 +19,22 @@ if [ ! -x "$binary" ]; then
             exit 1
         fi
     done
-    mkdir -p "$folder"
-    cd "$folder"
-    if ! { apt-get download etcd-server >fetch.log 2>&1 || { apt-get update >>fetch.log 2>&1 && apt-get download etcd-server >>fetch.log 2>&1; }; }; then
-        echo "no etcd on PATH, and Debian's etcd-server package could not be fetched: $(tail -n 1 fetch.log)" >&2
-        exit 1
+    mkdir -p "$(dirname "$folder")"
+    exec 9>"$folder.lock"
+    flock 9
+    if [ ! -x "$binary" ]; then
+        fetched=$(mktemp -d "$folder.XXXXXX")
+        trap 'rm -rf "$fetched"' EXIT
+        log=$fetched/fetch.log
+        fetch() { (cd "$fetched" && apt-get download etcd-server >>"$log" 2>&1); }
+        if ! { fetch || { apt-get update >>"$log" 2>&1 && fetch; }; }; then
+            echo "no etcd on PATH, and Debian's etcd-server package could not be fetched: $(tail -n 1 "$log")" >&2
+            exit 1
+        fi
+        dpkg-deb -x "$fetched"/etcd-server_*.deb "$fetched/root"
+        # A call that was cut off leaves no half of it behind: only a whole folder gets the name.
+        rm -rf "$folder"
+        mv -T "$fetched/root" "$folder"
     fi
-    dpkg-deb -x ./etcd-server_*.deb .
-    cd - >/dev/null
 fi
 cd "$(dirname "$binary")" && echo "$(pwd)/etcd"
