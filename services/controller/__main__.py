@@ -28,9 +28,9 @@ from services.controller.reconciler import Reconciler
 from services.controller.runs import Runs
 from services.controller.settings import Settings
 from services.controller.store import StoreError, open_store
-from services.controller.web.desk import Desk
+from services.controller.web.context import UiContext
+from services.controller.web.history import PriceBook
 from services.controller.web.house import WEB_ROUTES, Web
-from services.controller.web.rates import PriceBook
 from services.controller.writer import Writer
 from services.kit.access import AccessView
 from services.kit.access.access import open_access
@@ -99,8 +99,8 @@ async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
             runs=runs,
             tasks=tasks,
         )
-        desk = await stack.enter_async_context(Desk.from_environment())
-        web = Web.over(parts, access, desk)
+        context = await stack.enter_async_context(UiContext.from_environment())
+        web = Web.over(parts, access, context)
         app = make_app(parts, access, more_routes=WEB_ROUTES)
         app.state.web = web
         http = await stack.enter_async_context(serve(app, settings.address))
