@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from scheduler.placement import ClusterView
-from services.controller.answers import Shown
 from services.controller.errors import Ambiguous, NotThere
+from services.controller.presenters.common import Shown
 
 __all__ = ["find_node", "find_task"]
 

@@ -24,6 +24,7 @@ from services.controller.journals import Journals
 from services.controller.mirror import Mirror
 from services.controller.reconciler import Reconciler
 from services.controller.runs import Runs
+from services.controller.task_index import TaskIndex
 from services.controller.writer import Writer
 from services.kit.access.access import Access
 
@@ -43,6 +44,7 @@ class Parts:
     journals: Journals  #: what the nodes' journals say of a task
     runs: Runs  #: scripts that runners execute
     tasks: TaskActions
+    index: TaskIndex = field(default_factory=TaskIndex)
     nodes: NodeActions = field(init=False)
     groups: GroupActions = field(init=False)
     config: ConfigActions = field(init=False)
@@ -59,6 +61,11 @@ class Parts:
         self.tenants = TenantActions(self.access_log)
         self.users = UserActions(self.access_log, self.access)
         self.keys = KeyActions(self.access_log, self.access)
+
+    def task_index(self) -> TaskIndex:
+        """The index of the view's tasks, up to date with the view."""
+        self.index.follow(self.mirror.view)
+        return self.index
 
     async def fresh_view(self) -> ClusterView:
         """The view, with everything that is in the log now."""

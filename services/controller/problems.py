@@ -11,8 +11,9 @@ from litestar.exceptions import HTTPException, ValidationException
 
 from bus_schemas.events import TaskRefused
 from scheduler.placement import ClusterView
-from services.controller.answers import Shown, refusal_sentence, refusals_answer
 from services.controller.errors import Ambiguous, Busy, Denied, Invalid, LogUnreadable, NotThere, OutOfState, Stale, TaskExists
+from services.controller.presenters.common import Shown
+from services.controller.presenters.tasks import refusal_sentence, refusals_answer
 from services.controller.store import StoreUnavailable
 from services.kit.errors import BusRefused, BusUnavailable
 
@@ -47,7 +48,7 @@ def no_fit(view: ClusterView, decision: TaskRefused, shown: Shown) -> Response[d
         "No device fits",
         refusal_sentence(view, decision, shown),
         task=decision.task,
-        refusals=refusals_answer(decision, shown),
+        refusals=refusals_answer(decision.refusals, shown),
     )
 
 

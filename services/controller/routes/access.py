@@ -10,13 +10,13 @@ from litestar import Request, delete, get, patch, post
 from litestar.params import Parameter
 from msgspec import UNSET
 
-from services.controller.access_answers import action_answer, key_answer, tenant_answer, user_answer
 from services.controller.actions.access import KeyValues, UserValues, visible_keys, visible_tenants, visible_users
-from services.controller.answers import Json
 from services.controller.bodies import KeyBody, NewTenantBody, NewUserBody, TenantBody, UserBody, values_of
 from services.controller.errors import Invalid
 from services.controller.identity import caller_of
 from services.controller.parts import parts_of
+from services.controller.presenters.access import action_answer, key_answer, tenant_answer, user_answer
+from services.controller.presenters.common import Json
 from services.controller.routes.described import Limit, Offset, Revision, page, problems, revision_of
 from services.kit.access import AccessView
 from services.kit.access.rules import AUDITED

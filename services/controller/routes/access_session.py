@@ -11,12 +11,12 @@ from litestar.enums import RequestEncodingType
 from litestar.params import Body
 
 from bus_schemas.events import ActionTaken
-from services.controller.access_answers import identity_answer
-from services.controller.answers import Json
 from services.controller.bodies import LoginBody, LoginForm, LogoutForm, PasswordBody
 from services.controller.errors import Invalid
 from services.controller.identity import Caller, caller_of
 from services.controller.parts import parts_of
+from services.controller.presenters.access import identity_answer
+from services.controller.presenters.common import Json
 from services.controller.routes.described import problems
 from services.kit.access.access import Access
 from services.kit.access.errors import TooMany, Unauthenticated

@@ -15,10 +15,10 @@ from scheduler.placement.states import (
     QUEUE_PROTECT_MS,
     QUEUE_RESERVATIONS,
 )
-from services.controller.answers import Json
 from services.controller.bodies import ConfigBody
 from services.controller.identity import caller_of
 from services.controller.parts import Parts, parts_of
+from services.controller.presenters.common import Json
 from services.controller.revisions import config_revision
 from services.controller.routes.described import Revision, problems, revision_of
 

@@ -76,7 +76,7 @@ def revision_of(header: str | None) -> int | None:
 
 def words(search: str) -> tuple[str, ...]:
     """The words of a search, as they are looked for."""
-    return tuple(search.lower().split())
+    return tuple(search.casefold().split())
 
 
 def page(items: list[Any], limit: int, offset: int) -> tuple[list[Any], int]:

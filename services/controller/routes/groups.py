@@ -8,12 +8,12 @@ from litestar import Request, delete, get, post, put
 from litestar.params import Parameter
 
 from services.controller.actions import GroupValues
-from services.controller.answers import Json
 from services.controller.bodies import GroupBody, NewGroupBody, values_of
 from services.controller.errors import NotThere
-from services.controller.group_answer import group_answer
 from services.controller.identity import caller_of
 from services.controller.parts import Parts, parts_of
+from services.controller.presenters.common import Json
+from services.controller.presenters.groups import group_answer
 from services.controller.routes.described import Limit, Offset, Revision, Search, page, problems, revision_of, words
 
 __all__ = ["ROUTES"]

@@ -10,12 +10,12 @@ from litestar import Request, Response, get
 from litestar.openapi.datastructures import ResponseSpec
 
 from bus_schemas.subjects import EVENTS_STREAM
-from services.controller.answers import Json
 from services.controller.identity import caller_of
 from services.controller.metrics import metrics_text
 from services.controller.parts import Parts, parts_of
+from services.controller.presenters.common import Json
+from services.controller.presenters.nodes import telemetry_answer
 from services.controller.routes.described import problems
-from services.controller.telemetry_answer import telemetry_answer
 from services.kit.errors import KitError
 
 __all__ = ["ROUTES"]

@@ -12,7 +12,6 @@ from litestar import Request
 
 from services.controller.web.credits.client import BillingClient
 from services.controller.web.metrics_store import MetricsStore
-from services.controller.web.tasks.index import TaskIndex
 from services.kit.tls import client_context
 
 __all__ = ["UiContext", "context_of"]
@@ -27,7 +26,6 @@ class UiContext:
     billing: BillingClient
     trace_url: str = ""  #: address of one trace, with ``{trace}`` for its id; empty: no trace viewer
     metrics: MetricsStore = field(default_factory=lambda: MetricsStore(""))
-    tasks: TaskIndex = field(default_factory=TaskIndex)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:

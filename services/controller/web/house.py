@@ -61,7 +61,7 @@ class Web:
             dashboard_topic(parts, web.history),
             nodes_topic(parts),
             node_topic(parts, web.history),
-            tasks_topic(parts, context),
+            tasks_topic(parts),
             task_topic(parts),
             groups_topic(parts),
         ):

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from bus_schemas.events import TaskRefused
 from bus_schemas.telemetry import Telemetry
-from scheduler.placement import ClusterView, TaskView, queue_order
-from services.controller.web.nodes.rows import DeviceRow, Seen, SessionRow, device_rows, first_sessions
+from scheduler.placement import ClusterView, queue_order
+from services.controller.presenters.nodes import DeviceRow, Seen, SessionRow, device_rows, first_sessions, of_now
+from services.controller.presenters.tasks import TaskRow, task_row
 from services.controller.web.scope import Scope
-from services.controller.web.tasks.story import REASON_TITLES
 
-__all__ = ["Figures", "Glance", "QueueRow", "glance"]
+__all__ = ["Figures", "Glance", "glance"]
 
 _DEVICES: Final = 8
 _SESSIONS: Final = 10
@@ -43,21 +42,6 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueRow:
-    """A task that waits. ``level``: reasons in short; the task's page has the whole story."""
-
-    task: str
-    title: str
-    tenant: str
-    priority: int
-    vram_bytes: int
-    gpu_count: int
-    exclusive: bool
-    since_ns: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Glance:
     """``devices``: the busiest; ``sessions`` and ``queue``: the first. ``*_total``: how many there are."""
 
@@ -66,7 +50,7 @@ class Glance:
     devices_total: int
     sessions: Sequence[SessionRow]
     sessions_total: int
-    queue: Sequence[QueueRow]
+    queue: Sequence[TaskRow]
     queue_total: int
 
 
@@ -74,7 +58,7 @@ def glance(view: ClusterView, measured: Sequence[Telemetry], scope: Scope, now_n
     """Everything on the page but the charts."""
     now = [seen for seen in measured if _counts(view, seen)]
     by_device: Seen = {(seen.node, seen.gpu): seen for seen in now}
-    sessions, sessions_total = first_sessions(view, now, scope, _SESSIONS)
+    sessions, sessions_total = first_sessions(view, now, scope.sees, _SESSIONS)
     waiting = [task for task in queue_order(view, now_ns) if scope.sees(task.submitted.tenant)]
     return Glance(
         figures=_figures(view, now, scope, len(waiting), sessions_total),
@@ -82,15 +66,13 @@ def glance(view: ClusterView, measured: Sequence[Telemetry], scope: Scope, now_n
         devices_total=sum(len(node.registered.devices) for node in view.nodes.values() if node.lost is None),
         sessions=sessions,
         sessions_total=sessions_total,
-        queue=[_queue_row(task) for task in waiting[:_QUEUE]],
+        queue=[task_row(view, task) for task in waiting[:_QUEUE]],
         queue_total=len(waiting),
     )
 
 
 def _counts(view: ClusterView, seen: Telemetry) -> bool:
-    """Is it of the present life of a node that is here?"""
-    node = view.nodes.get(seen.node)
-    return node is not None and node.lost is None and node.epoch == seen.epoch and node.device(seen.gpu) is not None
+    return of_now(view, seen) and view.nodes[seen.node].device(seen.gpu) is not None
 
 
 def _figures(view: ClusterView, now: Sequence[Telemetry], scope: Scope, waiting: int, sessions: int) -> Figures:
@@ -124,32 +106,5 @@ def _busiest(view: ClusterView, by_device: Seen, scope: Scope) -> list[DeviceRow
     keys = sorted(by_device)
     if len(keys) > _DEVICES:
         keys = sorted(keys, key=lambda key: (-by_device[key].utilization_percent, key))[:_DEVICES]
-    rows = {(row.node, row.index): row for name in {node for node, _ in keys} for row in device_rows(view, by_device, scope, name)}
+    rows = {(row.node, row.index): row for name in {node for node, _ in keys} for row in device_rows(view, by_device, scope.sees, name)}
     return [rows[key] for key in keys]
-
-
-def _queue_row(task: TaskView) -> QueueRow:
-    submitted = task.submitted
-    return QueueRow(
-        task=submitted.task,
-        title=submitted.title or submitted.task,
-        tenant=submitted.tenant,
-        priority=task.priority,
-        vram_bytes=submitted.vram_bytes,
-        gpu_count=submitted.gpu_count,
-        exclusive=submitted.exclusive,
-        since_ns=task.wait_from_ns or submitted.at_ns,
-        reason=_reason(task),
-    )
-
-
-def _reason(task: TaskView) -> str:
-    """The commonest reason of the last refusal, in words."""
-    decision = task.decision
-    if not isinstance(decision, TaskRefused) or not decision.refusals:
-        return "not looked at yet"
-    counts: dict[str, int] = {}
-    for _, _, reason, _ in decision.refusals:
-        counts[reason] = counts.get(reason, 0) + 1
-    reason = max(sorted(counts), key=lambda name: counts[name])
-    return REASON_TITLES.get(reason, reason)

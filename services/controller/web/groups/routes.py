@@ -5,7 +5,7 @@ May live here: routes. May not: who is in a group (scheduler.placement), rules (
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from litestar import Request, Response, get, post
@@ -16,9 +16,9 @@ from services.controller.bodies import NewGroupBody
 from services.controller.errors import Invalid, NotThere, OutOfState, Stale
 from services.controller.identity import caller_of
 from services.controller.parts import Parts, parts_of
+from services.controller.presenters.groups import GroupRow, group_rows
 from services.controller.web.channel import Patch, Topic
 from services.controller.web.forms import Values, form_values, read_as, redirect, revision_in
-from services.controller.web.groups.table import SORTS, GroupRow, group_rows, members_to_choose
 from services.controller.web.listing import Listing
 from services.controller.web.scope import Scope
 from services.controller.web.templating import ENVIRONMENT, page, scope_of
@@ -26,6 +26,14 @@ from services.controller.web.templating import ENVIRONMENT, page, scope_of
 __all__ = ["ROUTES", "groups_topic"]
 
 Ask = Request[Any, Any, Any]
+SORTS: Final[dict[str, Callable[[GroupRow], Any]]] = {
+    "id": lambda row: row.id,
+    "title": lambda row: (row.title.casefold(), row.id),
+    "nodes": lambda row: (len(row.members), row.id),
+    "gpus": lambda row: (row.gpus, row.id),
+    "vram": lambda row: (row.vram_bytes, row.id),
+    "tasks": lambda row: (row.tasks, row.id),
+}
 _STALE: Final = "This group was changed since the page was loaded. Nothing was saved: check the current values."
 
 
@@ -71,10 +79,22 @@ async def one(request: Ask, group: str) -> Response[str]:
 async def _form(request: Ask, group: str, values: Values, errors: dict[str, str], status: int = 200) -> Response[str]:
     """The form of one group, empty for a new one; and what hangs on it. Raises NotThere."""
     view = await parts_of(request).fresh_view()
-    row = next((row for row in group_rows(view, scope_of(request).tenant) if row.id == group), None) if group else None
-    if group and row is None:
+    if group and group not in view.membership.known():
         raise NotThere(f"there is no group {group}")
-    return page(request, "groups/group.html", status=status, row=row, values=values, errors=errors, choices=members_to_choose(view, group))
+    row = group_rows(view, scope_of(request).tenant, [group])[0] if group else None
+    return page(request, "groups/group.html", status=status, row=row, values=values, errors=errors, choices=_members_to_choose(view, group))
+
+
+def _members_to_choose(view: ClusterView, group: str = "") -> list[tuple[str, str, bool, bool, str]]:
+    """(node, name, chosen, by itself, other groups) of every node: what the form of a group offers."""
+    made = view.groups.get(group)
+    chosen = made.nodes if made is not None else frozenset()
+    out = []
+    for node in sorted(view.nodes):
+        registered = view.nodes[node].registered
+        others = ", ".join(sorted(view.groups_of(node) - {group}))
+        out.append((node, registered.name, node in chosen, bool(group) and group in registered.groups, others))
+    return out
 
 
 @post("/groups", action="group.write", include_in_schema=False, csrf="form")

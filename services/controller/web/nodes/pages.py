@@ -9,12 +9,14 @@ from typing import Any, Final
 from litestar import Request, Response, get, post
 from litestar.response import Redirect
 
+from scheduler.placement import ClusterView
 from scheduler.placement.view import OVERCOMMIT_NODE
 from scheduler.vram import PERCENT_MAX
 from services.controller.errors import Invalid, NotThere, Stale
 from services.controller.identity import caller_of
 from services.controller.names import find_node
 from services.controller.parts import Parts, parts_of
+from services.controller.presenters.nodes import STATES, NodeRow, Seen, device_rows, node_row, node_state, session_rows
 from services.controller.revisions import node_revision
 from services.controller.web.channel import Gone, Patch, Topic
 from services.controller.web.charts import Chart, chart_data, chart_points, chart_table, device_charts, past_charts
@@ -23,14 +25,14 @@ from services.controller.web.forms import Values, form_values, redirect, revisio
 from services.controller.web.history import History
 from services.controller.web.listing import Listing
 from services.controller.web.metrics_store import RANGES, Unanswered, range_of
-from services.controller.web.nodes.rows import SORTS, STATES, Seen, device_rows, group_choices, listed_nodes, node_row, session_rows
 from services.controller.web.scope import Scope
 from services.controller.web.templating import ENVIRONMENT, page, scope_of
 
-__all__ = ["ROUTES", "node_topic", "nodes_topic"]
+__all__ = ["ROUTES", "SORTS", "listed_nodes", "node_topic", "nodes_topic"]
 
 Ask = Request[Any, Any, Any]
 
+SORTS: Final = ("name", "state", "devices", "utilization", "starvation", "vram", "tasks", "seen")
 _FILTERS: Final = ("state", "group")
 _WAKES: Final = frozenset({"telemetry", "node", "task", "session", "config", "group"})
 
@@ -40,6 +42,39 @@ def _seen(parts: Parts) -> Seen:
 
 
 # -- the list --------------------------------------------------------------------------------------------------------------------------
+
+
+def listed_nodes(view: ClusterView, seen: Seen, scope: Scope, listing: Listing) -> tuple[list[NodeRow], Listing]:
+    """The rows of one page of the list, and the listing with its count."""
+    rows = [node_row(view, seen, scope.sees, name) for name in view.nodes if _wanted(view, name, listing)]
+    rows.sort(key=lambda row: (row.name.casefold(), row.id))
+    rows.sort(key=lambda row: _order(row, listing.sort), reverse=listing.descending)
+    return listing.take(rows)
+
+
+def _wanted(view: ClusterView, name: str, listing: Listing) -> bool:
+    node = view.nodes[name]
+    state, group = listing.filters.get("state"), listing.filters.get("group")
+    if state and node_state(view, name, node) != state:
+        return False
+    if group and group not in view.groups_of(name):
+        return False
+    text = listing.search.casefold()
+    fact = node.registered
+    return not text or any(text in part.casefold() for part in (name, fact.name, fact.address, *(device.name for device in fact.devices)))
+
+
+def _order(row: NodeRow, sort: str) -> Any:
+    return {
+        "name": row.name.casefold(),
+        "state": STATES.index(row.state),
+        "devices": row.devices,
+        "utilization": row.utilization,
+        "starvation": row.starvation,
+        "vram": row.used_bytes / max(1, row.total_bytes),
+        "tasks": row.tasks,
+        "seen": row.seen_ns,
+    }[sort]
 
 
 def _list(parts: Parts, scope: Scope, query: Mapping[str, str]) -> dict[str, Any]:
@@ -54,7 +89,7 @@ async def nodes(request: Ask) -> Response[str]:
     parts = parts_of(request)
     view = await parts.fresh_view()
     filters = [("state", "State", [(name, name.capitalize()) for name in STATES])]
-    groups = group_choices(view)
+    groups = sorted({group for name in view.nodes for group in view.groups_of(name)})
     if groups:
         filters.append(("group", "Group", [(name, name) for name in groups]))
     shown = _list(parts, scope_of(request), request.query_params)
@@ -81,9 +116,9 @@ def _one(parts: Parts, scope: Scope, name: str) -> dict[str, Any]:
     name = find_node(view, name)
     own = [seen[key] for key in ((name, device.index) for device in view.nodes[name].registered.devices) if key in seen]
     return {
-        "node": node_row(view, seen, scope, name),
-        "devices": device_rows(view, seen, scope, name),
-        "sessions": session_rows(view, own, scope),
+        "node": node_row(view, seen, scope.sees, name),
+        "devices": device_rows(view, seen, scope.sees, name),
+        "sessions": session_rows(view, own, scope.sees),
     }
 
 

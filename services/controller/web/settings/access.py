@@ -8,12 +8,12 @@ from typing import Any, Final
 from litestar import Response, get, post
 from msgspec import UNSET
 
-from services.controller.access_answers import key_answer, tenant_answer, user_answer
 from services.controller.actions.access import KeyValues, UserValues, visible_keys, visible_tenants, visible_users
 from services.controller.bodies import KeyBody, NewTenantBody, NewUserBody, TenantBody, UserBody, values_of
 from services.controller.errors import Stale
 from services.controller.identity import caller_of
 from services.controller.parts import parts_of
+from services.controller.presenters.access import key_answer, tenant_answer, user_answer
 from services.controller.web.forms import Values, form_values, read_as, redirect, revision_in
 from services.controller.web.listing import Listing
 from services.controller.web.settings.shared import SLIPS, Ask, settings_page, slip_of

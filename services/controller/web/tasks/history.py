@@ -179,12 +179,12 @@ def _moment(position: int, event: Event, name_of: Callable[[str], str]) -> Momen
             return None
 
 
-def session_lines(facts: Iterable[Fact]) -> list[SessionLine]:
-    """The sessions in the facts, in order of their opening."""
+def session_lines(facts: Iterable[Fact], name_of: Callable[[str], str] = str) -> list[SessionLine]:
+    """The sessions in the facts, in order of their opening; ``name_of`` as of ``moments``."""
     lines: dict[str, SessionLine] = {}
     for _, event in facts:
         if isinstance(event, SessionOpenedFact) and event.session not in lines:
-            lines[event.session] = SessionLine(event.session, event.node, event.gpu, event.at_ns, event.node)
+            lines[event.session] = SessionLine(event.session, event.node, event.gpu, event.at_ns, name_of(event.node))
         elif isinstance(event, SessionClosedFact) and event.session in lines:
             line = lines[event.session]
             line.closed_ns, line.reason, line.failed = event.at_ns, event.reason, event.failed

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from services.controller.answers import Json
+from services.controller.presenters.common import Json
 from services.controller.web.formats import bytes_text, clock_time, count_text, short_time
 
 __all__ = ["CONDITIONS", "KINDS", "Band", "Column", "Ran", "Wait", "ran_of"]

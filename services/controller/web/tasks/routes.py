@@ -11,12 +11,12 @@ from typing import Any, Final
 from litestar import Request, Response, get, post
 
 from bus_schemas.events import TaskRefused
-from services.controller.answers import refusal_sentence
 from services.controller.bodies import PriorityBody, RunBody, TaskBody
 from services.controller.errors import Busy, Invalid, OutOfState, Stale, TaskExists
 from services.controller.identity import caller_of
-from services.controller.journal_answer import timeline_answer, waits_answer
 from services.controller.parts import Parts, parts_of
+from services.controller.presenters.journal import timeline_answer, waits_answer
+from services.controller.presenters.tasks import refusal_sentence
 from services.controller.web.context import UiContext, context_of
 from services.controller.web.forms import Values, form_values, read_as, redirect, revision_in
 from services.controller.web.tasks.history import life_of
@@ -38,7 +38,8 @@ STALE: Final = "It was changed after the page was loaded. Nothing was done: chec
 @get("/tasks", action="task.read", include_in_schema=False)
 async def listed(request: Ask) -> Response[str]:
     parts, context = parts_of(request), context_of(request)
-    shown = show(await parts.fresh_view(), context, scope_of(request), request.query_params)
+    await parts.fresh_view()
+    shown = show(parts, scope_of(request), request.query_params)
     story = await _opened(request, parts, context, shown.opened) if shown.opened else None
     return page(
         request,

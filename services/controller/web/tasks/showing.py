@@ -13,20 +13,22 @@ from typing import Any, Final
 from scheduler.placement import ClusterView
 from scheduler.placement.view import STATES
 from services.controller.parts import Parts
+from services.controller.presenters.tasks import TaskRow, task_row
+from services.controller.presenters.waiting import waiting_of
 from services.controller.revisions import task_revision
+from services.controller.task_index import SORTS, TaskIndex, TaskQuery, find_tasks
 from services.controller.web.channel import Gone, Patch, Topic
-from services.controller.web.context import UiContext
 from services.controller.web.listing import Listing
 from services.controller.web.scope import Scope
-from services.controller.web.tasks.index import Row, row_of
-from services.controller.web.tasks.table import DEFAULT_SORT, FILTERS, SORTS, ask
-from services.controller.web.tasks.waiting import waiting_of
 from services.controller.web.templating import ENVIRONMENT
 
-__all__ = ["Shown", "show", "task_topic", "tasks_topic"]
+__all__ = ["DEFAULT_SORT", "FILTERS", "Page", "Shown", "ask", "show", "task_topic", "tasks_topic"]
 
 _TEMPLATE: Final = "tasks/rows.html"
 _CHOICES_MAX: Final = 300
+FILTERS: Final = ("state", "priority", "node", "group", "tenant")
+"""Filters in the address. A state or priority may be several, with commas between: any of them."""
+DEFAULT_SORT: Final = "-updated"
 
 Choices = list[tuple[str, str, list[tuple[str, str]]]]
 """(name, label, (value, text) ...) of each select box."""
@@ -38,26 +40,55 @@ class Shown:
     is asked for, or empty."""
 
     listing: Listing
-    rows: tuple[Row, ...]
+    rows: tuple[TaskRow, ...]
     names: Mapping[str, str]
     counts: Mapping[str, Any]
     filters: Choices
     opened: str
 
 
-def show(view: ClusterView, context: UiContext, scope: Scope, query: Mapping[str, str]) -> Shown:
+@dataclass(frozen=True, slots=True)
+class Page:
+    """``listing``: as asked, with the number of rows that the filters leave. ``touched``: rows looked at for the answer."""
+
+    rows: tuple[TaskRow, ...]
+    listing: Listing
+    touched: int
+
+
+def ask(index: TaskIndex, listing: Listing, tenant: str = "") -> Page:
+    """The page that ``listing`` asks for; ``tenant`` not empty: of this tenant's tasks only, whatever the listing says."""
+    several = ("state", "priority")
+    filters = {
+        name: tuple(dict.fromkeys(value.split(","))) if name in several else (value,)
+        for name, value in listing.filters.items()
+        if name != "tenant"
+    }
+    phrase = (listing.search.casefold(),) if listing.search else ()
+    counted = listing
+
+    def window(total: int) -> tuple[int, int]:
+        nonlocal counted
+        counted = listing.counted(total)
+        return max(0, counted.first - 1), counted.last
+
+    found = find_tasks(index, TaskQuery(filters, listing.filters.get("tenant", ""), phrase, listing.order), window, tenant)
+    return Page(found.rows, counted.counted(found.total), found.touched)
+
+
+def show(parts: Parts, scope: Scope, query: Mapping[str, str]) -> Shown:
     """The page of tasks that ``query`` asks for, of those that ``scope`` sees."""
-    context.tasks.follow(view)
+    view, index = parts.mirror.view, parts.task_index()
     listing = Listing.parse("/tasks", query, sorts=tuple(SORTS), default=DEFAULT_SORT, filters=FILTERS)
-    found = ask(context.tasks, listing, scope.tenant)
-    shelf = context.tasks.of(scope.tenant) if scope.tenant else context.tasks.all
+    found = ask(index, listing, scope.tenant)
+    shard = index.of(scope.tenant)
     opened = query.get("open", "")
     return Shown(
         listing=found.listing,
         rows=found.rows,
         names=_names(view, [row.node for row in found.rows]),
-        counts={"all": len(shelf.rows), "states": [(state, shelf.count("state", state)) for state in STATES]},
-        filters=_choices(view, context, scope, found.listing),
+        counts={"all": len(shard.rows), "states": [(state, shard.count("state", state)) for state in STATES]},
+        filters=_choices(view, index, scope, found.listing),
         opened=opened if any(row.id == opened for row in found.rows) else "",
     )
 
@@ -66,18 +97,18 @@ def _names(view: ClusterView, nodes: list[str]) -> dict[str, str]:
     return {node: view.nodes[node].registered.name for node in nodes if node in view.nodes}
 
 
-def _choices(view: ClusterView, context: UiContext, scope: Scope, listing: Listing) -> Choices:
+def _choices(view: ClusterView, index: TaskIndex, scope: Scope, listing: Listing) -> Choices:
     """The select boxes of the filter bar. What is chosen is always among the choices."""
-    shelf = context.tasks.of(scope.tenant) if scope.tenant else context.tasks.all
-    nodes = shelf.values("node")[:_CHOICES_MAX]
+    shard = index.of(scope.tenant)
+    nodes = shard.values("node")[:_CHOICES_MAX]
     names = _names(view, nodes)
     found = [
         ("priority", "Priority", [(str(level), f"P{level}") for level in range(5)]),
         ("node", "Node", [(node, names.get(node, node)) for node in nodes]),
-        ("group", "Group", [(group, group) for group in shelf.values("group")[:_CHOICES_MAX]]),
+        ("group", "Group", [(group, group) for group in shard.values("group")[:_CHOICES_MAX]]),
     ]
     if not scope.tenant:
-        found.append(("tenant", "Tenant", [(tenant, tenant) for tenant in context.tasks.tenants()[:_CHOICES_MAX]]))
+        found.append(("tenant", "Tenant", [(tenant, tenant) for tenant in index.tenants()[:_CHOICES_MAX]]))
     for name, _, choices in found:
         chosen = listing.filters.get(name, "")
         if chosen and chosen not in [value for value, _ in choices]:
@@ -85,11 +116,11 @@ def _choices(view: ClusterView, context: UiContext, scope: Scope, listing: Listi
     return found
 
 
-def tasks_topic(parts: Parts, context: UiContext) -> Topic:
+def tasks_topic(parts: Parts) -> Topic:
     """Keeps the open Tasks pages up to date: rows, counts, pager."""
 
     def render(scope: Scope, query: Mapping[str, str]) -> Patch:
-        shown = show(parts.mirror.view, context, scope, query)
+        shown = show(parts, scope, query)
         parts_of_page: Any = ENVIRONMENT.get_template(_TEMPLATE).module
         html = {f"task-{one.id}": str(parts_of_page.row(shown.listing, one, shown.names, shown.opened)) for one in shown.rows}
         html["task-counts"] = str(parts_of_page.chips(shown.listing, shown.counts))
@@ -111,7 +142,7 @@ def task_topic(parts: Parts) -> Topic:
             raise Gone
         parts_of_page: Any = ENVIRONMENT.get_template("tasks/now.html").module
         changed = revision != str(task_revision(parts.mirror, name))
-        waiting = waiting_of(view, name, time.time_ns(), scope)
-        return Patch({"task-now": str(parts_of_page.head(row_of(task, "", 0), changed)), "task-waits": str(parts_of_page.waits(waiting))})
+        waiting = waiting_of(view, name, time.time_ns(), scope.sees)
+        return Patch({"task-now": str(parts_of_page.head(task_row(view, task), changed)), "task-waits": str(parts_of_page.waits(waiting))})
 
     return Topic("task", frozenset({"task", "session", "node", "config"}), "task.read", render)

@@ -12,16 +12,16 @@ from typing import Any
 
 from litestar import Request
 
-from scheduler.placement import ClusterView, TaskView
+from scheduler.placement import TaskView
 from services.controller.parts import Parts
+from services.controller.presenters.common import node_name
+from services.controller.presenters.tasks import Placement, TaskRow, placement_of, task_row
+from services.controller.presenters.waiting import Waiting, waiting_of
 from services.controller.revisions import task_revision
 from services.controller.web.context import UiContext
 from services.controller.web.credits.client import Refused, Unreachable
 from services.controller.web.formats import duration_text
 from services.controller.web.tasks.history import Moment, SessionLine, facts_of, moments, session_lines, trace_of
-from services.controller.web.tasks.index import Row, row_of
-from services.controller.web.tasks.story import Placement, name_of, placement_of
-from services.controller.web.tasks.waiting import Waiting, waiting_of
 from services.controller.web.templating import scope_of
 from services.kit.errors import BusRefused, BusUnavailable
 
@@ -36,7 +36,7 @@ class Story:
     None with ``bill_missing`` saying why. ``has_run``: a device has had a session of it. ``log``: the last lines of its output; empty where
     none was captured."""
 
-    row: Row
+    row: TaskRow
     revision: int
     priority_first: int
     noswap: bool
@@ -67,17 +67,16 @@ async def tell(request: Request[Any, Any, Any], parts: Parts, context: UiContext
     with contextlib.suppress(BusUnavailable, BusRefused):
         log = await parts.runs.tail(said.task)
     trace = trace_of(facts)
-    node = view.nodes.get(task.placed.node) if task.placed is not None else None
     return Story(
-        row=row_of(task, node.registered.name if node is not None else "", 0),
+        row=task_row(view, task),
         revision=task_revision(parts.mirror, said.task),
         priority_first=said.priority,
         noswap=said.noswap,
         asked=_wishes(task),
-        placement=placement_of(view, task, scope),
-        waiting=waiting_of(view, said.task, now_ns, scope),
-        moments=moments(facts, lambda node: name_of(view, node)),
-        sessions=_named(view, session_lines(facts)),
+        placement=placement_of(view, task, scope.sees),
+        waiting=waiting_of(view, said.task, now_ns, scope.sees),
+        moments=moments(facts, lambda node: node_name(view, node)),
+        sessions=session_lines(facts, lambda node: node_name(view, node)),
         bill=bill,
         bill_missing=missing,
         trace_id=trace,
@@ -101,14 +100,6 @@ def _wishes(task: TaskView) -> tuple[tuple[str, str], ...]:
     elif not said.queue:
         out.append(("Waits", "no: it fails when nothing fits"))
     return tuple(out)
-
-
-def _named(view: ClusterView, lines: list[SessionLine]) -> list[SessionLine]:
-    for line in lines:
-        known = view.nodes.get(line.node)
-        if known is not None:
-            line.node_name = known.registered.name
-    return lines
 
 
 async def _bill(request: Request[Any, Any, Any], context: UiContext, task: TaskView) -> tuple[Mapping[str, Any] | None, str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from scheduler.placement import ClusterView
-from services.controller.answers import Json, Shown
+from services.controller.presenters.common import Json, Shown, node_name
 
 __all__ = ["HIDDEN", "timeline_answer", "waits_answer"]
 
@@ -43,10 +43,7 @@ _SUMS: Final = ("asked", "complete", "batches", "finished", "latency_ns", "waite
 def timeline_answer(view: ClusterView, document: Json) -> Json:
     """The timeline, with the names of nodes."""
     timeline = document["timeline"]
-    lanes = []
-    for lane in timeline["lanes"]:
-        node = view.nodes.get(lane["node"])
-        lanes.append({**lane, "node_name": node.registered.name if node is not None else lane["node"]})
+    lanes = [{**lane, "node_name": node_name(view, lane["node"])} for lane in timeline["lanes"]]
     return {"task": document["asked"], "complete": document["complete"], **timeline, "lanes": lanes}
 
 

@@ -1,10 +1,10 @@
-"""API answers about tenants, users, keys and audit records: JSON-ready values. Hashes of secrets are in none of them."""
+"""Tenants, users, keys and audit records, the same for REST and pages. Hashes of secrets are in none of them."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from services.controller.answers import Json, rfc3339
+from services.controller.presenters.common import Json, rfc3339
 from services.kit.access import AccessView, Identity
 from services.kit.access.rules import rights
 from services.kit.access.view import Done, Key, Tenant, User
