@@ -29,6 +29,9 @@ _OURS: Final = frozenset({"request", "state", "data", "headers", "cookies", "que
 _known: dict[BaseRouteHandler, frozenset[str]] = {}
 
 
+_BODY_BYTES_MAX: Final = 1 << 20
+
+
 async def check_request(request: Request[Any, Any, Any]) -> Response[dict[str, Any]] | None:
     """The problem with a request, if there is one. For routes under /api/: pages ignore what they do not know, as links from elsewhere
     carry all sorts of things, and have forms."""
@@ -68,9 +71,6 @@ def _parameters(handler: BaseRouteHandler) -> frozenset[str]:
                 names.add(getattr(given, "query", None) or getattr(given, "name", None) or name)
         _known[handler] = frozenset(names)
     return _known[handler]
-
-
-_BODY_BYTES_MAX: Final = 1 << 20
 
 
 async def _before(request: Request[Any, Any, Any]) -> Response[Any] | None:

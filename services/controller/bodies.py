@@ -19,45 +19,27 @@ from services.controller.webhook import URL_CHARS_MAX
 from services.kit.access.checker import PASSWORD_MAX
 
 __all__ = [
-    "TaskBody",
-    "RunBody",
-    "PriorityBody",
-    "GroupBody",
-    "NewGroupBody",
-    "ConfigBody",
-    "NodeConfigBody",
-    "MIB",
-    "KeyBody",
-    "LoginBody",
-    "LoginForm",
-    "LogoutForm",
-    "values_of",
-    "NewTenantBody",
-    "NewUserBody",
-    "PasswordBody",
-    "TenantBody",
-    "UserBody",
-]
+    "TaskBody", "RunBody", "PriorityBody", "GroupBody", "NewGroupBody", "ConfigBody", "NodeConfigBody", "MIB", "KeyBody", "LoginBody",
+    "LoginForm", "LogoutForm", "values_of", "NewTenantBody", "NewUserBody", "PasswordBody", "TenantBody", "UserBody",
+]  # fmt: skip
 
 MIB = 1 << 20
 
 Token = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}\Z", description="1 to 64 letters, digits, '-' or '_'")]
 Percent = Annotated[int, Meta(ge=0, le=PERCENT_MAX)]
-
-
 Title = Annotated[str, Meta(max_length=200)]
 Role = Literal["admin", "operator", "member", "viewer"]
 Scope = Literal["read", "submit", "operate", "admin", "bus"]
 Password = Annotated[str, Meta(max_length=PASSWORD_MAX)]
 TenantOrCluster = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{0,64}\Z", description="empty: the whole cluster")]
 _DECADE_S = 10 * 366 * 86_400
-
-
 Defaults = Callable[[str, str, bool], tuple[int, int]]
 """(task, tenant, whether it has a latency target) to the priority and the bytes of VRAM of a task that says nothing."""
-
-
 T = TypeVar("T")
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}\Z")
+_OWN_NAMES: Final = ("WOOLY_", "CONTROLLER_", "RUNNER_", "LD_")
+_OWN: Final = frozenset({"HOME", "TMPDIR", "TORCH_DEVICE_BACKEND_AUTOLOAD"})
+_ARGUMENTS_BYTES_MAX: Final = 64 << 10
 
 
 def values_of(kind: type[T], body: msgspec.Struct) -> T:
@@ -122,12 +104,6 @@ class TaskBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             queue_timeout_ms=self.queue_timeout_ms,
             vram_grows=self.required_vram_mb is None,
         )
-
-
-_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}\Z")
-_OWN_NAMES: Final = ("WOOLY_", "CONTROLLER_", "RUNNER_", "LD_")
-_OWN: Final = frozenset({"HOME", "TMPDIR", "TORCH_DEVICE_BACKEND_AUTOLOAD"})
-_ARGUMENTS_BYTES_MAX: Final = 64 << 10
 
 
 class RunBody(TaskBody, forbid_unknown_fields=True, frozen=True, kw_only=True):

@@ -13,8 +13,8 @@ from typing import Final
 from bus_schemas.events import ActionTaken, Event, KeyIssued, KeyRevoked, TenantChanged, UserChanged
 from services.controller.errors import Denied, Invalid, NotThere, OutOfState
 from services.controller.identity import Caller
+from services.controller.lookup import check
 from services.controller.mirror import Mirror
-from services.controller.revisions import check
 from services.controller.writer import Writer
 from services.kit.access import AccessView, Identity
 from services.kit.access.access import Access
@@ -27,20 +27,9 @@ from services.kit.access.view import Key, Tenant, User
 from services.kit.errors import Conflict
 
 __all__ = [
-    "AccessLog",
-    "Change",
-    "TenantActions",
-    "visible_tenants",
-    "PASSWORD_MIN",
-    "UserActions",
-    "UserValues",
-    "visible_users",
-    "KeyActions",
-    "KeyValues",
-    "visible_keys",
-]
-
-
+    "AccessLog", "Change", "TenantActions", "visible_tenants", "PASSWORD_MIN", "UserActions", "UserValues", "visible_users", "KeyActions",
+    "KeyValues", "visible_keys",
+]  # fmt: skip
 PASSWORD_MIN: Final = 12
 _RESERVED: Final = frozenset({"local", "bootstrap", "system", "nobody", "everyone"})
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)

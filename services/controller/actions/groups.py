@@ -10,9 +10,8 @@ from bus_schemas.events import GroupChanged
 from scheduler.placement import ClusterView
 from services.controller.errors import Ambiguous, Invalid, NotThere, OutOfState
 from services.controller.identity import Caller
+from services.controller.lookup import check, find_node, group_revision
 from services.controller.mirror import Mirror
-from services.controller.names import find_node
-from services.controller.revisions import check, group_revision
 from services.controller.writer import Writer
 from services.kit.errors import Conflict
 

@@ -6,9 +6,8 @@ from scheduler.placement import NodeView
 from scheduler.placement.view import DRAINED
 from services.controller.configuration import Configuration, Values
 from services.controller.identity import Caller
+from services.controller.lookup import check, config_revision, find_node, node_revision
 from services.controller.mirror import Mirror
-from services.controller.names import find_node
-from services.controller.revisions import check, config_revision, node_revision
 
 __all__ = ["NodeActions", "ConfigActions"]
 

@@ -13,10 +13,9 @@ from scheduler.placement.feasible import beyond_every_device
 from scheduler.placement.states import CANCELLED, CANCELLED_BY
 from services.controller.errors import Invalid, OutOfState, TaskImpossible
 from services.controller.identity import Caller
+from services.controller.lookup import check, find_task, task_revision
 from services.controller.mirror import Mirror
-from services.controller.names import find_task
 from services.controller.placer import Placer
-from services.controller.revisions import check, task_revision
 from services.controller.writer import Writer
 from services.kit.access import Action
 from services.kit.errors import Conflict

@@ -10,7 +10,7 @@ from typing import Final
 
 from litestar import Router
 
-from services.controller.routes import access, access_session, config, groups, nodes, system, tasks
+from services.controller.routes import access, access_session, groups, nodes, system, tasks
 
 __all__ = ["ROUTES"]
 
@@ -20,8 +20,8 @@ _TAGGED: Final = {
     "Runs": tasks.RUNS,
     "Groups": groups.ROUTES,
     "Placements": tasks.PLACEMENTS,
-    "Configuration": config.ROUTES,
-    "Service": system.ROUTES,
+    "Configuration": system.CONFIG,
+    "Service": system.SERVICE,
     "Login": access_session.ROUTES,
     "Tenants": access.TENANTS,
     "Users": access.USERS,

@@ -12,12 +12,11 @@ from scheduler.placement.view import DRAINED, OVERCOMMIT_NODE
 from services.controller.bodies import NodeConfigBody
 from services.controller.configuration import Values
 from services.controller.identity import caller_of
-from services.controller.names import find_node
+from services.controller.lookup import find_node, node_revision
 from services.controller.parts import Parts, parts_of
 from services.controller.presenters.common import Json
 from services.controller.presenters.nodes import node_answer
 from services.controller.presenters.nodes import node_state as state_of
-from services.controller.revisions import node_revision
 from services.controller.routes.described import Limit, Name, Offset, Revision, Search, page, problems, revision_of, words
 
 __all__ = ["ROUTES"]

@@ -18,6 +18,9 @@ from services.controller.web.scope import Scope
 __all__ = ["Channel", "Gone", "Render", "Topic", "Patch", "difference", "encode_patch"]
 
 Point = tuple[float | None, ...]
+_KEPT: Final = 16
+"""Changes kept as bytes. A reader further behind than these gets the whole once more, so slow readers take no memory."""
+HEARTBEAT: Final = b": still here\n\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +60,6 @@ def encode_patch(patch: Patch, whole: bool = False) -> bytes:
 
 
 Render = Callable[[Scope, Mapping[str, str]], Patch | Awaitable[Patch]]
-
-_KEPT: Final = 16
-"""Changes kept as bytes. A reader further behind than these gets the whole once more, so slow readers take no memory."""
-HEARTBEAT: Final = b": still here\n\n"
 
 
 class Gone(Exception):

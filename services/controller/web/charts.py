@@ -16,20 +16,13 @@ from services.controller.web.ring import Floats
 from services.controller.web.scope import Scope
 
 __all__ = [
-    "Chart",
-    "Line",
-    "chart_data",
-    "chart_points",
-    "chart_table",
-    "cluster_charts",
-    "credits_chart",
-    "credits_per_hour",
-    "device_charts",
+    "Chart", "Line", "chart_data", "chart_points", "chart_table", "cluster_charts", "credits_chart", "credits_per_hour", "device_charts",
     "past_charts",
-]
+]  # fmt: skip
 
 _TABLE_ROWS: Final = 12
 _TEXTS: Final = {"%": lambda value: f"{value:.0f} %", "bytes": bytes_text, "": credits_text}
+_HOUR_S: Final = 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +92,6 @@ def _number(value: Any) -> float | int | None:
 
 def _mean(values: list[float], unit: str) -> str:
     return _TEXTS[unit](sum(values) / len(values)) if values else "–"
-
-
-_HOUR_S: Final = 3600
 
 
 def cluster_charts(history: History, now_s: float) -> tuple[Chart, Chart]:

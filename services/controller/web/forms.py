@@ -44,6 +44,10 @@ _SAID: Final = tuple(
 )
 """What msgspec says of a bad value, and what a form says."""
 _FIELDS_MAX: Final = 5_000
+COOKIE: Final = "wooly_flash"
+Kind = Literal["ok", "warn", "bad"]
+_KEPT_S: Final = 30
+_LONGEST: Final = 2_000
 
 
 async def form_values(request: Request[Any, Any, Any], *, lists: Collection[str] = (), flags: Collection[str] = ()) -> Values:
@@ -96,12 +100,6 @@ def revision_in(values: Values) -> int | None:
     if not (text.isascii() and text.isdigit() and len(text) < 20):
         raise Invalid("revision", "is not a revision")
     return int(text)
-
-
-COOKIE: Final = "wooly_flash"
-Kind = Literal["ok", "warn", "bad"]
-_KEPT_S: Final = 30
-_LONGEST: Final = 2_000
 
 
 class _Flash(msgspec.Struct, array_like=True):

@@ -34,6 +34,7 @@ _STEP_S: Final = 10
 _CREDITS_STEP_S: Final = 30
 _BURST: Final = 2_000
 _REST_S: Final = 0.05
+_GIB: Final = 1 << 30
 
 
 class History:
@@ -93,9 +94,6 @@ class History:
         finally:
             await follower.stop()
         get_logger().info("charts filled from the stream", measurements=taken)
-
-
-_GIB: Final = 1 << 30
 
 
 class PriceBook:

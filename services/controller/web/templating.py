@@ -36,6 +36,18 @@ NAVIGATION: Final = (
     ("/settings", "Settings", "settings", "config.read"),
 )
 """(path, label, icon, the action one needs to be shown it)."""
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; font-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "manifest-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+PAGE_HEADERS: Final = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-store",
+}
 
 
 def _environment() -> Environment:
@@ -107,17 +119,3 @@ def page_text(request: Request[Any, Any, Any], template: str, /, *, live: str = 
         "live_url": f"/live/{live}" + (f"?{query}" if query else "") if live else "",
     }
     return ENVIRONMENT.get_template(template).render(known | context)
-
-
-POLICY: Final = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; font-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "manifest-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-)
-PAGE_HEADERS: Final = {
-    "content-security-policy": POLICY,
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "same-origin",
-    "cross-origin-opener-policy": "same-origin",
-    "cache-control": "no-store",
-}

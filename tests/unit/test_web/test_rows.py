@@ -21,10 +21,10 @@ from bus_schemas.events import (
 from bus_schemas.telemetry import RunningSession, Telemetry
 from scheduler.placement import ClusterView
 from services.controller.presenters.nodes import device_rows, node_row, session_rows
-from services.controller.web.dashboard.rows import glance
+from services.controller.web.dashboard import glance
 from services.controller.web.formats import bytes_text, credits_text, duration_text
 from services.controller.web.listing import Listing
-from services.controller.web.nodes.pages import SORTS, listed_nodes
+from services.controller.web.nodes import SORTS, listed_nodes
 from services.controller.web.scope import CLUSTER, Scope
 from services.controller.web.templating import ENVIRONMENT
 from services.kit.access import Identity, everyone

@@ -1,6 +1,8 @@
-"""Which task or node is meant by what people write: an id, a name, or the beginning of an id. Pure.
+"""Lookup of tasks and nodes by what users write, and the revisions of entities. Pure.
 
-An id always means itself. A name that several have means the only one of them that is not over (a task) or not lost (a node).
+An id always means itself. A name that several have means the only one of them that is not over (a task) or not lost (a node). A revision is
+the log position of the last fact about the entity itself, which answers carry and ``If-Match`` names; facts about its parts (a session that
+opens on a task, a task on a node) do not change it, so a client with the revision of a running task can still cancel it.
 """
 
 from __future__ import annotations
@@ -8,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from bus_schemas.subjects import event_subject
 from scheduler.placement import ClusterView
-from services.controller.errors import Ambiguous, NotThere
+from scheduler.placement.view import GLOBAL
+from services.controller.errors import Ambiguous, NotThere, Stale
+from services.controller.mirror import Mirror
 from services.controller.presenters.common import Shown
 
-__all__ = ["find_node", "find_task"]
+__all__ = ["find_node", "find_task", "task_revision", "node_revision", "group_revision", "config_revision", "check"]
 
 _PREFIX_LEAST: Final = 4
 """A shorter beginning of an id would mean another task tomorrow."""
@@ -61,3 +66,31 @@ def _list(names: Iterable[str]) -> str:
     """The newest first."""
     newest = list(names)[::-1]
     return ", ".join(newest[:_LISTED_MAX]) + (" ..." if len(newest) > _LISTED_MAX else "")
+
+
+def task_revision(mirror: Mirror, task: str) -> int:
+    return max(_last(mirror, ("task", task)), mirror.turns.positions.get(task, 0))
+
+
+def node_revision(mirror: Mirror, node: str) -> int:
+    return _last(mirror, ("node", node), ("config", node))
+
+
+def group_revision(mirror: Mirror, group: str) -> int:
+    """0: the group is no fact of its own (nodes name it, no user has described it)."""
+    made = mirror.view.groups.get(group)
+    return made.revision if made is not None else 0
+
+
+def config_revision(mirror: Mirror) -> int:
+    return _last(mirror, ("config", GLOBAL))
+
+
+def check(what: str, held: int, expected: int | None) -> None:
+    """Raises Stale when ``expected`` is given and is not the revision that holds."""
+    if expected is not None and expected != held:
+        raise Stale(what, held)
+
+
+def _last(mirror: Mirror, *areas: tuple[str, str]) -> int:
+    return max(mirror.subject_positions.get(event_subject(area, entity), 0) for area, entity in areas)

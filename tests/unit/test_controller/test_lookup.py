@@ -7,7 +7,7 @@ import pytest
 from bus_schemas.events import DeviceFact, Event, NodeLost, NodeRegistered, TaskStateChanged, TaskSubmitted
 from scheduler.placement import ClusterView
 from services.controller.errors import Ambiguous, NotThere
-from services.controller.names import find_node, find_task
+from services.controller.lookup import find_node, find_task
 
 GIB = 1 << 30
 

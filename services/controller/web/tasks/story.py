@@ -13,11 +13,11 @@ from typing import Any
 from litestar import Request
 
 from scheduler.placement import TaskView
+from services.controller.lookup import task_revision
 from services.controller.parts import Parts
 from services.controller.presenters.common import node_name
 from services.controller.presenters.tasks import Placement, TaskRow, placement_of, task_row
 from services.controller.presenters.waiting import Waiting, waiting_of
-from services.controller.revisions import task_revision
 from services.controller.web.context import UiContext
 from services.controller.web.credits.client import Refused, Unreachable
 from services.controller.web.formats import duration_text

@@ -14,10 +14,9 @@ from scheduler.placement.view import OVERCOMMIT_NODE
 from scheduler.vram import PERCENT_MAX
 from services.controller.errors import Invalid, NotThere, Stale
 from services.controller.identity import caller_of
-from services.controller.names import find_node
+from services.controller.lookup import find_node, node_revision
 from services.controller.parts import Parts, parts_of
 from services.controller.presenters.nodes import STATES, NodeRow, Seen, device_rows, node_row, node_state, session_rows
-from services.controller.revisions import node_revision
 from services.controller.web.channel import Gone, Patch, Topic
 from services.controller.web.charts import Chart, chart_data, chart_points, chart_table, device_charts, past_charts
 from services.controller.web.context import context_of
