@@ -30,7 +30,7 @@ from services.controller.settings import Settings
 from services.controller.store import StoreError, open_store
 from services.controller.web.context import UiContext
 from services.controller.web.history import PriceBook
-from services.controller.web.house import WEB_ROUTES, Web
+from services.controller.web.site import WEB_ROUTES, Web
 from services.controller.writer import Writer
 from services.kit.access import AccessView
 from services.kit.access.access import open_access

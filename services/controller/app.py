@@ -1,6 +1,6 @@
-"""The application: REST routes, whatever else answers beside them (pages, login), and what every request passes through.
+"""The application: REST routes, further routes (pages, login), and checks of every API request before its route.
 
-May live here: assembling. May not: routes, what they do.
+Unknown query parameters are refused, like unknown fields of a body, and so are bodies that are not declared as JSON.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""NATS auth callout: which clients may connect, and with which permissions; it also ends connections whose rights were revoked.
+"""NATS auth callout: which clients may connect, with which permissions; it also ends connections whose rights were revoked.
 
-Every controller answers (one of a queue group for each connection). Rights are a pure function of the log (``of_key`` of the principal's
-identity), and the bus says when a connection began; so any controller, also one started since, can see which connections have rights that
-they should not have any more, and ends them: at once when the log says something about access, and every few seconds whatever happened.
-
-May live here: the callout, ending connections, answering nodes' requests about principals. May not: the rights themselves
-(kit.bus_permissions), the consumer proxy for clients authenticated by API key (readings.py).
+The controllers answer as one queue group. Rights are a pure function of the log (``of_key`` of the principal's identity), and the bus
+says when a connection began; so any controller, also one started later, finds the connections whose rights have changed and ends them: at
+once on an event about access, and every few seconds.
 """
 
 from __future__ import annotations
@@ -55,7 +52,7 @@ _ABOUT_ACCESS: Final = (KeyIssued, KeyRevoked, UserChanged, TenantChanged)
 
 
 class BusGuard:
-    """``async with BusGuard.from_environment(...)``: answers from then on. ``bus``: the controller's own connection."""
+    """``async with BusGuard.from_environment(...)`` answers the callout. ``bus``: the controller's own connection."""
 
     def __init__(self, url: str, folder: Path, bus: Bus, access: Access, mirror: Mirror) -> None:
         self._url = url

@@ -1,7 +1,7 @@
-"""Configuration: the store says what is wanted, the log says what holds. This keeps the log up to the store.
+"""Reconciler of the configuration: the store holds the desired values, the log the values in force.
 
 A change goes to the store first, then into the log as ConfigChanged; decisions look only at the log, so a rebuild sees the values that held
-at each decision. Changes made in the store by others (another controller, an operator with etcdctl) come in by the watch.
+at each decision. Changes by other writers (another controller, an operator with etcdctl) arrive through the watch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Errors of the controller. Each class says whether the caller caused it; ``problems`` maps them to REST answers.
-
-May live here: exception classes. May not: HTTP.
-"""
+"""Errors of the controller. Each class says whether the caller caused it; ``problems`` maps them to REST answers."""
 
 from __future__ import annotations
 

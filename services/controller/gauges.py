@@ -1,7 +1,4 @@
-"""The last telemetry of every device: live measurements, not facts. A decision that uses them records them.
-
-May live here: what was heard, and how old it is. May not: anything the log knows.
-"""
+"""The last telemetry of every device: live measurements, not facts. A decision that uses them records them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
 """The caller's identity, as routes and actions see it. The access middleware has put the identity into the request's scope; it is
-``everyone()`` without authentication (an embedded stack on loopback).
-
-May live here: reading identity and address off a request, the fact of an action. May not: checking secrets, rules (services.kit.access).
-"""
+``everyone()`` without authentication (an embedded stack on loopback)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Prometheus metrics of the cluster, made anew for each scrape from the view and the last telemetry.
+"""Prometheus metrics of the cluster, made for each scrape from the view and the last telemetry.
 
-Every controller shows all of this, so of several replicas one is enough; only what begins with wooly_controller_ is about itself.
+Every controller exports all of them, so one replica is enough; only those that begin with wooly_controller_ are about itself.
 """
 
 from __future__ import annotations

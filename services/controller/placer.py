@@ -1,7 +1,4 @@
-"""Takes tasks in and places them: submit, dry run, and the queue of those that wait for room.
-
-May live here: the loop decide, append, on conflict decide again. May not: the decision itself (scheduler.placement).
-"""
+"""Submission and placement of tasks, dry runs, and the queue of waiting tasks: decide, append, and on a conflict decide again."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What is known of runs and runners, and what follows from it: which run a runner gets, what it must stop, which runs are over without a
-report. Pure.
+"""The known state of runs and runners, and pure decisions on it: which run a runner gets, what it must stop, which runs ended without a
+report.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _KEPT_NS: Final = 7 * 86_400 * 10**9
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """The last request of a runner, received at ``at_s`` (monotonic)."""
+    """The last request of a runner."""
 
     sync: RunnerSync
-    at_s: float
+    at_s: float  #: when it was received, monotonic
 
 
 @dataclass(slots=True)
 class RunBook:
-    """``states``: (position in the stream, state) by task. ``runners``: by name. ``since_s``: since when it listens to runners."""
+    """The states of runs by task, and the runners by name."""
 
-    since_s: float
-    states: dict[str, tuple[int, RunState]] = field(default_factory=dict)
+    since_s: float  #: when it began to listen to runners
+    states: dict[str, tuple[int, RunState]] = field(default_factory=dict)  #: (position in the stream, state) by task
     runners: dict[str, Heard] = field(default_factory=dict)
     _going: set[str] = field(default_factory=set)
 

@@ -1,4 +1,4 @@
-"""Runs: taking scripts in, handing them to runners, noting how they end, reading their logs.
+"""Runs: accepting scripts, handing them to runners, recording how they end, reading their logs.
 
 The state of a run is the last message on its subject, and every change is a conditional append to it; so a run is taken once, however many
 controllers hand it over.
@@ -84,11 +84,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """``text`` of a log; ``next``: where to go on. ``ended``: there is no more."""
+    """A part of a log."""
 
     text: str
-    next: int
-    ended: bool
+    next: int  #: position to go on from
+    ended: bool  #: there is no more
 
 
 class Runs:

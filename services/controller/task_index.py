@@ -126,11 +126,11 @@ class TaskQuery:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The rows of a page. ``total``: rows on all pages; ``touched``: rows looked at for the answer."""
+    """The rows of a page."""
 
     rows: tuple[TaskRow, ...]
-    total: int
-    touched: int
+    total: int  #: rows on all pages
+    touched: int  #: rows looked at for the answer
 
 
 def find_tasks(index: TaskIndex, query: TaskQuery, window: Callable[[int], tuple[int, int]], tenant: str = "") -> Found:

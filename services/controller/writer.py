@@ -1,7 +1,4 @@
-"""Conditional appends (fences): each append fails when another writer came first.
-
-May live here: conditional appends. May not: what to append.
-"""
+"""Conditional appends (fences): each append fails when another writer came first."""
 
 from __future__ import annotations
 

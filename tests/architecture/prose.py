@@ -55,7 +55,7 @@ WORDS: Final = (
     Word(r"whose\s+turn", "name the mechanism: fence, round robin, queue"),
 )
 
-ALLOWED: Final = re.compile(r"410\s+Gone|told\s+apart|event:\s+gone|\"gone\"", re.IGNORECASE)
+ALLOWED: Final = re.compile(r"410\s+TopicEnded|told\s+apart|event:\s+gone|\"gone\"", re.IGNORECASE)
 """Uses with a standard meaning: the name of an HTTP status, the participle of "to tell apart" (to distinguish), and the name of an event in
 the pages' stream."""
 

@@ -134,9 +134,9 @@ def test_a_cancel_needs_no_revision_and_minds_none(member: httpx.Client) -> None
 @pytest.mark.parametrize(
     "path",
     [
-        "/static/x/../../house.py",
-        "/static/x/..%2f..%2fhouse.py",
-        "/static/x/%2e%2e/%2e%2e/house.py",
+        "/static/x/../../site.py",
+        "/static/x/..%2f..%2fsite.py",
+        "/static/x/%2e%2e/%2e%2e/site.py",
         "/static/x//etc/passwd",
         "/static/x/wooly.css%00",
     ],

@@ -40,13 +40,13 @@ _LIVE_MAX: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """``event`` about ``target`` of ``tenant``; ``action`` (of AUDITED) and ``detail`` are what the log says was done."""
+    """A change of access and its audit record."""
 
     event: Event
-    action: str
+    action: str  #: of AUDITED
     target: str
     tenant: str
-    detail: str
+    detail: str  #: what the audit record says
 
 
 class AccessLog:
@@ -153,13 +153,13 @@ def visible_tenants(view: AccessView, by: Caller) -> list[Tenant]:
 
 @dataclass(frozen=True, slots=True)
 class UserValues:
-    """What a user is to be; None: as it is. ``password`` empty: none any more."""
+    """Values of a user; None: unchanged."""
 
     tenant: str | None = None
     role: str | None = None
     title: str | None = None
     disabled: bool | None = None
-    password: str | None = None
+    password: str | None = None  #: empty: the user has none
 
     def __repr__(self) -> str:
         return f"UserValues({self.tenant!r}, {self.role!r}, ...)"  # a password is in no log
@@ -291,15 +291,14 @@ def visible_users(view: AccessView, by: Caller, tenant: str | None = None) -> li
 
 @dataclass(frozen=True, slots=True)
 class KeyValues:
-    """The values of a new key; None: those of the caller. ``user`` empty: not a user's key. ``expires_in_s`` None: never (or with the key
-    that makes it)."""
+    """Values of a new key; None: those of the caller."""
 
     title: str = ""
-    user: str | None = None
+    user: str | None = None  #: empty: not a user's key
     tenant: str | None = None
     role: str | None = None
     scopes: tuple[str, ...] | None = None
-    expires_in_s: int | None = None
+    expires_in_s: int | None = None  #: None: never, or with the key that makes it
     node: str = ""
 
 

@@ -20,10 +20,10 @@ __all__ = ["GroupActions", "GroupValues"]
 
 @dataclass(frozen=True, slots=True)
 class GroupValues:
-    """What a group is to be; None: as it is. ``nodes``: its members beside the nodes that name it themselves."""
+    """Values of a group; None: unchanged."""
 
     title: str | None = None
-    nodes: tuple[str, ...] | None = None
+    nodes: tuple[str, ...] | None = None  #: its members beside the nodes that name it themselves
 
 
 class GroupActions:

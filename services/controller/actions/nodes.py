@@ -1,4 +1,4 @@
-"""Actions on nodes: configure, drain, resume."""
+"""Actions on the configuration of nodes (configure, drain, resume) and of the cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Coming in and leaving: the session of a browser, and who one is. A key needs no session; programs send it with every request."""
+"""Sessions of browsers: login, logout, the caller's identity. A key needs no session; programs send it with every request."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""OpenAPI descriptions of routes: the parameters several share, and the problems they may answer with.
-
-May live here: OpenAPI descriptions, parameter types. May not: routes.
-"""
+"""OpenAPI descriptions of routes: the parameters several share, and the problems they may answer with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups: their nodes, the tasks that target them; create, edit, delete."""
+"""Groups of nodes: list, create, edit, delete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes: what joined, what is promised there, overcommit, drain and resume."""
+"""Nodes: list, read, overcommit, drain and resume."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks: submit, list, look, cancel, give another priority."""
+"""Tasks, the placement decisions on them, and runs: submit (a script for a runner as a run), list, read, cancel, set the priority."""
 
 from __future__ import annotations
 

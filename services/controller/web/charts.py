@@ -1,4 +1,6 @@
-"""Charts as data: what static/charts.js draws, and the same as a table for those who do not see it. Pure."""
+"""Charts of the cluster and of devices as data for static/charts.js, and as tables for screen readers. Pure: the time comes with the
+question.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from services.controller.web.formats import bytes_text, clock_time, credits_text
-from services.controller.web.history import EVERYBODY, History
+from services.controller.web.history import ALL_TENANTS, History
 from services.controller.web.metrics_store import MetricsStore, Range, times_of
 from services.controller.web.ring import Floats
 from services.controller.web.scope import Scope
@@ -27,25 +29,24 @@ _HOUR_S: Final = 3600
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """``shade``: a class of the stylesheet, k1 to k6. ``unit``: ``%``, ``bytes`` or empty."""
+    """One series of a chart."""
 
     label: str
-    shade: str
-    unit: str
+    shade: str  #: class of the stylesheet, k1 to k6
+    unit: str  #: ``%``, ``bytes`` or empty
     values: Floats
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Lines over the same times (Unix seconds, evenly apart). ``top``: where the axis ends, None: by the values. ``least``: and at
-    least here. ``span_s``: how much time the axis shows."""
+    """Lines over the same times."""
 
-    times: Sequence[int]
+    times: Sequence[int]  #: Unix seconds, evenly apart
     lines: tuple[Line, ...]
     stacked: bool = False
-    top: float | None = None
-    least: float = 1.0
-    span_s: int = 3600
+    top: float | None = None  #: end of the axis; None: by the values
+    least: float = 1.0  #: the least end of the axis
+    span_s: int = 3600  #: how much time the axis shows
 
 
 def chart_data(chart: Chart) -> dict[str, Any]:
@@ -125,7 +126,7 @@ async def past_charts(store: MetricsStore, chosen: Range, now_s: float, node: st
 def credits_chart(history: History, scope: Scope, now_s: float) -> Chart:
     """Credits per hour at the rate of each half minute: everybody's, or the scope's tenant's."""
     ring = history.credits
-    spent = ring.series(scope.tenant or EVERYBODY, now_s)["spent"] * (_HOUR_S / ring.step_s)
+    spent = ring.series(scope.tenant or ALL_TENANTS, now_s)["spent"] * (_HOUR_S / ring.step_s)
     spent[-1] = np.nan  # it has only begun
     return Chart(ring.times(now_s), (Line("Credits per hour", "k1", "", spent),))
 

@@ -1,4 +1,4 @@
-"""UI context: dependencies of page handlers beside the parts: the task index, the clients of billing and of the metrics store."""
+"""UI context: dependencies of page handlers beside the parts: the clients of billing and of the metrics store, the trace viewer."""
 
 from __future__ import annotations
 

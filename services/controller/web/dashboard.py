@@ -1,4 +1,4 @@
-"""The Dashboard as a page and as a live topic: both from one rendering, so that the stream changes exactly what the page shows."""
+"""The Dashboard as a page and as a live topic, both from one rendering, so that the stream changes exactly what the page shows."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def dashboard_topic(parts: Parts, history: History) -> Topic:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of now. Shares are means over the devices that are measured, bytes sums over them; tasks are those the scope sees."""
+    """Figures of now: shares are means over the measured devices, bytes are sums; tasks are those that the scope sees."""
 
     nodes: int
     nodes_ready: int
@@ -124,14 +124,14 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Glance:
-    """``devices``: the busiest; ``sessions`` and ``queue``: the first. ``*_total``: how many there are."""
+    """What the Dashboard shows but the charts."""
 
     figures: Figures
-    devices: Sequence[DeviceRow]
+    devices: Sequence[DeviceRow]  #: the busiest
     devices_total: int
-    sessions: Sequence[SessionRow]
+    sessions: Sequence[SessionRow]  #: the first
     sessions_total: int
-    queue: Sequence[TaskRow]
+    queue: Sequence[TaskRow]  #: the first waiting tasks
     queue_total: int
 
 

@@ -1,9 +1,9 @@
-"""Values of a posted form, checked by the same structs as the bodies of REST: a page accepts what REST accepts, and names the same field.
+"""Posted forms, checked by the same structs as the bodies of REST, and one message carried over the redirect after them in a cookie.
 
     values = await form_values(request, lists=("groups",), flags=("queue",))     # the route declares csrf="form"
     body, errors = read_as(TaskBody, values)        # errors: {"priority": "At most 4."}
 
-May live here: from form to struct. May not: what a struct allows, HTML.
+Messages hold no secrets: every user of the browser can read the cookie.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The pages /groups: every group, make, change, delete.
-
-May live here: routes. May not: who is in a group (scheduler.placement), rules (actions).
-"""
+"""The pages /groups: every group, make, change, delete."""
 
 from __future__ import annotations
 

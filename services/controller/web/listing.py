@@ -27,18 +27,17 @@ _LAST_PAGE: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """``search``: what is typed into the search box. ``sort``: a key of the table's columns. ``total``: rows there are, known once
-    ``take`` was called. ``filters``: chosen values by name; a name without a choice is not in it."""
+    """The state of a table."""
 
     path: str
-    search: str = ""
-    sort: str = ""
+    search: str = ""  #: text of the search box
+    sort: str = ""  #: a key of the table's columns
     descending: bool = False
     page: int = 1
     per_page: int = PER_PAGE
-    filters: Mapping[str, str] = field(default_factory=dict)
+    filters: Mapping[str, str] = field(default_factory=dict)  #: chosen values by name; names without a choice are absent
     default: str = ""
-    total: int = 0
+    total: int = 0  #: number of rows, known after ``take``
 
     @classmethod
     def read(cls, request: Request[Any, Any, Any], *, sorts: Sequence[str], default: str, filters: Sequence[str] = ()) -> Self:

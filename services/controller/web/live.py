@@ -1,12 +1,10 @@
-"""Live pages: one renderer for all of them. What changed is rendered once for each topic, scope and query string, at most about once a
-second, and the same bytes go to everybody who follows.
+"""Live pages: each topic is rendered once for each scope and query string, at most about once a second, and all readers get the same bytes.
 
     live = Live()
     live.add(Topic("nodes", frozenset({"node", "telemetry"}), "node.read", render_nodes))
     live.wake("telemetry")          # something of that kind changed
     await live.run()                # beside the server
 
-May live here: which channels there are, when each is rendered. May not: sockets (web.stream), what is rendered (each page's own).
 Kinds of change: ``telemetry``, ``node``, ``task``, ``session``, ``config``, ``group``, ``access``, ``billing``.
 """
 
@@ -21,11 +19,11 @@ from typing import Final
 from urllib.parse import urlencode
 
 from bus_schemas import events
-from services.controller.web.channel import Channel, Gone, Topic
+from services.controller.web.channel import Channel, Topic, TopicEnded
 from services.controller.web.scope import Scope
 from services.kit.log import get_logger
 
-__all__ = ["Live", "Busy", "Topic", "Gone", "kind_of"]
+__all__ = ["Live", "Busy", "Topic", "TopicEnded", "kind_of"]
 
 _EVERY_S: Final = 1.0
 _SHARE: Final = 0.04
@@ -184,14 +182,14 @@ class Live:
             shown = await patch if inspect.isawaitable(patch) else patch
             self._version += 1
             channel.show(shown, self._version, self.instance)
-        except Gone:
+        except TopicEnded:
             self._forget(channel)
         except Exception:
             # One page's slip must not stop the others; it is rendered again at the next change.
             get_logger().exception("a live page could not be rendered", topic=channel.topic.name, query=channel.query)
 
     def _forget(self, channel: Channel) -> None:
-        channel.gone = True
+        channel.ended = True
         self._channels = {key: kept for key, kept in self._channels.items() if kept is not channel}
         channel.beat()
 

@@ -1,7 +1,4 @@
-"""Load of devices further back than the last hour, read from a Prometheus (WOOLY_METRICS_URL) that scrapes the controllers.
-
-May live here: asking, and what is asked. May not: how it is drawn (web.dashboard.charts).
-"""
+"""Load of devices further back than the last hour, read from a Prometheus (WOOLY_METRICS_URL) that scrapes the controllers."""
 
 from __future__ import annotations
 
@@ -36,12 +33,12 @@ _MEANS: Final = ("utilization", "starvation")
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """``name``: in addresses; ``step_s``: between two points."""
+    """A range of time for charts."""
 
-    name: str
+    name: str  #: in addresses
     label: str
     span_s: int
-    step_s: int
+    step_s: int  #: between two points
 
 
 RANGES: Final = (

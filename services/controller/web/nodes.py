@@ -1,4 +1,4 @@
-"""The pages of nodes: the list, one node, and what an operator does to it. Live topics ``nodes`` and ``node``."""
+"""The pages of nodes: the list, one node, and an operator's actions on it. Live topics ``nodes`` and ``node``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from services.controller.identity import caller_of
 from services.controller.lookup import find_node, node_revision
 from services.controller.parts import Parts, parts_of
 from services.controller.presenters.nodes import STATES, NodeRow, Seen, device_rows, node_row, node_state, session_rows
-from services.controller.web.channel import Gone, Patch, Topic
+from services.controller.web.channel import Patch, Topic, TopicEnded
 from services.controller.web.charts import Chart, chart_data, chart_points, chart_table, device_charts, past_charts
 from services.controller.web.context import context_of
 from services.controller.web.forms import Values, form_values, redirect, revision_in
@@ -188,7 +188,7 @@ def node_topic(parts: Parts, history: History) -> Topic:
         try:
             shown = _one(parts, scope, query["topic"])
         except NotThere:
-            raise Gone from None
+            raise TopicEnded from None
         charts = _charts(history, shown, time.time())
         html = {"node-facts": ENVIRONMENT.get_template("nodes/facts.html").render(shown)}
         html["node-sessions"] = ENVIRONMENT.get_template("nodes/sessions.html").render(shown)

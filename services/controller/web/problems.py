@@ -1,7 +1,4 @@
-"""Errors as pages, for people: what went wrong, and what to do. Programs get the same as a problem document (services.controller.problems).
-
-May live here: which answer is for a person, what helps. May not: what is an error, which status it has.
-"""
+"""Error pages: what is wrong and what to do. Programs get the same as a problem document (services.controller.problems)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Numbers over time in bounded memory: for each key a row of slots, one slot for each step of time, the oldest overwritten by the newest.
+"""Time series in bounded memory: a ring of slots for each key, one slot for each step of time.
 
-Pure but for numpy: time comes with the numbers. One array a field for all keys, so that sums over thousands of them are one operation.
+Pure but for numpy: the time comes with the numbers. One array for each field of all keys, so a sum over thousands of keys is one operation.
 """
 
 from __future__ import annotations

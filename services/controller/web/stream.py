@@ -1,7 +1,7 @@
 """The stream of changes to one open page: server-sent events over plain ASGI.
 
-A reader is a place in its channel's changes, not a queue: one that reads slowly waits in its own socket, and is then sent what it missed
-or, too far behind, everything once more. Nothing grows with how slow it is.
+A reader is a version of its channel, not a queue: a slow reader waits in its own socket, and is then sent the changes that it missed or,
+too far behind, the whole rendering. Memory does not grow with the delay of readers.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ async def _follow(live: Live, channel: Channel, version: int, receive: Receive, 
         await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
         await _send(send, _HELLO)
         while not live.closed and loop.time() < until and still():
-            if channel.gone:
+            if channel.ended:
                 await _send(send, _GONE)
                 break
             data = channel.after(version, live.instance)
@@ -93,7 +93,7 @@ async def _follow(live: Live, channel: Channel, version: int, receive: Receive, 
             elif channel.beats != beats:
                 await _send(send, HEARTBEAT)
             beats = channel.beats
-            if channel.version == version and not live.closed and not channel.gone:
+            if channel.version == version and not live.closed and not channel.ended:
                 await channel.changed()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
     except (asyncio.CancelledError, TimeoutError, OSError):

@@ -1,7 +1,6 @@
-"""Pages from templates: ``page(request, "nodes/list.html", title="Nodes", ...)``.
+"""Pages from templates: ``page(request, "nodes/list.html", title="Nodes", ...)``, and their security headers.
 
-May live here: the template environment and what every page knows (who asks, where in the house they are, theme, flash). May not: rows.
-Whatever a template prints is escaped; a name that is not there is an error, not an empty string.
+Whatever a template prints is escaped; an undefined name is an error, not an empty string.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The Credits page, and the line to billing."""
+"""The Credits page, and the client of billing."""

@@ -1,7 +1,4 @@
-"""Query of the Credits page: a period, a grouping, a tenant; read from the address. And the charts of billing's answer. Pure.
-
-May live here: that. May not: asking billing (client), sums of money (billing does them).
-"""
+"""The query of the Credits page (period, grouping, tenant) from its address, and the charts of billing's answer. Pure."""
 
 from __future__ import annotations
 
@@ -25,18 +22,17 @@ _MICRO: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """``period``: a name of PERIODS, or ``custom``. Times are Unix seconds, whole minutes; ``to_s`` exclusive. ``step``: of the chart.
-    ``from_day`` and ``to_day`` are what the date fields show (UTC, both inclusive). ``wrong``: what could not be understood, or empty."""
+    """A query of the Credits page; times in Unix seconds, whole minutes."""
 
     by: str
-    period: str
+    period: str  #: a name of PERIODS, or ``custom``
     from_s: int
-    to_s: int
-    step: str
+    to_s: int  #: exclusive
+    step: str  #: of the chart
     tenant: str
-    from_day: str
-    to_day: str
-    wrong: str = ""
+    from_day: str  #: as the date fields show it: UTC, inclusive
+    to_day: str  #: the same
+    wrong: str = ""  #: what is not understood in the address, or empty
 
     @property
     def label(self) -> str:

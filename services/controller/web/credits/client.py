@@ -1,9 +1,6 @@
-"""Client of billing's REST interface, on behalf of our caller: it sends a relay token that names the caller, so billing applies their
-rights.
+"""Client of billing's REST API on behalf of the caller: a relay token names the caller, so billing applies their rights.
 
-    answer = await client.get("credits", request, by="tenant")      # Unreachable, Refused
-
-May live here: that one connection. May not: sums, presentation, any rule about money.
+answer = await client.get("credits", request, by="tenant")      # Unreachable, Refused
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ class Unreachable(Exception):
 
 
 class Refused(Exception):
-    """Billing said no. ``status``: its HTTP status; ``field``: the field of the request that is the matter, or empty."""
+    """Billing refused the request. ``status``: HTTP status; ``field``: the request's wrong field, or empty."""
 
     def __init__(self, status: int, detail: str, field: str = "") -> None:
         super().__init__(detail)

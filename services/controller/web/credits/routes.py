@@ -1,7 +1,4 @@
-"""The page /credits: who used how much, over a period, by tenant, task, model or node; balances, budgets, statements. Billing answers.
-
-May live here: routes. May not: sums (billing), what a period is (asking).
-"""
+"""The page /credits: usage over a period by tenant, task, model or node; balances, budgets, statements. Billing answers."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from services.controller.parts import parts_of
 from services.controller.presenters.access import key_answer, tenant_answer, user_answer
 from services.controller.web.forms import Values, form_values, read_as, redirect, revision_in
 from services.controller.web.listing import Listing
-from services.controller.web.settings.shared import SLIPS, Ask, settings_page, slip_of
+from services.controller.web.settings.shared import FORM_ERRORS, Ask, form_error, settings_page
 from services.kit.access import ROLES, SCOPES, AccessView
 from services.kit.access.rules import AUDITED
 
@@ -70,8 +70,8 @@ async def make_user(request: Ask) -> Response[Any]:
         return await _users(request, values, errors, 400)
     try:
         await parts_of(request).users.create(caller_of(request), body.id, values_of(UserValues, body))
-    except SLIPS as error:
-        return await _users(request, values, dict([slip_of(error)]), 400)
+    except FORM_ERRORS as error:
+        return await _users(request, values, dict([form_error(error)]), 400)
     return redirect(
         "/settings/users", f"User {body.id} can now log in." if body.password else f"User {body.id} was created, without a password."
     )
@@ -104,8 +104,8 @@ async def change_user(request: Ask, user: str) -> Response[Any]:
         await parts_of(request).users.change(caller_of(request), user, values_of(UserValues, body), revision=revision)
     except Stale:
         return redirect(f"/settings/users/{user}", _STALE, "warn")
-    except SLIPS as error:
-        return await _user(request, user, values, dict([slip_of(error)]), 400)
+    except FORM_ERRORS as error:
+        return await _user(request, user, values, dict([form_error(error)]), 400)
     return redirect("/settings/users", f"User {user} is saved.")
 
 
@@ -140,8 +140,8 @@ async def make_tenant(request: Ask) -> Response[Any]:
         return await _tenants(request, values, errors, 400)
     try:
         await parts_of(request).tenants.create(caller_of(request), body.id, body.title)
-    except SLIPS as error:
-        field, text = slip_of(error)
+    except FORM_ERRORS as error:
+        field, text = form_error(error)
         return await _tenants(request, values, {field or "id": text}, 400)
     return redirect("/settings/tenants", f"Tenant {body.id} was created.")
 
@@ -159,8 +159,8 @@ async def change_tenant(request: Ask, tenant: str) -> Response[Any]:
         await parts_of(request).tenants.change(caller_of(request), tenant, title=title, disabled=disabled, revision=revision)
     except Stale:
         return redirect("/settings/tenants", _STALE, "warn")
-    except SLIPS as error:
-        return redirect("/settings/tenants", slip_of(error)[1], "warn")
+    except FORM_ERRORS as error:
+        return redirect("/settings/tenants", form_error(error)[1], "warn")
     done = "" if disabled is None else " Its keys and users can no longer log in." if disabled else " Its keys and users can log in again."
     return redirect("/settings/tenants", f"Tenant {tenant} is saved.{done}")
 
@@ -214,8 +214,8 @@ async def make_key(request: Ask) -> Response[Any]:
         )
     try:
         _, text = await parts_of(request).keys.issue(caller_of(request), values_of(KeyValues, body))
-    except SLIPS as error:
-        return await _keys(request, values, dict([slip_of(error)]), 400)
+    except FORM_ERRORS as error:
+        return await _keys(request, values, dict([form_error(error)]), 400)
     return await _keys(request, {}, {}, 201, text.text)
 
 
@@ -224,8 +224,8 @@ async def revoke_key(request: Ask, key: str) -> Response[Any]:
     await form_values(request)
     try:
         await parts_of(request).keys.revoke(caller_of(request), key)
-    except SLIPS as error:
-        return redirect("/settings/keys", slip_of(error)[1], "warn")
+    except FORM_ERRORS as error:
+        return redirect("/settings/keys", form_error(error)[1], "warn")
     return redirect("/settings/keys", f"Key {key} was revoked.")
 
 

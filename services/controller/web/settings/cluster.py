@@ -1,7 +1,4 @@
-"""The page /settings: overcommit and queue of the whole cluster, what nodes have of their own, swap.
-
-May live here: routes. May not: what a value means (scheduler.placement), rules (actions).
-"""
+"""The page /settings: overcommit and queue of the whole cluster, values of nodes, swap."""
 
 from __future__ import annotations
 
@@ -28,14 +25,14 @@ from services.controller.identity import caller_of
 from services.controller.lookup import config_revision
 from services.controller.parts import parts_of
 from services.controller.web.forms import Values, form_values, redirect, revision_in
-from services.controller.web.settings.shared import SLIPS, Ask, settings_page, slip_of
+from services.controller.web.settings.shared import FORM_ERRORS, Ask, form_error, settings_page
 
 __all__ = ["ROUTES", "Setting", "settings_of"]
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A global value. ``source``: stored, environment or default; ``scale``: what one unit of the form is in units of the value."""
+    """A global value."""
 
     key: str
     label: str
@@ -44,9 +41,9 @@ class Setting:
     value: int
     stored: int | None
     default: int
-    source: str
+    source: str  #: stored, environment or default
     most: int
-    scale: int = 1
+    scale: int = 1  #: one unit of the form in units of the value
 
 
 _SHOWN: Final = (
@@ -125,8 +122,8 @@ async def change(request: Ask) -> Response[Any]:
         await parts_of(request).config.change(caller_of(request), differing, revision=revision)
     except Stale:
         return redirect("/settings", "The settings have changed since this page was loaded. Nothing was saved.", "warn")
-    except SLIPS as error:
-        return await _page(request, values, dict([slip_of(error)]), 400)
+    except FORM_ERRORS as error:
+        return await _page(request, values, dict([form_error(error)]), 400)
     return redirect("/settings", "Saved. The values apply to every controller from now on.")
 
 

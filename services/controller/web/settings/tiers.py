@@ -1,7 +1,4 @@
-"""The page /settings/tiers: what tiers cost and allow, over time, and the tenants in each. Billing keeps them; this asks it.
-
-May live here: routes. May not: prices, rules about them (billing).
-"""
+"""The page /settings/tiers: prices and priority ceilings of tiers over time, and the tenants in each. Billing holds and checks them."""
 
 from __future__ import annotations
 

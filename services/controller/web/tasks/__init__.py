@@ -1,1 +1,1 @@
-"""The Tasks page: an index of tasks, its questions, the story of one task, what is done to it."""
+"""The pages of tasks: the table, the page of one task, what it did on its devices."""

@@ -1,7 +1,4 @@
-"""What happened to one task, read from the log: its own facts, its placements, its sessions. Three subjects or a few, never the whole log.
-
-May live here: reading, and the pure list of moments made of it. May not: what the view knows anyway (story), markup.
-"""
+"""The history of one task, read from the log: its own facts, its placements, its sessions; a few subjects, never the whole log."""
 
 from __future__ import annotations
 
@@ -44,26 +41,26 @@ Fact = tuple[int, Event]
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """``kind``: queued, placed, refused, started, ended, completed, failed, cancelled, changed. ``actor``: who did it, if anybody."""
+    """An entry of a task's timeline."""
 
     at_ns: int
-    kind: str
+    kind: str  #: queued, placed, refused, started, ended, completed, failed, cancelled, changed
     title: str
     detail: str = ""
-    actor: str = ""
+    actor: str = ""  #: who caused it; empty: the system
     position: int = 0
 
 
 @dataclass(slots=True)
 class SessionLine:
-    """A session of the task, open or closed (``closed_ns`` 0: open). Meters are of its end."""
+    """A session of the task; meters are those of its end."""
 
     session: str
     node: str
     gpu: int
     opened_ns: int
     node_name: str = ""
-    closed_ns: int = 0
+    closed_ns: int = 0  #: 0: open
     reason: str = ""
     failed: bool = False
     core_ns: int = 0

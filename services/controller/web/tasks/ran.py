@@ -1,7 +1,6 @@
-"""What a task did on its devices, as the page shows it: a band of its time, the memory under it, its waits. Pure: the answers of
-services.controller.journal_answer in, coordinates and words out.
+"""The timeline of a task on its devices as the page draws it. Pure: the answers of presenters.journal in, coordinates and texts out.
 
-A band is one drawing of ``slots`` columns, 100 high, stretched to the page's width; its figures stand in a table beside it.
+A band is a drawing of ``slots`` columns, 100 high, stretched to the page's width; a table beside it has its figures.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any, ClassVar, Final
 from services.controller.presenters.common import Json
 from services.controller.web.formats import bytes_text, clock_time, count_text, short_time
 
-__all__ = ["CONDITIONS", "KINDS", "Band", "Column", "Ran", "Wait", "ran_of"]
+__all__ = ["CONDITIONS", "KINDS", "Band", "Column", "DeviceTimeline", "Wait", "device_timeline"]
 
 CONDITIONS: Final = (
     ("run", "Running", "run_ns"),
@@ -35,45 +34,43 @@ _FINE_NS: Final = 10 * 10**9
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Slots that look the same, from ``x`` on. ``parts``: (class, y, height) in percent. ``title``: its time and its figures."""
+    """Neighbouring slots that look the same."""
 
-    x: int
+    x: int  #: the first slot
     width: int
-    parts: tuple[tuple[str, float, float], ...]
-    title: str
+    parts: tuple[tuple[str, float, float], ...]  #: (class, y, height) in percent
+    title: str  #: time and figures
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """One session on one device. ``memory``: (class, path) of stacked areas, as high as the task asked for; none where the memory is not
-    known. ``peak_bytes``: the most it held.
-    ``summary``: the figures in a sentence. ``table``: head and rows."""
+    """One session on one device."""
 
     node: str
     node_name: str
     gpu: int
     session: str
     columns: tuple[Column, ...]
-    memory: tuple[tuple[str, str], ...]
-    peak_bytes: int
-    summary: str
-    table: tuple[Sequence[str], Sequence[Sequence[str]]]
+    memory: tuple[tuple[str, str], ...]  #: (class, path) of stacked areas, as high as the task's quota; empty: not known
+    peak_bytes: int  #: the most it held
+    summary: str  #: the figures in a sentence
+    table: tuple[Sequence[str], Sequence[Sequence[str]]]  #: head and rows
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """One of the longest waits of a batch. ``because``: the rule it waited under longest; ``other``: what ran then, ``task``: its id."""
+    """One of the longest waits of a batch."""
 
     at_ns: int
     waited_ns: int
-    because: str
-    other: str
-    task: str
+    because: str  #: the rule it waited under longest
+    other: str  #: what ran then
+    task: str  #: its id
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
-    """``ticks``: times of day under a band, evenly apart. ``others`` and ``rules``: lines of the waits with their main reason in words."""
+class DeviceTimeline:
+    """What the page shows of a task on its devices."""
 
     conditions: ClassVar = CONDITIONS
     kinds: ClassVar = KINDS
@@ -83,9 +80,9 @@ class Ran:
     slot_ns: int
     from_ns: int
     to_ns: int
-    ticks: tuple[str, ...]
+    ticks: tuple[str, ...]  #: times of day under a band, evenly apart
     waits: Json
-    others: tuple[tuple[Json, str], ...]
+    others: tuple[tuple[Json, str], ...]  #: lines of the waits with their main reason in words
     longest: tuple[Wait, ...]
     moved_bytes: int
 
@@ -100,13 +97,13 @@ class Ran:
         return 100 * int(self.waits["waited_ns"]) // latency_ns if latency_ns else 0
 
 
-def ran_of(timeline: Json, waits: Json, quota_bytes: int) -> Ran:
+def device_timeline(timeline: Json, waits: Json, quota_bytes: int) -> DeviceTimeline:
     """What the page shows of the two answers. ``quota_bytes``: the memory that the task asked for on each device."""
     slot_ns, slots = timeline["slot_ns"], len(timeline["lanes"][0]["run_ns"]) if timeline["lanes"] else 0
     from_ns, to_ns = timeline["from_ns"], timeline["to_ns"]
     meaning = {line["rule"]: line["meaning"] for line in waits["by_rule"]}
     others = tuple((line, meaning[max(line["rules"], key=lambda rule: line["rules"][rule])]) for line in waits["by_other"])
-    return Ran(
+    return DeviceTimeline(
         bands=tuple(_band(lane, from_ns, slot_ns, quota_bytes) for lane in timeline["lanes"]),
         bands_total=timeline["lanes_total"],
         slots=slots,

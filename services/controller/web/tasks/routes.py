@@ -1,7 +1,4 @@
-"""The pages /tasks: the table, one task, submit, cancel, change priority. Forms post here and do what REST does, by the same actions.
-
-May live here: routes. May not: questions (table), wording (story), rules (actions).
-"""
+"""The pages /tasks: the table, one task, submit, cancel, set the priority; and their live topics. Forms use the same actions as REST."""
 
 from __future__ import annotations
 
@@ -24,18 +21,18 @@ from services.controller.presenters.journal import timeline_answer, waits_answer
 from services.controller.presenters.tasks import TaskRow, refusal_sentence, task_row
 from services.controller.presenters.waiting import waiting_of
 from services.controller.task_index import SORTS, TaskIndex, TaskQuery, find_tasks
-from services.controller.web.channel import Gone, Patch, Topic
+from services.controller.web.channel import Patch, Topic, TopicEnded
 from services.controller.web.context import UiContext, context_of
 from services.controller.web.forms import Values, form_values, read_as, redirect, revision_in
 from services.controller.web.listing import Listing
 from services.controller.web.scope import Scope
 from services.controller.web.tasks.history import life_of
-from services.controller.web.tasks.ran import ran_of
-from services.controller.web.tasks.story import Story, tell
+from services.controller.web.tasks.ran import device_timeline
+from services.controller.web.tasks.story import Story, story_of
 from services.controller.web.templating import ENVIRONMENT, PAGE_HEADERS, page, scope_of
 from services.kit.errors import BusRefused, BusUnavailable
 
-__all__ = ["ROUTES", "STALE", "DEFAULT_SORT", "FILTERS", "Page", "Shown", "ask", "show", "task_topic", "tasks_topic"]
+__all__ = ["ROUTES", "STALE", "DEFAULT_SORT", "FILTERS", "Page", "TaskList", "ask", "show", "task_topic", "tasks_topic"]
 
 Ask = Request[Any, Any, Any]
 _LIVE: Final = "every 30s"
@@ -72,7 +69,7 @@ async def listed(request: Ask) -> Response[str]:
 
 
 async def _opened(request: Ask, parts: Parts, context: UiContext, task: str) -> Story:
-    return await tell(request, parts, context, parts.tasks.seen(caller_of(request), task), time.time_ns())
+    return await story_of(request, parts, context, parts.tasks.seen(caller_of(request), task), time.time_ns())
 
 
 @get("/tasks/{task:str}", action="task.read", include_in_schema=False)
@@ -93,7 +90,7 @@ async def ran(request: Ask, task: str) -> Response[str]:
     try:
         document = await parts.journals.of(await life_of(parts.mirror, found))
         waits = waits_answer(view, said.tenant, document, caller.sees)
-        shown, again = ran_of(timeline_answer(view, document), waits, said.vram_bytes), _LIVE if found.live else ""
+        shown, again = device_timeline(timeline_answer(view, document), waits, said.vram_bytes), _LIVE if found.live else ""
     except OutOfState as error:
         problem = f"Nothing to show: {error}."
     except (Busy, BusUnavailable, BusRefused) as error:
@@ -176,25 +173,24 @@ async def prioritise(request: Ask, task: str) -> Response[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """``names``: what people call the nodes of the rows. ``counts``: tasks of the scope, all and by state. ``opened``: the row whose story
-    is asked for, or empty."""
+class TaskList:
+    """What the page of tasks shows."""
 
     listing: Listing
     rows: tuple[TaskRow, ...]
-    names: Mapping[str, str]
-    counts: Mapping[str, Any]
+    names: Mapping[str, str]  #: display names of the rows' nodes
+    counts: Mapping[str, Any]  #: tasks of the scope, all and by state
     filters: Choices
-    opened: str
+    opened: str  #: the row whose story is asked for, or empty
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """``listing``: as asked, with the number of rows that the filters leave. ``touched``: rows looked at for the answer."""
+    """Rows of one page of the table."""
 
     rows: tuple[TaskRow, ...]
-    listing: Listing
-    touched: int
+    listing: Listing  #: as asked, with the number of matches
+    touched: int  #: rows looked at for the answer
 
 
 def ask(index: TaskIndex, listing: Listing, tenant: str = "") -> Page:
@@ -217,14 +213,14 @@ def ask(index: TaskIndex, listing: Listing, tenant: str = "") -> Page:
     return Page(found.rows, counted.counted(found.total), found.touched)
 
 
-def show(parts: Parts, scope: Scope, query: Mapping[str, str]) -> Shown:
+def show(parts: Parts, scope: Scope, query: Mapping[str, str]) -> TaskList:
     """The page of tasks that ``query`` asks for, of those that ``scope`` sees."""
     view, index = parts.mirror.view, parts.task_index()
     listing = Listing.parse("/tasks", query, sorts=tuple(SORTS), default=DEFAULT_SORT, filters=FILTERS)
     found = ask(index, listing, scope.tenant)
     shard = index.of(scope.tenant)
     opened = query.get("open", "")
-    return Shown(
+    return TaskList(
         listing=found.listing,
         rows=found.rows,
         names=_names(view, [row.node for row in found.rows]),
@@ -280,7 +276,7 @@ def task_topic(parts: Parts) -> Topic:
         view = parts.mirror.view
         task = view.tasks.get(name)
         if task is None or not scope.sees(task.submitted.tenant):
-            raise Gone
+            raise TopicEnded
         parts_of_page: Any = ENVIRONMENT.get_template("tasks/now.html").module
         changed = revision != str(task_revision(parts.mirror, name))
         waiting = waiting_of(view, name, time.time_ns(), scope.sees)

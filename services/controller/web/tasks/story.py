@@ -1,7 +1,4 @@
-"""Puts the story of a task together: from the view, from the task's own facts in the log, from billing.
-
-May live here: gathering. May not: what each part says (story, history, the billing service).
-"""
+"""The page of one task, gathered from the view, the task's own facts in the log, and billing."""
 
 from __future__ import annotations
 
@@ -25,35 +22,33 @@ from services.controller.web.tasks.history import Moment, SessionLine, facts_of,
 from services.controller.web.templating import scope_of
 from services.kit.errors import BusRefused, BusUnavailable
 
-__all__ = ["Story", "tell"]
+__all__ = ["Story", "story_of"]
 
 _MS: int = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What templates/tasks/story.html shows. ``asked``: wishes beyond the usual, (name, value). ``bill``: a line of billing's report, or
-    None with ``bill_missing`` saying why. ``has_run``: a device has had a session of it. ``log``: the last lines of its output; empty where
-    none was captured."""
+    """What templates/tasks/story.html shows."""
 
     row: TaskRow
     revision: int
     priority_first: int
     noswap: bool
-    asked: tuple[tuple[str, str], ...]
+    asked: tuple[tuple[str, str], ...]  #: wishes beyond the defaults: (name, value)
     placement: Placement | None
     waiting: Waiting | None
     moments: list[Moment]
     sessions: list[SessionLine]
-    bill: Mapping[str, Any] | None
+    bill: Mapping[str, Any] | None  #: a line of billing's report; None: ``bill_missing`` says why
     bill_missing: str
     trace_id: str
     trace_url: str
-    has_run: bool
-    log: tuple[str, ...] = ()
+    has_run: bool  #: a device has had a session of it
+    log: tuple[str, ...] = ()  #: last lines of its output; empty: none was captured
 
 
-async def tell(request: Request[Any, Any, Any], parts: Parts, context: UiContext, task: TaskView, now_ns: int) -> Story:
+async def story_of(request: Request[Any, Any, Any], parts: Parts, context: UiContext, task: TaskView, now_ns: int) -> Story:
     """Everything about one task that the caller may see. Never fails for want of a part: what is away is said to be."""
     view, scope = parts.mirror.view, scope_of(request)
     said = task.submitted
