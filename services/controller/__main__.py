@@ -85,7 +85,7 @@ async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
         configuration = Configuration(store, mirror, writer)
         await configuration.start(settings.overcommit_percent)
         await bootstrap(os.environ, access, mirror, writer)
-        await bootstrap_nodes(os.environ, mirror, writer)
+        await bootstrap_nodes(os.environ, writer)
         await stack.enter_async_context(BusGuard.from_environment(settings.nats_url, bus, access, mirror))
         await stack.enter_async_context(runs)
         parts = Parts(

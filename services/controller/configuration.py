@@ -20,7 +20,7 @@ from services.controller.errors import LogUnreadable
 from services.controller.mirror import Mirror
 from services.controller.store import ConfigStore, Entry, StoreConflict, StoreUnavailable
 from services.controller.writer import Writer
-from services.kit.errors import BusRefused, BusUnavailable, Conflict
+from services.kit.errors import BusRefused, BusUnavailable
 from services.kit.log import get_logger
 
 __all__ = ["Configuration"]
@@ -125,19 +125,15 @@ class Configuration:
 
     async def _adopt(self, scope: str, wanted: _Document) -> None:
         """Append what differs between ``wanted`` and the log, with who did it."""
+
+        def decide() -> list[Event]:
+            held = {key: value for (of, key), value in self._mirror.view.config.items() if of == scope}
+            differing = [key for key in sorted({*held, *wanted.values}) if held.get(key) != wanted.values.get(key)]
+            facts: list[Event] = [ConfigChanged(time.time_ns(), scope, key, wanted.values.get(key)) for key in differing]
+            return [*facts, wanted.took] if facts and wanted.took is not None else facts
+
         async with self._one:
-            while True:
-                held = {key: value for (of, key), value in self._mirror.view.config.items() if of == scope}
-                differing = [key for key in sorted({*held, *wanted.values}) if held.get(key) != wanted.values.get(key)]
-                if not differing:
-                    return
-                facts: list[Event] = [ConfigChanged(time.time_ns(), scope, key, wanted.values.get(key)) for key in differing]
-                if wanted.took is not None:
-                    facts.append(wanted.took)
-                try:
-                    await self._writer.append("config", scope, facts)
-                except Conflict:
-                    await self._mirror.caught_up()  # another controller takes the same change over
+            await self._writer.change("config", scope, decide)
 
 
 def _scope(key: str) -> str | None:

@@ -28,7 +28,9 @@ from services.controller.task_index import TaskIndex
 from services.controller.writer import Writer
 from services.kit.access.access import Access
 
-__all__ = ["Parts", "parts_of"]
+__all__ = ["Ask", "Parts", "parts_of"]
+
+Ask = Request[Any, Any, Any]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,6 +75,6 @@ class Parts:
         return self.mirror.view
 
 
-def parts_of(request: Request[Any, Any, Any]) -> Parts:
+def parts_of(request: Ask) -> Parts:
     found: Parts = request.app.state.parts
     return found

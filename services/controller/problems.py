@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from litestar import Request, Response
@@ -80,32 +80,19 @@ def _http_error(_: Request[Any, Any, Any], error: HTTPException) -> Response[dic
     return problem(error.status_code, "http", type(error).__name__.removesuffix("Exception"), error.detail)
 
 
-def _too_deep(_: Request[Any, Any, Any], error: RecursionError) -> Response[dict[str, Any]]:
-    """JSON nested beyond what the decoder follows; litestar takes it for a failure of ours."""
-    detail = "the JSON is nested too deeply"
-    return problem(400, "invalid-body", "The body is not valid", detail, errors=[{"field": "body", "message": detail}])
+def _unreadable(detail: str) -> Callable[[Request[Any, Any, Any], Exception], Response[dict[str, Any]]]:
+    """A handler for errors that the decoder of bodies lets through."""
+    errors = [{"field": "body", "message": detail}]
+    return lambda _, error: problem(400, "invalid-body", "The body is not valid", detail, errors=errors)
 
 
-def _not_text(_: Request[Any, Any, Any], error: UnicodeDecodeError) -> Response[dict[str, Any]]:
-    """A string in the body that is no UTF-8: the decoder lets that error through."""
-    detail = "the body is not UTF-8"
-    return problem(400, "invalid-body", "The body is not valid", detail, errors=[{"field": "body", "message": detail}])
-
-
-def _not_there(_: Request[Any, Any, Any], error: NotThere) -> Response[dict[str, Any]]:
-    return problem(404, "not-found", "Not found", str(error))
-
-
-def _ambiguous(_: Request[Any, Any, Any], error: Ambiguous) -> Response[dict[str, Any]]:
-    return problem(409, "ambiguous", "Several have this name", str(error))
+def _plain(status: int, kind: str, title: str) -> Callable[[Request[Any, Any, Any], Exception], Response[dict[str, Any]]]:
+    """A handler for errors whose message is the whole detail."""
+    return lambda _, error: problem(status, kind, title, str(error))
 
 
 def _exists(_: Request[Any, Any, Any], error: TaskExists) -> Response[dict[str, Any]]:
     return problem(409, "task-exists", "The task exists", str(error), errors=[{"field": "id", "message": str(error)}])
-
-
-def _out_of_state(_: Request[Any, Any, Any], error: OutOfState) -> Response[dict[str, Any]]:
-    return problem(409, "out-of-state", "Conflict with the current state", str(error))
 
 
 def _stale(_: Request[Any, Any, Any], error: Stale) -> Response[dict[str, Any]]:
@@ -119,29 +106,22 @@ def _stale(_: Request[Any, Any, Any], error: Stale) -> Response[dict[str, Any]]:
     )
 
 
-def _denied(_: Request[Any, Any, Any], error: Denied) -> Response[dict[str, Any]]:
-    return problem(403, "denied", "Not allowed", str(error))
-
-
 def _cannot_be(_: Request[Any, Any, Any], error: Invalid) -> Response[dict[str, Any]]:
     return field_problem(error.field, str(error))
 
 
-def _unavailable(_: Request[Any, Any, Any], error: Exception) -> Response[dict[str, Any]]:
-    return problem(503, "unavailable", "Not available now", str(error))
-
-
+_unavailable: Final = _plain(503, "unavailable", "Not available now")
 HANDLERS: Final[dict[int | type[Exception], Any]] = {
     ValidationException: _invalid,
     HTTPException: _http_error,
-    RecursionError: _too_deep,
-    UnicodeDecodeError: _not_text,
-    NotThere: _not_there,
-    Ambiguous: _ambiguous,
+    RecursionError: _unreadable("the JSON is nested too deeply"),
+    UnicodeDecodeError: _unreadable("the body is not UTF-8"),
+    NotThere: _plain(404, "not-found", "Not found"),
+    Ambiguous: _plain(409, "ambiguous", "Several have this name"),
     TaskExists: _exists,
-    OutOfState: _out_of_state,
+    OutOfState: _plain(409, "out-of-state", "Conflict with the current state"),
     Stale: _stale,
-    Denied: _denied,
+    Denied: _plain(403, "denied", "Not allowed"),
     Invalid: _cannot_be,
     BusUnavailable: _unavailable,
     BusRefused: _unavailable,

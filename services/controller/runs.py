@@ -398,18 +398,14 @@ class Runs:
         self._wake(state.task)
 
     async def _change_task(self, name: str, changes: Callable[[TaskView], list[tuple[str, str]]]) -> None:
-        """Append the (state, reason) that ``changes`` makes of the task as it is, and again while others write about it."""
-        while True:
+        """Append the (state, reason) that ``changes`` makes of the task as it is."""
+
+        def decide() -> list[Event]:
             task = self._mirror.view.tasks.get(name)
             wanted = changes(task) if task is not None else []
-            if not wanted:
-                return
-            facts: list[Event] = [TaskStateChanged(time.time_ns(), name, state, reason) for state, reason in wanted]
-            try:
-                await self._writer.append("task", name, facts)
-                return
-            except Conflict:
-                await self._mirror.caught_up()
+            return [TaskStateChanged(time.time_ns(), name, state, reason) for state, reason in wanted]
+
+        await self._writer.change("task", name, decide)
 
     async def _revoke(self, state: RunState) -> None:
         key = state.key
@@ -422,17 +418,12 @@ class Runs:
             await self._note_access(revoked, key, state.tenant, "revoked")
 
     async def _note_access(self, decide: Callable[[AccessView], Event | None], key: str, tenant: str, detail: str) -> None:
-        while True:
-            after = self._mirror.access_position
-            event = decide(self._mirror.fold(AccessView))
-            if event is None:
-                return
+        def events(view: AccessView) -> tuple[str, list[Event]] | None:
+            event = decide(view)
             took = ActionTaken(time.time_ns(), _ACTOR, tenant, "key.write", key, detail)
-            try:
-                await self._writer.append_access(key, [event, took], after)
-                return
-            except Conflict:
-                await self._mirror.caught_up()
+            return None if event is None else (key, [event, took])
+
+        await self._writer.change_access(events)
 
 
 def _end(task: TaskView, state: str, reason: str) -> list[tuple[str, str]]:

@@ -1,14 +1,16 @@
-"""Conditional appends (fences): each append fails when another writer came first."""
+"""Conditional appends (fences): each append fails when another writer came first, and ``change`` then decides again."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from bus_schemas.events import Event, encode_events
 from bus_schemas.subjects import event_subject
 from services.controller.mirror import ACCESS, Mirror
+from services.kit.access import AccessView
 from services.kit.bus import Bus
+from services.kit.errors import Conflict
 from services.kit.facts_log import log_written
 
 __all__ = ["Writer"]
@@ -33,6 +35,28 @@ class Writer:
         data = encode_events(list(events))
         position = await self._bus.publish_acked(subject, data, expect_last_on_subject=expected, deadline_s=_DEADLINE_S)
         return await self._written(position, events)
+
+    async def change(self, area: str, entity: str, decide: Callable[[], Sequence[Event]]) -> None:
+        """Append what ``decide`` makes of the view; on a conflict decide again. Nothing is written when it raises or returns nothing."""
+        while events := decide():
+            try:
+                await self.append(area, entity, events)
+                return
+            except Conflict:
+                await self._mirror.caught_up()
+
+    async def change_access(self, decide: Callable[[AccessView], tuple[str, Sequence[Event]] | None]) -> None:
+        """The same for facts about a tenant, user or key: ``decide`` gives its id and the facts."""
+        while True:
+            after = self._mirror.access_position
+            wanted = decide(self._mirror.fold(AccessView))
+            if wanted is None:
+                return
+            try:
+                await self.append_access(*wanted, after)
+                return
+            except Conflict:
+                await self._mirror.caught_up()
 
     async def append_placement(self, task: str, event: Event) -> int:
         """Append a placement decided on the mirror's view as it is at this call, if no other of any task came meanwhile: so no two promise

@@ -24,7 +24,6 @@ from services.kit.access.grants import check_grant, check_over
 from services.kit.access.keys import KeyText, is_key_id, make_key
 from services.kit.access.rules import PEOPLE
 from services.kit.access.view import Key, Tenant, User
-from services.kit.errors import Conflict
 
 __all__ = [
     "AccessLog", "Change", "TenantActions", "visible_tenants", "PASSWORD_MIN", "UserActions", "UserValues", "visible_users", "KeyActions",
@@ -67,21 +66,20 @@ class AccessLog:
         """Append what ``decide`` makes of the view as it is (None: nothing is to be done), and again while others write at the same time;
         the view then. Raises what ``decide`` raises, OutOfState when no administrator would be left, Unauthenticated when the caller's
         identity was revoked meanwhile (a key that is being revoked makes no other in its last moment), BusUnavailable."""
-        while True:
-            view = await self.caught_up()
+        await self.caught_up()
+
+        def events(view: AccessView) -> tuple[str, list[Event]] | None:
             if self._access.again(by.identity) != by.identity:
                 raise Unauthenticated("your rights have changed meanwhile; try again")
-            after = self._mirror.access_position
             change = decide(view)
             if change is None:
-                return view
+                return None
             _check_way_in(view, change.event)
             took = ActionTaken(time.time_ns(), by.identity.name, change.tenant, change.action, change.target, change.detail, by.source)
-            try:
-                await self._writer.append_access(change.target, [change.event, took], after)
-            except Conflict:
-                continue
-            return self.view
+            return change.target, [change.event, took]
+
+        await self._writer.change_access(events)
+        return self.view
 
     async def note(self, by: Caller, done: ActionTaken) -> None:
         """Append an audit record of an action that changes no rights."""

@@ -18,7 +18,6 @@ from services.controller.mirror import Mirror
 from services.controller.placer import Placer
 from services.controller.writer import Writer
 from services.kit.access import Action
-from services.kit.errors import Conflict
 
 __all__ = ["TaskActions"]
 
@@ -110,19 +109,17 @@ class TaskActions:
     async def _change(
         self, by: Caller, action: Action, task: str, revision: int | None, detail: str, change: Callable[[TaskView], Event | None]
     ) -> TaskView:
-        """Append what ``change`` makes of the task as it is, and again while others write about it at the same time."""
-        while True:
-            await self._mirror.caught_up()
+        """Append what ``change`` makes of the task as it is."""
+        await self._mirror.caught_up()
+        task = self.seen(by, task).submitted.task
+
+        def decide() -> list[Event]:
             found = self.seen(by, task)
-            task = found.submitted.task
             tenant = found.submitted.tenant
             by.require(action, tenant)
             check(f"task {task}", task_revision(self._mirror, task), revision)
             event = change(found)
-            if event is None:
-                return found
-            try:
-                await self._writer.append("task", task, [event, by.took(action, task, tenant=tenant, detail=detail)])
-            except Conflict:
-                continue
-            return self._mirror.view.tasks[task]
+            return [] if event is None else [event, by.took(action, task, tenant=tenant, detail=detail)]
+
+        await self._writer.change("task", task, decide)
+        return self._mirror.view.tasks[task]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
-from litestar import Request, delete, get, patch, post
+from litestar import delete, get, patch, post
 from litestar.params import Parameter
 from msgspec import UNSET
 
@@ -14,7 +14,7 @@ from services.controller.actions.access import KeyValues, UserValues, visible_ke
 from services.controller.bodies import KeyBody, NewTenantBody, NewUserBody, TenantBody, UserBody, values_of
 from services.controller.errors import Invalid
 from services.controller.identity import caller_of
-from services.controller.parts import parts_of
+from services.controller.parts import Ask, parts_of
 from services.controller.presenters.access import action_answer, key_answer, tenant_answer, user_answer
 from services.controller.presenters.common import Json
 from services.controller.routes.described import Limit, Offset, Revision, page, problems, revision_of
@@ -23,7 +23,6 @@ from services.kit.access.rules import AUDITED
 
 __all__ = ["AUDIT", "KEYS", "TENANTS", "USERS"]
 
-Ask = Request[Any, Any, Any]
 TenantId = Annotated[str, Parameter(description="id of a tenant")]
 UserId = Annotated[str, Parameter(description="id of a user")]
 KeyId = Annotated[str, Parameter(description="id of a key")]

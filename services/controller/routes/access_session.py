@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 from urllib.parse import urlencode
 
-from litestar import Request, Response, delete, get, post
+from litestar import Response, delete, get, post
 from litestar.enums import RequestEncodingType
 from litestar.params import Body
 
@@ -14,7 +14,7 @@ from bus_schemas.events import ActionTaken
 from services.controller.bodies import LoginBody, LoginForm, LogoutForm, PasswordBody
 from services.controller.errors import Invalid
 from services.controller.identity import Caller, caller_of
-from services.controller.parts import parts_of
+from services.controller.parts import Ask, parts_of
 from services.controller.presenters.access import identity_answer
 from services.controller.presenters.common import Json
 from services.controller.routes.described import problems
@@ -29,7 +29,6 @@ from services.kit.access.web import check_form_token, end_cookie, session_cookie
 
 __all__ = ["ROUTES"]
 
-Ask = Request[Any, Any, Any]
 _BEGIN: Final = "session.begin"
 
 

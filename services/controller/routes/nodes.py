@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
-from litestar import Request, get, post, put
+from litestar import get, post, put
 from litestar.params import Parameter
 from msgspec import UNSET
 
@@ -13,7 +13,7 @@ from services.controller.bodies import NodeConfigBody
 from services.controller.configuration import Values
 from services.controller.identity import caller_of
 from services.controller.lookup import find_node, node_revision
-from services.controller.parts import Parts, parts_of
+from services.controller.parts import Ask, Parts, parts_of
 from services.controller.presenters.common import Json
 from services.controller.presenters.nodes import node_answer
 from services.controller.presenters.nodes import node_state as state_of
@@ -21,7 +21,6 @@ from services.controller.routes.described import Limit, Name, Offset, Revision, 
 
 __all__ = ["ROUTES"]
 
-Ask = Request[Any, Any, Any]
 NodeId = Annotated[str, Parameter(description="id of a node, its name, or the beginning of its id")]
 State = Literal["ready", "drained", "lost"]
 

@@ -6,7 +6,7 @@ import contextlib
 import time
 from typing import Any, Final
 
-from litestar import Request, Response, get, put
+from litestar import Response, get, put
 from litestar.openapi.datastructures import ResponseSpec
 
 from bus_schemas.subjects import EVENTS_STREAM
@@ -23,7 +23,7 @@ from services.controller.bodies import ConfigBody
 from services.controller.identity import caller_of
 from services.controller.lookup import config_revision
 from services.controller.metrics import metrics_text
-from services.controller.parts import Parts, parts_of
+from services.controller.parts import Ask, Parts, parts_of
 from services.controller.presenters.common import Json
 from services.controller.presenters.nodes import telemetry_answer
 from services.controller.routes.described import Revision, problems, revision_of
@@ -31,7 +31,6 @@ from services.kit.errors import KitError
 
 __all__ = ["CONFIG", "SERVICE"]
 
-Ask = Request[Any, Any, Any]
 _STREAM_INFO_S: Final = 1.0
 _UNWELL: Final = {503: ResponseSpec(dict[str, Any], description="It does not; detail says why", generate_examples=False)}
 

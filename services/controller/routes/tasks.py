@@ -6,7 +6,7 @@ import contextlib
 import time
 from typing import Annotated, Any, Final, Literal
 
-from litestar import Request, Response, get, patch, post
+from litestar import Response, get, patch, post
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import Parameter
 
@@ -16,7 +16,7 @@ from services.controller.bodies import PriorityBody, RunBody, TaskBody
 from services.controller.errors import Invalid, NotThere, OutOfState
 from services.controller.identity import caller_of
 from services.controller.lookup import find_node, task_revision
-from services.controller.parts import parts_of
+from services.controller.parts import Ask, parts_of
 from services.controller.presenters.common import Json
 from services.controller.presenters.journal import timeline_answer, waits_answer
 from services.controller.presenters.tasks import placement_answer, run_answer, task_answer
@@ -29,7 +29,6 @@ from services.controller.web.tasks.history import life_of
 
 __all__ = ["PLACEMENTS", "RUNS", "TASKS"]
 
-Ask = Request[Any, Any, Any]
 _SUBMITTED: Final = {
     200: ResponseSpec(dict[str, Any], description="It was submitted before, with the same body", generate_examples=False),
     202: ResponseSpec(dict[str, Any], description="It waits for room", generate_examples=False),

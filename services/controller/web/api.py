@@ -13,6 +13,7 @@ from urllib.parse import unquote
 from litestar import HttpMethod, Request, Response, get, route
 
 from services.controller.errors import NotThere
+from services.controller.parts import Ask
 from services.controller.problems import problem
 from services.controller.web.context import context_of
 from services.controller.web.credits.client import Unreachable
@@ -22,7 +23,6 @@ from services.kit.access.requests import proof_of, relay_authorization
 
 __all__ = ["ROUTES"]
 
-Ask = Request[Any, Any, Any]
 
 _WAIT_MAX_S: Final = 86_400
 _DOCUMENTS: Final = {"controller": "/schema/openapi.json", "billing": "/schema/billing.json"}

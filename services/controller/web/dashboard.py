@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from litestar import Request, Response, get
+from litestar import Response, get
 
 from bus_schemas.telemetry import Telemetry
 from scheduler.placement import ClusterView, queue_order
-from services.controller.parts import Parts
+from services.controller.parts import Ask, Parts
 from services.controller.presenters.nodes import DeviceRow, Seen, SessionRow, device_rows, first_sessions, of_now
 from services.controller.presenters.tasks import TaskRow, task_row
 from services.controller.web.channel import Patch, Topic
@@ -34,7 +34,6 @@ from services.kit.access.requests import who
 
 __all__ = ["ROUTES", "dashboard_topic", "Figures", "Glance", "glance"]
 
-Ask = Request[Any, Any, Any]
 
 _PARTS: Final = ("stats", "devices", "sessions", "queue")
 _IDS: Final = ("chart-load", "chart-vram", "chart-credits")

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from litestar import Request, Response, get, post
+from litestar import Response, get, post
 
 from scheduler.placement import ClusterView
 from services.controller.actions import GroupValues
 from services.controller.bodies import NewGroupBody
 from services.controller.errors import Invalid, NotThere, OutOfState, Stale
 from services.controller.identity import caller_of
-from services.controller.parts import Parts, parts_of
+from services.controller.parts import Ask, Parts, parts_of
 from services.controller.presenters.groups import GroupRow, group_rows
 from services.controller.web.channel import Patch, Topic
 from services.controller.web.forms import Values, form_values, read_as, redirect, revision_in
@@ -22,7 +22,6 @@ from services.controller.web.templating import ENVIRONMENT, page, scope_of
 
 __all__ = ["ROUTES", "groups_topic"]
 
-Ask = Request[Any, Any, Any]
 SORTS: Final[dict[str, Callable[[GroupRow], Any]]] = {
     "id": lambda row: row.id,
     "title": lambda row: (row.title.casefold(), row.id),

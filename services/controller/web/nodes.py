@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from litestar import Request, Response, get, post
+from litestar import Response, get, post
 from litestar.response import Redirect
 
 from scheduler.placement import ClusterView
@@ -15,7 +15,7 @@ from scheduler.vram import PERCENT_MAX
 from services.controller.errors import Invalid, NotThere, Stale
 from services.controller.identity import caller_of
 from services.controller.lookup import find_node, node_revision
-from services.controller.parts import Parts, parts_of
+from services.controller.parts import Ask, Parts, parts_of
 from services.controller.presenters.nodes import STATES, NodeRow, Seen, device_rows, node_row, node_state, session_rows
 from services.controller.web.channel import Patch, Topic, TopicEnded
 from services.controller.web.charts import Chart, chart_data, chart_points, chart_table, device_charts, past_charts
@@ -29,7 +29,6 @@ from services.controller.web.templating import ENVIRONMENT, page, scope_of
 
 __all__ = ["ROUTES", "SORTS", "listed_nodes", "node_topic", "nodes_topic"]
 
-Ask = Request[Any, Any, Any]
 
 SORTS: Final = ("name", "state", "devices", "utilization", "starvation", "vram", "tasks", "seen")
 _FILTERS: Final = ("state", "group")

@@ -11,13 +11,13 @@ from urllib.parse import quote, urlencode
 from litestar import Response, get, post
 
 from services.controller.errors import Invalid
-from services.controller.parts import parts_of
+from services.controller.parts import Ask, parts_of
 from services.controller.web.context import context_of
 from services.controller.web.credits.asking import GROUPINGS, PERIODS, Asked, ask_of, chart_of, rows_of
 from services.controller.web.credits.client import BillingClient, Refused, Unreachable
 from services.controller.web.forms import form_values, redirect, revision_in
 from services.controller.web.listing import Listing
-from services.controller.web.settings.shared import Ask, micro_of
+from services.controller.web.settings.shared import micro_of
 from services.controller.web.templating import page, scope_of
 
 __all__ = ["ROUTES"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any, Final
 
 from litestar import Response, get, post
@@ -12,11 +13,12 @@ from services.controller.actions.access import KeyValues, UserValues, visible_ke
 from services.controller.bodies import KeyBody, NewTenantBody, NewUserBody, TenantBody, UserBody, values_of
 from services.controller.errors import Stale
 from services.controller.identity import caller_of
-from services.controller.parts import parts_of
+from services.controller.parts import Ask, parts_of
 from services.controller.presenters.access import key_answer, tenant_answer, user_answer
+from services.controller.presenters.common import Json
 from services.controller.web.forms import Values, form_values, read_as, redirect, revision_in
 from services.controller.web.listing import Listing
-from services.controller.web.settings.shared import FORM_ERRORS, Ask, form_error, settings_page
+from services.controller.web.settings.shared import FORM_ERRORS, form_error, settings_page
 from services.kit.access import ROLES, SCOPES, AccessView
 from services.kit.access.rules import AUDITED
 
@@ -26,6 +28,16 @@ _STALE: Final = "It was changed since this page was loaded. Nothing was saved: c
 _PEOPLE: Final = ("admin", "operator", "member", "viewer")
 _KEY_SORTS: Final = ("issued", "title", "tenant", "user", "role", "state")
 _DAY_S: Final = 86_400
+
+
+def _narrowed(rows: list[Json], listing: Listing, searched: Sequence[str], narrowed: str = "") -> tuple[list[Json], Listing]:
+    """The rows of one page. ``searched``: fields that search looks in; ``narrowed``: the field with a filter."""
+    needle, chosen = listing.search.casefold(), listing.filters.get(narrowed, "")
+    rows = [row for row in rows if needle in "\n".join(str(row[name]) for name in searched).casefold()]
+    rows = [row for row in rows if not chosen or row[narrowed] == chosen]
+    column = "issued_at" if listing.sort == "issued" else listing.sort
+    rows.sort(key=lambda row: (str(row[column] or ""), row["id"]), reverse=listing.descending)
+    return listing.take(rows)
 
 
 # -- users -------------------------------------------------------------------------------------------------------------------------------
@@ -42,12 +54,7 @@ async def _users(request: Ask, values: Values, errors: dict[str, str], status: i
     view = parts.mirror.fold(AccessView)
     listing = Listing.parse("/settings/users", request.query_params, sorts=("id", "role", "tenant"), default="id", filters=("role", "edit"))
     rows = [user_answer(user) for user in visible_users(view, caller)]
-    needle = listing.search.casefold()
-    rows = [row for row in rows if needle in f"{row['id']}\n{row['title']}\n{row['tenant']}".casefold()]
-    if listing.filters.get("role"):
-        rows = [row for row in rows if row["role"] == listing.filters["role"]]
-    rows.sort(key=lambda row: (str(row[listing.sort] or ""), row["id"]), reverse=listing.descending)
-    shown, listing = listing.take(rows)
+    shown, listing = _narrowed(rows, listing, ("id", "title", "tenant"), "role")
     tenants = [] if caller.identity.tenant else sorted(view.tenants)
     return settings_page(
         request,
@@ -123,9 +130,7 @@ async def _tenants(request: Ask, values: Values, errors: dict[str, str], status:
     view = parts.mirror.fold(AccessView)
     listing = Listing.parse("/settings/tenants", request.query_params, sorts=("id", "title"), default="id", filters=())
     rows = [tenant_answer(tenant) for tenant in visible_tenants(view, caller_of(request))]
-    rows = [row for row in rows if listing.search.casefold() in f"{row['id']}\n{row['title']}".casefold()]
-    rows.sort(key=lambda row: (str(row[listing.sort]), row["id"]), reverse=listing.descending)
-    shown, listing = listing.take(rows)
+    shown, listing = _narrowed(rows, listing, ("id", "title"))
     people = {row["id"]: sum(user.fact.tenant == row["id"] for user in view.users.values()) for row in shown}
     return settings_page(
         request, "settings/tenants.html", status=status, listing=listing, rows=shown, values=values, errors=errors, people=people
@@ -177,13 +182,7 @@ async def _keys(request: Ask, values: Values, errors: dict[str, str], status: in
     view = parts.mirror.fold(AccessView)
     listing = Listing.parse("/settings/keys", request.query_params, sorts=_KEY_SORTS, default="-issued", filters=("state",))
     rows = [key_answer(view, key, time.time_ns()) for key in visible_keys(view, caller)]
-    needle = listing.search.casefold()
-    rows = [row for row in rows if needle in f"{row['id']}\n{row['title']}\n{row['tenant']}\n{row['user']}\n{row['node']}".casefold()]
-    if listing.filters.get("state"):
-        rows = [row for row in rows if row["state"] == listing.filters["state"]]
-    key_of = "issued_at" if listing.sort == "issued" else listing.sort
-    rows.sort(key=lambda row: (str(row[key_of] or ""), row["id"]), reverse=listing.descending)
-    shown, listing = listing.take(rows)
+    shown, listing = _narrowed(rows, listing, ("id", "title", "tenant", "user", "node"), "state")
     return settings_page(
         request,
         "settings/keys.html",

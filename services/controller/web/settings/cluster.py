@@ -23,9 +23,9 @@ from scheduler.placement.states import (
 from services.controller.errors import Stale
 from services.controller.identity import caller_of
 from services.controller.lookup import config_revision
-from services.controller.parts import parts_of
+from services.controller.parts import Ask, parts_of
 from services.controller.web.forms import Values, form_values, redirect, revision_in
-from services.controller.web.settings.shared import FORM_ERRORS, Ask, form_error, settings_page
+from services.controller.web.settings.shared import FORM_ERRORS, form_error, settings_page
 
 __all__ = ["ROUTES", "Setting", "settings_of"]
 

@@ -6,16 +6,16 @@ import re
 from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow
 from typing import Any, Final
 
-from litestar import Request, Response
+from litestar import Response
 
 from services.controller.errors import Invalid, OutOfState, TaskExists
+from services.controller.parts import Ask
 from services.controller.web.scope import Scope
 from services.controller.web.templating import page, scope_of
 from services.kit.access import Action
 
-__all__ = ["FORM_ERRORS", "Ask", "micro_of", "settings_page", "form_error"]
+__all__ = ["FORM_ERRORS", "micro_of", "settings_page", "form_error"]
 
-Ask = Request[Any, Any, Any]
 FORM_ERRORS: Final = (Invalid, OutOfState, TaskExists)
 """What a form can get wrong: shown beside the form, with what was typed still in it."""
 

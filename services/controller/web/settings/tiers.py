@@ -9,10 +9,11 @@ from urllib.parse import quote
 from litestar import Response, get, post
 
 from services.controller.errors import Invalid
+from services.controller.parts import Ask
 from services.controller.web.context import context_of
 from services.controller.web.credits.client import Refused, Unreachable
 from services.controller.web.forms import Values, form_values, redirect, revision_in
-from services.controller.web.settings.shared import Ask, micro_of, settings_page
+from services.controller.web.settings.shared import micro_of, settings_page
 
 __all__ = ["ROUTES"]
 

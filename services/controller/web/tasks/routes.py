@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from litestar import Request, Response, get, post
+from litestar import Response, get, post
 
 from bus_schemas.events import TaskRefused
 from scheduler.placement import ClusterView
@@ -16,7 +16,7 @@ from services.controller.bodies import PriorityBody, RunBody, TaskBody
 from services.controller.errors import Busy, Invalid, OutOfState, Stale, TaskExists
 from services.controller.identity import caller_of
 from services.controller.lookup import task_revision
-from services.controller.parts import Parts, parts_of
+from services.controller.parts import Ask, Parts, parts_of
 from services.controller.presenters.journal import timeline_answer, waits_answer
 from services.controller.presenters.tasks import TaskRow, refusal_sentence, task_row
 from services.controller.presenters.waiting import waiting_of
@@ -34,7 +34,6 @@ from services.kit.errors import BusRefused, BusUnavailable
 
 __all__ = ["ROUTES", "STALE", "DEFAULT_SORT", "FILTERS", "Page", "TaskList", "ask", "show", "task_topic", "tasks_topic"]
 
-Ask = Request[Any, Any, Any]
 _LIVE: Final = "every 30s"
 _SOON: Final = "load delay:5s"
 """When the browser requests the part again (htmx): for a live task, and when the journal could not be read."""
