@@ -41,7 +41,8 @@ class Caller:
 
     def took(self, action: Action, target: str, *, tenant: str = "", detail: str = "") -> ActionTaken:
         """The fact that rides with the facts they caused. ``tenant``: whose thing it was done to (default: the caller's own)."""
-        return ActionTaken(time.time_ns(), self.identity.name, tenant or self.identity.tenant, action, target, detail, self.source)
+        who = self.identity
+        return ActionTaken(time.time_ns(), who.name, tenant or who.tenant, action, target, detail=detail, source=self.source)
 
 
 def caller_of(connection: Connection) -> Caller:

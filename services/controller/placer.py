@@ -7,6 +7,8 @@ import math
 import time
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from bus_schemas.events import ActionTaken, TaskPlaced, TaskRefused, TaskSubmitted
 from scheduler.placement import Decision, TaskView, explain, queue_decisions
 from scheduler.placement.feasible import beyond_every_device
@@ -80,7 +82,7 @@ class Placer:
         known = self._mirror.view.tasks.get(task.task)
         if known is None:
             return None
-        if _body(known.submitted) != _body(task):
+        if known.submitted != replace(task, at_ns=known.submitted.at_ns):
             raise TaskExists(f"the id {task.task} is taken by a task with another body; leave it out to get a new one")
         return known
 
@@ -103,22 +105,3 @@ class Placer:
             if time.monotonic() > until_s:
                 return False
         return True
-
-
-def _body(task: TaskSubmitted) -> tuple[object, ...]:
-    return (
-        task.tenant,
-        task.priority,
-        task.vram_bytes,
-        task.gpu_count,
-        task.exclusive,
-        task.groups,
-        task.noswap,
-        task.title,
-        task.queue,
-        task.weight,
-        task.sla_ms_p99,
-        task.pace_percent,
-        task.queue_timeout_ms,
-        task.vram_grows,
-    )

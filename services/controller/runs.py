@@ -157,7 +157,18 @@ class Runs:
             await self._discard(task.task)
             return placed, new
         user = by.identity.name if by.identity.name in self._mirror.fold(AccessView).users else ""
-        state = RunState(task.task, task.tenant, script.name, PENDING, time.time_ns(), script.wall_s, wanted, user, webhook, digest=digest)
+        state = RunState(
+            task=task.task,
+            tenant=task.tenant,
+            name=script.name,
+            state=PENDING,
+            submitted_ns=time.time_ns(),
+            wall_s=script.wall_s,
+            wanted=wanted,
+            user=user,
+            webhook=webhook,
+            digest=digest,
+        )
         with contextlib.suppress(Conflict):  # the same request came twice
             await self._put(state, 0)
         return placed, new
@@ -315,7 +326,17 @@ class Runs:
             phc = await self._access.checker.hasher.hash_secret(text.secret)
             expires_ns = time.time_ns() + (script.wall_s + _KEY_SPARE_S) * 10**9
             title = f"run {known.task}"
-            issued = KeyIssued(time.time_ns(), text.id, known.tenant, known.user, "member", phc, ("submit",), expires_ns, title)
+            issued = KeyIssued(
+                at_ns=time.time_ns(),
+                key=text.id,
+                tenant=known.tenant,
+                user=known.user,
+                role="member",
+                secret_hash=phc,
+                scopes=("submit",),
+                expires_ns=expires_ns,
+                title=title,
+            )
             await self._note_access(lambda _: issued, text.id, known.tenant, f"issued: member (submit) for {title}")
             await self._revoke(known)  # the key of an order that was lost
         await self._change_task(known.task, lambda task: [(STARTED, "")] if task.state == QUEUED else [])

@@ -10,6 +10,8 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Final
 
+from msgspec.structs import replace
+
 from bus_schemas.events import ActionTaken, Event, KeyIssued, KeyRevoked, TenantChanged, UserChanged
 from services.controller.errors import Denied, Invalid, NotThere, OutOfState
 from services.controller.identity import Caller
@@ -207,15 +209,8 @@ class UserActions:
             self._check_may(by, held)
             check(f"user {user}", held.position, revision)
             old = held.fact
-            new = UserChanged(
-                time.time_ns(),
-                user,
-                old.tenant if values.tenant is None else values.tenant,
-                old.role if values.role is None else values.role,
-                old.password_hash if phc is None else phc,
-                old.title if values.title is None else values.title,
-                old.disabled if values.disabled is None else values.disabled,
-            )
+            given = {"tenant": values.tenant, "role": values.role, "password_hash": phc, "title": values.title, "disabled": values.disabled}
+            new = replace(old, at_ns=time.time_ns(), **{name: value for name, value in given.items() if value is not None})
             check_grant(by.identity, new.role, new.tenant)
             _check_tenant(view, new)
             done = _what_changed(old, new)
@@ -238,7 +233,7 @@ class UserActions:
             fact = view.users[user].fact
             if view.users[user].stamp != proved:
                 raise Unauthenticated("the password has changed meanwhile")
-            changed = UserChanged(time.time_ns(), user, fact.tenant, fact.role, phc, fact.title, fact.disabled)
+            changed = replace(fact, at_ns=time.time_ns(), password_hash=phc)
             return Change(changed, "password.change", user, fact.tenant, "")
 
         return (await self._log.change(by, decide)).users[user]
@@ -324,16 +319,16 @@ class KeyActions:
         text = make_key()
         phc = await self._access.checker.hasher.hash_secret(text.secret)
         fact = KeyIssued(
-            time.time_ns(),
-            text.id,
-            wanted.tenant,
-            wanted.name,
-            wanted.role,
-            phc,
-            wanted.scopes,
-            self._expires_ns(by, values),
-            values.title,
-            wanted.node,
+            at_ns=time.time_ns(),
+            key=text.id,
+            tenant=wanted.tenant,
+            user=wanted.name,
+            role=wanted.role,
+            secret_hash=phc,
+            scopes=wanted.scopes,
+            expires_ns=self._expires_ns(by, values),
+            title=values.title,
+            node=wanted.node,
         )
 
         def decide(view: AccessView) -> Change:

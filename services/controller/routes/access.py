@@ -125,6 +125,7 @@ async def delete_key(request: Ask, key: KeyId) -> Json:
 @get("/api/v1/audit", summary="Who did what, the newest first", action="audit.read", responses=problems())
 async def audit(
     request: Ask,
+    *,
     actor: str | None = None,
     action: str | None = None,
     target: str | None = None,

@@ -41,6 +41,7 @@ def _answer(request: Ask, parts: Parts, node: str) -> Json:
 )
 async def nodes(
     request: Ask,
+    *,
     search: Search = "",
     node_state: Annotated[State | None, Parameter(query="state")] = None,
     group: Name = None,

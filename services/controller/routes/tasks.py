@@ -24,8 +24,8 @@ from services.controller.presenters.waiting import waiting_answer
 from services.controller.problems import field_problem, no_fit
 from services.controller.routes.described import Limit, Name, Offset, Revision, Search, TaskId, problems, revision_of, words
 from services.controller.runs import WAIT_S_MAX
+from services.controller.task_history import life_of
 from services.controller.task_index import TaskQuery, find_tasks
-from services.controller.web.tasks.history import life_of
 
 __all__ = ["PLACEMENTS", "RUNS", "TASKS"]
 
@@ -51,6 +51,7 @@ def answer_of(request: Ask, task: TaskView) -> Json:
 @get("/api/v1/tasks", summary="Tasks, newest first", action="task.read", responses=problems())
 async def tasks(
     request: Ask,
+    *,
     task_state: Annotated[State | None, Parameter(query="state")] = None,
     priority: Annotated[int | None, Parameter(ge=0, le=4)] = None,
     node: Name = None,

@@ -5,7 +5,7 @@ question.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -13,13 +13,13 @@ import numpy as np
 
 from services.controller.web.formats import bytes_text, clock_time, credits_text
 from services.controller.web.history import ALL_TENANTS, History
-from services.controller.web.metrics_store import MetricsStore, Range, times_of
+from services.controller.web.metrics_store import RANGES, MetricsStore, Range, Unanswered, range_of, times_of
 from services.controller.web.ring import Floats
 from services.controller.web.scope import Scope
 
 __all__ = [
-    "Chart", "Line", "chart_data", "chart_points", "chart_table", "cluster_charts", "credits_chart", "credits_per_hour", "device_charts",
-    "past_charts",
+    "Chart", "Line", "Charts", "chart_context", "chart_data", "chart_points", "chart_table", "cluster_charts", "credits_chart",
+    "credits_per_hour", "device_charts", "past_charts",
 ]  # fmt: skip
 
 _TABLE_ROWS: Final = 12
@@ -93,6 +93,28 @@ def _number(value: Any) -> float | int | None:
 
 def _mean(values: list[float], unit: str) -> str:
     return _TEXTS[unit](sum(values) / len(values)) if values else "–"
+
+
+Charts = Mapping[str, tuple[str, Chart]]
+"""By id in the document: title and chart."""
+
+
+async def chart_context(
+    query: Mapping[str, str], store: MetricsStore, charts: Charts, past: Callable[[Range], Awaitable[Charts]]
+) -> dict[str, Any]:
+    """What a page shows of its charts over the range that its address asks for: ``charts`` for the last hour, else those of ``past``."""
+    chosen, away = range_of(query), ""
+    if chosen is not RANGES[0]:
+        try:
+            charts = await past(chosen)
+        except Unanswered as error:
+            chosen, away = RANGES[0], str(error)
+    return {
+        "charts": {name: (title, chart_data(chart), chart_table(chart)) for name, (title, chart) in charts.items()},
+        "ranges": RANGES if store.url and (chosen is not RANGES[0] or away or await store.there()) else (),
+        "chosen": chosen,
+        "away": away,
+    }
 
 
 def cluster_charts(history: History, now_s: float) -> tuple[Chart, Chart]:

@@ -17,9 +17,10 @@ from services.controller.presenters.tasks import TaskRow, task_row
 from services.controller.web.channel import Patch, Topic
 from services.controller.web.charts import (
     Chart,
+    Charts,
+    chart_context,
     chart_data,
     chart_points,
-    chart_table,
     cluster_charts,
     credits_chart,
     credits_per_hour,
@@ -27,7 +28,7 @@ from services.controller.web.charts import (
 )
 from services.controller.web.context import context_of
 from services.controller.web.history import History
-from services.controller.web.metrics_store import RANGES, Unanswered, range_of
+from services.controller.web.metrics_store import Range
 from services.controller.web.scope import Scope
 from services.controller.web.templating import ENVIRONMENT, page, scope_of
 from services.kit.access.requests import who
@@ -51,7 +52,7 @@ def _context(parts: Parts, history: History, scope: Scope) -> tuple[dict[str, An
     now_ns = time.time_ns()
     seen: Glance = glance(parts.mirror.view, parts.gauges.last(), scope, now_ns)
     charts = _charts(history, scope, now_ns / 1e9)
-    return {"glance": seen, "figures": seen.figures, "rate": credits_per_hour(charts[2]), "scope": scope}, charts
+    return {"glance": seen, "figures": seen.figures, "rate": credits_per_hour(charts[2])}, charts
 
 
 @get("/", action="cluster.read", include_in_schema=False)
@@ -59,24 +60,15 @@ async def dashboard(request: Ask) -> Response[str]:
     parts: Parts = request.app.state.parts
     await parts.mirror.caught_up()
     context, charts = _context(parts, request.app.state.web.history, scope_of(request))
-    store, chosen, away = context_of(request).metrics, range_of(request.query_params), ""
-    drawn = dict(zip(_IDS, zip(_TITLES, charts, strict=True), strict=True))
-    if chosen is not RANGES[0]:
-        try:
-            past = (await past_charts(store, chosen, time.time()))[""]
-            drawn = {f"past-{name}": (title, chart) for name, title, chart in zip(_IDS[:2], _TITLES, past, strict=False)}
-        except Unanswered as error:
-            chosen, away = RANGES[0], str(error)
-    return page(
-        request,
-        "dashboard/page.html",
-        live="dashboard",
-        charts={name: (title, chart_data(chart), chart_table(chart)) for name, (title, chart) in drawn.items()},
-        ranges=RANGES if store.url and (chosen is not RANGES[0] or away or await store.there()) else (),
-        chosen=chosen,
-        away=away,
-        **{k: v for k, v in context.items() if k != "scope"},
-    )
+    store = context_of(request).metrics
+
+    async def past(chosen: Range) -> Charts:
+        found = (await past_charts(store, chosen, time.time()))[""]
+        return {f"past-{name}": (title, chart) for name, title, chart in zip(_IDS, _TITLES, found, strict=False)}
+
+    live = dict(zip(_IDS, zip(_TITLES, charts, strict=True), strict=True))
+    drawn = await chart_context(request.query_params, store, live, past)
+    return page(request, "dashboard/page.html", live="dashboard", **drawn, **context)
 
 
 @get("/charts/cluster/{name:str}", action="cluster.read", include_in_schema=False)
@@ -91,7 +83,7 @@ async def cluster_chart(request: Ask, name: str) -> Response[dict[str, Any]]:
 def dashboard_topic(parts: Parts, history: History) -> Topic:
     def render(scope: Scope, query: Mapping[str, str]) -> Patch:
         context, charts = _context(parts, history, scope)
-        html = {f"dash-{name}": ENVIRONMENT.get_template(f"dashboard/{name}.html").render(context) for name in _PARTS}
+        html = {f"dash-{name}": ENVIRONMENT.get_template(f"dashboard/{name}.html").render(context | {"scope": scope}) for name in _PARTS}
         # Slots are shown full: the credits' when they have ended, the others' as they fill.
         points = {name: chart_points(chart, 2 if name == "chart-credits" else 1) for name, chart in zip(_IDS, charts, strict=True)}
         return Patch(html, {}, points)

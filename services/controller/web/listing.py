@@ -1,19 +1,17 @@
 """Search, filters, sort and paging of a table: read from the query string, and written back into links, so that every state has an address.
 
-    listing = Listing.read(request, sorts=("updated", "priority"), default="-updated", filters=("state", "node"))
+    listing = Listing.parse("/nodes", request.query_params, sorts=("updated", "priority"), default="-updated", filters=("state", "node"))
     rows, listing = listing.take(sorted_rows)
 
-Invalid parameters (an unknown sort, page 0) fall back to the default: an old link still opens. Pure, but for reading the request.
+Invalid parameters (an unknown sort, page 0) fall back to the default: an old link still opens. Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Self, TypeVar
+from typing import Final, Self, TypeVar
 from urllib.parse import urlencode
-
-from litestar import Request
 
 __all__ = ["Listing", "PER_PAGE"]
 
@@ -40,13 +38,8 @@ class Listing:
     total: int = 0  #: number of rows, known after ``take``
 
     @classmethod
-    def read(cls, request: Request[Any, Any, Any], *, sorts: Sequence[str], default: str, filters: Sequence[str] = ()) -> Self:
-        """``default``: the sort of a plain link, with ``-`` before it for descending."""
-        return cls.parse(request.url.path, request.query_params, sorts=sorts, default=default, filters=filters)
-
-    @classmethod
     def parse(cls, path: str, query: Mapping[str, str], *, sorts: Sequence[str], default: str, filters: Sequence[str] = ()) -> Self:
-        """The same from the parts of an address: what the live stream has."""
+        """``default``: the sort of a plain link, with ``-`` before it for descending."""
         asked = query.get("sort", default)
         if asked.removeprefix("-") not in sorts:
             asked = default

@@ -18,12 +18,12 @@ from services.controller.lookup import find_node, node_revision
 from services.controller.parts import Ask, Parts, parts_of
 from services.controller.presenters.nodes import STATES, NodeRow, Seen, device_rows, node_row, node_state, session_rows
 from services.controller.web.channel import Patch, Topic, TopicEnded
-from services.controller.web.charts import Chart, chart_data, chart_points, chart_table, device_charts, past_charts
+from services.controller.web.charts import Charts, chart_context, chart_data, chart_points, device_charts, past_charts
 from services.controller.web.context import context_of
 from services.controller.web.forms import Values, form_values, redirect, revision_in
 from services.controller.web.history import History
 from services.controller.web.listing import Listing
-from services.controller.web.metrics_store import RANGES, Unanswered, range_of
+from services.controller.web.metrics_store import Range
 from services.controller.web.scope import Scope
 from services.controller.web.templating import ENVIRONMENT, page, scope_of
 
@@ -120,9 +120,8 @@ def _one(parts: Parts, scope: Scope, name: str) -> dict[str, Any]:
     }
 
 
-def _charts(history: History, shown: dict[str, Any], now_s: float) -> dict[str, tuple[str, Chart]]:
-    """By id in the document: title and chart."""
-    out: dict[str, tuple[str, Chart]] = {}
+def _charts(history: History, shown: dict[str, Any], now_s: float) -> Charts:
+    out = {}
     for device in shown["devices"]:
         load, vram = device_charts(history, device.node, device.index, now_s, device.total_bytes)
         out[f"load-{device.index}"] = f"GPU {device.index}: utilization and starvation", load
@@ -140,33 +139,29 @@ async def node(request: Ask, node: str) -> Response[str]:
 async def _node_page(request: Ask, name: str, *, error: str = "", given: str | None = None, status: int = 200) -> Response[str]:
     parts = parts_of(request)
     shown = _one(parts, scope_of(request), name)
-    store, chosen, away = context_of(request).metrics, range_of(request.query_params), ""
+    store = context_of(request).metrics
     charts = _charts(request.app.state.web.history, shown, time.time())
-    if chosen is not RANGES[0]:
-        try:
-            past = await past_charts(store, chosen, time.time(), shown["node"].id)
-            charts = {
-                f"{kind}-{device.index}": (charts[f"{kind}-{device.index}"][0], past.get(str(device.index), past[""])[at])
-                for device in shown["devices"]
-                for at, kind in enumerate(("load", "vram"))
-            }
-        except Unanswered as unanswered:
-            chosen, away = RANGES[0], str(unanswered)
-    drawn = {key: (title, chart_data(chart), chart_table(chart)) for key, (title, chart) in charts.items()}
+
+    async def past(chosen: Range) -> Charts:
+        found = await past_charts(store, chosen, time.time(), shown["node"].id)
+        return {
+            f"{kind}-{device.index}": (charts[f"{kind}-{device.index}"][0], found.get(str(device.index), found[""])[at])
+            for device in shown["devices"]
+            for at, kind in enumerate(("load", "vram"))
+        }
+
+    drawn = await chart_context(request.query_params, store, charts, past)
     own = shown["node"].overcommit_own
     return page(
         request,
         "nodes/one.html",
         status=status,
         live=f"node.{shown['node'].id}",
-        charts=drawn,
         revision=node_revision(parts.mirror, shown["node"].id),
         overcommit=given if given is not None else "" if own is None else str(own),
         error=error,
         percent_max=PERCENT_MAX,
-        ranges=RANGES if store.url and (chosen is not RANGES[0] or away or await store.there()) else (),
-        chosen=chosen,
-        away=away,
+        **drawn,
         **shown,
     )
 

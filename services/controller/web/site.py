@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from litestar import Request
-
 from bus_schemas.events import Event
 from bus_schemas.telemetry import Telemetry
 from services.controller.parts import Parts
@@ -26,14 +24,14 @@ from services.controller.web.settings.access import ROUTES as ACCESS
 from services.controller.web.settings.cluster import ROUTES as CLUSTER
 from services.controller.web.settings.tiers import ROUTES as TIERS
 from services.controller.web.stream import live_stream
-from services.controller.web.tasks.routes import ROUTES as TASKS
-from services.controller.web.tasks.routes import task_topic, tasks_topic
+from services.controller.web.tasks import ROUTES as TASKS
+from services.controller.web.tasks import task_topic, tasks_topic
 from services.kit.access.access import Access
 from services.kit.access.requests import Proof
 from services.kit.access.rules import Identity
 from services.kit.bus import Bus
 
-__all__ = ["Web", "WEB_ROUTES", "web_of"]
+__all__ = ["Web", "WEB_ROUTES"]
 
 WEB_ROUTES: Final[list[Any]] = [
     serve_asset, live_stream, *DASHBOARD, *NODES, *API, *TASKS, *GROUPS, *CLUSTER, *TIERS, *ACCESS, *CREDITS,
@@ -87,8 +85,3 @@ class Web:
         kind = kind_of(event)
         if kind:
             self.live.wake(kind)
-
-
-def web_of(request: Request[Any, Any, Any]) -> Web:
-    found: Web = request.app.state.web
-    return found

@@ -21,8 +21,8 @@ from scheduler.placement import ClusterView, decide
 from scheduler.placement.reasons import REASONS
 from services.controller.presenters.tasks import REASON_TITLES, placement_of
 from services.controller.presenters.waiting import Waiting, waiting_of
+from services.controller.task_history import moments, session_lines, trace_of
 from services.controller.web.scope import CLUSTER, Scope
-from services.controller.web.tasks.history import moments, session_lines, trace_of
 
 GIB = 1 << 30
 ACME = Scope("acme", frozenset())

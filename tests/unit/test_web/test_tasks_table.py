@@ -12,7 +12,7 @@ from scheduler.placement import ClusterView
 from services.controller.presenters.tasks import TaskRow, task_row
 from services.controller.task_index import SORTS, TaskIndex
 from services.controller.web.listing import Listing
-from services.controller.web.tasks.routes import DEFAULT_SORT, FILTERS, ask
+from services.controller.web.tasks import DEFAULT_SORT, FILTERS, ask
 
 _NODES = ("alpha", "beta", "gamma")
 _TENANTS = ("acme", "globex", "initech")

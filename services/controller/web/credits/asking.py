@@ -77,7 +77,7 @@ def _asked(by: str, period: str, from_s: int, to_s: int, tenant: str, wrong: str
     length = to_s - from_s
     step = "minute" if length <= 4 * 3_600 else "hour" if length <= 32 * 86_400 else "day"
     days = [datetime.fromtimestamp(second, UTC).date().isoformat() for second in (from_s, to_s - 1)]
-    return Asked(by, period, from_s, to_s, step, tenant, days[0], days[1], wrong)
+    return Asked(by=by, period=period, from_s=from_s, to_s=to_s, step=step, tenant=tenant, from_day=days[0], to_day=days[1], wrong=wrong)
 
 
 def _days(from_day: str, to_day: str, now_s: int) -> tuple[int, int] | str:
@@ -117,18 +117,10 @@ def rows_of(report: Mapping[str, Any]) -> tuple[list[Line], Line]:
 
 
 def _line(line: Mapping[str, Any], total: int) -> Line:
-    micro = line["core_credits_micro"] + line["vram_credits_micro"]
-    share = 100 * micro / total if total > 0 else 0.0
-    return Line(
-        line["key"],
-        micro,
-        line["core_credits_micro"],
-        line["vram_credits_micro"],
-        line["core_ns"],
-        line["byte_ms"],
-        line["launches"],
-        share,
-    )
+    core, vram = line["core_credits_micro"], line["vram_credits_micro"]
+    meters = {name: line[name] for name in ("key", "core_ns", "byte_ms", "launches")}
+    share = 100 * (core + vram) / total if total > 0 else 0.0
+    return Line(micro=core + vram, core_micro=core, vram_micro=vram, share=share, **meters)
 
 
 def chart_of(series: Mapping[str, Any], span_s: int, titles: Mapping[str, str]) -> tuple[dict[str, Any], tuple[list[str], list[list[str]]]]:

@@ -68,8 +68,18 @@ def _setting(view: ClusterView, key: str, label: str, unit: str, scale: int, hin
     stored, given = view.number(GLOBAL, key), view.number(ENVIRONMENT, key)
     default = given if given else DEFAULTS[key]
     source = "stored" if stored is not None else "environment" if given else "default"
-    value = stored if stored is not None else default
-    return Setting(key, label, unit, hint, value, stored, default, source, GLOBAL_LIMITS[key] // scale, scale)
+    return Setting(
+        key=key,
+        label=label,
+        unit=unit,
+        hint=hint,
+        value=stored if stored is not None else default,
+        stored=stored,
+        default=default,
+        source=source,
+        most=GLOBAL_LIMITS[key] // scale,
+        scale=scale,
+    )
 
 
 @get("/settings", action="config.read", include_in_schema=False)

@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from litestar import Response, get, post
+from litestar import Request, Response, get, post
 
 from bus_schemas.events import TaskRefused
-from scheduler.placement import ClusterView
+from scheduler.placement import ClusterView, TaskView
 from scheduler.placement.view import STATES
 from services.controller.bodies import PriorityBody, RunBody, TaskBody
 from services.controller.errors import Busy, Invalid, OutOfState, Stale, TaskExists
 from services.controller.identity import caller_of
 from services.controller.lookup import task_revision
 from services.controller.parts import Ask, Parts, parts_of
+from services.controller.presenters.common import node_name
 from services.controller.presenters.journal import timeline_answer, waits_answer
-from services.controller.presenters.tasks import TaskRow, refusal_sentence, task_row
-from services.controller.presenters.waiting import waiting_of
+from services.controller.presenters.tasks import Placement, TaskRow, placement_of, refusal_sentence, task_row
+from services.controller.presenters.waiting import Waiting, waiting_of
+from services.controller.task_history import Moment, SessionLine, facts_of, life_of, moments, session_lines, trace_of
 from services.controller.task_index import SORTS, TaskIndex, TaskQuery, find_tasks
 from services.controller.web.channel import Patch, Topic, TopicEnded
 from services.controller.web.context import UiContext, context_of
+from services.controller.web.credits.client import Refused, Unreachable
+from services.controller.web.formats import duration_text
 from services.controller.web.forms import Values, form_values, read_as, redirect, revision_in
 from services.controller.web.listing import Listing
 from services.controller.web.scope import Scope
-from services.controller.web.tasks.history import life_of
-from services.controller.web.tasks.ran import device_timeline
-from services.controller.web.tasks.story import Story, story_of
 from services.controller.web.templating import ENVIRONMENT, PAGE_HEADERS, page, scope_of
+from services.controller.web.timeline import device_timeline
 from services.kit.errors import BusRefused, BusUnavailable
 
-__all__ = ["ROUTES", "STALE", "DEFAULT_SORT", "FILTERS", "Page", "TaskList", "ask", "show", "task_topic", "tasks_topic"]
+__all__ = ["ROUTES", "STALE", "DEFAULT_SORT", "FILTERS", "Page", "ask", "show", "task_topic", "tasks_topic", "Story", "story_of"]
 
 _LIVE: Final = "every 30s"
 _SOON: Final = "load delay:5s"
@@ -49,33 +52,17 @@ Choices = list[tuple[str, str, list[tuple[str, str]]]]
 
 @get("/tasks", action="task.read", include_in_schema=False)
 async def listed(request: Ask) -> Response[str]:
-    parts, context = parts_of(request), context_of(request)
+    parts = parts_of(request)
     await parts.fresh_view()
     shown = show(parts, scope_of(request), request.query_params)
-    story = await _opened(request, parts, context, shown.opened) if shown.opened else None
-    return page(
-        request,
-        "tasks/list.html",
-        live="tasks",
-        listing=shown.listing,
-        rows=shown.rows,
-        names=shown.names,
-        counts=shown.counts,
-        filters=shown.filters,
-        opened=shown.opened,
-        story=story,
-    )
-
-
-async def _opened(request: Ask, parts: Parts, context: UiContext, task: str) -> Story:
-    return await story_of(request, parts, context, parts.tasks.seen(caller_of(request), task), time.time_ns())
+    story = await story_of(request, shown["opened"]) if shown["opened"] else None
+    return page(request, "tasks/list.html", live="tasks", story=story, **shown)
 
 
 @get("/tasks/{task:str}", action="task.read", include_in_schema=False)
 async def one(request: Ask, task: str) -> Response[str]:
-    parts, context = parts_of(request), context_of(request)
-    await parts.fresh_view()
-    story = await _opened(request, parts, context, task)
+    await parts_of(request).fresh_view()
+    story = await story_of(request, task)
     return page(request, "tasks/task.html", live=f"task.{story.row.id}.{story.revision}", story=story)
 
 
@@ -172,18 +159,6 @@ async def prioritise(request: Ask, task: str) -> Response[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskList:
-    """What the page of tasks shows."""
-
-    listing: Listing
-    rows: tuple[TaskRow, ...]
-    names: Mapping[str, str]  #: display names of the rows' nodes
-    counts: Mapping[str, Any]  #: tasks of the scope, all and by state
-    filters: Choices
-    opened: str  #: the row whose story is asked for, or empty
-
-
-@dataclass(frozen=True, slots=True)
 class Page:
     """Rows of one page of the table."""
 
@@ -212,21 +187,21 @@ def ask(index: TaskIndex, listing: Listing, tenant: str = "") -> Page:
     return Page(found.rows, counted.counted(found.total), found.touched)
 
 
-def show(parts: Parts, scope: Scope, query: Mapping[str, str]) -> TaskList:
-    """The page of tasks that ``query`` asks for, of those that ``scope`` sees."""
+def show(parts: Parts, scope: Scope, query: Mapping[str, str]) -> dict[str, Any]:
+    """What the page shows of the tasks that ``query`` asks for and ``scope`` sees. ``opened``: the row whose story is asked for."""
     view, index = parts.mirror.view, parts.task_index()
     listing = Listing.parse("/tasks", query, sorts=tuple(SORTS), default=DEFAULT_SORT, filters=FILTERS)
     found = ask(index, listing, scope.tenant)
     shard = index.of(scope.tenant)
     opened = query.get("open", "")
-    return TaskList(
-        listing=found.listing,
-        rows=found.rows,
-        names=_names(view, [row.node for row in found.rows]),
-        counts={"all": len(shard.rows), "states": [(state, shard.count("state", state)) for state in STATES]},
-        filters=_choices(view, index, scope, found.listing),
-        opened=opened if any(row.id == opened for row in found.rows) else "",
-    )
+    return {
+        "listing": found.listing,
+        "rows": found.rows,
+        "names": _names(view, [row.node for row in found.rows]),  # display names of the rows' nodes
+        "counts": {"all": len(shard.rows), "states": [(state, shard.count("state", state)) for state in STATES]},
+        "filters": _choices(view, index, scope, found.listing),
+        "opened": opened if any(row.id == opened for row in found.rows) else "",
+    }
 
 
 def _names(view: ClusterView, nodes: list[str]) -> dict[str, str]:
@@ -258,11 +233,12 @@ def tasks_topic(parts: Parts) -> Topic:
     def render(scope: Scope, query: Mapping[str, str]) -> Patch:
         shown = show(parts, scope, query)
         parts_of_page: Any = ENVIRONMENT.get_template(_TEMPLATE).module
-        html = {f"task-{one.id}": str(parts_of_page.row(shown.listing, one, shown.names, shown.opened)) for one in shown.rows}
-        html["task-counts"] = str(parts_of_page.chips(shown.listing, shown.counts))
-        html["task-empty"] = str(parts_of_page.empty_note(shown.listing))
-        html["task-foot"] = str(parts_of_page.foot(shown.listing))
-        return Patch(html, {"task-rows": tuple(f"task-{one.id}" for one in shown.rows)})
+        listing, rows = shown["listing"], shown["rows"]
+        html = {f"task-{one.id}": str(parts_of_page.row(listing, one, shown["names"], shown["opened"])) for one in rows}
+        html["task-counts"] = str(parts_of_page.chips(listing, shown["counts"]))
+        html["task-empty"] = str(parts_of_page.empty_note(listing))
+        html["task-foot"] = str(parts_of_page.foot(listing))
+        return Patch(html, {"task-rows": tuple(f"task-{one.id}" for one in rows)})
 
     return Topic("tasks", frozenset({"task", "session", "node"}), "task.read", render)
 
@@ -282,6 +258,90 @@ def task_topic(parts: Parts) -> Topic:
         return Patch({"task-now": str(parts_of_page.head(task_row(view, task), changed)), "task-waits": str(parts_of_page.waits(waiting))})
 
     return Topic("task", frozenset({"task", "session", "node", "config"}), "task.read", render)
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What templates/tasks/story.html shows."""
+
+    row: TaskRow
+    revision: int
+    priority_first: int
+    noswap: bool
+    asked: tuple[tuple[str, str], ...]  #: wishes beyond the defaults: (name, value)
+    placement: Placement | None
+    waiting: Waiting | None
+    moments: list[Moment]
+    sessions: list[SessionLine]
+    bill: Mapping[str, Any] | None  #: a line of billing's report; None: ``bill_missing`` says why
+    bill_missing: str
+    trace_id: str
+    trace_url: str
+    has_run: bool  #: a device has had a session of it
+    log: tuple[str, ...] = ()  #: last lines of its output; empty: none was captured
+
+
+async def story_of(request: Ask, name: str) -> Story:
+    """What the caller may see of one task. It never fails for want of a part: one that is not available is said to be. Raises NotThere,
+    Ambiguous."""
+    parts, context, scope = parts_of(request), context_of(request), scope_of(request)
+    view, task = parts.mirror.view, parts.tasks.seen(caller_of(request), name)
+    said = task.submitted
+    try:
+        sessions, decisions = [*task.past_sessions, *sorted(task.sessions)], parts.mirror.turns.subjects(said.task)
+        facts = await facts_of(parts.mirror.bus, said.task, sessions, decisions)
+    except (BusUnavailable, BusRefused):
+        facts = []
+    bill, missing = await _bill(request, context, task)
+    log: tuple[str, ...] = ()
+    with contextlib.suppress(BusUnavailable, BusRefused):
+        log = await parts.runs.tail(said.task)
+    trace = trace_of(facts)
+    return Story(
+        row=task_row(view, task),
+        revision=task_revision(parts.mirror, said.task),
+        priority_first=said.priority,
+        noswap=said.noswap,
+        asked=_wishes(task),
+        placement=placement_of(view, task, scope.sees),
+        waiting=waiting_of(view, said.task, time.time_ns(), scope.sees),
+        moments=moments(facts, lambda node: node_name(view, node)),
+        sessions=session_lines(facts, lambda node: node_name(view, node)),
+        bill=bill,
+        bill_missing=missing,
+        trace_id=trace,
+        trace_url=context.trace_of(trace),
+        has_run=bool(task.sessions or task.past_sessions),
+        log=log,
+    )
+
+
+def _wishes(task: TaskView) -> tuple[tuple[str, str], ...]:
+    said = task.submitted
+    out = []
+    if said.weight != 100:
+        out.append(("Weight", str(said.weight)))
+    if said.sla_ms_p99:
+        out.append(("Latency", f"{said.sla_ms_p99} ms for 99 of 100 batches"))
+    if said.pace_percent:
+        out.append(("Pace", f"at most {said.pace_percent} % of a device"))
+    if said.queue_timeout_ms:
+        out.append(("Waits", f"at most {duration_text(said.queue_timeout_ms * 1_000_000)}"))
+    elif not said.queue:
+        out.append(("Waits", "no: it fails when nothing fits"))
+    return tuple(out)
+
+
+async def _bill(request: Request[Any, Any, Any], context: UiContext, task: TaskView) -> tuple[Mapping[str, Any] | None, str]:
+    """The task's line of the report, or why there is none."""
+    try:
+        report = await context.billing.get("credits", request, by="task", tenant=task.submitted.tenant, task=task.submitted.task)
+    except Unreachable as error:
+        return None, str(error)
+    except Refused as error:
+        return None, f"Billing does not show it: {error}"
+    line = next((line for line in report["items"] if line["key"] == task.submitted.task), None)
+    return (line, "") if line is not None else (None, "Nothing has been charged yet: a bill begins with the first batch.")
 
 
 ROUTES: Final = [listed, one, ran, new, submit, cancel, prioritise]
