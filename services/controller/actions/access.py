@@ -25,11 +25,11 @@ from services.kit.access.errors import Unauthenticated
 from services.kit.access.grants import check_grant, check_over
 from services.kit.access.keys import KeyText, is_key_id, make_key
 from services.kit.access.rules import PEOPLE
-from services.kit.access.view import Key, Tenant, User
+from services.kit.access.view import Done, Key, Tenant, User
 
 __all__ = [
     "AccessLog", "Change", "TenantActions", "visible_tenants", "PASSWORD_MIN", "UserActions", "UserValues", "visible_users", "KeyActions",
-    "KeyValues", "visible_keys",
+    "KeyValues", "visible_actions", "visible_keys",
 ]  # fmt: skip
 PASSWORD_MIN: Final = 12
 _RESERVED: Final = frozenset({"local", "bootstrap", "system", "nobody", "everyone"})
@@ -411,3 +411,12 @@ def _may_see(by: Caller, key: Key) -> bool:
         return False
     own = fact.user == by.identity.name if fact.user else fact.key == by.identity.key
     return own or by.may("user.read", fact.tenant)
+
+
+def visible_actions(view: AccessView, by: Caller, *, actor: str, action: str) -> list[Done]:
+    """The last hundred thousand audit records that they may see, the newest first. ``actor``, ``action``: empty: any."""
+    return [
+        done
+        for done in reversed(view.actions)
+        if actor in ("", done.fact.actor) and action in ("", done.fact.action) and by.may("audit.read", done.fact.tenant)
+    ]

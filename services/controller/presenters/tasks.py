@@ -21,7 +21,6 @@ __all__ = [
 ]  # fmt: skip
 
 _EXAMPLES: Final = 3
-_CANDIDATES: Final = 8
 
 REASON_TITLES: Final[dict[str, str]] = {
     why.NO_NODES: "No node has joined yet",
@@ -224,17 +223,20 @@ class Placement:
     decided_ns: int
     position: int  #: log position of the last event that the decision saw
     fits: int  #: how many devices fitted
-    candidates: tuple[Candidate, ...]  #: the best few, best first
+    candidates: tuple[Candidate, ...]  #: the best of them, best first
     why_not: tuple[WhyNot, ...]  #: the commonest reason first
     score_max: int = SCORE_MAX
 
 
 def placement_of(view: ClusterView, task: TaskView, shown: Shown) -> Placement | None:
-    """None: there is no decision yet. No sentence names a task of a tenant that is not ``shown``."""
-    decision = task.decision
-    if decision is None:
-        return None
+    """The last decision on a task; None: there is none yet."""
+    return _placement(view, task.decision, shown) if task.decision is not None else None
+
+
+def _placement(view: ClusterView, decision: TaskPlaced | TaskRefused, shown: Shown) -> Placement:
+    """No sentence names a task of a tenant that is not ``shown``."""
     placed = decision if isinstance(decision, TaskPlaced) else None
+    candidates = _candidates(view, decision)
     return Placement(
         placed=placed is not None,
         node=placed.node if placed is not None else "",
@@ -242,8 +244,8 @@ def placement_of(view: ClusterView, task: TaskView, shown: Shown) -> Placement |
         gpus=placed.gpus if placed is not None else (),
         decided_ns=decision.at_ns,
         position=decision.position,
-        fits=max(len(placed.scores), placed.candidates) if placed is not None else 0,
-        candidates=_candidates(view, decision)[:_CANDIDATES],
+        fits=max(len(candidates), placed.candidates) if placed is not None else 0,
+        candidates=candidates,
         why_not=_why_not(view, decision, shown),
     )
 
@@ -287,20 +289,19 @@ def _detail(reason: str, detail: str, shown: Shown) -> str:
 
 def placement_answer(view: ClusterView, decision: TaskPlaced | TaskRefused, shown: Shown = everyone) -> Json:
     """A decision: the choice, the best candidates' scores with their parts, and examples of why not the others, with all counts."""
-    placed = decision if isinstance(decision, TaskPlaced) else None
-    node = view.nodes.get(placed.node) if placed is not None else None
-    candidates = [_candidate_answer(one) for one in _candidates(view, decision)]
+    found = _placement(view, decision, shown)
+    node = view.nodes.get(found.node)
     return {
         "task": decision.task,
-        "state": "placed" if placed is not None else "refused",
-        "node": placed.node if placed is not None else None,
+        "state": "placed" if found.placed else "refused",
+        "node": found.node or None,
         "node_name": node.registered.name if node is not None else None,
         "node_address": node.registered.address if node is not None else None,
-        "gpus": list(placed.gpus) if placed is not None else [],
-        "decided_at": rfc3339(decision.at_ns),
-        "position": decision.position,
-        "candidates": candidates,
-        "candidates_total": max(len(candidates), placed.candidates) if placed is not None else 0,
+        "gpus": list(found.gpus),
+        "decided_at": rfc3339(found.decided_ns),
+        "position": found.position,
+        "candidates": [_candidate_answer(one) for one in found.candidates],
+        "candidates_total": found.fits,
         "refusals": refusals_answer(decision.refusals, shown),
         "refused": [{"reason": reason, "count": count} for reason, count in decision.refused],
     }

@@ -10,7 +10,7 @@ from litestar import delete, get, patch, post
 from litestar.params import Parameter
 from msgspec import UNSET
 
-from services.controller.actions.access import KeyValues, UserValues, visible_keys, visible_tenants, visible_users
+from services.controller.actions.access import KeyValues, UserValues, visible_actions, visible_keys, visible_tenants, visible_users
 from services.controller.bodies import KeyBody, NewTenantBody, NewUserBody, TenantBody, UserBody, values_of
 from services.controller.errors import Invalid
 from services.controller.identity import caller_of
@@ -143,14 +143,11 @@ async def audit(
     await parts.mirror.caught_up()
     found = [
         done
-        for done in reversed(parts.mirror.fold(AccessView).actions)
-        if (actor is None or done.fact.actor == actor)
-        and (action is None or done.fact.action == action)
-        and (target is None or done.fact.target == target)
+        for done in visible_actions(parts.mirror.fold(AccessView), caller, actor=actor or "", action=action or "")
+        if (target is None or done.fact.target == target)
         and (tenant is None or done.fact.tenant == tenant)
         and (from_ns is None or done.fact.at_ns >= from_ns)
         and (to_ns is None or done.fact.at_ns < to_ns)
-        and caller.may("audit.read", done.fact.tenant)
     ]
     shown, total = page(found, limit, offset)
     return {"items": [action_answer(done) for done in shown], "total": total}

@@ -10,21 +10,13 @@ from litestar import Response, get, put
 from litestar.openapi.datastructures import ResponseSpec
 
 from bus_schemas.subjects import EVENTS_STREAM
-from scheduler.placement.states import (
-    DEFAULT_VRAM_MB,
-    ENVIRONMENT,
-    GLOBAL,
-    OVERCOMMIT_GLOBAL,
-    QUEUE_AGE_MS,
-    QUEUE_PROTECT_MS,
-    QUEUE_RESERVATIONS,
-)
 from services.controller.bodies import ConfigBody
 from services.controller.identity import caller_of
 from services.controller.lookup import config_revision
 from services.controller.metrics import metrics_text
 from services.controller.parts import Ask, Parts, parts_of
 from services.controller.presenters.common import Json
+from services.controller.presenters.config import config_answer
 from services.controller.presenters.nodes import telemetry_answer
 from services.controller.routes.described import Revision, problems, revision_of
 from services.kit.errors import KitError
@@ -91,27 +83,14 @@ async def metrics(request: Ask) -> str:
 async def get_config(request: Ask) -> Json:
     parts = parts_of(request)
     await parts.fresh_view()
-    return _config(parts)
+    return config_answer(parts.mirror.view, config_revision(parts.mirror))
 
 
 @put("/api/v1/config", summary="Change the global configuration", action="config.write", responses=problems(409))
 async def put_config(request: Ask, data: ConfigBody, if_match: Revision = None) -> Json:
     parts = parts_of(request)
     await parts.config.change(caller_of(request), data.changes(), revision=revision_of(if_match))
-    return _config(parts)
-
-
-def _config(parts: Parts) -> Json:
-    """The values that hold; ``source``: where the overcommit is from."""
-    view = parts.mirror.view
-    stored = view.number(GLOBAL, OVERCOMMIT_GLOBAL)
-    source = "stored" if stored is not None else "environment" if view.number(ENVIRONMENT, OVERCOMMIT_GLOBAL) else "default"
-    return {
-        OVERCOMMIT_GLOBAL: stored if stored is not None else view.overcommit_default(),
-        "source": source,
-        **{key: view.setting(key) for key in (QUEUE_AGE_MS, QUEUE_PROTECT_MS, QUEUE_RESERVATIONS, DEFAULT_VRAM_MB)},
-        "revision": config_revision(parts.mirror),
-    }
+    return config_answer(parts.mirror.view, config_revision(parts.mirror))
 
 
 SERVICE: Final = [telemetry, health, live, is_ready, metrics]

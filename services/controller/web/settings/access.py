@@ -9,7 +9,7 @@ from typing import Any, Final
 from litestar import Response, get, post
 from msgspec import UNSET
 
-from services.controller.actions.access import KeyValues, UserValues, visible_keys, visible_tenants, visible_users
+from services.controller.actions.access import KeyValues, UserValues, visible_actions, visible_keys, visible_tenants, visible_users
 from services.controller.bodies import KeyBody, NewTenantBody, NewUserBody, TenantBody, UserBody, values_of
 from services.controller.errors import Stale
 from services.controller.identity import caller_of
@@ -234,16 +234,13 @@ async def audit(request: Ask) -> Response[str]:
     parts, caller = parts_of(request), caller_of(request)
     await parts.mirror.caught_up()
     listing = Listing.parse("/settings/audit", request.query_params, sorts=("at",), default="-at", filters=("action", "actor"))
-    needle, action, actor = listing.search.casefold(), listing.filters.get("action", ""), listing.filters.get("actor", "")
+    needle, chosen = listing.search.casefold(), {name: listing.filters.get(name, "") for name in ("action", "actor")}
     found = [
         done.fact
-        for done in parts.mirror.fold(AccessView).actions
-        if (not action or done.fact.action == action)
-        and (not actor or done.fact.actor == actor)
-        and (not needle or needle in f"{done.fact.actor}\n{done.fact.tenant}\n{done.fact.target}\n{done.fact.detail}".casefold())
-        and caller.may("audit.read", done.fact.tenant)
+        for done in visible_actions(parts.mirror.fold(AccessView), caller, **chosen)
+        if needle in f"{done.fact.actor}\n{done.fact.tenant}\n{done.fact.target}\n{done.fact.detail}".casefold()
     ]
-    if listing.descending:
+    if not listing.descending:
         found.reverse()
     shown, listing = listing.take(found)
     return settings_page(

@@ -2,84 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 from litestar import Response, get, post
 
-from scheduler.placement import ClusterView
-from scheduler.placement.states import (
-    DEFAULT_VRAM_MB,
-    DEFAULTS,
-    ENVIRONMENT,
-    GLOBAL,
-    GLOBAL_LIMITS,
-    OVERCOMMIT_GLOBAL,
-    OVERCOMMIT_NODE,
-    QUEUE_AGE_MS,
-    QUEUE_PROTECT_MS,
-    QUEUE_RESERVATIONS,
-)
+from scheduler.placement.states import GLOBAL, GLOBAL_LIMITS, OVERCOMMIT_NODE
 from services.controller.errors import Stale
 from services.controller.identity import caller_of
 from services.controller.lookup import config_revision
 from services.controller.parts import Ask, parts_of
+from services.controller.presenters.config import SETTINGS, settings_of
 from services.controller.web.forms import Values, form_values, redirect, revision_in
 from services.controller.web.settings.shared import FORM_ERRORS, form_error, settings_page
 
-__all__ = ["ROUTES", "Setting", "settings_of"]
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """A global value."""
-
-    key: str
-    label: str
-    unit: str
-    hint: str
-    value: int
-    stored: int | None
-    default: int
-    source: str  #: stored, environment or default
-    most: int
-    scale: int = 1  #: one unit of the form in units of the value
-
-
-_SHOWN: Final = (
-    (
-        OVERCOMMIT_GLOBAL, "VRAM overcommit", "%", 1,
-        "Tasks that may be swapped can be promised this much more than a device has. A node's own value comes first.",
-    ),
-    (QUEUE_AGE_MS, "Raise a waiting task every", "s", 1000, "By one priority (aging); 0: never."),
-    (QUEUE_PROTECT_MS, "Reserve devices after waiting", "s", 1000, "Tasks behind it then cannot overtake it; 0: never."),
-    (QUEUE_RESERVATIONS, "Reserve devices for at most", "tasks", 1, "At one time."),
-    (DEFAULT_VRAM_MB, "VRAM of a task that names none", "MiB", 1,
-     "It may grow beyond. At most a quarter of the largest device; 0: every task must name it."),
-)  # fmt: skip
-
-
-def settings_of(view: ClusterView) -> list[Setting]:
-    """Every global value with where it is from."""
-    return [_setting(view, key, label, unit, scale, hint) for key, label, unit, scale, hint in _SHOWN]
-
-
-def _setting(view: ClusterView, key: str, label: str, unit: str, scale: int, hint: str) -> Setting:
-    stored, given = view.number(GLOBAL, key), view.number(ENVIRONMENT, key)
-    default = given if given else DEFAULTS[key]
-    source = "stored" if stored is not None else "environment" if given else "default"
-    return Setting(
-        key=key,
-        label=label,
-        unit=unit,
-        hint=hint,
-        value=stored if stored is not None else default,
-        stored=stored,
-        default=default,
-        source=source,
-        most=GLOBAL_LIMITS[key] // scale,
-        scale=scale,
-    )
+__all__ = ["ROUTES"]
 
 
 @get("/settings", action="config.read", include_in_schema=False)
@@ -114,7 +50,7 @@ async def change(request: Ask) -> Response[Any]:
     revision = revision_in(values)
     changes: dict[str, int | None] = {}
     errors: dict[str, str] = {}
-    for key, _, _, scale, _ in _SHOWN:
+    for key, _, _, scale, _ in SETTINGS:
         text, most = str(values.get(key, "")), GLOBAL_LIMITS[key] // scale
         if not text:
             changes[key] = None
