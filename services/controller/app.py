@@ -33,8 +33,8 @@ _BODY_BYTES_MAX: Final = 1 << 20
 
 
 async def check_request(request: Request[Any, Any, Any]) -> Response[dict[str, Any]] | None:
-    """The problem with a request, if there is one. For routes under /api/: pages ignore what they do not know, as links from elsewhere
-    carry all sorts of things, and have forms."""
+    """The problem with a request, None: there is none. Only for routes under /api/: pages have forms, and ignore unknown parameters, which
+    links from other sites may carry."""
     if not request.url.path.startswith("/api/"):
         return None
     checked_elsewhere = request.route_handler.opt.get("relayed", False)
@@ -79,8 +79,8 @@ async def _before(request: Request[Any, Any, Any]) -> Response[Any] | None:
 
 
 def make_app(parts: Parts, access: Access, *, more_routes: Sequence[Any] = (), middleware: Sequence[Any] = ()) -> Litestar:
-    """The application over running parts. A route's ``opt["action"]`` names what it is in services.kit.access (None: open to all);
-    ``access`` sees to it before the route looks at its parameters, and refuses to start with a route that says nothing."""
+    """The application over running parts. A route's ``opt["action"]`` names its action of services.kit.access (None: public);
+    ``access`` checks it before the route's parameters, and refuses to start with a route without one."""
     config = AppConfig(
         route_handlers=[*ROUTES, *more_routes],
         state=State({"parts": parts}),

@@ -92,7 +92,7 @@ class BusGuard:
             await self._task
         await self._system.close()
 
-    # -- coming in ---------------------------------------------------------------------------------------------------------------------
+    # -- admission ---------------------------------------------------------------------------------------------------------------------
 
     async def _asked(self, subject: str, data: bytes) -> bytes | None:
         """The bus asks about a connection."""
@@ -113,7 +113,7 @@ class BusGuard:
         return nats_jwt.sign_claims(self._issuer, {"sub": user, "aud": server, "nats": answer}, now_s).encode()
 
     async def _admit(self, user: str, key: str, secret: str, source: str, now_s: int) -> str:
-        """The rights of who comes with this key, as a token for the bus. Raises AccessError, BusUnavailable, BusRefused."""
+        """The permissions of a key as a token for the bus. Raises AccessError, BusUnavailable, BusRefused."""
         who = await self._access.identity_of_key(key, secret, source)
         granted = of_key(who)
         if granted is None:
@@ -127,7 +127,7 @@ class BusGuard:
             claims["exp"] = max(now_s + 1, known.fact.expires_ns // 10**9)
         return nats_jwt.sign_claims(self._issuer, claims, now_s)
 
-    # -- going out ---------------------------------------------------------------------------------------------------------------------
+    # -- revocation --------------------------------------------------------------------------------------------------------------------
 
     def _heard(self, position: int, event: Event) -> None:
         if isinstance(event, _ABOUT_ACCESS):
@@ -151,7 +151,7 @@ class BusGuard:
                 get_logger().warning("connections to the bus cannot be looked through", error=str(error))
 
     async def _end_connections(self) -> None:
-        """End every connection whose key opens nothing any more, or has changed since it came."""
+        """End every connection whose key is no longer valid, or has changed since the connection began."""
         view, now_ns, offset = self._mirror.fold(AccessView), time.time_ns(), 0
         while True:
             question = {"auth": True, "acc": _ACCOUNT, "limit": _PAGE, "offset": offset}
@@ -170,7 +170,7 @@ class BusGuard:
     # -- for nodes ---------------------------------------------------------------------------------------------------------------------
 
     async def _who(self, subject: str, data: bytes) -> bytes | None:
-        """A node asks who a principal is. Silence when that cannot be known now: another controller may know, or the node asks again."""
+        """Resolve a principal for a node. No answer while the log is not followed: the node asks again, or another controller answers."""
         if not self._mirror.connected or self._mirror.failure is not None:
             return None
         try:

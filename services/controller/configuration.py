@@ -38,7 +38,7 @@ Unchanged = Callable[[], None]
 
 
 class _By(msgspec.Struct):
-    """Who wrote a stored document: ActionTaken's fields by name, and the values they wrote."""
+    """The author of a stored document: ActionTaken's fields by name, and the values that they wrote."""
 
     took: dict[str, int | str]
     of: Values
@@ -46,7 +46,7 @@ class _By(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class _Document:
-    """What the store holds of one scope, and who wrote it (None: not written through a controller)."""
+    """The stored values of one scope, and their author (None: not written through a controller)."""
 
     values: Values
     took: ActionTaken | None = None
@@ -67,7 +67,7 @@ class Configuration:
         await self._adopt_all(await self._store.entries(_PREFIX))
 
     async def set_global(self, changes: Values, took: ActionTaken, unchanged: Unchanged | None = None) -> None:
-        """Change global values; None unsets. ``took``: who did it. ``unchanged`` is asked before anything is written."""
+        """Change global values; None unsets. ``took``: the audit record. ``unchanged`` is called before anything is written."""
         await self._change(_GLOBAL_KEY, GLOBAL, changes, took, unchanged)
 
     async def set_node(self, node: str, changes: Values, took: ActionTaken, unchanged: Unchanged | None = None) -> None:
@@ -124,7 +124,7 @@ class Configuration:
         return {key: value for (of, key), value in self._mirror.view.config.items() if of == scope and isinstance(value, int)}
 
     async def _adopt(self, scope: str, wanted: _Document) -> None:
-        """Append what differs between ``wanted`` and the log, with who did it."""
+        """Append the differences between ``wanted`` and the log, with the audit record."""
 
         def decide() -> list[Event]:
             held = {key: value for (of, key), value in self._mirror.view.config.items() if of == scope}
@@ -137,7 +137,7 @@ class Configuration:
 
 
 def _scope(key: str) -> str | None:
-    """The scope a key is about, None for keys that are none of ours."""
+    """The scope a key is about, None for other keys."""
     if key == _GLOBAL_KEY:
         return GLOBAL
     node = key.removeprefix(_NODES)
@@ -145,9 +145,9 @@ def _scope(key: str) -> str | None:
 
 
 def _decode(key: str, value: bytes | None) -> _Document | None:
-    """The valid values in a stored document; others are left out, with a warning: an operator's slip must not stop the controller. None
-    when nothing in it is valid: then what holds goes on, and no slip takes a drained node into service. Who wrote it is believed only of
-    the very values they wrote."""
+    """The valid values in a stored document; others are left out, with a warning: an operator's mistake must not stop the controller. None
+    when nothing in it is valid: then the present values stay, and no mistake takes a drained node into service. The author is recorded only
+    with exactly the values that they wrote."""
     if value is None:
         return _Document({})
     try:

@@ -13,15 +13,15 @@ class ControllerError(Exception):
 
 
 class NotThere(ControllerError):
-    """The caller's fault: no such thing, or none that they may know of: the two are not told apart."""
+    """The caller's error: there is no such entity, or none that they may read; the two are not distinguished."""
 
 
 class Ambiguous(ControllerError):
-    """The caller's fault: what they wrote names several things."""
+    """The caller's error: the name means several entities."""
 
 
 class Denied(ControllerError):
-    """The caller's fault: they may not do this."""
+    """The caller's error: they lack the permission."""
 
 
 class Stale(ControllerError):
@@ -33,7 +33,7 @@ class Stale(ControllerError):
 
 
 class Invalid(ControllerError):
-    """The caller's fault: ``field`` is well-formed and cannot be granted."""
+    """The caller's error: ``field`` is well-formed and cannot be granted."""
 
     def __init__(self, field: str, reason: str) -> None:
         super().__init__(reason)
@@ -41,15 +41,15 @@ class Invalid(ControllerError):
 
 
 class OutOfState(ControllerError):
-    """The caller's fault: it cannot be done to this thing as it is now (a task that is over, a group that exists)."""
+    """The caller's error: the entity's state does not allow it (a task that is over, a group that exists)."""
 
 
 class TaskExists(ControllerError):
-    """The caller's fault: the id belongs to a task that was submitted with another body."""
+    """The caller's error: the id belongs to a task that was submitted with another body."""
 
 
 class TaskImpossible(Invalid):
-    """The caller's fault: ``field`` asks for what no device could ever give."""
+    """The caller's error: ``field`` asks for what no device could ever give."""
 
 
 class Busy(ControllerError):

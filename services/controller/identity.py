@@ -40,7 +40,7 @@ class Caller:
             raise Denied(f"{self.identity.name} ({self.identity.role}) may not {action}{where}")
 
     def took(self, action: Action, target: str, *, tenant: str = "", detail: str = "") -> ActionTaken:
-        """The fact that rides with the facts they caused. ``tenant``: whose thing it was done to (default: the caller's own)."""
+        """The audit record, appended with the facts of the action. ``tenant``: the owner of the target (default: the caller's own)."""
         who = self.identity
         return ActionTaken(time.time_ns(), who.name, tenant or who.tenant, action, target, detail=detail, source=self.source)
 

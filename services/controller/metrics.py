@@ -71,7 +71,7 @@ def metrics_text(mirror: Mirror, gauges: Gauges, *, on_duty: bool = False, log_b
     swapped = gauge("device_vram_swapped_bytes", "VRAM of sessions that is held elsewhere", _DEVICE)
     shared = gauge("device_vram_shared_bytes", "VRAM that several sessions share, counted once", _DEVICE)
     saved = gauge("device_vram_saved_bytes", "VRAM that sharing saves", _DEVICE)
-    live = [seen for seen in gauges.last() if not _gone(mirror, seen.node)]
+    live = [seen for seen in gauges.last() if not _lost(mirror, seen.node)]
     for seen in live:
         for measure, value in (
             (utilization, seen.utilization_percent), (starvation, seen.starvation_percent), (used, seen.vram_used_bytes),
@@ -87,8 +87,8 @@ def metrics_text(mirror: Mirror, gauges: Gauges, *, on_duty: bool = False, log_b
     return generate_latest(registry).decode()
 
 
-def _gone(mirror: Mirror, name: str) -> bool:
-    """The last measurement of a node held for lost says nothing of now."""
+def _lost(mirror: Mirror, name: str) -> bool:
+    """Whether the node is lost: then its last measurement is outdated."""
     node = mirror.view.nodes.get(name)
     return node is not None and node.lost is not None
 

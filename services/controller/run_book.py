@@ -18,9 +18,9 @@ __all__ = ["Heard", "RunBook"]
 SILENT_S: Final = 30.0
 """A runner that asks nothing for so long has lost its runs."""
 _UNKNOWN_S: Final = 10.0
-"""A runner may say nothing of a run that it was given a moment ago."""
+"""A runner may not list a run for this long after it was handed over."""
 _KEPT_NS: Final = 7 * 86_400 * 10**9
-"""As long as the stream keeps them."""
+"""The retention of the stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class RunBook:
         return Counter(self.states[task][1].tenant for task in self._going)[tenant]
 
     def takers(self, tenant: str, wanted: str, now_s: float) -> list[str]:
-        """Runners heard of lately that would take a script of ``tenant`` (``wanted``: only the one of this name)."""
+        """Connected runners that would take a script of ``tenant`` (``wanted``: only the one of this name)."""
         return sorted(
             name
             for name, heard in self.runners.items()
@@ -80,7 +80,7 @@ class RunBook:
     def _stops(self, view: ClusterView, sync: RunnerSync, task: str) -> bool:
         known, state = view.tasks.get(task), self.get(task)
         if state is None:
-            return False  # our copy may be behind
+            return False  # the local copy may be behind
         cancelled = known is not None and known.state == CANCELLED
         return cancelled or state.state == ENDED or (state.state == TAKEN and state.instance != sync.instance)
 

@@ -222,7 +222,7 @@ class Runs:
                 del self._waiting[task]
 
     async def tail(self, task: str) -> tuple[str, ...]:
-        """The last lines of a task's log; where this controller has not heard them, of its last message."""
+        """The last lines of a task's log; where this controller has not received them, those of its last message."""
         if self.book.get(task) is None:
             return ()
         text = self._tails.get(task)
@@ -282,7 +282,7 @@ class Runs:
             self.book.heard(sync, time.monotonic())
 
     async def _synced(self, subject: str, data: bytes) -> bytes | None:
-        """Silence when nothing can be said now: the runner asks again."""
+        """No answer while the log is not followed: the runner asks again."""
         sync = _decoded(data, RunnerSync)
         if sync is None or not self._mirror.connected or self._mirror.failure is not None:
             return None
@@ -357,7 +357,7 @@ class Runs:
         state = self.book.get(report.task)
         if state is None or state.state != TAKEN or state.instance != report.instance:
             return
-        await self._mirror.caught_up()  # what the script's own client reported says more
+        await self._mirror.caught_up()  # the report of the script's own client has more detail
         if report.reason:
             await self._change_task(report.task, lambda task: _end(task, FAILED, report.reason))
         if not report.ended:
@@ -369,7 +369,7 @@ class Runs:
         ended = replace(state, state=ENDED, ended_ns=time.time_ns(), exit_code=report.exit_code, signal=report.signal, reason=reason)
         await self._finish(state, ended)
 
-    # -- what a controller on duty does ----------------------------------------------------------------------------------------------
+    # -- duties of the leader ----------------------------------------------------------------------------------------------
 
     async def look_after(self) -> None:
         """End the runs that no runner will report about, and notify of ended ones. Raises BusUnavailable, BusRefused."""
@@ -472,5 +472,5 @@ def _decoded(data: bytes, kind: type[T]) -> T | None:
     try:
         return msgspec.msgpack.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        get_logger().warning("a runner says something unreadable; is it of another version?")
+        get_logger().warning("a request of a runner cannot be read; is it of another version?")
         return None

@@ -89,7 +89,7 @@ class Writer:
         return await self._written(position, events)
 
     async def _written(self, position: int, events: Sequence[Event]) -> int:
-        """The facts are in the log: wait until the mirror shows them, and say so to people."""
+        """Wait until the mirror shows the facts, and write the log for operators."""
         await self._mirror.wait_for(position)
         task = self._mirror.view.tasks.get(getattr(events[0], "task", "")) if events else None
         log_written(position, events, task.submitted.tenant if task is not None else "")

@@ -129,7 +129,7 @@ class TenantActions:
     async def change(
         self, by: Caller, tenant: str, *, title: str | None = None, disabled: bool | None = None, revision: int | None = None
     ) -> Tenant:
-        """What is None stays as it is. A disabled tenant's keys and users open nothing, at once; its facts stay."""
+        """None: unchanged. The keys and users of a disabled tenant are refused at once; its facts stay."""
         by.require("tenant.write")
 
         def decide(view: AccessView) -> Change | None:
@@ -174,7 +174,7 @@ class UserActions:
         self._access = access
 
     def seen(self, by: Caller, user: str) -> User:
-        """Oneself, or whom one may see. Raises NotThere."""
+        """The caller's own user, or one that they may read. Raises NotThere."""
         found = self._log.view.users.get(user)
         if found is None or not (user == by.identity.name or by.may("user.read", found.fact.tenant)):
             raise NotThere(f"there is no user {user}")
@@ -296,7 +296,7 @@ class KeyValues:
 
 
 class KeyActions:
-    """Each method raises Denied and kit.access.errors.Forbidden, NotThere (also for keys that are not theirs to see), Invalid, OutOfState,
+    """Each method raises Denied and kit.access.errors.Forbidden, NotThere (also for keys that they may not read), Invalid, OutOfState,
     TooMany, and
     kit.errors.BusUnavailable; it returns once the view shows what was done."""
 
@@ -369,7 +369,7 @@ class KeyActions:
         role = values.role or (user.fact.role if user is not None else who.role)
         tenant = values.tenant if values.tenant is not None else "" if program else user.fact.tenant if user is not None else who.tenant
         scopes = tuple(sorted(set(values.scopes))) if values.scopes is not None else () if program else who.scopes
-        check_grant(who, role, tenant, scopes)  # first: the other answers would reveal which tenants exist
+        check_grant(who, role, tenant, scopes)  # first: later refusals would reveal which tenants exist
         if tenant and tenant not in view.tenants:
             raise Invalid("tenant", f"there is no tenant {tenant}")
         if program and tenant:
@@ -414,7 +414,7 @@ def _may_see(by: Caller, key: Key) -> bool:
 
 
 def visible_actions(view: AccessView, by: Caller, *, actor: str, action: str) -> list[Done]:
-    """The last hundred thousand audit records that they may see, the newest first. ``actor``, ``action``: empty: any."""
+    """The last hundred thousand audit records that the caller may read, the newest first. ``actor``, ``action``: empty: any."""
     return [
         done
         for done in reversed(view.actions)

@@ -49,7 +49,7 @@ class TaskActions:
             raise TaskImpossible("required_vram_mb", reason)
 
     def defaults(self, task: str, tenant: str, latency_target: bool) -> tuple[int, int]:
-        """Priority and bytes of VRAM of a task that says nothing; of one that was submitted before, what it got then."""
+        """Default priority and bytes of VRAM of a task; for one that was submitted before, the defaults of that time."""
         known = self._mirror.view.tasks.get(task)
         if known is not None:
             return known.submitted.priority, known.submitted.vram_bytes
@@ -72,7 +72,7 @@ class TaskActions:
         return await self._placer.dry_run(task)
 
     async def cancel(self, by: Caller, task: str, *, revision: int | None = None) -> TaskView:
-        """End it, wherever it is: what waits leaves the queue, what runs is ended by its node. Of a task cancelled before: nothing.
+        """End it: a waiting task leaves the queue, a running one is ended by its node. Of a task cancelled before: nothing.
         Raises OutOfState when it is over in another way."""
 
         def change(view: TaskView) -> Event | None:
@@ -102,7 +102,7 @@ class TaskActions:
             raise Invalid("priority", text)
 
     def seen(self, by: Caller, task: str) -> TaskView:
-        """A task that they may know of, by id, title or the beginning of its id. Raises NotThere, Ambiguous."""
+        """A task that the caller may read, by id, title or the beginning of its id. Raises NotThere, Ambiguous."""
         view = self._mirror.view
         return view.tasks[find_task(view, task, by.sees)]
 

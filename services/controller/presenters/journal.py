@@ -16,7 +16,7 @@ HIDDEN: Final = "another tenant's work"
 
 @dataclass(frozen=True, slots=True)
 class _Owner:
-    """Whose session it is; empty strings where it is not known any more."""
+    """The owner of a session; empty strings where it is unknown."""
 
     task: str = ""
     title: str = ""
@@ -24,7 +24,7 @@ class _Owner:
 
 
 def waits_answer(view: ClusterView, tenant: str, document: Json, shown: Shown) -> Json:
-    """The waits of a task of ``tenant``, as ``services.replay why`` tells them, with names. ``shown``: whether the caller may know of a
+    """The waits of a task of ``tenant`` from ``services.replay why``, with names. ``shown``: whether the caller may know of a
     tenant's tasks."""
     own = {one["session"] for one in document["sessions"]}
     named = _Names(view, own, tenant, {line["session"] for line in document["by_other"]} | _moved_for(document), shown)
@@ -53,7 +53,7 @@ def _moved_for(document: Json) -> set[str]:
 
 
 class _Names:
-    """Sessions by what the caller may know of them."""
+    """Names of sessions, as far as the caller may know of them."""
 
     def __init__(self, view: ClusterView, own: Collection[str], tenant: str, others: Collection[str], shown: Shown) -> None:
         self._owners = _owners(view, {*own, *others} - {""})
@@ -62,7 +62,7 @@ class _Names:
         self._shown = shown
 
     def may_know(self, session: str) -> bool:
-        """Of a session of which it is not known whose it is: who may know of all tenants."""
+        """Sessions without a known owner are shown to callers who may know of all tenants."""
         owner = self._owners.get(session, _Owner())
         return session in self._own or not session or self._shown(owner.tenant)
 

@@ -124,7 +124,7 @@ async def _note(request: Ask, who: Identity, action: str, token: Token) -> None:
 
 
 def _inside(target: str) -> str:
-    """A path of ours, or the start page: a link to elsewhere is no place to be led to after a login."""
+    """``target`` if it is a path of this site, else the start page: prevents open redirects."""
     plain = target.isprintable() and target.isascii() and "\\" not in target
     return target if plain and target.startswith("/") and not target.startswith("//") else "/"
 

@@ -25,7 +25,7 @@ _PACKED: Final = frozenset({".js", ".css", ".svg"})
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """``packed``: gzip of the body, empty where that is not worth it."""
+    """``packed``: gzip of the body, empty where it saves nothing."""
 
     body: bytes
     packed: bytes

@@ -63,7 +63,7 @@ Render = Callable[[Scope, Mapping[str, str]], Patch | Awaitable[Patch]]
 
 
 class TopicEnded(Exception):
-    """What this page shows is no more; the page is to be loaded again, and says so better than we could."""
+    """The entity that a page shows does not exist any more: the browser loads the page again, which explains it."""
 
 
 @dataclass(frozen=True, slots=True)

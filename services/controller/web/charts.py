@@ -50,7 +50,7 @@ class Chart:
 
 
 def chart_data(chart: Chart) -> dict[str, Any]:
-    """What a page carries."""
+    """The data of a chart in a page."""
     series = [
         {"label": line.label, "class": line.shade, "unit": line.unit, "values": [_number(value) for value in line.values]}
         for line in chart.lines

@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 
 from litestar import Request
 
-from services.controller.web.credits.client import BillingClient
+from services.controller.web.billing import BillingClient
 from services.controller.web.metrics_store import MetricsStore
 from services.kit.tls import client_context
 
@@ -29,7 +29,7 @@ class UiContext:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
-        """WOOLY_BILLING_URL: where billing answers (WOOLY_TLS_CA: whom to believe there). WOOLY_TRACE_URL: for example
+        """WOOLY_BILLING_URL: address of billing (WOOLY_TLS_CA: its trusted authorities). WOOLY_TRACE_URL: for example
         ``http://jaeger.example:16686/trace/{trace}``. WOOLY_METRICS_URL: a Prometheus that scrapes the
         controllers. Raises SettingError."""
         url = environment.get("WOOLY_BILLING_URL", "")

@@ -174,7 +174,7 @@ def _figures(view: ClusterView, now: Sequence[Telemetry], scope: Scope, waiting:
 
 
 def _busiest(view: ClusterView, by_device: Seen, scope: Scope) -> list[DeviceRow]:
-    """All devices in order where they fit; else the busiest."""
+    """All devices in order where there are few, else the busiest."""
     keys = sorted(by_device)
     if len(keys) > _DEVICES:
         keys = sorted(keys, key=lambda key: (-by_device[key].utilization_percent, key))[:_DEVICES]

@@ -42,7 +42,7 @@ _SAID: Final = tuple(
         (r"Invalid enum value|Expected `bool", "Choose one of what is offered."),
     )
 )
-"""What msgspec says of a bad value, and what a form says."""
+"""msgspec's messages about bad values, and those of forms."""
 _FIELDS_MAX: Final = 5_000
 COOKIE: Final = "wooly_flash"
 Kind = Literal["ok", "warn", "bad"]
@@ -80,11 +80,11 @@ def read_as(kind: type[T], values: Values) -> tuple[T | None, dict[str, str]]:
         message = _PATH.sub("", text)
         named = _NAMED.search(message)
         field = at.group(1) if at and at.group(1) else named.group(1) if named else ""
-        return None, {field: _for_people(message)}
+        return None, {field: _form_message(message)}
 
 
-def _for_people(message: str) -> str:
-    """What msgspec says, as a form says it."""
+def _form_message(message: str) -> str:
+    """The form's message for one of msgspec's."""
     for pattern, text in _SAID:
         found = pattern.search(message)
         if found:
@@ -108,7 +108,7 @@ class _Flash(msgspec.Struct, array_like=True):
 
 
 def redirect(to: str, text: str = "", kind: Kind = "ok") -> Redirect:
-    """303 to one of our own pages, with a message to show there. ``to`` must be a path: what a form says is not trusted."""
+    """303 to a page of this site, with a message to show there. ``to`` must be a path: values of forms are not trusted."""
     inside = to.startswith("/") and not to.startswith("//") and "\\" not in to and to.isascii() and to.isprintable()
     path = to if inside else "/"
     answer = Redirect(path, status_code=303)
@@ -119,7 +119,7 @@ def redirect(to: str, text: str = "", kind: Kind = "ok") -> Redirect:
 
 
 def read_flash(request: Request[Any, Any, Any]) -> tuple[Kind, str] | None:
-    """The message that came with the request, None when there is none or it is not one of ours."""
+    """The message that came with the request, None when there is none, or an invalid one."""
     value = request.cookies.get(COOKIE, "")
     if not value:
         return None

@@ -73,7 +73,7 @@ class History:
             try:
                 seen = telemetry_on(subject, data)
             except msgspec.DecodeError:
-                return  # who follows it live says so
+                return  # the live follower logs it
             if seen.at_ns >= oldest_ns:
                 self.take(seen)
             taken += 1

@@ -81,7 +81,7 @@ class Listing:
 
     @property
     def narrowed(self) -> bool:
-        """Is anything left out by search or filters? An empty table then says so, and how to see all."""
+        """Whether search or filters leave anything out: an empty table then offers to show all."""
         return bool(self.search or self.filters)
 
     @property
@@ -121,7 +121,7 @@ class Listing:
         return self.path
 
     def sort_url(self, key: str, descending_first: bool = False) -> str:
-        """Where a click on a column's head leads: the other way round when it is the sorted one."""
+        """Target of a column's head: the reverse order when the table is sorted by it."""
         down = not self.descending if key == self.sort else descending_first
         return self.url(sort=("-" if down else "") + key)
 

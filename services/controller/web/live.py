@@ -33,7 +33,7 @@ _BEAT_S: Final = 15.0
 _CHANNELS_MAX: Final = 256
 _READERS_MAX: Final = 2_000
 _TENANT_SHARE: Final = 0.5
-"""Of channels and of readers: what one tenant's people may take of them, so that they cannot shut out the others."""
+"""Of channels and of readers: the share that one tenant's users may take, so that they cannot lock out the others."""
 _QUERY_MAX: Final = 1_000
 
 _KINDS: Final[dict[type[object], str]] = {
@@ -68,7 +68,7 @@ def kind_of(event: events.Event) -> str:
 
 
 class Busy(Exception):
-    """As many follow as may."""
+    """The limit of readers or channels is reached."""
 
 
 class Live:
@@ -101,7 +101,7 @@ class Live:
                 self._work.set()
 
     def join(self, topic: Topic, scope: Scope, query: Mapping[str, str]) -> Channel:
-        """The channel of these, followed by one more. Raises Busy. ``leave`` gives it back."""
+        """The channel of these, with one more reader. Raises Busy. ``leave`` releases it."""
         if self.closed or self._crowded(scope):
             raise Busy
         own = {name: query[name] for name in sorted(query) if name != "since"}
@@ -185,7 +185,7 @@ class Live:
         except TopicEnded:
             self._forget(channel)
         except Exception:
-            # One page's slip must not stop the others; it is rendered again at the next change.
+            # An error of one page must not stop the others; it is rendered again at the next change.
             get_logger().exception("a live page could not be rendered", topic=channel.topic.name, query=channel.query)
 
     def _forget(self, channel: Channel) -> None:

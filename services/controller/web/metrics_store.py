@@ -68,7 +68,7 @@ def times_of(chosen: Range, now_s: float) -> list[int]:
 
 def query_of(field: str, step_s: int, node: str | None = None) -> str:
     """PromQL for ``field`` at the end of each step: of the devices of ``node`` by GPU, or of the cluster (mean or sum over its devices).
-    What several controllers say of a device counts once."""
+    Values of one device from several controllers count once."""
     chosen = "" if node is None else f"{{node={json.dumps(node)}}}"
     each = f"max by (node, {_LABEL}) (avg_over_time({_METRICS[field]}{chosen}[{step_s}s]))"
     whole = f"{'avg' if field in _MEANS else 'sum'} ({each})"

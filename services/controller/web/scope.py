@@ -26,7 +26,7 @@ class Scope:
         return action in self.actions
 
     def sees(self, tenant: str) -> bool:
-        """Are rows of ``tenant`` shown here?"""
+        """Whether rows of ``tenant`` are shown."""
         return not self.tenant or self.tenant == tenant
 
 

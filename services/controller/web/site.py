@@ -11,7 +11,7 @@ from services.controller.parts import Parts
 from services.controller.web.api import ROUTES as API
 from services.controller.web.assets import serve_asset
 from services.controller.web.context import UiContext
-from services.controller.web.credits.routes import ROUTES as CREDITS
+from services.controller.web.credits import ROUTES as CREDITS
 from services.controller.web.dashboard import ROUTES as DASHBOARD
 from services.controller.web.dashboard import dashboard_topic
 from services.controller.web.groups import ROUTES as GROUPS

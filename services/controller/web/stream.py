@@ -24,7 +24,7 @@ from services.kit.access.requests import proof_of, who
 __all__ = ["live_stream"]
 
 _STUCK_S: Final = 30.0
-"""A reader that takes nothing for this long is cut off; its browser comes again by itself."""
+"""A reader that takes nothing for this long is disconnected; its browser reconnects."""
 _LIFE_S: Final = 600.0
 """Then the connection ends, and the browser makes another, which is authenticated again."""
 _FIELDS_MAX: Final = 64
@@ -98,7 +98,7 @@ async def _follow(live: Live, channel: Channel, version: int, receive: Receive, 
         await send({"type": "http.response.body", "body": b"", "more_body": False})
     except (asyncio.CancelledError, TimeoutError, OSError):
         if not left.done() and reader.cancelling():
-            raise  # it was we who were stopped, not the reader who left
+            raise  # the server is stopping; the reader did not leave
     finally:
         left.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -119,7 +119,7 @@ async def _left(receive: Receive, reader: asyncio.Task[Any]) -> None:
 
 
 def _version(since: str, instance: str) -> int:
-    """The version a reader has, 0 when it is none of this process's."""
+    """The version that a reader has; 0: of another process."""
     known, _, version = since.rpartition("-")
     return int(version) if known == instance and version.isascii() and version.isdigit() and len(version) < 16 else 0
 

@@ -24,9 +24,9 @@ from services.controller.presenters.tasks import Placement, TaskRow, placement_o
 from services.controller.presenters.waiting import Waiting, waiting_of
 from services.controller.task_history import Moment, SessionLine, facts_of, life_of, moments, session_lines, trace_of
 from services.controller.task_index import SORTS, TaskIndex, TaskQuery, find_tasks
+from services.controller.web.billing import Refused, Unreachable
 from services.controller.web.channel import Patch, Topic, TopicEnded
 from services.controller.web.context import UiContext, context_of
-from services.controller.web.credits.client import Refused, Unreachable
 from services.controller.web.formats import duration_text
 from services.controller.web.forms import Values, form_values, read_as, redirect, revision_in
 from services.controller.web.listing import Listing

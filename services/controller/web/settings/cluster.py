@@ -45,7 +45,7 @@ async def _page(request: Ask, values: Values, errors: dict[str, str], status: in
 
 @post("/settings", action="config.write", include_in_schema=False, csrf="form")
 async def change(request: Ask) -> Response[Any]:
-    """Each field empty: the stored value is taken away, and what the environment or we say holds."""
+    """An empty field unsets the stored value: the environment's or the default then applies."""
     values = await form_values(request)
     revision = revision_in(values)
     changes: dict[str, int | None] = {}

@@ -10,8 +10,8 @@ from litestar import Response, get, post
 
 from services.controller.errors import Invalid
 from services.controller.parts import Ask
+from services.controller.web.billing import Refused, Unreachable
 from services.controller.web.context import context_of
-from services.controller.web.credits.client import Refused, Unreachable
 from services.controller.web.forms import Values, form_values, redirect, revision_in
 from services.controller.web.settings.shared import micro_of, settings_page
 

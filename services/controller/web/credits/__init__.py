@@ -1,1 +1,0 @@
-"""The Credits page, and the client of billing."""
