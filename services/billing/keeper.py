@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -15,6 +14,7 @@ from billing.verify import Verification, verify
 from bus_schemas.subjects import EVENTS_STREAM
 from services.kit.bus import Bus
 from services.kit.log import get_logger
+from wooly.shared.files import write_atomically
 
 __all__ = ["Keeper"]
 
@@ -145,10 +145,5 @@ class Keeper:
         if self.view.position == self._saved_position:
             return
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        new = self._file.with_suffix(".new")
-        with new.open("wb") as out:
-            out.write(self.view.encode())
-            out.flush()
-            os.fsync(out.fileno())
-        new.replace(self._file)
+        write_atomically(self._file, self.view.encode(), durable=True)
         self._saved_position = self.view.position

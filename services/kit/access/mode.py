@@ -5,13 +5,13 @@ Setting WOOLY_AUTH: ``on``, ``off``, or unset: off where that is allowed, else o
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
 from services.kit.errors import SettingError
+from wooly.shared.tls import is_loopback
 
-__all__ = ["authentication_on", "hosts_of", "is_loopback"]
+__all__ = ["authentication_on", "hosts_of"]
 
 
 def authentication_on(environment: Mapping[str, str], listens_on: Iterable[str]) -> bool:
@@ -27,17 +27,6 @@ def authentication_on(environment: Mapping[str, str], listens_on: Iterable[str])
             "or listen on 127.0.0.1 only (WOOLY_HTTP=127.0.0.1:8080)"
         )
     return said == "on" or bool(outside)
-
-
-def is_loopback(host: str) -> bool:
-    """Of a name only ``localhost`` is: what others resolve to is not ours to say."""
-    bare = host.strip("[]").lower()
-    if bare == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(bare).is_loopback
-    except ValueError:
-        return False
 
 
 def hosts_of(urls: str) -> list[str]:
