@@ -94,8 +94,10 @@ def ask(
             else ("; the stored key is no longer good: `wooly login`" if credentials.api_key else "; `wooly login` tells it who you are")
         )
         fields = [(str(one.get("field")), str(one.get("message"))) for one in problem.get("errors", ()) if isinstance(one, dict)]
-        message = f"the {what} at {base} refused {path.partition('?')[0]}: {_sentence(problem, error)}{advice}"
-        raise ApiError(message, status=error.code, fields=fields) from None
+        detail = _sentence(problem, error)
+        kind = str(problem.get("type", "")).rpartition(":")[2]
+        message = f"the {what} at {base} refused {path.partition('?')[0]}: {detail}{advice}"
+        raise ApiError(message, status=error.code, fields=fields, kind=kind, detail=detail) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
         raise NoServerError(f"the {what} at {base} does not answer ({reason}); is it running, and is the address right?") from None

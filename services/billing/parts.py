@@ -15,12 +15,12 @@ from billing.periods import bounds
 from billing.projection import BillingView
 from billing.report import credits_text
 from services.billing.described import Json
-from services.billing.errors import NotThere
 from services.billing.keeper import Keeper
 from services.billing.writer import Writer
 from services.kit.access.access import Access
 from services.kit.access.requests import permit
 from services.kit.access.rules import Action
+from services.kit.errors import NotThere
 
 __all__ = ["Ask", "Parts", "budget_answer", "fresh_view", "parts_of", "tenant_must_be"]
 

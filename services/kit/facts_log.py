@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from typing import Any, Final
-
-import structlog
 
 from bus_schemas.events import Event, LoadObserved
 from services.kit.log import get_logger
 
-__all__ = ["bind_request", "ids_of", "log_written"]
+__all__ = ["ids_of", "log_written"]
 
 _IDS: Final = (
     "task", "tenant", "session", "node", "gpus", "state", "reason", "priority", "group", "scope", "key", "user", "tier", "period",
@@ -35,10 +32,3 @@ def log_written(position: int, events: Sequence[Event], tenant: str = "") -> Non
         if tenant:
             about.setdefault("tenant", tenant)
         say("fact written", fact=type(event).__name__, position=position, **about)
-
-
-def bind_request(request: Any) -> None:
-    """Every line that is logged while this HTTP request is answered says which it is and who asks. (A request is a task of its own.)"""
-    user = request.scope.get("user")
-    who = {"asker": user.name, "asker_tenant": user.tenant} if isinstance(getattr(user, "name", None), str) else {}
-    structlog.contextvars.bind_contextvars(request=secrets.token_hex(4), path=request.url.path, **who)

@@ -12,10 +12,12 @@ from billing.report import credits_text
 from billing.tariff import DEFAULT_TIER, TIERS
 from bus_schemas.events import Event, TariffSet, TierSet
 from services.billing.bodies import MembershipBody, PriceBody, TierBody
-from services.billing.described import Json, Revision, check_revision, not_past_ns, problems, revision_of
-from services.billing.errors import NotThere
+from services.billing.described import Json, not_past_ns
 from services.billing.parts import Ask, fresh_view, parts_of, tenant_must_be
 from services.kit.access.requests import permit, taken, who
+from services.kit.errors import NotThere
+from services.kit.problems import problems
+from services.kit.rest import Revision, check_revision, revision_of
 
 __all__ = ["ROUTES"]
 
