@@ -15,7 +15,7 @@ from billing.periods import bounds
 from billing.projection import BillingView
 from billing.report import credits_text
 from services.billing.described import Json
-from services.billing.keeper import Keeper
+from services.billing.projection import BillingProjection
 from services.billing.writer import Writer
 from services.kit.access.access import Access
 from services.kit.access.requests import permit
@@ -29,7 +29,7 @@ Ask = Request[Any, Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    keeper: Keeper
+    projection: BillingProjection
     writer: Writer
     access: Access
 
@@ -41,9 +41,7 @@ def parts_of(request: Ask) -> Parts:
 
 async def fresh_view(request: Ask) -> BillingView:
     """The view, with everything that is in the log now."""
-    keeper = parts_of(request).keeper
-    await keeper.caught_up()
-    return keeper.view
+    return await parts_of(request).projection.fresh_view()
 
 
 def known_tenants(request: Ask, view: BillingView) -> set[str]:

@@ -32,7 +32,7 @@ from services.kit.credentials import Credentials
 from services.kit.errors import BusRefused, BusUnavailable, Conflict
 from services.kit.follow import Follower, Handler
 from services.kit.log import get_logger
-from services.kit.reading import AskedReads, JetStreamReads, Reads
+from services.kit.reading import AskedReads, JetStreamReads, Reads, stored_message
 from services.kit.replay import Replay
 from services.kit.seal import HEADER, NAME_HEADER, SEALED_FROM, Seal, is_fact
 from services.kit.streams import batch_stream_config, events_stream_config, journal_stream_config, telemetry_stream_config
@@ -300,9 +300,16 @@ class Bus:
         if node is not None:
             await self.ensure_stream(batch_stream_config(node))
 
-    async def last_position(self, stream: str) -> int:
-        """Position of the last message of ``stream``, 0 when it is empty. Raises BusRefused when there is no such stream."""
-        return (await self.reads.about(AboutStream(stream))).last
+    async def last_position(self, stream: str, subject: str = "") -> int:
+        """Position of the last message of ``stream`` (on ``subject``, unless empty), 0 when there is none. Raises BusRefused when there is
+        no such stream."""
+        about = await self.reads.about(AboutStream(stream, subject))
+        return about.last_on_subject if subject else about.last
+
+    async def message(self, stream: str, **query: Any) -> tuple[int, bytes] | None:
+        """Position and data of the message of ``stream`` that ``query`` selects (``seq``, ``last_by_subj``, ``next_by_subj``), None when
+        there is none. Raises BusRefused, BusUnavailable."""
+        return await stored_message(self.js_api, stream, query)
 
     def follow(
         self,

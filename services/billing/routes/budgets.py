@@ -72,7 +72,7 @@ async def put_budget(
         return [fact, action]
 
     await parts.writer.tenant(tenant, decide)
-    view = parts.keeper.view
+    view = parts.projection.view
     budget = view.budgets.by_tenant.get(tenant, {}).get(period)
     if budget is None:
         return {"tenant": tenant, "period": period, "limit_micro": None, "state": "open", "revision": 0}

@@ -66,7 +66,7 @@ async def post_grant(request: Ask, data: GrantBody) -> Response[Json]:
 
     written = await parts.writer.tenant(data.tenant, decide)
     # The log orders what is given to several tenants under one id at once: the first one counts.
-    made = _made(parts.keeper.view, name, data)
+    made = _made(parts.projection.view, name, data)
     assert made is not None, "the view holds what was written"
     return Response(_answer(name, made), status_code=201 if written == made.position else 200)
 

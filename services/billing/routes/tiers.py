@@ -105,7 +105,7 @@ async def _write(request: Ask, tier: str, fact: Event, detail: str, if_match: st
         return [fact, action]
 
     await parts.writer.tier(tier, decide)
-    return _tier(parts.keeper.view, tier, time.time_ns())
+    return _tier(parts.projection.view, tier, time.time_ns())
 
 
 @put(
@@ -127,7 +127,7 @@ async def put_membership(request: Ask, tenant: str, data: MembershipBody, if_mat
         return [fact, action]
 
     await parts.writer.tenant(tenant, decide)
-    view = parts.keeper.view
+    view = parts.projection.view
     tier = view.tiers.tier_of(tenant, time.time_ns())
     return {"tenant": tenant, "tier": tier, "from_ns": fact.from_ns, "next_tier": data.tier, "revision": view.revisions.get(tenant, 0)}
 

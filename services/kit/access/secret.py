@@ -9,13 +9,12 @@ every browser then logs in again.
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import secrets
 from typing import Any, Final
 
 from services.kit.bus import Bus
-from services.kit.errors import BusRefused, Conflict, StartError
+from services.kit.errors import Conflict, StartError
 
 __all__ = ["BUCKET", "shared_secret"]
 
@@ -25,7 +24,6 @@ _SUBJECT: Final = f"$KV.{BUCKET}.session_secret"
 _BYTES: Final = 32
 _TRIES: Final = 5
 _PAUSE_S: Final = 0.1
-_NO_MESSAGE: Final = 10037
 
 
 def _bucket() -> dict[str, Any]:
@@ -45,7 +43,7 @@ async def shared_secret(bus: Bus) -> bytes:
     """The secret, made now if there is none. Raises StartError when what is there is no secret, BusUnavailable, BusRefused."""
     await bus.ensure_stream(_bucket())
     for _ in range(_TRIES):
-        found, revision = await _read(bus)
+        revision, found = await bus.message(_STREAM, last_by_subj=_SUBJECT) or (0, b"")
         if found and bus.seal is not None:
             return bus.seal.secret(found)
         if found:
@@ -56,14 +54,3 @@ async def shared_secret(bus: Bus) -> bytes:
             await bus.publish_acked(_SUBJECT, secrets.token_bytes(_BYTES), expect_last_on_subject=revision)
         await asyncio.sleep(_PAUSE_S)
     raise StartError(f"no secret could be stored at {_SUBJECT}; is the bucket full or read-only?")
-
-
-async def _read(bus: Bus) -> tuple[bytes, int]:
-    try:
-        answer = await bus.js_api(f"STREAM.MSG.GET.{_STREAM}", {"last_by_subj": _SUBJECT})
-    except BusRefused as refused:
-        if refused.code == _NO_MESSAGE:
-            return b"", 0
-        raise
-    message = answer["message"]
-    return base64.b64decode(message.get("data", "")), int(message["seq"])
