@@ -19,9 +19,8 @@ from services.billing.app import make_app
 from services.billing.parts import Parts
 from services.billing.projection import BillingProjection
 from services.billing.writer import Writer
-from services.kit.access.access import open_access
-from services.kit.access.follower import AccessProjection
-from services.kit.access.mode import hosts_of
+from services.kit.access.access import hosts_of, open_access
+from services.kit.access.bus_state import AccessProjection
 from services.kit.bus import Bus, connect
 from services.kit.errors import KitError, SettingError
 from services.kit.http import parse_address, serve
@@ -46,7 +45,11 @@ async def serve_until(stop: asyncio.Event) -> None:
         projection = await stack.enter_async_context(BillingProjection(bus, folder / "view.json"))
         known = await stack.enter_async_context(AccessProjection(bus))
         access = await open_access(
-            bus, os.environ, listens_on=[address[0], *hosts_of(url)], view=lambda: known.view, heard=lambda: known.receives_revocations
+            bus,
+            os.environ,
+            listens_on=[address[0], *hosts_of(url)],
+            view=lambda: known.view,
+            follows_log=lambda: known.receives_revocations,
         )
         stack.callback(access.close)
         writer = Writer(bus, projection)

@@ -33,7 +33,7 @@ from bus_schemas.reading import (
 from bus_schemas.subjects import requester
 from services.controller.mirror import Mirror
 from services.kit.access import AccessView
-from services.kit.access.keys import is_key_id
+from services.kit.access.tokens import is_key_id
 from services.kit.bus import Bus
 from services.kit.bus_permissions import PUBLIC_STREAMS, may_follow, may_know
 from services.kit.errors import BusRefused, BusUnavailable

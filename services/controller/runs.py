@@ -54,7 +54,7 @@ from services.controller.webhook import Webhooks
 from services.controller.writer import Writer
 from services.kit.access import AccessView
 from services.kit.access.access import Access
-from services.kit.access.keys import make_key
+from services.kit.access.tokens import make_key
 from services.kit.bus import Bus
 from services.kit.errors import BusRefused, BusUnavailable, Conflict
 from services.kit.follow import Follower

@@ -30,10 +30,9 @@ from bus_schemas.events import Event, encode_events
 from bus_schemas.reading import AboutStream
 from services.kit.credentials import Credentials
 from services.kit.errors import BusRefused, BusUnavailable, Conflict
-from services.kit.follow import Follower, Handler
+from services.kit.follow import Follower, Handler, Replay
 from services.kit.log import get_logger
 from services.kit.reading import AskedReads, JetStreamReads, Reads, stored_message
-from services.kit.replay import Replay
 from services.kit.seal import HEADER, NAME_HEADER, SEALED_FROM, Seal, is_fact
 from services.kit.streams import batch_stream_config, events_stream_config, journal_stream_config, telemetry_stream_config
 from wooly.shared.nats_client import connect as open_connection

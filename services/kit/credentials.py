@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bus_schemas.subjects import LOCAL
-from services.kit.access.keys import parse_key
+from services.kit.access.tokens import parse_key
 from services.kit.errors import SettingError
 from services.kit.tls import client_context, plain_allowed
 from wooly.shared.credentials import BusCredentials, is_encrypted, plain_hosts

@@ -12,9 +12,8 @@ from services.controller.errors import Denied, Invalid, NotThere, OutOfState
 from services.controller.identity import Caller
 from services.kit.access import AccessView, Identity
 from services.kit.access.access import Access
-from services.kit.access.grants import check_grant
-from services.kit.access.keys import KeyText, make_key
-from services.kit.access.rules import PEOPLE
+from services.kit.access.rules import PEOPLE, check_grant
+from services.kit.access.tokens import KeyText, make_key
 from services.kit.access.view import Key
 
 __all__ = ["KeyActions", "KeyValues", "visible_keys"]

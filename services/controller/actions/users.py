@@ -16,8 +16,8 @@ from services.kit.access import AccessView
 from services.kit.access.access import Access
 from services.kit.access.checker import PASSWORD_MAX
 from services.kit.access.errors import Unauthenticated
-from services.kit.access.grants import check_grant, check_over
-from services.kit.access.keys import is_key_id
+from services.kit.access.rules import check_grant, check_over
+from services.kit.access.tokens import is_key_id
 from services.kit.access.view import User
 
 __all__ = ["PASSWORD_MIN", "UserActions", "UserValues", "visible_users"]

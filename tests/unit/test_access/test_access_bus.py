@@ -11,9 +11,8 @@ import pytest
 from bus_schemas.events import ActionTaken, UserChanged
 from bus_schemas.subjects import event_subject
 from services.kit.access.access import open_access
+from services.kit.access.bus_state import AccessProjection, shared_secret
 from services.kit.access.errors import Unauthenticated
-from services.kit.access.follower import AccessProjection
-from services.kit.access.secret import shared_secret
 from services.kit.access.view import AccessView
 from services.kit.bus import Bus, connect
 from services.kit.errors import LogUnreadable, StartError
@@ -95,7 +94,7 @@ def test_access_is_what_the_environment_says(nats: NatsServer) -> None:
         view.apply(1, ANNA)
 
         def opened(**environment: str) -> Coroutine[Any, Any, Any]:
-            return open_access(bus, environment, listens_on=["127.0.0.1"], view=lambda: view, heard=lambda: True)
+            return open_access(bus, environment, listens_on=["127.0.0.1"], view=lambda: view, follows_log=lambda: True)
 
         on, off = await opened(WOOLY_AUTH="on"), await opened(WOOLY_AUTH="off")
         assert (on.on, off.on) == (True, False)
