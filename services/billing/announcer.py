@@ -1,7 +1,4 @@
-"""Tells the log what the fold derived: every BudgetCrossed that is due, once, however many billing services run.
-
-May live here: appending what is due. May not: deriving it (billing.budgets).
-"""
+"""Tells the log what the fold derived: every BudgetCrossed that is due, once, however many billing services run."""
 
 from __future__ import annotations
 

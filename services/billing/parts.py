@@ -1,7 +1,4 @@
-"""Dependencies of the routes, and access to them.
-
-May live here: the parts, and answers that several routes share. May not: routes.
-"""
+"""Dependencies of the routes, and access to them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Dependencies of routes, pages and actions: the parts of one running controller, by name.
-
-May live here: wiring. May not: doing.
-"""
+"""Dependencies of routes, pages and actions: the parts of one running controller, by name."""
 
 from __future__ import annotations
 

@@ -3,8 +3,6 @@ caller of it chooses the subject that its answers go to.
 
 Any controller serves it. The consumer that it creates delivers only into an inbox of the requester. The consumer lives on the broker, so it
 outlives this controller, and ends when that inbox has no subscriber any more.
-
-May live here: looking at what was asked, doing it. May not: who may read what (kit.bus_permissions).
 """
 
 from __future__ import annotations

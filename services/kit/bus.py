@@ -323,7 +323,7 @@ class Bus:
         """Call ``handler(position, subject, data)`` for every message from ``from_position`` on, in order, each once, for ever; survives
         broker restarts. ``subject`` narrows it; ``rewind``: see follow.py; ``made_anew``: the configuration of a stream in the broker's
         memory, which is created again when it is lost. Start it with ``await follower.start()``."""
-        return Follower(self, stream, from_position, handler, subject, rewind, made_anew)
+        return Follower(self, stream, from_position, handler, subject=subject, rewind=rewind, made_anew=made_anew)
 
     def replay(self, stream: str = subjects.EVENTS_STREAM, from_position: int = 1) -> Replay:
         """``async for position, events in bus.replay(...)``: history from ``from_position`` on, then the live tail, for ever.

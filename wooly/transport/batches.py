@@ -1,7 +1,4 @@
-"""From a flush to the bytes of a batch: bodies only when the node may not know them, dims as a difference where that is shorter.
-
-May live here: encoding, and the record of what the node has received. May not: sending.
-"""
+"""From a flush to the bytes of a batch: bodies only when the node may not know them, dims as a difference where that is shorter."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A connection to the bus on a thread of its own: an event loop, one NATS client, calls from the script's threads.
-
-May live here: connecting, requests, publishing, reconnects. May not: what the messages mean.
-"""
+"""A connection to the bus on a thread of its own: an event loop, one NATS client, calls from the script's threads."""
 
 from __future__ import annotations
 
