@@ -79,7 +79,18 @@ async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
         await bootstrap_nodes(os.environ, mirror, writer)
         await stack.enter_async_context(BusGuard.from_environment(settings.nats_url, bus, access, mirror))
         await stack.enter_async_context(runs)
-        parts = Parts.over(mirror, gauges, writer, placer, configuration, sentinel, access, Journals(settings.nats_url), tasks, runs)
+        parts = Parts.over(
+            mirror=mirror,
+            gauges=gauges,
+            writer=writer,
+            placer=placer,
+            configuration=configuration,
+            sentinel=sentinel,
+            access=access,
+            journals=Journals(settings.nats_url),
+            tasks=tasks,
+            runs=runs,
+        )
         desk = await stack.enter_async_context(Desk.from_environment())
         web = Web.over(parts, access, desk)
         app = make_app(parts, access, more_routes=WEB_ROUTES)

@@ -25,8 +25,8 @@ import msgspec
 
 from bus_schemas.access import WHO_ALL, WHO_CHANGED, Principal, WhoIs
 from bus_schemas.events import Event, KeyIssued, KeyRevoked, TenantChanged, UserChanged
+from services.controller.consumer_proxy import ConsumerProxy
 from services.controller.mirror import Mirror
-from services.controller.readings import Readings
 from services.kit import nats_jwt
 from services.kit.access import AccessView
 from services.kit.access.access import Access
@@ -64,7 +64,7 @@ class BusGuard:
         self._mirror = mirror
         self._look = asyncio.Event()
         self._nodes: set[str] = set()
-        self._readings = Readings(bus, mirror)
+        self._consumer_proxy = ConsumerProxy(bus, mirror)
         try:
             self._seed = (folder / "guard.nk").read_text()
             self._issuer = nats_jwt.key_from_seed((folder / "issuer.nk").read_text())
@@ -82,7 +82,7 @@ class BusGuard:
         self._system = await connect(self._url, name="guard", credentials=shown)
         self._mirror.on_live_event(self._heard)
         await self._bus.serve(WHO_ALL, self._who, queue=_QUEUE)
-        await self._readings.serve(_QUEUE)
+        await self._consumer_proxy.serve(_QUEUE)
         await self._bus.nc.flush()
         await self._system.serve(_CALLOUT, self._asked, queue=_QUEUE)
         await self._system.nc.flush()
@@ -149,7 +149,7 @@ class BusGuard:
                 if heard:
                     await self._bus.publish(WHO_CHANGED, b"")
                 await self._end_connections()
-                await self._readings.end_those_without_right()
+                await self._consumer_proxy.delete_unauthorised()
             except (BusUnavailable, BusRefused, ValueError, KeyError) as error:
                 get_logger().warning("connections to the bus cannot be looked through", error=str(error))
 

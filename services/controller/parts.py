@@ -57,6 +57,7 @@ class Parts:
     @classmethod
     def over(
         cls,
+        *,
         mirror: Mirror,
         gauges: Gauges,
         writer: Writer,
@@ -71,22 +72,22 @@ class Parts:
         """The parts with their actions. The mirror keeps an AccessView."""
         log = AccessLog(mirror, writer, access)
         return cls(
-            mirror,
-            gauges,
-            writer,
-            placer,
-            configuration,
-            sentinel,
-            tasks,
-            NodeActions(mirror, configuration),
-            GroupActions(mirror, writer),
-            ConfigActions(mirror, configuration),
-            log,
-            TenantActions(log),
-            UserActions(log, access),
-            KeyActions(log, access),
-            journals,
-            runs,
+            mirror=mirror,
+            gauges=gauges,
+            writer=writer,
+            placer=placer,
+            configuration=configuration,
+            sentinel=sentinel,
+            tasks=tasks,
+            nodes=NodeActions(mirror, configuration),
+            groups=GroupActions(mirror, writer),
+            config=ConfigActions(mirror, configuration),
+            access_log=log,
+            tenants=TenantActions(log),
+            users=UserActions(log, access),
+            keys=KeyActions(log, access),
+            journals=journals,
+            runs=runs,
         )
 
     async def fresh_view(self) -> ClusterView:

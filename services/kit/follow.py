@@ -22,8 +22,8 @@ from nats.aio.msg import Msg
 from bus_schemas.events import Event, decode_events
 from bus_schemas.reading import AboutStream, Follow, StreamAbout, Unfollow, consumer_prefix
 from bus_schemas.subjects import EVENTS_STREAM
+from services.kit.consumers import HEARTBEAT_S
 from services.kit.errors import BusRefused, BusUnavailable
-from services.kit.reading import HEARTBEAT_S
 from services.kit.seal import SealedLog
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class Follower:
         self._last_heard = asyncio.get_running_loop().time()
         self._subscription = await self._bus.nc.subscribe(inbox, cb=self._on_message)
         try:
-            following = await self._bus.reads.follow(Follow(self._stream, self._consumer, inbox, self.position + 1, self._subject))
+            following = await self._bus.consumers.follow(Follow(self._stream, self._consumer, inbox, self.position + 1, self._subject))
         except (BusRefused, BusUnavailable):
             self.position = max(self.position, known)  # the next attempt goes back from here, and not from where this one began
             raise
@@ -165,7 +165,7 @@ class Follower:
         """Information about the stream. A stream in the broker's memory may have been lost; then it is created again."""
         if self._made_anew is not None:
             await self._bus.ensure_stream(self._made_anew)
-        return await self._bus.reads.about(AboutStream(self._stream))
+        return await self._bus.consumers.about(AboutStream(self._stream))
 
     async def _detach(self) -> None:
         subscription, self._subscription = self._subscription, None
@@ -175,7 +175,7 @@ class Follower:
         consumer, self._consumer = self._consumer, ""
         if consumer and self._bus.connected:
             with contextlib.suppress(BusRefused, BusUnavailable):  # else it ends by itself, unused
-                await self._bus.reads.unfollow(Unfollow(self._stream, consumer))
+                await self._bus.consumers.unfollow(Unfollow(self._stream, consumer))
 
     async def _keep_up(self, reply: str) -> None:
         """Tell the broker that everything it sent before it asked on ``reply`` has been handed over."""

@@ -14,12 +14,20 @@ from bus_schemas.events import Event, GrantRecorded
 from services.billing.bodies import GrantBody
 from services.billing.described import Json, TenantName
 from services.billing.parts import Ask, fresh_view, parts_of, tenant_must_be
-from services.billing.problems import GrantExists
 from services.kit.access.requests import taken, tenant_filter
-from services.kit.errors import Invalid
+from services.kit.errors import Invalid, RequestError
 from services.kit.problems import problems
 
 __all__ = ["ROUTES"]
+
+
+class GrantExists(RequestError):
+    """The id belongs to a grant of another tenant or another amount."""
+
+    kind, title = "grant-exists", "The grant exists"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, "id")
 
 
 def _answer(name: str, grant: Grant) -> Json:

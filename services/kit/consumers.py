@@ -1,7 +1,8 @@
-"""JetStream access of a follower: information about a stream, and a consumer that delivers into an inbox.
+"""JetStream access of a follower: information about a stream, and consumers that deliver into an inbox.
 
-Services ask JetStream (``JetStreamReads``). Clients authenticated by API key have no access to JetStream, because they could have its
-answers sent to any subject: they ask the controllers (``AskedReads``), which check permissions and deliver only into the client's inboxes.
+Services use the JetStream API (``JetStreamConsumers``). Clients authenticated by API key have no access to it, because they could have its
+answers sent to any subject: they ask the controllers (``ProxiedConsumers``), which check permissions and deliver only into the client's
+inboxes.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from bus_schemas.reading import AboutStream, Follow, Following, Refused, Said, S
 from services.kit.errors import BusRefused, BusUnavailable
 from services.kit.seal import SEALED_FROM
 
-__all__ = ["HEARTBEAT_S", "AskedReads", "JetStreamReads", "Reads", "stored_message"]
+__all__ = ["HEARTBEAT_S", "ProxiedConsumers", "JetStreamConsumers", "Consumers", "stored_message"]
 
 HEARTBEAT_S: Final = 1.0
 """A consumer with nothing to deliver says so this often."""
 _INACTIVE_NS: Final = 60 * 10**9
 _ASK_S: Final = 5.0
-_END_S: Final = 0.5
+_UNFOLLOW_S: Final = 0.5
 _PAUSE_S: Final = 0.02
 _NEEDED: Final = "that needs the role admin or operator, without a tenant"
 _NO_MESSAGE: Final = 10037
@@ -33,7 +34,7 @@ _T = TypeVar("_T", StreamAbout, Following)
 Api = Callable[..., Awaitable[dict[str, Any]]]
 
 
-class Reads(Protocol):
+class Consumers(Protocol):
     """All raise BusRefused (with JetStream's err_code, where it was JetStream) and BusUnavailable."""
 
     async def about(self, asked: AboutStream) -> StreamAbout: ...
@@ -43,7 +44,7 @@ class Reads(Protocol):
     async def unfollow(self, asked: Unfollow) -> None: ...
 
 
-class JetStreamReads:
+class JetStreamConsumers:
     """``api``: ``Bus.js_api``."""
 
     def __init__(self, api: Api) -> None:
@@ -79,7 +80,7 @@ class JetStreamReads:
         return Following(int(made.get("num_pending") or 0) + begun)
 
     async def unfollow(self, asked: Unfollow) -> None:
-        await self._api(f"CONSUMER.DELETE.{asked.stream}.{asked.consumer}", timeout_s=_END_S)
+        await self._api(f"CONSUMER.DELETE.{asked.stream}.{asked.consumer}", timeout_s=_UNFOLLOW_S)
 
 
 async def stored_message(api: Api, stream: str, query: dict[str, Any]) -> tuple[int, bytes] | None:
@@ -93,7 +94,7 @@ async def stored_message(api: Api, stream: str, query: dict[str, Any]) -> tuple[
     return int(message["seq"]), base64.b64decode(message.get("data", ""))
 
 
-class AskedReads:
+class ProxiedConsumers:
     """``request``: ``Bus.request``. Asks again while no controller answers, for up to five seconds. ``refusals``: what the bus said lately
     that it does not allow, in lower case."""
 
@@ -110,7 +111,7 @@ class AskedReads:
 
     async def unfollow(self, asked: Unfollow) -> None:
         """One attempt: a consumer without a listener expires by itself."""
-        await self._request(self._subject, msgspec.msgpack.encode(asked), _END_S)
+        await self._request(self._subject, msgspec.msgpack.encode(asked), _UNFOLLOW_S)
 
     async def _ask(self, asked: AboutStream | Follow) -> Said:
         question = msgspec.msgpack.encode(asked)

@@ -36,42 +36,43 @@ from services.kit.bus import Bus
 from services.kit.bus_permissions import PUBLIC_STREAMS, may_follow, may_know
 from services.kit.errors import BusRefused, BusUnavailable
 
-__all__ = ["Readings"]
+__all__ = ["ConsumerProxy"]
 
 _CONSUMERS_MAX: Final = 64
-"""Of one principal, made by one controller: a node follows about eight things at a time. When it asks for more, its oldest end."""
+"""Consumers of one principal on one controller; a node needs about eight. Beyond it the oldest is deleted."""
 _NOT_YOURS: Final = Refused("your key may not read this: that needs the role admin or operator, without a tenant")
 
 
-class _Made:
-    """The consumers of a principal that we made, as (stream, name), the oldest first. ``turn``: one is made after the other, so that
-    never more are there, however many are asked for at once."""
+class _Owned:
+    """The consumers that this controller created for a principal."""
 
     def __init__(self) -> None:
+        #: held while one is created, so that concurrent requests do not exceed the bound
         self.turn = asyncio.Lock()
+        #: (stream, name), the oldest first
         self.consumers: OrderedDict[tuple[str, str], None] = OrderedDict()
 
 
-class Readings:
-    """``serve`` once; ends with the bus's connection."""
+class ConsumerProxy:
+    """Serves requests from ``serve`` until the connection to the bus is closed."""
 
     def __init__(self, bus: Bus, mirror: Mirror) -> None:
         self._bus = bus
         self._mirror = mirror
-        self._made: defaultdict[str, _Made] = defaultdict(_Made)
+        self._owned: defaultdict[str, _Owned] = defaultdict(_Owned)
 
     async def serve(self, queue: str) -> None:
         await self._bus.serve(READ_ALL, self._asked, principal=requester, queue=queue)
 
-    async def end_those_without_right(self) -> None:
-        """End the consumers, of any controller, whose keys have lost the right to read what they deliver: such a key may still be valid,
+    async def delete_unauthorised(self) -> None:
+        """Delete the consumers, of any controller, whose keys have lost the right to read what they deliver: such a key may still be valid,
         with fewer rights, and receive messages on its inbox. Raises BusUnavailable."""
         for stream in PUBLIC_STREAMS:
             for consumer in await self._names(stream):
                 principal = consumer_owner(consumer)
                 if is_key_id(principal) and not self._knows(principal, stream):
                     with contextlib.suppress(BusRefused):  # it has ended
-                        await self._bus.reads.unfollow(Unfollow(stream, consumer))
+                        await self._bus.consumers.unfollow(Unfollow(stream, consumer))
 
     async def _names(self, stream: str) -> list[str]:
         names: list[str] = []
@@ -88,7 +89,7 @@ class Readings:
         return who is not None and may_know(who, stream, "")
 
     async def _asked(self, subject: str, data: bytes) -> bytes | None:
-        """Silence when nothing can be said now: another controller may, or it is asked again."""
+        """The answer; None (silence) while this controller cannot check rights: another one answers, or the client asks again."""
         if not self._mirror.connected or self._mirror.failure is not None:
             return None
         try:
@@ -110,7 +111,7 @@ class Readings:
             if not may_know(who, asked.stream, asked.subject):
                 return _NOT_YOURS
             fault = subject_fault(asked.subject)
-            return Refused(fault) if fault else await self._bus.reads.about(asked)
+            return Refused(fault) if fault else await self._bus.consumers.about(asked)
         fault = follow_fault(asked, principal)
         if fault:
             return Refused(fault)
@@ -119,24 +120,24 @@ class Readings:
         return await self._follow(principal, asked) if may_follow(who, asked.stream, asked.subject) else _NOT_YOURS
 
     async def _follow(self, principal: str, asked: Follow) -> Said:
-        made = self._made[principal]
-        async with made.turn:
-            while len(made.consumers) >= _CONSUMERS_MAX:
-                await self._end(made, *next(iter(made.consumers)))
+        owned = self._owned[principal]
+        async with owned.turn:
+            while len(owned.consumers) >= _CONSUMERS_MAX:
+                await self._end(owned, *next(iter(owned.consumers)))
             key = asked.stream, asked.consumer
-            made.consumers[key] = None  # before it is there: when no answer comes, it may be
+            owned.consumers[key] = None  # before it exists: without an answer it may have been created
             try:
-                return await self._bus.reads.follow(asked)
+                return await self._bus.consumers.follow(asked)
             except BusRefused:
-                made.consumers.pop(key, None)
+                owned.consumers.pop(key, None)
                 raise
 
     async def _unfollow(self, principal: str, asked: Unfollow) -> Said:
-        """By its name it is theirs."""
-        await self._end(self._made[principal], asked.stream, asked.consumer)
+        """The name of the consumer proves its owner (follow_fault)."""
+        await self._end(self._owned[principal], asked.stream, asked.consumer)
         return Following()
 
-    async def _end(self, made: _Made, stream: str, consumer: str) -> None:
+    async def _end(self, owned: _Owned, stream: str, consumer: str) -> None:
         with contextlib.suppress(BusRefused):  # it ended long ago
-            await self._bus.reads.unfollow(Unfollow(stream, consumer))
-        made.consumers.pop((stream, consumer), None)
+            await self._bus.consumers.unfollow(Unfollow(stream, consumer))
+        owned.consumers.pop((stream, consumer), None)
