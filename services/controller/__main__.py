@@ -18,7 +18,6 @@ from services.controller.app import make_app
 from services.controller.bootstrap import bootstrap
 from services.controller.bus_guard import BusGuard
 from services.controller.configuration import Configuration
-from services.controller.errors import LogUnreadable
 from services.controller.gauges import Gauges
 from services.controller.journals import Journals
 from services.controller.mirror import Mirror
@@ -28,7 +27,7 @@ from services.controller.placer import Placer
 from services.controller.runs import Runs
 from services.controller.sentinel import Sentinel
 from services.controller.settings import Settings
-from services.controller.store import StoreError, open_store
+from services.controller.store import open_store
 from services.controller.web.desk import Desk
 from services.controller.web.house import WEB_ROUTES, Web
 from services.controller.web.rates import PriceBook
@@ -36,10 +35,9 @@ from services.controller.writer import Writer
 from services.kit.access import AccessView
 from services.kit.access.access import hosts_of, open_access
 from services.kit.bus import connect
-from services.kit.errors import KitError
 from services.kit.http import serve
-from services.kit.log import get_logger, setup_logging
-from services.kit.process import ready, run
+from services.kit.log import get_logger
+from services.kit.process import ready, run_service
 
 
 async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
@@ -110,15 +108,5 @@ async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
                 task.cancel()
 
 
-async def main(stop: asyncio.Event) -> int:
-    setup_logging("controller")
-    try:
-        await serve_until(stop, Settings.from_environment())
-    except (KitError, StoreError, LogUnreadable) as error:
-        sys.stderr.write(f"controller: {error}\n")
-        return 2
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(run(main))
+    sys.exit(run_service("controller", lambda stop: serve_until(stop, Settings.from_environment())))
