@@ -155,7 +155,7 @@ class Session:
             if not self._halt:
                 self._bus.post(self._send, sent)
         if full:
-            self._halt.tell()
+            self._halt.raise_pending()
         return Ticket(seq, len(flush.reads))
 
     def report(self) -> None:
@@ -178,7 +178,7 @@ class Session:
             while not answer.event.wait(1.0):
                 self._raise_fault()
         if answer.done is None and self._fault is None:
-            self._halt.tell()
+            self._halt.raise_pending()
         with self._state:
             self._answers.pop(ticket.seq, None)
         if answer.done is None:

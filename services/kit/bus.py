@@ -123,8 +123,8 @@ class Bus:
         principal: Callable[[str], str] | None = None,
         queue: str = "",
     ) -> Any:
-        """Answer requests: ``await handler(subject, data)`` gives the reply, None for silence. Requests run side by side. Of those who
-        serve with the same ``queue`` one answers each request.
+        """Answer requests: ``await handler(subject, data)`` gives the reply, None for silence. Requests are handled concurrently. Of the
+        services with the same ``queue`` one answers each request.
 
         ``principal(subject)`` gives the requester: the answer then goes into that principal's inbox or nowhere; without it, into an inbox.
         The bus does not check reply subjects, so any publisher could have an answer sent to any client, or stored as ours. Nor does it
@@ -296,7 +296,7 @@ class Bus:
         await self.ensure_stream(telemetry_stream_config())
         try:
             await self.ensure_stream(journal_stream_config())
-        except BusRefused as refused:  # no room for it: it serves people, everything else goes on without
+        except BusRefused as refused:  # no room for it: only replay needs it
             get_logger().warning("there is no stream for journals", problem=str(refused))
         if node is not None:
             await self.ensure_stream(batch_stream_config(node))
@@ -402,7 +402,7 @@ async def connect(url: str, *, name: str, deadline_s: float = 10.0, credentials:
             await holder[0]._on_reconnected()
 
     async def on_error(error: Exception) -> None:
-        """Errors of the connection show as overdue acknowledgements and answers; what is left are failures in handlers: ours."""
+        """Errors of the connection show as overdue acknowledgements and answers; the others are exceptions of our handlers."""
         (holder[0].recent_errors if holder else recent_errors).append(str(error).lower())
         if not isinstance(error, OSError | TimeoutError | nats.errors.Error):
             get_logger().error("a handler of a bus message failed", exc_info=error)

@@ -21,7 +21,7 @@ from services.kit.seal import SEALED_FROM
 __all__ = ["HEARTBEAT_S", "ProxiedConsumers", "JetStreamConsumers", "Consumers", "stored_message"]
 
 HEARTBEAT_S: Final = 1.0
-"""A consumer with nothing to deliver says so this often."""
+"""Interval of heartbeats of an idle consumer."""
 _INACTIVE_NS: Final = 60 * 10**9
 _ASK_S: Final = 5.0
 _UNFOLLOW_S: Final = 0.5
@@ -95,8 +95,8 @@ async def stored_message(api: Api, stream: str, query: dict[str, Any]) -> tuple[
 
 
 class ProxiedConsumers:
-    """``request``: ``Bus.request``. Asks again while no controller answers, for up to five seconds. ``refusals``: what the bus said lately
-    that it does not allow, in lower case."""
+    """``request``: ``Bus.request``. Asks again while no controller answers, for up to five seconds. ``refusals``: the last
+    refusals of the bus, in lower case."""
 
     def __init__(self, request: Callable[..., Awaitable[bytes]], principal: str, refusals: Collection[str] = ()) -> None:
         self._request = request

@@ -1,4 +1,4 @@
-"""Errors of the services. Each class says whose fault it is; each message says what to do."""
+"""Errors of the services. Each message says what to do."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """An ordered consumer: every message of a stream from a position on, in order, each once.
 
-The broker delivers into an inbox of ours and stops when we do not say that we keep up (flow control). Its consumer keeps no state that
-matters: when it is lost, falls silent or skips, a new one is made from the next position. After a broker has lost its tail (a crash
-before a sync), positions of lost messages are given out anew: where that may happen, ``rewind`` says how many messages to read again
-after a break, so that none behind the loss is missed. Handlers then bear repeats (they check their own sequence).
+The broker delivers into our inbox, and stops while we do not answer its flow control. The consumer keeps no state that matters: when it is
+lost, falls silent or skips a message, a new one is created from the next position. After a broker has lost the tail of a stream (a crash
+before a sync), it assigns the positions of the lost messages again: ``rewind`` is the number of messages to read again after an
+interruption, so that none is missed. Handlers then tolerate repeats (they check their own sequence).
 """
 
 from __future__ import annotations
@@ -74,13 +74,13 @@ class Follower:
         self._consumer_sequence = 0
         self._paused = False
         self._stalled = ""
-        """Where the broker waits to hear that we keep up, while we pause."""
+        """The subject of an unanswered flow control request, while we pause."""
         self._last_heard = 0.0
         self._log = SealedLog(bus.seal) if stream == EVENTS_STREAM else None
 
     @property
     def hearing(self) -> bool:
-        """Whether the consumer lives: silence then says that there are no messages. (Without any, it gives a sign every second.)"""
+        """Whether the consumer is alive: without messages it sends a heartbeat every second."""
         return not self._broken and asyncio.get_running_loop().time() - self._last_heard <= _SILENCE_S
 
     async def start(self) -> None:
@@ -96,7 +96,7 @@ class Follower:
         self._wake.set()
 
     def pause(self) -> None:
-        """Say no more that we keep up, until ``resume``. What the broker sends ahead still comes: two MiB at first, 32 at most."""
+        """Do not answer flow control until ``resume``. The broker still sends two MiB at first, 32 at most."""
         self._paused = True
 
     def resume(self) -> None:
@@ -115,7 +115,7 @@ class Follower:
         await self._detach()
 
     async def _watch(self) -> None:
-        """Look after the consumer: let it go on after a pause, replace it when it broke or fell silent."""
+        """Maintain the consumer: continue after a pause, replace it after a loss or without heartbeats."""
         loop = asyncio.get_running_loop()
         while True:
             with contextlib.suppress(TimeoutError):
@@ -178,7 +178,7 @@ class Follower:
                 await self._bus.consumers.unfollow(Unfollow(self._stream, consumer))
 
     async def _keep_up(self, reply: str) -> None:
-        """Tell the broker that everything it sent before it asked on ``reply`` has been handed over."""
+        """Answer a flow control request: everything sent before it has been handled."""
         self._stalled = ""
         with contextlib.suppress(nats.errors.Error, ConnectionError):  # it asks again with its next sign
             await self._bus.nc.publish(reply, b"")
@@ -208,7 +208,7 @@ class Follower:
             self.current.set()
 
     async def _on_status(self, message: Msg) -> None:
-        """100 is a heartbeat, or the question whether we keep up; anything else is the consumer's end (409: it was deleted)."""
+        """100 is a heartbeat or a flow control request; anything else ends the consumer (409: it was deleted)."""
         headers = message.headers or {}
         if headers.get("Status", "") != "100":
             self.restart()

@@ -42,7 +42,7 @@ RULES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What facts say about a session. Without facts: its id."""
+    """A session with the names from the event log; without events: its id."""
 
     session: str
     task: str = ""

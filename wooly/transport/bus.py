@@ -161,7 +161,7 @@ class BusThread:
             what = "does not accept the API key" if self.credentials.secret else "asks for an API key"
             return f"the bus at {where} {what}: run `wooly login`, or set WOOLY_API_KEY to a key that is good"
         if isinstance(error, ssl.SSLError):
-            return f"the bus at {where} is not who we expect ({error}); set WOOLY_TLS_CA to the installation's ca.pem"
+            return f"the bus at {where} does not prove its identity ({error}); set WOOLY_TLS_CA to the installation's ca.pem"
         if isinstance(error, TimeoutError):
             error = TimeoutError(f"no answer within {_CONNECT_S:g} s")
         return f"no NATS server answers at {where} ({error}); check WOOLY_NATS_URL, and that the bus runs"

@@ -50,8 +50,8 @@ class _Refusal(OSError):
 
 
 class DataPort:
-    """``addresses``: ``unix:/path``, ``tcp:host:port`` and ``tls:host:port``, best first. ``tls``: whom to believe. ``sent_bytes`` counts
-    what went out."""
+    """``addresses``: ``unix:/path``, ``tcp:host:port`` and ``tls:host:port``, best first. ``tls``: the context for ``tls:`` addresses.
+    ``sent_bytes`` counts what went out."""
 
     def __init__(self, addresses: Sequence[str], session: str, token: str, tls: ssl.SSLContext | None = None) -> None:
         self._addresses = addresses

@@ -88,7 +88,7 @@ class _Charged(Collector):
 
 @get("/metrics", summary="Prometheus metrics", media_type=MediaType.TEXT, action="cluster.read", responses=problems())
 async def metrics(request: Ask) -> str:
-    """Of the whole cluster: not for people of one tenant."""
+    """For identities without a tenant: the metrics are those of the whole cluster."""
     permit(request, "cluster.read", "")
     projection = parts_of(request).projection
     view = projection.view
