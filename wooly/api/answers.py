@@ -330,12 +330,15 @@ class Price(msgspec.Struct, frozen=True):
 
 
 class Tier(msgspec.Struct, frozen=True):
+    """``default_vram_mb``: of its tasks that name no VRAM, in MiB; 0: the cluster's default."""
+
     tier: str
     priority_ceiling: int
     core_second_micro: int
     gib_second_micro: int
     windows: list[Price]
     revision: int
+    default_vram_mb: int = 0
 
 
 class Tiers(msgspec.Struct, frozen=True):
