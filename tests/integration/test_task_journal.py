@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.support.command import command_in
@@ -15,6 +16,7 @@ from tests.support.node import increment
 from tests.support.plane import wait_until
 from tests.support.script import Script, task_called
 from tests.support.stack import EmbeddedStack
+from wooly.api import Client
 from wooly.config import load
 from wooly.link import Flush, Origin
 from wooly.session import Session, open_session
@@ -116,6 +118,15 @@ def test_a_program_names_the_lines_of_the_task_asked_for(stack: EmbeddedStack, t
         assert step["origin"] == f"loop.py:2 to <b>?[31m/{title}.py:3" and rest["origin"] == ""
         page = stack.get("controller", f"/tasks/{task}/ran", "text/html")
         assert f"loop.py:2 to &lt;b&gt;?[31m/{title}.py:3" in page and "<b>?" not in page
+
+
+def test_the_client_has_every_field_of_both(stack: EmbeddedStack, tasks: dict[str, str]) -> None:
+    client = Client(stack.addresses["controller"])
+    task = tasks["train"]
+    waits, timeline = whole(stack, task, "waits"), whole(stack, task, "timeline")
+    assert msgspec.to_builtins(client.waits(task)) == waits and waits["longest"] and waits["by_other"]
+    assert msgspec.to_builtins(client.timeline(task)) == timeline and timeline["lanes"]
+    assert [program.origin for program in client.programs(task)] == [one["origin"] for one in waits["programs"]]
 
 
 def test_a_task_that_has_not_run_has_no_journal(stack: EmbeddedStack) -> None:
