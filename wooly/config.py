@@ -253,7 +253,7 @@ KEYS: Final[tuple[Key, ...]] = (
         "required_vram_mb",
         _integer(1, 1 << 26),
         "an integer number of megabytes, such as 8000",
-        "VRAM this task needs, in MB; also its quota; unset: it is placed by the default_vram_mb of the cluster and may grow to the device",
+        "VRAM this task needs, in MB; also its quota; unset: the default of the tier, else of the cluster, and it may grow",
     ),
     Key("GPU_MODE", "gpu_mode", _choice("Shared", "Exclusive"), "Shared or Exclusive", "may other tasks share the GPU"),
     Key("GPUS", "gpus", _indices, "different device numbers separated by commas, such as 0 or 0,1", "devices in the server's list"),

@@ -79,6 +79,7 @@ class BatchEncoder:
                 frees=tuple(flush.frees),
                 trace=trace,
                 kernels=kernels,
+                origin=flush.origin.lines() if program_body and flush.origin is not None else "",
             )
         )
 

@@ -14,6 +14,7 @@ TERMS: Final = {
     "Utilization counts the time in which anything ran, so shares may add up to less.",
     "core time": "The time that cores of a device worked for a task, added up over cores: two cores for one second are two core-seconds.",
     "credit": "The unit of the bill: core credits for measured core time, VRAM credits for memory held over time.",
+    "default VRAM": "The memory by which a task is placed that names none: of its tenant's tier, else of the cluster. The task may grow.",
     "drain": "To give a node no new tasks while it finishes those it has.",
     "epoch": "One incarnation of a process.",
     "exclusive": "Of a task: no other task is placed on its devices.",
