@@ -9,7 +9,7 @@ from jit.engine import Number
 from jit.host.simt.compile import HostKernel, KernelCompiler
 from jit.host.simt.run import Grid, GridRunner, Region
 from jit.host.tables import Plan
-from jit.kernels.device import CHECKED, KernelLaunch
+from jit.kernels.launch import CHECKED, KernelLaunch
 from wis.kernel.report import describe_trap
 from wis.launches import KernelCall, kernel_call
 from wis.ops import Kind

@@ -13,7 +13,7 @@ from jit.errors import KernelRefused
 from jit.host.simt.function import kernel_text
 from jit.host.simt.runtime import NAMES, RUNTIME_TEXT
 from jit.host.toolchain import Toolchain, c_function
-from jit.kernels.device import Dim3, KernelOptions
+from jit.kernels.launch import Dim3, KernelOptions
 from wis.kernel.layout import shared_bytes
 from wis.kernel.limits import KERNEL_LIMITS
 from wis.kernel.verify import VerifiedKernel

@@ -22,7 +22,7 @@ from jit.host.simt.registers import LLVM, Registers
 from jit.host.simt.runtime import DECLARATIONS, ENVIRONMENT_WORDS, JUDGE_WORDS, LIMIT, SPENT
 from jit.host.simt.shape import Vector
 from jit.host.simt.webs import split_registers
-from jit.kernels.device import Dim3, KernelOptions
+from jit.kernels.launch import Dim3, KernelOptions
 from wis.dtypes import DType
 from wis.kernel.layout import shared_bytes, shared_offsets
 from wis.kernel.model import BufferParam, Kernel, RegType, Space, Special, Sync, TrapKind, successors

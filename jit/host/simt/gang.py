@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final
 
-from jit.kernels.device import Dim3
+from jit.kernels.launch import Dim3
 from wis.kernel.model import WARP, Special
 
 __all__ = ["Gang", "gang_of"]

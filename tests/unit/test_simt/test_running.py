@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from jit.errors import Interrupted, KernelRefused
-from jit.host.simt.device import HostKernels
-from jit.kernels.device import KernelLaunch, KernelOptions
-from jit.kernels.reference import ReferenceKernels
+from jit.kernels.launch import KernelLaunch, KernelOptions
+from tests.support.kernel_devices import HostKernels, ReferenceKernels
 from tests.support.kernel_runs import differences, run_case
 from tests.support.wis_kernels import seeded_case
 from tests.unit.test_simt.running import agree, host, kernel
