@@ -109,10 +109,10 @@ def shape_of(op: Op, gang: Gang, kinds: Sequence[int], facts: Sequence[Fact]) ->
     if row.sig is Sig.SPECIAL:
         return _special(Special(op.attrs[0]), gang)
     if row.sig in _MIXING:
-        return Fact(VECTOR, 0)
+        return Fact(VECTOR if gang.lanes > 1 else SAME, 0)
     if row.sig in (Sig.LOAD, Sig.BYTES_LOAD):
         same = isinstance(ins[0].shape, Same) and op.attrs[0] not in (Space.LOCAL, Space.ARENA)
-        return Fact(SAME if same else VECTOR, 0)
+        return Fact(SAME if same or gang.lanes == 1 else VECTOR, 0)
     if row.sig in _COLLECTIVE:
         return Fact(SAME if isinstance(ins[-1].shape, Same) else VECTOR, 0)
     rule = _RULES.get(row.name)
