@@ -60,7 +60,7 @@ class _Function:
         self.kernel: Kernel = split_registers(verified.core)
         kernel = self.kernel
         self.judged = judged(kernel)
-        self.gang: Gang = gang_of(block, warp=verified.uses.warp, judged=self.judged)
+        self.gang: Gang = gang_of(block, verified.uses.warp, self.judged)
         self.analysis: Analysis = analyse(kernel, self.gang)
         self.code = Code()
         self.regs = Registers(self.code, kernel, self.gang, self.analysis)

@@ -54,7 +54,7 @@ class Gang:
         return [t // below % size for t in numbers]
 
 
-def gang_of(block: Dim3, *, warp: bool, judged: bool) -> Gang:
+def gang_of(block: Dim3, warp: bool, judged: bool = False) -> Gang:
     """Warps where lanes see each other (``warp``); else rows of threads, so that most numbers are the same or consecutive in a gang. A
     block of one thread is a gang of one lane, which is scalar code, unless its barriers are ``judged`` (analysis), which takes vectors."""
     if not warp and not judged and prod(block) == 1:

@@ -200,6 +200,45 @@ def test_a_block_of_one_thread_is_scalar_code() -> None:
     assert re.findall(r"<\d+ x ", text) == []
 
 
+BROADCAST = """
+kernel 2 broadcast
+math native
+threads 128
+param buf i32 w
+param i32
+regs i32 i64 i32 i32 i32 pred i32 i32
+block 0
+  r0 = special(tid.x)
+  r1 = zext r0
+  r2 = const({source})
+  r3 = const(31)
+  r4 = const(-1)
+  r7 = param(p1)
+  r5 = lt_s r0, r7
+  cbr r5, 1, 2
+block 1
+  r6, r5 = shfl(idx) r0, r2, r3, r4
+  st(p0 i32) r1, r6
+  br 2
+block 2
+  ret
+"""
+
+
+@pytest.mark.parametrize(("threads", "running"), [(64, 64), (64, 40), (48, 48), (128, 97)])
+@pytest.mark.parametrize("source", [0, 7, 31])
+def test_one_lane_to_all_others(threads: int, running: int, source: int) -> None:
+    """All lanes run, or only some, of which the source may be none."""
+    agree(kernel(BROADCAST.format(source=source)), (2, 1, 1), (threads, 1, 1), [np.zeros(4 * threads, np.uint8), running])
+
+
+def test_a_broadcast_among_all_lanes_is_a_scalar() -> None:
+    """Without the branch the lanes are together: one element is taken out of the vector."""
+    together = BROADCAST.replace("  r5 = lt_s r0, r7\n  cbr r5, 1, 2\n", "  br 1\n").format(source=3)
+    assert "extractelement <32 x i32>" in kernel_text(kernel(together), "kernel", (64, 1, 1), 0, CHECKED)
+    agree(kernel(together), (2, 1, 1), (64, 1, 1), [np.zeros(256, np.uint8), 0])
+
+
 def test_fuel_ends_an_endless_kernel() -> None:
     outcome = agree(ENDLESS, (4, 1, 1), (64, 1, 1), [1], fuel=100_000)
     assert outcome.out_of_fuel and outcome.instructions > 100_000
