@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from benchmarks.sla.recording import Endless, load
 from bus_schemas.batch import LIMITS, decode_done
-from jit.engine import create_engine
+from jit.backends import create_engine
 from services.server.executor.content import Content
 from services.server.executor.data_port import DataPort
 from services.server.executor.loop import Executor

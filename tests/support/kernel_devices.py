@@ -1,29 +1,150 @@
-"""Single kernels on a device of this family, behind the protocol that all kernel devices have."""
+"""Devices that run single kernels of the kernel tier, one class a back end, behind one protocol."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from jit.accel.device import Device, Request
 from jit.accel.foreign import BLOCKS_MAX
 from jit.accel.scratch import SCRATCH_BYTES_MAX
+from jit.cache import ObjectCache
 from jit.errors import KernelRefused
+from jit.host.simt.compile import HostKernel, KernelCompiler
+from jit.host.simt.run import GridRunner
+from jit.host.simt.run import Region as HostRegion
+from jit.host.toolchain import Toolchain
+from jit.host.walker import Walker
 from jit.kernels.cfamily import Region, fresh_state, launch_words
-from jit.kernels.device import CHECKED, Bytes, Dim3, KernelLaunch, KernelOptions, KernelOutcome, PreparedKernel
+from jit.kernels.launch import CHECKED, Dim3, KernelLaunch, KernelOptions, KernelOutcome
+from wis.kernel import interpret
 from wis.kernel.layout import shared_bytes
 from wis.kernel.limits import KERNEL_LIMITS
 from wis.kernel.model import Access, BufferParam
 from wis.kernel.traps import trap_of
 from wis.kernel.verify import VerifiedKernel
 
-__all__ = ["AccelKernels"]
+__all__ = [
+    "AccelKernels",
+    "Bytes",
+    "HostKernels",
+    "KERNEL_DEVICES",
+    "KernelDevice",
+    "PreparedKernel",
+    "ReferenceKernels",
+    "cuda_kernels",
+    "opencl_kernels",
+]
 
+Bytes = npt.NDArray[np.uint8]
 _ADDRESS_SHIFT: Final = 40
+
+
+class PreparedKernel(Protocol):
+    """A compiled kernel for one block shape and one amount of dynamic shared memory."""
+
+    @property
+    def verified(self) -> VerifiedKernel: ...
+
+
+class KernelDevice(Protocol):
+    """One device that runs kernels. Raises KernelRefused for what the device cannot do (block shape, shared memory, compile)."""
+
+    def prepare(self, verified: VerifiedKernel, block: Dim3, dynamic_bytes: int = 0, options: KernelOptions = ...) -> PreparedKernel:
+        """Compile, or find the result of doing so earlier."""
+        ...
+
+    def run(
+        self, prepared: PreparedKernel, launch: KernelLaunch, params: Sequence[Bytes | int | float], addresses: Sequence[int] | None = None
+    ) -> KernelOutcome:
+        """Run on host arrays, which hold the results afterwards.
+
+        ``params``: a 1-D u8 array a buffer, a number a scalar. ``addresses``: one a parameter (scalars: anything), for the space ARENA;
+        None: (i + 1) << 40 for parameter i.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _ReferencePrepared:
+    verified: VerifiedKernel
+
+
+class ReferenceKernels:
+    """A KernelDevice that compiles nothing: every run checks, counts and takes fuel, whatever the options say."""
+
+    def prepare(self, verified: VerifiedKernel, block: Dim3, dynamic_bytes: int = 0, options: KernelOptions = CHECKED) -> PreparedKernel:
+        if min(block) < 1 or prod(block) > verified.kernel.threads_max:
+            raise KernelRefused(f"blocks of {block[0]} x {block[1]} x {block[2]} threads, accepted are 1 to {verified.kernel.threads_max}")
+        if dynamic_bytes and not verified.kernel.dynamic:
+            raise KernelRefused(f"{dynamic_bytes} dynamic bytes of shared memory for a kernel that takes none")
+        return _ReferencePrepared(verified)
+
+    def run(
+        self, prepared: PreparedKernel, launch: KernelLaunch, params: Sequence[Bytes | int | float], addresses: Sequence[int] | None = None
+    ) -> KernelOutcome:
+        where = interpret.Launch(launch.grid, launch.block, launch.first, launch.count, launch.dynamic_bytes)
+        try:
+            outcome = interpret.launch(prepared.verified, where, params, launch.fuel, addresses)
+        except ValueError as error:
+            raise KernelRefused(str(error)) from None
+        return KernelOutcome(outcome.instructions, outcome.out_of_fuel, outcome.trap)
+
+    def close(self) -> None:
+        pass
+
+
+class HostKernels:
+    """A KernelDevice. ``cache``: folder of compiled objects, None: nothing is kept."""
+
+    def __init__(self, cache: Path | None = None, threads: int | None = None) -> None:
+        toolchain = Toolchain(ObjectCache(cache))
+        self._compiler = KernelCompiler(toolchain)
+        self._walker = Walker(toolchain, threads or os.cpu_count() or 1)
+        self.runner = GridRunner(self._walker)
+        self._lock = threading.Lock()
+
+    def prepare(self, verified: VerifiedKernel, block: Dim3, dynamic_bytes: int = 0, options: KernelOptions = CHECKED) -> HostKernel:
+        return self._compiler.prepare(verified, block, dynamic_bytes, options, foreign=False)
+
+    def run(
+        self, prepared: PreparedKernel, launch: KernelLaunch, params: Sequence[Bytes | int | float], addresses: Sequence[int] | None = None
+    ) -> KernelOutcome:
+        assert isinstance(prepared, HostKernel)
+        given = [
+            _region(number, value, (number + 1) << _ADDRESS_SHIFT if addresses is None else addresses[number])
+            if isinstance(value, np.ndarray)
+            else value
+            for number, value in enumerate(params)
+        ]
+        with self._lock:
+            self.runner.begin()
+            return self.runner.run(prepared, launch, given)
+
+    def close(self) -> None:
+        self._walker.close()
+
+    def __del__(self) -> None:
+        """The helper threads watch memory of the walker's: they end before it goes (at the end of the process nothing goes)."""
+        if not sys.is_finalizing() and hasattr(self, "_walker"):
+            self.close()
+
+
+def _region(number: int, array: Bytes, address: int) -> HostRegion:
+    if array.dtype != np.uint8 or array.ndim != 1 or not array.flags.c_contiguous:
+        raise KernelRefused(f"parameter {number} must be a 1-D u8 array")
+    return array.ctypes.data, array.nbytes, address
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,3 +244,23 @@ def _check_launch(prepared: _Prepared, launch: KernelLaunch, params: Sequence[By
     for i, (param, x) in enumerate(zip(kernel.params, params, strict=True)):
         if isinstance(param, BufferParam) != isinstance(x, np.ndarray):
             raise KernelRefused(f"parameter {i} is {'a buffer' if isinstance(param, BufferParam) else 'a number'}")
+
+
+def opencl_kernels() -> AccelKernels:
+    """Raises ToolchainError when the machine lacks what OpenCL needs."""
+    from jit.opencl.device import OpenclDevice
+
+    return AccelKernels(OpenclDevice(ObjectCache(None)))
+
+
+def cuda_kernels() -> AccelKernels:
+    """Raises ToolchainError when the machine lacks what CUDA needs."""
+    from jit.cuda.device import CudaDevice
+
+    return AccelKernels(CudaDevice(ObjectCache(None)))
+
+
+KERNEL_DEVICES: Final[dict[str, Callable[[], KernelDevice]]] = {
+    "reference": ReferenceKernels, "host": HostKernels, "opencl": opencl_kernels, "cuda": cuda_kernels,
+}  # fmt: skip
+"""Makers of kernel devices by back end; raise ToolchainError when the machine lacks what they need."""
