@@ -26,17 +26,24 @@ def recording(name: str) -> Any:
     return msgspec.msgpack.decode(zlib.decompress((FOLDER / f"{name}.bin").read_bytes()))
 
 
+def decisive(state: dispatch.DispatchState) -> bytes:
+    """The state without the stories of its sessions, which are for messages only: earlier snapshots have none."""
+    for session in state.sessions.values():
+        session.story.clear()
+    return dispatch.snapshot(state)
+
+
 @pytest.mark.parametrize("seed", range(16))
 def test_the_dispatcher_decides_the_same(seed: int) -> None:
-    """From an empty state, and from each snapshot of the earlier revision; the state after it is the one that the snapshot holds."""
+    """From an empty state, and from each snapshot of the earlier revision; the replayed state is the one that each snapshot holds."""
     frames, digest, snapshots = recording("dispatch")[seed]
     records, used = dispatch.decode_journal(frames)
     assert used == len(frames)
     assert dispatch.replay([record.stimulus for record in records])[1].digest == digest
-    end = dispatch.snapshot(dispatch.verify(records).state)
+    end = decisive(dispatch.verify(records).state)
     for at, snapshot in snapshots:
-        assert dispatch.snapshot(dispatch.verify(records[:at]).state) == dispatch.snapshot(dispatch.restore(snapshot))
-        assert dispatch.snapshot(dispatch.verify(records[at:], snapshot=snapshot).state) == end
+        assert decisive(dispatch.verify(records[:at]).state) == decisive(dispatch.restore(snapshot))
+        assert decisive(dispatch.verify(records[at:], snapshot=snapshot).state) == end
 
 
 @pytest.mark.parametrize("seed", range(12))
