@@ -17,12 +17,12 @@ class StimulusError(SchedulerError):
 
 class IllegalTransition(SchedulerError):
     """A fault of the core: a step in the life of ``name`` that its table does not have. The message tells the ``story`` so far, the steps
-    (at_ns, from, to) in order: enough to find the stimulus in the journal."""
+    (at, from, to) in order, ``at`` being the time of the stimulus or the position of the event: enough to find it in the journal or log."""
 
     def __init__(self, name: str, before: str, after: str, story: Iterable[tuple[int, str, str]]) -> None:
         self.name, self.before, self.after = name, before, after
         self.story = tuple(story)
-        steps = ", ".join(f"at {at_ns} ns from {old} to {new}" for at_ns, old, new in self.story)
+        steps = ", ".join(f"at {at} from {old} to {new}" for at, old, new in self.story)
         super().__init__(f"{name}: no step leads from {before} to {after}; its story so far: {steps or 'none'}")
 
 

@@ -50,6 +50,8 @@ TRANSITIONS: Final = frozenset(
 )
 """(from, to) of every legal step; any other raises IllegalTransition."""
 
+_OPEN, _CLOSING, _FAULTED, _ENDING, _ = Phase  # attributes of an enumeration cost a call each
+
 
 @dataclass(slots=True)
 class Waiting:
@@ -202,11 +204,11 @@ class SessionState:
     @property
     def live(self) -> bool:
         """Its batches are launched: it counts for the limits of others."""
-        return self.phase is Phase.OPEN or self.phase is Phase.CLOSING
+        return self.phase is _OPEN or self.phase is _CLOSING
 
     @property
     def faulted(self) -> bool:
-        return self.phase is Phase.FAULTED or self.phase is Phase.ENDING
+        return self.phase is _FAULTED or self.phase is _ENDING
 
 
 @dataclass(slots=True)

@@ -60,7 +60,7 @@ def test_a_step_that_is_not_in_the_table_tells_the_story(before: Phase, to: Phas
         dispatch._transition(session, to)
         assert session.story == [(7, OPEN, before), (3, before, to)]
         return
-    with pytest.raises(IllegalTransition, match=f"session a: no step leads from {before} to {to}; .*: at 7 ns from open to {before}$"):
+    with pytest.raises(IllegalTransition, match=f"session a: no step leads from {before} to {to}; .*: at 7 from open to {before}$"):
         dispatch._transition(session, to)
     assert (session.phase, session.story) == (before, [(7, OPEN, before)])
 
