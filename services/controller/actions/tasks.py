@@ -110,7 +110,7 @@ class TaskActions:
     def seen(self, by: Caller, task: str) -> TaskView:
         """A task that they may know of, by id, title or the beginning of its id. Raises NotThere, Ambiguous."""
         view = self._mirror.view
-        return view.tasks[find_task(view, task, lambda tenant: by.may("task.read", tenant))]
+        return view.tasks[find_task(view, task, by.sees)]
 
     async def _change(
         self, by: Caller, action: Action, task: str, revision: int | None, detail: str, change: Callable[[TaskView], Event | None]

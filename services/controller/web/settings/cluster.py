@@ -27,8 +27,7 @@ from services.controller.errors import Stale
 from services.controller.identity import caller_of
 from services.controller.parts import parts_of
 from services.controller.revisions import config_revision
-from services.controller.web.flash import redirect
-from services.controller.web.forms import Values, form_values, revision_in
+from services.controller.web.forms import Values, form_values, redirect, revision_in
 from services.controller.web.settings.shared import SLIPS, Ask, settings_page, slip_of
 
 __all__ = ["ROUTES", "Setting", "settings_of"]

@@ -12,10 +12,9 @@ from urllib.parse import quote
 from litestar import Response, get, post
 
 from services.controller.errors import Invalid
+from services.controller.web.context import context_of
 from services.controller.web.credits.client import Refused, Unreachable
-from services.controller.web.desk import desk_of
-from services.controller.web.flash import redirect
-from services.controller.web.forms import Values, form_values, revision_in
+from services.controller.web.forms import Values, form_values, redirect, revision_in
 from services.controller.web.settings.shared import Ask, micro_of, settings_page
 
 __all__ = ["ROUTES"]
@@ -31,7 +30,7 @@ async def tiers(request: Ask) -> Response[str]:
 async def _page(request: Ask, values: Values, errors: dict[str, str], status: int = 200) -> Response[str]:
     missing, answer = "", {"items": [], "tenants": {}, "default_tier": ""}
     try:
-        answer = await desk_of(request).billing.get("tiers", request)
+        answer = await context_of(request).billing.get("tiers", request)
     except (Unreachable, Refused) as error:
         missing = str(error)
     return settings_page(
@@ -49,7 +48,7 @@ async def _page(request: Ask, values: Values, errors: dict[str, str], status: in
 
 async def _send(request: Ask, path: str, body: Mapping[str, Any], revision: int | None, values: Values, done: str) -> Response[Any]:
     try:
-        await desk_of(request).billing.send("PUT", path, request, body, revision)
+        await context_of(request).billing.send("PUT", path, request, body, revision)
     except Unreachable as error:
         return redirect(_PATH, str(error), "bad")
     except Refused as error:

@@ -1,32 +1,31 @@
-"""The pages /settings/users and /settings/tenants: make, change, disable.
-
-May live here: routes. May not: rules (actions), hashes.
-"""
+"""The pages /settings/users, tenants, keys and audit. A new key's secret is shown once, on the answer to the form."""
 
 from __future__ import annotations
 
+import time
 from typing import Any, Final
 
 from litestar import Response, get, post
 from msgspec import UNSET
 
-from services.controller.access_answers import tenant_answer, user_answer
-from services.controller.access_bodies import NewTenantBody, NewUserBody, TenantBody, UserBody
-from services.controller.actions.tenants import visible_tenants
-from services.controller.actions.users import UserValues, visible_users
+from services.controller.access_answers import key_answer, tenant_answer, user_answer
+from services.controller.actions.access import KeyValues, UserValues, visible_keys, visible_tenants, visible_users
+from services.controller.bodies import KeyBody, NewTenantBody, NewUserBody, TenantBody, UserBody, values_of
 from services.controller.errors import Stale
 from services.controller.identity import caller_of
 from services.controller.parts import parts_of
-from services.controller.web.flash import redirect
-from services.controller.web.forms import Values, form_values, read_as, revision_in
+from services.controller.web.forms import Values, form_values, read_as, redirect, revision_in
 from services.controller.web.listing import Listing
 from services.controller.web.settings.shared import SLIPS, Ask, settings_page, slip_of
-from services.kit.access import AccessView
+from services.kit.access import ROLES, SCOPES, AccessView
+from services.kit.access.rules import AUDITED
 
 __all__ = ["ROUTES"]
 
 _STALE: Final = "It was changed since this page was loaded. Nothing was saved: check the current values."
 _PEOPLE: Final = ("admin", "operator", "member", "viewer")
+_KEY_SORTS: Final = ("issued", "title", "tenant", "user", "role", "state")
+_DAY_S: Final = 86_400
 
 
 # -- users -------------------------------------------------------------------------------------------------------------------------------
@@ -69,9 +68,8 @@ async def make_user(request: Ask) -> Response[Any]:
     body, errors = read_as(NewUserBody, values)
     if body is None:
         return await _users(request, values, errors, 400)
-    wanted = UserValues(None if body.tenant is UNSET else body.tenant, body.role, body.title, None, body.password)
     try:
-        await parts_of(request).users.create(caller_of(request), body.id, wanted)
+        await parts_of(request).users.create(caller_of(request), body.id, values_of(UserValues, body))
     except SLIPS as error:
         return await _users(request, values, dict([slip_of(error)]), 400)
     return redirect(
@@ -102,15 +100,8 @@ async def change_user(request: Ask, user: str) -> Response[Any]:
     body, errors = read_as(UserBody, {**values, "title": values.get("title", "")})
     if body is None:
         return await _user(request, user, values, errors, 400)
-    wanted = UserValues(
-        None if body.tenant is UNSET else body.tenant,
-        None if body.role is UNSET else body.role,
-        None if body.title is UNSET else body.title,
-        None if body.disabled is UNSET else body.disabled,
-        None if body.password is UNSET else body.password,
-    )
     try:
-        await parts_of(request).users.change(caller_of(request), user, wanted, revision=revision)
+        await parts_of(request).users.change(caller_of(request), user, values_of(UserValues, body), revision=revision)
     except Stale:
         return redirect(f"/settings/users/{user}", _STALE, "warn")
     except SLIPS as error:
@@ -174,4 +165,91 @@ async def change_tenant(request: Ask, tenant: str) -> Response[Any]:
     return redirect("/settings/tenants", f"Tenant {tenant} is saved.{done}")
 
 
-ROUTES: Final = [users, make_user, one_user, change_user, tenants, make_tenant, change_tenant]
+@get("/settings/keys", action="key.read", include_in_schema=False)
+async def keys(request: Ask) -> Response[str]:
+    return await _keys(request, {}, {})
+
+
+async def _keys(request: Ask, values: Values, errors: dict[str, str], status: int = 200, secret: str = "") -> Response[str]:
+    """``secret``: the text of a key that was just made; it is on this page only."""
+    parts, caller = parts_of(request), caller_of(request)
+    await parts.mirror.caught_up()
+    view = parts.mirror.fold(AccessView)
+    listing = Listing.parse("/settings/keys", request.query_params, sorts=_KEY_SORTS, default="-issued", filters=("state",))
+    rows = [key_answer(view, key, time.time_ns()) for key in visible_keys(view, caller)]
+    needle = listing.search.casefold()
+    rows = [row for row in rows if needle in f"{row['id']}\n{row['title']}\n{row['tenant']}\n{row['user']}\n{row['node']}".casefold()]
+    if listing.filters.get("state"):
+        rows = [row for row in rows if row["state"] == listing.filters["state"]]
+    key_of = "issued_at" if listing.sort == "issued" else listing.sort
+    rows.sort(key=lambda row: (str(row[key_of] or ""), row["id"]), reverse=listing.descending)
+    shown, listing = listing.take(rows)
+    return settings_page(
+        request,
+        "settings/keys.html",
+        status=status,
+        listing=listing,
+        rows=shown,
+        values=values,
+        errors=errors,
+        secret=secret,
+        roles=[role for role in ROLES if not caller.identity.tenant or role in ("member", "viewer")],
+        scopes=SCOPES,
+        tenants=[] if caller.identity.tenant else sorted(view.tenants),
+        users=[user.fact.user for user in visible_users(view, caller)],
+    )
+
+
+@post("/settings/keys", action="key.write", include_in_schema=False, csrf="form")
+async def make_key(request: Ask) -> Response[Any]:
+    values = await form_values(request, lists=("scopes",))
+    asked = dict(values)
+    days = str(asked.pop("expires_days", ""))
+    if days:
+        asked["expires_in_s"] = int(days) * _DAY_S if days.isascii() and days.isdigit() and len(days) < 6 else days
+    body, errors = read_as(KeyBody, asked)
+    if body is None:
+        return await _keys(
+            request, values, {("expires_days" if name == "expires_in_s" else name): text for name, text in errors.items()}, 400
+        )
+    try:
+        _, text = await parts_of(request).keys.issue(caller_of(request), values_of(KeyValues, body))
+    except SLIPS as error:
+        return await _keys(request, values, dict([slip_of(error)]), 400)
+    return await _keys(request, {}, {}, 201, text.text)
+
+
+@post("/settings/keys/{key:str}/revoke", action="key.write", include_in_schema=False, csrf="form")
+async def revoke_key(request: Ask, key: str) -> Response[Any]:
+    await form_values(request)
+    try:
+        await parts_of(request).keys.revoke(caller_of(request), key)
+    except SLIPS as error:
+        return redirect("/settings/keys", slip_of(error)[1], "warn")
+    return redirect("/settings/keys", f"Key {key} was revoked.")
+
+
+@get("/settings/audit", action="audit.read", include_in_schema=False)
+async def audit(request: Ask) -> Response[str]:
+    """The last hundred thousand actions, as far as the asker may see them."""
+    parts, caller = parts_of(request), caller_of(request)
+    await parts.mirror.caught_up()
+    listing = Listing.parse("/settings/audit", request.query_params, sorts=("at",), default="-at", filters=("action", "actor"))
+    needle, action, actor = listing.search.casefold(), listing.filters.get("action", ""), listing.filters.get("actor", "")
+    found = [
+        done.fact
+        for done in parts.mirror.fold(AccessView).actions
+        if (not action or done.fact.action == action)
+        and (not actor or done.fact.actor == actor)
+        and (not needle or needle in f"{done.fact.actor}\n{done.fact.tenant}\n{done.fact.target}\n{done.fact.detail}".casefold())
+        and caller.may("audit.read", done.fact.tenant)
+    ]
+    if listing.descending:
+        found.reverse()
+    shown, listing = listing.take(found)
+    return settings_page(
+        request, "settings/audit.html", listing=listing, rows=shown, actions=[(action, action) for action in sorted(AUDITED)]
+    )
+
+
+ROUTES: Final = [users, make_user, one_user, change_user, tenants, make_tenant, change_tenant, keys, make_key, revoke_key, audit]

@@ -1,7 +1,4 @@
-"""UI context: what page handlers depend on beside the controller's parts: the index of tasks, the client of billing, the trace viewer.
-
-May live here: holding these for the time of one controller. May not: questions, routes.
-"""
+"""UI context: dependencies of page handlers beside the parts: the task index, the clients of billing and of the metrics store."""
 
 from __future__ import annotations
 
@@ -18,17 +15,17 @@ from services.controller.web.metrics_store import MetricsStore
 from services.controller.web.tasks.index import TaskIndex
 from services.kit.tls import client_context
 
-__all__ = ["Desk", "desk_of"]
+__all__ = ["UiContext", "context_of"]
 
 TRACE_MARK: Final = "{trace}"
 
 
 @dataclass(slots=True)
-class Desk:
-    """``async with Desk.from_environment() as desk``. ``trace_url``: address of one trace with ``{trace}`` where its id goes, or empty."""
+class UiContext:
+    """``async with UiContext.from_environment() as context``."""
 
     billing: BillingClient
-    trace_url: str = ""
+    trace_url: str = ""  #: address of one trace, with ``{trace}`` for its id; empty: no trace viewer
     metrics: MetricsStore = field(default_factory=lambda: MetricsStore(""))
     tasks: TaskIndex = field(default_factory=TaskIndex)
 
@@ -58,6 +55,6 @@ class Desk:
         return self.trace_url.replace(TRACE_MARK, trace) if known and trace else ""
 
 
-def desk_of(request: Request[Any, Any, Any]) -> Desk:
-    found: Desk = request.app.state.web.desk
+def context_of(request: Request[Any, Any, Any]) -> UiContext:
+    found: UiContext = request.app.state.web.context
     return found
