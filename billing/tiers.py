@@ -1,4 +1,5 @@
-"""Tiers: what a tenant's tier is, and the best priority that its tasks may have. A fold of its own, for every service that must know.
+"""Tiers: the price class of each tenant, and the best priority that its tasks may have. A projection of its own, for every service that
+needs it.
 
 A tenant's tier and a tier's ceiling are valid from the later of the moment they name and the moment they were set; of those whose
 validity has begun, the last one set holds.
