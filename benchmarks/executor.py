@@ -1,11 +1,9 @@
-"""What the executor does beside its launches: CPU time a batch of steady scripts, in one process, without a bus.
+"""Measures the executor's own work beside its launches: CPU time a batch of steady scripts, in one process, without a bus.
 
     python -m benchmarks.executor FOLDER [--batches N] [--profile] [--against TREE]
 
 FOLDER holds recordings of benchmarks.sla (``python -m benchmarks.sla.record KIND FILE`` makes one). ``--against``: another checkout of this
 repository; the two are measured in turns, each round in processes of its own, and the ratio of their medians is printed.
-
-May live here: playing recordings into an executor, CPU time of the launching thread. May not: torch, statistics of latency.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How soon a run stops that another process tells to, what stopping and going on costs, and whether results stay the same.
+"""Measures how soon a run stops at the request of another process, what stopping and continuing cost, and whether results stay the same.
 
 ``python -m benchmarks.stops [--backend NAME] [--stops N]``: programs of several kinds run to their end again and again while a second
 process writes the stop word at random moments; every run's results are compared with those of an uncut one. Exit code 1 when one differed.

@@ -1,4 +1,4 @@
-"""The credits report: rows of the view, grouped and cut to a period. Pure."""
+"""Credits report: rows of the view, grouped and limited to a period. Pure."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Tiers: what a tenant's tier is, the best priority that its tasks may have, and the VRAM of those that name none. A fold of its own, for
-every service that must know.
+"""Tiers: the price class of each tenant, the best priority that its tasks may have, and the VRAM of those that name none. A projection of
+its own, for every service that needs it.
 
 A tenant's tier and what a tier allows are valid from the later of the moment they name and the moment they were set; of those whose
 validity has begun, the last one set holds.

@@ -4,7 +4,7 @@ Lowest to highest: defaults, the config file, environment variables, command-lin
 ``~/.config/wooly/config`` unless ``WOOLYAI_CLIENT_CONFIG`` names another. A bad value is an error that names the key, the value,
 where it came from and what is allowed; nothing is guessed or ignored.
 
-May live here: keys, parsing, limits. May not: torch, the network. This module is read on every ``import torch``: keep it light.
+This module is read on every ``import torch``: keep it light.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The file that ``wooly login`` writes: one API key, readable by its owner alone.
 
-May live here: reading and writing that file. May not: what a key may do, the network. Read by ``wooly.config``: keep it light.
+Read by ``wooly.config``: keep it light.
 """
 
 from __future__ import annotations

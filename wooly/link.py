@@ -1,6 +1,5 @@
-"""The seam between the recorder and whatever carries its batches to a node.
+"""The interface between the recorder and the transport of its batches.
 
-May live here: the shape of one flush and of its answer. May not: torch, NATS, recording, executing.
 Implemented by ``wooly.session.Session`` (a node over NATS) and by ``tests/support/loopback.py`` (in process).
 """
 

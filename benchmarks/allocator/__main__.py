@@ -1,4 +1,5 @@
-"""The allocator of a device: what it wastes over a long life, what a call costs beside the one before it, what moving and swapping cost.
+"""Measures a device's allocator: waste over a long series of allocations, cost of a call beside the previous allocator, cost of moving and
+swapping.
 
 ``python -m benchmarks.allocator [--operations N] [--publish]``: prints the tables; ``--publish`` puts them into docs/memory.md.
 """

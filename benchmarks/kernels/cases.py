@@ -1,7 +1,4 @@
-"""The kernels that are measured: launches, arguments, and how to tell that a result is right.
-
-May live here: data. May not: timing.
-"""
+"""Kernels that are measured: launches, arguments and checks of their results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an attack is, and what it is promised. May live here: data types, the table, building kernels. May not: attacks, running them."""
+"""Attacks: their definition, and the guarantees that must hold during one."""
 
 from __future__ import annotations
 

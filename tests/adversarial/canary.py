@@ -1,4 +1,4 @@
-"""The tenant beside the attacker: keeps data in buffers, shared and local memory, and expects its results to be its own."""
+"""The canary: a tenant beside the attacker that keeps data in buffers, shared and local memory and checks its results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attacks on kernel devices: each ends only itself, as promised, and the canary beside it sings on.
+"""Attacks on kernel devices: each ends only its own session, with the expected error, and the canary's results stay right.
 
 All of them on the definition and on the host device, a sample on OpenCL, which takes a second to compile a kernel; ``make attacks`` runs
 all on every device.

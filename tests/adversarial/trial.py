@@ -1,4 +1,4 @@
-"""Makes an attack on a device beside the canary, and says what of the promise was not kept. May live here: that. May not: attacks."""
+"""Runs an attack on a device beside the canary, and reports the guarantees that did not hold."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A kernel device that compiles the C99 form of kernels with the machine's compiler: the block form without any OpenCL.
-
-May live here: that. May not: which kernels a test runs.
-"""
+"""A kernel device that compiles the C99 form of kernels with the machine's compiler: the block form without any OpenCL."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Running generated kernels on kernel devices, and saying how two runs differ.
-
-May live here: running and comparing. May not: making kernels (wis_kernels).
-"""
+"""Running generated kernels on kernel devices, and saying how two runs differ."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A device's memory and its tenants in the test's own process: real engine, real store, the loop reduced to what waits for memory.
-
-May live here: carrying out batches and waiting as the executor does. May not: assertions about behaviour.
-"""
+"""A device's memory and its tenants in the test's own process: real engine, real store, the loop reduced to what waits for memory."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A user's script in a process of its own, with the environment that a stack's users export.
-
-May live here: starting scripts, reading what they say while they run. May not: assertions.
-"""
+"""A user's script in a process of its own, with the environment that a stack's users export."""
 
 from __future__ import annotations
 

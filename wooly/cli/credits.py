@@ -1,7 +1,4 @@
-"""``wooly credits``: what was used, and ``grant``, ``balance``, ``budget``, ``tier``, ``statement``.
-
-May live here: asking the billing service and showing its answers. May not: computing anything about money, but for reading amounts.
-"""
+"""``wooly credits``: what was used, and ``grant``, ``balance``, ``budget``, ``tier``, ``statement``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""``wooly why``: why a task waited, for whom, and under which rule.
-
-May live here: asking services.replay and showing its answer. May not: journals, rules.
-"""
+"""``wooly why``: why a task waited, which sessions ran instead, and under which rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Launches of a harmless kernel with shapes and arguments that are none."""
+"""Attacks by launches of a harmless kernel with invalid shapes and arguments."""
 
 from __future__ import annotations
 

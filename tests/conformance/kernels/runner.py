@@ -1,4 +1,4 @@
-"""Runs cases on kernel devices and says what is wrong, as sentences. May live here: running and judging. May not: reports, pytest."""
+"""Runs cases on kernel devices and reports differences as sentences."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Running one kernel on the definition and on the host back end.
-
-May live here: that comparison. May not: kernels.
-"""
+"""Running one kernel on the definition and on the host back end."""
 
 from __future__ import annotations
 
