@@ -53,13 +53,14 @@ class Setting:
 _SHOWN: Final = (
     (
         OVERCOMMIT_GLOBAL, "VRAM overcommit", "%", 1,
-        "Tasks that may be swapped can be promised this much more than a device has. A node's own value comes first.",
+        "Memory beyond a device's own that tasks may be promised if they can be swapped out. A node's own value has precedence.",
     ),
-    (QUEUE_AGE_MS, "Raise a waiting task every", "s", 1000, "By one priority (aging); 0: never."),
-    (QUEUE_PROTECT_MS, "Reserve devices after waiting", "s", 1000, "Tasks behind it then cannot overtake it; 0: never."),
-    (QUEUE_RESERVATIONS, "Reserve devices for at most", "tasks", 1, "At one time."),
-    (DEFAULT_VRAM_MB, "VRAM of a task that names none", "MiB", 1,
-     "It may grow beyond. At most a quarter of the largest device; 0: every task must name it."),
+    (QUEUE_AGE_MS, "Raise the priority of a waiting task every", "s", 1000, "By one level (aging). 0: never."),
+    (QUEUE_PROTECT_MS, "Reserve devices for a task after", "s", 1000,
+     "Later tasks can then no longer overtake it. 0: never."),
+    (QUEUE_RESERVATIONS, "Reservations at one time", "tasks", 1, "The most tasks for which devices are reserved."),
+    (DEFAULT_VRAM_MB, "VRAM of a task that requests none", "MiB", 1,
+     "At most a quarter of the largest device; the task may grow beyond it. 0: every task must request VRAM."),
 )  # fmt: skip
 
 
