@@ -335,7 +335,7 @@ def test_everything_can_be_read_and_done_without_scripts(house: House, browser: 
     with browser.without_scripts():
         browser.open("/tasks?q=plain")
         browser.click(f"#open-{task}")
-        browser.says("Why nothing fits", f"#story-{task}")
+        browser.says("Why no device fits", f"#story-{task}")
         browser.click(f"#story-{task} .button-danger")
         browser.says("Cancelled.", "[data-flash]")
         for path in ("/", "/nodes", "/groups", "/credits", "/settings"):

@@ -55,12 +55,12 @@ _SHOWN: Final = (
         OVERCOMMIT_GLOBAL, "VRAM overcommit", "%", 1,
         "Memory beyond a device's own that tasks may be promised if they can be swapped out. A node's own value has precedence.",
     ),
-    (QUEUE_AGE_MS, "Raise the priority of a waiting task every", "s", 1000, "By one level (aging). 0: never."),
-    (QUEUE_PROTECT_MS, "Reserve devices for a task after", "s", 1000,
+    (QUEUE_AGE_MS, "Raise waiting tasks every", "s", 1000, "Each time by one priority level (aging). 0: never."),
+    (QUEUE_PROTECT_MS, "Reserve devices after waiting", "s", 1000,
      "Later tasks can then no longer overtake it. 0: never."),
-    (QUEUE_RESERVATIONS, "Reservations at one time", "tasks", 1, "The most tasks for which devices are reserved."),
-    (DEFAULT_VRAM_MB, "VRAM of a task that requests none", "MiB", 1,
-     "At most a quarter of the largest device; the task may grow beyond it. 0: every task must request VRAM."),
+    (QUEUE_RESERVATIONS, "Most reservations", "tasks", 1, "For so many tasks at one time."),
+    (DEFAULT_VRAM_MB, "Default VRAM of a task", "MiB", 1,
+     "For a task that requests none; it may grow beyond. At most a quarter of the largest device. 0: every task must request VRAM."),
 )  # fmt: skip
 
 
