@@ -101,7 +101,7 @@ def test_a_page_says_that_it_was_cut_off_and_comes_back(plane: Plane, browser: C
     browser.open("/nodes/n1")
     browser.says("Live", "#live-state")
     plane.controller.kill()
-    browser.says("These figures are as old as the moment the connection broke", "#offline")
+    browser.says("The figures are from before the connection was lost", "#offline")
     assert browser.faults() == []
     plane.controller.start()
     browser.says("Live", "#live-state")
