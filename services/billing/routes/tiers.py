@@ -10,7 +10,7 @@ from litestar import get, put
 from msgspec import UnsetType
 
 from billing.projection import BillingView
-from billing.report import credits_text
+from billing.report import amount_text
 from billing.tariff import DEFAULT_TIER, TIERS
 from bus_schemas.events import Event, TariffSet, TierSet
 from services.billing.bodies import MembershipBody, PriceBody, TierBody
@@ -77,7 +77,7 @@ async def put_price(request: Ask, tier: str, data: PriceBody, if_match: Revision
     _must_be_tier(tier)
     now_ns = time.time_ns()
     fact = TariffSet(now_ns, tier, not_past_ns(data.from_, now_ns), data.core_second_micro, data.gib_second_micro)
-    detail = f"{credits_text(data.core_second_micro)} a core-second, {credits_text(data.gib_second_micro)} a GiB-second"
+    detail = f"{amount_text(data.core_second_micro)} credits per core-second, {amount_text(data.gib_second_micro)} per GiB-second"
     return await _write(request, tier, lambda _: fact, detail, if_match)
 
 

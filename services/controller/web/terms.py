@@ -41,7 +41,8 @@ TERMS: Final = {
 }
 
 _ALSO: Final = {
-    "best priority": "priority", "core credits": "credit", "credits": "credit", "credits per hour": "credit", "devices": "node",
+    "best priority": "priority", "core credits": "credit", "credits": "credit", "core-second": "core time",
+    "credits per hour": "credit", "devices": "node",
     "for core time": "core time", "for vram": "GiB-second", "gib·s": "GiB-second", "groups": "group", "launches": "launch",
     "nodes ready": "node", "running tasks": "task", "queued tasks": "task", "swapped out": "swapped", "vram credits": "credit",
     "vram in use": "VRAM", "vram overcommit": "overcommit", "vram time": "GiB-second",

@@ -234,11 +234,12 @@ async def audit(request: Ask) -> Response[str]:
     """The last hundred thousand actions, as far as the asker may see them."""
     parts, caller = parts_of(request), caller_of(request)
     await parts.mirror.caught_up()
+    access, tasks = parts.mirror.fold(AccessView), parts.mirror.view.tasks
     listing = Listing.parse("/settings/audit", request.query_params, sorts=("at",), default="-at", filters=("action", "actor"))
     needle, action, actor = listing.search.casefold(), listing.filters.get("action", ""), listing.filters.get("actor", "")
     found = [
         done.fact
-        for done in parts.mirror.fold(AccessView).actions
+        for done in access.actions
         if (not action or done.fact.action == action)
         and (not actor or done.fact.actor == actor)
         and (not needle or needle in f"{done.fact.actor}\n{done.fact.tenant}\n{done.fact.target}\n{done.fact.detail}".casefold())
@@ -247,9 +248,10 @@ async def audit(request: Ask) -> Response[str]:
     if listing.descending:
         found.reverse()
     shown, listing = listing.take(found)
-    return settings_page(
-        request, "settings/audit.html", listing=listing, rows=shown, actions=[(action, action) for action in sorted(AUDITED)]
-    )
+    titles = {fact.target: tasks[fact.target].submitted.title for fact in shown if fact.target in tasks}
+    titles |= {fact.target: access.keys[fact.target].fact.title for fact in shown if fact.target in access.keys}
+    actions = [(action, action) for action in sorted(AUDITED)]
+    return settings_page(request, "settings/audit.html", listing=listing, rows=shown, actions=actions, titles=titles)
 
 
 ROUTES: Final = [users, make_user, one_user, change_user, tenants, make_tenant, change_tenant, keys, make_key, revoke_key, audit]

@@ -32,7 +32,7 @@ Ask = Request[Any, Any, Any]
 _LIVE: Final = "every 30s"
 _SOON: Final = "load delay:5s"
 """When the browser requests the part again (htmx): for a live task, and when the journal could not be read."""
-STALE: Final = "It was changed after the page was loaded. Nothing was done: check its current state, and decide again."
+STALE: Final = "The task was changed after the page was loaded. Nothing was done: check its current state, and decide again."
 
 
 @get("/tasks", action="task.read", include_in_schema=False)
@@ -120,7 +120,7 @@ async def submit(request: Ask) -> Response[Any]:
     if isinstance(task.decision, TaskRefused) and not task.submitted.queue:
         why = refusal_sentence(parts.mirror.view, task.decision, caller.sees)
         return redirect(f"/tasks/{task.submitted.task}", f"It was not placed: {why}", "bad")
-    waits = "It waits for room." if task.waiting else "It has a place."
+    waits = "It waits for a device." if task.waiting else "It has been placed."
     return redirect(f"/tasks/{task.submitted.task}", f"Submitted. {waits}")
 
 
@@ -138,7 +138,7 @@ async def cancel(request: Ask, task: str) -> Response[Any]:
         await parts_of(request).tasks.cancel(caller_of(request), task)
     except OutOfState as error:
         return redirect(f"/tasks/{task}", f"Nothing to cancel: {error}.", "warn")
-    return redirect(f"/tasks/{task}", "Cancelled. What runs of it ends now.")
+    return redirect(f"/tasks/{task}", "Cancelled. Running work is being stopped.")
 
 
 @post("/tasks/{task:str}/priority", action="task.prioritise", include_in_schema=False, csrf="form")

@@ -97,9 +97,9 @@ def _wishes(task: TaskView) -> tuple[tuple[str, str], ...]:
     if said.pace_percent:
         out.append(("Pace", f"at most {said.pace_percent} % of a device"))
     if said.queue_timeout_ms:
-        out.append(("Waits", f"at most {duration_text(said.queue_timeout_ms * _MS)}"))
+        out.append(("Queue", f"at most {duration_text(said.queue_timeout_ms * _MS)}"))
     elif not said.queue:
-        out.append(("Waits", "no: it fails when nothing fits"))
+        out.append(("Queue", "no: refused if no device is free"))
     return tuple(out)
 
 
