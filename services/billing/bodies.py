@@ -1,7 +1,5 @@
 """The bodies of requests: what is accepted, with its limits. Unknown fields are refused, so a typo is not a default. Amounts are
 integers of micro-credits (1 credit = 1,000,000): nothing is rounded on the way.
-
-May live here: shapes and limits. May not: what is done with them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""A statement as one page of HTML, to be read and printed: no script, no picture, nothing from elsewhere.
-
-May live here: how a statement looks. May not: what is in it (billing.statement).
-"""
+"""A statement as one page of HTML, to be read and printed: no script, no picture, nothing from elsewhere."""
 
 from __future__ import annotations
 

@@ -33,8 +33,7 @@ from services.controller.web.history import PriceBook
 from services.controller.web.house import WEB_ROUTES, Web
 from services.controller.writer import Writer
 from services.kit.access import AccessView
-from services.kit.access.access import open_access
-from services.kit.access.mode import hosts_of
+from services.kit.access.access import hosts_of, open_access
 from services.kit.bus import connect
 from services.kit.errors import KitError
 from services.kit.http import serve
@@ -61,7 +60,7 @@ async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
             os.environ,
             listens_on=[settings.address[0], *hosts_of(settings.nats_url)],
             view=lambda: mirror.fold(AccessView),
-            heard=lambda: mirror.connected and mirror.failure is None,
+            follows_log=lambda: mirror.connected and mirror.failure is None,
             pages=True,
         )
         stack.callback(access.close)

@@ -20,7 +20,7 @@ from services.controller.mirror import Mirror
 from services.controller.writer import Writer
 from services.kit.access import AccessView
 from services.kit.access.access import Access
-from services.kit.access.keys import parse_key
+from services.kit.access.tokens import parse_key
 from services.kit.errors import Conflict, SettingError
 from services.kit.keyring import NODES_VARIABLE, NodeKey
 from services.kit.log import get_logger

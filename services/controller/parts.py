@@ -1,4 +1,4 @@
-"""The parts of one running controller, by name: dependencies of routes, pages and actions."""
+"""Dependencies of routes, pages and actions: the parts of one running controller, by name."""
 
 from __future__ import annotations
 

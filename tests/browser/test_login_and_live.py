@@ -10,7 +10,7 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 
 from bus_schemas.telemetry import Telemetry
-from services.kit.access.keys import make_key
+from services.kit.access.tokens import make_key
 from services.kit.process import free_port
 from tests.browser.chrome import MISSING, Chrome
 from tests.support.plane import GIB, Plane

@@ -11,9 +11,11 @@ from billing.projection import BillingView
 from billing.report import amount_text
 from bus_schemas.events import BudgetSet, Event
 from services.billing.bodies import BudgetBody
-from services.billing.described import Json, Revision, TenantName, check_revision, problems, revision_of
+from services.billing.described import Json, TenantName
 from services.billing.parts import Ask, budget_answer, fresh_view, parts_of, tenant_must_be
 from services.kit.access.requests import taken, tenant_filter
+from services.kit.problems import problems
+from services.kit.rest import Revision, check_revision, revision_of
 
 __all__ = ["ROUTES"]
 
@@ -69,7 +71,7 @@ async def put_budget(
         return [fact, action]
 
     await parts.writer.tenant(tenant, decide)
-    view = parts.keeper.view
+    view = parts.projection.view
     budget = view.budgets.by_tenant.get(tenant, {}).get(period)
     if budget is None:
         return {"tenant": tenant, "period": period, "limit_micro": None, "state": "open", "revision": 0}

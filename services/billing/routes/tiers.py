@@ -14,10 +14,12 @@ from billing.report import amount_text
 from billing.tariff import DEFAULT_TIER, TIERS
 from bus_schemas.events import Event, TariffSet, TierSet
 from services.billing.bodies import MembershipBody, PriceBody, TierBody
-from services.billing.described import Json, Revision, check_revision, not_past_ns, problems, revision_of
-from services.billing.errors import NotThere
+from services.billing.described import Json, not_past_ns
 from services.billing.parts import Ask, fresh_view, parts_of, tenant_must_be
 from services.kit.access.requests import permit, taken, who
+from services.kit.errors import NotThere
+from services.kit.problems import problems
+from services.kit.rest import Revision, check_revision, revision_of
 
 __all__ = ["ROUTES"]
 
@@ -113,7 +115,7 @@ async def _write(request: Ask, tier: str, fact: Callable[[BillingView], Event], 
         return [fact(view), action]
 
     await parts.writer.tier(tier, decide)
-    return _tier(parts.keeper.view, tier, time.time_ns())
+    return _tier(parts.projection.view, tier, time.time_ns())
 
 
 @put(
@@ -135,7 +137,7 @@ async def put_membership(request: Ask, tenant: str, data: MembershipBody, if_mat
         return [fact, action]
 
     await parts.writer.tenant(tenant, decide)
-    view = parts.keeper.view
+    view = parts.projection.view
     tier = view.tiers.tier_of(tenant, time.time_ns())
     return {"tenant": tenant, "tier": tier, "from_ns": fact.from_ns, "next_tier": data.tier, "revision": view.revisions.get(tenant, 0)}
 

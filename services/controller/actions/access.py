@@ -20,9 +20,8 @@ from services.kit.access import AccessView, Identity
 from services.kit.access.access import Access
 from services.kit.access.checker import PASSWORD_MAX
 from services.kit.access.errors import Unauthenticated
-from services.kit.access.grants import check_grant, check_over
-from services.kit.access.keys import KeyText, is_key_id, make_key
-from services.kit.access.rules import PEOPLE
+from services.kit.access.rules import PEOPLE, check_grant, check_over
+from services.kit.access.tokens import KeyText, is_key_id, make_key
 from services.kit.access.view import Key, Tenant, User
 from services.kit.errors import Conflict
 

@@ -32,7 +32,7 @@ from services.controller.web.formats import bytes_text
 from services.kit.bus import Bus
 from services.kit.errors import BusRefused
 from services.kit.seal import SEALED_FROM, SealedLog
-from services.kit.trace import parse_traceparent
+from wooly.shared.trace import parse_traceparent
 
 __all__ = ["Moment", "SessionLine", "facts_of", "life_of", "moments", "session_lines", "trace_of"]
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from services.kit import patience
+from services.kit import http
 from services.kit.http import parse_address, serve
 
 BIG = 32 << 20
@@ -60,7 +60,7 @@ HEAD = b"POST / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n"
 
 def test_bodies_of_every_kind_up_to_the_limit() -> None:
     async def go() -> list[bytes]:
-        full = b"x" * patience.BODY_BYTES_MAX
+        full = b"x" * http.BODY_BYTES_MAX
         async with served() as address:
             return [
                 await ask(address, HEAD + b"content-length: 3\r\n\r\nabc"),
@@ -73,7 +73,7 @@ def test_bodies_of_every_kind_up_to_the_limit() -> None:
     small, chunked, full, declared, undeclared = asyncio.run(go())
     assert small.endswith(b"\r\n\r\n3")
     assert chunked.endswith(b"\r\n\r\n2")
-    assert full.endswith(b"\r\n\r\n%d" % patience.BODY_BYTES_MAX)
+    assert full.endswith(b"\r\n\r\n%d" % http.BODY_BYTES_MAX)
     assert declared.startswith(b"HTTP/1.1 413") and b"application/problem+json" in declared
     assert undeclared.startswith(b"HTTP/1.1 413")
 
@@ -83,7 +83,7 @@ def test_a_head_that_does_not_come_ends_the_connection(sent: bytes, monkeypatch:
     async def go() -> tuple[bytes, bytes]:
         async with served() as address:
             with monkeypatch.context() as impatient:
-                impatient.setattr(patience.PatientProtocol, "head_s", 0.2)
+                impatient.setattr(http.SlowClientProtocol, "head_s", 0.2)
                 try:
                     slow = await ask(address, sent)
                 except ConnectionResetError:
@@ -109,7 +109,7 @@ def test_a_body_that_does_not_come_is_408() -> None:
             sent.append(message)
 
         scope = {"type": "http", "headers": [(b"content-length", b"10")]}
-        await patience.whole_bodies(app, body_s=0.05)(scope, receive, send)
+        await http.buffer_bodies(app, body_s=0.05)(scope, receive, send)
         return sent
 
     start, body = asyncio.run(go())
@@ -118,7 +118,7 @@ def test_a_body_that_does_not_come_is_408() -> None:
 
 
 def test_an_unread_answer_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience.PatientProtocol, "unread_s", 0.3)
+    monkeypatch.setattr(http.SlowClientProtocol, "unread_s", 0.3)
 
     async def go() -> int:
         async with served() as address:
