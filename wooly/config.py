@@ -4,7 +4,7 @@ Lowest to highest: defaults, the config file, environment variables, command-lin
 ``~/.config/wooly/config`` unless ``WOOLYAI_CLIENT_CONFIG`` names another. A bad value is an error that names the key, the value,
 where it came from and what is allowed; nothing is guessed or ignored.
 
-May live here: keys, parsing, limits. May not: torch, the network. This module is read on every ``import torch``: keep it light.
+This module is read on every ``import torch``: keep it light.
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ KEYS: Final[tuple[Key, ...]] = (
         "required_vram_mb",
         _integer(1, 1 << 26),
         "an integer number of megabytes, such as 8000",
-        "VRAM this task needs, in MB; also its quota; unset: it is placed by the default_vram_mb of the cluster and may grow to the device",
+        "VRAM this task needs, in MB; also its quota; unset: the default of the tier, else of the cluster, and it may grow",
     ),
     Key("GPU_MODE", "gpu_mode", _choice("Shared", "Exclusive"), "Shared or Exclusive", "may other tasks share the GPU"),
     Key("GPUS", "gpus", _indices, "different device numbers separated by commas, such as 0 or 0,1", "devices in the server's list"),

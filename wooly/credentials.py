@@ -1,4 +1,7 @@
-"""The file that ``wooly login`` writes: one API key, readable by its owner alone. Read by ``wooly.config``: keep it light."""
+"""The file that ``wooly login`` writes: one API key, readable by its owner alone.
+
+Read by ``wooly.config``: keep it light.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Every error a user of the client can meet: one tree, and the class says whose fault it is.
-
-May live here: exception classes, and the table from a node's fault names to them. May not: torch (the face gives the classes that
-CUDA programs catch), I/O, formatting for a terminal.
+"""Errors of the client: one tree, in which the class names the responsible component.
 
 Each message is a sentence that says what happened and what to do. All derive from RuntimeError, because that is what PyTorch
 programs catch around device code.

@@ -1,7 +1,4 @@
-"""Lines on standard error: why the script waits for a place, where it runs, and what it used.
-
-May live here: these lines. May not: anything on standard output, which belongs to the script.
-"""
+"""Prints progress on standard error: why the script waits for a place, where it runs, and what it used."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
-"""A session on a node over the bus: submits batches, waits for their answers, survives what can be survived, and says what cannot.
+"""A session on a node over the bus: submits batches in order, waits for their answers, resends after reconnects, and reports faults.
 
 Exactly once: every batch has a sequence number, the node executes each once and in order, and this side keeps a batch until its Done
 has come, sending it again after a reconnect or when the node says it never got it. A node that falls silent is an error within
 ten seconds, never a hang.
-
-May live here: order, window, liveness, faults. May not: torch, recording, encoding (transport/batches.py), sockets (transport/).
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ class _Fold:
     def __init__(self, sessions: set[str], grid: Grid) -> None:
         self.memory = MemoryStory(sessions)
         self.use = MemoryUse(grid, sessions)
-        self.programs = Programs()
+        self.programs = Programs(sessions)
         self.found = False
         self._sessions = sessions
         self._lives: list[tuple[str, int, int, Waits]] = []

@@ -1,8 +1,6 @@
-"""Pictures of every page, in both themes and both widths, of a small cluster that has been lived in; for docs/web.md.
+"""Takes screenshots of every page, in both themes and both widths, of a small cluster with history; for docs/web.md.
 
-    python -m tests.browser.screenshots [--out docs/screenshots] [page ...]
-
-May live here: what is lived in, what is pictured. May not: assertions.
+python -m tests.browser.screenshots [--out docs/screenshots] [page ...]
 """
 
 from __future__ import annotations

@@ -17,8 +17,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 
 from bus_schemas.events import KeyIssued, KeyRevoked, UserChanged
-from services.controller.actions.access_log import AccessLog, Change
-from services.controller.actions.users import UserActions
+from services.controller.actions.access import AccessLog, Change, UserActions
 from services.controller.identity import Caller
 from services.controller.mirror import Mirror
 from services.controller.writer import Writer

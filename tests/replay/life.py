@@ -1,7 +1,4 @@
-"""A real node that lives through a mix, and its journal run again from the bus.
-
-May live here: starting, killing, asking. May not: what a mix is (mixes), assertions.
-"""
+"""Runs a real node under a mix of tenants, and replays its journal from the bus."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """A controller and billing with authentication on, and callers of every kind: each role in the cluster and in two tenants,
 keys of nodes and services, narrowed ones, and those that open nothing any more.
-
-May live here: starting and asking the real thing, making who asks. May not: assertions.
 """
 
 from __future__ import annotations

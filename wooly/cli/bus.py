@@ -1,7 +1,4 @@
-"""Discovery over the bus: which nodes answer.
-
-May live here: connections and discovery for people. May not: sessions.
-"""
+"""Node discovery over the bus."""
 
 from __future__ import annotations
 

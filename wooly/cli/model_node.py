@@ -1,7 +1,4 @@
-"""The node's model cache, as the command line speaks to it: which node, its door, and models that go through it.
-
-May live here: requests and uploads. May not: reading files, printing.
-"""
+"""Client of a node's model cache: finds the node and its data port, and registers models."""
 
 from __future__ import annotations
 

@@ -38,8 +38,8 @@ class BatchEncoder:
         program_body = b"" if not flush.program or self._is_known(flush.program) else flush.program_body
         dims_body, dims_delta = self._dims(flush)
         kernels = tuple(body for digest, body in flush.kernels if not self._is_known(digest))
-        batch = self._batch(seq, flush, uploads, trace)
-        data = encode_batch(structs.replace(batch, program_body=program_body, dims_body=dims_body, dims_delta=dims_delta, kernels=kernels))
+        batch = self._batch(seq, flush, uploads, trace, program_body)
+        data = encode_batch(structs.replace(batch, dims_body=dims_body, dims_delta=dims_delta, kernels=kernels))
         if len(data) > self._bytes_max:
             raise RefusedError(
                 f"a batch of {len(data)} bytes exceeds the node's limit of {self._bytes_max}; synchronize more often", name=OVERSIZED
@@ -48,17 +48,17 @@ class BatchEncoder:
 
     def encode_whole(self, seq: int, flush: Flush, uploads: tuple[Upload, ...], trace: str = "") -> bytes:
         """The batch as a message with all bodies: for a node that answered that it lacks some."""
-        return _message(encode_batch(self._batch(seq, flush, uploads, trace)), uploads)
+        return _message(encode_batch(self._batch(seq, flush, uploads, trace, flush.program_body)), uploads)
 
-    def _batch(self, seq: int, flush: Flush, uploads: tuple[Upload, ...], trace: str) -> Batch:
-        """With all bodies."""
+    def _batch(self, seq: int, flush: Flush, uploads: tuple[Upload, ...], trace: str, program_body: bytes) -> Batch:
+        """With the bodies of dims and kernels."""
         return Batch(
             session=self._session,
             epoch=self._epoch,
             seq=seq,
             program=flush.program,
             dims=flush.dims_digest,
-            program_body=flush.program_body,
+            program_body=program_body,
             dims_body=flush.dims,
             scalars=tuple((value.real, value.imag) if isinstance(value, complex) else value for value in flush.scalars),
             handles=pack_handles(flush.handles) if flush.program else b"",
@@ -68,6 +68,7 @@ class BatchEncoder:
             frees=tuple(flush.frees),
             trace=trace,
             kernels=tuple(body for _, body in flush.kernels),
+            origin=flush.origin.lines() if program_body and flush.origin is not None else "",
         )
 
     def _is_known(self, digest: bytes) -> bool:

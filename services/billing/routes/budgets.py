@@ -8,7 +8,7 @@ from typing import Final, Literal
 from litestar import get, put
 
 from billing.projection import BillingView
-from billing.report import credits_text
+from billing.report import amount_text
 from bus_schemas.events import BudgetSet, Event
 from services.billing.bodies import BudgetBody
 from services.billing.described import Json, TenantName
@@ -61,9 +61,8 @@ async def put_budget(
     expected = revision_of(if_match)
     limit = -1 if data.limit_micro is None else data.limit_micro
     fact = BudgetSet(time.time_ns(), tenant, period, limit, data.warn_percent, data.stop_percent)
-    detail = (
-        f"{period}: {'none' if limit < 0 else credits_text(limit)}, warn {data.warn_percent} %, stop {data.stop_percent} %: {data.note}"
-    )
+    most = "no limit" if limit < 0 else f"{amount_text(limit)} credits, warn at {data.warn_percent} %, stop at {data.stop_percent} %"
+    detail = f"{period}: {most}{f': {data.note}' if data.note else ''}"
     action = taken(request, "budget.write", tenant, detail, tenant=tenant)
 
     def decide(view: BillingView) -> list[Event]:

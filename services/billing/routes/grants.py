@@ -9,7 +9,7 @@ from typing import Final
 from litestar import Response, get, post
 
 from billing.projection import BillingView, Grant
-from billing.report import credits_text
+from billing.report import amount_text, credits_text
 from bus_schemas.events import Event, GrantRecorded
 from services.billing.bodies import GrantBody
 from services.billing.described import Json, TenantName
@@ -67,7 +67,8 @@ async def post_grant(request: Ask, data: GrantBody) -> Response[Json]:
     tenant_must_be(request, await fresh_view(request), "credits.grant", data.tenant)
     name = data.id or uuid.uuid4().hex
     fact = GrantRecorded(time.time_ns(), name, data.tenant, data.micro)
-    action = taken(request, "credits.grant", data.tenant, f"{credits_text(data.micro)} credits as {name}: {data.note}", tenant=data.tenant)
+    detail = f"{amount_text(data.micro)} credits{f': {data.note}' if data.note else ''} (grant {name})"
+    action = taken(request, "credits.grant", data.tenant, detail, tenant=data.tenant)
 
     def decide(view: BillingView) -> list[Event]:
         return [] if _made(view, name, data) else [fact, action]
