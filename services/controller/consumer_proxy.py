@@ -29,7 +29,7 @@ from bus_schemas.reading import (
     subject_fault,
 )
 from bus_schemas.subjects import requester
-from services.controller.mirror import Mirror
+from services.controller.log_projection import LogProjection
 from services.kit.access import AccessView
 from services.kit.access.tokens import is_key_id
 from services.kit.bus import Bus
@@ -56,9 +56,9 @@ class _Owned:
 class ConsumerProxy:
     """Serves requests from ``serve`` until the connection to the bus is closed."""
 
-    def __init__(self, bus: Bus, mirror: Mirror) -> None:
+    def __init__(self, bus: Bus, projection: LogProjection) -> None:
         self._bus = bus
-        self._mirror = mirror
+        self._projection = projection
         self._owned: defaultdict[str, _Owned] = defaultdict(_Owned)
 
     async def serve(self, queue: str) -> None:
@@ -85,12 +85,12 @@ class ConsumerProxy:
         return names
 
     def _knows(self, principal: str, stream: str) -> bool:
-        who = self._mirror.fold(AccessView).principal(principal, time.time_ns())
+        who = self._projection.fold(AccessView).principal(principal, time.time_ns())
         return who is not None and may_know(who, stream, "")
 
     async def _asked(self, subject: str, data: bytes) -> bytes | None:
         """The answer; None (silence) while this controller cannot check rights: another one answers, or the client asks again."""
-        if not self._mirror.connected or self._mirror.failure is not None:
+        if not self._projection.connected or self._projection.failure is not None:
             return None
         try:
             asked = msgspec.msgpack.decode(data, type=Asked)
@@ -104,7 +104,7 @@ class ConsumerProxy:
             return msgspec.msgpack.encode(Refused(str(refused), refused.code))
 
     async def _answer(self, principal: str, asked: Asked) -> Said:
-        who = self._mirror.fold(AccessView).principal(principal, time.time_ns())
+        who = self._projection.fold(AccessView).principal(principal, time.time_ns())
         if who is None:
             return _NOT_YOURS
         if isinstance(asked, AboutStream):

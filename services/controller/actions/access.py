@@ -13,7 +13,7 @@ from typing import Final
 from bus_schemas.events import ActionTaken, Event, KeyIssued, KeyRevoked, TenantChanged, UserChanged
 from services.controller.errors import Denied, Invalid, NotThere, OutOfState
 from services.controller.identity import Caller
-from services.controller.mirror import Mirror
+from services.controller.log_projection import LogProjection
 from services.controller.revisions import check
 from services.controller.writer import Writer
 from services.kit.access import AccessView, Identity
@@ -60,17 +60,17 @@ class Change:
 
 
 class AccessLog:
-    def __init__(self, mirror: Mirror, writer: Writer, access: Access) -> None:
-        self._mirror = mirror
+    def __init__(self, projection: LogProjection, writer: Writer, access: Access) -> None:
+        self._projection = projection
         self._writer = writer
         self._access = access
 
     @property
     def view(self) -> AccessView:
-        return self._mirror.fold(AccessView)
+        return self._projection.fold(AccessView)
 
     async def caught_up(self) -> AccessView:
-        await self._mirror.caught_up()
+        await self._projection.caught_up()
         return self.view
 
     async def change(self, by: Caller, decide: Callable[[AccessView], Change | None]) -> AccessView:
@@ -81,7 +81,7 @@ class AccessLog:
             view = await self.caught_up()
             if self._access.again(by.identity) != by.identity:
                 raise Unauthenticated("your rights have changed meanwhile; try again")
-            after = self._mirror.access_position
+            after = self._projection.access_position
             change = decide(view)
             if change is None:
                 return view

@@ -38,8 +38,8 @@ async def users(request: Ask) -> Response[str]:
 
 async def _users(request: Ask, values: Values, errors: dict[str, str], status: int = 200) -> Response[str]:
     parts, caller = parts_of(request), caller_of(request)
-    await parts.mirror.caught_up()
-    view = parts.mirror.fold(AccessView)
+    await parts.projection.caught_up()
+    view = parts.projection.fold(AccessView)
     listing = Listing.parse("/settings/users", request.query_params, sorts=("id", "role", "tenant"), default="id", filters=("role", "edit"))
     rows = [user_answer(user) for user in visible_users(view, caller)]
     needle = listing.search.casefold()
@@ -84,9 +84,9 @@ async def one_user(request: Ask, user: str) -> Response[str]:
 
 async def _user(request: Ask, user: str, values: Values, errors: dict[str, str], status: int = 200) -> Response[str]:
     parts, caller = parts_of(request), caller_of(request)
-    await parts.mirror.caught_up()
+    await parts.projection.caught_up()
     row = user_answer(parts.users.seen(caller, user))
-    tenants = [] if caller.identity.tenant else sorted(parts.mirror.fold(AccessView).tenants)
+    tenants = [] if caller.identity.tenant else sorted(parts.projection.fold(AccessView).tenants)
     return settings_page(
         request, "settings/user.html", status=status, row=row, values=values, errors=errors, roles=_PEOPLE, tenants=tenants
     )
@@ -119,8 +119,8 @@ async def tenants(request: Ask) -> Response[str]:
 
 async def _tenants(request: Ask, values: Values, errors: dict[str, str], status: int = 200) -> Response[str]:
     parts = parts_of(request)
-    await parts.mirror.caught_up()
-    view = parts.mirror.fold(AccessView)
+    await parts.projection.caught_up()
+    view = parts.projection.fold(AccessView)
     listing = Listing.parse("/settings/tenants", request.query_params, sorts=("id", "title"), default="id", filters=())
     rows = [tenant_answer(tenant) for tenant in visible_tenants(view, caller_of(request))]
     rows = [row for row in rows if listing.search.casefold() in f"{row['id']}\n{row['title']}".casefold()]
@@ -173,8 +173,8 @@ async def keys(request: Ask) -> Response[str]:
 async def _keys(request: Ask, values: Values, errors: dict[str, str], status: int = 200, secret: str = "") -> Response[str]:
     """``secret``: the text of a key that was just made; it is on this page only."""
     parts, caller = parts_of(request), caller_of(request)
-    await parts.mirror.caught_up()
-    view = parts.mirror.fold(AccessView)
+    await parts.projection.caught_up()
+    view = parts.projection.fold(AccessView)
     listing = Listing.parse("/settings/keys", request.query_params, sorts=_KEY_SORTS, default="-issued", filters=("state",))
     rows = [key_answer(view, key, time.time_ns()) for key in visible_keys(view, caller)]
     needle = listing.search.casefold()
@@ -233,8 +233,8 @@ async def revoke_key(request: Ask, key: str) -> Response[Any]:
 async def audit(request: Ask) -> Response[str]:
     """The last hundred thousand actions, as far as the asker may see them."""
     parts, caller = parts_of(request), caller_of(request)
-    await parts.mirror.caught_up()
-    access, tasks = parts.mirror.fold(AccessView), parts.mirror.view.tasks
+    await parts.projection.caught_up()
+    access, tasks = parts.projection.fold(AccessView), parts.projection.view.tasks
     listing = Listing.parse("/settings/audit", request.query_params, sorts=("at",), default="-at", filters=("action", "actor"))
     needle, action, actor = listing.search.casefold(), listing.filters.get("action", ""), listing.filters.get("actor", "")
     found = [

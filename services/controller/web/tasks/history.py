@@ -27,7 +27,7 @@ from bus_schemas.subjects import EVENTS_STREAM, event_subject, session_facts
 from scheduler.placement import TaskView
 from scheduler.placement.rank import SCORE_MAX
 from services.controller.journals import Life
-from services.controller.mirror import Mirror
+from services.controller.log_projection import LogProjection
 from services.controller.web.formats import bytes_text
 from services.kit.bus import Bus
 from services.kit.errors import BusRefused
@@ -73,11 +73,11 @@ class SessionLine:
     digest: str = ""
 
 
-async def life_of(mirror: Mirror, task: TaskView) -> Life:
+async def life_of(projection: LogProjection, task: TaskView) -> Life:
     """When and where the task ran. Raises BusUnavailable, BusRefused."""
     said = task.submitted
     sessions = [*task.past_sessions, *sorted(task.sessions)]
-    lines = session_lines(await facts_of(mirror.bus, said.task, sessions, ()))
+    lines = session_lines(await facts_of(projection.bus, said.task, sessions, ()))
     over = not task.live and all(line.closed_ns for line in lines)
     return Life(
         said.task,

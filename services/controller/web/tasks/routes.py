@@ -74,7 +74,7 @@ async def ran(request: Ask, task: str) -> Response[str]:
     found = parts.tasks.seen(caller, task)
     said, shown, problem, again = found.submitted, None, "", ""
     try:
-        document = await parts.journals.of(await life_of(parts.mirror, found))
+        document = await parts.journals.of(await life_of(parts.projection, found))
         waits = waits_answer(view, said.tenant, document, caller.sees)
         shown, again = ran_of(timeline_answer(view, document), waits, said.vram_bytes), _LIVE if found.live else ""
     except OutOfState as error:
@@ -118,7 +118,7 @@ async def submit(request: Ask) -> Response[Any]:
     except TaskExists as error:
         return await _form(request, values, {"id": str(error)}, 409)
     if isinstance(task.decision, TaskRefused) and not task.submitted.queue:
-        why = refusal_sentence(parts.mirror.view, task.decision, caller.sees)
+        why = refusal_sentence(parts.projection.view, task.decision, caller.sees)
         return redirect(f"/tasks/{task.submitted.task}", f"It was not placed: {why}", "bad")
     waits = "It waits for a device." if task.waiting else "It has been placed."
     return redirect(f"/tasks/{task.submitted.task}", f"Submitted. {waits}")

@@ -89,7 +89,7 @@ def tasks_topic(parts: Parts, context: UiContext) -> Topic:
     """Keeps the open Tasks pages up to date: rows, counts, pager."""
 
     def render(scope: Scope, query: Mapping[str, str]) -> Patch:
-        shown = show(parts.mirror.view, context, scope, query)
+        shown = show(parts.projection.view, context, scope, query)
         parts_of_page: Any = ENVIRONMENT.get_template(_TEMPLATE).module
         html = {f"task-{one.id}": str(parts_of_page.row(shown.listing, one, shown.names, shown.opened)) for one in shown.rows}
         html["task-counts"] = str(parts_of_page.chips(shown.listing, shown.counts))
@@ -105,12 +105,12 @@ def task_topic(parts: Parts) -> Topic:
 
     def render(scope: Scope, query: Mapping[str, str]) -> Patch:
         name, _, revision = query.get("topic", "").partition(".")
-        view = parts.mirror.view
+        view = parts.projection.view
         task = view.tasks.get(name)
         if task is None or not scope.sees(task.submitted.tenant):
             raise Gone
         parts_of_page: Any = ENVIRONMENT.get_template("tasks/now.html").module
-        changed = revision != str(task_revision(parts.mirror, name))
+        changed = revision != str(task_revision(parts.projection, name))
         waiting = waiting_of(view, name, time.time_ns(), scope)
         return Patch({"task-now": str(parts_of_page.head(row_of(task, "", 0), changed)), "task-waits": str(parts_of_page.waits(waiting))})
 

@@ -55,11 +55,11 @@ class Story:
 
 async def tell(request: Request[Any, Any, Any], parts: Parts, context: UiContext, task: TaskView, now_ns: int) -> Story:
     """Everything about one task that the caller may see. Never fails for want of a part: what is away is said to be."""
-    view, scope = parts.mirror.view, scope_of(request)
+    view, scope = parts.projection.view, scope_of(request)
     said = task.submitted
     try:
-        sessions, decisions = [*task.past_sessions, *sorted(task.sessions)], parts.mirror.turns.subjects(said.task)
-        facts = await facts_of(parts.mirror.bus, said.task, sessions, decisions)
+        sessions, decisions = [*task.past_sessions, *sorted(task.sessions)], parts.projection.turns.subjects(said.task)
+        facts = await facts_of(parts.projection.bus, said.task, sessions, decisions)
     except (BusUnavailable, BusRefused):
         facts = []
     bill, missing = await _bill(request, context, task)
@@ -70,7 +70,7 @@ async def tell(request: Request[Any, Any, Any], parts: Parts, context: UiContext
     node = view.nodes.get(task.placed.node) if task.placed is not None else None
     return Story(
         row=row_of(task, node.registered.name if node is not None else "", 0),
-        revision=task_revision(parts.mirror, said.task),
+        revision=task_revision(parts.projection, said.task),
         priority_first=said.priority,
         noswap=said.noswap,
         asked=_wishes(task),

@@ -13,7 +13,7 @@ from services.controller.turns import Turns
 from services.kit.bus import Bus
 from services.kit.projection import Projection
 
-__all__ = ["ACCESS", "Fold", "Mirror"]
+__all__ = ["ACCESS", "Fold", "LogProjection"]
 
 ACCESS: Final = "wooly.evt.access."
 _USAGE: Final = "wooly.evt.usage."
@@ -30,8 +30,8 @@ class Fold(Protocol):
 F = TypeVar("F", bound=Fold)
 
 
-class Mirror(Projection):
-    """``async with Mirror(bus)`` returns once the history is applied."""
+class LogProjection(Projection):
+    """``async with LogProjection(bus)`` returns once the history is applied."""
 
     def __init__(self, bus: Bus) -> None:
         super().__init__(bus)
