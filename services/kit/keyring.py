@@ -43,12 +43,14 @@ _SERVICES: Final = (CONTROLLER, BILLING, RUNNER)
 
 
 class NodeKey(msgspec.Struct, frozen=True):
-    """The key of node ``node`` (its id), as the controller reads it: ``secret_hash`` is argon2id, PHC string. ``node`` empty: a key with
-    read access to the whole cluster."""
+    """The key of a node, as the controller reads it."""
 
+    #: id of the key
     key: str
+    #: id of the node; empty: a key with read access to the whole cluster
     node: str
     name: str
+    #: argon2id, PHC string
     secret_hash: str
 
 

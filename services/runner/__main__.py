@@ -33,17 +33,17 @@ async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
     runs = Runs(bus, settings)
     working = asyncio.create_task(runs.run())
     stopping = asyncio.create_task(stop.wait())
-    heard = asyncio.create_task(runs.heard.wait())
+    connected = asyncio.create_task(runs.connected.wait())
     try:
-        await asyncio.wait((heard, stopping, working), return_when=asyncio.FIRST_COMPLETED)
-        if heard.done():
+        await asyncio.wait((connected, stopping, working), return_when=asyncio.FIRST_COMPLETED)
+        if connected.done():
             get_logger().info("runner ready", name=settings.name, slots=settings.slots, tenants=settings.tenants)
             ready({"runner": settings.name})
         await asyncio.wait((stopping, working), return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             working.result()
     finally:
-        for task in (working, stopping, heard):
+        for task in (working, stopping, connected):
             task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await working

@@ -87,14 +87,18 @@ credits, prices or existence."""
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """An authenticated caller. ``name``: user or key, as the log names them. ``tenant`` empty: the whole cluster. ``node``: the only node
-    that this identity may be (role ``node``). ``key``: id of the key it came with, or empty (a password, or no authentication)."""
+    """An authenticated caller."""
 
+    #: of the user or key, as in the log
     name: str
+    #: empty: the whole cluster
     tenant: str
     role: str
+    #: narrow the role; empty: all of it
     scopes: tuple[str, ...] = ()
+    #: id of the key it was authenticated by; empty: a password, or no authentication
     key: str = ""
+    #: the only node that this identity may be (role ``node``)
     node: str = ""
 
     def may(self, action: Action, tenant: str | None = None) -> bool:

@@ -50,14 +50,17 @@ class Done:
 
 
 class AccessView:
-    """``position``: of the last event about access. ``actions``: the last hundred thousand, oldest first."""
+    """The projection of access events."""
 
     def __init__(self) -> None:
+        #: of the last event about access
         self.position = 0
         self.tenants: dict[str, Tenant] = {}
         self.users: dict[str, User] = {}
         self.keys: dict[str, Key] = {}
+        #: audit records, oldest first
         self.actions: deque[Done] = deque(maxlen=_ACTIONS_KEPT)
+        #: when sessions were ended, Unix ns
         self._ended: dict[str, int] = {}
 
     def apply(self, position: int, event: Event) -> None:
