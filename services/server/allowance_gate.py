@@ -26,20 +26,23 @@ first costs decides about the second."""
 
 
 class Gate:
-    """``sessions``: the device's; ``release(pending)`` hands a batch to dispatch (which asks here again); ``refuse(session, seq, fault)``
-    tells the session. ``ask(tenant)``: billing shall be asked at once."""
+    """``sessions``: the device's; ``release(pending)`` hands a batch to dispatch (which asks here again); ``forget(session, seq)`` drops a
+    batch, False when there is none; ``refuse(session, seq, fault)`` answers the session. ``ask(tenant)``: billing shall be asked at once.
+    """
 
     def __init__(
         self,
         allowances: Allowances,
         sessions: Mapping[str, Session],
         release: Callable[[Pending], None],
+        forget: Callable[[Session, int], bool],
         refuse: Callable[[str, int, Fault], None],
         monotonic_ns: Callable[[], int],
     ) -> None:
         self._allowances = allowances
         self._sessions = sessions
         self._release = release
+        self._forget = forget
         self._refuse = refuse
         self._monotonic_ns = monotonic_ns
         self._waiting: dict[str, dict[str, dict[int, int]]] = {}
@@ -115,7 +118,7 @@ class Gate:
             if name in later:
                 continue
             session = self._sessions.get(name)
-            here = [seq for seq in sorted(batches) if session is not None and session.pending.pop(seq, None) is not None]
+            here = [seq for seq in sorted(batches) if session is not None and self._forget(session, seq)]
             if session is not None and session.seq_done + 1 in here:
                 self._refuse(name, session.seq_done + 1, fault)
         return len(later) < len(waiting)

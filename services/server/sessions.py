@@ -55,24 +55,42 @@ class SessionRecord(msgspec.Struct, array_like=True, frozen=True):
 
 @dataclass(slots=True)
 class Pending:
-    """A batch that came and is not over. ``position``: its place in the batch stream. ``refused``: why the executor is to refuse it, if
-    the intake did. ``prepared``: dispatch has heard of it. ``serial``:
-    of its last Execute, sent with ``priority``; ``chain``: the session's launch digest after it. Of its slices so far: ``begun_ns`` when
-    the executor took up the first, ``start_ns`` when that was launched, ``core_ns`` and ``slices`` of all."""
+    """A batch that came and is not over."""
 
     batch: Batch
+    #: Its encoding; empty once the executor has it.
     data: bytes
+    #: Its place in the batch stream.
     position: int
     received_ns: int
+    #: Why the executor is to refuse it, if the intake did.
     refused: Fault | None = None
+    #: The dispatch core has it, or the gate does.
     prepared: bool = False
+    #: Of its last Execute.
     serial: int = 0
+    #: That Execute was sent with this priority.
     priority: int = 0
+    #: The session's launch digest after it.
     chain: bytes = b""
+    #: When the executor took up its first slice.
     begun_ns: int = 0
+    #: When that slice was launched.
     start_ns: int = 0
+    #: Core time of its slices so far.
     core_ns: int = 0
+    #: How many slices of it have run.
     slices: int = 0
+    #: Bytes of its encoding.
+    nbytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.nbytes = len(self.data)
+
+    def hand_over(self) -> bytes:
+        """The encoding for the executor, which keeps it: nothing the second time."""
+        data, self.data = self.data, b""
+        return data
 
     def slice(self, done: Executed) -> None:
         """A slice of it ran."""
@@ -109,7 +127,7 @@ class Session:
 
     @property
     def pending_bytes(self) -> int:
-        return sum(len(pending.data) for pending in self.pending.values())
+        return sum(pending.nbytes for pending in self.pending.values())
 
     @property
     def seq_next(self) -> int:

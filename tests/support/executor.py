@@ -39,7 +39,7 @@ from wis.dtypes import DType
 from wooly.link import Flush
 from wooly.transport.batches import pack_handles
 
-__all__ = ["Wire", "batch_of", "chain_of"]
+__all__ = ["Wire", "batch_of", "chain_of", "executor_settings"]
 
 R = TypeVar("R", bound=Report)
 _DEADLINE_S = 60.0
@@ -65,24 +65,29 @@ def batch_of(session: str, seq: int, flush: Flush) -> bytes:
     )
 
 
+def executor_settings(folder: Path, **settings: object) -> ExecutorSettings:
+    """Of a reference device whose files are in ``folder``."""
+    return ExecutorSettings(
+        **{
+            "gpu": 0,
+            "backend": "reference",
+            "threads": 1,
+            "vram_bytes": 1 << 28,
+            "cache_dir": str(folder / "cache"),
+            "socket": str(folder / "x"),
+            "data_socket": str(folder / "d"),
+            "data_host": "127.0.0.1",
+            "data_host_advertised": "127.0.0.1",
+            **settings,
+        }  # type: ignore[arg-type]  # a dict of mixed values
+    )
+
+
 class Wire:
     """An executor, and a server's connection to it (``connect`` again after ``drop``: the next server's)."""
 
     def __init__(self, folder: Path, **settings: object) -> None:
-        self._settings = ExecutorSettings(
-            **{
-                "gpu": 0,
-                "backend": "reference",
-                "threads": 1,
-                "vram_bytes": 1 << 28,
-                "cache_dir": str(folder / "cache"),
-                "socket": str(folder / "x"),
-                "data_socket": str(folder / "d"),
-                "data_host": "127.0.0.1",
-                "data_host_advertised": "127.0.0.1",
-                **settings,
-            }  # type: ignore[arg-type]  # a dict of mixed values
-        )
+        self._settings = executor_settings(folder, **settings)
         self._folder = folder
         self._serial = 0
         self._waiting: list[Report] = []

@@ -45,6 +45,7 @@ class World:
             self.books,
             {"s": self.session},
             lambda pending: self.let_go.append(pending.batch.seq),
+            lambda session, seq: session.pending.pop(seq, None) is not None,
             lambda _, seq, fault: self.refused.append((seq, fault)),
             lambda: self.clock.now_ns,
         )
