@@ -51,7 +51,7 @@ class Gate:
     def passes(self, name: str, seq: int) -> bool:
         """May this batch of session ``name`` be launched? If not, it waits here."""
         session = self._sessions.get(name)
-        purse = self._allowances.purses.get(session.record.tenant) if session is not None else None
+        purse = self._allowances.purses.get(session.record.terms.tenant) if session is not None else None
         if session is None or purse is None:
             return True
         left = self._allowances.left_micro(purse)
@@ -64,9 +64,9 @@ class Gate:
 
     def advance(self, session: Session) -> None:
         """A batch of this session is over: the one after it may go, if it waited for that."""
-        if session.record.tenant not in self._waiting:
+        if session.record.terms.tenant not in self._waiting:
             return
-        sessions = self._waiting[session.record.tenant]
+        sessions = self._waiting[session.record.terms.tenant]
         batches = sessions.get(session.record.session, {})
         seq = session.seq_done + 1
         if batches.pop(seq, None) is None:
@@ -74,17 +74,17 @@ class Gate:
         if not batches:
             del sessions[session.record.session]
         if not sessions:
-            del self._waiting[session.record.tenant]
+            del self._waiting[session.record.terms.tenant]
         if seq in session.pending:
             self._release(session.pending[seq])
 
     def forget(self, session: Session) -> None:
         """The session is over: nothing of it waits here, also for one that takes its name."""
         record = session.record
-        self._allowances.ended(record.tenant, record.session)
-        sessions = self._waiting.get(record.tenant, {})
+        self._allowances.ended(record.terms.tenant, record.session)
+        sessions = self._waiting.get(record.terms.tenant, {})
         if sessions.pop(record.session, None) is not None and not sessions:
-            del self._waiting[record.tenant]
+            del self._waiting[record.terms.tenant]
 
     def waits(self, tenant: str) -> bool:
         """Whether a batch of ``tenant`` waits here."""

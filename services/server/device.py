@@ -176,7 +176,7 @@ class Device:
 
     @property
     def reserved_bytes(self) -> int:
-        return sum(session.record.quota_bytes for session in self.sessions.values())
+        return sum(session.record.terms.vram_bytes for session in self.sessions.values())
 
     # -- sessions ------------------------------------------------------------------------------------------------------------------
 
@@ -232,8 +232,7 @@ class Device:
     def prioritise(self, session: Session, priority: int) -> None:
         """Give a session another priority: from now on for its launches, its memory, its bill; in the log."""
         record = session.record
-        target_ms = 0 if priority else record.sla_ms_p99
-        session.record = msgspec.structs.replace(record, priority=priority, sla_ms_p99=target_ms)
+        session.record = msgspec.structs.replace(record, terms=record.terms.at_priority(priority))
         self._accounting.prioritised(session.record, in_flight=self._dispatch.state.in_flight > 0)
         self._executor.send(ChangePriority(record.session, priority, encode_record(session.record)))
         if record.session in self._dispatch.state.sessions:
@@ -335,7 +334,7 @@ class Device:
     def _launch(self, session: Session, launch: core.Launch) -> None:
         pending = session.pending[launch.seq]
         self._serial += 1
-        pending.serial, pending.priority = self._serial, session.record.priority
+        pending.serial, pending.priority = self._serial, session.record.terms.priority
         pending.chain = self._dispatch.chain_after(launch.session, launch.seq)
         self._executor.send(
             Execute(

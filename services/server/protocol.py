@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from bus_schemas.batch import Fault
+from bus_schemas.terms import TaskTerms
 
 __all__ = [
     "PROTOCOL", "RAN", "FAULTED", "NEEDS", "BEHIND", "STOPPED", "AWAITS", "STOP_WORDS", "Attach", "OpenSpace", "CloseSpace", "Prepare",
@@ -42,20 +43,18 @@ class Attach(msgspec.Struct, array_like=True, frozen=True, tag="attach"):
 
 
 class OpenSpace(msgspec.Struct, array_like=True, frozen=True, tag="open"):
-    """``record``: the server's own notes about the session, given back when a server attaches. ``domain``: whose content it may share
-    (empty: it did not opt in). ``wait_ms``: how long a batch may wait for memory before it is refused, 0: not at all. ``tenant`` and
-    ``task``: for the log."""
+    """Open the memory of a session."""
 
     session: str
+    #: Opens the data port for it.
     token: str
-    quota_bytes: int
+    #: The server's own notes about the session, given back when a server attaches.
     record: bytes
-    priority: int = 0
-    swap: bool = True
+    terms: TaskTerms
+    #: Whose content it may share; empty: it did not opt in.
     domain: str = ""
+    #: How long a batch may wait for memory before it is refused, 0: not at all.
     wait_ms: int = 0
-    tenant: str = ""
-    task: str = ""
 
 
 class CloseSpace(msgspec.Struct, array_like=True, frozen=True, tag="close"):

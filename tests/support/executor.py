@@ -11,11 +11,12 @@ import sys
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import msgspec
 
 from bus_schemas.batch import Batch, Done, Read, decode_done, encode_batch
+from bus_schemas.terms import TaskTerms
 from services.server.protocol import (
     PROTOCOL,
     Attach,
@@ -39,10 +40,11 @@ from wis.dtypes import DType
 from wooly.link import Flush
 from wooly.transport.batches import pack_handles
 
-__all__ = ["Wire", "batch_of", "chain_of", "executor_settings"]
+__all__ = ["TERMS", "Wire", "batch_of", "chain_of", "executor_settings"]
 
 R = TypeVar("R", bound=Report)
 _DEADLINE_S = 60.0
+TERMS = TaskTerms(tenant="acme", priority=0)
 
 
 def batch_of(session: str, seq: int, flush: Flush) -> bytes:
@@ -148,8 +150,8 @@ class Wire:
 
     # -- a session -----------------------------------------------------------------------------------------------------------------
 
-    def open(self, session: str = "s", **more: object) -> None:
-        self.send(OpenSpace(session, "token", 0, b"", **more))  # type: ignore[arg-type]  # fields of OpenSpace
+    def open(self, session: str = "s", **terms: Any) -> None:
+        self.send(OpenSpace(session, "token", b"", msgspec.structs.replace(TERMS, **terms)))
         self.next(SpaceOpened)
 
     def command(self, seq: int, batch: bytes, *, session: str = "s", limit_ns: int = 0, priority: int = 3) -> Execute:

@@ -255,9 +255,10 @@ class Executor:
         if command.session not in self._tenants:
             space = self._engine.open_space()
             tenant = self._tenants[command.session] = Tenant(command.session, space, command.record)
-            tenant.about = {"session": command.session, "task": command.task, "tenant": command.tenant}
-            self._memory.open(tenant, command.quota_bytes, command.priority, command.swap, command.wait_ms, command.domain)
-            memory_bytes = command.quota_bytes or self._engine.info.vram_bytes
+            terms = command.terms
+            tenant.about = {"session": command.session, "task": terms.task, "tenant": terms.tenant}
+            self._memory.open(tenant, terms.vram_bytes, terms.priority, terms.swap, command.wait_ms, command.domain)
+            memory_bytes = terms.vram_bytes or self._engine.info.vram_bytes
             self._staging.open(command.session, command.token, min(memory_bytes, _STAGED_BYTES_MAX), memory_bytes)
         self._report(SpaceOpened(command.session))
 

@@ -11,6 +11,7 @@ import pytest
 
 from bus_schemas.batch import Done, decode_batch, decode_done
 from bus_schemas.journal import DISPATCH, PROGRAMS, VRAM
+from bus_schemas.terms import TaskTerms
 from scheduler.dispatch import DispatchConfig
 from services.kit.trace import Tracing
 from services.server.accounting import Accounting
@@ -29,7 +30,7 @@ from tests.support.node import increment
 from wooly.link import Flush
 
 SIZE = 100
-RECORD = SessionRecord("s", "acme", "t", 0, 2, 0, False, True, "", "token", 1, 0)
+RECORD = SessionRecord(session="s", terms=TaskTerms(tenant="acme", task="t", priority=2), token="token", epoch=1)
 
 
 class Bench:

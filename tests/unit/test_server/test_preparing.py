@@ -21,7 +21,7 @@ from services.server.executor.staging import Staging
 from services.server.protocol import RAN, Execute, Executed, OpenSpace, Prepare
 from services.server.protocol import Prepared as PreparedReport
 from services.server.settings import MemorySettings
-from tests.support.executor import Wire, batch_of, chain_of
+from tests.support.executor import TERMS, Wire, batch_of, chain_of
 from tests.support.node import increment
 from wis.verify import Verified
 
@@ -59,7 +59,7 @@ def executor(engine: Engine, tmp_path: Path) -> Iterator[Executor]:
     memory = DeviceMemory(engine, content, MemorySettings())
     port = DataPort(staging, content, tmp_path / "d", "127.0.0.1", 0, "127.0.0.1")
     executor = Executor(engine, tmp_path / "x", port, staging, content, memory, 1.0)
-    executor._carry_out(OpenSpace("s", "token", 0, b""))
+    executor._carry_out(OpenSpace("s", "token", b"", TERMS))
     yield executor
     memory.shut()
 
@@ -97,7 +97,7 @@ def test_a_refusal_is_one_batchs_own(executor: Executor) -> None:
     broken = replace(program.flush([1], allocs=[(1, 128)]), program_body=b"not a program")
     fault = decode_done(executed(executor, 1, batch_of("s", 1, broken)).done).fault
     assert fault is not None and fault.name == faults.MALFORMED
-    executor._carry_out(OpenSpace("other", "token", 0, b""))
+    executor._carry_out(OpenSpace("other", "token", b"", TERMS))
     good = batch_of("other", 1, program.flush([1], allocs=[(1, 128)]))
     executor._prepare(executor._tenants["other"].bring(1, good))
     executor._carry_out(Execute("other", 1, b"", b""))
