@@ -374,14 +374,16 @@ class BudgetCrossed(msgspec.Struct, array_like=True, frozen=True, tag="budget.cr
 
 
 class TierSet(msgspec.Struct, array_like=True, frozen=True, tag="tier.set.v1"):
-    """What a tier allows from now on: ``priority_ceiling`` is the best (lowest) priority its tasks may have. A tenant's tier is set by the
-    last GrantRecorded or TierSet that names the tenant (``tenant`` empty: the tier itself is described)."""
+    """What a tier allows from now on: ``priority_ceiling`` is the best (lowest) priority its tasks may have, ``default_vram_mb`` the VRAM
+    (MiB) by which a task is placed that names none (0: the cluster's default). A tenant's tier is set by the last GrantRecorded or TierSet
+    that names the tenant (``tenant`` empty: the tier itself is described)."""
 
     at_ns: int
     tier: str
     priority_ceiling: int = 0
     tenant: str = ""
     from_ns: int = 0
+    default_vram_mb: int = 0
 
 
 Event = (

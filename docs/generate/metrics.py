@@ -74,7 +74,7 @@ def _node() -> CollectorRegistry:
 
 
 def _billing() -> CollectorRegistry:
-    parts = SimpleNamespace(keeper=SimpleNamespace(view=BillingView(), failure=None, connected=True))
+    parts = SimpleNamespace(projection=SimpleNamespace(view=BillingView(), failure=None, connected=True))
     permitted, with_parts = patch.object(billing, "permit", lambda *_: None), patch.object(billing, "parts_of", lambda _: parts)
     with _caught(billing) as found, permitted, with_parts:
         asyncio.run(cast(Any, billing.metrics.fn)(None))

@@ -15,27 +15,25 @@ import sys
 from billing.tiers import TierBook
 from services.controller.actions import TaskActions
 from services.controller.app import make_app
-from services.controller.bootstrap import bootstrap
+from services.controller.bootstrap import bootstrap, bootstrap_nodes
 from services.controller.bus_guard import BusGuard
 from services.controller.configuration import Configuration
 from services.controller.errors import LogUnreadable
 from services.controller.gauges import Gauges
 from services.controller.journals import Journals
 from services.controller.mirror import Mirror
-from services.controller.node_keys import bootstrap_nodes
 from services.controller.parts import Parts
 from services.controller.placer import Placer
+from services.controller.reconciler import Reconciler
 from services.controller.runs import Runs
-from services.controller.sentinel import Sentinel
 from services.controller.settings import Settings
 from services.controller.store import StoreError, open_store
-from services.controller.web.desk import Desk
+from services.controller.web.context import UiContext
+from services.controller.web.history import PriceBook
 from services.controller.web.house import WEB_ROUTES, Web
-from services.controller.web.rates import PriceBook
 from services.controller.writer import Writer
 from services.kit.access import AccessView
-from services.kit.access.access import open_access
-from services.kit.access.mode import hosts_of
+from services.kit.access.access import hosts_of, open_access
 from services.kit.bus import connect
 from services.kit.errors import KitError
 from services.kit.http import serve
@@ -44,7 +42,7 @@ from services.kit.process import ready, run
 
 
 async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
-    """Everything a controller is, for as long as ``stop`` is not set. Raises when a part of it fails."""
+    """Run every part of a controller until ``stop`` is set. Raises when a part fails."""
     async with contextlib.AsyncExitStack() as stack:
         bus = await connect(settings.nats_url, name="controller")
         stack.push_async_callback(bus.close)
@@ -62,17 +60,26 @@ async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
             os.environ,
             listens_on=[settings.address[0], *hosts_of(settings.nats_url)],
             view=lambda: mirror.fold(AccessView),
-            heard=lambda: mirror.connected and mirror.failure is None,
+            follows_log=lambda: mirror.connected and mirror.failure is None,
             pages=True,
         )
         stack.callback(access.close)
         writer = Writer(bus, mirror)
         gauges = Gauges(bus)
         placer = Placer(mirror, writer)
-        leases = {"node_lease_ms": settings.node_lease_ms, "start_lease_ms": settings.start_lease_ms}
         tasks = TaskActions(mirror, writer, placer)
         runs = Runs(bus, mirror, writer, tasks, access)
-        sentinel = Sentinel(bus, store, mirror, gauges, writer, placer, runs, **leases)
+        reconciler = Reconciler(
+            bus=bus,
+            store=store,
+            mirror=mirror,
+            gauges=gauges,
+            writer=writer,
+            placer=placer,
+            runs=runs,
+            node_lease_ms=settings.node_lease_ms,
+            start_lease_ms=settings.start_lease_ms,
+        )
         await stack.enter_async_context(gauges)
         configuration = Configuration(store, mirror, writer)
         await configuration.start(settings.overcommit_percent)
@@ -80,16 +87,26 @@ async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
         await bootstrap_nodes(os.environ, mirror, writer)
         await stack.enter_async_context(BusGuard.from_environment(settings.nats_url, bus, access, mirror))
         await stack.enter_async_context(runs)
-        parts = Parts.over(mirror, gauges, writer, placer, configuration, sentinel, access, Journals(settings.nats_url), tasks, runs)
-        desk = await stack.enter_async_context(Desk.from_environment())
-        web = Web.over(parts, access, desk)
+        parts = Parts(
+            mirror=mirror,
+            gauges=gauges,
+            writer=writer,
+            configuration=configuration,
+            reconciler=reconciler,
+            access=access,
+            journals=Journals(settings.nats_url),
+            runs=runs,
+            tasks=tasks,
+        )
+        context = await stack.enter_async_context(UiContext.from_environment())
+        web = Web.over(parts, access, context)
         app = make_app(parts, access, more_routes=WEB_ROUTES)
         app.state.web = web
         http = await stack.enter_async_context(serve(app, settings.address))
         get_logger().info("controller listening", http=http, position=mirror.position)
         async with asyncio.TaskGroup() as group:
             beside = [
-                group.create_task(sentinel.run()),
+                group.create_task(reconciler.run()),
                 group.create_task(configuration.follow()),
                 group.create_task(web.live.run()),
                 group.create_task(web.read_past(bus)),

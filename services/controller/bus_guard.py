@@ -31,7 +31,7 @@ from services.kit import nats_jwt
 from services.kit.access import AccessView
 from services.kit.access.access import Access
 from services.kit.access.errors import AccessError
-from services.kit.access.keys import is_key_id
+from services.kit.access.tokens import is_key_id
 from services.kit.bus import Bus, connect
 from services.kit.bus_permissions import Permissions, of_key
 from services.kit.credentials import Credentials

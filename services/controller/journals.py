@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from services.controller.errors import Busy, OutOfState
 from services.kit.errors import BusUnavailable
 from services.kit.log import get_logger
 from services.kit.process import child_environment
+from wooly.shared.lru import LruDict
 from wooly_server import module_command
 
 __all__ = ["SLOTS", "Journals", "Life"]
@@ -72,7 +73,7 @@ class Journals:
 
     def __init__(self, bus_url: str) -> None:
         self._bus_url = bus_url
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._kept: LruDict[str, _Kept] = LruDict(_KEPT_MAX)
         self._reading: dict[str, asyncio.Task[_Kept]] = {}
         self._asking: Counter[str] = Counter()
         self._turn = asyncio.Semaphore(_AT_ONCE_MAX)
@@ -105,8 +106,6 @@ class Journals:
             del self._reading[life.task]
         settled = 0 < life.to_ns < now_ns - int(_SETTLED_S * 1e9)
         kept = self._kept[life.task] = _Kept(document, life, read_s, settled)
-        while len(self._kept) > _KEPT_MAX:
-            self._kept.popitem(last=False)
         return kept
 
     async def _run(self, life: Life, now_ns: int) -> Json | None:

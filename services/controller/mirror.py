@@ -1,27 +1,17 @@
-"""The controller's image of the event log: the placement view, kept up to the log's end. It has no other state, and none on disk.
-
-May live here: following and waiting. May not: deciding, writing.
-"""
+"""The controller's projection of the event log: the placement view and further folds, in memory alone."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import heapq
-import itertools
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar, cast
 
-import msgspec
-
 from bus_schemas.events import Event, decode_events
 from bus_schemas.subjects import EVENTS_STREAM
 from scheduler.placement import ClusterView
-from services.controller.errors import LogUnreadable
 from services.controller.turns import Turns
 from services.kit.bus import Bus
-from services.kit.errors import BusRefused, BusUnavailable
+from services.kit.projection import Projection
 
 __all__ = ["ACCESS", "Fold", "Mirror"]
 
@@ -40,108 +30,44 @@ class Fold(Protocol):
 F = TypeVar("F", bound=Fold)
 
 
-class Mirror:
-    """``async with Mirror(bus)`` returns once the history is applied. ``position``: of the last message seen (``view.position``: of the
-    last one about placement). ``failure``: why it has stopped following, or None."""
+class Mirror(Projection):
+    """``async with Mirror(bus)`` returns once the history is applied."""
 
     def __init__(self, bus: Bus) -> None:
-        self._bus = bus
-        self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
-        self._order = itertools.count()
+        super().__init__(bus)
         self._listeners: list[Callable[[int, Event], None]] = []
         self._live_from = 0
         self._folds: dict[type[Any], Fold] = {}
+        #: its ``position`` is of the last message about placement
         self.view = ClusterView()
-        self.position = 0
         self.turns = Turns()
         self.access_position = 0
         self.subject_positions: dict[str, int] = {}
-        self.failure: Exception | None = None
-        self._end: asyncio.Task[int] | None = None
-        self._next_end: asyncio.Task[int] | None = None
 
     async def __aenter__(self) -> Self:
         self._live_from = await self._bus.last_position(EVENTS_STREAM) + 1
-        self._follower = self._bus.follow(EVENTS_STREAM, 1, self._on_message)
-        await self._follower.start()
+        await self.follow()
         await self.wait_for(self._live_from - 1)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        await self._follower.stop()
+        await self.stop()
 
     def also(self, kind: type[F]) -> None:
         """Keep a view of this kind as well, from the first event on. Before the block is entered."""
         self._folds[kind] = kind()
 
     def fold(self, kind: type[F]) -> F:
-        """The view of this kind as it is now; ask again each time (it is another one after the broker lost its tail)."""
+        """The current view of this kind; ask again each time: it is replaced when the broker loses the tail of the log."""
         return cast(F, self._folds[kind])
 
-    @property
-    def bus(self) -> Bus:
-        return self._bus
-
-    @property
-    def connected(self) -> bool:
-        """Whether the bus is there: without it, answers are as old as the moment it went."""
-        return self._bus.connected
-
     def on_live_event(self, listener: Callable[[int, Event], None]) -> None:
-        """Call ``listener(position, event)`` for every event newer than the history there was at the start."""
+        """Call ``listener(position, event)`` for every event newer than the history at the start. It must not raise."""
         self._listeners.append(listener)
 
-    async def wait_for(self, position: int) -> None:
-        """Return once everything up to ``position`` is applied; raises the failure when that will not happen."""
-        if self.failure is not None:
-            raise self.failure
-        if position > self.position:
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            heapq.heappush(self._waiters, (position, next(self._order), future))
-            await future
-
-    async def caught_up(self, timeout_s: float = 1.0) -> bool:
-        """Return once everything that was in the log at the call is applied, or after ``timeout_s``: an answer then is as fresh as can be
-        had. Whether it is. Callers at the same time share one question to the bus."""
-        with contextlib.suppress(TimeoutError, BusUnavailable, BusRefused):
-            async with asyncio.timeout(timeout_s):
-                await self.wait_for(await self._log_end())
-                return True
-        return False
-
-    async def _log_end(self) -> int:
-        """The log's last position, asked after the call: an answer under way may be older than what the caller knows of."""
-        if self._next_end is None:
-            self._next_end = asyncio.create_task(self._ask_end(self._end))
-            self._next_end.add_done_callback(_retrieved)
-        return await asyncio.shield(self._next_end)
-
-    async def _ask_end(self, before: asyncio.Task[int] | None) -> int:
-        if before is not None:
-            await asyncio.wait((before,))
-        self._end, self._next_end = self._next_end, None
-        return await self._bus.last_position(EVENTS_STREAM)
-
-    def _on_message(self, position: int, subject: str, data: bytes) -> None:
-        if self.failure is not None:
-            return
-        if position <= self.position:
-            self._start_over()
-        try:
-            self._apply(position, subject, data)
-        except msgspec.DecodeError as error:
-            # A fact we cannot read may change every answer after it, so there are none.
-            self.failure = LogUnreadable(f"event log position {position} ({subject}): {error}; is this controller older than a node?")
-            while self._waiters:
-                self._wake(self._waiters.pop()[2], self.failure)
-            return
-        self.position = position
-        while self._waiters and self._waiters[0][0] <= position:
-            self._wake(heapq.heappop(self._waiters)[2], None)
-
-    def _apply(self, position: int, subject: str, data: bytes) -> None:
+    def apply(self, position: int, subject: str, data: bytes) -> None:
         if subject.startswith(_USAGE):
-            return  # the bulk of the log, and nothing for placement
+            return  # most of the log, and irrelevant to placement
         events = decode_events(data)
         for event in events:
             self.view.apply(position, event)
@@ -157,25 +83,9 @@ class Mirror:
                 for listener in self._listeners:
                     listener(position, event)
 
-    def _start_over(self) -> None:
-        """The broker lost the log's tail in a crash and gives positions again: forget what is no longer so."""
+    def start_over(self) -> None:
         self.view = ClusterView()
         self._folds = {kind: kind() for kind in self._folds}
         self.turns = Turns()
         self.access_position = 0
         self.subject_positions.clear()
-
-    @staticmethod
-    def _wake(future: asyncio.Future[None], failure: Exception | None) -> None:
-        if future.done():
-            return
-        if failure is None:
-            future.set_result(None)
-        else:
-            future.set_exception(failure)
-
-
-def _retrieved(task: asyncio.Task[int]) -> None:
-    """Mark the task's exception as retrieved: its waiter may have been cancelled, and the event loop should not report the failure."""
-    if not task.cancelled():
-        task.exception()

@@ -3,8 +3,6 @@ caller of it chooses the subject that its answers go to.
 
 Any controller serves it. The consumer that it creates delivers only into an inbox of the requester. The consumer lives on the broker, so it
 outlives this controller, and ends when that inbox has no subscriber any more.
-
-May live here: looking at what was asked, doing it. May not: who may read what (kit.bus_permissions).
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from bus_schemas.reading import (
 from bus_schemas.subjects import requester
 from services.controller.mirror import Mirror
 from services.kit.access import AccessView
-from services.kit.access.keys import is_key_id
+from services.kit.access.tokens import is_key_id
 from services.kit.bus import Bus
 from services.kit.bus_permissions import PUBLIC_STREAMS, may_follow, may_know
 from services.kit.errors import BusRefused, BusUnavailable

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from bus_schemas.subjects import event_subject
 from scheduler.placement.view import GLOBAL
-from services.controller.errors import Stale
 from services.controller.mirror import Mirror
+from services.kit.rest import check_revision as check
 
 __all__ = ["task_revision", "node_revision", "group_revision", "config_revision", "check"]
 
@@ -30,12 +30,6 @@ def group_revision(mirror: Mirror, group: str) -> int:
 
 def config_revision(mirror: Mirror) -> int:
     return _last(mirror, ("config", GLOBAL))
-
-
-def check(what: str, held: int, expected: int | None) -> None:
-    """Raises Stale when ``expected`` is given and is not the revision that holds."""
-    if expected is not None and expected != held:
-        raise Stale(what, held)
 
 
 def _last(mirror: Mirror, *areas: tuple[str, str]) -> int:

@@ -7,7 +7,6 @@ controllers hand it over.
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import time
 from collections import OrderedDict, defaultdict
@@ -55,7 +54,7 @@ from services.controller.webhook import Webhooks
 from services.controller.writer import Writer
 from services.kit.access import AccessView
 from services.kit.access.access import Access
-from services.kit.access.keys import make_key
+from services.kit.access.tokens import make_key
 from services.kit.bus import Bus
 from services.kit.errors import BusRefused, BusUnavailable, Conflict
 from services.kit.follow import Follower
@@ -166,7 +165,7 @@ class Runs:
         """Store a script before its task, so that a request that was cut off can be repeated. Raises TaskExists when the id is taken by
         another script, or by a task without any."""
         subject = run_script(task)
-        stored = await self._message(RUNS_STREAM, {"last_by_subj": subject})
+        stored = await self._bus.message(RUNS_STREAM, last_by_subj=subject)
         if stored is not None and stored[1] == data:
             return
         if stored is not None or task in self._mirror.view.tasks:
@@ -181,7 +180,7 @@ class Runs:
         await self._bus.publish_acked(run_script(task), b"")
 
     async def _script(self, task: str) -> RunScript | None:
-        found = await self._message(RUNS_STREAM, {"last_by_subj": run_script(task)})
+        found = await self._bus.message(RUNS_STREAM, last_by_subj=run_script(task))
         return msgspec.msgpack.decode(found[1], type=RunScript) if found is not None and found[1] else None
 
     # -- reading -----------------------------------------------------------------------------------------------------------------------
@@ -216,14 +215,14 @@ class Runs:
             return ()
         text = self._tails.get(task)
         if text is None:
-            found = await self._message(LOGS_STREAM, {"last_by_subj": run_log(task)})
+            found = await self._bus.message(LOGS_STREAM, last_by_subj=run_log(task))
             text = found[1].decode(errors="replace") if found is not None else ""
         return tuple(text.splitlines()[-_TAIL_LINES:])
 
     async def _part(self, task: str, after: int) -> LogPart:
         parts: list[bytes] = []
         for _ in range(_PART_MESSAGES):
-            found = await self._message(LOGS_STREAM, {"seq": after + 1, "next_by_subj": run_log(task)})
+            found = await self._bus.message(LOGS_STREAM, seq=after + 1, next_by_subj=run_log(task))
             if found is None:
                 return LogPart(_text(parts), after, True)
             after = found[0]
@@ -231,16 +230,6 @@ class Runs:
             if sum(map(len, parts)) >= _PART_BYTES:
                 break
         return LogPart(_text(parts), after, False)
-
-    async def _message(self, stream: str, which: dict[str, object]) -> tuple[int, bytes] | None:
-        """(position, data) of a message of a stream; None when there is none. Raises BusUnavailable, BusRefused."""
-        try:
-            message = (await self._bus.js_api(f"STREAM.MSG.GET.{stream}", dict(which)))["message"]
-        except BusRefused as refused:
-            if refused.code == _NO_MESSAGE:
-                return None
-            raise
-        return int(message["seq"]), base64.b64decode(message.get("data", ""))
 
     # -- runners -----------------------------------------------------------------------------------------------------------------------
 

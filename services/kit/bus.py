@@ -30,13 +30,12 @@ from bus_schemas.events import Event, encode_events
 from bus_schemas.reading import AboutStream
 from services.kit.credentials import Credentials
 from services.kit.errors import BusRefused, BusUnavailable, Conflict
-from services.kit.follow import Follower, Handler
+from services.kit.follow import Follower, Handler, Replay
 from services.kit.log import get_logger
-from services.kit.nats_client import LastingClient
-from services.kit.reading import AskedReads, JetStreamReads, Reads
-from services.kit.replay import Replay
+from services.kit.reading import AskedReads, JetStreamReads, Reads, stored_message
 from services.kit.seal import HEADER, NAME_HEADER, SEALED_FROM, Seal, is_fact
 from services.kit.streams import batch_stream_config, events_stream_config, journal_stream_config, telemetry_stream_config
+from wooly.shared.nats_client import connect as open_connection
 
 __all__ = ["Bus", "connect", "EVENTS_PER_MESSAGE_MAX"]
 
@@ -46,7 +45,6 @@ EVENTS_PER_MESSAGE_MAX: Final = 100
 _EVENTS_BYTES_MAX: Final = 512 << 10
 _ACK_TIMEOUT_S: Final = 2.0
 _CONNECT_S: Final = 8.0
-_RECONNECT_WAIT_S: Final[Any] = 0.1  # nats-py declares int and takes any number
 _KEPT_RIGHT: Final = ("subjects", "no_ack")
 """Options of a stream that an older version may have made differently, and that must be as we say."""
 _INBOXES: Final = ("_INBOX", "$SYS._INBOX.")
@@ -302,9 +300,16 @@ class Bus:
         if node is not None:
             await self.ensure_stream(batch_stream_config(node))
 
-    async def last_position(self, stream: str) -> int:
-        """Position of the last message of ``stream``, 0 when it is empty. Raises BusRefused when there is no such stream."""
-        return (await self.reads.about(AboutStream(stream))).last
+    async def last_position(self, stream: str, subject: str = "") -> int:
+        """Position of the last message of ``stream`` (on ``subject``, unless empty), 0 when there is none. Raises BusRefused when there is
+        no such stream."""
+        about = await self.reads.about(AboutStream(stream, subject))
+        return about.last_on_subject if subject else about.last
+
+    async def message(self, stream: str, **query: Any) -> tuple[int, bytes] | None:
+        """Position and data of the message of ``stream`` that ``query`` selects (``seq``, ``last_by_subj``, ``next_by_subj``), None when
+        there is none. Raises BusRefused, BusUnavailable."""
+        return await stored_message(self.js_api, stream, query)
 
     def follow(
         self,
@@ -319,7 +324,7 @@ class Bus:
         """Call ``handler(position, subject, data)`` for every message from ``from_position`` on, in order, each once, for ever; survives
         broker restarts. ``subject`` narrows it; ``rewind``: see follow.py; ``made_anew``: the configuration of a stream in the broker's
         memory, which is created again when it is lost. Start it with ``await follower.start()``."""
-        return Follower(self, stream, from_position, handler, subject, rewind, made_anew)
+        return Follower(self, stream, from_position, handler, subject=subject, rewind=rewind, made_anew=made_anew)
 
     def replay(self, stream: str = subjects.EVENTS_STREAM, from_position: int = 1) -> Replay:
         """``async for position, events in bus.replay(...)``: history from ``from_position`` on, then the live tail, for ever.
@@ -362,12 +367,6 @@ class Bus:
             callback()
 
 
-async def _leave(nc: Client) -> None:
-    """Close a connection that never was one. It may wait for the other side for long."""
-    with contextlib.suppress(Exception):
-        await asyncio.wait_for(nc.close(), _CONNECT_S)
-
-
 def _why_not(url: str, error: Exception, recent_errors: Iterable[str]) -> str:
     text = str(error) or type(error).__name__
     if any("authorization" in said for said in [text.lower(), *recent_errors]):
@@ -396,7 +395,6 @@ async def connect(url: str, *, name: str, deadline_s: float = 10.0, credentials:
     shown = credentials if credentials is not None else Credentials.from_environment(os.environ, url)
     holder: list[Bus] = []
     recent_errors: deque[str] = deque(maxlen=4)
-    leaving: list[asyncio.Future[None]] = []
 
     async def on_reconnected() -> None:
         if holder:
@@ -411,34 +409,23 @@ async def connect(url: str, *, name: str, deadline_s: float = 10.0, credentials:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + deadline_s
     while True:
-        nc = LastingClient()
         try:
-            connecting = nc.connect(
-                servers=[part.strip() for part in url.split(",") if part.strip()],
+            nc = await open_connection(
+                [part.strip() for part in url.split(",") if part.strip()],
                 name=name,
-                error_cb=on_error,
-                reconnected_cb=on_reconnected,
-                reconnect_time_wait=_RECONNECT_WAIT_S,
-                max_reconnect_attempts=2,
-                connect_timeout=5,
-                ping_interval=5,
-                pending_size=64 << 20,
-                inbox_prefix=subjects.inbox_prefix(shown.principal if shown.password else name),
-                allow_reconnect=True,
-                **shown.options(),
+                credentials=shown,
+                inbox_prefix=subjects.inbox_prefix(shown.principal if shown.secret else name),
+                on_error=on_error,
+                on_reconnect=on_reconnected,
+                timeout_s=_CONNECT_S,
             )
-            await asyncio.wait_for(connecting, _CONNECT_S)  # after a failed handshake it would wait for a farewell that never comes
-            if not nc.is_connected:  # while the auth callout is slow, nats-py takes the bus's own ping for an answer
-                raise TimeoutError("the bus does not say whether it lets us in: does a controller run?")
             break
         except (TimeoutError, OSError, nats.errors.Error) as error:
-            leaving.append(asyncio.ensure_future(_leave(nc)))
             if loop.time() >= deadline:
                 raise BusUnavailable(_why_not(url, error, recent_errors)) from error
             await asyncio.sleep(0.1)
-    nc.options["max_reconnect_attempts"] = -1  # from here on for ever
     seal = Seal(shown.seal_key) if shown.seal_key else None
-    bus = Bus(nc, seal=seal, principal=shown.principal, keyed=bool(shown.password) and nc.asks_who)
+    bus = Bus(nc, seal=seal, principal=shown.principal, keyed=bool(shown.secret) and nc.requires_authentication)
     holder.append(bus)
     await bus._start()
     return bus

@@ -11,12 +11,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import nats.errors
 from nats.aio.msg import Msg
 
+from bus_schemas.events import Event, decode_events
 from bus_schemas.reading import AboutStream, Follow, StreamAbout, Unfollow, consumer_prefix
 from bus_schemas.subjects import EVENTS_STREAM
 from services.kit.errors import BusRefused, BusUnavailable
@@ -26,11 +29,12 @@ from services.kit.seal import SealedLog
 if TYPE_CHECKING:
     from services.kit.bus import Bus
 
-__all__ = ["Follower", "Handler"]
+__all__ = ["Follower", "Handler", "Messages", "Replay"]
 
 Handler = Callable[[int, str, bytes], None]
 """``handler(position, subject, data)``; must not block."""
 
+_BUFFERED_MAX: Final = 4096
 _SILENCE_S: Final = 2.5 * HEARTBEAT_S
 _RETRY_S: Final = 0.1
 _FLOW_CONTROL: Final = "$JS.FC."
@@ -48,6 +52,7 @@ class Follower:
         stream: str,
         from_position: int,
         handler: Handler,
+        *,
         subject: str = "",
         rewind: int = 0,
         made_anew: dict[str, Any] | None = None,
@@ -216,3 +221,68 @@ class Follower:
                 await self._keep_up(asks)
         if int(headers.get(_LAST_DELIVERED, self._consumer_sequence)) > self._consumer_sequence:
             self.restart()  # what was delivered before this was lost on the way
+
+
+class Messages:
+    """Async iterator over a stream: history first, then the live tail, as (position, data). The broker stops delivering while more than
+    ``buffered_max`` messages wait here."""
+
+    def __init__(self, bus: Bus, stream: str, from_position: int, subject: str = "", buffered_max: int = _BUFFERED_MAX) -> None:
+        self._buffer: deque[tuple[int, bytes]] = deque()
+        self._buffered_max = buffered_max
+        self._arrived = asyncio.Event()
+        self._follower = bus.follow(stream, max(1, from_position), self._on_message, subject=subject)
+        self._started = False
+
+    def __aiter__(self) -> Messages:
+        return self
+
+    async def __anext__(self) -> tuple[int, bytes]:
+        if not self._started:
+            self._started = True
+            await self._follower.start()
+        while not self._buffer:
+            self._arrived.clear()
+            await self._arrived.wait()
+        if 4 * len(self._buffer) <= self._buffered_max:
+            self._follower.resume()
+        return self._buffer.popleft()
+
+    async def close(self) -> None:
+        await self._follower.stop()
+
+    def _on_message(self, position: int, subject: str, data: bytes) -> None:
+        self._buffer.append((position, data))
+        self._arrived.set()
+        if len(self._buffer) >= self._buffered_max:
+            self._follower.pause()
+
+
+class Replay:
+    """Made by ``Bus.replay``. Yields (position, events); raises msgspec.DecodeError, with the position, on what cannot be decoded."""
+
+    def __init__(self, bus: Bus, stream: str, from_position: int) -> None:
+        self._bus = bus
+        self._stream = stream
+        self._messages = Messages(bus, stream, from_position)
+        self._end: int | None = None
+
+    async def history_end(self) -> int:
+        """Position of the last message there was when the replay started; 0 when the stream was empty."""
+        if self._end is None:
+            self._end = await self._bus.last_position(self._stream)
+        return self._end
+
+    def __aiter__(self) -> Replay:
+        return self
+
+    async def __anext__(self) -> tuple[int, list[Event]]:
+        await self.history_end()
+        position, data = await anext(self._messages)
+        try:
+            return position, decode_events(data)
+        except msgspec.DecodeError as error:
+            raise msgspec.DecodeError(f"{self._stream} position {position}: {error}") from error
+
+    async def close(self) -> None:
+        await self._messages.close()

@@ -27,7 +27,7 @@ from argon2 import PasswordHasher
 
 from bus_schemas.subjects import node_id
 from services.kit import nats_jwt
-from services.kit.access.keys import make_key, parse_key
+from services.kit.access.tokens import make_key, parse_key
 from services.kit.bus_permissions import BILLING, CONTROLLER, RUNNER, Permissions, of_service
 from services.kit.certificates import Authority, write_private
 from services.kit.errors import SettingError

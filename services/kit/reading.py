@@ -7,6 +7,7 @@ answers sent to any subject: they ask the controllers (``AskedReads``), which ch
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final, Protocol, TypeVar
 
@@ -16,7 +17,7 @@ from bus_schemas.reading import AboutStream, Follow, Following, Refused, Said, S
 from services.kit.errors import BusRefused, BusUnavailable
 from services.kit.seal import SEALED_FROM
 
-__all__ = ["HEARTBEAT_S", "AskedReads", "JetStreamReads", "Reads"]
+__all__ = ["HEARTBEAT_S", "AskedReads", "JetStreamReads", "Reads", "stored_message"]
 
 HEARTBEAT_S: Final = 1.0
 """A consumer with nothing to deliver says so this often."""
@@ -29,6 +30,7 @@ _NO_MESSAGE: Final = 10037
 """JetStream err_code: there is no message."""
 _decode: Final[Callable[[bytes], Said]] = msgspec.msgpack.Decoder(Said).decode
 _T = TypeVar("_T", StreamAbout, Following)
+Api = Callable[..., Awaitable[dict[str, Any]]]
 
 
 class Reads(Protocol):
@@ -44,13 +46,14 @@ class Reads(Protocol):
 class JetStreamReads:
     """``api``: ``Bus.js_api``."""
 
-    def __init__(self, api: Callable[..., Awaitable[dict[str, Any]]]) -> None:
+    def __init__(self, api: Api) -> None:
         self._api = api
 
     async def about(self, asked: AboutStream) -> StreamAbout:
         info = await self._api(f"STREAM.INFO.{asked.stream}")
         since = (info["config"].get("metadata") or {}).get(SEALED_FROM)
-        last_on = await self._last_on(asked.stream, asked.subject) if asked.subject else 0
+        found = await stored_message(self._api, asked.stream, {"last_by_subj": asked.subject}) if asked.subject else None
+        last_on = 0 if found is None else found[0]
         return StreamAbout(info["created"], int(info["state"]["last_seq"]), last_on, None if since is None else int(since))
 
     async def follow(self, asked: Follow) -> Following:
@@ -78,14 +81,16 @@ class JetStreamReads:
     async def unfollow(self, asked: Unfollow) -> None:
         await self._api(f"CONSUMER.DELETE.{asked.stream}.{asked.consumer}", timeout_s=_END_S)
 
-    async def _last_on(self, stream: str, subject: str) -> int:
-        try:
-            answer = await self._api(f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject})
-        except BusRefused as refused:
-            if refused.code == _NO_MESSAGE:
-                return 0
-            raise
-        return int(answer["message"]["seq"])
+
+async def stored_message(api: Api, stream: str, query: dict[str, Any]) -> tuple[int, bytes] | None:
+    """Position and data of the message of ``stream`` that ``query`` selects, None when there is none. ``api``: ``Bus.js_api``."""
+    try:
+        message = (await api(f"STREAM.MSG.GET.{stream}", query))["message"]
+    except BusRefused as refused:
+        if refused.code == _NO_MESSAGE:
+            return None
+        raise
+    return int(message["seq"]), base64.b64decode(message.get("data", ""))
 
 
 class AskedReads:

@@ -1,7 +1,4 @@
-"""Memory events of a session, from the journal of the memory core: waits, swaps, refusals. Pure.
-
-May live here: reading decisions. May not: why the core decided so (scheduler.vram).
-"""
+"""Memory events of a session, from the journal of the memory core: waits, swaps, refusals. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The question: verb and bounds, from the command line.
-
-May live here: parsing. May not: answers.
-"""
+"""The question: verb and bounds, from the command line."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from services.kit.bus import Bus
 from services.kit.errors import StartError
 from services.kit.follow import Follower
 from services.kit.log import get_logger
-from services.kit.trace import Tracing, parse_traceparent
+from services.kit.trace import Tracing
 from services.server import telemetry
 from services.server.accounting import Accounting
 from services.server.admission import check_quota, check_request, sound_outcome
@@ -46,6 +46,7 @@ from services.server.program_lane import ProgramLane
 from services.server.refusals import OpenRefused
 from services.server.sessions import Session, SessionRecord
 from services.server.settings import Settings
+from wooly.shared.trace import parse_traceparent
 
 __all__ = ["Node", "VERSION"]
 

@@ -17,17 +17,15 @@ from urllib.parse import quote, urlsplit
 import pytest
 
 from bus_schemas.events import KeyIssued, KeyRevoked, UserChanged
-from services.controller.actions.access_log import AccessLog, Change
-from services.controller.actions.users import UserActions
+from services.controller.actions.access import AccessLog, Change, UserActions
 from services.controller.identity import Caller
 from services.controller.mirror import Mirror
 from services.controller.writer import Writer
 from services.kit.access import AccessView, Identity
 from services.kit.access.access import Access
+from services.kit.access.bus_state import shared_secret
 from services.kit.access.errors import Unauthenticated
-from services.kit.access.keys import make_key
-from services.kit.access.secret import shared_secret
-from services.kit.access.tokens import Token, write_token
+from services.kit.access.tokens import Token, make_key, write_token
 from services.kit.bus import Bus, connect
 from services.kit.nats_server import NatsServer
 from tests.support.plane import Controller, Plane, wait_until

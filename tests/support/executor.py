@@ -1,7 +1,4 @@
-"""A real executor process, spoken to over its socket: what a server says, said by a test.
-
-May live here: starting and ending the process, commands and reports, batches of a session. May not: assertions about behaviour.
-"""
+"""Starts a real executor process and speaks to it over its socket, in place of a server."""
 
 from __future__ import annotations
 

@@ -1,12 +1,8 @@
-"""From a flush to the bytes of a batch: bodies only when the node may not know them, dims as a difference where that is shorter.
-
-May live here: encoding, and the record of what the node has received. May not: sending.
-"""
+"""From a flush to the bytes of a batch: bodies only when the node may not know them, dims as a difference where that is shorter."""
 
 from __future__ import annotations
 
 import zlib
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
@@ -16,6 +12,7 @@ from bus_schemas.batch import Batch, Read, Upload, encode_batch, pack_message
 from bus_schemas.faults import OVERSIZED
 from wooly.errors import RefusedError
 from wooly.link import Flush
+from wooly.shared.lru import LruDict
 
 __all__ = ["BatchEncoder", "pack_handles"]
 
@@ -30,8 +27,10 @@ class BatchEncoder:
         self._session = session
         self._epoch = epoch
         self._bytes_max = bytes_max
-        self._known: OrderedDict[bytes, None] = OrderedDict()
-        self._bases: OrderedDict[bytes, tuple[bytes, bytes]] = OrderedDict()
+        #: digests of bodies that the node has been sent
+        self._known: LruDict[bytes, None] = LruDict(_KNOWN_MAX)
+        #: digest and bytes of the last dims, by digest of the program
+        self._bases: LruDict[bytes, tuple[bytes, bytes]] = LruDict(_BASES_MAX)
 
     def encode(self, seq: int, flush: Flush, uploads: tuple[Upload, ...], trace: str = "") -> bytes:
         """The batch as a message, with the bodies that the node has not been sent yet. Raises RefusedError above ``bytes_max``."""
@@ -79,6 +78,7 @@ class BatchEncoder:
                 frees=tuple(flush.frees),
                 trace=trace,
                 kernels=kernels,
+                origin=flush.origin.lines() if program_body and flush.origin is not None else "",
             )
         )
 
@@ -86,9 +86,6 @@ class BatchEncoder:
         """Has the node been sent this body? From now on it has."""
         known = digest in self._known
         self._known[digest] = None
-        self._known.move_to_end(digest)
-        if len(self._known) > _KNOWN_MAX:
-            self._known.popitem(last=False)
         return known
 
     def _dims(self, flush: Flush) -> tuple[bytes, tuple[bytes, bytes, bytes] | None]:
@@ -97,9 +94,6 @@ class BatchEncoder:
             return b"", None
         base = self._bases.get(flush.program)
         self._bases[flush.program] = (flush.dims_digest, flush.dims)
-        self._bases.move_to_end(flush.program)
-        if len(self._bases) > _BASES_MAX:
-            self._bases.popitem(last=False)
         if self._is_known(flush.dims_digest):
             return b"", None
         if base is not None and base[0] != flush.dims_digest and len(base[1]) == len(flush.dims):

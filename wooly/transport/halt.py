@@ -1,7 +1,4 @@
-"""State of a session whose budget is used up: the node's refusal, until it was raised to the script and the script continues.
-
-May live here: that one state. May not: sending, waiting (session.py).
-"""
+"""State of a session whose budget is used up: the node's refusal, until it was raised to the script and the script continues."""
 
 from __future__ import annotations
 

@@ -55,7 +55,9 @@ class TaskActions:
         known = self._mirror.view.tasks.get(task)
         if known is not None:
             return known.submitted.priority, known.submitted.vram_bytes
-        return self.default_priority(tenant, latency_target=latency_target), default_vram_bytes(self._mirror.view)
+        tiers, now_ns = self._mirror.fold(TierBook), time.time_ns()
+        tier_mb = tiers.default_vram_mb(tiers.tier_of(tenant, now_ns), now_ns)
+        return self.default_priority(tenant, latency_target=latency_target), default_vram_bytes(self._mirror.view, tier_mb)
 
     def default_priority(self, tenant: str, *, latency_target: bool = False) -> int:
         """The middle of what the tenant's tier allows."""
@@ -63,9 +65,11 @@ class TaskActions:
 
     @staticmethod
     def _named_vram(task: TaskSubmitted) -> None:
-        """Raises Invalid when the task names no VRAM and the cluster has no default."""
+        """Raises Invalid when the task names no VRAM and neither its tier nor the cluster has a default."""
         if not task.vram_bytes:
-            raise Invalid("required_vram_mb", "this cluster has no default (default_vram_mb is 0); set REQUIRED_VRAM to a number of MiB")
+            raise Invalid(
+                "required_vram_mb", "neither tier nor cluster has a default (default_vram_mb); set REQUIRED_VRAM to a number of MB"
+            )
 
     async def dry_run(self, by: Caller, task: TaskSubmitted) -> TaskPlaced | TaskRefused:
         """What ``submit`` would decide now. Writes nothing."""
@@ -106,7 +110,7 @@ class TaskActions:
     def seen(self, by: Caller, task: str) -> TaskView:
         """A task that they may know of, by id, title or the beginning of its id. Raises NotThere, Ambiguous."""
         view = self._mirror.view
-        return view.tasks[find_task(view, task, lambda tenant: by.may("task.read", tenant))]
+        return view.tasks[find_task(view, task, by.sees)]
 
     async def _change(
         self, by: Caller, action: Action, task: str, revision: int | None, detail: str, change: Callable[[TaskView], Event | None]

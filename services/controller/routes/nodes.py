@@ -29,7 +29,7 @@ def _answer(request: Ask, parts: Parts, node: str) -> Json:
     view = parts.mirror.view
     node = find_node(view, node)
     caller = caller_of(request)
-    shown = node_answer(view, node, view.nodes[node], lambda tenant: caller.may("task.read", tenant))
+    shown = node_answer(view, node, view.nodes[node], caller.sees)
     return {**shown, "revision": node_revision(parts.mirror, node)}
 
 

@@ -29,7 +29,7 @@ _UNWELL: Final = {503: ResponseSpec(dict[str, Any], description="It does not; de
 async def telemetry(request: Ask) -> Json:
     caller = caller_of(request)
     now_ns = time.time_ns()
-    items = [telemetry_answer(seen, now_ns, lambda tenant: caller.may("task.read", tenant)) for seen in parts_of(request).gauges.last()]
+    items = [telemetry_answer(seen, now_ns, caller.sees) for seen in parts_of(request).gauges.last()]
     return {"items": items, "total": len(items)}
 
 
@@ -62,7 +62,7 @@ def _health(parts: Parts) -> Response[Json]:
         return Response({"status": "failed", "position": mirror.position, "detail": str(mirror.failure)}, status_code=503)
     if not mirror.connected:
         return Response({"status": "disconnected", "position": mirror.position, "detail": "the bus is away"}, status_code=503)
-    return Response({"status": "ok", "position": mirror.position, "sentinel": parts.sentinel.on_duty})
+    return Response({"status": "ok", "position": mirror.position, "sentinel": parts.reconciler.on_duty})
 
 
 @get("/metrics", summary="Prometheus metrics", media_type="text/plain; version=0.0.4", action="cluster.read", responses=problems())
@@ -74,7 +74,7 @@ async def metrics(request: Ask) -> str:
     with contextlib.suppress(KitError):  # a metric that is missing, not a scrape that fails
         stream = await parts.mirror.bus.js_api(f"STREAM.INFO.{EVENTS_STREAM}", timeout_s=_STREAM_INFO_S)
         log_bytes = int(stream["state"]["bytes"])
-    return metrics_text(parts.mirror, parts.gauges, on_duty=parts.sentinel.on_duty, log_bytes=log_bytes)
+    return metrics_text(parts.mirror, parts.gauges, on_duty=parts.reconciler.on_duty, log_bytes=log_bytes)
 
 
 ROUTES: Final = [telemetry, health, live, is_ready, metrics]

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from services.kit.access.access import Network
 from services.kit.access.errors import CrossSite, Unauthenticated
-from services.kit.access.mode import is_loopback
+from wooly.shared.tls import is_loopback
 
 __all__ = ["SAFE_METHODS", "address_of", "bearer", "check_same_site", "is_secure", "session_cookie", "session_cookie_name"]
 

@@ -1,4 +1,4 @@
-"""The one table of who may do what. Pure.
+"""Roles, actions and rights: the one table of permissions, and which rights a caller may grant. Pure.
 
 An identity acts in its tenant; those whose tenant is empty (admin, operator, node, service) act in the cluster. A key may be narrowed to
 scopes; it then may do what its role and one of its scopes allow, and nothing else. ``key.read`` and ``key.write`` are about one's own
@@ -7,11 +7,16 @@ keys; those of others need ``user.read`` and ``user.write`` beside.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-__all__ = ["ACTIONS", "AUDITED", "PEOPLE", "ROLES", "SCOPES", "Action", "Identity", "allowed", "everyone", "may_at_all", "rights"]
+from services.kit.access.errors import Forbidden
+
+__all__ = [
+    "ACTIONS", "AUDITED", "Action", "Identity", "PEOPLE", "ROLES", "SCOPES", "allowed", "check_grant", "check_over", "everyone",
+    "may_at_all", "rights",
+]  # fmt: skip
 
 Action = Literal[
     "cluster.read",
@@ -122,3 +127,22 @@ def may_at_all(who: Identity, action: Action) -> bool:
 def everyone() -> Identity:
     """Who everybody is where authentication is off (an embedded stack on loopback)."""
     return Identity("local", "", "admin")
+
+
+def check_grant(who: Identity, role: str, tenant: str, scopes: Collection[str] = ()) -> None:
+    """Check that ``who`` may create a user or key of ``role`` in ``tenant`` (empty: the cluster), narrowed to ``scopes``. Raises Forbidden
+    with the field."""
+    if who.tenant and tenant != who.tenant:
+        raise Forbidden(f"{who.name} may give rights in tenant {who.tenant} only", "tenant")
+    if who.tenant and role not in PEOPLE:
+        raise Forbidden(f"keys of nodes and services are made by people of the whole cluster, not of tenant {who.tenant}", "role")
+    beyond = rights(role, scopes, tenant) - rights(who.role, who.scopes, who.tenant)
+    if beyond:
+        raise Forbidden(f"{who.name} cannot grant a right that they do not have: {sorted(beyond)[0]}", "scopes" if scopes else "role")
+
+
+def check_over(who: Identity, role: str, tenant: str) -> None:
+    """Check that ``who`` may change a user or key that has ``role`` in ``tenant`` today: only one without rights beyond their own. Raises
+    Forbidden."""
+    if (who.tenant and tenant != who.tenant) or rights(role, (), tenant) - rights(who.role, who.scopes, who.tenant):
+        raise Forbidden(f"{who.name} may not change a user or key with more rights")

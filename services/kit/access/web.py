@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hmac
 from typing import Any, Final
+from urllib.parse import quote
 
-from litestar import Litestar
+from litestar import Litestar, Request, Response
 from litestar.config.app import AppConfig
 from litestar.connection import ASGIConnection
 from litestar.datastructures import Cookie, MutableScopeHeaders
@@ -17,6 +18,7 @@ from litestar.enums import ScopeType
 from litestar.handlers.base import BaseRouteHandler
 from litestar.middleware import ASGIMiddleware
 from litestar.plugins import InitPlugin
+from litestar.response import Redirect
 from litestar.routes import HTTPRoute
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -32,19 +34,22 @@ from services.kit.access.headers import (
     session_cookie,
     session_cookie_name,
 )
-from services.kit.access.problems import HANDLERS
 from services.kit.access.requests import ANONYMOUS, Proof, proof_of, who
 from services.kit.access.rules import ACTIONS, Identity, everyone, may_at_all
 from services.kit.access.tokens import RENEW_AFTER_S, Token
+from services.kit.errors import RequestError
+from services.kit.problems import Handlers, refused
 
-__all__ = ["ANYONE", "CSRF_FIELD", "CSRF_HEADER", "PUBLIC", "AccessPlugin", "check_form_token", "end_cookie", "session_cookie_header"]
+__all__ = [
+    "ANYONE", "CSRF_FIELD", "CSRF_HEADER", "HANDLERS", "PUBLIC", "AccessPlugin", "check_form_token", "end_cookie", "session_cookie_header",
+]  # fmt: skip
 
 ANYONE: Final = "anyone"
 PUBLIC: Final = "public"
 CSRF_HEADER: Final = b"x-csrf-token"
 CSRF_FIELD: Final = "_csrf_token"
 """The form field that plain forms send; their routes declare ``csrf="form"`` and call ``check_form_token``."""
-_SCHEMA: Final = "/schema"
+_API: Final = "/api/"
 _LOGIN: Final = "log in, or send an API key as `Authorization: Bearer <key>`"
 
 
@@ -150,6 +155,20 @@ def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHand
         raise Forbidden("this route does not say what it needs")
     if not may_at_all(identity, needs):  # type: ignore[arg-type]  # it is one of ACTIONS
         raise Forbidden(f"{identity.role} {identity.name} may not do this ({needs})")
+
+
+def _unauthenticated(request: Request[Any, Any, Any], error: Unauthenticated) -> Response[Any]:
+    """For a person with a browser the way to the login page, which leads back to where the request wanted to go."""
+    page = not request.url.path.startswith(_API) and request.app.state.access.pages
+    if page and request.headers.get("hx-request") == "true":
+        return refused(request, error, **{"HX-Redirect": "/login"})
+    if page and request.method == "GET" and request.accept.best_match(["application/json", "text/html"]) == "text/html":
+        path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        return Redirect(f"/login?next={quote(path, safe='')}", status_code=303)
+    return refused(request, error)
+
+
+HANDLERS: Final[Handlers] = {RequestError: refused, Unauthenticated: _unauthenticated}
 
 
 def needs_of(handler: Any) -> str:

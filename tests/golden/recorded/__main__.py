@@ -22,7 +22,7 @@ from scheduler import dispatch, vram
 from scheduler.vram.journal import Journal as VramJournal
 from scheduler.vram.journal import encode_state
 from services.kit.bus import Bus
-from services.replay.history import history
+from services.replay.source import history
 from tests.replay.mixes import Tenant
 from tests.simulation.dispatch.workload import run
 from tests.simulation.vram.world import World

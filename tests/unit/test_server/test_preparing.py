@@ -10,7 +10,8 @@ import pytest
 
 from bus_schemas import faults
 from bus_schemas.batch import Batch, decode_batch, decode_done
-from jit.engine import Engine, Prepared, create_engine
+from jit.backends import create_engine
+from jit.engine import Engine, Prepared
 from jit.errors import KernelRefused
 from services.server.executor import tenant
 from services.server.executor.content import Content

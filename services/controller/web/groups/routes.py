@@ -16,12 +16,10 @@ from services.controller.bodies import NewGroupBody
 from services.controller.errors import Invalid, NotThere, OutOfState, Stale
 from services.controller.identity import caller_of
 from services.controller.parts import Parts, parts_of
-from services.controller.web.channel import Topic
-from services.controller.web.flash import redirect
-from services.controller.web.forms import Values, form_values, read_as, revision_in
+from services.controller.web.channel import Patch, Topic
+from services.controller.web.forms import Values, form_values, read_as, redirect, revision_in
 from services.controller.web.groups.table import SORTS, GroupRow, group_rows, members_to_choose
 from services.controller.web.listing import Listing
-from services.controller.web.patch import Patch
 from services.controller.web.scope import Scope
 from services.controller.web.templating import ENVIRONMENT, page, scope_of
 

@@ -16,17 +16,14 @@ from services.controller.identity import caller_of
 from services.controller.names import find_node
 from services.controller.parts import Parts, parts_of
 from services.controller.revisions import node_revision
-from services.controller.web.channel import Gone, Topic
-from services.controller.web.charts import Chart, chart_data, chart_points, chart_table
-from services.controller.web.dashboard.charts import device_charts, past_charts
-from services.controller.web.desk import desk_of
-from services.controller.web.flash import redirect
-from services.controller.web.forms import Values, form_values, revision_in
+from services.controller.web.channel import Gone, Patch, Topic
+from services.controller.web.charts import Chart, chart_data, chart_points, chart_table, device_charts, past_charts
+from services.controller.web.context import context_of
+from services.controller.web.forms import Values, form_values, redirect, revision_in
 from services.controller.web.history import History
 from services.controller.web.listing import Listing
 from services.controller.web.metrics_store import RANGES, Unanswered, range_of
 from services.controller.web.nodes.rows import SORTS, STATES, Seen, device_rows, group_choices, listed_nodes, node_row, session_rows
-from services.controller.web.patch import Patch
 from services.controller.web.scope import Scope
 from services.controller.web.templating import ENVIRONMENT, page, scope_of
 
@@ -110,7 +107,7 @@ async def node(request: Ask, node: str) -> Response[str]:
 async def _node_page(request: Ask, name: str, *, error: str = "", given: str | None = None, status: int = 200) -> Response[str]:
     parts = parts_of(request)
     shown = _one(parts, scope_of(request), name)
-    store, chosen, away = desk_of(request).metrics, range_of(request.query_params), ""
+    store, chosen, away = context_of(request).metrics, range_of(request.query_params), ""
     charts = _charts(request.app.state.web.history, shown, time.time())
     if chosen is not RANGES[0]:
         try:
