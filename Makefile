@@ -40,6 +40,9 @@ lint: $(STAMP).dev ## ruff, mypy, layers, words of the prose
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.architecture.prose
 
+census: $(STAMP).dev ## size, import circles, long signatures, private words and repeated code of the tree (docs/census.md)
+	$(BIN)/python -m tests.architecture.census
+
 docs: $(STAMP).dev ## the documentation site in site/, from docs/ and the code; fails for a dead link
 	$(BIN)/pip install --quiet -e '.[docs]'
 	@# not --quiet: it would hide warnings from --strict

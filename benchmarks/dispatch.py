@@ -1,4 +1,4 @@
-"""What one decision of the dispatcher costs: sessions that always have a batch waiting, slices that end, are stopped and come again.
+"""Measures the cost of a dispatcher decision with sessions that always have a batch waiting and slices that end or are stopped.
 
     python -m benchmarks.dispatch
 

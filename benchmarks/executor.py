@@ -1,11 +1,9 @@
-"""What the executor does beside its launches: CPU time a batch of steady scripts, in one process, without a bus.
+"""Measures the executor's own work beside its launches: CPU time a batch of steady scripts, in one process, without a bus.
 
     python -m benchmarks.executor FOLDER [--batches N] [--profile] [--against TREE]
 
 FOLDER holds recordings of benchmarks.sla (``python -m benchmarks.sla.record KIND FILE`` makes one). ``--against``: another checkout of this
 repository; the two are measured in turns, each round in processes of its own, and the ratio of their medians is printed.
-
-May live here: playing recordings into an executor, CPU time of the launching thread. May not: torch, statistics of latency.
 """
 
 from __future__ import annotations
@@ -24,7 +22,8 @@ from typing import Any, Final
 
 from benchmarks.sla.recording import Endless, load
 from bus_schemas.batch import LIMITS, decode_done
-from jit.engine import create_engine
+from bus_schemas.terms import TaskTerms
+from jit.backends import create_engine
 from services.server.executor.content import Content
 from services.server.executor.data_port import DataPort
 from services.server.executor.loop import Executor
@@ -84,7 +83,7 @@ def play(path: Path, batches: int, profile: bool = False) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as name:
         executor: Any = _executor(Path(name))
         executor._server = sink = _Sink()
-        executor._carry_out(OpenSpace("s", "t", 0, b""))
+        executor._carry_out(OpenSpace("s", "t", b"", TaskTerms(tenant="bench", priority=0)))
         native = _Native(executor._engine.walker)
         frames, seq, step = Frames(), 0, 0
         profiler = cProfile.Profile()

@@ -1,8 +1,6 @@
 """How long pages take with 100,000 tasks in the log: a real bus, a real controller, medians over HTTP; for docs/web.md.
 
-    python -m benchmarks.many_tasks [--tasks 100000] [--rounds 15]
-
-May live here: filling and timing. May not: judging; tests gate on rows touched (tests/unit/test_web), never on milliseconds.
+python -m benchmarks.many_tasks [--tasks 100000] [--rounds 15]
 """
 
 from __future__ import annotations

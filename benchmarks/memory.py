@@ -1,4 +1,4 @@
-"""Memory shown on real nodes: one base model under three tenants, tenants three times over a device's memory, and how fast swapping is.
+"""Measures memory on real nodes: one base model under three tenants, tenants with three times a device's memory, and the speed of swapping.
 
 ``python -m benchmarks.memory`` writes its figures into docs/memory.md, between two marks; the rest there is written by hand. Everything
 that is claimed is counted (bytes) or compared (digests) in this run; only GB/s is time.

@@ -1,4 +1,4 @@
-"""The cost of recording one operation: tiny tensors, so that issuing is all there is. Works with any device name."""
+"""Measures the cost of recording one operation, on tiny tensors, so that issuing dominates. Works with any device name."""
 
 from __future__ import annotations
 

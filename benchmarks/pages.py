@@ -1,10 +1,8 @@
-"""What open pages cost the controller: ``python -m benchmarks.pages [--pages 200] [--seconds 20] [--publish]``.
+"""Measures the load that open pages put on the controller: ``python -m benchmarks.pages [--pages 200] [--seconds 20] [--publish]``.
 
 A real bus and a real controller; 8 nodes of 4 devices each measured once a second, tasks that come and go four times a second; then so many
 streams are opened as browsers open them, read to the end of every message, and the controller's own processor time is taken from the
 kernel (/proc/<pid>/stat), beside the same seconds without any page. ``--publish`` writes docs/web-benchmark.md.
-
-May live here: that measurement. May not: judging the content of pages (tests/unit/test_web, tests/browser).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What it takes to import PTX: ``python -m benchmarks.ptx_import``, after NVRTC, for the kernels of the corpus.
+"""Measures the import of PTX after NVRTC, for the kernels of the corpus: ``python -m benchmarks.ptx_import``.
 
 A source's time is the least processor time of some rounds, parsing, lowering and verifying together. The bar is for sources of about 200
-instructions. May live here: this measurement. May not: what is imported.
+instructions.
 """
 
 from __future__ import annotations

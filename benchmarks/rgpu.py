@@ -1,4 +1,4 @@
-"""The same rounds on rgpu 0.1.1 (PyPI, Apache-2.0), its server on the same cores: the nearest public thing.
+"""Runs the same rounds on rgpu 0.1.1 (PyPI, Apache-2.0), the nearest public alternative, with its server on the same cores.
 
 Installed by ``make bench`` alone, without its dependencies (it asks for torch 2.14, and runs on 2.13).
 ``python -m benchmarks.rgpu NAME rgpu`` is its worker process.

@@ -1,7 +1,5 @@
-"""What security costs: connecting to the bus plain, with TLS, and with TLS and a key that a controller checks; bytes to the data port
-plain, over TLS and over the Unix socket. ``python -m benchmarks.security``. Ratios in one run, on one machine.
-
-May live here: this measurement. May not: limits that gate anything.
+"""Measures the cost of security: connections to the bus plain, with TLS, and with TLS and a key that a controller checks; bytes to the data
+port plain, over TLS and over the Unix socket. ``python -m benchmarks.security``. Ratios in one run, on one machine.
 """
 
 from __future__ import annotations

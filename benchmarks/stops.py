@@ -1,4 +1,4 @@
-"""How soon a run stops that another process tells to, what stopping and going on costs, and whether results stay the same.
+"""Measures how soon a run stops at the request of another process, what stopping and continuing cost, and whether results stay the same.
 
 ``python -m benchmarks.stops [--backend NAME] [--stops N]``: programs of several kinds run to their end again and again while a second
 process writes the stop word at random moments; every run's results are compared with those of an uncut one. Exit code 1 when one differed.
@@ -20,7 +20,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from jit.engine import Engine, Stop, create_engine
+from jit.backends import create_engine
+from jit.engine import Engine, Stop
 from wis.builder import Builder
 from wis.dtypes import DType
 from wis.program import BufferKind

@@ -1,7 +1,7 @@
-"""What strict functions cost beside a device's own: ``python -m benchmarks.strict [--devices host,opencl] [names]``.
+"""Measures strict functions beside a device's own: ``python -m benchmarks.strict [--devices host,opencl] [names]``.
 
-A kernel adds f(x + k / 64) for k = 0 to 63 in every thread; the same loop without f is subtracted. Strict and native take turns; each
-time is the least of some rounds. May live here: this measurement. May not: kernels of applications.
+A kernel adds f(x + k / 64) for k = 0 to 63 in every thread; the same loop without f is subtracted. Strict and native take turns; each time
+is the least of some rounds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Final
 import numpy as np
 
 from jit.errors import KernelRefused, ToolchainError
-from jit.kernels.device import KERNEL_DEVICES, KernelDevice, KernelLaunch, KernelOptions, PreparedKernel
+from jit.kernels.launch import KernelLaunch, KernelOptions
+from tests.support.kernel_devices import KERNEL_DEVICES, KernelDevice, PreparedKernel
 from wis.dtypes import DType
 from wis.kernel.model import Block, Br, BufferParam, Cbr, Kernel, Math, Op, RegType, Ret, Special
 from wis.kernel.ops import BY_NAME

@@ -1,4 +1,4 @@
-"""One side of a comparison: a process that makes one workload and runs a round of it for each command.
+"""One side of a comparison: a process that prepares one workload and runs a round of it for each command.
 
 Protocol: one JSON line out when ready, then for every line in, one JSON line out: milliseconds a step, and our counters when there are any.
 ``python -m benchmarks.worker NAME DEVICE``

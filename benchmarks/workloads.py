@@ -1,4 +1,4 @@
-"""The workloads: each a function of the device that returns one step as a callable, plain PyTorch.
+"""Workloads: functions of the device that return one step as a callable, in plain PyTorch.
 
 A step does not look at its results; the worker waits once at the end of a round, as a training loop does at its log line.
 """

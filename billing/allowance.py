@@ -1,4 +1,4 @@
-"""Leases of a budget: arithmetic that lends the rest of a budget to the nodes that spend it. Pure.
+"""Budget leases: arithmetic that lends the rest of a budget to the nodes that spend it. Pure.
 
 A lease names a *ceiling*: the sum of all charges of the tenant on that node, since the log began, up to which the node may go. Ceilings
 are absolute, so a replica that lags, a repeated request or an answer that is lost lends nothing twice. A node that asks gets

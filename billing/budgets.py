@@ -1,4 +1,4 @@
-"""Budgets: what a tenant may spend in a period, and where it stands. A pure part of the fold.
+"""Budgets: a tenant's limit for a period, and the part of it that is used. A pure part of the projection.
 
 The use of a period is the sum of the charges of the usage facts that begin in it. Of a budget of the period ``total`` the tenant may spend,
 on top of the limit, whatever it was granted: with the limit 0 it is prepaid. Grants do not lift the caps of a day or a month.

@@ -1,4 +1,4 @@
-"""Errors of billing; the class says whose fault it is."""
+"""Errors of billing, by responsibility: the caller, the event log, or billing itself."""
 
 from __future__ import annotations
 

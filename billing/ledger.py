@@ -1,4 +1,4 @@
-"""The ledger: double entry, so that money is only ever moved.
+"""Double-entry ledger: credits are only moved between accounts.
 
 Every transaction is a set of postings whose amounts sum to zero (debits positive, credits negative). Accounts: ``tenant:<id>`` (what a
 tenant owes; a negative balance is credit left), ``revenue:core``, ``revenue:vram`` and ``grants``.

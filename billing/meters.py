@@ -1,4 +1,4 @@
-"""From measured use to micro-credits, in integers.
+"""Converts measured use to micro-credits, in integers.
 
 core_micro = core_ns x price / 1e9 and vram_micro = byte_ms x price / (2**30 x 1e3), each rounded down once a usage fact. Facts are
 permanent, so the rounding is too: recomputing gives the same amounts to the last unit.

@@ -1,4 +1,4 @@
-"""The billing view: a fold over the event log, with the position it has reached.
+"""The billing view: a projection of the event log, with the log position that it has reached.
 
 One door: ``BillingView.apply(position, events)``. Positions grow; a message already applied is ignored, and so is a usage fact whose name
 (node, epoch, gpu, serial) was seen before. What does not add up is kept as a named finding, never silently mended.

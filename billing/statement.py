@@ -1,4 +1,4 @@
-"""The monthly statement of a tenant: what it had, what it was given, what it used, what is left. Pure.
+"""Monthly statement of a tenant: opening balance, grants, charges by line, closing balance. Pure.
 
 It balances to the unit: opening + grants - charges = closing, and the lines sum to the charges. A fact of the month that reaches the log
 later changes the statement, which therefore names the log position it was drawn up at.

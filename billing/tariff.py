@@ -1,4 +1,4 @@
-"""Prices, by tier and time. A price in force is a fact of the log; without one the base prices below hold.
+"""Tariff: prices by tier and time. A price in force is an event of the log; without one the base prices below hold.
 
 Source of the two meters: what a task used of the device's cores (core time) and of its memory (bytes over time), never wall time.
 Nothing works backwards: a price is valid from the later of the moment it names and the moment it was set.

@@ -1,4 +1,4 @@
-"""Compare a bill with the one recomputed from the log, and name the first difference. Pure."""
+"""Compares a bill with one recomputed from the log, and names the first difference. Pure."""
 
 from __future__ import annotations
 

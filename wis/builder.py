@@ -1,4 +1,4 @@
-"""Building a program by hand: buffers, operands and instructions in, (Program, dims, scalars) out."""
+"""Builds a program by hand: buffers, operands and instructions in, (Program, dims, scalars) out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Coarse instructions as base ones: what a back end runs when it has no shortcut for them.
+"""Decomposes coarse instructions into base ones, for back ends without an implementation of the coarse one.
 
 ``decompose`` replaces every COARSE instruction, adding TEMP buffers and constants; everything else stays. The result keeps every rule of
 the verifier when the input did (but for limits on counts). Outputs are written last, because an instruction reads before it writes.

@@ -1,4 +1,4 @@
-"""Programs as bytes: canonical msgpack, and the digest that names them.
+"""Encodes programs as canonical msgpack, and computes the digest that names them.
 
 A program has exactly one encoding, so its digest is its name on the wire, in caches and in the log. ``decode_program`` refuses
 bytes that a re-encoding would not reproduce.

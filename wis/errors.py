@@ -1,4 +1,4 @@
-"""Errors of WIS; the class says whose fault it is."""
+"""Errors of WIS, by responsibility: the program's author or the tool that made it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Launch instructions, resolved: which kernel runs on which grid with which regions and numbers. What every engine starts from."""
+"""Resolves launch instructions: the kernel, its grid, its regions and numbers. Every engine starts from this."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The text form: prints any program, also a broken one with the verifier's findings beside the offending lines; parses what it prints.
+"""Prints and parses programs as text; an invalid program is printed with the verifier's findings beside the offending lines.
 
 ::
 

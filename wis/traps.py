@@ -1,4 +1,4 @@
-"""Index traps: which index of a program was out of bounds, in one number that orders them.
+"""Index traps: the first index of a program that was out of bounds, in one number that orders them.
 
 Every back end keeps the least key of a run, so the trap that is reported is the same everywhere: that of the first instruction, in it of
 the first dimension, in it of the least index.

@@ -1,10 +1,8 @@
-"""What ``import torch`` calls at its end (entry-point group ``torch.backends``): switches the device on when it is asked for.
+"""Entry point that ``import torch`` calls at its end (group ``torch.backends``): switches the device on when it is requested.
 
 Asked for means: ``WOOLY_NATS_URL`` in the environment or in the config file, or the process was started by ``wooly run``. Otherwise
 nothing happens, and nothing is imported but this module and the configuration's. A script that asked for the device and cannot have it
 fails: ``import torch`` raises. With WOOLY_ON_FAILURE=cpu the script runs on the CPU.
-
-May live here: the decision and its error handling. May not: anything slow at import.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Switching the device on in this process: backend, kernels, face, in that order.
-
-May live here: the order. May not: deciding whether (wooly._autoload), how a session opens (wooly.session).
-"""
+"""Activates the device in this process: backend, kernels, face, in that order."""
 
 from __future__ import annotations
 

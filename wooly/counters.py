@@ -1,6 +1,6 @@
 """Counters of the client in this process: the public counters behind ``wooly.stats()``.
 
-May live here: counting. May not: torch, the network. Counts are of this process; a forked child starts from its parent's.
+Counts are of this process; a forked child starts from its parent's.
 """
 
 from __future__ import annotations

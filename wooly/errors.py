@@ -1,7 +1,4 @@
-"""Every error a user of the client can meet: one tree, and the class says whose fault it is.
-
-May live here: exception classes, and the table from a node's fault names to them. May not: torch (the face gives the classes that
-CUDA programs catch), I/O, formatting for a terminal.
+"""Errors of the client: one tree, in which the class names the responsible component.
 
 Each message is a sentence that says what happened and what to do. All derive from RuntimeError, because that is what PyTorch
 programs catch around device code.
@@ -85,11 +82,14 @@ class PlacementError(ServiceError):
 
 
 class ApiError(ServiceError):
-    """A REST service refused a request. ``status``: of HTTP; ``fields``: (name, message) of what in the request is wrong."""
+    """A REST service refused a request. ``status``: of HTTP; ``fields``: (name, message) of what in the request is wrong; ``kind`` and
+    ``detail``: of the problem document (the last part of its type, and its sentence), empty without one."""
 
-    def __init__(self, message: str, *, status: int = 0, fields: Sequence[tuple[str, str]] = ()) -> None:
+    def __init__(self, message: str, *, status: int = 0, fields: Sequence[tuple[str, str]] = (), kind: str = "", detail: str = "") -> None:
         super().__init__(message)
         self.status = status
+        self.kind = kind
+        self.detail = detail
         self.fields = tuple(fields)
 
 

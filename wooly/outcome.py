@@ -1,12 +1,10 @@
-"""How this process ends: its exit code, the exception that ended it, or the signal that killed it.
+"""Detects how this process ends: its exit code, the exception that ended it, or the signal that killed it.
 
 Python says no exit handler how the process ends, so this module keeps three watches from ``watch()`` on. An exception that nothing caught
 is in ``sys.last_value`` when the exit handlers run. The exit code of ``SystemExit`` is read by the interpreter through the class attribute
 ``SystemExit.code``, so a descriptor in its place sees that reading (``sys.exit`` of Python 3.11 makes no instance whose code could be read,
 so it is replaced by one that does). A signal whose default is to end the process gets a handler that reports and then lets it end the
 process.
-
-May live here: these watches, and what they saw. May not: sending it (session), what a task's state follows from it (scheduler.placement).
 """
 
 from __future__ import annotations

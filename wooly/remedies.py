@@ -1,7 +1,6 @@
-"""How to install what is missing: sentences that error messages end with.
+"""Installation remedies: sentences that error messages end with.
 
-Wooly is installed from a checkout or from wheels built there, so no sentence names a package index. May live here: these sentences. May
-not: finding out what is missing.
+Wooly is installed from a checkout or from wheels built there, so no sentence names a package index.
 """
 
 from __future__ import annotations

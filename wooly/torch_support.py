@@ -1,7 +1,4 @@
-"""The tested versions of torch.
-
-May live here: the range and the check of a version string. May not: importing torch (`wooly doctor` asks without it).
-"""
+"""The tested versions of torch."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Tracebacks of uncaught errors end at the user's line: the frames of this package below it are left out.
+"""Cuts tracebacks of uncaught errors at the user's line: frames of this package below it are left out.
 
-WOOLY_DEBUG=1 keeps all frames. May live here: the excepthooks, and which frames they leave out. May not: torch.
+WOOLY_DEBUG=1 keeps all frames.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Output of ``WOOLY_DEBUG=1``: a line on standard error for the session, for every batch and for every wait.
-
-May live here: the log of the seam between recorder and session. May not: anything that changes what passes through.
-"""
+"""Debug output of ``WOOLY_DEBUG=1``: a line on standard error for the session, for every batch and for every wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The allocator of a device: what it wastes over a long life, what a call costs beside the one before it, what moving and swapping cost.
+"""Measures a device's allocator: waste over a long series of allocations, cost of a call beside the previous allocator, cost of moving and
+swapping.
 
 ``python -m benchmarks.allocator [--operations N] [--publish]``: prints the tables; ``--publish`` puts them into docs/memory.md.
 """
@@ -19,7 +20,8 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.allocator.before import Before
-from jit.engine import Engine, create_engine
+from jit.backends import create_engine
+from jit.engine import Engine
 from jit.memory import Arena, Capacity, SpaceMemory
 from jit.memory.arena import Moved
 from tests.support.churn import churn

@@ -1,7 +1,4 @@
-"""The allocator before there was an arena, as the yardstick: a zeroed array a block, and shelves of equal size classes for each space.
-
-May live here: that, as it was but for its account. May not: anything that serves a node.
-"""
+"""The allocator that the arena replaced, kept as a baseline: a zeroed array a block, and free lists by size class for each space."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The kernels that are measured: launches, arguments, and how to tell that a result is right.
-
-May live here: data. May not: timing.
-"""
+"""Kernels that are measured: launches, arguments and checks of their results."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from jit.kernels.device import Dim3
+from jit.kernels.launch import Dim3
 
 __all__ = ["CASES", "CUDA", "OPENCL", "Case"]
 

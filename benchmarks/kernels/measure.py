@@ -1,7 +1,4 @@
-"""Timing: two ways of doing one thing in turn, so that whatever else the machine does meets both; medians and their ratio.
-
-May live here: clocks and rounds. May not: what is measured.
-"""
+"""Alternating timing of two functions, so that other load on the machine affects both: medians and their ratio."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""How long a kernel that was compiled by an earlier process takes to be ready: ``python -m benchmarks.kernels.warm FOLDER`` prints ms.
+"""Measures the start of a kernel that an earlier process compiled: ``python -m benchmarks.kernels.warm FOLDER`` prints ms.
 
-The first run on a folder compiles. May live here: that measurement. May not: anything that is measured beside it.
+The first run on a folder compiles.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from benchmarks.kernels.cases import CASES, CUDA
-from jit.host.simt.device import HostKernels
+from tests.support.kernel_devices import HostKernels
 from wooly.kernels.build import build_cuda
 
 

@@ -1,4 +1,4 @@
-"""When requests come: bursts at random times, open loop. Pure: a seed gives the schedule.
+"""Arrival times of requests: an open loop of bursts at random times. Pure: a seed determines the schedule.
 
 Bursts come as a Poisson process; a burst is a geometric number of requests (mean ``BURST_MEAN``) that come together.
 """

@@ -1,4 +1,4 @@
-"""The scripts that are measured: three kinds of inference and three of training, plain PyTorch.
+"""Scripts that are measured: three kinds of inference and three of training, plain PyTorch.
 
 Inference is a function of the request's number whose answer the script looks at; training is one step whose result is not read. Weights and
 data are made on the device, so that a recording holds no tensors.

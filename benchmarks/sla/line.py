@@ -1,4 +1,4 @@
-"""The least of a NATS client that sends batches and hears answers: one blocking socket, one thread, no event loop.
+"""A minimal NATS client that sends batches and receives answers: one blocking socket, one thread, no event loop.
 
 The load generator shares two cores with the node; its own work must not show in the node's latency, and its clock must be finer than
 an event loop's timers.

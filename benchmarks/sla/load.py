@@ -1,7 +1,4 @@
-"""Plays recordings onto the bus: sessions, a closed loop, an open loop, and what each request took.
-
-May live here: sending what was recorded when it is due, listening, times. May not: torch, statistics, starting nodes.
-"""
+"""Plays recordings onto the bus: sessions, a closed loop, an open loop, and what each request took."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers from latencies and from a node's journal. Pure."""
+"""Statistics of latencies and of a node's journal. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real runs: inference alone and beside each kind of training under every policy, the same arrivals in all of them."""
+"""Runs of the SLA matrix on a real node: inference alone and beside each kind of training, under every policy, with the same arrivals."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a script sent, so that it can be sent again: flushes of its set-up, then of every step, and how it goes on.
-
-May live here: the data, its file form, what follows from it. May not: sending, torch.
-"""
+"""Recordings of scripts: the flushes of the set-up and of every step, and the rule by which a recording continues."""
 
 from __future__ import annotations
 

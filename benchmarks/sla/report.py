@@ -1,4 +1,4 @@
-"""docs/sla.md from what was measured. Pure: text only."""
+"""Renders docs/sla.md from measurements. Pure: text only."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""A node to measure on: one executor, and a server before it that is started anew for every policy.
+"""The node under measurement: one executor, and a server in front of it that is restarted for every policy.
 
 The device has one thread on a core of its own; the bus, the server and the load generator share the other one. Policies share the executor
 because a process is as fast as where its memory came to lie: kernels that are bound by memory differ by 8 % from one process to the next.
-
-May live here: processes, cores, journals. May not: what is played, statistics.
 """
 
 from __future__ import annotations

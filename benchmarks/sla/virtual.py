@@ -1,4 +1,4 @@
-"""The same matrix in virtual time: the real dispatcher over arrivals and costs that a real run recorded (scheduler.model).
+"""Runs of the SLA matrix in virtual time: the real dispatcher over arrivals and costs that a real run recorded (scheduler.model).
 
 Two uses. The matrix: what scheduling alone costs, on a device that does nothing but what was recorded. What-if: a run under one policy
 predicts the P99 of a run under another, which was measured as well.

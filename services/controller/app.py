@@ -1,7 +1,4 @@
-"""The application: REST routes, further routes (pages, login), and checks of every API request before its route.
-
-Unknown query parameters are refused, like unknown fields of a body, and so are bodies that are not declared as JSON.
-"""
+"""The application: REST routes, whatever else answers beside them (pages, login), and what every request passes through."""
 
 from __future__ import annotations
 
@@ -9,39 +6,45 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from litestar import Litestar, Request, Response
-from litestar.config.app import AppConfig
-from litestar.datastructures import State
-from litestar.handlers import BaseRouteHandler
 
 from services.controller.parts import Parts
-from services.controller.problems import HANDLERS, problem, query_problem
+from services.controller.problems import HANDLERS, problem
 from services.controller.routes import ROUTES
 from services.controller.web.problems import for_people
 from services.kit.access.access import Access
-from services.kit.access.problems import HANDLERS as ACCESS_HANDLERS
-from services.kit.access.web import AccessPlugin
-from services.kit.described import description_of
-from services.kit.facts_log import bind_request
+from services.kit.access.web import HANDLERS as ACCESS_HANDLERS
+from services.kit.problems import unknown_parameters
+from services.kit.rest import make_rest_app
 
-__all__ = ["make_app", "check_request"]
-
-_OURS: Final = frozenset({"request", "state", "data", "headers", "cookies", "query", "scope", "socket", "body"})
-_known: dict[BaseRouteHandler, frozenset[str]] = {}
-
+__all__ = ["make_app"]
 
 _BODY_BYTES_MAX: Final = 1 << 20
 
 
-async def check_request(request: Request[Any, Any, Any]) -> Response[dict[str, Any]] | None:
-    """The problem with a request, None: there is none. Only for routes under /api/: pages have forms, and ignore unknown parameters, which
-    links from other sites may carry."""
+def make_app(parts: Parts, access: Access, *, more_routes: Sequence[Any] = (), middleware: Sequence[Any] = ()) -> Litestar:
+    """The application over running parts. A route's ``opt["action"]`` names what it is in services.kit.access (None: open to all);
+    ``access`` sees to it before the route looks at its parameters, and refuses to start with a route that says nothing."""
+    return make_rest_app(
+        "Wooly controller",
+        [*ROUTES, *more_routes],
+        access,
+        parts=parts,
+        before=_check,
+        handlers=for_people({**HANDLERS, **ACCESS_HANDLERS}),
+        body_bytes_max=_BODY_BYTES_MAX,
+        middleware=middleware,
+    )
+
+
+def _check(request: Request[Any, Any, Any]) -> Response[Any] | None:
+    """The problem with a request, if there is one. For routes under /api/: pages have forms. Billing checks what is relayed to it."""
     if not request.url.path.startswith("/api/"):
         return None
-    checked_elsewhere = request.route_handler.opt.get("relayed", False)
-    return _wrong_media(request) or (_unknown_parameters(request) if request.query_params and not checked_elsewhere else None)
+    relayed = request.route_handler.opt.get("relayed", False)
+    return _wrong_media(request) or (None if relayed else unknown_parameters(request))
 
 
-def _wrong_media(request: Request[Any, Any, Any]) -> Response[dict[str, Any]] | None:
+def _wrong_media(request: Request[Any, Any, Any]) -> Response[Any] | None:
     given = request.headers.get("content-type")
     if given is None or request.method not in ("POST", "PUT", "PATCH") or request.headers.get("content-length") == "0":
         return None
@@ -49,47 +52,4 @@ def _wrong_media(request: Request[Any, Any, Any]) -> Response[dict[str, Any]] | 
     if kind == "application/json" or kind.endswith("+json"):
         return None
     message = f"send JSON, with Content-Type: application/json (not {kind[:100]})"
-    return problem(415, "media-type", "Unsupported Media Type", message, errors=[{"field": "Content-Type", "message": message}])
-
-
-def _unknown_parameters(request: Request[Any, Any, Any]) -> Response[dict[str, Any]] | None:
-    known = _parameters(request.route_handler)
-    unknown = sorted(set(request.query_params) - known)
-    if not unknown:
-        return None
-    allowed = f"; there are: {', '.join(sorted(known))}" if known else ""
-    return query_problem([(name, f"there is no such parameter{allowed}") for name in unknown])
-
-
-def _parameters(handler: BaseRouteHandler) -> frozenset[str]:
-    """Names of the query parameters a handler takes."""
-    if handler not in _known:
-        names = set()
-        for name, field in handler.parsed_fn_signature.parameters.items():
-            given = field.kwarg_definition
-            if name not in _OURS and not getattr(given, "header", None) and not getattr(given, "cookie", None):
-                names.add(getattr(given, "query", None) or getattr(given, "name", None) or name)
-        _known[handler] = frozenset(names)
-    return _known[handler]
-
-
-async def _before(request: Request[Any, Any, Any]) -> Response[Any] | None:
-    bind_request(request)
-    return await check_request(request)
-
-
-def make_app(parts: Parts, access: Access, *, more_routes: Sequence[Any] = (), middleware: Sequence[Any] = ()) -> Litestar:
-    """The application over running parts. A route's ``opt["action"]`` names its action of services.kit.access (None: public);
-    ``access`` checks it before the route's parameters, and refuses to start with a route without one."""
-    config = AppConfig(
-        route_handlers=[*ROUTES, *more_routes],
-        state=State({"parts": parts}),
-        middleware=list(middleware),
-        plugins=[AccessPlugin(access)],
-        before_request=_before,
-        exception_handlers=for_people({**ACCESS_HANDLERS, **HANDLERS}),
-        openapi_config=description_of("Wooly controller"),
-        request_max_body_size=_BODY_BYTES_MAX,
-        logging_config=None,
-    )
-    return Litestar.from_config(config)
+    return problem(415, "media-type", "Unsupported Media Type", message, [("Content-Type", message)])

@@ -52,8 +52,7 @@ class TaskBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A task to place."""
 
     required_vram_mb: (
-        Annotated[int, Meta(ge=1, le=1 << 30, description="VRAM on each of its GPUs, in MiB; left out: default_vram_mb, and it may grow")]
-        | None
+        Annotated[int, Meta(ge=1, le=1 << 30, description="VRAM on each of its GPUs, in MiB; left out: a default, and it may grow")] | None
     ) = None
     id: Token | None = None
     tenant: Annotated[str, Meta(min_length=1, max_length=200, description="whose it is; left out: the caller's own")] | None = None

@@ -16,11 +16,11 @@ from typing import Final
 import msgspec
 
 from bus_schemas.events import ActionTaken, Event, KeyIssued
-from services.controller.mirror import Mirror
+from services.controller.log_projection import LogProjection
 from services.controller.writer import Writer
 from services.kit.access import AccessView
 from services.kit.access.access import Access
-from services.kit.access.keys import parse_key
+from services.kit.access.tokens import parse_key
 from services.kit.errors import SettingError
 from services.kit.keyring import NODES_VARIABLE, NodeKey
 from services.kit.log import get_logger
@@ -31,14 +31,14 @@ BOOTSTRAP_KEY: Final = "WOOLY_BOOTSTRAP_KEY"
 _ACTOR: Final = "bootstrap"
 
 
-async def bootstrap(environment: Mapping[str, str], access: Access, mirror: Mirror, writer: Writer) -> None:
+async def bootstrap(environment: Mapping[str, str], access: Access, projection: LogProjection, writer: Writer) -> None:
     """Record the key, and warn when no identity can log in. Raises SettingError for an invalid key."""
     if not access.on:
         return
     text = environment.get(BOOTSTRAP_KEY, "").strip() or _from_file(environment)
     if text:
-        await _take_over(text, access, mirror, writer)
-    if not mirror.fold(AccessView).ways_in(time.time_ns()):
+        await _take_over(text, access, projection, writer)
+    if not projection.fold(AccessView).ways_in(time.time_ns()):
         get_logger().warning(
             "no user or key can log in: make a key with `wooly keys generate` and start again with it", setting=BOOTSTRAP_KEY
         )
@@ -53,11 +53,11 @@ def _from_file(environment: Mapping[str, str]) -> str:
         raise SettingError(f"{BOOTSTRAP_KEY}_FILE={path} cannot be read: {error}") from None
 
 
-async def _take_over(text: str, access: Access, mirror: Mirror, writer: Writer) -> None:
+async def _take_over(text: str, access: Access, projection: LogProjection, writer: Writer) -> None:
     key = parse_key(text)
     if key is None:
         raise SettingError(f"{BOOTSTRAP_KEY} is no API key; make one with `wooly keys generate`")
-    if key.id in mirror.fold(AccessView).keys:
+    if key.id in projection.fold(AccessView).keys:
         return
     phc = await access.checker.hasher.hash_secret(key.secret)
     await _record(KeyIssued(time.time_ns(), key.id, "", "", "admin", phc, title="first key"), "issued: admin", writer)

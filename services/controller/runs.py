@@ -7,7 +7,6 @@ controllers hand it over.
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import time
 from collections import OrderedDict, defaultdict
@@ -49,13 +48,13 @@ from scheduler.placement.states import CANCELLED, COMPLETED, FAILED, LOST, QUEUE
 from services.controller.actions import TaskActions
 from services.controller.errors import Invalid, OutOfState, TaskExists
 from services.controller.identity import Caller
-from services.controller.mirror import Mirror
+from services.controller.log_projection import LogProjection
 from services.controller.run_book import RunBook
 from services.controller.webhook import Webhooks
 from services.controller.writer import Writer
 from services.kit.access import AccessView
 from services.kit.access.access import Access
-from services.kit.access.keys import make_key
+from services.kit.access.tokens import make_key
 from services.kit.bus import Bus
 from services.kit.errors import BusRefused, BusUnavailable, Conflict
 from services.kit.follow import Follower
@@ -68,8 +67,6 @@ WAIT_S_MAX: Final = 20
 _QUEUE: Final = "wooly-controllers"
 _UNFINISHED_MAX: Final = 200
 """Runs of one tenant that are not over."""
-_NO_MESSAGE: Final = 10037
-"""JetStream err_code: there is no message."""
 _PART_BYTES: Final = 128 << 10
 _PART_MESSAGES: Final = 64
 _FOLLOWERS_MAX: Final = 500
@@ -94,9 +91,9 @@ class LogPart:
 class Runs:
     """``async with Runs(...)``: answers runners from then on."""
 
-    def __init__(self, bus: Bus, mirror: Mirror, writer: Writer, tasks: TaskActions, access: Access) -> None:
+    def __init__(self, bus: Bus, projection: LogProjection, writer: Writer, tasks: TaskActions, access: Access) -> None:
         self._bus = bus
-        self._mirror = mirror
+        self._projection = projection
         self._writer = writer
         self._tasks = tasks
         self._access = access
@@ -137,7 +134,7 @@ class Runs:
         if not self.book.takers(task.tenant, wanted, time.monotonic()):
             who = f"no runner called {wanted} takes" if wanted else "no runner takes"
             raise Invalid("runner", f"{who} scripts of tenant {task.tenant} at present; an operator starts one with `wooly runner`")
-        if self._access.on and task.tenant not in self._mirror.fold(AccessView).tenants:
+        if self._access.on and task.tenant not in self._projection.fold(AccessView).tenants:
             raise Invalid("tenant", f"there is no tenant {task.tenant}; a script runs with a key of its tenant, so name one that exists")
         reason = self._webhooks.refusal(webhook) if webhook else ""
         if reason:
@@ -156,7 +153,7 @@ class Runs:
         if not placed.live:
             await self._discard(task.task)
             return placed, new
-        user = by.identity.name if by.identity.name in self._mirror.fold(AccessView).users else ""
+        user = by.identity.name if by.identity.name in self._projection.fold(AccessView).users else ""
         state = RunState(
             task=task.task,
             tenant=task.tenant,
@@ -177,10 +174,10 @@ class Runs:
         """Store a script before its task, so that a request that was cut off can be repeated. Raises TaskExists when the id is taken by
         another script, or by a task without any."""
         subject = run_script(task)
-        stored = await self._message(RUNS_STREAM, {"last_by_subj": subject})
+        stored = await self._bus.message(RUNS_STREAM, last_by_subj=subject)
         if stored is not None and stored[1] == data:
             return
-        if stored is not None or task in self._mirror.view.tasks:
+        if stored is not None or task in self._projection.view.tasks:
             raise _taken(task)
         try:
             await self._bus.publish_acked(subject, data, expect_last_on_subject=0)
@@ -192,7 +189,7 @@ class Runs:
         await self._bus.publish_acked(run_script(task), b"")
 
     async def _script(self, task: str) -> RunScript | None:
-        found = await self._message(RUNS_STREAM, {"last_by_subj": run_script(task)})
+        found = await self._bus.message(RUNS_STREAM, last_by_subj=run_script(task))
         return msgspec.msgpack.decode(found[1], type=RunScript) if found is not None and found[1] else None
 
     # -- reading -----------------------------------------------------------------------------------------------------------------------
@@ -227,14 +224,14 @@ class Runs:
             return ()
         text = self._tails.get(task)
         if text is None:
-            found = await self._message(LOGS_STREAM, {"last_by_subj": run_log(task)})
+            found = await self._bus.message(LOGS_STREAM, last_by_subj=run_log(task))
             text = found[1].decode(errors="replace") if found is not None else ""
         return tuple(text.splitlines()[-_TAIL_LINES:])
 
     async def _part(self, task: str, after: int) -> LogPart:
         parts: list[bytes] = []
         for _ in range(_PART_MESSAGES):
-            found = await self._message(LOGS_STREAM, {"seq": after + 1, "next_by_subj": run_log(task)})
+            found = await self._bus.message(LOGS_STREAM, seq=after + 1, next_by_subj=run_log(task))
             if found is None:
                 return LogPart(_text(parts), after, True)
             after = found[0]
@@ -242,16 +239,6 @@ class Runs:
             if sum(map(len, parts)) >= _PART_BYTES:
                 break
         return LogPart(_text(parts), after, False)
-
-    async def _message(self, stream: str, which: dict[str, object]) -> tuple[int, bytes] | None:
-        """(position, data) of a message of a stream; None when there is none. Raises BusUnavailable, BusRefused."""
-        try:
-            message = (await self._bus.js_api(f"STREAM.MSG.GET.{stream}", dict(which)))["message"]
-        except BusRefused as refused:
-            if refused.code == _NO_MESSAGE:
-                return None
-            raise
-        return int(message["seq"]), base64.b64decode(message.get("data", ""))
 
     # -- runners -----------------------------------------------------------------------------------------------------------------------
 
@@ -284,10 +271,10 @@ class Runs:
     async def _synced(self, subject: str, data: bytes) -> bytes | None:
         """No answer while the log is not followed: the runner asks again."""
         sync = _decoded(data, RunnerSync)
-        if sync is None or not self._mirror.connected or self._mirror.failure is not None:
+        if sync is None or not self._projection.connected or self._projection.failure is not None:
             return None
         self.book.heard(sync, time.monotonic())
-        view = self._mirror.view
+        view = self._projection.view
         orders = RunOrders(self.book.to_stop(view, sync))
         if sync.free:
             try:
@@ -301,7 +288,7 @@ class Runs:
         again = self.book.handed_over(sync)
         if again is not None:
             return await self._order(again, again)
-        for state in self.book.to_take(self._mirror.view, sync):
+        for state in self.book.to_take(self._projection.view, sync):
             taken = replace(state, state=TAKEN, runner=sync.runner, instance=sync.instance, taken_ns=time.time_ns())
             try:
                 order = await self._order(state, taken)
@@ -344,7 +331,7 @@ class Runs:
 
     async def _reported(self, subject: str, data: bytes) -> bytes | None:
         report = _decoded(data, RunReport)
-        if report is None or not self._mirror.connected or self._mirror.failure is not None:
+        if report is None or not self._projection.connected or self._projection.failure is not None:
             return None
         try:
             await self._note_report(report)
@@ -357,12 +344,12 @@ class Runs:
         state = self.book.get(report.task)
         if state is None or state.state != TAKEN or state.instance != report.instance:
             return
-        await self._mirror.caught_up()  # the report of the script's own client has more detail
+        await self._projection.caught_up()  # the report of the script's own client has more detail
         if report.reason:
             await self._change_task(report.task, lambda task: _end(task, FAILED, report.reason))
         if not report.ended:
             return
-        task = self._mirror.view.tasks.get(report.task)
+        task = self._projection.view.tasks.get(report.task)
         reason = report.reason or (task.reason if task is not None and task.state == CANCELLED else "")
         outcome = Outcome(report.exit_code or 0, "", report.signal)
         await self._change_task(report.task, lambda task: _end(task, *state_after(outcome, False, "")))
@@ -374,7 +361,7 @@ class Runs:
     async def look_after(self) -> None:
         """End the runs that no runner will report about, and notify of ended ones. Raises BusUnavailable, BusRefused."""
         now_ns = time.time_ns()
-        for state, reason in list(self.book.over(self._mirror.view, time.monotonic(), now_ns)):
+        for state, reason in list(self.book.over(self._projection.view, time.monotonic(), now_ns)):
             await self._over(state, reason)
         for state in self.book.to_notify():
             outcome = self._webhooks.step(state.task, state.webhook, partial(self._notice, state))
@@ -392,7 +379,7 @@ class Runs:
 
     def _notice(self, state: RunState) -> dict[str, object]:
         """The body of the notification."""
-        task = self._mirror.view.tasks.get(state.task)
+        task = self._projection.view.tasks.get(state.task)
         seconds = (state.ended_ns - state.taken_ns) / 1e9 if state.taken_ns else 0.0
         return {
             "task": state.task,
@@ -422,7 +409,7 @@ class Runs:
         """Append the (state, reason) that ``changes`` makes of the task as it is."""
 
         def decide() -> list[Event]:
-            task = self._mirror.view.tasks.get(name)
+            task = self._projection.view.tasks.get(name)
             wanted = changes(task) if task is not None else []
             return [TaskStateChanged(time.time_ns(), name, state, reason) for state, reason in wanted]
 

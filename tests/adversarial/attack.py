@@ -1,4 +1,4 @@
-"""What an attack is, and what it is promised. May live here: data types, the table, building kernels. May not: attacks, running them."""
+"""Attacks: their definition, and the guarantees that must hold during one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from jit.kernels.device import Dim3, KernelLaunch
+from jit.kernels.launch import Dim3, KernelLaunch
 from tests.conformance.kernels.binding import Bound, Memory, bind, build_source
 from tests.golden.cuda.case import Given
 from wis.frontends.ptx import import_ptx

@@ -1,4 +1,4 @@
-"""The tenant beside the attacker: keeps data in buffers, shared and local memory, and expects its results to be its own."""
+"""The canary: a tenant beside the attacker that keeps data in buffers, shared and local memory and checks its results."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from jit.kernels.device import KernelDevice, KernelLaunch
+from jit.kernels.launch import KernelLaunch
 from tests.conformance.kernels.binding import Memory
+from tests.support.kernel_devices import KernelDevice
 from wis.kernel.text import parse_kernel
 from wis.kernel.verify import verify_kernel
 

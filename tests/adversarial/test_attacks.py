@@ -1,4 +1,4 @@
-"""Attacks on kernel devices: each ends only itself, as promised, and the canary beside it sings on.
+"""Attacks on kernel devices: each ends only its own session, with the expected error, and the canary's results stay right.
 
 All of them on the definition and on the host device, a sample on OpenCL, which takes a second to compile a kernel; ``make attacks`` runs
 all on every device.
@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from jit.errors import ToolchainError
-from jit.kernels.device import KERNEL_DEVICES
 from tests.adversarial.attacks import ATTACKS
 from tests.adversarial.canary import Canary
 from tests.adversarial.trial import trial
+from tests.support.kernel_devices import KERNEL_DEVICES
 
 OPENCL_EVERY = 9
 ON_DEVICES = [name for name, attack in ATTACKS.items() if not attack.everywhere_alike]

@@ -1,13 +1,14 @@
-"""Makes an attack on a device beside the canary, and says what of the promise was not kept. May live here: that. May not: attacks."""
+"""Runs an attack on a device beside the canary, and reports the guarantees that did not hold."""
 
 from __future__ import annotations
 
 import time
 from typing import Final
 
-from jit.kernels.device import KernelDevice, KernelOutcome
+from jit.kernels.launch import KernelOutcome
 from tests.adversarial.attack import Attack, Completes, Ends, OutOfFuel, Promise, Refused, Shot, Traps
 from tests.adversarial.canary import Canary
+from tests.support.kernel_devices import KernelDevice
 
 __all__ = ["SECONDS_MAX", "trial"]
 

@@ -1,7 +1,4 @@
-"""A headless Chromium as tests and screenshots drive it: sizes, themes, JavaScript off, what its console said, and axe-core.
-
-May live here: driving and asking the real browser. May not: anything about our pages.
-"""
+"""A headless Chromium as tests and screenshots drive it: sizes, themes, JavaScript off, what its console said, and axe-core."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Small PNGs of screenshots: a palette of the commonest colours, each pixel the nearest of them.
-
-May live here: colours and the file format. May not: browsers.
-"""
+"""Small PNGs of screenshots: a palette of the commonest colours, each pixel the nearest of them."""
 
 from __future__ import annotations
 

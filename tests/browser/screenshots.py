@@ -1,8 +1,6 @@
-"""Pictures of every page, in both themes and both widths, of a small cluster that has been lived in; for docs/web.md.
+"""Takes screenshots of every page, in both themes and both widths, of a small cluster with history; for docs/web.md.
 
-    python -m tests.browser.screenshots [--out docs/screenshots] [page ...]
-
-May live here: what is lived in, what is pictured. May not: assertions.
+python -m tests.browser.screenshots [--out docs/screenshots] [page ...]
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from bus_schemas.events import UsageRecorded
-from services.kit.access.keys import make_key
+from services.kit.access.tokens import make_key
 from services.kit.bus import connect
 from tests.browser.chrome import MISSING, Chrome
 from tests.browser.png import palette_png

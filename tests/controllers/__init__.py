@@ -1,4 +1,4 @@
-"""Several controllers over one log, one of them killed in the middle: real processes, a real bus, clients that try again elsewhere.
+"""Several controllers over one log, one of which is killed: real processes, a real bus, clients that retry with another controller.
 
-``python -m tests.controllers --rounds 20``. May live here: the load (clients), what must hold (audit), one round (match).
+``python -m tests.controllers --rounds 20``: clients (the load), audit (what must hold), match (one round).
 """

@@ -7,8 +7,6 @@ argument. Comment lines at its head say what it needs:
 ``# cpu: no``            there is nothing to compare with: the script checks its results itself.
 ``# tolerance: 1e-3``    for floating-point results, instead of the table in tests/support/results.py.
 ``# timeout: 600``       seconds for each of the two runs, instead of the runner's.
-
-May live here: running and judging a case. May not: which cases there are, the table of the results.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""docs/ecosystem.md: what each case came to, and why.
-
-May live here: text of the results. May not: running anything.
-"""
+"""docs/ecosystem.md: what each case came to, and why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is mutated, by which tests it is judged, and the score that is asked for."""
+"""Areas of mutation testing: the mutated files, the tests that judge them, and the required score."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A real node that lives through a mix, and its journal run again from the bus.
-
-May live here: starting, killing, asking. May not: what a mix is (mixes), assertions.
-"""
+"""Runs a real node under a mix of tenants, and replays its journal from the bus."""
 
 from __future__ import annotations
 
@@ -22,8 +19,8 @@ from scheduler import dispatch, vram
 from scheduler.vram.journal import decode_journal as decode_vram
 from services.kit.bus import Bus
 from services.replay.answers import answer
-from services.replay.history import history
 from services.replay.question import Question
+from services.replay.source import history
 from tests.replay.mixes import Mix, Tenant
 from tests.support.journals import segments
 from tests.support.node import Node, Program, increment, until

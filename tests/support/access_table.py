@@ -1,8 +1,6 @@
-"""Who may do what, and what every route of controller and billing is about: written by hand, beside the code and against it.
+"""Authorization table: each route of controller and billing with the roles that may call it, written by hand as the reference for the code.
 
 A route that is not in here fails the matrix test, and so does an entry without a route.
-
-May live here: the tables. May not: reading them from the code under test.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The billing service as a process, and a way to ask it.
-
-May live here: starting, ending and asking the real thing. May not: assertions.
-"""
+"""Starts the billing service as a process, and sends it requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each identity may do on the bus, written down by hand: subjects, and who may publish and hear them. Data only.
+"""Bus permission table: each subject with the identities that may publish and receive it, written by hand. Data only.
 
 A cell that is not named here is forbidden, and is tried. ``N1`` and ``N2`` are nodes, ``A`` and ``B`` the ids of two clients' keys.
 Nodes answer into inboxes, which the bus cannot tell from other subjects of two or three words that begin with no name of ours.

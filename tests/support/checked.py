@@ -1,9 +1,9 @@
 """Runs scripts with the device switched on over the loopback link, checked against the CPU or not, with or without planted faults.
 
-usage: python -m tests.support.checked [--check DIR] [--backend NAME] < JSON, a list of {"script": PATH, "fault": SOURCE}
+    python -m tests.support.checked [--check DIR] [--backend NAME] < JSON, a list of {"script": PATH, "fault": SOURCE}
+
 Writes one JSON object a script: {"error": traceback or "", "code": of its exit, "printed": TEXT, "summary": TEXT}. A fault is Python that
 runs before the script; lowerings that it changes are put back after it, and functions that it appends to ``undo`` are called.
-May live here: switching on and running. May not: assertions.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main() -> None:
     torch.set_num_threads(1)
     engine = None
     if given.backend == "host":
-        from jit.engine import create_engine
+        from jit.backends import create_engine
 
         engine = create_engine("host", cache_dir=None, threads=1, vram_bytes=4 << 30)
     activate(Config(check="cpu" if given.check else "off", check_dir=given.check), lambda: LoopbackLink(engine))

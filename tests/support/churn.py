@@ -1,7 +1,7 @@
-"""A long life of one device: spaces that allocate and free tensors of every size, at random but always the same.
+"""Random allocation load on one device: spaces allocate and free tensors of every size, from a fixed seed.
 
 Sizes are log-uniform, as in traces of training jobs: a parameter vector is as likely as an activation a thousand times as large. What is
-live goes up and down between two marks of the capacity. May live here: that load and its account. May not: judging it.
+live goes up and down between two marks of the capacity.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The ``wooly`` command run as people run it.
-
-May live here: starting the command. May not: assertions.
-"""
+"""Runs the ``wooly`` command as a process."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""docker-compose.yml without Docker: the command, environment and health check of a service, mapped to this machine.
-
-May live here: reading the file, mapping, starting. May not: assertions; any knowledge of a service that the file does not have.
-"""
+"""docker-compose.yml without Docker: the command, environment and health check of a service, mapped to this machine."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The device switched on in the test's own process, over the loopback link.
-
-May live here: switching on, and comparing with the CPU. May not: tests.
-"""
+"""The device switched on in the test's own process, over the loopback link."""
 
 from __future__ import annotations
 

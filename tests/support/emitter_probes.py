@@ -1,7 +1,4 @@
-"""Kernels that ask one thing of an emitter each, at every value where an answer changes: the edges of memories, integers, warps, atomics.
-
-May live here: cases. May not: what runs or judges them (kernel_runs).
-"""
+"""Kernels that each exercise one part of an emitter, at every value where a result changes: edges of memories, integers, warps, atomics."""
 
 from __future__ import annotations
 

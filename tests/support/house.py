@@ -1,9 +1,7 @@
-"""A small cluster with people in it: bus, controller, billing, three real nodes of different sizes, and tasks of two tenants that run,
-wait and end. For browser tests, screenshots, and to look at:
+"""A small cluster for browser tests and screenshots: bus, controller, billing, three real nodes, and tasks of two tenants that run, wait
+and end. To look at it:
 
     python -m tests.support.house            # prints the address, until Ctrl-C; --history gives charts an hour that was never lived
-
-May live here: starting, filling and stopping it. May not: assertions, stand-ins for anything that can be started.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Reading a node's journals back: from the bus, put together segment by segment.
-
-May live here: reading. May not: assertions about what is in them.
-"""
+"""Reading a node's journals back: from the bus, put together segment by segment."""
 
 from __future__ import annotations
 

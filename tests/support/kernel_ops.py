@@ -1,7 +1,4 @@
-"""Single kernel ops on arrays: a kernel that loads one element for each input, applies the op, stores each result.
-
-May live here: such kernels, values worth trying. May not: what ops should give (the tests).
-"""
+"""Single kernel ops on arrays: a kernel that loads one element for each input, applies the op, stores each result."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Running generated kernels on kernel devices, and saying how two runs differ.
-
-May live here: running and comparing. May not: making kernels (wis_kernels).
-"""
+"""Running generated kernels on kernel devices, and saying how two runs differ."""
 
 from __future__ import annotations
 
@@ -11,7 +8,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from jit.kernels.device import CHECKED, KernelDevice, KernelLaunch, KernelOptions, KernelOutcome
+from jit.kernels.launch import CHECKED, KernelLaunch, KernelOptions, KernelOutcome
+from tests.support.kernel_devices import KernelDevice
 from tests.support.wis_kernels import Bytes, Case
 from wis.kernel.verify import VerifiedKernel
 

@@ -1,7 +1,4 @@
-"""Making a failing kernel smaller while it still fails, so that a person can read it.
-
-May live here: ways to take something away. May not: what failing is (the caller says).
-"""
+"""Making a failing kernel smaller while it still fails, so that a person can read it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Writing kernels block by block: registers, ops, and control flow whose blocks come in the order in which warps stay together.
-
-May live here: how structured code becomes blocks. May not: what code is written (wis_kernels and tests).
-"""
+"""Writing kernels block by block: registers, ops, and control flow whose blocks come in the order in which warps stay together."""
 
 from __future__ import annotations
 

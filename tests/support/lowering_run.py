@@ -1,7 +1,4 @@
-"""Runs lowerings without a device: aten calls on CPU tensors, mirrored through template, verifier and reference, and compared.
-
-May live here: the mirror and its comparison. May not: which calls a test makes.
-"""
+"""Runs lowerings without a device: aten calls on CPU tensors, mirrored through template, verifier and reference, and compared."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A device's memory and its tenants in the test's own process: real engine, real store, the loop reduced to what waits for memory.
-
-May live here: carrying out batches and waiting as the executor does. May not: assertions about behaviour.
-"""
+"""A device's memory and its tenants in the test's own process: real engine, real store, the loop reduced to what waits for memory."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ import msgspec
 from blake3 import blake3
 
 from bus_schemas.batch import LIMITS, Done, Upload, decode_batch, decode_done
-from jit.engine import create_engine
+from jit.backends import create_engine
 from scheduler.vram import VramState
 from services.server.executor.content import Content
 from services.server.executor.errors import Awaits, Needs

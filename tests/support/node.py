@@ -1,7 +1,4 @@
-"""A bus and a node server as real processes, and programs to run on them.
-
-May live here: starting, killing and asking real processes; small programs. May not: assertions about behaviour, stand-ins.
-"""
+"""A bus and a node server as real processes, and programs to run on them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """A service held against its own OpenAPI description: schemathesis makes requests of every operation, valid and invalid, and each answer
 must be one that the description knows.
-
-May live here: making and checking requests. May not: what the service is for.
 """
 
 from __future__ import annotations

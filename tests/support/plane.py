@@ -1,7 +1,4 @@
-"""A control plane for tests: a real nats-server, a real controller process, and nodes that exist as their facts and telemetry.
-
-May live here: starting, stopping and asking the real thing, publishing what a node publishes. May not: assertions.
-"""
+"""Starts a control plane for tests: a real nats-server, a real controller process, and nodes that exist as their facts and telemetry."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """The part of PromQL that our rules and dashboards use, evaluated over series in memory. Semantics as in Prometheus' documentation
 ("Querying": basics, operators, functions); anything beyond the part is refused with its place, so that no query goes by untested.
-
-May live here: parsing and evaluating. May not: reading expositions, our metrics' names.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs a few PTX instructions in the interpreter. May live here: that. May not: what they should give."""
+"""Runs a few PTX instructions in the interpreter."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Comparison of what two runs of one script saved with ``torch.save``: tensors by tolerance, everything else by equality.
-
-May live here: walking and comparing values. May not: running anything.
-"""
+"""Comparison of what two runs of one script saved with ``torch.save``: tensors by tolerance, everything else by equality."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A user's script in a process of its own, with the environment that a stack's users export.
-
-May live here: starting scripts, reading what they say while they run. May not: assertions.
-"""
+"""A user's script in a process of its own, with the environment that a stack's users export."""
 
 from __future__ import annotations
 
@@ -25,11 +22,12 @@ _END_S = 120
 class Script:
     """``code`` as ``NAME.py``, run by Python or, with ``launcher``, by another command; ended when the ``with`` block is left.
 
-    ``error``: the standard error so far. ``terminal``: the file descriptor of a terminal that standard error goes to."""
+    ``folder``: where the script lies. ``error``: the standard error so far.
+    ``terminal``: the file descriptor of a terminal that standard error goes to."""
 
     def __init__(self, stack: EmbeddedStack, name: str, code: str, *launcher: str, terminal: int | None = None, **environ: str) -> None:
         self._folder = tempfile.TemporaryDirectory()
-        folder = Path(self._folder.name)
+        folder = self.folder = Path(self._folder.name)
         path = folder / f"{name}.py"
         path.write_text(code)
         self._error = folder / "error"

@@ -1,7 +1,4 @@
-"""A stack with authentication and TLS, as ``wooly up --secure`` starts it, and people and programs who come to it.
-
-May live here: starting it, making keys over REST, connecting with them. May not: assertions about rights.
-"""
+"""Starts a stack with authentication and TLS, as ``wooly up --secure`` does, with users and services that connect to it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """A controller and billing with authentication on, and callers of every kind: each role in the cluster and in two tenants,
 keys of nodes and services, narrowed ones, and those that open nothing any more.
-
-May live here: starting and asking the real thing, making who asks. May not: assertions.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 from bus_schemas.events import SessionOpenedFact
-from services.kit.access.keys import make_key
+from services.kit.access.tokens import make_key
 from services.kit.process import free_port, spawn, stop_process
 from tests.support.plane import GIB, Plane, wait_until
 from tests.support.stack import plain_environment

@@ -1,7 +1,4 @@
-"""A whole embedded stack as a test needs it: started as its users start it, its addresses, its end.
-
-May live here: starting, asking and stopping the real thing. May not: assertions, stand-ins.
-"""
+"""Starts a whole embedded stack as its users do: its addresses, its end."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Strict forms run outside of any kernel: by NumPy, op by op, and as a loop that LLVM makes machine code of (for billions of values).
-
-May live here: running a form. May not: what a form should give.
-"""
+"""Strict forms run outside of any kernel: by NumPy, op by op, and as a loop that LLVM makes machine code of (for billions of values)."""
 
 from __future__ import annotations
 

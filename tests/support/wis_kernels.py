@@ -2,8 +2,7 @@
 
 No two threads of a generated kernel race, so every back end must leave the same bytes, count the same instructions and report the same
 trap: a thread stores to its own slots only; what threads exchange in shared memory is between barriers; what they add up together is
-integer and commutes. NaNs, whose bits are not defined, are made one before they could be seen in memory or in an integer. May live
-here: making kernels. May not: running them (kernel_runs), making them smaller (kernel_shrink).
+integer and commutes. NaNs, whose bits are not defined, are made one before they could be seen in memory or in an integer.
 """
 
 from __future__ import annotations

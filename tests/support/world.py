@@ -1,7 +1,4 @@
-"""People and programs of every kind around a secure stack: keys of two tenants, a watcher, two nodes, and the services' own connection.
-
-May live here: the identities, how each connects, the bus's refusals. May not: assertions about rights.
-"""
+"""Principals of every kind around a secure stack: keys of two tenants, a watcher, two nodes, and the services' own connection."""
 
 from __future__ import annotations
 

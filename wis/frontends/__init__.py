@@ -1,4 +1,4 @@
-"""Front ends: from other people's texts to modules of the instruction set. Pure, like all of wis.
+"""Front ends: translate other kernel languages to modules of the instruction set. Pure, like all of wis.
 
-May live here: one folder for each source language. May not: rules and meaning of kernels (wis.kernel), running them.
+A folder for each source language; rules and semantics of kernels are in wis.kernel.
 """

@@ -1,4 +1,4 @@
-"""Kernels as bytes: canonical msgpack; the digest (wis.encoding.digest of the bytes) names a kernel in caches and logs.
+"""Encodes kernels as canonical msgpack; the digest (wis.encoding.digest of the bytes) names a kernel in caches and logs.
 
 Version 1 is the first eight fields; its bytes stay readable.
 """

@@ -1,4 +1,4 @@
-"""Control flow of a kernel: reachability, dominators both ways, loops, and which registers are written on every path.
+"""Control-flow analysis of a kernel: reachability, dominators, post-dominators, loops, and the registers written on every path.
 
 Works on block numbers and successor lists whose references exist.
 """

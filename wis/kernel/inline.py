@@ -1,4 +1,4 @@
-"""Calls become code: a kernel with functions as one flat kernel without.
+"""Inlines calls: a kernel with functions becomes one flat kernel.
 
 Every call gets its own copy of the function's blocks, right behind the calling block, so that loops stay together and edges keep pointing
 forward. The copies share one set of registers a function: a function is never active twice in a thread (there is no recursion), and it

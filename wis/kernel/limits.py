@@ -1,4 +1,4 @@
-"""Limits of a kernel."""
+"""Limits of a kernel: one frozen record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels as data.
+"""Data model of kernels.
 
 Codes are wire format: never renumber, only append. Registers are mutable; a kernel is not in SSA form.
 """

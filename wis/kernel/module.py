@@ -1,4 +1,4 @@
-"""Modules: what one CUDA source or PTX file becomes. Kernels, how their arguments are given, and the variables they share.
+"""Modules: the result of one CUDA source or PTX file. Kernels, the layout of their arguments, and the variables they share.
 
 A module's file (``.wis``) is its canonical msgpack.
 """

@@ -1,4 +1,4 @@
-"""Wording of traps for the kernel's author."""
+"""Words traps for the kernel's author."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trap records: which thread of a launch trapped first, where and why, in one number that orders them.
+"""Trap records: the first thread of a launch that trapped, with place and cause, in one number that orders them.
 
 Every back end keeps the least key of a launch, so the trap that is reported is the same everywhere: that of the first block of the grid,
 in it of the first thread, in it of the first site in order of code.

@@ -1,8 +1,7 @@
 """The definition of the tensor tier: every instruction, executed with NumPy on byte buffers.
 
 ``run`` executes a verified program, ``step`` one instruction; back ends are compared with them and may use ``step`` for what they do not
-compile. Pure apart from the buffers it writes. May live here: how operands meet meanings. May not: the meanings (modules beside this
-one), rules (verify), planning.
+compile. Pure apart from the buffers it writes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Meaning of the coarse ops, straight from their formulas, in the type that the operands compute in.
+"""Semantics of the coarse ops, directly from their formulas, in the type that the operands compute in.
 
 Agreement with the decomposition (wis/decompose.py) and with back ends is within the tolerance of the type.
 """

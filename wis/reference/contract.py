@@ -1,4 +1,4 @@
-"""Meaning of matmul and of convolution with its two gradients.
+"""Semantics of matmul and of convolution with its two gradients.
 
 The order of these sums is not part of the definition: back ends agree within the tolerance of the type.
 """

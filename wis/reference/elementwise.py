@@ -1,4 +1,4 @@
-"""Meaning of the MAP ops: one function an op, arrays in the type they compute in, result in any type that converts to the output's.
+"""Semantics of the MAP ops: one function an op, arrays in the type they compute in, result in any type that converts to the output's.
 
 Operands arrive in ``access.compute_type``: f16 and bf16 as f32. Named functions (exp, sin, ...) are evaluated in f64 and rounded once.
 """

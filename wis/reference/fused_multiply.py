@@ -1,4 +1,4 @@
-"""a * b + c rounded once, in f32 and f64.
+"""Fused multiply-add: a * b + c rounded once, in f32 and f64.
 
 f32: the product is exact in f64; the sum is rounded to odd, so that the last rounding sees which side of a tie it is on.
 f64: error-free transformations with the same rounding to odd; where those could overflow or lose low bits, exact rationals.

@@ -1,4 +1,4 @@
-"""Meaning of indexing and ordering. Index values outside of a dimension: loads give 0, stores are dropped, the trap is reported.
+"""Semantics of indexing and ordering. Index values outside of a dimension: loads give 0, stores are dropped, the trap is reported.
 
 Functions that may trap return the result and the key of its first trap within the instruction (``wis.traps``; NO_TRAP when there was none).
 """

@@ -1,4 +1,4 @@
-"""Launches, by the definition of the kernel tier."""
+"""Semantics of launches, by the definition of the kernel tier."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counter-based random numbers: Philox 4x32 with 10 rounds, and the distributions made of its words.
+"""Counter-based random numbers: Philox 4x32 with 10 rounds, and the distributions computed from its words.
 
 Key: the seed's low and high 32 bits. Counter: the low and high 32 bits of a 64-bit number, then two zeros.
 """

@@ -1,4 +1,4 @@
-"""Meaning of pooling."""
+"""Semantics of pooling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Meaning of reductions and scans, with the exact order of sums."""
+"""Semantics of reductions and scans, with the exact order of sums."""
 
 from __future__ import annotations
 

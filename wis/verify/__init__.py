@@ -37,8 +37,6 @@ lifetimes (``lifetimes.py``)
 Not checked, because it cannot do harm: index values (the definition gives out-of-range ones a meaning and a trap), values of scalars (every
 number converts to every type; a grid beyond the limits is refused when it runs), the time of a whole program (counted by wis.cost, watched
 by the scheduler), inputs that overlap outputs (an instruction reads all of its inputs before it writes).
-
-May live here: rules. May not: meaning (reference), bytes (encoding).
 """
 
 from __future__ import annotations

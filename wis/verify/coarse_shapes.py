@@ -1,4 +1,4 @@
-"""Shapes and attributes of the coarse ops."""
+"""Verifies shapes and attributes of the coarse ops."""
 
 from __future__ import annotations
 

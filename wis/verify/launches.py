@@ -1,4 +1,4 @@
-"""Launches: what an instruction gives is what its kernel's parameters ask for. Needs the kernels, which are verified on their own."""
+"""Verifies launches: the arguments of an instruction match its kernel's parameters. Needs the kernels, which are verified on their own."""
 
 from __future__ import annotations
 

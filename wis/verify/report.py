@@ -1,4 +1,4 @@
-"""Collecting findings."""
+"""Collects findings."""
 
 from __future__ import annotations
 

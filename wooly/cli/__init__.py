@@ -1,7 +1,4 @@
-"""The ``wooly`` command.
-
-May live here: the group and the way errors are shown. May not: any command (each is a module, imported when it is called).
-"""
+"""The ``wooly`` command. Each command is a module, imported when it is called."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""``wooly keys``, ``wooly tenants``, ``wooly users``: identities and their roles.
-
-May live here: asking the controller and showing its answers. May not: rules about rights (the controller has them).
-"""
+"""``wooly keys``, ``wooly tenants``, ``wooly users``: identities and their roles."""
 
 from __future__ import annotations
 

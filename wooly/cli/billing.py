@@ -1,7 +1,4 @@
-"""``wooly billing`` and ``wooly billing verify``; the bill at the end of a run.
-
-May live here: asking the billing service and showing its answers. May not: computing anything about money.
-"""
+"""``wooly billing`` and ``wooly billing verify``; the bill at the end of a run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Commands of ``wooly tasks``, ``wooly nodes`` and ``wooly groups`` that change state: cancel, priority, drain, resume, create, edit,
 delete.
-
-May live here: subcommands that ask the controller for a change. May not: lists (reports), deciding anything.
 """
 
 from __future__ import annotations

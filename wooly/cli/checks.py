@@ -1,7 +1,4 @@
-"""What a check of ``wooly doctor`` answers.
-
-May live here: the finding. May not: checks.
-"""
+"""Result type of the checks of ``wooly doctor``."""
 
 from __future__ import annotations
 

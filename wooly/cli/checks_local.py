@@ -1,7 +1,4 @@
-"""Checks of this machine: Python, torch, configuration.
-
-May live here: checks that need no network. May not: importing torch (it may be what is broken).
-"""
+"""Checks of this machine: Python, torch, configuration."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Checks of what this machine talks to: bus, nodes, controller, billing, and whether the clocks agree.
-
-May live here: checks over the network. May not: opening sessions.
-"""
+"""Checks of the services that this machine uses: bus, nodes, controller, billing, and clock differences."""
 
 from __future__ import annotations
 

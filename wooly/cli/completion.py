@@ -1,7 +1,4 @@
-"""``wooly completion bash|zsh|fish``: the script that makes a shell complete commands and flags.
-
-May live here: printing click's script. May not: what is completed (click knows it from the commands).
-"""
+"""``wooly completion bash|zsh|fish``: the script that makes a shell complete commands and flags."""
 
 from __future__ import annotations
 

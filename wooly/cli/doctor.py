@@ -1,7 +1,4 @@
-"""``wooly doctor``: what is wrong on this machine, and the fix.
-
-May live here: the list of checks and how it is shown. May not: the checks themselves (checks_*).
-"""
+"""``wooly doctor``: what is wrong on this machine, and the fix."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The exception that ends a command with one line and exit code 2.
-
-May live here: the exception. May not: printing.
-"""
+"""The exception that ends a command with one line and exit code 2."""
 
 from __future__ import annotations
 

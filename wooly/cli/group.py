@@ -1,7 +1,4 @@
-"""The group of commands: finds them by name, imports only the one that runs, and turns errors into one line and exit code 2.
-
-May live here: names of commands, error handling. May not: what a command does.
-"""
+"""The command group: finds commands by name, imports only the one that runs, and turns errors into one line and exit code 2."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Questions to the REST services, and requests to change something.
-
-May live here: one request and its errors. May not: what the answers mean.
-"""
+"""Requests of commands to the REST services."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""``wooly login`` and ``wooly logout``: who this machine's user is for the services.
-
-May live here: getting a key and storing it. May not: what a key may do.
-"""
+"""``wooly login`` and ``wooly logout``: stores and removes the API key of this machine's user."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""``wooly model-cache list|add|delete``: models that a node keeps, so that uploads of them need no bytes.
-
-May live here: the commands. May not: files (model_files.py), the node (model_node.py).
-"""
+"""``wooly model-cache list|add|delete``: models that a node keeps, so that uploads of them need no bytes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Tensors in model files: safetensors read as they are, what torch saved through torch.
-
-May live here: finding and reading files, converting types. May not: the node.
-"""
+"""Reads tensors from model files: safetensors directly, files of torch.save through torch."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The node's model cache, as the command line speaks to it: which node, its door, and models that go through it.
-
-May live here: requests and uploads. May not: reading files, printing.
-"""
+"""Client of a node's model cache: finds the node and its data port, and registers models."""
 
 from __future__ import annotations
 
@@ -22,8 +19,8 @@ from wooly.cli.bus import connect, discover, principal_of
 from wooly.cli.errors import CommandError
 from wooly.cli.model_files import Tensor
 from wooly.errors import NoServerError, ProtocolError
+from wooly.transport.credentials import bus_credentials
 from wooly.transport.data_port import DataPort
-from wooly.transport.identity import BusIdentity
 
 __all__ = ["ModelNode", "find_node"]
 
@@ -53,7 +50,7 @@ class ModelNode:
         opened = asyncio.run(_open(urls, node, OpenModelCache(tenant, gpu)))
         if opened.fault is not None:
             raise CommandError(f"node {node.name}: {opened.fault.message}")
-        self._port = DataPort(opened.data_port, opened.name, opened.token, BusIdentity.of(configuration.load(task=False), urls).tls)
+        self._port = DataPort(opened.data_port, opened.name, opened.token, bus_credentials(configuration.load(task=False), urls).tls)
 
     @property
     def sent_bytes(self) -> int:

@@ -1,7 +1,4 @@
-"""Flags shared by commands: one for every configuration key, addresses, and output forms.
-
-May live here: click decorators, and where they default to. May not: commands.
-"""
+"""Flags shared by commands: one for every configuration key, addresses, and output forms."""
 
 from __future__ import annotations
 

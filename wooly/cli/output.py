@@ -1,7 +1,4 @@
-"""Output of commands: tables for people, JSON for scripts.
-
-May live here: formatting. May not: fetching.
-"""
+"""Output of commands: tables for people, JSON for scripts."""
 
 from __future__ import annotations
 

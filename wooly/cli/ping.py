@@ -1,7 +1,4 @@
-"""``wooly ping``.
-
-May live here: showing who answered. May not: the bus itself.
-"""
+"""``wooly ping``."""
 
 from __future__ import annotations
 

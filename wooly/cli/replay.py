@@ -1,7 +1,4 @@
-"""``wooly replay``: run the journals of nodes again, as they were or under another policy.
-
-May live here: asking services.replay and showing its answer. May not: journals, importing a service.
-"""
+"""``wooly replay``: run the journals of nodes again, as they were or under another policy."""
 
 from __future__ import annotations
 

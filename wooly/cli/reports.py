@@ -1,7 +1,4 @@
-"""``wooly nodes``, ``wooly tasks`` and ``wooly groups``: what the controller knows. What changes it: ``changes``.
-
-May live here: asking the controller and showing its answers. May not: deciding anything.
-"""
+"""``wooly nodes``, ``wooly tasks`` and ``wooly groups``: reports of the controller. Commands that change state are in ``changes``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""``wooly run script.py``: the script as ``python script.py`` would run it, with the device switched on.
-
-May live here: the launcher. May not: the device (torch's entry point switches it on when the script imports torch).
-"""
+"""``wooly run script.py``: the script as ``python script.py`` would run it, with the device switched on."""
 
 from __future__ import annotations
 

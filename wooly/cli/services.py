@@ -1,7 +1,4 @@
-"""``wooly up``, ``wooly server``, ``wooly controller``, ``wooly runner``: starting services.
-
-May live here: starting. May not: what services do, importing them.
-"""
+"""``wooly up``, ``wooly server``, ``wooly controller``, ``wooly runner``: starting services."""
 
 from __future__ import annotations
 

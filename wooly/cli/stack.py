@@ -1,7 +1,4 @@
-"""The embedded stack as a child process, and whether the platform is installed.
-
-May live here: starting and stopping ``services.up``. May not: importing services (they run with a path of their own).
-"""
+"""The embedded stack as a child process, and whether the platform is installed."""
 
 from __future__ import annotations
 

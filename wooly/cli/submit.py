@@ -1,7 +1,4 @@
-"""``wooly submit`` and ``wooly logs``: scripts that a runner executes.
-
-May live here: the requests, showing a log. May not: running a script here (run).
-"""
+"""``wooly submit`` and ``wooly logs``: scripts that a runner executes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""``wooly top``: the sessions on the devices now, what each gets and what it costs.
-
-May live here: listening to telemetry and drawing. May not: what the figures mean (top_rows).
-"""
+"""``wooly top``: the sessions on the devices now, their shares and their costs."""
 
 from __future__ import annotations
 

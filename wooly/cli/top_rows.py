@@ -1,4 +1,4 @@
-"""The rows of ``wooly top``: what telemetry says of a session, as figures and as text. Pure.
+"""Rows of ``wooly top``: telemetry of a session as figures and as text. Pure.
 
 A rate of credits is what billing would charge for a second like the last window; the bill itself comes from the log.
 """

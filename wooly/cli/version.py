@@ -1,7 +1,4 @@
-"""``wooly version``.
-
-May live here: versions. May not: importing what they are the versions of.
-"""
+"""``wooly version``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The files that ``wooly wis`` reads: programs and modules of kernels, each as text and as bytes, told apart by their first characters.
+"""Reads the files of ``wooly wis``: programs and modules of kernels, each as text or bytes, recognised by their first characters.
 
 A file of bytes with a program holds msgpack of (b"wis", program bytes, dims bytes or nil); the bare bytes of a program, as the bus carries
-them, are accepted too. A file with kernels holds a module (wis.kernel.module). May live here: reading and telling apart. May not: rules.
+them, are accepted too. A file with kernels holds a module (wis.kernel.module).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""``wooly wis compile|run|stats``: kernels from CUDA C++ and PTX, run by the definition on NumPy arrays, and what is known about them.
-
-May live here: files, arguments, printing. May not: compiling, rules, meaning (wis and wooly.kernels do the work).
-"""
+"""``wooly wis compile|run|stats``: kernels from CUDA C++ and PTX, run by the definition on NumPy arrays, and what is known about them."""
 
 from __future__ import annotations
 

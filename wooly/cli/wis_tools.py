@@ -1,7 +1,4 @@
-"""``wooly wis asm|dis|verify``: programs and kernels as text and as bytes. The commands that only kernels have stand in wis_kernels.
-
-May live here: files and printing. May not: rules (wis does all the work).
-"""
+"""``wooly wis asm|dis|verify``: programs and kernels as text and as bytes. The commands that only kernels have stand in wis_kernels."""
 
 from __future__ import annotations
 

@@ -1,1 +1,7 @@
-"""The torch device: recording kernels, virtual tensors, and their presentation as ``cuda``."""
+"""The torch device: records operations and presents the private-use backend as ``cuda``.
+
+``kernels`` and ``calls`` record a call, ``lowering`` translates it, ``recorder`` and ``programs`` collect records to batches, ``transfer``
+moves bytes, ``face`` changes what torch shows, ``checks`` raises the errors that CUDA raises, ``checking`` compares with the CPU.
+
+May live here: what torch calls, and what records it. May not: connections, sessions, commands; batches leave through ``wooly.link``.
+"""

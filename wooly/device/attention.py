@@ -2,8 +2,6 @@
 
 torch's selector does not know this device and would choose the composition of ~5 operations and their views. Here
 ``scaled_dot_product_attention`` becomes ``_scaled_dot_product_fused_attention_overrideable``, which torch can differentiate.
-
-May live here: the selection and the shape of the arguments. May not: the computation (lowering).
 """
 
 from __future__ import annotations

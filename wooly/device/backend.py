@@ -1,7 +1,6 @@
 """Names of the device, and every private API of torch that the client depends on.
 
-May live here: constants, and thin typed names for torch internals (so a new torch version is judged by reading one file).
-May not: behaviour. The device is torch's private-use backend renamed ``wooly``; users see ``cuda`` (``wooly.device.face``).
+The device is torch's private-use backend renamed ``wooly``; users see ``cuda`` (``wooly.device.face``).
 """
 
 from __future__ import annotations

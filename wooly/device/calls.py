@@ -1,8 +1,6 @@
-"""One call, the long way: make its plan, carry it out.
+"""The slow path of a call: makes its plan and executes it.
 
 The generated kernels (kernels.py) take a short cut for calls met before; every new kind of call comes through here once.
-
-May live here: planning (metadata inference, lowering, the choice of a substitute) and carrying out. May not: generating kernels, flushing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Fallbacks of operations without a lowering: torch's own decomposition into others, else the CPU, visibly.
 
-May live here: substitutes for kernels. May not: lowering, recording.
 The CPU path fetches the arguments, computes here and uploads the results: right, slow, and counted (``wooly.stats()["fallbacks"]``).
 """
 

@@ -1,6 +1,5 @@
 """Inference of an operation's results without computing it: torch's meta kernels on descriptions of the arguments.
 
-May live here: calling meta kernels. May not: caching (plans are kept by the kernels), lowering.
 Costs 30-1000 microseconds a call, which is why it happens once a signature.
 """
 

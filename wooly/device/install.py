@@ -1,6 +1,5 @@
 """Switching the device on: the backend, its kernels, its face.
 
-May live here: registration, in order. May not: what a kernel does.
 Must run before the first backward pass of the process (autograd counts devices once); the ``torch.backends`` entry point sees to that.
 """
 

@@ -3,8 +3,6 @@
 A kernel describes its arguments as one tuple (the key), looks up the plan for that key, makes the output tensors and appends a
 record: a few microseconds. Everything decided from the key (shapes, promotion, overlap, devices, lowering) is decided once, in
 calls.py. Python source is generated because a loop over arguments, testing each one's type, costs as much again as all of that.
-
-May live here: the generator and what generated code calls. May not: deciding how an operation is carried out.
 """
 
 from __future__ import annotations

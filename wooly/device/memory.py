@@ -1,6 +1,5 @@
 """Device memory as the client counts it: bytes of live buffers, their peak, and the quota.
 
-May live here: counting, and the error when a quota would be exceeded. May not: tensors, handles, the node.
 Counting at the client makes out-of-memory an ordinary exception at the line that asked, as on a local device.
 """
 

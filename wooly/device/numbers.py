@@ -1,9 +1,7 @@
-"""Python numbers that torch refuses at the call: overflowing ones, a bool or float ``alpha`` for integers, chances beyond 1.
+"""Checks Python numbers that torch refuses at the call: overflowing ones, a bool or float ``alpha`` for integers, probabilities beyond 1.
 
 Such a call is tried once on small CPU tensors of the same types: what torch raises there is what it raises on CUDA, in its words.
 Which numbers a call may be given follows from types and values only, so the answer is kept.
-
-May live here: deciding which calls are tried, and trying. May not: conversions (lowering).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Which line of the user's script is being executed, for error messages about work that was sent long ago.
-
-May live here: looking at the stack. May not: deciding when (the recorder asks once a flush).
-"""
+"""Finds the line of the user's script that is being executed, for error messages about work that was sent earlier."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
-"""From recorded operations to programs: renaming handles to buffers, and remembering what was built before.
+"""Builds programs from recorded operations: renames handles to buffers, and caches what it built.
 
 A record is (stencil, handles, arguments). The records of one flush, with their handles renamed in order of first appearance, are the
 key under which the finished program and dims are kept: a training step seen before costs a few dictionary operations, and only
 digests, scalars and handles travel.
-
-May live here: building and caching. May not: torch, sending, deciding when to flush.
 """
 
 from __future__ import annotations

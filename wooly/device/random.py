@@ -2,8 +2,6 @@
 
 Every random instruction carries (seed, offset) and takes as many Philox counters as it consumes, so its numbers do not depend on
 when or where it runs. One default stream a device; a ``torch.Generator("cuda")`` has its own.
-
-May live here: streams and the table from torch's generator objects to them. May not: drawing numbers (the node does).
 """
 
 from __future__ import annotations

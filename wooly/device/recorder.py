@@ -1,7 +1,5 @@
 """The recorder: collects what the kernels record, and hands it to the link in batches.
 
-May live here: the pending batch, flushing, fetching. May not: torch dispatch (kernels), program building (programs), the wire (link).
-
 Flushes happen only at points a script repeats exactly: where it looks at a value, at the end of an optimizer step, at a count of
 records or bytes. So the programs of one step are those of the next.
 """

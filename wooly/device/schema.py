@@ -1,7 +1,4 @@
-"""What an operator's schema says, in the form the kernels need.
-
-May live here: reading schemas. May not: running anything.
-"""
+"""Reads operator schemas into the form that the kernels need."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""Results of everyday operations on everyday tensors, known without torch's meta kernels.
+"""Shape rules of common operations on common tensors, instead of torch's slower meta kernels.
 
 Many meta kernels are Python and cost 0.3 ms or more, which a model pays at each new sequence length, for each operation. The rules here
 hold for contiguous tensors of one floating type (or one type, where types are kept); everything else is left to torch.
-
-May live here: rules that agree with torch exactly (the tests compare them). May not: approximations.
 """
 
 from __future__ import annotations

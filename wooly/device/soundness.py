@@ -1,9 +1,7 @@
-"""What a node would refuse is found before it is recorded.
+"""Verifies a stencil before it is recorded: what a node would refuse is found at the line that called it.
 
 A batch is refused whole and ends the session, so an operation for types that WIS does not define (a complex ``<``, the minimum of nothing)
 must not get into one: it goes to the CPU instead, whose error names the operation and comes at the line that called it.
-
-May live here: running the node's own verifier on one stencil. May not: rules (wis.verify has them), lowering.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """Virtual tensors: plain ``torch.Tensor`` on the private-use backend whose storage is a handle of a remote buffer.
 
-May live here: making tensors and handles, and noticing that a buffer's last view died. May not: recording, sending.
-
 A storage's data pointer is ``handle << 20``. Handles are chosen so that the address ranges of live storages never overlap: a buffer
 above 1 MiB takes several handle units. So every view, ``detach``, ``.data`` and saved tensor leads back to the handle; torch's own
 aliasing, version counters and bounds checks hold; and code that compares storage pointers sees distinct memory.

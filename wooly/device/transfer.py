@@ -1,6 +1,5 @@
-"""Bytes between this machine and the device: uploads, fetches, and the kernels that are about where a tensor lives.
+"""Transfers bytes between this machine and the device: uploads, fetches, and the kernels that move or resize tensors.
 
-May live here: copy_, _to_copy, item, resize_, set_ and their helpers. May not: computing.
 Every CPU tensor made here names its device: a script may have set another default.
 """
 

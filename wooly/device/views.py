@@ -1,6 +1,5 @@
 """View operations: torch's own metadata code on our virtual storages; they cost no instruction.
 
-May live here: which operations those are, and their kernels. May not: anything that touches elements.
 All other views are composites over these six (and over in-place views such as ``squeeze_``, which are listed by their tag).
 """
 

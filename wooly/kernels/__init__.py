@@ -1,1 +1,5 @@
-"""Kernels that a user writes: from CUDA C++ or PTX to modules of the instruction set, and the calls that run them."""
+"""User kernels: from CUDA C++ or PTX to modules of the instruction set, and the calls that run them.
+
+``raw`` has the classes that users see, ``nvrtc`` the compiler, ``build`` the path to a verified module, ``arguments`` the rules of a call,
+``launch`` its record.
+"""

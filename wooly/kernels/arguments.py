@@ -1,7 +1,4 @@
-"""What a caller gives for a kernel's arguments, checked and split into memory and numbers.
-
-May live here: argument rules and their errors. May not: recording, torch's dispatcher, compiling.
-"""
+"""Checks the arguments of a kernel call, and splits them into memory and numbers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""From source to a verified module: compile, import, verify; remembered in the process and on disk.
-
-May live here: that path and its cache. May not: launching, arguments.
-"""
+"""Builds a verified module from source: compile, import, verify; cached in the process and on disk."""
 
 from __future__ import annotations
 

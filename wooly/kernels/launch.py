@@ -1,7 +1,4 @@
-"""Recording a launch: one record among those of the torch operations around it, so it runs in their order and in their batch.
-
-May live here: the stencil of a launch and its record. May not: argument rules (arguments), compiling (build), sending.
-"""
+"""Records a launch among the torch operations around it, so that it runs in their order and in their batch."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""CUDA C++ to PTX by NVIDIA's runtime compiler, as its wheel on PyPI ships it: needs neither a GPU nor a driver nor a toolkit.
+"""Compiles CUDA C++ to PTX by NVRTC from NVIDIA's wheel: needs neither a GPU nor a driver nor a toolkit.
 
 The single-precision math functions (expf, sinf, powf, ...) stay calls of ``__wis_*``, so that the import gives them the meaning that the
-kernel's math policy says; everything else is what the compiler makes of it. May live here: finding and calling the library. May not: what
-PTX means (wis.frontends.ptx), caches.
+kernel's math policy says; everything else is what the compiler makes of it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""``wooly.RawKernel`` and ``wooly.RawModule``: kernels written in CUDA C++, called as CuPy's classes of these names are.
-
-May live here: the classes users see. May not: compiling (build), arguments, recording (launch).
-"""
+"""``wooly.RawKernel`` and ``wooly.RawModule``: kernels written in CUDA C++, called as CuPy's classes of these names are."""
 
 from __future__ import annotations
 

@@ -15,16 +15,15 @@ from msgspec.structs import replace
 from bus_schemas.events import ActionTaken, Event, KeyIssued, KeyRevoked, TenantChanged, UserChanged
 from services.controller.errors import Denied, Invalid, NotThere, OutOfState
 from services.controller.identity import Caller
+from services.controller.log_projection import LogProjection
 from services.controller.lookup import check
-from services.controller.mirror import Mirror
 from services.controller.writer import Writer
 from services.kit.access import AccessView, Identity
 from services.kit.access.access import Access
 from services.kit.access.checker import PASSWORD_MAX
 from services.kit.access.errors import Unauthenticated
-from services.kit.access.grants import check_grant, check_over
-from services.kit.access.keys import KeyText, is_key_id, make_key
-from services.kit.access.rules import PEOPLE
+from services.kit.access.rules import PEOPLE, check_grant, check_over
+from services.kit.access.tokens import KeyText, is_key_id, make_key
 from services.kit.access.view import Done, Key, Tenant, User
 
 __all__ = [
@@ -51,17 +50,17 @@ class Change:
 
 
 class AccessLog:
-    def __init__(self, mirror: Mirror, writer: Writer, access: Access) -> None:
-        self._mirror = mirror
+    def __init__(self, projection: LogProjection, writer: Writer, access: Access) -> None:
+        self._projection = projection
         self._writer = writer
         self._access = access
 
     @property
     def view(self) -> AccessView:
-        return self._mirror.fold(AccessView)
+        return self._projection.fold(AccessView)
 
     async def caught_up(self) -> AccessView:
-        await self._mirror.caught_up()
+        await self._projection.caught_up()
         return self.view
 
     async def change(self, by: Caller, decide: Callable[[AccessView], Change | None]) -> AccessView:

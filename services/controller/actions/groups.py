@@ -10,8 +10,8 @@ from bus_schemas.events import Event, GroupChanged
 from scheduler.placement import ClusterView
 from services.controller.errors import Ambiguous, Invalid, NotThere, OutOfState
 from services.controller.identity import Caller
+from services.controller.log_projection import LogProjection
 from services.controller.lookup import check, find_node, group_revision
-from services.controller.mirror import Mirror
 from services.controller.writer import Writer
 
 __all__ = ["GroupActions", "GroupValues"]
@@ -29,8 +29,8 @@ class GroupActions:
     """Each method raises Denied, NotThere, Invalid (a member that is no node), OutOfState, Stale when ``revision`` is given and no longer
     holds, and kit.errors.BusUnavailable; it returns once the view shows what was done."""
 
-    def __init__(self, mirror: Mirror, writer: Writer) -> None:
-        self._mirror = mirror
+    def __init__(self, projection: LogProjection, writer: Writer) -> None:
+        self._projection = projection
         self._writer = writer
 
     async def create(self, by: Caller, group: str, values: GroupValues) -> None:
@@ -46,10 +46,10 @@ class GroupActions:
         by.require("group.write")
 
         def decide() -> list[Event]:
-            view = self._mirror.view
+            view = self._projection.view
             if group not in view.membership.known():
                 raise NotThere(f"there is no group {group}")
-            check(f"group {group}", group_revision(self._mirror, group), revision)
+            check(f"group {group}", group_revision(self._projection, group), revision)
             naming = sorted(name for name in view.membership.members(group) if group in view.membership.declared[name])
             if naming:
                 raise OutOfState(f"group {group} is named by node {', '.join(naming)} itself: take it out of NODE_GROUPS there first")
@@ -58,20 +58,20 @@ class GroupActions:
                 raise OutOfState(f"group {group} is the target of {len(waiting)} waiting task(s), e.g. {waiting[0]}: cancel them first")
             return [GroupChanged(time.time_ns(), group, deleted=True), by.took("group.write", group, detail="deleted")]
 
-        await self._mirror.caught_up()
+        await self._projection.caught_up()
         await self._writer.change("group", group, decide)
 
     async def _write(self, by: Caller, group: str, values: GroupValues, revision: int | None, *, new: bool) -> None:
         by.require("group.write")
 
         def decide() -> list[Event]:
-            view = self._mirror.view
+            view = self._projection.view
             held = view.groups.get(group)
             if new and held is not None:
                 raise OutOfState(f"group {group} exists")
             if not new and group not in view.membership.known():
                 raise NotThere(f"there is no group {group}")
-            check(f"group {group}", group_revision(self._mirror, group), revision)
+            check(f"group {group}", group_revision(self._projection, group), revision)
             old = (held.title, tuple(sorted(held.nodes))) if held is not None else ("", ())
             title = old[0] if values.title is None else values.title
             nodes = old[1] if values.nodes is None else _members(view, values.nodes)
@@ -80,7 +80,7 @@ class GroupActions:
             took = by.took("group.write", group, detail=f"members: {', '.join(nodes) or 'none'}")
             return [GroupChanged(time.time_ns(), group, title, nodes), took]
 
-        await self._mirror.caught_up()
+        await self._projection.caught_up()
         await self._writer.change("group", group, decide)
 
 

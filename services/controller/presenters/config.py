@@ -41,13 +41,14 @@ class Setting:
 SETTINGS: Final = (
     (
         OVERCOMMIT_GLOBAL, "VRAM overcommit", "%", 1,
-        "Tasks that may be swapped can be promised this much more than a device has. A node's own value comes first.",
+        "Memory beyond a device's own that tasks may be promised if they can be swapped out. A node's own value has precedence.",
     ),
-    (QUEUE_AGE_MS, "Raise a waiting task every", "s", 1000, "By one priority (aging); 0: never."),
-    (QUEUE_PROTECT_MS, "Reserve devices after waiting", "s", 1000, "Tasks behind it then cannot overtake it; 0: never."),
-    (QUEUE_RESERVATIONS, "Reserve devices for at most", "tasks", 1, "At one time."),
-    (DEFAULT_VRAM_MB, "VRAM of a task that names none", "MiB", 1,
-     "It may grow beyond. At most a quarter of the largest device; 0: every task must name it."),
+    (QUEUE_AGE_MS, "Raise waiting tasks every", "s", 1000, "Each time by one priority level (aging). 0: never."),
+    (QUEUE_PROTECT_MS, "Reserve devices after waiting", "s", 1000,
+     "Later tasks can then no longer overtake it. 0: never."),
+    (QUEUE_RESERVATIONS, "Most reservations", "tasks", 1, "For so many tasks at one time."),
+    (DEFAULT_VRAM_MB, "Default VRAM of a task", "MiB", 1,
+     "For a task that requests none; it may grow beyond. At most a quarter of the largest device. 0: every task must request VRAM."),
 )  # fmt: skip
 
 

@@ -30,15 +30,15 @@ REASON_TITLES: Final[dict[str, str]] = {
     why.NOT_IN_GROUP: "The node is in none of the task's groups",
     why.GROUP_ONLY: "The node serves only tasks that target its group",
     why.NO_DEVICE: "The node has no device",
-    why.GPU_COUNT: "Too few GPUs of one node would do",
-    why.VRAM_SHORT: "Too little VRAM is left to promise",
-    why.VRAM_PHYSICAL_SHORT: "Too little physical VRAM for a task that cannot be swapped out",
-    why.EXCLUSIVE_CONFLICT: "Others are on the device, the task wants it for itself",
-    why.DEVICE_EXCLUSIVE: "Another task has the device for itself",
+    why.GPU_COUNT: "Too few GPUs of one node fit",
+    why.VRAM_SHORT: "Not enough VRAM is left",
+    why.VRAM_PHYSICAL_SHORT: "Not enough physical VRAM for a task that cannot be swapped out",
+    why.EXCLUSIVE_CONFLICT: "Other tasks use the device, and this task is exclusive",
+    why.DEVICE_EXCLUSIVE: "An exclusive task uses the device",
     why.GROUP_EMPTY: "No node is in the groups that the task targets",
-    why.RESERVED: "Kept for a task that goes first",
+    why.RESERVED: "Reserved for a task ahead of it in the queue",
 }
-_PART_TITLES: Final = {"utilization": "idle device", "starvation": "no queue", "vram": "VRAM left", "priority": "few rivals"}
+_PART_TITLES: Final = {"utilization": "idle device", "starvation": "no queue", "vram": "VRAM left", "priority": "few competitors"}
 
 
 # -- a task ------------------------------------------------------------------------------------------------------------------------------

@@ -91,19 +91,19 @@ def _sentence(waiting: Found, texts: list[str]) -> str:
 def _sentences(view: ClusterView, found: Found, at_ns: int) -> list[str]:
     out = [f"It has waited {duration_text(found.waited_ns)}."]
     if not found.remedies:
-        out.append("There is room for it: it gets its place when its turn comes.")
+        out.append("A device is free for it: it is placed when its turn comes.")
     if found.level < found.priority:
         out.append(f"By waiting it has risen from priority {found.priority} to {found.level}.")
     if found.rises_ns is not None and found.rises_ns > at_ns:
-        out.append(f"It goes one level up in {duration_text(found.rises_ns - at_ns)}.")
+        out.append(f"Its priority rises by one level in {duration_text(found.rises_ns - at_ns)}.")
     if found.reserved_gpus:
         gpus = ", ".join(map(str, found.reserved_gpus))
-        kept = f"GPU {gpus} of {node_name(view, found.reserved_node)} is kept for it"
-        out.append(f"It has waited so long that {kept}: no task behind it gets room there.")
+        kept = f"GPU {gpus} of {node_name(view, found.reserved_node)} is reserved for it"
+        out.append(f"It has waited so long that {kept}: no later task is placed there.")
     elif found.protected_ns is not None and found.protected_ns > at_ns:
-        out.append(f"In {duration_text(found.protected_ns - at_ns)} devices are kept for it, so that no task overtakes it any more.")
+        out.append(f"In {duration_text(found.protected_ns - at_ns)} devices are reserved for it, so that no later task can overtake it.")
     if found.expires_ns is not None:
-        out.append(f"It gives up in {duration_text(max(0, found.expires_ns - at_ns))}.")
+        out.append(f"It leaves the queue in {duration_text(max(0, found.expires_ns - at_ns))}.")
     return out
 
 
@@ -111,12 +111,12 @@ def _way(view: ClusterView, remedy: Remedy, shown: Shown) -> Way:
     node = node_name(view, remedy.node)
     if remedy.kind == END:
         links = (*_tasks(view, remedy, shown), *_count(len(remedy.sessions), "session", "without a task"))
-        return Way("the end of ", links, f" on {node}, GPU {', '.join(map(str, remedy.gpus))}")
+        return Way("the end of ", links, f" on {node}, GPU{'s' * (len(remedy.gpus) > 1)} {' and '.join(map(str, remedy.gpus))}")
     if remedy.kind == FIRST:
-        return Way("a place, or the end, for ", _tasks(view, remedy, shown), ", for which devices are kept")
+        return Way("a place, or the end, for ", _tasks(view, remedy, shown), ", for which devices are reserved")
     if remedy.kind == OVERCOMMIT:
         held = view.overcommit_percent(remedy.node)
-        return Way("an overcommit of ", ((node, f"/nodes/{remedy.node}"),), f" of {remedy.value} % or more (it is {held} %)")
+        return Way("an overcommit of ", ((node, f"/nodes/{remedy.node}"),), f" of at least {remedy.value}\u00a0% (now {held}\u00a0%)")
     return Way(remedy.text.replace(f"node {remedy.node}", f"node {node}", 1) if remedy.node else remedy.text)
 
 

@@ -32,15 +32,15 @@ Moment = Annotated[str | None, Parameter(description="a time such as 2030-01-31T
 @get("/api/v1/tenants", summary="The tenants that the caller may know of", action="tenant.read", responses=problems())
 async def tenants(request: Ask, limit: Limit = 1_000, offset: Offset = 0) -> Json:
     parts = parts_of(request)
-    await parts.mirror.caught_up()
-    shown, total = page(visible_tenants(parts.mirror.fold(AccessView), caller_of(request)), limit, offset)
+    await parts.projection.caught_up()
+    shown, total = page(visible_tenants(parts.projection.fold(AccessView), caller_of(request)), limit, offset)
     return {"items": [tenant_answer(tenant) for tenant in shown], "total": total}
 
 
 @get("/api/v1/tenants/{tenant:str}", summary="One tenant", action="tenant.read", responses=problems(404))
 async def tenant(request: Ask, tenant: TenantId) -> Json:
     parts = parts_of(request)
-    await parts.mirror.caught_up()
+    await parts.projection.caught_up()
     return tenant_answer(parts.tenants.seen(caller_of(request), tenant))
 
 
@@ -65,15 +65,15 @@ async def patch_tenant(request: Ask, tenant: TenantId, data: TenantBody, if_matc
 @get("/api/v1/users", summary="The users that the caller may know of", action="user.read", responses=problems())
 async def users(request: Ask, tenant: str | None = None, limit: Limit = 1_000, offset: Offset = 0) -> Json:
     parts = parts_of(request)
-    await parts.mirror.caught_up()
-    shown, total = page(visible_users(parts.mirror.fold(AccessView), caller_of(request), tenant), limit, offset)
+    await parts.projection.caught_up()
+    shown, total = page(visible_users(parts.projection.fold(AccessView), caller_of(request), tenant), limit, offset)
     return {"items": [user_answer(user) for user in shown], "total": total}
 
 
 @get("/api/v1/users/{user:str}", summary="One user", action="user.read", responses=problems(404))
 async def user(request: Ask, user: UserId) -> Json:
     parts = parts_of(request)
-    await parts.mirror.caught_up()
+    await parts.projection.caught_up()
     return user_answer(parts.users.seen(caller_of(request), user))
 
 
@@ -93,8 +93,8 @@ async def patch_user(request: Ask, user: UserId, data: UserBody, if_match: Revis
 @get("/api/v1/keys", summary="One's own keys; for admins also those of others, the newest first", action="key.read", responses=problems())
 async def keys(request: Ask, tenant: str | None = None, user: str | None = None, limit: Limit = 1_000, offset: Offset = 0) -> Json:
     parts = parts_of(request)
-    await parts.mirror.caught_up()
-    view = parts.mirror.fold(AccessView)
+    await parts.projection.caught_up()
+    view = parts.projection.fold(AccessView)
     shown, total = page(visible_keys(view, caller_of(request), tenant=tenant, user=user), limit, offset)
     return {"items": [key_answer(view, key, time.time_ns()) for key in shown], "total": total}
 
@@ -102,8 +102,8 @@ async def keys(request: Ask, tenant: str | None = None, user: str | None = None,
 @get("/api/v1/keys/{key:str}", summary="One key, without its secret", action="key.read", responses=problems(404))
 async def key(request: Ask, key: KeyId) -> Json:
     parts = parts_of(request)
-    await parts.mirror.caught_up()
-    return key_answer(parts.mirror.fold(AccessView), parts.keys.seen(caller_of(request), key), time.time_ns())
+    await parts.projection.caught_up()
+    return key_answer(parts.projection.fold(AccessView), parts.keys.seen(caller_of(request), key), time.time_ns())
 
 
 @post("/api/v1/keys", summary="Make a key; only this answer contains its text", action="key.write", responses=problems(409, 413))
@@ -111,7 +111,7 @@ async def post_key(request: Ask, data: KeyBody) -> Json:
     """For oneself, within one's own rights; admins also for others, for nodes and for services."""
     parts = parts_of(request)
     made, text = await parts.keys.issue(caller_of(request), values_of(KeyValues, data))
-    return {**key_answer(parts.mirror.fold(AccessView), made, time.time_ns()), "key": text.text}
+    return {**key_answer(parts.projection.fold(AccessView), made, time.time_ns()), "key": text.text}
 
 
 @delete("/api/v1/keys/{key:str}", status_code=200, summary="Revoke a key, at once", action="key.write", responses=problems(404, 409))
@@ -119,7 +119,7 @@ async def delete_key(request: Ask, key: KeyId) -> Json:
     """REST refuses it from now on, and its connections to the bus end. 409 when it is the last way in for an admin of the cluster."""
     parts = parts_of(request)
     revoked = await parts.keys.revoke(caller_of(request), key)
-    return key_answer(parts.mirror.fold(AccessView), revoked, time.time_ns())
+    return key_answer(parts.projection.fold(AccessView), revoked, time.time_ns())
 
 
 @get("/api/v1/audit", summary="Who did what, the newest first", action="audit.read", responses=problems())
@@ -140,10 +140,10 @@ async def audit(
         raise Invalid("action", f"there is no action {action}; there are: {', '.join(sorted(AUDITED))}")
     from_ns, to_ns = _ns("after", after), _ns("before", before)
     parts, caller = parts_of(request), caller_of(request)
-    await parts.mirror.caught_up()
+    await parts.projection.caught_up()
     found = [
         done
-        for done in visible_actions(parts.mirror.fold(AccessView), caller, actor=actor or "", action=action or "")
+        for done in visible_actions(parts.projection.fold(AccessView), caller, actor=actor or "", action=action or "")
         if (target is None or done.fact.target == target)
         and (tenant is None or done.fact.tenant == tenant)
         and (from_ns is None or done.fact.at_ns >= from_ns)

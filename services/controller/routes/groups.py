@@ -22,9 +22,9 @@ GroupId = Annotated[str, Parameter(description="id of a group")]
 
 
 def _answer(request: Ask, parts: Parts, group: str) -> Json:
-    if group not in parts.mirror.view.membership.known():
+    if group not in parts.projection.view.membership.known():
         raise NotThere(f"there is no group {group}")
-    return group_answer(parts.mirror.view, group, caller_of(request).identity.tenant)
+    return group_answer(parts.projection.view, group, caller_of(request).identity.tenant)
 
 
 @get("/api/v1/groups", summary="Every group, also those without a node", action="group.read", responses=problems())

@@ -42,9 +42,9 @@ Sort = Literal[
 
 def answer_of(request: Ask, task: TaskView) -> Json:
     parts, caller = parts_of(request), caller_of(request)
-    shown = task_answer(parts.mirror.view, task, caller.sees)
+    shown = task_answer(parts.projection.view, task, caller.sees)
     run = parts.runs.book.get(task.submitted.task)
-    revision = task_revision(parts.mirror, task.submitted.task)
+    revision = task_revision(parts.projection, task.submitted.task)
     return {**shown, "revision": revision, "run": run_answer(run) if run is not None else None}
 
 
@@ -102,7 +102,7 @@ async def waiting(request: Ask, task: TaskId) -> Json:
 def _submitted(request: Ask, placed: TaskView, new: bool) -> Response[Json]:
     """The answer to a submission: 201 placed, 200 submitted before, 202 waiting, 409 nothing fits."""
     if isinstance(placed.decision, TaskRefused) and not placed.submitted.queue:
-        return no_fit(parts_of(request).mirror.view, placed.decision, caller_of(request).sees)
+        return no_fit(parts_of(request).projection.view, placed.decision, caller_of(request).sees)
     status = 202 if placed.waiting else 201 if new else 200
     return Response(answer_of(request, placed), status_code=status)
 
@@ -144,7 +144,7 @@ async def _journal(request: Ask, task: str) -> tuple[TaskView, Json]:
     parts = parts_of(request)
     await parts.fresh_view()
     found = parts.tasks.seen(caller_of(request), task)
-    return found, await parts.journals.of(await life_of(parts.mirror, found))
+    return found, await parts.journals.of(await life_of(parts.projection, found))
 
 
 @get(
@@ -158,7 +158,7 @@ async def waits(request: Ask, task: TaskId) -> Json:
     Times are Unix times in ns."""
     found, document = await _journal(request, task)
     caller = caller_of(request)
-    return waits_answer(parts_of(request).mirror.view, found.submitted.tenant, document, caller.sees)
+    return waits_answer(parts_of(request).projection.view, found.submitted.tenant, document, caller.sees)
 
 
 @get(
@@ -171,7 +171,7 @@ async def timeline(request: Ask, task: TaskId) -> Json:
     """In slots of equal length: for each session the time of a slot that went to each condition, and the most memory it held in it (null:
     not known). ``complete`` false: the journal was too long to be read whole."""
     _, document = await _journal(request, task)
-    return timeline_answer(parts_of(request).mirror.view, document)
+    return timeline_answer(parts_of(request).projection.view, document)
 
 
 @get("/api/v1/placements", summary="The last decision on every task, newest first", action="task.read", responses=problems())
@@ -216,7 +216,7 @@ async def query_placement(request: Ask, data: TaskBody) -> Json:
         raise Invalid(*contradiction)
     await parts.fresh_view()
     decision = await parts.tasks.dry_run(caller, data.submitted(time.time_ns(), caller.identity.tenant, parts.tasks.defaults))
-    return placement_answer(parts.mirror.view, decision, caller_of(request).sees)
+    return placement_answer(parts.projection.view, decision, caller_of(request).sees)
 
 
 @post("/api/v1/runs", summary="Submit a script for a runner to execute", action="task.submit", responses={**problems(409), **_SUBMITTED})

@@ -50,7 +50,7 @@ def _charts(history: History, scope: Scope, now_s: float) -> tuple[Chart, Chart,
 
 def _context(parts: Parts, history: History, scope: Scope) -> tuple[dict[str, Any], tuple[Chart, Chart, Chart]]:
     now_ns = time.time_ns()
-    seen: Glance = glance(parts.mirror.view, parts.gauges.last(), scope, now_ns)
+    seen: Glance = glance(parts.projection.view, parts.gauges.last(), scope, now_ns)
     charts = _charts(history, scope, now_ns / 1e9)
     return {"glance": seen, "figures": seen.figures, "rate": credits_per_hour(charts[2])}, charts
 
@@ -58,7 +58,7 @@ def _context(parts: Parts, history: History, scope: Scope) -> tuple[dict[str, An
 @get("/", action="cluster.read", include_in_schema=False)
 async def dashboard(request: Ask) -> Response[str]:
     parts: Parts = request.app.state.parts
-    await parts.mirror.caught_up()
+    await parts.projection.caught_up()
     context, charts = _context(parts, request.app.state.web.history, scope_of(request))
     store = context_of(request).metrics
 

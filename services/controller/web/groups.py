@@ -54,7 +54,7 @@ def groups_topic(parts: Parts) -> Topic:
     """Keeps the rows of open Groups pages up to date."""
 
     def render(scope: Scope, query: Mapping[str, str]) -> Patch:
-        rows, _ = _shown(parts.mirror.view, scope.tenant, query)
+        rows, _ = _shown(parts.projection.view, scope.tenant, query)
         row_of: Any = ENVIRONMENT.get_template("groups/row.html").module
         html = {f"group-{row.id}": str(row_of.row_of(row)) for row in rows}
         return Patch(html, {"group-rows": tuple(html)})

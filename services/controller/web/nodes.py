@@ -76,7 +76,7 @@ def _order(row: NodeRow, sort: str) -> Any:
 
 
 def _list(parts: Parts, scope: Scope, query: Mapping[str, str]) -> dict[str, Any]:
-    view = parts.mirror.view
+    view = parts.projection.view
     listing = Listing.parse("/nodes", query, sorts=SORTS, default="name", filters=_FILTERS)
     rows, listing = listed_nodes(view, _seen(parts), scope, listing)
     return {"rows": rows, "listing": listing, "known": len(view.nodes)}
@@ -110,7 +110,7 @@ def nodes_topic(parts: Parts) -> Topic:
 
 def _one(parts: Parts, scope: Scope, name: str) -> dict[str, Any]:
     """Raises NotThere, Ambiguous."""
-    view, seen = parts.mirror.view, _seen(parts)
+    view, seen = parts.projection.view, _seen(parts)
     name = find_node(view, name)
     own = [seen[key] for key in ((name, device.index) for device in view.nodes[name].registered.devices) if key in seen]
     return {
@@ -157,7 +157,7 @@ async def _node_page(request: Ask, name: str, *, error: str = "", given: str | N
         "nodes/one.html",
         status=status,
         live=f"node.{shown['node'].id}",
-        revision=node_revision(parts.mirror, shown["node"].id),
+        revision=node_revision(parts.projection, shown["node"].id),
         overcommit=given if given is not None else "" if own is None else str(own),
         error=error,
         percent_max=PERCENT_MAX,

@@ -53,8 +53,8 @@ class Web:
 
     @classmethod
     def over(cls, parts: Parts, access: Access, context: UiContext) -> Web:
-        mirror = parts.mirror
-        web = cls(parts, access, Live(), context, History(lambda: mirror.fold(PriceBook)))
+        projection = parts.projection
+        web = cls(parts, access, Live(), context, History(lambda: projection.fold(PriceBook)))
         for topic in (
             dashboard_topic(parts, web.history),
             nodes_topic(parts),
@@ -66,7 +66,7 @@ class Web:
             web.live.add(topic)
         parts.gauges.on_seen(web._on_seen)
         web.past = parts.gauges.position
-        mirror.on_live_event(web._on_event)
+        projection.on_live_event(web._on_event)
         return web
 
     async def read_past(self, bus: Bus) -> None:

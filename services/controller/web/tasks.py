@@ -40,7 +40,7 @@ __all__ = ["ROUTES", "STALE", "DEFAULT_SORT", "FILTERS", "Page", "ask", "show", 
 _LIVE: Final = "every 30s"
 _SOON: Final = "load delay:5s"
 """When the browser requests the part again (htmx): for a live task, and when the journal could not be read."""
-STALE: Final = "It was changed after the page was loaded. Nothing was done: check its current state, and decide again."
+STALE: Final = "The task was changed after the page was loaded. Nothing was done: check its current state, and decide again."
 _TEMPLATE: Final = "tasks/rows.html"
 _CHOICES_MAX: Final = 300
 FILTERS: Final = ("state", "priority", "node", "group", "tenant")
@@ -74,7 +74,7 @@ async def ran(request: Ask, task: str) -> Response[str]:
     found = parts.tasks.seen(caller, task)
     said, shown, problem, again = found.submitted, None, "", ""
     try:
-        document = await parts.journals.of(await life_of(parts.mirror, found))
+        document = await parts.journals.of(await life_of(parts.projection, found))
         waits = waits_answer(view, said.tenant, document, caller.sees)
         shown, again = device_timeline(timeline_answer(view, document), waits, said.vram_bytes), _LIVE if found.live else ""
     except OutOfState as error:
@@ -118,9 +118,9 @@ async def submit(request: Ask) -> Response[Any]:
     except TaskExists as error:
         return await _form(request, values, {"id": str(error)}, 409)
     if isinstance(task.decision, TaskRefused) and not task.submitted.queue:
-        why = refusal_sentence(parts.mirror.view, task.decision, caller.sees)
+        why = refusal_sentence(parts.projection.view, task.decision, caller.sees)
         return redirect(f"/tasks/{task.submitted.task}", f"It was not placed: {why}", "bad")
-    waits = "It waits for room." if task.waiting else "It has a place."
+    waits = "It waits for a device." if task.waiting else "It has been placed."
     return redirect(f"/tasks/{task.submitted.task}", f"Submitted. {waits}")
 
 
@@ -138,7 +138,7 @@ async def cancel(request: Ask, task: str) -> Response[Any]:
         await parts_of(request).tasks.cancel(caller_of(request), task)
     except OutOfState as error:
         return redirect(f"/tasks/{task}", f"Nothing to cancel: {error}.", "warn")
-    return redirect(f"/tasks/{task}", "Cancelled. What runs of it ends now.")
+    return redirect(f"/tasks/{task}", "Cancelled. Running work is being stopped.")
 
 
 @post("/tasks/{task:str}/priority", action="task.prioritise", include_in_schema=False, csrf="form")
@@ -189,7 +189,7 @@ def ask(index: TaskIndex, listing: Listing, tenant: str = "") -> Page:
 
 def show(parts: Parts, scope: Scope, query: Mapping[str, str]) -> dict[str, Any]:
     """What the page shows of the tasks that ``query`` asks for and ``scope`` sees. ``opened``: the row whose story is asked for."""
-    view, index = parts.mirror.view, parts.task_index()
+    view, index = parts.projection.view, parts.task_index()
     listing = Listing.parse("/tasks", query, sorts=tuple(SORTS), default=DEFAULT_SORT, filters=FILTERS)
     found = ask(index, listing, scope.tenant)
     shard = index.of(scope.tenant)
@@ -248,12 +248,12 @@ def task_topic(parts: Parts) -> Topic:
 
     def render(scope: Scope, query: Mapping[str, str]) -> Patch:
         name, _, revision = query.get("topic", "").partition(".")
-        view = parts.mirror.view
+        view = parts.projection.view
         task = view.tasks.get(name)
         if task is None or not scope.sees(task.submitted.tenant):
             raise TopicEnded
         parts_of_page: Any = ENVIRONMENT.get_template("tasks/now.html").module
-        changed = revision != str(task_revision(parts.mirror, name))
+        changed = revision != str(task_revision(parts.projection, name))
         waiting = waiting_of(view, name, time.time_ns(), scope.sees)
         return Patch({"task-now": str(parts_of_page.head(task_row(view, task), changed)), "task-waits": str(parts_of_page.waits(waiting))})
 
@@ -285,11 +285,11 @@ async def story_of(request: Ask, name: str) -> Story:
     """What the caller may see of one task. It never fails for want of a part: one that is not available is said to be. Raises NotThere,
     Ambiguous."""
     parts, context, scope = parts_of(request), context_of(request), scope_of(request)
-    view, task = parts.mirror.view, parts.tasks.seen(caller_of(request), name)
+    view, task = parts.projection.view, parts.tasks.seen(caller_of(request), name)
     said = task.submitted
     try:
-        sessions, decisions = [*task.past_sessions, *sorted(task.sessions)], parts.mirror.turns.subjects(said.task)
-        facts = await facts_of(parts.mirror.bus, said.task, sessions, decisions)
+        sessions, decisions = [*task.past_sessions, *sorted(task.sessions)], parts.projection.turns.subjects(said.task)
+        facts = await facts_of(parts.projection.bus, said.task, sessions, decisions)
     except (BusUnavailable, BusRefused):
         facts = []
     bill, missing = await _bill(request, context, task)
@@ -299,7 +299,7 @@ async def story_of(request: Ask, name: str) -> Story:
     trace = trace_of(facts)
     return Story(
         row=task_row(view, task),
-        revision=task_revision(parts.mirror, said.task),
+        revision=task_revision(parts.projection, said.task),
         priority_first=said.priority,
         noswap=said.noswap,
         asked=_wishes(task),
@@ -326,9 +326,9 @@ def _wishes(task: TaskView) -> tuple[tuple[str, str], ...]:
     if said.pace_percent:
         out.append(("Pace", f"at most {said.pace_percent} % of a device"))
     if said.queue_timeout_ms:
-        out.append(("Waits", f"at most {duration_text(said.queue_timeout_ms * 1_000_000)}"))
+        out.append(("Queue", f"at most {duration_text(said.queue_timeout_ms * 1_000_000)}"))
     elif not said.queue:
-        out.append(("Waits", "no: it fails when nothing fits"))
+        out.append(("Queue", "no: refused if no device is free"))
     return tuple(out)
 
 

@@ -1,4 +1,4 @@
-"""Barriers and warps that do not come together as they said."""
+"""Attacks by barriers and warps whose threads do not arrive together."""
 
 from __future__ import annotations
 

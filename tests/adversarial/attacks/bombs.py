@@ -1,4 +1,4 @@
-"""Kernels made to be too large, too deep or too slow to take in."""
+"""Attacks by kernels that are too large, too deep or too slow to import."""
 
 from __future__ import annotations
 

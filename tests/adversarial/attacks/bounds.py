@@ -1,4 +1,4 @@
-"""Beyond the ends of one's own buffers."""
+"""Attacks by accesses beyond the ends of the launch's own buffers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Launches that would never end, or not in anybody's time."""
+"""Attacks by launches that never end, or take too long."""
 
 from __future__ import annotations
 

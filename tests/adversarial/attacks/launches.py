@@ -1,4 +1,4 @@
-"""Launches of a harmless kernel with shapes and arguments that are none."""
+"""Attacks by launches of a harmless kernel with invalid shapes and arguments."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from jit.errors import KernelRefused
-from jit.kernels.device import KernelLaunch
+from jit.kernels.launch import KernelLaunch
 from tests.adversarial.attack import ATTACKS, Attack, Refused, Shot, wisk
 from tests.adversarial.attacks.bounds import words
 from wis.kernel.limits import KERNEL_LIMITS

@@ -1,4 +1,4 @@
-"""Bytes and kernels that say of themselves what is not so."""
+"""Attacks by bytes and kernels whose declarations are false."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared, local and constant memory: beyond their ends, and what is in them at first."""
+"""Attacks on shared, local and constant memory: accesses beyond their ends, and their initial contents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Addresses that were not given: other tenants' buffers, the edges of shared and local memory, what was freed, what is read-only."""
+"""Attacks by foreign addresses: other tenants' buffers, edges of shared and local memory, freed and read-only memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values at the edges of what arithmetic means."""
+"""Attacks by values at the limits of arithmetic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A case's inputs as the parameters of its kernel, in memory with guarded edges. May live here: building, binding. May not: judging."""
+"""Binds a case's inputs to the parameters of its kernel, in memory with guarded edges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The record of a run over the corpus as a page of docs. May live here: text. May not: running."""
+"""Renders the record of a run over the corpus as a page of docs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a case of the kernel corpus is. May live here: the data types and the decorator. May not: kernels, answers, running anything.
+"""What a case of the kernel corpus is.
 
 A case names a source beside this file, a launch, and a function that draws the inputs from a generator with a fixed seed and computes the
 answer in NumPy without looking at the kernel. Every buffer argument without an expected value must come back as it went in.

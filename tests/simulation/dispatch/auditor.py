@@ -1,4 +1,4 @@
-"""An independent model of what a dispatcher may do. It sees stimuli and decisions, never the dispatcher's state.
+"""An independent model of the dispatcher's rules. It reads stimuli and decisions, never the dispatcher's state.
 
 It is slower and simpler than the dispatcher (sets and scans, no heap), and states the rules from the outside. *Surely ready* is a
 session whose next batch is here while nothing of it is in flight, nothing of it awaits memory, and it has no pace.

@@ -1,4 +1,4 @@
-"""An independent model of what the memory core may decide, beside the device's memory as it really is.
+"""An independent model of the memory core's rules, beside the actual memory of the device.
 
 1. Quota: an allowed batch stays within it, and a refusal that names it is true. The device: see memory (it cannot be overrun).
 2. Victims: may be swapped, do not run or move, have not used the device for the idle time, did not just fail to move; P0 gives only to P0,

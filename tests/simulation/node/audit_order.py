@@ -1,4 +1,4 @@
-"""An independent model of what the dispatcher may decide. It sees stimuli, decisions and what begins on the device.
+"""An independent model of the dispatcher's rules. It reads stimuli, decisions and the starts of launches on the device.
 
 1. A launch is the next batch of an open session, in flight once; slices of a batch count those that ran; batches end in order, each once.
 2. Strict: no launch while a session of a higher level has one ready, but for levels won by waiting (aging) and one out of the reserve.

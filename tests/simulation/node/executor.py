@@ -1,4 +1,4 @@
-"""An honest executor in virtual time: one launch at a time in the order sent, slices, stops, memory asked for before a batch begins, moves.
+"""A correct executor in virtual time: one launch at a time in the order sent, slices, stops, memory requests before a batch begins, moves.
 
 It carries out what the memory core decides and reports what it did; it decides nothing that a core should.
 """

@@ -1,4 +1,4 @@
-"""The device's memory as it really is: buffers with contents, where each lies, moves that take time and may fail.
+"""The device's actual memory: buffers with contents and places, moves that take time and may fail.
 
 It knows nothing of the memory core. What a batch finds is compared with what was last written: contents are tokens, and a second, flat
 account of them (``truth``) is never moved anywhere.

@@ -1,4 +1,4 @@
-"""One seed, from its drawing to the last word about it."""
+"""Runs one seed, from its drawing to its verdict."""
 
 from __future__ import annotations
 

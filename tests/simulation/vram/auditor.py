@@ -1,4 +1,4 @@
-"""An independent judge of the memory core: its own notes of who used what when, and the rules as a person would state them.
+"""An independent model of the memory core's rules, with its own record of use by session and time.
 
 1. The device is never overrun, and what the core has booked is what is there and what is set aside.
 2. A batch begins only when everything it names is on the device; its quota holds.

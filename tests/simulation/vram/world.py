@@ -1,7 +1,4 @@
-"""A device as its memory core's stimuli describe it: sessions with buffers, batches that name them, moves that take time and fail.
-
-May live here: what happens, by seed. May not: judging the core (auditor.py).
-"""
+"""A device as its memory core's stimuli describe it: sessions with buffers, batches that name them, moves that take time and fail."""
 
 from __future__ import annotations
 

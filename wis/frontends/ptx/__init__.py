@@ -1,10 +1,8 @@
-"""PTX to kernels: ``import_ptx`` makes a module of what NVIDIA's compilers write.
+"""Imports PTX: ``import_ptx`` makes a module of kernels from the output of NVIDIA's compilers.
 
 In order: lexer and parser (text to data), lowering (statements to ops; integers, floats, convert, compare, memory, warp, calls and control
-hold what each instruction becomes), provenance (addresses to memories), tidy (what costs and does nothing), graph (order of blocks),
+have the form of each instruction), provenance (addresses to memories), tidy (optimisation), graph (order of blocks),
 assemble (to the kernel tier). What has no portable meaning is refused with its line and what to do instead.
-
-May live here: reading PTX and lowering it to the kernel tier. May not: rules of kernels (wis.kernel.verify), running compilers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Lowered, tidy code to kernels of the kernel tier: parameters and arguments, constants, registers and blocks by number, source lines."""
+"""Assembles lowered code to kernels of the kernel tier: parameters, arguments, constants, numbered registers and blocks, source lines."""
 
 from __future__ import annotations
 

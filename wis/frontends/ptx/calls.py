@@ -1,4 +1,4 @@
-"""Calls: arguments and results in ``.param`` variables, functions of the file, math functions that stayed symbolic, what is refused."""
+"""Lowers calls: arguments and results in ``.param`` variables, functions of the file, symbolic math functions, and refusals."""
 
 from __future__ import annotations
 

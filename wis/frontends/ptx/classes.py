@@ -1,4 +1,4 @@
-"""Register types of PTX registers: untyped ones (``.b32``) by what is done with them, so that few bits are reinterpreted."""
+"""Infers the register types of PTX registers; untyped ones (``.b32``) by their uses, so that few bits are reinterpreted."""
 
 from __future__ import annotations
 

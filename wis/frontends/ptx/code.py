@@ -1,4 +1,4 @@
-"""First lowering of PTX: ops of the kernel tier over registers without bound, before addresses have found their memory.
+"""Intermediate form of PTX: ops of the kernel tier over registers without bound, before addresses are attributed to memories.
 
 Beside the kernel tier's ops there are a few of its own: ``argument`` (a scalar argument's value, or a pointer's), ``symbol`` (a variable's
 address in its space), ``to_generic`` and ``from_generic`` (between a space's addresses and those that mean any memory), and ``low_bits``

@@ -1,4 +1,4 @@
-"""Comparisons and selections."""
+"""Lowers comparisons and selections."""
 
 from __future__ import annotations
 

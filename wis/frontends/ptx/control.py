@@ -1,4 +1,4 @@
-"""Branches, ends, and instructions that mean nothing here or cannot be had."""
+"""Lowers branches, ends, instructions without effect here, and refuses those that are not supported."""
 
 from __future__ import annotations
 

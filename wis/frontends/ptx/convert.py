@@ -1,4 +1,4 @@
-"""cvt, with every rounding and saturation, out of the kernel tier's conversions."""
+"""Lowers cvt, with every rounding and saturation, to the kernel tier's conversions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Float arithmetic, in f32 and f64 as the kernel tier has it; halves by way of f32 with one rounding.
+"""Lowers float arithmetic: f32 and f64 directly, halves by way of f32 with one rounding.
 
 f16 and bf16: operands are widened (exact), the operation is done in f32 (f64 for fma) and rounded to the half type. For sums,
 products, quotients and roots that is the correctly rounded result, because f32 has more than twice the bits; an fma in f64 is correctly

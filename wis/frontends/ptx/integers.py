@@ -1,4 +1,4 @@
-"""Integer arithmetic and bit operations."""
+"""Lowers integer arithmetic and bit operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PTX text to tokens."""
+"""Splits PTX text into tokens."""
 
 from __future__ import annotations
 

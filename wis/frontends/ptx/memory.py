@@ -1,4 +1,4 @@
-"""Loads, stores, atomics, moves and addresses."""
+"""Lowers loads, stores, atomics, moves and addresses."""
 
 from __future__ import annotations
 

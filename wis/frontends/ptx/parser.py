@@ -1,4 +1,4 @@
-"""PTX tokens to data: declarations, scopes of registers and labels, statements."""
+"""Parses PTX tokens: declarations, scopes of registers and labels, statements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Atomics on 16 bits and on packed halves: a loop around compare-and-swap of the word that holds them."""
+"""Lowers atomics on 16 bits and on packed halves to a compare-and-swap loop on the word that holds them."""
 
 from __future__ import annotations
 

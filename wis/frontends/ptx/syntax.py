@@ -1,4 +1,4 @@
-"""PTX as data: what the parser makes of the text and the lowering reads."""
+"""Syntax tree of PTX: what the parser produces and the lowering reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lowered code without what costs and does nothing: copies, constants known here, sums that fit into a displacement, dead ops and blocks.
+"""Optimises lowered code: copy propagation, constant folding, displacements, dead ops and blocks.
 
 Every op that stays is counted when it runs, so this is what makes an imported kernel cost what its PTX says. Nothing here changes a result.
 """

@@ -1,4 +1,4 @@
-"""Registers that are used for several things in turn become several registers.
+"""Splits registers into webs: a register with several independent uses becomes several registers.
 
 Compilers write code in which a register has one purpose; people do not, and then an address and a number in one register would make every
 access through it one by address.

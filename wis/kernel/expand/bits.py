@@ -1,4 +1,6 @@
-"""Bit fields, tables, byte permutations and funnel shifts as shifts and masks. Shifts past the width give 0, which most of it relies on."""
+"""Expands bit fields, tables, byte permutations and funnel shifts to shifts and masks. Shifts past the width give 0, which most of it
+relies on.
+"""
 
 from __future__ import annotations
 

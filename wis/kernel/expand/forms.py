@@ -1,4 +1,4 @@
-"""Replacements of ops that back ends need not know: a form of one block for its types and attributes, made once."""
+"""Expansions of non-core ops: a form of one block for its types and attributes, made once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rewriting of a whole kernel."""
+"""Applies the expansions to a whole kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Directed rounding in arithmetic that rounds to nearest only.
+"""Expands directed rounding to arithmetic that rounds to nearest only.
 
 A *Sided* is a result to nearest and, as two tests, on which side of it the exact value lies; ``_stepped`` takes the neighbour that was
 asked for, on the bits. For f32 the side comes from f64, which holds products exactly and sums as a pair. For f64 it comes from error

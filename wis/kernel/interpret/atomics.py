@@ -1,4 +1,4 @@
-"""Read, modify, write: threads that meet at one place take their turns in order of their numbers."""
+"""Atomics of the interpreter: threads with the same address take their turns in order of their numbers."""
 
 from __future__ import annotations
 

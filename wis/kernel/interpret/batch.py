@@ -1,4 +1,4 @@
-"""Threads of some blocks, run together: those at one block of code execute it as one.
+"""Executes the threads of some blocks together: those at the same block of code execute it as one array operation.
 
 Of a warp, the threads at the least-numbered block of code run first, and those that are there at the same time are what warp ops see.
 Between warps the order means nothing, so all threads of the batch at the least number run as one; in kernels whose threads may wait for

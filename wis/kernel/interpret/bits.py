@@ -1,4 +1,4 @@
-"""Integer ops about single bits and bytes: counts, fields, tables, permutations, funnel shifts, high products.
+"""Integer ops on single bits and bytes: counts, fields, tables, permutations, funnel shifts, high products.
 
 The operand arithmetic of the ones named so is that of the PTX instructions.
 """

@@ -1,4 +1,4 @@
-"""The memories that threads of a batch reach, and what an access does.
+"""Memory of the interpreter: the regions that a batch of threads can access, and the effect of an access.
 
 An access is judged in bytes: outside of its memory as a whole, then misaligned; what is neither is carried out. Loads that are not give
 zeros, stores nothing, and both trap.

@@ -1,4 +1,5 @@
-"""A verified kernel made ready to run: ops with their meanings, sites and types looked up once, and which registers outlive their block.
+"""Prepares a verified kernel for interpretation: semantics, sites and types of ops looked up once, and the registers that outlive their
+block.
 
 Named functions under Math.STRICT are *defined* by their expansion into exact ops, so a plan holds that; every other op is executed as
 itself.

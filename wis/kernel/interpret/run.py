@@ -1,4 +1,4 @@
-"""A launch: checks what is given, cuts the grid into batches that memory holds, adds up what they say."""
+"""Runs a launch: checks its arguments, cuts the grid into batches that fit in memory, and combines their results."""
 
 from __future__ import annotations
 

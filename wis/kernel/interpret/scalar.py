@@ -1,4 +1,4 @@
-"""Register-only ops as functions of arrays.
+"""Semantics of register-only ops, as functions of arrays.
 
 Registers are arrays of one value a thread, or of one value that all threads have; integers are signless (NumPy's signed types).
 """

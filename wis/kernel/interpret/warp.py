@@ -1,4 +1,4 @@
-"""Ops by which the lanes of a warp see each other. A lane is there when it executes the op with the others; ``Lanes`` says who is."""
+"""Semantics of ops between the lanes of a warp. A lane takes part when it executes the op with the others (``Lanes``)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Named functions of strict kernels as straight lines of exact ops: every back end computes the same bits, by construction.
 
 Each is written once, on values of a Trace; its form is a Function of one block (core ops, then ret). Largest errors over all inputs, and
-the command that measures them: docs/strict-math.md. May live here: forms. May not: anything that runs them (interpret, back ends).
+the command that measures them: docs/strict-math.md.
 """
 
 from wis.kernel.strict.forms import STRICT_FORMS, strict_form

@@ -1,4 +1,4 @@
-"""Steps that several functions share.
+"""Building blocks that several strict functions share.
 
 Coefficients of every polynomial of this package, unless its docstring says otherwise: the minimax fit of the stated function on the
 stated interval under the stated weight, found by Lawson's iteration (weighted least squares on 600 Chebyshev nodes, weights multiplied by

@@ -36,7 +36,7 @@ above. Memory in an access is ``pN``, ``sN``, ``local``, ``const`` or ``arena``;
 offset. ``@4``: the line of the source file. A block ends in ``br B``, ``cbr rP, YES, NO``, ``switch rI, [B, ...], DEFAULT``, ``bar B``,
 ``sync B, BARRIER[, rCOUNT]``, ``arrive B, BARRIER, rCOUNT``, ``call F (rA, ...) -> (rR, ...), B`` or ``ret``. Constants are written as
 values of their register's type, or as ``bits:0x..``. Names that are no identifiers stand in quotes, as in JSON. ``;`` starts a comment.
-What cannot be said so is written in numbers, behind ``#``. May live here: text. May not: rules, meaning.
+What cannot be said so is written in numbers, behind ``#``.
 """
 
 from wis.kernel.text.modules import parse_module, print_module

@@ -1,4 +1,4 @@
-"""An op's attributes as words, both ways."""
+"""Prints and parses the attributes of an op."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels from text."""
+"""Parses kernels from text."""
 
 from __future__ import annotations
 

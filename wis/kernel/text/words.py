@@ -1,4 +1,4 @@
-"""Words of the text form that every part of it uses: numbers, registers, types, names."""
+"""Lexical elements of the text form: numbers, registers, types, names."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ Rules (the names in findings are in brackets):
 Not checked, because it cannot do harm: places in memory (outside or misaligned: a load gives 0, a store is dropped, the thread traps),
 barriers that some threads never reach (a trap ends the block), time (fuel ends a run). What the verifier finds out besides: how threads
 meet at barriers, whether blocks are numbered so that warps stay together, uniformity, and whether a grid may be run in pieces (see
-``VerifiedKernel``). May live here: the order of the passes. May not: rules (modules beside this), meaning (interpret).
+``VerifiedKernel``).
 """
 
 from __future__ import annotations

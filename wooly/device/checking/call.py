@@ -1,4 +1,4 @@
-"""One call, made on the CPU and on the device, and compared.
+"""Makes one call on the CPU and on the device, and compares the results.
 
 Both start from the device's own values, so a difference is this operation's and not one that an earlier operation left behind.
 """

@@ -1,4 +1,4 @@
-"""Which line of the user's program a call comes from, also during a backward pass.
+"""Finds the line of the user's program that made a call, also during a backward pass.
 
 The innermost frame outside of torch and of this client is the user's. During a backward pass it is the line that called ``backward``, and
 torch's anomaly mode has kept the line of the forward operation.

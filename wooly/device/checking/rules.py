@@ -1,4 +1,4 @@
-"""What is compared: tolerances by type, and the operations whose results are not determined to the last bit.
+"""Comparison rules: tolerances by type, and the operations whose results are not determined to the last bit.
 
 A rule maps (arguments before the call, device's results, CPU's results) to two lists of values that must agree. Functions of this module
 use nothing but torch and their arguments: the script that reproduces a difference contains their source.

@@ -1,4 +1,4 @@
-"""A program that makes one call again, on the CPU and on the device, and compares: what a user sends with a report.
+"""Writes a stand-alone program that repeats one call on the CPU and on the device and compares, for bug reports.
 
 It holds the operands (in its text, or in a file beside it where they are larger) and needs nothing but torch and a device.
 """

@@ -1,7 +1,7 @@
-"""Mistakes that CUDA reports and a recording device must find itself: mixed devices, overlapping targets, wrong element types.
+"""Argument checks that CUDA makes and a recording device must make itself: mixed devices, overlapping targets, wrong element types.
 
-May live here: checks of arguments, raising what CUDA raises. May not: recording. They run once a signature (see calls.py), because
-each depends only on metadata and on which arguments share a buffer; ``distribution`` alone runs at every draw.
+Checks run once a signature (see calls.py), because each depends only on metadata and on which arguments share a buffer; ``distribution``
+alone runs at every draw.
 """
 
 from wooly.device.checks.arguments import arguments, distribution

@@ -1,4 +1,4 @@
-"""Arguments that torch's kernels check and its meta kernels do not, and parameters that a distribution does not have."""
+"""Checks of arguments that torch's kernels make and its meta kernels do not, and of parameters of distributions."""
 
 from __future__ import annotations
 

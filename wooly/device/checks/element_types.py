@@ -1,4 +1,4 @@
-"""Element types that an operation has no kernel for, or cannot write into its out= tensor."""
+"""Checks of element types: types without a kernel for the operation, and types that cannot be written into an out= tensor."""
 
 from __future__ import annotations
 

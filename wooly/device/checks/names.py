@@ -1,4 +1,4 @@
-"""Element types as torch's error texts call them, and the tensors among the arguments of a call."""
+"""Names of element types in torch's error texts, and the tensors among the arguments of a call."""
 
 from __future__ import annotations
 

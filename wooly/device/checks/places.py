@@ -1,4 +1,4 @@
-"""Where the arguments of a call lie: mixed devices, masks and indices, written tensors that overlap themselves or other arguments."""
+"""Checks of memory: arguments on different devices, masks and indices, written tensors that overlap themselves or other arguments."""
 
 from __future__ import annotations
 

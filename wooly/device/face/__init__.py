@@ -1,7 +1,4 @@
-"""The device's face: what makes torch present the private-use backend to Python as ``cuda``.
-
-May live here: the order in which the parts are put on. May not: any part.
-"""
+"""The face of the device: makes torch present the private-use backend to Python as ``cuda``, one module for each part of torch."""
 
 from __future__ import annotations
 

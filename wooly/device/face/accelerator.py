@@ -1,7 +1,4 @@
-"""torch.accelerator: the same answers as torch.cuda.
-
-May live here: torch.accelerator's functions. May not: anything torch.cuda has no answer for.
-"""
+"""torch.accelerator: the same answers as torch.cuda."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What the face needs of the recorder, and how the face changes torch.
-
-May live here: the Protocol, the patching helpers. May not: any particular patch.
-"""
+"""The interface of the face: what it needs of the recorder, and how it changes torch."""
 
 from __future__ import annotations
 

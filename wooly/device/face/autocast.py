@@ -1,7 +1,5 @@
 """Autocast: ``torch.autocast("cuda")`` switches our backend's, with CUDA's operator lists.
 
-May live here: the autocast kernels, the weight cache and torch's switches. May not: the lists (autocast_ops).
-
 torch's own CUDA autocast kernels recognise CUDA tensors in C++, which ours are not, so the same rules are registered for our key.
 """
 

@@ -1,6 +1,6 @@
-"""Which operators torch's CUDA autocast treats how: the lists of ATen/autocast_mode.h (torch 2.13), as ``name`` or ``name.overload``.
+"""Operator lists of CUDA autocast, from ATen/autocast_mode.h (torch 2.13), as ``name`` or ``name.overload``.
 
-May live here: the lists. May not: casting. A test compares them with the header of the installed torch.
+A test compares them with the header of the installed torch.
 """
 
 from __future__ import annotations

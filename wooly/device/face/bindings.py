@@ -1,8 +1,5 @@
 """The C functions below torch.cuda (``torch._C._cuda_*``), answered for the remote device; the rest refuse.
 
-May live here: these functions. May not: torch.cuda's Python functions, which stay torch's own wherever they can: they check arguments,
-count peaks and format reports exactly as on a local device.
-
 On a CPU build none of these names exist; on a CUDA build the real ones would answer "no driver".
 """
 

@@ -1,7 +1,4 @@
-"""May the device be switched on in this process? Asked before importing modules that use torch's private names.
-
-May live here: the private names the client needs, and the refusals. May not: importing wooly.device parts.
-"""
+"""Checks whether the device can be activated in this process, before modules that use torch's private names are imported."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The C functions below torch.cuda.comm, for one device: what nn.DataParallel calls when it has nothing to spread.
-
-May live here: broadcast, scatter and gather onto the one device. May not: collectives between processes.
-"""
+"""The C functions below torch.cuda.comm, for one device: what nn.DataParallel calls when it has nothing to spread."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""``torch.cuda._compile_kernel``: torch's own way to a CUDA C++ kernel, on our device.
-
-May live here: that function's signature and what its result can do. May not: compiling, launching (wooly.kernels).
-"""
+"""``torch.cuda._compile_kernel``: torch's own way to a CUDA C++ kernel, on our device."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""torch.cuda: availability, properties, random states, and the few of its Python functions that cannot stay torch's own.
-
-May live here: torch.cuda's module-level functions. May not: the C functions below them (bindings), streams, memory counts.
-"""
+"""torch.cuda: availability, properties, random states, and the few of its Python functions that cannot stay torch's own."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Which device is meant: the names users write, the ones torch knows us by, and the current device.
-
-May live here: device arguments. May not: tensors, torch.cuda's functions.
-"""
+"""Resolves devices: the names users write, the ones torch knows the backend by, and the current device."""
 
 from __future__ import annotations
 

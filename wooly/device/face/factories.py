@@ -1,11 +1,9 @@
-"""Functions that make tensors: three of their arguments are torch's C++ side's own business, and it would get them wrong.
+"""Wraps tensor factories whose arguments ``pin_memory``, ``generator`` and ``device`` torch would handle wrongly for this device.
 
 ``pin_memory=True``: there is nothing to pin for here, and torch's hook for it throws. ``generator=`` of the device with a tensor of the
 CPU: ours is a CPU generator underneath, so it would be taken where CUDA's is refused. ``device="cuda"`` beside an ``out=`` of ours: the
 argument parser compares the names of the backends. ``vmap`` of ``linspace(tensor, number)``: the rule makes a number on the device that
 only kernels written in C++ can take.
-
-May live here: the wrappers. May not: anything about devices (the kernels at torch's CUDA key see to those).
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""What foreign code must not get: our data pointers are names of remote memory, and dereferencing one on this machine crashes.
-
-May live here: refusals of pointers and of zero-copy protocols. May not: ways around them.
+"""Guards against dereferencing: data pointers of the device's tensors name remote memory, and dereferencing one here would crash.
 
 ``data_ptr`` gives a number to the libraries that compare pointers to find shared memory and never follow them, and an opaque object to
 the user's own code; any other library is refused.

@@ -1,7 +1,5 @@
 """Random number generators: ``torch.Generator("cuda")`` and torch.cuda's default generators.
 
-May live here: generator objects. May not: the streams themselves (wooly.device.random).
-
 torch's C++ side has no generator for our device, so ours is a CPU generator object underneath; kernels are handed that object and
 find the stream by its address.
 """

@@ -1,7 +1,5 @@
 """The device guard that torch's C++ side asks for when it sees device type CUDA.
 
-May live here: lending the private-use backend's guard to CUDA. May not: anything else that touches memory directly.
-
 Without it the C++ side aborts the process in places where it handles a ``cuda`` device before our kernels see it (a device context,
 indices on the CPU, autograd metadata).
 """

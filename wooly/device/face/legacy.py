@@ -1,7 +1,4 @@
-"""The legacy typed classes: ``torch.cuda.FloatTensor(2, 3)``, ``isinstance(x, torch.cuda.LongTensor)``.
-
-May live here: classes named ``torch.cuda.*Tensor``. May not: anything current code should use.
-"""
+"""The legacy typed classes: ``torch.cuda.FloatTensor(2, 3)``, ``isinstance(x, torch.cuda.LongTensor)``."""
 
 from __future__ import annotations
 

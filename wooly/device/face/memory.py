@@ -1,7 +1,5 @@
 """Device memory in torch.cuda's terms.
 
-May live here: translating the client's counters. May not: counting (wooly.device.memory).
-
 There is no caching allocator: reserved equals allocated, one pool, nothing is ever split or retried.
 """
 

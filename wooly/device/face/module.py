@@ -1,7 +1,4 @@
-"""The module torch calls for our backend's own name (``torch.wooly``): torch.cuda's functions under another name.
-
-May live here: this module object. May not: functions of its own that torch.cuda also has.
-"""
+"""The module torch calls for our backend's own name (``torch.wooly``): torch.cuda's functions under another name."""
 
 from __future__ import annotations
 

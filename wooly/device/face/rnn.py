@@ -1,7 +1,5 @@
 """Recurrent cells: torch picks a fused CUDA-only operator for any device but the CPU, so it is composed here of ordinary ones.
 
-May live here: the fused cell operators. May not: layers.
-
 Registered above autograd, so gradients are those of the parts.
 """
 

@@ -1,7 +1,5 @@
 """torch.UntypedStorage as users see it, so that torch's own saving, loading and copying of storages work on the device.
 
-May live here: storage methods. May not: tensors.
-
 With ``device``, the constructor and ``copy_`` right, everything above them (torch.save, torch.load with map_location, pickle, deepcopy,
 ``storage.cuda()``) is torch's own code.
 """

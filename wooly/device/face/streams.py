@@ -1,7 +1,4 @@
-"""Streams and events: the device runs everything in the order it was issued, so every stream is the same queue under its own name.
-
-May live here: torch.cuda.Stream, Event and the current stream. May not: CUDA graphs (refusals).
-"""
+"""Streams and events: the device runs everything in the order it was issued, so every stream is the same queue under its own name."""
 
 from __future__ import annotations
 

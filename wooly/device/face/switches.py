@@ -1,7 +1,4 @@
-"""Paths that torch or its libraries would take on a local GPU and that do not exist here, switched off or refused.
-
-May live here: feature switches and refusals. May not: working features.
-"""
+"""Paths that torch or its libraries would take on a local GPU and that do not exist here, switched off or refused."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""torch.Tensor as users see it: our tensors say ``cuda:0`` and move like CUDA tensors.
-
-May live here: attributes and methods of torch.Tensor. May not: pointers handed to foreign code (foreign), storages (storages).
-"""
+"""torch.Tensor as users see it: our tensors say ``cuda:0`` and move like CUDA tensors."""
 
 from __future__ import annotations
 

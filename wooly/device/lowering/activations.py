@@ -1,7 +1,4 @@
-"""Activation functions and their gradients.
-
-May live here: elementwise functions that networks put between layers. May not: softmax and losses (softmax, loss).
-"""
+"""Activation functions and their gradients."""
 
 from __future__ import annotations
 

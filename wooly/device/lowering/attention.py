@@ -1,7 +1,4 @@
-"""Scaled dot product attention as one instruction, and its gradient.
-
-May live here: attention. May not: the choice of which attention a call takes (the device's kernels).
-"""
+"""Scaled dot product attention as one instruction, and its gradient."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Batch normalisation: forward in training and evaluation, running statistics, gradient. All in base operations, which fuse on the node.
-
-May live here: statistics per channel (dimension 1). May not: statistics per row (norm).
-"""
+"""Batch normalisation: forward in training and evaluation, running statistics, gradient. All in base operations, which fuse on the node."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Elementwise operations of two or more tensors: arithmetic, comparisons, bits, selection.
-
-May live here: broadcasting functions of elements. May not: reductions, activations.
-"""
+"""Elementwise operations of two or more tensors: arithmetic, comparisons, bits, selection."""
 
 from __future__ import annotations
 

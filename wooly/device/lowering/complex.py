@@ -1,7 +1,4 @@
-"""Complex tensors: made from parts, from polar form, and taken apart.
-
-May live here: operations about complex numbers as such. May not: functions that also exist for real tensors (unary, binary).
-"""
+"""Complex tensors: made from parts, from polar form, and taken apart."""
 
 from __future__ import annotations
 

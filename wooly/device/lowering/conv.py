@@ -1,7 +1,4 @@
-"""Convolutions of one to three spatial dimensions, transposed ones, and their gradients.
-
-May live here: what becomes conv, conv_dx, conv_dw. May not: pooling.
-"""
+"""Convolutions of one to three spatial dimensions, transposed ones, and their gradients."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Element types at the seam between torch and WIS: the table between them, and torch's promotion rules.
-
-May live here: facts about types. May not: shapes, instructions, tensors.
-"""
+"""Element types at the seam between torch and WIS: the table between them, and torch's promotion rules."""
 
 from __future__ import annotations
 

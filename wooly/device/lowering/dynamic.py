@@ -1,6 +1,5 @@
-"""Operations made of other device operations in Python: output sizes depend on data (waiting once for the size) or on a storage.
-
-May live here: composites (they get device tensors). May not: lowerings, except of the fixed-size helper they share (order).
+"""Operations composed of other device operations in Python: their output sizes depend on data (which waits once for the size) or on a
+storage.
 """
 
 from __future__ import annotations

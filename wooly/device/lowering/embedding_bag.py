@@ -1,7 +1,4 @@
-"""Bags of embeddings: rows of a table summed, averaged or maximised per bag, and their gradients.
-
-May live here: _embedding_bag operations (dense gradients). May not: plain embeddings (index).
-"""
+"""Bags of embeddings: rows of a table summed, averaged or maximised per bag, and their gradients."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Errors of lowerings.
-
-May live here: the exceptions of this package. May not: anything that catches them.
-"""
+"""Errors of lowerings."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""Tensors made from nothing: filled, counted, identity.
+"""Tensor constructors: filled, ranges, identity.
 
-May live here: operations without tensor inputs (or that only look at their shape). May not: random ones (random).
 The shape and type come from the output that torch expects, so layouts, default types and ``*_like`` need no code here.
 """
 

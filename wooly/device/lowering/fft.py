@@ -1,8 +1,6 @@
 """Discrete Fourier transforms as products with the matrix of roots of unity.
 
 Quadratic in the length, and exact in its angles (j * k is reduced modulo n as integers); long transforms are left to the CPU.
-
-May live here: _fft_* operations. May not: windows, stft and the like (torch composes them of these).
 """
 
 from __future__ import annotations

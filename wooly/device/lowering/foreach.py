@@ -1,7 +1,4 @@
-"""Operations over lists of tensors: each is its single-tensor lowering, unrolled.
-
-May live here: the unrolling. May not: the meaning of any element's operation.
-"""
+"""Operations over lists of tensors: each is its single-tensor lowering, unrolled."""
 
 from __future__ import annotations
 

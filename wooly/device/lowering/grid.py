@@ -2,8 +2,6 @@
 
 A sample is a sum over taps: an element for every dimension (two by linear modes, four by bicubic, one by nearest), with a weight. Taps
 beyond the border are left out, as CUDA does: what is stored elsewhere in the image, NaN for example, does not reach the sample.
-
-May live here: grid_sampler operations. May not: resizing to a size (interpolate).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Reading and writing at positions that come from tensors.
-
-May live here: index, gather, scatter, embedding and their relatives. May not: results whose size depends on data (dynamic).
-"""
+"""Reading and writing at positions that come from tensors."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 Every mode is a list of taps a dimension: (which input each output reads, with which weight). Forward gathers along the taps, backward adds
 along them. Positions are computed as CUDA does: of f64 images in f64, of others in f32, and always in f32 by nearest.
-
-May live here: upsample_* operations. May not: sampling at positions from tensors.
 """
 
 from __future__ import annotations

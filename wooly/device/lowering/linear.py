@@ -1,7 +1,4 @@
-"""Matrix products and their sums.
-
-May live here: contractions of two tensors. May not: convolution (conv), attention.
-"""
+"""Matrix products and their sums."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Losses and their gradients.
-
-May live here: functions that compare a prediction with a target and reduce. May not: softmax (softmax).
-"""
+"""Losses and their gradients."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Normalisation layers: layer, group, batch and root-mean-square norm with their gradients.
-
-May live here: operations that centre and scale by statistics. May not: vector norms (reduce), softmax.
-"""
+"""Normalisation layers: layer, group, batch and root-mean-square norm with their gradients."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Optimiser steps over lists of parameters, and what the gradient scaler does to gradients.
 
 Their step counters live on the device, so what depends on them (bias corrections) is computed there: one template serves all steps.
-
-May live here: fused optimisers and mixed-precision bookkeeping. May not: the foreach forms of elementwise operations (foreach).
 """
 
 from __future__ import annotations

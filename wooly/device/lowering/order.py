@@ -1,7 +1,4 @@
-"""Sorting, selection by rank, and running results along a dimension.
-
-May live here: sort, topk, cumulative operations, search in sorted data. May not: plain extremes (reduce), results of unknown size.
-"""
+"""Sorting, selection by rank, and running results along a dimension."""
 
 from __future__ import annotations
 

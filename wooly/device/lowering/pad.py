@@ -1,7 +1,4 @@
-"""Padding by reflection and replication, and its gradient: strips copied (or added back) one dimension at a time.
-
-May live here: pads whose content comes from the tensor. May not: constant padding (shape).
-"""
+"""Padding by reflection and replication, and its gradient: strips copied (or added back) one dimension at a time."""
 
 from __future__ import annotations
 

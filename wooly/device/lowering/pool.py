@@ -1,7 +1,4 @@
-"""Pooling windows: greatest, average, adaptive, and their gradients.
-
-May live here: reductions over windows of the last dimensions. May not: convolution.
-"""
+"""Pooling windows: greatest, average, adaptive, and their gradients."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Random tensors: every draw is one counter-based instruction, shaped here into the distributions of torch.
-
-May live here: operations that take numbers from a generator. May not: which generator, and where it stands (the recorder fills that in).
-"""
+"""Random tensors: every draw is one counter-based instruction, shaped here into the distributions of torch."""
 
 from __future__ import annotations
 

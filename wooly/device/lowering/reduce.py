@@ -1,7 +1,4 @@
-"""Reductions: sums, means, extremes, norms, counts, and their like over chosen dimensions.
-
-May live here: operations that make dimensions smaller. May not: scans and sorting (order), softmax.
-"""
+"""Reductions: sums, means, extremes, norms, counts, and their like over chosen dimensions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The registry of lowerings, and the door to it: ``lower`` makes the template of one call.
-
-May live here: registration, and the steps around a lowering (lazy bits before it, binding after it). May not: any operation.
-"""
+"""Registry of lowerings; ``lower`` makes the template of one call."""
 
 from __future__ import annotations
 

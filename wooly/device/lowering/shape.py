@@ -1,7 +1,4 @@
-"""Operations that move elements without computing: copies, joins, pads, triangles, scatters into views.
-
-May live here: data movement whose positions are known from metadata. May not: positions that come from tensors (index).
-"""
+"""Operations that move elements without computing: copies, joins, pads, triangles, scatters into views."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Softmax, its logarithm, and their gradients along any dimension.
-
-May live here: normalisation of exponentials. May not: losses (loss), normalisation layers (norm).
-"""
+"""Softmax, its logarithm, and their gradients along any dimension."""
 
 from __future__ import annotations
 

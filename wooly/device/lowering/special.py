@@ -1,7 +1,5 @@
 """Special functions by series, in f64: Bessel functions of the first modified kind, the scaled complementary error function, the
 quantile of the normal distribution, trigamma.
-
-May live here: functions that need more than a few instructions an element. May not: what WIS has as one instruction (unary).
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Templates: what one call becomes, with the call's tensors as numbered slots and its numbers as parameters.
+"""Templates: the instructions of one call, with its tensors as numbered slots and its numbers as parameters.
 
 A template is made once per (operation, metadata of its arguments) and recorded again and again by its number. Slots: inputs first,
 then one an expected output, then temporaries; the recorder renames them to the buffers of its program.
-
-May live here: the finished form and its parameters. May not: how it is made (trace), what it means (wis).
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""Trace: where a lowering writes down instructions for one call.
+"""Trace: collects the instructions of one call.
 
 A lowering is an expression: it takes Metas and numbers, emits instructions whose results are fresh temporaries, and returns the results.
 Only then are results bound to where they belong (new output, mutated argument, out= tensor): usually by renaming the temporary, else by a
 last copy. So a functional lowering serves its in-place and out= variants too, and inputs are never overwritten before their last use.
-
-May live here: emission, shape plumbing, binding. May not: what any aten operation means.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Elementwise operations of one tensor: a table for those that are one instruction, functions for the rest.
-
-May live here: functions of each element alone. May not: activations with gradients (activations), operations of two tensors (binary).
-"""
+"""Elementwise operations of one tensor: a table for those that are one instruction, functions for the rest."""
 
 from __future__ import annotations
 

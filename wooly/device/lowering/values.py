@@ -1,7 +1,4 @@
-"""What lowerings are given and what they compute with: tensors as metadata, and numbers whose value may be unknown.
-
-May live here: immutable descriptions. May not: instructions, torch tensors, values of tensors.
-"""
+"""Values of lowerings: tensors as metadata, and numbers whose value may be unknown."""
 
 from __future__ import annotations
 

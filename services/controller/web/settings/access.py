@@ -50,8 +50,8 @@ async def users(request: Ask) -> Response[str]:
 
 async def _users(request: Ask, values: Values, errors: dict[str, str], status: int = 200) -> Response[str]:
     parts, caller = parts_of(request), caller_of(request)
-    await parts.mirror.caught_up()
-    view = parts.mirror.fold(AccessView)
+    await parts.projection.caught_up()
+    view = parts.projection.fold(AccessView)
     listing = Listing.parse("/settings/users", request.query_params, sorts=("id", "role", "tenant"), default="id", filters=("role", "edit"))
     rows = [user_answer(user) for user in visible_users(view, caller)]
     shown, listing = _narrowed(rows, listing, ("id", "title", "tenant"), "role")
@@ -91,9 +91,9 @@ async def one_user(request: Ask, user: str) -> Response[str]:
 
 async def _user(request: Ask, user: str, values: Values, errors: dict[str, str], status: int = 200) -> Response[str]:
     parts, caller = parts_of(request), caller_of(request)
-    await parts.mirror.caught_up()
+    await parts.projection.caught_up()
     row = user_answer(parts.users.seen(caller, user))
-    tenants = [] if caller.identity.tenant else sorted(parts.mirror.fold(AccessView).tenants)
+    tenants = [] if caller.identity.tenant else sorted(parts.projection.fold(AccessView).tenants)
     return settings_page(
         request, "settings/user.html", status=status, row=row, values=values, errors=errors, roles=_PEOPLE, tenants=tenants
     )
@@ -126,8 +126,8 @@ async def tenants(request: Ask) -> Response[str]:
 
 async def _tenants(request: Ask, values: Values, errors: dict[str, str], status: int = 200) -> Response[str]:
     parts = parts_of(request)
-    await parts.mirror.caught_up()
-    view = parts.mirror.fold(AccessView)
+    await parts.projection.caught_up()
+    view = parts.projection.fold(AccessView)
     listing = Listing.parse("/settings/tenants", request.query_params, sorts=("id", "title"), default="id", filters=())
     rows = [tenant_answer(tenant) for tenant in visible_tenants(view, caller_of(request))]
     shown, listing = _narrowed(rows, listing, ("id", "title"))
@@ -178,8 +178,8 @@ async def keys(request: Ask) -> Response[str]:
 async def _keys(request: Ask, values: Values, errors: dict[str, str], status: int = 200, secret: str = "") -> Response[str]:
     """``secret``: the text of a key that was just made; it is on this page only."""
     parts, caller = parts_of(request), caller_of(request)
-    await parts.mirror.caught_up()
-    view = parts.mirror.fold(AccessView)
+    await parts.projection.caught_up()
+    view = parts.projection.fold(AccessView)
     listing = Listing.parse("/settings/keys", request.query_params, sorts=_KEY_SORTS, default="-issued", filters=("state",))
     rows = [key_answer(view, key, time.time_ns()) for key in visible_keys(view, caller)]
     shown, listing = _narrowed(rows, listing, ("id", "title", "tenant", "user", "node"), "state")
@@ -232,20 +232,22 @@ async def revoke_key(request: Ask, key: str) -> Response[Any]:
 async def audit(request: Ask) -> Response[str]:
     """The last hundred thousand actions, as far as the caller may read them."""
     parts, caller = parts_of(request), caller_of(request)
-    await parts.mirror.caught_up()
+    await parts.projection.caught_up()
+    access, tasks = parts.projection.fold(AccessView), parts.projection.view.tasks
     listing = Listing.parse("/settings/audit", request.query_params, sorts=("at",), default="-at", filters=("action", "actor"))
     needle, chosen = listing.search.casefold(), {name: listing.filters.get(name, "") for name in ("action", "actor")}
     found = [
         done.fact
-        for done in visible_actions(parts.mirror.fold(AccessView), caller, **chosen)
+        for done in visible_actions(access, caller, **chosen)
         if needle in f"{done.fact.actor}\n{done.fact.tenant}\n{done.fact.target}\n{done.fact.detail}".casefold()
     ]
     if not listing.descending:
         found.reverse()
     shown, listing = listing.take(found)
-    return settings_page(
-        request, "settings/audit.html", listing=listing, rows=shown, actions=[(action, action) for action in sorted(AUDITED)]
-    )
+    titles = {fact.target: tasks[fact.target].submitted.title for fact in shown if fact.target in tasks}
+    titles |= {fact.target: access.keys[fact.target].fact.title for fact in shown if fact.target in access.keys}
+    actions = [(action, action) for action in sorted(AUDITED)]
+    return settings_page(request, "settings/audit.html", listing=listing, rows=shown, actions=actions, titles=titles)
 
 
 ROUTES: Final = [users, make_user, one_user, change_user, tenants, make_tenant, change_tenant, keys, make_key, revoke_key, audit]

@@ -35,7 +35,7 @@ async def _page(request: Ask, values: Values, errors: dict[str, str], status: in
         "settings/cluster.html",
         status=status,
         settings=settings_of(view),
-        revision=config_revision(parts.mirror),
+        revision=config_revision(parts.projection),
         nodes=own,
         values=values,
         errors=errors,
@@ -60,7 +60,7 @@ async def change(request: Ask) -> Response[Any]:
             errors[key] = f"Write an integer from 0 to {most}, or nothing."
     if errors:
         return await _page(request, values, errors, 400)
-    view = parts_of(request).mirror.view
+    view = parts_of(request).projection.view
     differing = {key: value for key, value in changes.items() if value != view.number(GLOBAL, key)}
     if not differing:
         return redirect("/settings", "Nothing was changed.")

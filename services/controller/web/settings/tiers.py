@@ -79,10 +79,13 @@ async def ceiling(request: Ask, tier: str) -> Response[Any]:
     text = str(values.get("priority_ceiling", ""))
     if text not in ("0", "1", "2", "3", "4"):
         return await _page(request, {**values, "tier": tier}, {"priority_ceiling": "Write 0 to 4."}, 400)
-    body = {"priority_ceiling": int(text)}
-    return await _send(
-        request, f"tiers/{quote(tier, safe='')}", body, revision, {**values, "tier": tier}, f"New tasks of {tier} may have P{text} at best."
-    )
+    vram = str(values.get("default_vram_mb", ""))
+    if vram and not (vram.isascii() and vram.isdigit() and len(vram) < 12):
+        return await _page(request, {**values, "tier": tier}, {"default_vram_mb": "Write an integer of MiB, or nothing."}, 400)
+    body = {"priority_ceiling": int(text), "default_vram_mb": int(vram) if vram else None}
+    size = f"{vram} MiB" if vram else "the cluster's default"
+    done = f"New tasks of {tier} may have P{text} at best. A task that names no VRAM gets {size}."
+    return await _send(request, f"tiers/{quote(tier, safe='')}", body, revision, {**values, "tier": tier}, done)
 
 
 @post("/settings/tiers/member", action="tariff.write", include_in_schema=False, csrf="form")

@@ -1,4 +1,4 @@
-"""Random inputs in the types that kernels take. May live here: drawing. May not: answers."""
+"""Random inputs in the types that kernels take."""
 
 from __future__ import annotations
 
