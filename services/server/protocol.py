@@ -15,8 +15,8 @@ from bus_schemas.terms import TaskTerms
 __all__ = [
     "PROTOCOL", "RAN", "FAULTED", "NEEDS", "BEHIND", "STOPPED", "AWAITS", "STOP_WORDS", "Attach", "OpenSpace", "CloseSpace", "Prepare",
     "Forget", "Execute", "Expect", "ChangePriority", "JournalAnew", "Recall", "Confirm", "Shutdown", "Command", "HeldSession", "Attached",
-    "SpaceOpened", "SpaceClosed", "Prepared", "Executed", "MemoryFreed", "Charged", "Journalled", "Recalled", "Report",
-    "decode_command", "decode_report",
+    "SpaceOpened", "SpaceClosed", "Prepared", "Executed", "MemoryFreed", "Charged", "Journalled", "Recalled", "Report", "decode_command",
+    "decode_report",
 ]  # fmt: skip
 
 STOP_WORDS: Final = 8
