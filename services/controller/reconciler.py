@@ -34,7 +34,7 @@ from scheduler.placement import (
     sessions_to_end,
     sessions_to_reprioritise,
 )
-from scheduler.placement.orders import cancelled_by
+from scheduler.placement.reconcile import cancelled_by
 from services.controller.errors import LogUnreadable
 from services.controller.gauges import Gauges
 from services.controller.log_projection import LogProjection

@@ -43,8 +43,7 @@ from bus_schemas.runs import (
     run_state,
 )
 from scheduler.placement import TaskView
-from scheduler.placement.outcomes import state_after
-from scheduler.placement.states import CANCELLED, COMPLETED, FAILED, LOST, QUEUED, STARTED
+from scheduler.placement.states import CANCELLED, COMPLETED, FAILED, LOST, QUEUED, STARTED, state_after
 from services.controller.actions import TaskActions
 from services.controller.errors import Invalid, OutOfState, TaskExists
 from services.controller.identity import Caller

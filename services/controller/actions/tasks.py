@@ -8,8 +8,8 @@ from collections.abc import Callable
 from billing.tiers import TierBook, priority_refusal
 from bus_schemas.events import Event, TaskPlaced, TaskPriorityChanged, TaskRefused, TaskStateChanged, TaskSubmitted
 from scheduler.placement import TaskView
-from scheduler.placement.defaults import default_priority, default_vram_bytes
 from scheduler.placement.feasible import beyond_every_device
+from scheduler.placement.state import default_priority, default_vram_bytes
 from scheduler.placement.states import CANCELLED, CANCELLED_BY
 from services.controller.errors import Invalid, OutOfState, TaskImpossible
 from services.controller.identity import Caller
