@@ -79,7 +79,7 @@ class AccessLog:
         identity was revoked meanwhile (a key that is being revoked makes no other in its last moment), BusUnavailable."""
         while True:
             view = await self.caught_up()
-            if self._access.again(by.identity) != by.identity:
+            if self._access.resolve(by.identity) != by.identity:
                 raise Unauthenticated("your rights have changed meanwhile; try again")
             after = self._projection.access_position
             change = decide(view)
