@@ -10,6 +10,8 @@ import math
 import time
 from collections.abc import Iterator
 
+import msgspec
+
 from bus_schemas.events import ActionTaken, TaskPlaced, TaskRefused, TaskSubmitted
 from scheduler.placement import Decision, TaskView, explain, queue_decisions
 from scheduler.placement.feasible import beyond_every_device
@@ -83,7 +85,7 @@ class Placer:
         known = self._projection.view.tasks.get(task.task)
         if known is None:
             return None
-        if _body(known.submitted) != _body(task):
+        if msgspec.structs.replace(known.submitted, at_ns=task.at_ns) != task:
             raise TaskExists(f"the id {task.task} is taken by a task with another body; leave it out to get a new one")
         return known
 
@@ -106,22 +108,3 @@ class Placer:
             if time.monotonic() > until_s:
                 return False
         return True
-
-
-def _body(task: TaskSubmitted) -> tuple[object, ...]:
-    return (
-        task.tenant,
-        task.priority,
-        task.vram_bytes,
-        task.gpu_count,
-        task.exclusive,
-        task.groups,
-        task.noswap,
-        task.title,
-        task.queue,
-        task.weight,
-        task.sla_ms_p99,
-        task.pace_percent,
-        task.queue_timeout_ms,
-        task.vram_grows,
-    )

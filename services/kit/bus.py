@@ -225,9 +225,10 @@ class Bus:
             raise BusRefused(f"{subject}: {text}", code)
 
     async def publish_events(
-        self, area: str, entity: str, events: Sequence[Event], *, message_id: str | None = None, node: str = ""
+        self, area: str, entity: str, events: Sequence[Event | msgspec.Raw], *, message_id: str | None = None, node: str = ""
     ) -> int:
-        """Store facts on ``event_subject(area, entity)``, in order also across calls, up to 100 a message; the last message's position.
+        """Store facts (or encoded ones) on ``event_subject(area, entity)``, in order also across calls, up to 100 a message; the last
+        message's position.
 
         ``message_id`` names this call for ever: the stream drops a repeat within its window, so it must be unpredictable. ``node``: they
         are this node's facts about a session, on ``session_facts``."""
@@ -375,7 +376,7 @@ def _why_not(url: str, error: Exception, recent_errors: Iterable[str]) -> str:
     return f"no NATS server answers at {url} ({text})"
 
 
-def _packs(events: Sequence[Event]) -> list[bytes]:
+def _packs(events: Sequence[Event | msgspec.Raw]) -> list[bytes]:
     """Encoded messages of at most 100 events and about half a megabyte each."""
     out: list[bytes] = []
     size = EVENTS_PER_MESSAGE_MAX
