@@ -10,9 +10,8 @@ from litestar import get, put
 from billing.projection import BillingView
 from billing.report import amount_text
 from bus_schemas.events import BudgetSet, Event
-from services.billing.bodies import BudgetBody
-from services.billing.described import Json, TenantName
 from services.billing.parts import Ask, budget_answer, fresh_view, parts_of, tenant_must_be
+from services.billing.requests import BudgetBody, Json, TenantName
 from services.kit.access.requests import audit_record, tenant_filter
 from services.kit.problems import problems
 from services.kit.rest import Revision, check_revision, revision_of

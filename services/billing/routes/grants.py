@@ -11,9 +11,8 @@ from litestar import Response, get, post
 from billing.projection import BillingView, Grant
 from billing.report import amount_text, credits_text
 from bus_schemas.events import Event, GrantRecorded
-from services.billing.bodies import GrantBody
-from services.billing.described import Json, TenantName
 from services.billing.parts import Ask, fresh_view, parts_of, tenant_must_be
+from services.billing.requests import GrantBody, Json, TenantName
 from services.kit.access.requests import audit_record, tenant_filter
 from services.kit.errors import Invalid, RequestError
 from services.kit.problems import problems
