@@ -255,10 +255,14 @@ class Messages:
     def __aiter__(self) -> Messages:
         return self
 
-    async def __anext__(self) -> tuple[int, bytes]:
+    async def start(self) -> None:
+        """Begin to receive; done by the first iteration otherwise. Raises BusRefused, BusUnavailable."""
         if not self._started:
             self._started = True
             await self._follower.start()
+
+    async def __anext__(self) -> tuple[int, bytes]:
+        await self.start()
         while not self._buffer:
             self._arrived.clear()
             await self._arrived.wait()
@@ -289,6 +293,7 @@ class Replay:
         """Position of the last message there was when the replay started; 0 when the stream was empty."""
         if self._end is None:
             self._end = await self._bus.last_position(self._stream)
+            await self._messages.start()
         return self._end
 
     def __aiter__(self) -> Replay:
