@@ -1,5 +1,5 @@
 """The caller's identity, as routes and actions see it. The access middleware has put the identity into the request's scope; it is
-``everyone()`` without authentication (an embedded stack on loopback)."""
+``local_identity()`` without authentication (an embedded stack on loopback)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from litestar.connection import ASGIConnection
 from bus_schemas.events import ActionTaken
 from services.controller.errors import Denied
 from services.kit.access import Action, Identity
-from services.kit.access.requests import proof_of, who
+from services.kit.access.requests import identity_of, proof_of
 
-__all__ = ["Caller", "caller_of", "who"]
+__all__ = ["Caller", "caller_of"]
 
 Connection = ASGIConnection[Any, Any, Any, Any]
 
@@ -46,4 +46,4 @@ class Caller:
 
 
 def caller_of(connection: Connection) -> Caller:
-    return Caller(who(connection), proof_of(connection).source)
+    return Caller(identity_of(connection), proof_of(connection).source)

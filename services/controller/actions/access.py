@@ -70,7 +70,7 @@ class AccessLog:
         await self.caught_up()
 
         def events(view: AccessView) -> tuple[str, list[Event]] | None:
-            if self._access.again(by.identity) != by.identity:
+            if self._access.resolve(by.identity) != by.identity:
                 raise Unauthenticated("your rights have changed meanwhile; try again")
             change = decide(view)
             if change is None:

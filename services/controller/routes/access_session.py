@@ -22,7 +22,7 @@ from services.kit.access.access import Access
 from services.kit.access.errors import TooMany, Unauthenticated
 from services.kit.access.headers import check_same_site
 from services.kit.access.requests import proof_of
-from services.kit.access.rules import Identity, everyone
+from services.kit.access.rules import Identity, local_identity
 from services.kit.access.tokens import Token
 from services.kit.access.view import SESSION_END
 from services.kit.access.web import check_form_token, end_cookie, session_cookie_header
@@ -94,7 +94,7 @@ async def _log_in(request: Ask, user: str, password: str, key: str) -> tuple[Ide
     """The identity and its new session (None without authentication). Raises Invalid, Unauthenticated, TooMany, Unsure."""
     access = _access(request)
     if not access.on:
-        return everyone(), None
+        return local_identity(), None
     source = proof_of(request).source
     if bool(key) == bool(user):
         raise Invalid("key" if key else "user", "give either a user with a password, or a key")

@@ -31,7 +31,7 @@ from services.controller.web.history import History
 from services.controller.web.metrics_store import Range
 from services.controller.web.scope import Scope
 from services.controller.web.templating import ENVIRONMENT, page, scope_of
-from services.kit.access.requests import who
+from services.kit.access.requests import identity_of
 
 __all__ = ["ROUTES", "dashboard_topic", "Figures", "Glance", "glance"]
 
@@ -76,7 +76,7 @@ async def cluster_chart(request: Ask, name: str) -> Response[dict[str, Any]]:
     """One chart's data, whole: read by a page that was cut off for a while."""
     if name not in _IDS:
         return Response({}, status_code=404)
-    charts = _charts(request.app.state.web.history, Scope.of(who(request)), time.time())
+    charts = _charts(request.app.state.web.history, Scope.of(identity_of(request)), time.time())
     return Response(chart_data(charts[_IDS.index(name)]), headers={"cache-control": "no-store"})
 
 

@@ -73,9 +73,9 @@ class Web:
         """Fill the charts with what was measured before this controller followed."""
         await self.history.read_past(bus, self.past + 1)
 
-    def still(self, identity: Identity, proof: Proof) -> bool:
+    def is_current(self, identity: Identity, proof: Proof) -> bool:
         """Is the identity that opened a stream still valid? Checked before every message: a revoked identity gets none."""
-        return self.access.still(identity, proof.token)
+        return self.access.is_current(identity, proof.token)
 
     def _on_seen(self, seen: Telemetry) -> None:
         self.history.take(seen)

@@ -19,7 +19,7 @@ from litestar.types import Scope as AsgiScope
 from services.controller.web.channel import HEARTBEAT, Channel
 from services.controller.web.live import Busy, Live
 from services.controller.web.scope import Scope
-from services.kit.access.requests import proof_of, who
+from services.kit.access.requests import identity_of, proof_of
 
 __all__ = ["live_stream"]
 
@@ -44,7 +44,7 @@ async def live_stream(scope: AsgiScope, receive: Receive, send: Send) -> None:
     request: Request[Any, Any, Any] = Request(scope, receive, send)
     web = request.app.state.web
     live: Live = web.live
-    identity = who(request)
+    identity = identity_of(request)
     name = scope["path"].rstrip("/").rpartition("/")[2]
     name, _, entity = name.partition(".")
     topic = live.topic(name)
@@ -67,7 +67,7 @@ async def live_stream(scope: AsgiScope, receive: Receive, send: Send) -> None:
         return
     proof = proof_of(request)
     try:
-        await _follow(live, channel, _version(since, live.instance), receive, send, lambda: bool(web.still(identity, proof)))
+        await _follow(live, channel, _version(since, live.instance), receive, send, lambda: bool(web.is_current(identity, proof)))
     finally:
         live.leave(channel)
 

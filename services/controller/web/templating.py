@@ -18,7 +18,7 @@ from services.controller.web.forms import forget_cookie, read_flash
 from services.controller.web.scope import Scope
 from services.controller.web.terms import TERMS, term_of
 from services.kit.access.requests import ANONYMOUS
-from services.kit.access.rules import Identity, everyone
+from services.kit.access.rules import Identity, local_identity
 
 __all__ = ["ENVIRONMENT", "NAVIGATION", "fragment", "page", "page_text", "scope_of", "PAGE_HEADERS", "POLICY"]
 
@@ -71,11 +71,11 @@ def scope_of(request: Request[Any, Any, Any]) -> Scope:
 
 
 def _asking(request: Request[Any, Any, Any]) -> Identity:
-    """The caller's identity. Without a route there was no authentication: then ANONYMOUS, or ``everyone()`` where access is off."""
+    """The caller's identity. Without a route there was no authentication: then ANONYMOUS, or ``local_identity()`` where access is off."""
     found = request.scope.get("user")
     if isinstance(found, Identity):
         return found
-    return ANONYMOUS if request.app.state.access.on else everyone()
+    return ANONYMOUS if request.app.state.access.on else local_identity()
 
 
 def fragment(template: str, /, **context: Any) -> str:

@@ -27,7 +27,7 @@ from services.controller.web.listing import Listing
 from services.controller.web.nodes import SORTS, listed_nodes
 from services.controller.web.scope import CLUSTER, Scope
 from services.controller.web.templating import ENVIRONMENT
-from services.kit.access import Identity, everyone
+from services.kit.access import Identity, local_identity
 
 GIB = 1 << 30
 ACME = Scope.of(Identity("ann", "acme", "member"))
@@ -209,7 +209,7 @@ def test_credits() -> None:
 
 
 def test_a_scope_is_what_an_identity_may() -> None:
-    assert Scope.of(everyone()) == CLUSTER or Scope.of(everyone()).actions <= CLUSTER.actions
+    assert Scope.of(local_identity()) == CLUSTER or Scope.of(local_identity()).actions <= CLUSTER.actions
     viewer, member = Scope.of(Identity("v", "acme", "viewer")), ACME
     assert viewer.may("task.read") and not viewer.may("task.cancel") and not viewer.may("node.configure")
     assert member.may("task.cancel") and not member.may("node.configure")
