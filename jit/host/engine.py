@@ -26,8 +26,7 @@ from jit.host.walker import Walker
 from jit.memory import ALIGN_BYTES, Capacity, new_block
 from jit.plan.planner import Target
 from jit.prepared import PlanningEngine
-from jit.runs import check_begin
-from jit.space import ByteSpace
+from jit.runs import ByteSpace, check_begin
 from wis.verify import Verified
 
 __all__ = ["HostEngine"]
@@ -98,7 +97,7 @@ class HostEngine(PlanningEngine[Call, Plan, HostPrepared]):
     def _launches(self, verified: Verified, plan: Plan) -> Launches:
         """The kernels that the program brings, compiled. What they need besides is compiled when the first one comes."""
         if not verified.kernels:
-            return Launches(verified, {})
+            return {}
         return self.foreign.prepare(verified, plan)
 
     @property
