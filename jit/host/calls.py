@@ -23,7 +23,7 @@ from wis.dtypes import DType
 from wis.program import BoundInstr, Operand, Scalar
 from wis.traps import index_key
 
-__all__ = ["Call", "Lowering"]
+__all__ = ["Call", "Lowering", "title"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class Lowering:
         made = form(group)
         return Call(
             _arg_block([_arg(x) for x in made.args]), tuple(group.loads), tuple(group.stores), address=self._kernel(made.kernel),
-            units=made.units, grain=made.grain, max_chunks=0, scratch_bytes=SCRATCH_BYTES, name=_title(made),
+            units=made.units, grain=made.grain, max_chunks=0, scratch_bytes=SCRATCH_BYTES, name=title(made),
         )  # fmt: skip
 
     def _kernel(self, kernel: LoopKernel) -> int:
@@ -117,7 +117,7 @@ def _arg(x: int | Access | Scalar) -> Arg:
     return ScalarArg(x.slot, x.dtype) if isinstance(x, Scalar) else x
 
 
-def _title(made: FormedLoop) -> str:
+def title(made: FormedLoop) -> str:
     return f"{made.kernel.form.name.lower()}[{'+'.join(node.op for node in made.kernel.nodes if node.op not in ('load', 'scalar'))}]"
 
 
