@@ -142,11 +142,11 @@ def run_on(engine: HostEngine, b: Builder, inputs: Buffers) -> dict[int, bytes]:
     return found
 
 
-def test_float_remainders_take_the_emitter(engines: tuple[HostEngine, HostEngine]) -> None:
+@pytest.mark.parametrize("name", ["fmod", "mod", "floor_div"])
+def test_float_remainders_have_the_same_bits_in_both(name: str, engines: tuple[HostEngine, HostEngine]) -> None:
     b = Builder()
     x, y = b.external(DType.F32, (40,)), b.created(DType.F32, (40,))
-    b.emit("fmod", y, [x, b.const(3.0, DType.F32)])
-    before = engines[1].kernels
+    b.emit(name, y, [x, b.const(0.3, DType.F32)])
     inputs: Buffers = {x.buffer: np.linspace(-9, 9, 40, dtype=np.float32)}
     emitted, ganged = (run_on(engine, b, inputs) for engine in engines)
-    assert emitted == ganged and engines[1].kernels == before + 1
+    assert emitted == ganged and engines[1].kernels == 0
