@@ -73,7 +73,7 @@ def resume_node(node: str, controller: str) -> None:
 
 @click.command(name="create")
 @click.argument("group")
-@click.option("--title", default="", metavar="TEXT", help="What people call it.")
+@click.option("--title", default="", metavar="TEXT", help="A name for lists.")
 @click.option("--node", "nodes", multiple=True, metavar="ID", help="A member; several times for several.")
 @controller_flag
 def create_group(group: str, title: str, nodes: tuple[str, ...], controller: str) -> None:
@@ -83,7 +83,7 @@ def create_group(group: str, title: str, nodes: tuple[str, ...], controller: str
 
 @click.command(name="edit")
 @click.argument("group")
-@click.option("--title", default=None, metavar="TEXT", help="What people call it.")
+@click.option("--title", default=None, metavar="TEXT", help="A name for lists.")
 @click.option("--node", "nodes", multiple=True, metavar="ID", help="A member; those not given leave it.")
 @click.option("--no-nodes", is_flag=True, help="Take every node out of it.")
 @controller_flag

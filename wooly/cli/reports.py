@@ -87,7 +87,8 @@ def tasks(context: click.Context, /, controller: str, as_json: bool, **asked: An
         print_json(found)
         return
     columns = ("task", "title", "tenant", "prio", "state", "node", "gpus", "VRAM MB", "updated", "reason")
-    print_table(columns, [_task_row(task) for task in found["items"]], numbers=("prio", "VRAM MB"), empty="no tasks")
+    optional = ("VRAM MB", "gpus", "tenant", "prio")
+    print_table(columns, [_task_row(task) for task in found["items"]], numbers=("prio", "VRAM MB"), optional=optional, empty="no tasks")
     if found["total"] > len(found["items"]):
         click.echo(f"{len(found['items'])} of {found['total']} tasks; --limit shows more")
 

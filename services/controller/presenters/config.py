@@ -46,7 +46,7 @@ SETTINGS: Final = (
     (QUEUE_AGE_MS, "Raise waiting tasks every", "s", 1000, "Each time by one priority level (aging). 0: never."),
     (QUEUE_PROTECT_MS, "Reserve devices after waiting", "s", 1000,
      "Later tasks can then no longer overtake it. 0: never."),
-    (QUEUE_RESERVATIONS, "Most reservations", "tasks", 1, "For so many tasks at one time."),
+    (QUEUE_RESERVATIONS, "Most reservations", "tasks", 1, "At most so many tasks have devices reserved at one time."),
     (DEFAULT_VRAM_MB, "Default VRAM of a task", "MiB", 1,
      "For a task that requests none; it may grow beyond. At most a quarter of the largest device. 0: every task must request VRAM."),
 )  # fmt: skip
