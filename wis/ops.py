@@ -106,7 +106,7 @@ def _op(
     rmw: bool = False,
 ) -> None:
     span = (n_ins, n_ins) if isinstance(n_ins, int) else n_ins
-    op = Op(code, name, kind, types, span, n_outs, attrs, doc, rmw)
+    op = Op(code, name, kind, types, span, n_outs=n_outs, attrs=attrs, doc=doc, rmw=rmw)
     assert code not in BY_CODE and name not in BY_NAME, name
     OPS.append(op)
     BY_CODE[code] = op

@@ -33,7 +33,7 @@ class BufferKind(IntEnum):
     """How long a buffer of a program lives."""
 
     EXTERNAL = 0  # existed before; may be read and written
-    CREATED = 1  # made by this program, zero length of life before, outlives it
+    CREATED = 1  # made by this program, zero bytes at first, kept after it
     TEMP = 2  # made and dropped inside; never visible outside
 
 

@@ -60,7 +60,17 @@ def _place(kernel: Kernel, site: int, op: Op, offset: Value) -> AccessRange:
     low, high, zeros, form = offset.low, offset.high, offset.zeros, offset.form
     if op.op in _ELEMENTS:
         shift = itemsize.bit_length() - 1
-        return AccessRange(site, op, space, which, itemsize, low << shift, high << shift, zeros + shift, form and form.times(itemsize))
+        return AccessRange(
+            site,
+            op,
+            space=space,
+            which=which,
+            size=itemsize,
+            low=low << shift,
+            high=high << shift,
+            zeros=zeros + shift,
+            form=form and form.times(itemsize),
+        )
     if kernel.regs[op.ins[0]] == RegType.I32 and low < 0:  # an offset in 32 bits is zero-extended
         low, high, form = 0, (1 << 32) - 1, None
     count, displacement = (op.attrs[3], op.attrs[4]) if op.op in _COUNTED else (1, op.attrs[4])
@@ -69,7 +79,17 @@ def _place(kernel: Kernel, site: int, op: Op, offset: Value) -> AccessRange:
         zeros = min(zeros, (displacement & -displacement).bit_length() - 1)
     if not -(1 << 63) <= low <= high < 1 << 63:
         low, high, form = -(1 << 63), (1 << 63) - 1, None
-    return AccessRange(site, op, space, which, itemsize * count, low, high, zeros, form and form.plus(AffineForm(displacement, ())))
+    return AccessRange(
+        site,
+        op,
+        space=space,
+        which=which,
+        size=itemsize * count,
+        low=low,
+        high=high,
+        zeros=zeros,
+        form=form and form.plus(AffineForm(displacement, ())),
+    )
 
 
 def statically_safe(kernel: Kernel, flow: Flow, block: tuple[int, int, int]) -> frozenset[int]:

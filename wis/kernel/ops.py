@@ -94,7 +94,7 @@ def _op(
     named: bool = False,
     core: bool = True,
 ) -> None:
-    op = KernelOp(code, name, sig, n_ins, n_outs, attrs, doc, named, core)
+    op = KernelOp(code, name, sig, n_ins, n_outs, attrs=attrs, doc=doc, named=named, core=core)
     assert code not in BY_CODE and name not in BY_NAME, name
     KERNEL_OPS.append(op)
     BY_CODE[code] = op

@@ -126,7 +126,18 @@ def verify(
     _stop(report)
     touched = touches(program)
     name = digest(encode_program(program))
-    return Verified(bound, dims, name, digest(dims), find_zeroed(bound, touched), layout, touched, early, limits, named)
+    return Verified(
+        bound,
+        dims,
+        digest=name,
+        dims_digest=digest(dims),
+        zeroed=find_zeroed(bound, touched),
+        layout=layout,
+        touched=touched,
+        early=early,
+        limits=limits,
+        kernels=named,
+    )
 
 
 def _verify_changes(like: Verified, dims: bytes, report: Report) -> Verified:

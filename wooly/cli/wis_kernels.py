@@ -81,6 +81,7 @@ _kernel = click.option("-k", "--kernel", "name", help="Which kernel (needed when
 @json_flag
 def run(
     source: BinaryIO,
+    *,
     name: str | None,
     grid: Dim3,
     block: Dim3,

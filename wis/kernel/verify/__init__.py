@@ -94,7 +94,7 @@ class VerifiedKernel:
     block, what back ends compile. ``costs[b]``: thread-instructions of block b (of ``flat``, so expansion changes no count). ``sites``: ops
     of ``flat`` that may trap, in order of code; those of ``core`` come in the same order. ``flow`` and ``uniformity`` are about ``core``.
     ``aligns``: for every parameter, what the start of its region must be a multiple of, in bytes (1: anything). ``barriers``: how threads
-    meet. ``ordered``: blocks are numbered so that the threads of a warp meet again (see ``is_ordered``).
+    meet. ``ordered``: blocks are numbered so that the threads of a warp reconverge (see ``is_ordered``).
     """
 
     kernel: Kernel

@@ -258,7 +258,17 @@ class CheckedCall:
         )
 
         def write(path: Path) -> None:
-            script.write(path, self.info, self.values, self.before, place, comparison, functions, self.reference, self.rng_state)
+            script.write(
+                path,
+                self.info,
+                self.values,
+                self.before,
+                place,
+                comparison=comparison,
+                functions=functions,
+                reference=self.reference,
+                rng_state=self.rng_state,
+            )
 
         return REPORT.fail(self.info.name, text, write)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import CodeType
 from typing import Any, Final, TypeVar
 
 from wooly.device.lowering.template import Template
@@ -88,8 +90,20 @@ def lower(
     """
     trace = Trace(n_ins, expected, targets)
     resolved = [arg if i in entry.mutates else _resolved(trace, arg) for i, arg in enumerate(args)]
-    results = entry.fn(trace, *resolved, **{name: _resolved(trace, arg) for name, arg in kwargs.items()})
+    options = {name: _resolved(trace, arg) for name, arg in kwargs.items()}
+    count, names = _positional(entry.fn)
+    options.update(zip(names, resolved[count:], strict=False))
+    results = entry.fn(trace, *resolved[:count], **options)
     return trace.finish(results if targets or expected else None)
+
+
+def _positional(fn: Lowering) -> tuple[int | None, tuple[str, ...]]:
+    """How many arguments ``fn`` takes by position after the trace (None: all), and the names of those that follow in torch's schema: a
+    lowering takes at most seven by position."""
+    code: CodeType | None = getattr(fn, "__code__", None)
+    if code is None or not code.co_kwonlyargcount or code.co_flags & inspect.CO_VARARGS:
+        return None, ()
+    return code.co_argcount - 1, code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
 
 
 def _resolved(trace: Trace, value: Any) -> Any:
