@@ -489,7 +489,7 @@ class Session:
         )
 
     def _settle(self, fault: WoolyError) -> None:
-        """The session is over: everybody who waits, now or later, gets ``fault``."""
+        """The session is over: every waiting call, now or later, raises ``fault``."""
         with self._state:
             if self._fault is None:
                 self._fault = fault
