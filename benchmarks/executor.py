@@ -22,7 +22,8 @@ from typing import Any, Final
 
 from benchmarks.sla.recording import Endless, load
 from bus_schemas.batch import LIMITS, decode_done
-from jit.engine import create_engine
+from bus_schemas.terms import TaskTerms
+from jit.backends import create_engine
 from services.server.executor.content import Content
 from services.server.executor.data_port import DataPort
 from services.server.executor.loop import Executor
@@ -82,7 +83,7 @@ def play(path: Path, batches: int, profile: bool = False) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as name:
         executor: Any = _executor(Path(name))
         executor._server = sink = _Sink()
-        executor._carry_out(OpenSpace("s", "t", 0, b""))
+        executor._carry_out(OpenSpace("s", "t", b"", TaskTerms(tenant="bench", priority=0)))
         native = _Native(executor._engine.walker)
         frames, seq, step = Frames(), 0, 0
         profiler = cProfile.Profile()

@@ -20,7 +20,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from jit.engine import Engine, Stop, create_engine
+from jit.backends import create_engine
+from jit.engine import Engine, Stop
 from wis.builder import Builder
 from wis.dtypes import DType
 from wis.program import BufferKind

@@ -13,7 +13,8 @@ from typing import Final
 import numpy as np
 
 from jit.errors import KernelRefused, ToolchainError
-from jit.kernels.device import KERNEL_DEVICES, KernelDevice, KernelLaunch, KernelOptions, PreparedKernel
+from jit.kernels.launch import KernelLaunch, KernelOptions
+from tests.support.kernel_devices import KERNEL_DEVICES, KernelDevice, PreparedKernel
 from wis.dtypes import DType
 from wis.kernel.model import Block, Br, BufferParam, Cbr, Kernel, Math, Op, RegType, Ret, Special
 from wis.kernel.ops import BY_NAME

@@ -11,7 +11,7 @@ import msgspec
 from billing.errors import BillingRequestError
 from billing.projection import MINUTE_NS, BillingView
 
-__all__ = ["GROUPINGS", "By", "CreditLine", "CreditReport", "credit_report", "credits_text", "csv_cell", "report_csv"]
+__all__ = ["GROUPINGS", "By", "CreditLine", "CreditReport", "amount_text", "credit_report", "credits_text", "csv_cell", "report_csv"]
 
 By = Literal["tenant", "task", "node", "model"]
 GROUPINGS: Final[dict[str, int]] = {"tenant": 1, "task": 2, "node": 3, "model": 4}
@@ -105,6 +105,12 @@ def report_csv(report: CreditReport) -> str:
             ]
         )
     return out.getvalue()
+
+
+def amount_text(micro: int) -> str:
+    """Micro-credits for sentences, exact: thousands apart, no trailing zeros, for example 1,600,000 or 0.5."""
+    whole, _, part = credits_text(abs(micro)).partition(".")
+    return f"{'-' if micro < 0 else ''}{int(whole):,}.{part}".rstrip("0").rstrip(".")
 
 
 def credits_text(micro: int) -> str:

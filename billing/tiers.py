@@ -1,7 +1,7 @@
-"""Tiers: the price class of each tenant, and the best priority that its tasks may have. A projection of its own, for every service that
-needs it.
+"""Tiers: the price class of each tenant, the best priority that its tasks may have, and the VRAM of those that name none. A projection of
+its own, for every service that needs it.
 
-A tenant's tier and a tier's ceiling are valid from the later of the moment they name and the moment they were set; of those whose
+A tenant's tier and what a tier allows are valid from the later of the moment they name and the moment they were set; of those whose
 validity has begun, the last one set holds.
 """
 
@@ -23,10 +23,12 @@ BASE_CEILINGS: Final[dict[str, int]] = {"premium": 0, "standard": 0, "basic": 2}
 
 
 class Ceiling(msgspec.Struct, frozen=True, array_like=True):
-    """From ``from_ns`` (Unix time) on, tasks of the tier have at best this priority (0 is the highest of all)."""
+    """From ``from_ns`` (Unix time) on, tasks of the tier have at best this priority (0 is the highest of all), and those that name no VRAM
+    are placed by ``default_vram_mb`` (MiB; 0: by the cluster's default)."""
 
     from_ns: int
     priority: int
+    default_vram_mb: int = 0
 
 
 class Membership(msgspec.Struct, frozen=True, array_like=True):
@@ -50,7 +52,7 @@ class TierBook(msgspec.Struct, array_like=True):
             if event.tenant:
                 self.members.setdefault(event.tenant, []).append(Membership(valid_ns, event.tier))
             else:
-                self.ceilings.setdefault(event.tier, []).append(Ceiling(valid_ns, event.priority_ceiling))
+                self.ceilings.setdefault(event.tier, []).append(Ceiling(valid_ns, event.priority_ceiling, event.default_vram_mb))
         elif isinstance(event, GrantRecorded) and event.tier and event.grant not in self.grants:
             self.grants[event.grant] = None
             self.members.setdefault(event.tenant, []).append(Membership(event.at_ns, event.tier))
@@ -64,10 +66,17 @@ class TierBook(msgspec.Struct, array_like=True):
 
     def ceiling(self, tier: str, at_ns: int) -> int:
         """The best (lowest) priority that tasks of ``tier`` may have at ``at_ns``."""
+        return self._in_force(tier, at_ns).priority
+
+    def default_vram_mb(self, tier: str, at_ns: int) -> int:
+        """The VRAM (MiB) of tasks of ``tier`` that name none; 0: the tier has no default of its own."""
+        return self._in_force(tier, at_ns).default_vram_mb
+
+    def _in_force(self, tier: str, at_ns: int) -> Ceiling:
         for ceiling in reversed(self.ceilings.get(tier, ())):
             if ceiling.from_ns <= at_ns:
-                return ceiling.priority
-        return BASE_CEILINGS.get(tier, 0)
+                return ceiling
+        return Ceiling(0, BASE_CEILINGS.get(tier, 0))
 
     def ceiling_of(self, tenant: str, at_ns: int) -> int:
         """The best (lowest) priority that ``tenant``'s tasks may have at ``at_ns``."""

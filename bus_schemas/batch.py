@@ -14,6 +14,7 @@ import msgspec
 __all__ = [
     "Limits",
     "LIMITS",
+    "ORIGIN_CHARS_MAX",
     "Upload",
     "Read",
     "Batch",
@@ -44,6 +45,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 LIMITS: Final = Limits()
+ORIGIN_CHARS_MAX: Final = 200
 
 
 class Upload(msgspec.Struct, array_like=True, frozen=True):
@@ -74,6 +76,7 @@ class Batch(msgspec.Struct, array_like=True, frozen=True, tag="batch.v1"):
     order.
     ``trace``: W3C traceparent or empty. ``kernels``: bodies (wis.kernel.encoding) of kernels that the program names and the node may not
     know.
+    ``origin``: with a program body, the lines of the user's script that recorded it (at most ``ORIGIN_CHARS_MAX`` characters); else empty.
     """
 
     session: str
@@ -92,6 +95,7 @@ class Batch(msgspec.Struct, array_like=True, frozen=True, tag="batch.v1"):
     frees: tuple[int, ...] = ()
     trace: str = ""
     kernels: tuple[bytes, ...] = ()
+    origin: str = ""
 
 
 class ReadResult(msgspec.Struct, array_like=True, frozen=True):

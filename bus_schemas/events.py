@@ -7,6 +7,7 @@ live in tests/golden/events/. Times are integers: ``at_ns`` is Unix time of the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -17,6 +18,7 @@ __all__ = [
     "DeviceAccounted", "TaskSubmitted", "Considered", "TaskPlaced", "TaskRefused", "TaskStateChanged", "ConfigChanged", "TariffSet",
     "GrantRecorded", "LoadObserved", "TaskPriorityChanged", "SessionPriorityChanged", "GroupChanged", "TenantChanged", "UserChanged",
     "KeyIssued", "KeyRevoked", "ActionTaken", "BudgetSet", "BudgetCrossed", "TierSet", "Event", "encode_events", "decode_events",
+    "split_events",
 ]  # fmt: skip
 
 
@@ -372,14 +374,16 @@ class BudgetCrossed(msgspec.Struct, array_like=True, frozen=True, tag="budget.cr
 
 
 class TierSet(msgspec.Struct, array_like=True, frozen=True, tag="tier.set.v1"):
-    """What a tier allows from now on: ``priority_ceiling`` is the best (lowest) priority its tasks may have. A tenant's tier is set by the
-    last GrantRecorded or TierSet that names the tenant (``tenant`` empty: the tier itself is described)."""
+    """What a tier allows from now on: ``priority_ceiling`` is the best (lowest) priority its tasks may have, ``default_vram_mb`` the VRAM
+    (MiB) by which a task is placed that names none (0: the cluster's default). A tenant's tier is set by the last GrantRecorded or TierSet
+    that names the tenant (``tenant`` empty: the tier itself is described)."""
 
     at_ns: int
     tier: str
     priority_ceiling: int = 0
     tenant: str = ""
     from_ns: int = 0
+    default_vram_mb: int = 0
 
 
 Event = (
@@ -391,10 +395,17 @@ Event = (
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final[msgspec.msgpack.Decoder[Any]] = msgspec.msgpack.Decoder(list[Event])
+_splitter: Final = msgspec.msgpack.Decoder(list[msgspec.Raw])
 
 
-def encode_events(events: list[Event]) -> bytes:
+def encode_events(events: Sequence[Event | msgspec.Raw]) -> bytes:
+    """One message. Events that are encoded already are copied."""
     return _encoder.encode(events)
+
+
+def split_events(data: bytes) -> list[msgspec.Raw]:
+    """The events of a message, each still encoded. Raises msgspec.DecodeError."""
+    return _splitter.decode(data)
 
 
 def decode_events(data: bytes) -> list[Event]:

@@ -44,11 +44,15 @@ class JournalPart(msgspec.Struct, array_like=True, frozen=True, tag="journal.v1"
 
 class ProgramUse(msgspec.Struct, array_like=True, frozen=True):
     """Batches of ``content`` (the first bytes of ``BatchArrived.content``) run ``program`` (the first bytes of its digest; empty: none).
-    ``operations``: its most frequent ones with their number, sent once a segment; empty: sent before, or not known."""
+    ``operations``: its most frequent ones with their number, sent once a segment; empty: sent before, or not known. ``origin``: the lines
+    of the user's script that recorded it in ``session``, sent once a segment and session; both are empty elsewhere. Sessions of several
+    tenants may run one program: an origin is for the tenant of its session alone."""
 
     content: bytes
     program: bytes
     operations: tuple[str, ...] = ()
+    session: str = ""
+    origin: str = ""
 
 
 _encoder: Final = msgspec.msgpack.Encoder()

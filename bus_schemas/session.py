@@ -6,6 +6,7 @@ import msgspec
 
 from bus_schemas.batch import LIMITS, Fault, Limits
 from bus_schemas.events import Outcome
+from bus_schemas.terms import TaskTerms
 
 __all__ = [
     "DeviceInfo",
@@ -71,6 +72,11 @@ class OpenSession(msgspec.Struct, frozen=True):
     pace_percent: int = 0
     vram_wait_ms: int = 60_000
     traceparent: str = ""
+
+    @property
+    def terms(self) -> TaskTerms:
+        """Its fields of these names."""
+        return TaskTerms(**{name: getattr(self, name) for name in TaskTerms.__struct_fields__})
 
 
 class SessionOpened(msgspec.Struct, frozen=True):

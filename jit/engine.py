@@ -6,34 +6,16 @@ space come from one thread at a time; runs of one engine are serialised by the e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
-from jit.errors import UnknownBackend
 from wis.verify import Verified
 
-__all__ = [
-    "EngineInfo",
-    "Launch",
-    "Stop",
-    "MemoryUse",
-    "Prepared",
-    "Run",
-    "Shared",
-    "Space",
-    "Engine",
-    "EngineConfig",
-    "BACKENDS",
-    "create_engine",
-    "Number",
-    "FUEL",
-]
+__all__ = ["EngineInfo", "Launch", "Stop", "MemoryUse", "Prepared", "Run", "Shared", "Space", "Engine", "EngineConfig", "Number"]
 
 Number = int | float | complex
-FUEL: Final[dict[str, int]] = {"reference": 1 << 33, "host": 1 << 38, "opencl": 1 << 40, "cuda": 1 << 46}
-"""Thread-instructions that one launch may execute unless the operator says otherwise: about a minute of each kind of device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,47 +246,3 @@ class EngineConfig:
     vram_bytes: int
     fuel: int
     device: int = 0
-
-
-def _reference(config: EngineConfig) -> Engine:
-    from jit.reference import ReferenceEngine
-
-    return ReferenceEngine(config)
-
-
-def _host(config: EngineConfig) -> Engine:
-    from jit.host.engine import HostEngine  # imports LLVM, which only this backend needs
-
-    return HostEngine(config)
-
-
-def _opencl(config: EngineConfig) -> Engine:
-    from jit.opencl.engine import opencl_engine
-
-    return opencl_engine(config)
-
-
-def _cuda(config: EngineConfig) -> Engine:
-    from jit.cuda.engine import cuda_engine
-
-    return cuda_engine(config)
-
-
-BACKENDS: Final[dict[str, Callable[[EngineConfig], Engine]]] = {
-    "reference": _reference, "host": _host, "opencl": _opencl, "cuda": _cuda,
-}  # fmt: skip
-"""Every backend there is. To add one: write its engine, add a line here and to the conformance matrix."""
-
-
-def create_engine(
-    backend: str = "host", *, cache_dir: Path | None, threads: int, vram_bytes: int, fuel: int | None = None, device: int = 0
-) -> Engine:
-    """An engine of this backend (``fuel`` None: as ``FUEL`` says).
-
-    Raises UnknownBackend, or ToolchainError when the machine lacks what it needs.
-    """
-    if backend not in BACKENDS:
-        raise UnknownBackend(f"there is no backend {backend!r}; choose one of {', '.join(sorted(BACKENDS))}")
-    if threads < 1 or vram_bytes < 0:
-        raise ValueError(f"threads ({threads}) must be at least 1 and vram_bytes ({vram_bytes}) not negative")
-    return BACKENDS[backend](EngineConfig(cache_dir, threads, vram_bytes, FUEL[backend] if fuel is None else fuel, device))

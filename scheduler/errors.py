@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["SchedulerError", "StimulusError", "JournalError", "ReplayMismatch", "ModelError"]
+from collections.abc import Iterable
+
+__all__ = ["SchedulerError", "StimulusError", "IllegalTransition", "JournalError", "ReplayMismatch", "ModelError"]
 
 
 class SchedulerError(Exception):
@@ -11,6 +13,17 @@ class SchedulerError(Exception):
 
 class StimulusError(SchedulerError):
     """The shell's fault: a stimulus that cannot have happened (time ran backwards, an unknown launch finished). State is unchanged."""
+
+
+class IllegalTransition(SchedulerError):
+    """A fault of the core: a step in the life of ``name`` that its table does not have. The message tells the ``story`` so far, the steps
+    (at, from, to) in order, ``at`` being the time of the stimulus or the position of the event: enough to find it in the journal or log."""
+
+    def __init__(self, name: str, before: str, after: str, story: Iterable[tuple[int, str, str]]) -> None:
+        self.name, self.before, self.after = name, before, after
+        self.story = tuple(story)
+        steps = ", ".join(f"at {at} from {old} to {new}" for at, old, new in self.story)
+        super().__init__(f"{name}: no step leads from {before} to {after}; its story so far: {steps or 'none'}")
 
 
 class JournalError(SchedulerError):

@@ -253,7 +253,7 @@ KEYS: Final[tuple[Key, ...]] = (
         "required_vram_mb",
         _integer(1, 1 << 26),
         "an integer number of megabytes, such as 8000",
-        "VRAM this task needs, in MB; also its quota; unset: it is placed by the default_vram_mb of the cluster and may grow to the device",
+        "VRAM this task needs, in MB; also its quota; unset: the default of the tier, else of the cluster, and it may grow",
     ),
     Key("GPU_MODE", "gpu_mode", _choice("Shared", "Exclusive"), "Shared or Exclusive", "may other tasks share the GPU"),
     Key("GPUS", "gpus", _indices, "different device numbers separated by commas, such as 0 or 0,1", "devices in the server's list"),
@@ -315,21 +315,15 @@ KEYS: Final[tuple[Key, ...]] = (
 _BY_NAME: Final = {key.name: key for key in KEYS}
 
 
-_OF_SERVICES: Final = frozenset(
-    """AUTH BACKEND BOOTSTRAP_KEY BOOTSTRAP_KEY_FILE BOOTSTRAP_NODES CACHE_DIR DATA_DIR DATA_HOST DATA_PORT DEDUP_TRUST DEVICES
-    DEVICE_THREADS DEVICE_VRAM_MB DIE_WITH_PARENT ETCD_URL EVENTS EXECUTOR GUARD_DIR HOSTS HTTP JOURNAL KERNEL_FUEL LEASES LEASE_MS LOG
-    MODEL_CACHE_MB API_KEY_FILE NATS_NKEY NODE_HTTP ORPHAN_MS SCHED_AGING_MS SCHED_LOW_SLICE_MS SCHED_POLICY SCHED_QUANTUM_MS
-    SCHED_RESERVE_PERCENT RUNS RUN_LOGS SEAL_KEY SWAP_DIR SWAP_DISK_MB SWAP_HOST_MB SWAP_IDLE_MS TELEMETRY TENANT_SESSIONS_MAX
-    TLS_CERT TLS_KEY METRICS_URL TRACE_URL TRUSTED_PROXIES WEBHOOK_PRIVATE VRAM_OVERCOMMIT_PERCENT VRAM_RESERVE_MB""".split()
-)
-"""What follows ``WOOLY_`` in the names that services, their tools and streams use: known, and nothing to the client."""
-
-
 def unknown_variables(environ: Mapping[str, str] | None = None) -> list[str]:
     """A sentence for every variable of the environment that is named like ours and that nothing reads, with the nearest name."""
     environ = os.environ if environ is None else environ
     ours = [name for name in sorted(environ) if name.startswith(("WOOLY_", "WOOLYAI_")) and name not in _BY_NAME and name != FILE_VARIABLE]
-    unknown = [name for name in ours if name.removeprefix("WOOLY_") not in _OF_SERVICES]
+    if not ours:
+        return []
+    from wooly.shared.variables import BY_NAME  # the rare case: this module is read on every import of torch
+
+    unknown = [name for name in ours if name not in BY_NAME]
     return [f"{name} is not a variable that wooly knows, so it does nothing{_suggest(name)}" for name in unknown]
 
 

@@ -5,12 +5,12 @@ Read by ``wooly.config``: keep it light.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 from typing import Final
 
 from wooly.errors import ConfigError
+from wooly.shared.files import write_atomically
 
 __all__ = ["forget", "path", "read", "write"]
 
@@ -45,16 +45,10 @@ def read(file: str) -> str:
 
 def write(file: str, key: str, comment: str = "") -> None:
     """Replace the file in one step; other users can never read it. Raises ConfigError."""
-    new = f"{file}.{os.getpid()}.new"
+    text = (f"# {comment}\n" if comment else "") + f'{_NAME} = "{key}"\n'
     try:
         os.makedirs(os.path.dirname(file), mode=0o700, exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(new)
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "w") as out:
-            out.write(f"# {comment}\n" if comment else "")
-            out.write(f'{_NAME} = "{key}"\n')
-        os.replace(new, file)
+        write_atomically(file, text.encode(), mode=0o600)
     except OSError as error:
         raise ConfigError(f"the credentials {file} cannot be written ({error.strerror})") from None
 

@@ -82,11 +82,14 @@ class PlacementError(ServiceError):
 
 
 class ApiError(ServiceError):
-    """A REST service refused a request. ``status``: of HTTP; ``fields``: (name, message) of what in the request is wrong."""
+    """A REST service refused a request. ``status``: of HTTP; ``fields``: (name, message) of what in the request is wrong; ``kind`` and
+    ``detail``: of the problem document (the last part of its type, and its sentence), empty without one."""
 
-    def __init__(self, message: str, *, status: int = 0, fields: Sequence[tuple[str, str]] = ()) -> None:
+    def __init__(self, message: str, *, status: int = 0, fields: Sequence[tuple[str, str]] = (), kind: str = "", detail: str = "") -> None:
         super().__init__(message)
         self.status = status
+        self.kind = kind
+        self.detail = detail
         self.fields = tuple(fields)
 
 

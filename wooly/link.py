@@ -5,11 +5,13 @@ Implemented by ``wooly.session.Session`` (a node over NATS) and by ``tests/suppo
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from bus_schemas.batch import ORIGIN_CHARS_MAX
 from bus_schemas.session import SessionOpened
 
 __all__ = ["Flush", "Ticket", "Link", "Origin", "Operation", "ReadBytes"]
@@ -41,6 +43,14 @@ class Origin:
     until: str
     operations: Sequence[Operation] = ()
     exact: bool = False
+
+    def lines(self) -> str:
+        """For the list of a task's programs: ``file:line``, or the first and the last line; at most ``ORIGIN_CHARS_MAX`` characters. Of a
+        file's path only the name and its folder's leave this machine."""
+        until = _short(self.until)
+        if self.exact or self.since in ("", self.until):
+            return until
+        return f"{_short(self.since)} to {until}"
 
     def text(self, places: Sequence[str] = ()) -> str:
         """For an error message. ``places``: of a fault; those that name an instruction say which operation it belongs to."""
@@ -79,6 +89,13 @@ class Origin:
         return None, instruction
 
 
+def _short(line: str) -> str:
+    """``file:line`` with the last two names of the file's path."""
+    name = os.sep.join(line.split(os.sep)[-2:])
+    return name[-(ORIGIN_CHARS_MAX // 2 - _TO_CHARS) :].encode("utf-8", "replace").decode()
+
+
+_TO_CHARS: Final = len(" to ")
 _NAMES_MAX: Final = 6
 _INSTRUCTION: Final = re.compile(r"@ code (\d+)")
 

@@ -10,11 +10,14 @@ import threading
 import time
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Self
 
 from bus_schemas.session import SessionClosed, SessionOpened
 from wooly.errors import ConfigError
 from wooly.rest import Credentials, open_url
+
+if TYPE_CHECKING:
+    from wooly.api.answers import Waiting
 
 __all__ = ["WaitingLine", "checked", "opened", "closed", "slow", "opened_text", "closed_text", "credits_text", "waiting_text"]
 
@@ -29,15 +32,15 @@ def credits_text(micro: int) -> str:
     return f"-{text}" if micro < 0 else text
 
 
-def waiting_text(waiting: dict[str, Any] | None) -> str:
+def waiting_text(waiting: Waiting | None) -> str:
     """Position in the queue, why the task waits and what would let it in, from the controller's answer (None: there is none now)."""
     if waiting is None:
         return "the controller does not say why"
-    out = f"number {waiting['place']} of {waiting['queue_length']}"
-    if not waiting["remedies"]:
+    out = f"number {waiting.place} of {waiting.queue_length}"
+    if not waiting.remedies:
         return f"{out}; there is room, and it is placed when its turn comes"
-    reasons = ", ".join(str(entry.get("text") or entry["reason"]) for entry in waiting["refused"])
-    return f"{out}; {reasons}; would let it in: {', or '.join(str(remedy['text']) for remedy in waiting['remedies'])}"
+    reasons = ", ".join(reason.text or reason.reason for reason in waiting.refused)
+    return f"{out}; {reasons}; would let it in: {', or '.join(remedy.text for remedy in waiting.remedies)}"
 
 
 class WaitingLine:
@@ -55,7 +58,7 @@ class WaitingLine:
         if self._live and self._text is not None:
             _write("\r\x1b[K")
 
-    def show(self, waiting: dict[str, Any] | None, seconds: float) -> None:
+    def show(self, waiting: Waiting | None, seconds: float) -> None:
         """The state of the wait after ``seconds``; ``waiting``: the controller's answer, None: it gives none."""
         text = waiting_text(waiting)
         if self._live:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import http.client
-import ipaddress
 import json
-import os
 import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 from urllib.parse import urlsplit
 
 from wooly.config import Config
 from wooly.errors import ApiError, ConfigError, NoServerError
+from wooly.shared.tls import client_context, is_loopback
 
-__all__ = ["Credentials", "ask", "detail_of", "is_loopback", "open_url"]
+__all__ = ["Credentials", "ask", "detail_of", "open_url"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +94,10 @@ def ask(
             else ("; the stored key is no longer good: `wooly login`" if credentials.api_key else "; `wooly login` tells it who you are")
         )
         fields = [(str(one.get("field")), str(one.get("message"))) for one in problem.get("errors", ()) if isinstance(one, dict)]
-        message = f"the {what} at {base} refused {path.partition('?')[0]}: {_sentence(problem, error)}{advice}"
-        raise ApiError(message, status=error.code, fields=fields) from None
+        detail = _sentence(problem, error)
+        kind = str(problem.get("type", "")).rpartition(":")[2]
+        message = f"the {what} at {base} refused {path.partition('?')[0]}: {detail}{advice}"
+        raise ApiError(message, status=error.code, fields=fields, kind=kind, detail=detail) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
         raise NoServerError(f"the {what} at {base} does not answer ({reason}); is it running, and is the address right?") from None
@@ -119,22 +121,9 @@ def _sentence(problem: Mapping[str, Any], error: urllib.error.HTTPError) -> str:
     return str(problem.get("detail") or problem.get("title") or f"HTTP {error.code} {error.reason}")
 
 
-_contexts: Final[dict[str, ssl.SSLContext]] = {}
-
-
+@functools.cache
 def _context(authorities: str) -> ssl.SSLContext:
-    if authorities not in _contexts:
-        try:
-            _contexts[authorities] = ssl.create_default_context(cafile=os.path.expanduser(authorities) if authorities else None)
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigError(f"WOOLY_TLS_CA={authorities!r} cannot be read as certificates ({error}); name a PEM file") from None
-    return _contexts[authorities]
-
-
-def is_loopback(host: str) -> bool:
-    if host.lower() == "localhost":
-        return True
     try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+        return client_context(authorities, ssl.TLSVersion.TLSv1_2)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None

@@ -31,9 +31,9 @@ from wooly.errors import ForkError, NodeLostError, ProtocolError, WoolyError, fr
 from wooly.link import Flush, ReadBytes, Ticket
 from wooly.transport.batches import BatchEncoder
 from wooly.transport.bus import BusThread, NoAnswer
+from wooly.transport.credentials import bus_credentials
 from wooly.transport.data_port import DataPort
 from wooly.transport.halt import Halt
-from wooly.transport.identity import BusIdentity
 from wooly.transport.opening import open_on_node
 from wooly.transport.trace import Tracer
 
@@ -96,7 +96,7 @@ class Session:
         self._node = info.node.node
         self._subject = subjects.batch_subject(self._node, info.session, bus.principal)
         self._encoder = BatchEncoder(info.session, info.epoch, info.limits.batch_bytes_max)
-        self._data_port = DataPort(info.node.data_port, info.session, info.token, bus.identity.tls)
+        self._data_port = DataPort(info.node.data_port, info.session, info.token, bus.credentials.tls)
         self._tracer = tracer if tracer is not None else Tracer("wooly-client")
         self._pid = os.getpid()
         self._nonce = secrets.token_hex(8)
@@ -153,7 +153,7 @@ class Session:
             if not self._halt:
                 self._bus.post(self._send, sent)
         if full:
-            self._halt.tell()
+            self._halt.raise_pending()
         return Ticket(seq, len(flush.reads))
 
     def report(self) -> None:
@@ -176,7 +176,7 @@ class Session:
             while not answer.event.wait(1.0):
                 self._raise_fault()
         if answer.done is None and self._fault is None:
-            self._halt.tell()
+            self._halt.raise_pending()
         with self._state:
             self._answers.pop(ticket.seq, None)
         if answer.done is None:
@@ -526,7 +526,7 @@ def open_session(config: Config, *, title: str = "", device: int = 0) -> Session
     ``device``: which of the script's devices (``cuda:N``) it is for. Raises ConfigError, NoServerError, PlacementError, or the
     node's refusal.
     """
-    bus = BusThread(config.nats_urls, f"wooly_{secrets.token_hex(6)}", BusIdentity.of(config))
+    bus = BusThread(config.nats_urls, f"wooly_{secrets.token_hex(6)}", bus_credentials(config))
     bus.start()
     try:
         tracer = Tracer("wooly-client")

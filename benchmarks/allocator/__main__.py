@@ -20,7 +20,8 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.allocator.before import Before
-from jit.engine import Engine, create_engine
+from jit.backends import create_engine
+from jit.engine import Engine
 from jit.memory import Arena, Capacity, SpaceMemory
 from jit.memory.arena import Moved
 from tests.support.churn import churn

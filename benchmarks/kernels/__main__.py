@@ -22,8 +22,8 @@ import numpy as np
 
 from benchmarks.kernels.cases import CASES, CUDA, OPENCL, Case
 from benchmarks.kernels.measure import Compared, compared
-from jit.host.simt.device import HostKernels
-from jit.kernels.device import CHECKED, KernelLaunch, KernelOptions
+from jit.kernels.launch import CHECKED, KernelLaunch, KernelOptions
+from tests.support.kernel_devices import HostKernels
 from wis.frontends.ptx import import_ptx
 from wooly.kernels.build import Built, build_cuda
 from wooly.kernels.nvrtc import compile_to_ptx

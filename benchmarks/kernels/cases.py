@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from jit.kernels.device import Dim3
+from jit.kernels.launch import Dim3
 
 __all__ = ["CASES", "CUDA", "OPENCL", "Case"]
 

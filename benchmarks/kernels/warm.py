@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from benchmarks.kernels.cases import CASES, CUDA
-from jit.host.simt.device import HostKernels
+from tests.support.kernel_devices import HostKernels
 from wooly.kernels.build import build_cuda
 
 

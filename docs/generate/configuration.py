@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from docs.generate.text import sentence, table
-from services.kit.variables import VARIABLES
 from wooly.config import KEYS, Config, flag_name
+from wooly.shared.variables import VARIABLES
 
 __all__ = ["FOREIGN", "page"]
 

@@ -61,9 +61,9 @@ def _caught(module: ModuleType) -> Iterator[list[CollectorRegistry]]:
 
 
 def _controller() -> CollectorRegistry:
-    mirror = SimpleNamespace(view=ClusterView(), position=0, failure=None, connected=True)
+    projection = SimpleNamespace(view=ClusterView(), position=0, failure=None, connected=True)
     with _caught(controller) as found:
-        controller.metrics_text(cast(Any, mirror), cast(Any, SimpleNamespace(last=list)), log_bytes=0)
+        controller.metrics_text(cast(Any, projection), cast(Any, SimpleNamespace(last=list)), log_bytes=0)
     return found[0]
 
 
@@ -74,7 +74,7 @@ def _node() -> CollectorRegistry:
 
 
 def _billing() -> CollectorRegistry:
-    parts = SimpleNamespace(keeper=SimpleNamespace(view=BillingView(), failure=None, connected=True))
+    parts = SimpleNamespace(projection=SimpleNamespace(view=BillingView(), failure=None, connected=True))
     permitted, with_parts = patch.object(billing, "permit", lambda *_: None), patch.object(billing, "parts_of", lambda _: parts)
     with _caught(billing) as found, permitted, with_parts:
         asyncio.run(cast(Any, billing.metrics.fn)(None))

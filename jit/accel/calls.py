@@ -13,13 +13,13 @@ import numpy as np
 
 from jit.accel.device import BUFFER_WORDS
 from jit.plan import calls
-from jit.plan.calls import ArgBlock, Fallback
+from jit.plan.calls import ArgBlock
 from wis.dtypes import DType
 from wis.kernel.model import RegType
 from wis.program import Scalar
 from wis.traps import index_key
 
-__all__ = ["Arg", "Buf", "Site", "TrapWord", "Call", "KernelCall", "ProductCall", "Fallback", "Threads", "block_of", "bits_of"]
+__all__ = ["Arg", "Buf", "Site", "TrapWord", "Call", "KernelCall", "ProductCall", "Threads", "block_of", "bits_of"]
 
 Threads = tuple[int, int, int]
 

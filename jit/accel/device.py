@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jit.kernels.cfamily import Form
-from jit.kernels.device import CHECKED, Dim3, KernelOptions
+from jit.kernels.launch import CHECKED, Dim3, KernelOptions
 from wis.dtypes import DType
 from wis.kernel.verify import Barriers, VerifiedKernel
 

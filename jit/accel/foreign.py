@@ -20,6 +20,7 @@ from jit.accel.device import BUFFER_WORDS, GRID_WORDS, Device, Request
 from jit.accel.scratch import SCRATCH_BYTES_MAX, Scratch
 from jit.accel.tables import Plan
 from jit.kernels.cfamily import Region, fresh_state, launch_words
+from jit.plan.calls import UserLaunch
 from wis.kernel.model import Access, BufferParam
 from wis.kernel.report import describe_trap
 from wis.kernel.traps import trap_of
@@ -102,7 +103,7 @@ class UserKernels:
         self._scratch = scratch
         self._verified = verified
         self._kernels: dict[_Key, _Kernel] = {}
-        launches = (step for step in plan.steps if isinstance(step, BoundInstr) and step.op.name == "launch")
+        launches = (step.instr for step in plan.steps if isinstance(step, UserLaunch))
         self._wanted = list(dict.fromkeys(self._key(step) for step in launches))
         self._table: Any = None
         self._state: Any = None

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Final
 
 from jit.accel import library
-from jit.accel.calls import Arg, Buf, Call, Fallback, KernelCall, block_of
+from jit.accel.calls import Arg, Buf, Call, KernelCall, block_of
 from jit.accel.device import OWN, Facts, Request
 from jit.accel.library.build import Build, Unsupported
 from jit.accel.library.writer import Made
@@ -22,6 +22,7 @@ from jit.kernels.loop import Form, LoopKernel
 from jit.kernels.lower import Lowered, What, lower
 from jit.kernels.scalar_ops import held, operation
 from jit.plan.access import Access
+from jit.plan.calls import Fallback
 from jit.plan.form import FormedLoop, form
 from jit.plan.group import Group
 from wis.dtypes import DType
@@ -110,8 +111,8 @@ class Lowering:
         return False
 
     def single(self, instr: BoundInstr, new_temp: Callable[[int], int]) -> list[Call | Fallback]:
-        """One unfused instruction: launches, or itself (for the reference, or a launch of the program)."""
-        if instr.op.kind not in (Kind.INDEX, Kind.LAUNCH) and not any(out.numel for out in instr.outs):
+        """One unfused instruction: launches of the library, or itself for the reference."""
+        if instr.op.kind is not Kind.INDEX and not any(out.numel for out in instr.outs):
             return []  # writes nothing (an index would still trap)
         lowering = library.LOWER.get(instr.op.name)
         if lowering is None:

@@ -9,30 +9,32 @@ What the account calls the cores of a launch is the compute units that its block
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import AbstractContextManager
+from typing import Any, Final, Protocol
 
 import numpy as np
 
-from jit.accel.device import Bytes, Matrix
-from jit.accel.foreign import UnderWay
-from jit.accel.scratch import SCRATCH_BYTES_MAX
+from jit.accel.device import Bytes, Device, Matrix
+from jit.accel.foreign import UnderWay, UserKernels
+from jit.accel.scratch import SCRATCH_BYTES_MAX, Scratch
 from jit.accel.state import STATE_BYTES, engine_state, trap_key
-from jit.accel.tables import KernelStep, ProductStep, Step, fill
+from jit.accel.tables import KernelStep, Plan, ProductStep, Step, fill
 from jit.engine import Launch, Number, Stop
 from jit.memory import Block, SpaceMemory
+from jit.plan.calls import UserLaunch
+from jit.prepared import PlannedProgram
 from jit.runs import OVER, check_there, reached, trap_of_run
 from wis import reference
 from wis.launches import addresses
 from wis.program import BoundInstr, Operand
 from wis.traps import NO_TRAP, site_key
+from wis.verify import Verified
 
-if TYPE_CHECKING:
-    from jit.accel.engine import AccelEngine, AccelPrepared
-
-__all__ = ["AccelRun"]
+__all__ = ["AccelPrepared", "AccelRun", "RunContext"]
 
 QUEUED_MAX: Final = 64
 """Launches under way at most."""
@@ -40,11 +42,49 @@ QUEUED_NS: Final = 1_000_000
 """How much of what a run queued may be under way; a launch that never ran counts as a ``QUEUED_MAX``-th of it."""
 
 
+class RunContext(Protocol):
+    """What the runs of one engine share. A piece of a run holds ``lock``; ``stop``: set to stop the piece in progress; ``state``: device
+    memory where kernels of the engine say which index was out of bounds; ``fuel``: thread-instructions a launch may execute;
+    ``cut_after``: for tests, every piece is so many launches (0: all of them)."""
+
+    @property
+    def device(self) -> Device: ...
+
+    @property
+    def scratch(self) -> Scratch: ...
+
+    @property
+    def lock(self) -> AbstractContextManager[Any]: ...
+
+    @property
+    def stop(self) -> threading.Event: ...
+
+    @property
+    def state(self) -> Any: ...
+
+    @property
+    def fuel(self) -> int: ...
+
+    @property
+    def cut_after(self) -> int: ...
+
+
+class AccelPrepared(PlannedProgram[Plan]):
+    """A planned program with its kernels. ``table``: device memory for the argument table; ``step_ns``: what each step took last."""
+
+    def __init__(self, verified: Verified, plan: Plan, kernels: dict[str, Any], foreign: UserKernels, table: Any) -> None:
+        super().__init__(verified, plan)
+        self.kernels = kernels
+        self.foreign = foreign
+        self.table = table
+        self.step_ns: dict[int, int] = {}
+
+
 class AccelRun:
     """One run. ``blocks``: of its keys, in its space's ``memory``; ``arena``: for its temporaries."""
 
     def __init__(
-        self, engine: AccelEngine, memory: SpaceMemory, ready: AccelPrepared, scalars: Sequence[Number], keys: Sequence[int],
+        self, engine: RunContext, memory: SpaceMemory, ready: AccelPrepared, scalars: Sequence[Number], keys: Sequence[int],
         blocks: Sequence[Block], arena: Block | None,
     ) -> None:  # fmt: skip
         self._engine, self._memory, self._ready = engine, memory, ready
@@ -155,15 +195,15 @@ class AccelRun:
             mark = self._device.product(step.dtype, *operands)
             if mark is not None:
                 self.mark(mark, self._device.facts.units)
-        elif step.op.name == "launch":
+        elif isinstance(step, UserLaunch):
             foreign = self._ready.foreign
             if self._launch is None:
-                self._launch = foreign.open(step, self._outcome)
+                self._launch = foreign.open(step.instr, self._outcome)
             if not foreign.go(self._launch, self._outcome, self):
                 return False
             self._launch = None
         else:
-            key = self._by_reference(step)
+            key = self._by_reference(step.instr)
             if key != NO_TRAP:
                 self._trap = min(self._trap, key + site_key(self._ready.plan.places[self._at]))
             self._left -= self._left > 0

@@ -13,7 +13,7 @@ from jit.accel.calls import Call, KernelCall, ProductCall, bits_of
 from jit.accel.device import GRID_WORDS
 from jit.accel.state import TRAP_AT
 from jit.kernels.scalar_ops import memory_kind
-from jit.plan.calls import Fallback
+from jit.plan.calls import Fallback, WholeInstr
 from jit.plan.planner import Planned
 from wis.dtypes import DType
 from wis.program import BoundInstr
@@ -45,15 +45,15 @@ class ProductStep:
     operands: tuple[tuple[int, int, tuple[int, ...], tuple[int, ...]], ...]
 
 
-Step = KernelStep | ProductStep | BoundInstr
+Step = KernelStep | ProductStep | WholeInstr
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Plan:
     """``words``: the argument table but for ``scalars``: (word, element type, scalar number).
 
-    A base is the number of an EXTERNAL or CREATED buffer among those, then the arena, then the engine's state. Instructions among ``steps``
-    are launches, or run through the reference; ``places``: the program's instruction of each step.
+    A base is the number of an EXTERNAL or CREATED buffer among those, then the arena, then the engine's state.
+    ``places``: the program's instruction of each step.
     """
 
     words: npt.NDArray[np.uint64]
@@ -65,7 +65,7 @@ class Plan:
     temp_nbytes: dict[int, int]
     cleared: list[tuple[int, int]]  # arena ranges (offset, size) that start as zeros
     n_buffers: int
-    calls: list[Call | Fallback]
+    calls: list[Call | WholeInstr]
     instructions: int
 
     @property
@@ -75,8 +75,8 @@ class Plan:
 
     @property
     def fallbacks(self) -> list[BoundInstr]:
-        """The instructions that have no kernel (and are no launches)."""
-        return [step for step in self.steps if isinstance(step, BoundInstr) and step.op.name != "launch"]
+        """The instructions that have no kernel."""
+        return [step.instr for step in self.steps if isinstance(step, Fallback)]
 
 
 def make_plan(planned: Planned[Call]) -> Plan:
@@ -88,8 +88,8 @@ def make_plan(planned: Planned[Call]) -> Plan:
     scalars: list[tuple[int, DType, int]] = []
     steps: list[Step] = []
     for call, place in zip(planned.calls, planned.places, strict=True):
-        if isinstance(call, Fallback):
-            steps.append(call.instr)
+        if isinstance(call, WholeInstr):
+            steps.append(call)
         elif isinstance(call, ProductCall):
             steps.append(_product(call, base_of, offsets, arena))
         else:
@@ -112,8 +112,9 @@ def make_plan(planned: Planned[Call]) -> Plan:
     cleared = [(offsets[b], planned.temp_nbytes[b]) for b in planned.zeroed if b in offsets]
     table = np.array(words or [0], np.int64).view(np.uint64)
     return Plan(
-        table, scalars, steps, planned.places, planned.constants, planned.arena, planned.temp_nbytes, cleared, planned.n_buffers,
-        planned.calls, planned.instructions,
+        words=table, scalars=scalars, steps=steps, places=planned.places, constants=planned.constants, arena=planned.arena,
+        temp_nbytes=planned.temp_nbytes, cleared=cleared, n_buffers=planned.n_buffers, calls=planned.calls,
+        instructions=planned.instructions,
     )  # fmt: skip
 
 

@@ -20,10 +20,10 @@ from jit.plan.group import Group
 from wis.dtypes import DType
 from wis.program import BoundInstr, Operand, Scalar
 
-__all__ = ["Call", "Fallback", "Lowering"]
+__all__ = ["Call", "Lowering"]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Call(calls.Call):
     """One native function with how its units are cut."""
 
@@ -53,8 +53,8 @@ class Lowering:
         """A fused group as one call."""
         made = form(group)
         return Call(
-            arg_block([_arg(x) for x in made.args]), tuple(group.loads), tuple(group.stores),
-            self._kernel(made.kernel), made.units, made.grain, 0, SCRATCH_BYTES, _title(made),
+            arg_block([_arg(x) for x in made.args]), tuple(group.loads), tuple(group.stores), address=self._kernel(made.kernel),
+            units=made.units, grain=made.grain, max_chunks=0, scratch_bytes=SCRATCH_BYTES, name=_title(made),
         )  # fmt: skip
 
     def _kernel(self, kernel: LoopKernel) -> int:
@@ -94,7 +94,8 @@ class Lowering:
 
         return Call(
             arg_block([arg(x) for x in record.args]), tuple(touched(x) for x in record.reads), tuple(touched(x) for x in record.writes),
-            self._library(record.fn), record.units, record.grain, record.max_chunks, max(record.scratch_bytes, SCRATCH_BYTES), record.fn,
+            address=self._library(record.fn), units=record.units, grain=record.grain, max_chunks=record.max_chunks,
+            scratch_bytes=max(record.scratch_bytes, SCRATCH_BYTES), name=record.fn,
         )  # fmt: skip
 
     def _library(self, fn: str) -> int:

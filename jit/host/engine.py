@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, cast
@@ -17,58 +16,24 @@ from jit.errors import Interrupted
 from jit.host.calls import Call, Lowering
 from jit.host.emit.ops import supported
 from jit.host.foreign import Launches, UserKernels
-from jit.host.run import HostRun
-from jit.host.scalars import given_scalars
+from jit.host.run import HostPrepared, HostRun
 from jit.host.schedule import levels_of
 from jit.host.simt.compile import KernelCompiler
 from jit.host.simt.run import GridRunner
 from jit.host.tables import Plan, make_plan
 from jit.host.toolchain import Toolchain
 from jit.host.walker import Walker
-from jit.memory import ALIGN_BYTES, Capacity, new_block, room_for
-from jit.plan.memo import Memo
-from jit.plan.planner import Planner, PlanOptions, Target
-from jit.runs import check_begin, written_keys
-from jit.space import ByteSpace, KeySpec
-from wis.program import BufferKind
+from jit.memory import ALIGN_BYTES, Capacity, new_block
+from jit.plan.planner import Target
+from jit.prepared import PlanningEngine
+from jit.runs import check_begin
+from jit.space import ByteSpace
 from wis.verify import Verified
 
 __all__ = ["HostEngine"]
 
 _NOTHING: Final = new_block(0, ALIGN_BYTES)
 """The arena of a space that has had no temporaries: zero bytes, which are never read or written."""
-PREPARED_MAX = 256
-PLANNERS_MAX = 256
-
-
-class HostPrepared:
-    """A planned program."""
-
-    def __init__(self, verified: Verified, plan: Plan, launches: Launches, trap_at: int) -> None:
-        """``trap_at``: address of the engine's word for traps. Whatever is the same for every run goes into the arguments here."""
-        bound = verified.bound
-        self.plan = plan
-        self.claims_at, self.chunks_at = plan.claims.ctypes.data, plan.chunks.ctypes.data  # asking each time takes microseconds
-        self.launches = launches
-        plan.args[plan.trap_slots] = trap_at
-        self.writes = written_keys(bound)
-        self.instructions = plan.instructions
-        self.n_scalars = bound.program.n_scalars
-        self.specs = [
-            KeySpec(nbytes, kind == BufferKind.CREATED, number in verified.zeroed)
-            for number, (kind, nbytes) in enumerate(zip(bound.program.buffers, bound.nbytes, strict=True))
-            if kind != BufferKind.TEMP
-        ]
-        self.keyed = [n for n, kind in enumerate(bound.program.buffers) if kind != BufferKind.TEMP]
-        self.given = given_scalars(plan, self.n_scalars)
-
-    @property
-    def n_keys(self) -> int:
-        return len(self.specs)
-
-    @property
-    def workspace_bytes(self) -> int:
-        return room_for(self.plan.arena.nbytes) if self.plan.arena.nbytes else 0
 
 
 class HostSpace(ByteSpace):
@@ -95,7 +60,7 @@ class HostSpace(ByteSpace):
         return launch
 
 
-class HostEngine:
+class HostEngine(PlanningEngine[Call, Plan, HostPrepared]):
     """One CPU as a device. ``cut_after``: for tests, every piece of a run ends after so many claims of its caller (0: it does not).
 
     ``trap``: the word where native functions say which index was out of bounds; ``walker``: the threads.
@@ -105,19 +70,14 @@ class HostEngine:
         self._guard = CompileProcess()
         self.toolchain = Toolchain(ObjectCache(config.cache_dir), self._guard)
         self._lowering = Lowering(self.toolchain)
-        self._target = Target(self._lowering, supported, levels_of, make_plan)
-        self._memo: Memo[Call] = Memo()
+        super().__init__(Target(self._lowering, supported, levels_of, make_plan))
         self.walker = Walker(self.toolchain, config.threads)
         self._runner = GridRunner(self.walker)
         self._fuel = config.fuel
         self._foreign_made: UserKernels | None = None
         self.info = EngineInfo(self.toolchain.cpu, "host", self.walker.threads, config.vram_bytes)
-        self.options = PlanOptions()
         self._running = threading.Lock()
         self._capacity = Capacity(config.vram_bytes, running=self._running)
-        self._prepared: OrderedDict[tuple[bytes, bytes], HostPrepared] = OrderedDict()
-        self._planners: OrderedDict[bytes, Planner[Call, Plan]] = OrderedDict()
-        self._preparing = threading.Lock()
         self._interrupting = threading.Lock()
         self._whole = False
         self.trap = np.zeros(8, np.int64)
@@ -132,18 +92,8 @@ class HostEngine:
     def open_space(self) -> HostSpace:
         return HostSpace(self, self._capacity)
 
-    def prepare(self, verified: Verified) -> HostPrepared:
-        key = (verified.digest, verified.dims_digest)
-        with self._preparing:
-            ready = self._prepared.get(key)
-            if ready is None:
-                plan = self.planner(verified.digest).plan(verified)
-                ready = self._prepared[key] = HostPrepared(verified, plan, self._launches(verified, plan), self.trap_at)
-                if len(self._prepared) > PREPARED_MAX:
-                    self._prepared.popitem(last=False)
-            else:
-                self._prepared.move_to_end(key)
-            return ready
+    def _ready(self, verified: Verified, plan: Plan) -> HostPrepared:
+        return HostPrepared(verified, plan, self._launches(verified, plan), self.trap_at)
 
     def _launches(self, verified: Verified, plan: Plan) -> Launches:
         """The kernels that the program brings, compiled. What they need besides is compiled when the first one comes."""
@@ -157,24 +107,10 @@ class HostEngine:
             self._foreign_made = UserKernels(KernelCompiler(self.toolchain), self._runner, self._fuel)
         return self._foreign_made
 
-    def planner(self, digest: bytes) -> Planner[Call, Plan]:
-        """What is known about one program structure."""
-        planner = self._planners.setdefault(digest, Planner(self._target, self._memo, self.options))
-        self._planners.move_to_end(digest)
-        if len(self._planners) > PLANNERS_MAX:
-            self._planners.popitem(last=False)
-        return planner
-
     @property
     def kernels(self) -> int:
         """How many different fused kernels were needed so far."""
         return self._lowering.kernels
-
-    def forget(self) -> None:
-        """Drop all plans, for example after a change of ``options``."""
-        with self._preparing:
-            self._prepared.clear()
-            self._planners.clear()
 
     def interrupt(self) -> None:
         with self._interrupting:

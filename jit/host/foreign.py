@@ -9,10 +9,10 @@ from jit.engine import Number
 from jit.host.simt.compile import HostKernel, KernelCompiler
 from jit.host.simt.run import Grid, GridRunner, Region
 from jit.host.tables import Plan
-from jit.kernels.device import CHECKED, KernelLaunch
+from jit.kernels.launch import CHECKED, KernelLaunch
+from jit.plan.calls import UserLaunch
 from wis.kernel.report import describe_trap
 from wis.launches import KernelCall, kernel_call
-from wis.ops import Kind
 from wis.program import BoundInstr, Operand
 from wis.verify import Verified
 
@@ -52,7 +52,7 @@ class UserKernels:
 
     def prepare(self, verified: Verified, plan: Plan) -> Launches:
         """Raises KernelRefused."""
-        wanted = {part.attrs for part in plan.parts if isinstance(part, BoundInstr) and part.op.kind is Kind.LAUNCH}
+        wanted = {part.instr.attrs for part in plan.parts if isinstance(part, UserLaunch)}
         kernels: dict[tuple[int, ...], HostKernel] = {
             (number, x, y, z, dynamic): self._compiler.prepare(verified.kernels[number], (x, y, z), dynamic, CHECKED, foreign=True)
             for number, x, y, z, dynamic in wanted

@@ -12,35 +12,69 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from jit.engine import Launch, Number, Stop
-from jit.host.foreign import LaunchTotals, UnderWay
-from jit.host.scalars import scalar_words
+from jit.host.foreign import Launches, LaunchTotals, UnderWay, UserKernels
+from jit.host.scalars import given_scalars, scalar_words
 from jit.host.simt.run import Region
-from jit.host.tables import Native
+from jit.host.tables import Native, Plan
+from jit.host.walker import Walker
 from jit.memory import Block, SpaceMemory
+from jit.plan.calls import UserLaunch
+from jit.prepared import PlannedProgram
 from jit.runs import OVER, check_there, trap_of_run
 from wis import reference
 from wis.launches import addresses
-from wis.ops import Kind
 from wis.program import BoundInstr
 from wis.traps import NO_TRAP, site_key
+from wis.verify import Verified
 
-if TYPE_CHECKING:
-    from jit.host.engine import HostEngine, HostPrepared
+__all__ = ["HostPrepared", "HostRun", "RunContext"]
 
-__all__ = ["HostRun"]
+
+class RunContext(Protocol):
+    """What the runs of one engine share. ``trap``: the word where native functions say which index was out of bounds; ``foreign``: compiles
+    and runs kernels that programs bring; ``cut_after``: for tests, every piece of a run ends after so many claims (0: it does not)."""
+
+    @property
+    def walker(self) -> Walker: ...
+
+    @property
+    def trap(self) -> npt.NDArray[np.int64]: ...
+
+    @property
+    def foreign(self) -> UserKernels: ...
+
+    @property
+    def cut_after(self) -> int: ...
+
+    def running(self, whole: bool) -> AbstractContextManager[None]:
+        """Hold the engine's mutex while a piece of a run executes. ``whole``: the run need not be resumable after an interruption."""
+        ...
+
+
+class HostPrepared(PlannedProgram[Plan]):
+    """A planned program with the kernels it brings."""
+
+    def __init__(self, verified: Verified, plan: Plan, launches: Launches, trap_at: int) -> None:
+        """``trap_at``: address of the engine's word for traps. Whatever is the same for every run goes into the arguments here."""
+        super().__init__(verified, plan)
+        self.claims_at, self.chunks_at = plan.claims.ctypes.data, plan.chunks.ctypes.data  # asking each time takes microseconds
+        self.launches = launches
+        plan.args[plan.trap_slots] = trap_at
+        self.given = given_scalars(plan, self.n_scalars)
 
 
 class HostRun:
     """One run. ``blocks``: of its keys, in its space's ``memory``; ``arena``: for its temporaries."""
 
     def __init__(
-        self, engine: HostEngine, memory: SpaceMemory, ready: HostPrepared, scalars: Sequence[Number], keys: Sequence[int],
+        self, engine: RunContext, memory: SpaceMemory, ready: HostPrepared, scalars: Sequence[Number], keys: Sequence[int],
         blocks: Sequence[Block], arena: Block,
     ) -> None:  # fmt: skip
         self._engine, self._memory, self._ready = engine, memory, ready
@@ -115,8 +149,8 @@ class HostRun:
                     self._phase, self._claim = at
                     return alone_ns
                 self._phase = self._claim = 0
-            elif part.op.kind is Kind.LAUNCH:
-                if not self._foreign(part):
+            elif isinstance(part, UserLaunch):
+                if not self._foreign(part.instr):
                     return alone_ns
                 if self._ran.out_of_fuel is not None:
                     break
@@ -124,7 +158,7 @@ class HostRun:
                 if walker.stopped:
                     return alone_ns
                 before = time.monotonic_ns()
-                self._by_reference(part, self._ready.plan.places[self._part])
+                self._by_reference(part.instr, self._ready.plan.places[self._part])
                 walker.spend()
                 alone_ns += time.monotonic_ns() - before
             self._part += 1

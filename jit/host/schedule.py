@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from jit.host.calls import Call, Fallback
+from jit.host.calls import Call
 from jit.plan.access import Access, may_overlap
+from jit.plan.calls import WholeInstr
 
 __all__ = ["levels_of", "cut", "claims_of"]
 
@@ -26,14 +27,15 @@ Piece = tuple[float, int, int]
 """(estimated ns, r0, r1)"""
 
 
-def levels_of(calls: Sequence[Call | Fallback], before: Mapping[int, tuple[int, ...]]) -> list[int]:
-    """The phase of each call; a reference step has one of its own. ``before``: temporaries whose bytes another one took over."""
+def levels_of(calls: Sequence[Call | WholeInstr], before: Mapping[int, tuple[int, ...]]) -> list[int]:
+    """The phase of each call; launches of the program and reference steps have one of their own. ``before``:
+    temporaries whose bytes another one took over."""
     known = _Known(before)
     levels: list[int] = []
     floor = top = 0
     for call in calls:
         level = max(known.earliest(call), floor)
-        if isinstance(call, Fallback):
+        if isinstance(call, WholeInstr):
             level = max(level, top)
             floor = level + 1
         levels.append(level)
@@ -51,7 +53,7 @@ class _Known:
         self._writes: dict[int, list[tuple[Access, int]]] = {}
         self._last: dict[int, int] = {}
 
-    def earliest(self, call: Call | Fallback) -> int:
+    def earliest(self, call: Call | WholeInstr) -> int:
         """The earliest phase behind everything that conflicts."""
         level = 0
         for x in call.reads:
@@ -62,7 +64,7 @@ class _Known:
                 level = max(level, self._last.get(old, -1) + 1)
         return level
 
-    def put(self, call: Call | Fallback, level: int) -> None:
+    def put(self, call: Call | WholeInstr, level: int) -> None:
         """Take note of a call that went into this phase."""
         for x in call.reads:
             self._reads.setdefault(x.buffer, []).append((x, level))

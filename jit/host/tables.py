@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jit.host.calls import Call, Fallback
+from jit.host.calls import Call
 from jit.host.record import SCRATCH_BYTES
 from jit.host.schedule import claims_of, cut
 from jit.plan.arena import Arena
-from jit.plan.calls import Words
+from jit.plan.calls import Fallback, WholeInstr, Words
 from jit.plan.planner import Planned
 from wis.dtypes import DType
 from wis.program import BoundInstr
@@ -29,7 +29,7 @@ class Native:
     address: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Plan:
     """The tables. ``args`` holds all argument blocks; ``pointer_slots`` of it get bases[pointer_bases] + pointer_offsets.
 
@@ -45,7 +45,7 @@ class Plan:
     scalar_slots: dict[DType, tuple[Words, list[int]]]
     chunks: Words  # 4 a chunk: function, arguments, r0, r1
     claims: Words
-    parts: list[Native | BoundInstr]
+    parts: list[Native | WholeInstr]
     places: list[int]  # of the parts that are instructions, in the program; -1 for native ones
     constants: tuple[float, ...]
     arena: Arena
@@ -53,13 +53,13 @@ class Plan:
     cleared: list[tuple[int, int]]  # arena ranges (offset, size) that start as zeros
     n_buffers: int
     scratch_bytes: int
-    calls: list[Call | Fallback]
+    calls: list[Call | WholeInstr]
     instructions: int
 
     @property
     def fallbacks(self) -> list[BoundInstr]:
         """The instructions that have no native form."""
-        return [part for part in self.parts if isinstance(part, BoundInstr)]
+        return [part.instr for part in self.parts if isinstance(part, Fallback)]
 
 
 def make_plan(planned: Planned[Call]) -> Plan:
@@ -80,8 +80,10 @@ def make_plan(planned: Planned[Call]) -> Plan:
     scratch = max((call.scratch_bytes for _, call in native), default=SCRATCH_BYTES)
     cleared = [(arena.offsets[b], temp_nbytes[b]) for b in planned.zeroed if b in arena.offsets]
     return Plan(
-        args, slots, bases, offsets, np.array(traps, np.int64), _scalars(native, starts), chunks, claims, parts, places,
-        planned.constants, arena, temp_nbytes, cleared, planned.n_buffers, scratch, calls, planned.instructions,
+        args=args, pointer_slots=slots, pointer_bases=bases, pointer_offsets=offsets, trap_slots=np.array(traps, np.int64),
+        scalar_slots=_scalars(native, starts), chunks=chunks, claims=claims, parts=parts, places=places, constants=planned.constants,
+        arena=arena, temp_nbytes=temp_nbytes, cleared=cleared, n_buffers=planned.n_buffers, scratch_bytes=scratch, calls=calls,
+        instructions=planned.instructions,
     )  # fmt: skip
 
 
@@ -110,14 +112,14 @@ def _scalars(native: Sequence[tuple[int, Call]], starts: Words) -> dict[DType, t
     return {dtype: (np.array(slots, np.int64), numbers) for dtype, (slots, numbers) in lists.items()}
 
 
-def _phases(planned: Planned[Call], starts: Words, base: int) -> tuple[list[Native | BoundInstr], list[int], Words, Words]:
+def _phases(planned: Planned[Call], starts: Words, base: int) -> tuple[list[Native | WholeInstr], list[int], Words, Words]:
     """Parts and their places, chunks and claims: phases in order, broken where a reference step stands."""
     calls, levels = planned.calls, planned.levels
     places: list[int] = []
     members: dict[int, list[int]] = {}
     for number, level in enumerate(levels):
         members.setdefault(level, []).append(number)
-    parts: list[Native | BoundInstr] = []
+    parts: list[Native | WholeInstr] = []
     rows: list[tuple[float, int, int, int]] = []
     claims: list[int] = []
     open_phases: list[int] = []
@@ -131,15 +133,15 @@ def _phases(planned: Planned[Call], starts: Words, base: int) -> tuple[list[Nati
 
     for level in sorted(members):
         first = calls[members[level][0]]
-        if isinstance(first, Fallback):
+        if isinstance(first, WholeInstr):
             close()
-            parts.append(first.instr)
+            parts.append(first)
             places.append(planned.places[members[level][0]])
             continue
         phase: list[tuple[float, int, int, int]] = []
         for number in members[level]:
             call = calls[number]
-            assert isinstance(call, Call), "a reference step has a phase of its own"
+            assert isinstance(call, Call), "other calls have a phase of their own"
             phase += [(ns, number, r0, r1) for ns, r0, r1 in cut(call)]
         if phase:
             phase.sort(key=lambda row: -row[0])

@@ -1,4 +1,5 @@
-"""The calls of a step: native calls with their argument blocks, or an instruction for the reference. Back ends add what running them takes.
+"""The calls of a step: native calls with their argument blocks, launches of kernels that the program brings, and instructions for the
+reference. Back ends add what running them takes.
 
 Buffers and scalars of a call stand only in its block and its accesses, so a call can be carried over to other ones (memo).
 """
@@ -6,6 +7,7 @@ Buffers and scalars of a call stand only in its block and its accesses, so a cal
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +16,7 @@ from jit.plan.access import Access, access
 from wis.dtypes import DType
 from wis.program import BoundInstr, Operand
 
-__all__ = ["Words", "ArgBlock", "Call", "Fallback"]
+__all__ = ["Words", "ArgBlock", "Call", "WholeInstr", "Fallback", "UserLaunch"]
 
 Words = npt.NDArray[np.int64]
 
@@ -41,15 +43,27 @@ class Call:
 
 
 @dataclass(slots=True)
-class Fallback:
-    """One instruction that runs through the reference."""
+class WholeInstr:
+    """One instruction that has no native calls. It runs alone: no other call shares its phase."""
 
     instr: BoundInstr
     reads: tuple[Access, ...]
     writes: tuple[Access, ...]
 
     @classmethod
-    def of(cls, instr: BoundInstr) -> Fallback:
+    def of(cls, instr: BoundInstr) -> Self:
         reads = tuple(access(x) for x in instr.ins if isinstance(x, Operand))
         writes = tuple(access(x) for x in instr.outs)
         return cls(instr, reads + writes if instr.op.rmw else reads, writes)
+
+
+class Fallback(WholeInstr):
+    """An instruction that the reference executes."""
+
+    __slots__ = ()
+
+
+class UserLaunch(WholeInstr):
+    """A launch of a kernel that the program brings."""
+
+    __slots__ = ()

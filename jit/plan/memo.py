@@ -6,15 +6,15 @@ found here instead of being worked out.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from jit.lru import Lru
 from jit.plan.access import Access
-from jit.plan.calls import ArgBlock, Call, Fallback
+from jit.plan.calls import ArgBlock, Call, WholeInstr
 from wis.program import BoundInstr, BufferKind, Operand
 
 __all__ = ["Memo", "Names"]
@@ -50,26 +50,23 @@ class Memo(Generic[C]):
     """Calls by the key of their step. The least recently used go first."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[Any, tuple[list[C | None], list[int]]] = OrderedDict()
+        self._known: Lru[Any, tuple[list[C | type[WholeInstr]], list[int]]] = Lru(ENTRIES_MAX)
 
-    def find(self, names: Names, new_temp: Callable[[int], int], instr: BoundInstr) -> list[C | Fallback] | None:
+    def find(self, names: Names, new_temp: Callable[[int], int], instr: BoundInstr) -> list[C | WholeInstr] | None:
         """The calls of a step of this key, on its own buffers and with temporaries from ``new_temp``; None when it was never lowered."""
         found = self._known.get(names.key)
         if found is None:
             return None
-        self._known.move_to_end(names.key)
         templates, temps = found
         buffers = names.buffers + [new_temp(nbytes) for nbytes in temps]
-        return [_renamed(t, buffers, names.scalars) if t is not None else Fallback.of(instr) for t in templates]
+        return [t.of(instr) if isinstance(t, type) else _renamed(t, buffers, names.scalars) for t in templates]
 
-    def put(self, names: Names, calls: Sequence[C | Fallback], temps: Sequence[int], temp_nbytes: Sequence[int]) -> None:
+    def put(self, names: Names, calls: Sequence[C | WholeInstr], temps: Sequence[int], temp_nbytes: Sequence[int]) -> None:
         """Remember the calls of a step; ``temps`` are the temporaries made for it."""
         numbers = {b: at for at, b in enumerate((*names.buffers, *temps))}
         slots = {s: at for at, s in enumerate(names.scalars)}
-        templates = [None if isinstance(call, Fallback) else _renamed(call, numbers, slots) for call in calls]
-        self._known[names.key] = templates, list(temp_nbytes)
-        if len(self._known) > ENTRIES_MAX:
-            self._known.popitem(last=False)
+        templates = [type(call) if isinstance(call, WholeInstr) else _renamed(call, numbers, slots) for call in calls]
+        self._known.put(names.key, (templates, list(temp_nbytes)))
 
 
 def _renamed(call: C, buffers: Any, scalars: Any) -> C:

@@ -20,7 +20,7 @@ from typing import Generic, Protocol, TypeVar
 
 from jit.plan.access import Access, access, may_overlap
 from jit.plan.arena import Arena, lay_out, size_class
-from jit.plan.calls import Call, Fallback
+from jit.plan.calls import Call, Fallback, UserLaunch, WholeInstr
 from jit.plan.fuse import Step, fuse, regroup
 from jit.plan.group import Group, Supported
 from jit.plan.memo import Memo, Names
@@ -73,17 +73,17 @@ class Lowering(Protocol[C_co]):
         ...
 
     def single(self, instr: BoundInstr, new_temp: Callable[[int], int]) -> Sequence[C_co | Fallback]:
-        """One unfused instruction."""
+        """One unfused instruction, other than a launch."""
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Planned(Generic[C]):
     """What was decided about one program. ``keyed``: the EXTERNAL and CREATED buffers in order; ``zeroed``: temporaries whose zeros can be
     seen; ``nbytes``: by buffer; ``temp_nbytes``: of temporaries that calls touch; ``constants`` follow the program's scalars;
     ``places``: the instruction of the program that each call belongs to (of a fused group, one of them)."""
 
-    calls: list[C | Fallback]
+    calls: list[C | WholeInstr]
     places: list[int]
     levels: list[int]
     arena: Arena
@@ -102,7 +102,7 @@ class Target(Generic[C, P]):
 
     lowering: Lowering[C]
     supported: Supported
-    levels: Callable[[Sequence[C | Fallback], Mapping[int, tuple[int, ...]]], list[int]]
+    levels: Callable[[Sequence[C | WholeInstr], Mapping[int, tuple[int, ...]]], list[int]]
     tables: Callable[[Planned[C]], P]
 
 
@@ -111,7 +111,7 @@ class _Lowered(Generic[C]):
     """The calls of one step; ``kept``: the buffers its group stores to."""
 
     step: Step
-    calls: list[C | Fallback]
+    calls: list[C | WholeInstr]
     temps: list[int]
     kept: frozenset[int] = field(default_factory=frozenset)
 
@@ -222,17 +222,20 @@ class _State(Generic[C, P]):
         new_temp = self._new_temp(temps)
         group = step.group
         if group is None:
-            return _Lowered(step, self._remembered(step, None, new_temp, temps, lambda: self._lowering.single(step.instr, new_temp)), temps)
+            return _Lowered(step, self._remembered(step, None, new_temp, temps, lambda: self._single(step.instr, new_temp)), temps)
         kept = frozenset(x.buffer for x in group.stores)
         return _Lowered(step, self._remembered(step, kept, new_temp, temps, lambda: [self._lowering.group(group)]), temps, kept)
 
-    def _lower_again(self, lowered: _Lowered[C]) -> list[C | Fallback]:
+    def _single(self, instr: BoundInstr, new_temp: Callable[[int], int]) -> Sequence[C | WholeInstr]:
+        return [UserLaunch.of(instr)] if instr.op.kind is Kind.LAUNCH else self._lowering.single(instr, new_temp)
+
+    def _lower_again(self, lowered: _Lowered[C]) -> list[C | WholeInstr]:
         step, again = lowered.step, self._old_temps(lowered.temps)
         if step.group is None:
             (place,) = step.members
-            return self._remembered(step, None, again, lowered.temps, lambda: self._lowering.single(self._code[place], again))
+            return self._remembered(step, None, again, lowered.temps, lambda: self._single(self._code[place], again))
 
-        def work() -> list[C | Fallback]:
+        def work() -> list[C | WholeInstr]:
             members = [(place, self._code[place]) for place in sorted(step.members)]
             group = regroup(members, self._kinds, self._target.supported, lowered.kept)
             if group is None:
@@ -247,8 +250,8 @@ class _State(Generic[C, P]):
         kept: frozenset[int] | None,
         new_temp: Callable[[int], int],
         temps: list[int],
-        work: Callable[[], Sequence[C | Fallback]],
-    ) -> list[C | Fallback]:
+        work: Callable[[], Sequence[C | WholeInstr]],
+    ) -> list[C | WholeInstr]:
         """The calls of a step, from memory or by ``work``, which draws on ``new_temp`` and so fills or checks ``temps``."""
         code = [self._code[place] for place in sorted(step.members)]
         names = Names(code, self._kinds, kept)
@@ -258,7 +261,7 @@ class _State(Generic[C, P]):
             self._memo.put(names, calls, temps, [self._nbytes[t] for t in temps])
         return calls
 
-    def _calls(self) -> Iterator[C | Fallback]:
+    def _calls(self) -> Iterator[C | WholeInstr]:
         for lowered in self._lowered:
             yield from lowered.calls
 
@@ -282,8 +285,9 @@ class _State(Generic[C, P]):
         sizes = {b: self._nbytes[b] for b in self._classes}
         return self._target.tables(
             Planned(
-                list(self._calls()), self._places(), self._levels, self._arena, list(self._nbytes), sizes, self._keyed, self._zeroed,
-                len(self._kinds), tuple(self._constants), self.instructions,
+                calls=list(self._calls()), places=self._places(), levels=self._levels, arena=self._arena, nbytes=list(self._nbytes),
+                temp_nbytes=sizes, keyed=self._keyed, zeroed=self._zeroed, n_buffers=len(self._kinds),
+                constants=tuple(self._constants), instructions=self.instructions,
             )
         )  # fmt: skip
 
@@ -334,11 +338,11 @@ _WHOLE = frozenset({"sdpa", "sdpa_dx"})
 """Coarse operations for which a native form of the whole beats fusing the parts."""
 
 
-def _buffers(call: Call | Fallback) -> list[int]:
+def _buffers(call: Call | WholeInstr) -> list[int]:
     return list(dict.fromkeys(x.buffer for x in (*call.reads, *call.writes)))
 
 
-def _alike(a: Sequence[Call | Fallback], b: Sequence[Call | Fallback]) -> bool:
+def _alike(a: Sequence[Call | WholeInstr], b: Sequence[Call | WholeInstr]) -> bool:
     """Whether calls touch the same buffers in the same order, so that liveness and phases still hold."""
     return len(a) == len(b) and all(
         type(x) is type(y)

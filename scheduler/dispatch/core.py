@@ -20,7 +20,7 @@ from scheduler.dispatch.choice import choose
 from scheduler.dispatch.decisions import Decision, Drop, Park, Refuse, Release
 from scheduler.dispatch.flights import chain
 from scheduler.dispatch.order import POLICIES
-from scheduler.dispatch.state import DispatchState, SessionState, Waiting
+from scheduler.dispatch.state import TRANSITIONS, DispatchState, Phase, SessionState, Waiting
 from scheduler.dispatch.stimuli import (
     FAULT,
     OK,
@@ -38,7 +38,7 @@ from scheduler.dispatch.stimuli import (
     Stimulus,
     Tick,
 )
-from scheduler.errors import StimulusError
+from scheduler.errors import IllegalTransition, StimulusError
 
 __all__ = ["Dispatch", "chain"]
 
@@ -125,14 +125,14 @@ class Dispatch:
             out.append(Refuse(opened.session, -1, refused))
             return
         session = SessionState(
-            opened.session,
-            opened.epoch,
-            opened.priority,
-            opened.next_seq,
-            opened.chain,
-            opened.weight,
-            opened.sla_ns,
-            opened.pace_permille,
+            session=opened.session,
+            epoch=opened.epoch,
+            priority=opened.priority,
+            next_seq=opened.next_seq,
+            chain=opened.chain,
+            weight=opened.weight,
+            sla_ns=opened.sla_ns,
+            pace_permille=opened.pace_permille,
             tokens_at_ns=state.now_ns,
         )
         pacing.fill(session, state.config)
@@ -161,8 +161,7 @@ class Dispatch:
         flights.learn(session, batch, over=True)
         session.launches += 1
         if finished.outcome == FAULT and not session.faulted:
-            session.faulted = True
-            self._count_open(session, -1)
+            self._transition(session, Phase.FAULTED if session.phase is Phase.OPEN else Phase.ENDING)
             self._drop_waiting(session, out, lambda _: why.SESSION_OVER)
         queues.requeue(self.state, session)
         self._release_if_over(session, out)
@@ -190,8 +189,9 @@ class Dispatch:
         session = self.state.sessions.get(closed.session)
         if session is None:
             return
-        session.last_seq = closed.last_seq if session.last_seq is None else min(session.last_seq, closed.last_seq)
-        last_seq = session.last_seq
+        if session.last_seq is None:
+            self._transition(session, Phase.CLOSING if session.phase is Phase.OPEN else Phase.ENDING)
+        session.last_seq = last_seq = closed.last_seq if session.last_seq is None else min(session.last_seq, closed.last_seq)
         self._drop_waiting(session, out, lambda seq: why.AFTER_LAST if seq > last_seq else None)
         queues.requeue(self.state, session)
         if closed.stop:
@@ -204,12 +204,12 @@ class Dispatch:
         session = self.state.sessions.get(changed.session)
         if session is None or session.priority == changed.priority:
             return
-        if not session.faulted:
+        if session.live:
             self._count_open(session, -1)
         session.priority = changed.priority
         if changed.priority:
             session.sla_ns = 0
-        if not session.faulted:
+        if session.live:
             self._count_open(session, 1)
         flights.change_level(self.state, session, out)
 
@@ -267,13 +267,22 @@ class Dispatch:
         if session.last_seq is None or session.launched:
             return
         if session.faulted or session.next_seq > session.last_seq:
-            if not session.faulted:
-                self._count_open(session, -1)
+            self._transition(session, Phase.RELEASED)
             del self.state.sessions[session.session]
             out.append(Release(session.session))
 
+    def _transition(self, session: SessionState, to: Phase) -> None:
+        """A step in the life of a session. Raises IllegalTransition, with nothing changed by it, on one that is not in TRANSITIONS."""
+        before, live = session.phase, session.live
+        if (before, to) not in TRANSITIONS:
+            raise IllegalTransition(f"session {session.session}", before, to, session.story)
+        session.story.append((self.state.now_ns, before, to))
+        session.phase = to
+        if live and not session.live:
+            self._count_open(session, -1)
+
     def _count_open(self, session: SessionState, change: int) -> None:
-        """A session opens (1), or ends or faults (-1): what others' limits depend on."""
+        """A session becomes live (1), or is it no longer (-1): what the limits of others depend on."""
         state = self.state
         state.open_by_priority[session.priority] += change
         if session.sla_ns:

@@ -30,7 +30,7 @@ def blocking_ns(state: DispatchState, target_ns: int) -> int:
     """What a batch of a session that opens with this target may have to wait for at worst: the low budget that it brings about, one slice
     that ends as late as it may, and one batch of each open session with a target, as long as theirs are known to take."""
     budget_ns = low_budget_ns(state.config, min(target_ns, state.target_ns or target_ns))
-    known_ns = sum(session.batch_wall_ns for session in state.sessions.values() if session.sla_ns and not session.faulted)
+    known_ns = sum(session.batch_wall_ns for session in state.sessions.values() if session.sla_ns and session.live)
     return budget_ns + state.config.stop_ns + known_ns
 
 

@@ -146,9 +146,9 @@ def rebase(state: DispatchState, number: int) -> None:
 
 
 def _launchable(state: DispatchState, session: SessionState) -> Waiting | None:
-    """The session's next batch, if it may be launched as far as the session itself is concerned."""
+    """The session's next batch, if it may be launched as far as the session itself is concerned. (A faulted one holds no batch.)"""
     head = session.waiting.get(session.next_seq)
-    if head is None or session.awaits_memory or session.faulted:
+    if head is None or session.awaits_memory:
         session.paced_until_ns = 0
         return None
     if session.launched and _comes_back(state, session):

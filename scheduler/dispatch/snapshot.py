@@ -6,19 +6,20 @@ Queues are left out: they are made again from the sessions, and equal states giv
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from scheduler.dispatch import queues
 from scheduler.dispatch.occupancy import Occupancy
-from scheduler.dispatch.state import DispatchState, Flight, SessionState
+from scheduler.dispatch.state import DispatchState, Flight, Phase, SessionState
 from scheduler.dispatch.stimuli import DispatchConfig
 from scheduler.errors import JournalError
 
 __all__ = ["restore", "snapshot"]
 
-_VERSION: Final = 1
+_VERSION: Final = 2
+"""Version 1 had two flags in place of a session's phase: it is still read."""
 
 
 @dataclass(slots=True)
@@ -47,20 +48,20 @@ def snapshot(state: DispatchState) -> bytes:
     """The state, but for what its queues hold."""
     return _encoder.encode(
         _Snapshot(
-            _VERSION,
-            state.config,
-            state.now_ns,
-            state.arrivals,
-            list(state.sessions.values()),
-            state.flights,
-            state.head_since_ns,
-            state.open_by_priority,
-            state.targets,
-            state.target_ns,
-            [level.vtime for level in state.levels],
-            state.turns,
-            state.reserve_credit,
-            state.occupancy,
+            version=_VERSION,
+            config=state.config,
+            now_ns=state.now_ns,
+            arrivals=state.arrivals,
+            sessions=list(state.sessions.values()),
+            flights=state.flights,
+            head_since_ns=state.head_since_ns,
+            open_by_priority=state.open_by_priority,
+            targets=state.targets,
+            target_ns=state.target_ns,
+            vtimes=[level.vtime for level in state.levels],
+            turns=state.turns,
+            reserve_credit=state.reserve_credit,
+            occupancy=state.occupancy,
         )
     )
 
@@ -71,6 +72,8 @@ def restore(data: bytes) -> DispatchState:
         return DispatchState()
     try:
         read = _decoder.decode(data)
+        if read.version == 1:
+            read = _upgraded(msgspec.msgpack.decode(data))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise JournalError(
             f"a snapshot of {len(data)} bytes cannot be read ({error}): it is damaged, or written by another version"
@@ -95,3 +98,12 @@ def restore(data: bytes) -> DispatchState:
         level.vtime = vtime
     queues.rebuild(state)
     return state
+
+
+def _upgraded(old: dict[str, Any]) -> _Snapshot:
+    """A snapshot of version 1: each session's phase from its flag ``faulted`` and from ``last_seq``; its story is not known. Raises
+    msgspec.DecodeError."""
+    phases = {(False, False): Phase.OPEN, (False, True): Phase.CLOSING, (True, False): Phase.FAULTED, (True, True): Phase.ENDING}
+    for session in old["sessions"]:
+        session["phase"] = phases[bool(session.get("faulted")), session.get("last_seq") is not None]
+    return msgspec.convert({**old, "version": _VERSION}, _Snapshot)

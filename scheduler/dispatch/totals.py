@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from scheduler.dispatch.state import DispatchState
+from scheduler.dispatch.state import DispatchState, Phase
 
 __all__ = ["AWAITS_MEMORY", "CLOSING", "IDLE", "PACED", "READY", "RUNNING", "Totals", "next_window", "standing", "totals"]
 
@@ -54,7 +54,7 @@ def standing(state: DispatchState, session: str) -> str:
         return AWAITS_MEMORY
     if s.next_seq in s.waiting and s.paced_until_ns > state.now_ns:
         return PACED
-    return IDLE if s.last_seq is None else CLOSING
+    return CLOSING if s.phase in (Phase.CLOSING, Phase.ENDING) else IDLE
 
 
 def next_window(state: DispatchState) -> None:

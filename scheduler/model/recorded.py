@@ -115,7 +115,7 @@ class Recording:
     def resume(self, state: DispatchState) -> None:
         """Begin with a core that has sessions already (a segment that begins with a snapshot)."""
         for session in state.sessions.values():
-            if session.session not in self._sessions and not session.faulted:
+            if session.session not in self._sessions and session.live:
                 self._sessions[session.session] = _Session(
                     SessionOpened(
                         state.now_ns,

@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from bus_schemas.events import DeviceFact, NodeRegistered, Outcome, SessionOpenedFact, TaskPlaced, TaskRefused, TaskSubmitted
-from scheduler.placement.states import LIVE, QUEUED
+from scheduler.placement.states import QUEUED, Phase
 
 __all__ = ["PAST_SESSIONS_MAX", "Shape", "shape_of", "Measured", "SessionView", "TaskView", "NodeView", "GroupView", "Reservation"]
 
 PAST_SESSIONS_MAX: Final = 32
+
+_WAITING, _PLACED, _STARTED = Phase.WAITING, Phase.PLACED, Phase.STARTED  # attributes of an enumeration cost a call each
 
 
 Shape = tuple[int, int, bool, bool, tuple[str, ...]]
@@ -51,36 +53,54 @@ class SessionView:
 
 @dataclass(slots=True)
 class TaskView:
-    """``decision``: the last placement or refusal with its position. ``sessions``: open ones; ``past_sessions``: the last closed ones,
-    newest last. ``placed`` is None until placed. ``priority``: the current one; ``priority_changed``: by a fact, so its open sessions must
-    follow. ``wait_from_ns``: since when it waits (again). ``revision``: the log position of the last event that changed it. ``shape``: what
-    it asks for. ``outcome``: how its script ended, None: nothing was reported (yet)."""
+    """A task. Times are Unix times in ns, positions are those of the log."""
 
     submitted: TaskSubmitted
+    #: Of its submission.
     position: int
+    #: Of the last event that changed it.
     revision: int
-    state: str = QUEUED
+    #: Changed by ClusterView._transition alone.
+    phase: Phase = Phase.WAITING
+    #: Why it failed, was cancelled or is lost; else empty.
     reason: str = ""
     updated_ns: int = 0
+    #: Its last placement; None before the first one, and when it waits again.
     placed: TaskPlaced | None = None
+    #: The last placement or refusal.
     decision: TaskPlaced | TaskRefused | None = None
+    #: Ids of its open sessions.
     sessions: set[str] = field(default_factory=set)
+    #: The current one, 0-4.
     priority: int = 0
+    #: Since when it waits, or waits again.
     wait_from_ns: int = 0
+    #: Devices that are kept for it while it waits.
     reserved: Reservation | None = None
+    #: Ids of the sessions that closed last, the newest last.
     past_sessions: list[str] = field(default_factory=list)
+    #: A fact changed its priority, so its open sessions must follow.
     priority_changed: bool = False
+    #: What it asks for, as far as it decides where it fits.
     shape: Shape = (0, 1, False, False, ())
+    #: How its script ended, None: nothing was reported (yet).
     outcome: Outcome | None = None
+    #: The last steps of its life, (position, from, to).
+    story: tuple[tuple[int, Phase, Phase], ...] = ()
+
+    @property
+    def state(self) -> str:
+        """One of STATES."""
+        return QUEUED if self.phase is _WAITING or self.phase is _PLACED else self.phase.value
 
     @property
     def live(self) -> bool:
-        return self.state in LIVE
+        return self.phase is _STARTED or self.phase is _WAITING or self.phase is _PLACED
 
     @property
     def waiting(self) -> bool:
         """Submitted, and neither placed nor over."""
-        return self.state == QUEUED and self.placed is None
+        return self.phase is _WAITING
 
 
 @dataclass(slots=True)

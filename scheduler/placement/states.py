@@ -3,16 +3,17 @@ Constants only; append, never rename."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Final
 
 from scheduler.vram.overcommit import PERCENT_MAX
 
 __all__ = [
-    "QUEUED", "STARTED", "COMPLETED", "FAILED", "CANCELLED", "LOST", "STATES", "LIVE", "MOVES", "GLOBAL", "ENVIRONMENT",
-    "OVERCOMMIT_GLOBAL", "OVERCOMMIT_NODE", "DRAINED", "QUEUE_AGE_MS", "QUEUE_PROTECT_MS", "QUEUE_RESERVATIONS", "DEFAULT_VRAM_MB",
-    "GLOBAL_LIMITS", "NODE_LIMITS", "DEFAULTS", "REASON_NODE_LOST", "REASON_CLIENT_LOST", "REASON_FAULT", "REASON_NO_FIT",
-    "REASON_QUEUE_TIMEOUT", "REASON_NEVER_STARTED", "REASON_RESTARTED", "REASON_SESSION_REUSED", "CANCELLED_BY", "CUT_LOST",
-    "CUT_RESTARTED", "PRIORITY_MAX",
+    "PRIORITY_MAX", "QUEUED", "STARTED", "COMPLETED", "FAILED", "CANCELLED", "LOST", "STATES", "LIVE", "Phase", "TRANSITIONS", "REPORTED",
+    "STORY_MAX", "GLOBAL", "ENVIRONMENT", "OVERCOMMIT_GLOBAL", "OVERCOMMIT_NODE", "DRAINED", "QUEUE_AGE_MS", "QUEUE_PROTECT_MS",
+    "QUEUE_RESERVATIONS", "DEFAULT_VRAM_MB", "GLOBAL_LIMITS", "NODE_LIMITS", "DEFAULTS", "REASON_NODE_LOST", "REASON_CLIENT_LOST",
+    "REASON_FAULT", "REASON_NO_FIT", "REASON_QUEUE_TIMEOUT", "REASON_NEVER_STARTED", "REASON_RESTARTED", "REASON_SESSION_REUSED",
+    "CANCELLED_BY", "CUT_LOST", "CUT_RESTARTED",
 ]  # fmt: skip
 
 PRIORITY_MAX: Final = 4
@@ -29,22 +30,52 @@ STATES: Final = (QUEUED, STARTED, COMPLETED, FAILED, CANCELLED, LOST)
 LIVE: Final = frozenset({QUEUED, STARTED})
 """A placed task in one of these holds its VRAM."""
 
-MOVES: Final = frozenset(
+
+class Phase(StrEnum):
+    """Where a task is in its life; ``state`` of a TaskView is the word of REST and log for it (both of the first two are queued)."""
+
+    #: Submitted, and not placed, or not any more.
+    WAITING = "waiting"
+    #: Placed: it holds its VRAM there; no session of it has opened.
+    PLACED = "placed"
+    #: A session of it opened.
+    STARTED = "started"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    #: For ever.
+    CANCELLED = "cancelled"
+    #: Its client stopped answering.
+    LOST = "lost"
+
+
+TRANSITIONS: Final = frozenset(
     {
-        (QUEUED, STARTED),
-        (QUEUED, COMPLETED),
-        (QUEUED, FAILED),
-        (QUEUED, CANCELLED),
-        (STARTED, COMPLETED),
-        (STARTED, FAILED),
-        (STARTED, CANCELLED),
-        (STARTED, LOST),
-        (LOST, STARTED),  # another session of the same task
-        (FAILED, STARTED),  # its node came back, or a session opened late
-        (COMPLETED, STARTED),  # another session of the same task
+        (Phase.WAITING, Phase.PLACED),
+        (Phase.WAITING, Phase.STARTED),
+        (Phase.WAITING, Phase.COMPLETED),
+        (Phase.WAITING, Phase.FAILED),
+        (Phase.WAITING, Phase.CANCELLED),
+        (Phase.PLACED, Phase.WAITING),  # its node was lost before it started
+        (Phase.PLACED, Phase.STARTED),
+        (Phase.PLACED, Phase.COMPLETED),
+        (Phase.PLACED, Phase.FAILED),
+        (Phase.PLACED, Phase.CANCELLED),
+        (Phase.STARTED, Phase.COMPLETED),
+        (Phase.STARTED, Phase.FAILED),
+        (Phase.STARTED, Phase.CANCELLED),
+        (Phase.STARTED, Phase.LOST),
+        (Phase.LOST, Phase.STARTED),  # another session of the same task
+        (Phase.FAILED, Phase.STARTED),  # its node came back, or a session opened late
+        (Phase.COMPLETED, Phase.STARTED),  # another session of the same task
     }
 )
-"""(from, to) of every legal change; a fact that asks for another one changes nothing. Cancelled is for ever."""
+"""(from, to) of every legal step. A fact that asks for another one changes nothing; the fold itself taking one is IllegalTransition."""
+
+REPORTED: Final = {str(phase): phase for phase in (Phase.STARTED, Phase.COMPLETED, Phase.FAILED, Phase.CANCELLED, Phase.LOST)}
+"""The phases that a TaskStateChanged may ask for, by its word."""
+
+STORY_MAX: Final = 16
+"""Steps of a task's life that are kept for error messages."""
 
 GLOBAL: Final = "global"
 ENVIRONMENT: Final = "environment"

@@ -31,6 +31,7 @@ from bus_schemas.events import (
     TaskStateChanged,
     TaskSubmitted,
 )
+from scheduler.errors import IllegalTransition
 from scheduler.placement import columns as col
 from scheduler.placement.holdings import Hold
 from scheduler.placement.outcomes import decisive, state_after
@@ -47,7 +48,6 @@ from scheduler.placement.states import (
     GLOBAL,
     LIVE,
     LOST,
-    MOVES,
     OVERCOMMIT_GLOBAL,
     OVERCOMMIT_NODE,
     QUEUED,
@@ -57,8 +57,12 @@ from scheduler.placement.states import (
     REASON_QUEUE_TIMEOUT,
     REASON_RESTARTED,
     REASON_SESSION_REUSED,
+    REPORTED,
     STARTED,
     STATES,
+    STORY_MAX,
+    TRANSITIONS,
+    Phase,
 )
 
 __all__ = [
@@ -99,7 +103,7 @@ class ClusterView(ClusterState):
             case TaskStateChanged():
                 task = self.tasks.get(event.task)
                 if task is not None and not self._late(task, event.reason):
-                    self._set_state(task, event.state, event.reason, event.at_ns)
+                    self._asked(task, event.state, event.reason, event.at_ns)
             case TaskPriorityChanged():
                 self._task_priority(event)
             case ConfigChanged():
@@ -161,8 +165,8 @@ class ClusterView(ClusterState):
             self._displace(self.tasks[name], REASON_NODE_LOST, event.at_ns)
         for name in sorted({self.sessions[name].fact.task for name in node.sessions}):
             task = self.tasks.get(name)
-            if task is not None and task.state == STARTED and all(self.sessions[session].cut_off for session in task.sessions):
-                self._set_state(task, FAILED, REASON_NODE_LOST, event.at_ns)  # it was placed elsewhere, and ran here
+            if task is not None and task.phase is Phase.STARTED and all(self.sessions[session].cut_off for session in task.sessions):
+                self._transition(task, Phase.FAILED, event.at_ns, REASON_NODE_LOST)  # it was placed elsewhere, and ran here
 
     def _recovered(self, event: NodeRecovered) -> None:
         node = self.nodes.get(event.node)
@@ -178,8 +182,8 @@ class ClusterView(ClusterState):
                 session.cut_off = ""
                 self._recount_session(name)
                 task = self.tasks.get(session.fact.task)
-                if task is not None and (task.state == QUEUED or (task.state, task.reason) == (FAILED, REASON_NODE_LOST)):
-                    self._set_state(task, STARTED, "", event.at_ns)
+                if task is not None and (task.state == QUEUED or _cut_off(task)):
+                    self._transition(task, Phase.STARTED, event.at_ns)
 
     def _configured(self, event: ConfigChanged) -> None:
         self.changes += 1
@@ -233,7 +237,7 @@ class ClusterView(ClusterState):
             task.sessions.add(event.session)
             self._touch(task)
             if not lost:
-                self._set_state(task, STARTED, "", event.at_ns)
+                self._asked(task, STARTED, "", event.at_ns)
             self._follow_task(task, event.session)
 
     def _session_closed(self, event: SessionClosedFact) -> None:
@@ -258,10 +262,11 @@ class ClusterView(ClusterState):
         self._touch(task)
         if task.sessions:
             return
-        if not failed and session.cut_off == CUT_LOST and (task.state, task.reason) == (FAILED, REASON_NODE_LOST):
-            self._set_state(task, STARTED, "", at_ns)  # its node was only cut off, and it ran to its end there
-        if task.state == STARTED:
-            self._set_state(task, *state_after(task.outcome, failed, reason), at_ns)
+        if not failed and session.cut_off == CUT_LOST and _cut_off(task):
+            self._transition(task, Phase.STARTED, at_ns)  # its node was only cut off, and it ran to its end there
+        if task.phase is Phase.STARTED:
+            state, why = state_after(task.outcome, failed, reason)
+            self._transition(task, Phase(state), at_ns, why)
 
     def _forget(self, name: str, fact: SessionOpenedFact) -> None:
         """Take a session out of the indexes by node and task."""
@@ -305,15 +310,9 @@ class ClusterView(ClusterState):
         task = self.tasks.get(event.task)
         if task is None or not task.waiting:
             return
-        self._reserve(task, None)
         task.placed = task.decision = event
-        task.updated_ns = event.at_ns
-        self._wait_no_longer(task)
-        self._touch(task)
+        self._transition(task, Phase.PLACED, event.at_ns)
         node = self.nodes.get(event.node)
-        if node is not None:
-            node.tasks.add(event.task)
-            self._recount_task(task)
         if node is None or node.lost is not None:  # it was lost between the decision and its place in the log
             self._displace(task, REASON_NODE_LOST, event.at_ns)
 
@@ -325,7 +324,7 @@ class ClusterView(ClusterState):
         self.untold.discard(event.task)
         self._touch(task)
         if not task.submitted.queue:
-            self._set_state(task, FAILED, REASON_NO_FIT, event.at_ns)
+            self._transition(task, Phase.FAILED, event.at_ns, REASON_NO_FIT)
             return
         task.updated_ns = event.at_ns
         same = task.reserved is not None and (task.reserved.node, task.reserved.gpus) == (event.reserved_node, event.reserved_gpus)
@@ -347,16 +346,12 @@ class ClusterView(ClusterState):
 
     def _displace(self, task: TaskView, reason: str, at_ns: int) -> None:
         """A live task loses its node: it waits again if it asked to and has not started, and fails otherwise."""
-        if task.state == QUEUED and task.submitted.queue:
-            if task.placed is not None and task.placed.node in self.nodes:
-                self.nodes[task.placed.node].tasks.discard(task.submitted.task)
+        if task.phase is Phase.PLACED and task.submitted.queue:
+            self._transition(task, Phase.WAITING, at_ns)
             task.placed = None
-            task.updated_ns = task.wait_from_ns = at_ns
-            self._wait(task)
-            self._touch(task)
-            self._recount_task(task)
+            task.wait_from_ns = at_ns
         else:
-            self._set_state(task, FAILED, reason, at_ns)
+            self._transition(task, Phase.FAILED, at_ns, reason)
 
     def _late(self, task: TaskView, reason: str) -> bool:
         """A controller ended the task for what was no longer so when the fact got its place in the log: by then it had room; or it waits
@@ -367,21 +362,32 @@ class ClusterView(ClusterState):
             return task.waiting or any(not self.sessions[name].cut_off for name in task.sessions)
         return False
 
-    def _set_state(self, task: TaskView, state: str, reason: str, at_ns: int) -> None:
-        """Change a task's state if that is a legal move, and with it whether it waits, and whether it holds VRAM on its node."""
-        if (task.state, state) not in MOVES:
-            return
-        name = task.submitted.task
-        task.state = state
-        task.reason = reason
-        task.updated_ns = at_ns
-        (self.live.add if task.live else self.live.discard)(name)
-        self._wait_no_longer(task)
-        self._reserve(task, None)
+    def _asked(self, task: TaskView, state: str, reason: str, at_ns: int) -> None:
+        """A fact asks for a state (of STATES): the task takes it if a legal step leads there."""
+        to = REPORTED.get(state)
+        if to is not None and (task.phase, to) in TRANSITIONS:
+            self._transition(task, to, at_ns, reason)
+
+    def _transition(self, task: TaskView, to: Phase, at_ns: int, reason: str = "") -> None:
+        """A step in the life of a task, and with it whether it waits, and whether it holds VRAM on its node. Raises IllegalTransition, with
+        nothing changed by it, on a step that is not in TRANSITIONS."""
+        name, before = task.submitted.task, task.phase
+        if (before, to) not in TRANSITIONS:
+            raise IllegalTransition(f"task {name}", before, to, task.story)
+        task.story = (*task.story[1 - STORY_MAX :], (self.position, before, to))
+        task.phase, task.reason, task.updated_ns = to, reason, at_ns
+        live, waiting = task.live, task.waiting
+        if waiting:
+            self._wait(task)
+        elif name in self.queue:
+            self._wait_no_longer(task)
+        (self.live.add if live else self.live.discard)(name)
+        if task.reserved is not None:
+            self._reserve(task, None)
         self._touch(task)
         node = self.nodes.get(task.placed.node) if task.placed is not None else None
         if node is not None:
-            (node.tasks.add if state in LIVE else node.tasks.discard)(name)
+            (node.tasks.add if live and not waiting else node.tasks.discard)(name)
         self._recount_task(task)
         for session in task.sessions:
             self._follow_task(task, session)
@@ -450,6 +456,11 @@ class ClusterView(ClusterState):
             placed is not None and placed.node == fact.node and fact.gpu in placed.gpus
             and placed.node in self.nodes and fact.task in self.nodes[placed.node].tasks
         )  # fmt: skip
+
+
+def _cut_off(task: TaskView) -> bool:
+    """Did it fail only because its node was held for lost?"""
+    return task.phase is Phase.FAILED and task.reason == REASON_NODE_LOST
 
 
 _INDEX_MAX: Final = 1 << 31

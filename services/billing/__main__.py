@@ -16,17 +16,16 @@ from pathlib import Path
 from services.billing.allowances import Allowances
 from services.billing.announcer import announce_forever
 from services.billing.app import make_app
-from services.billing.keeper import Keeper
 from services.billing.parts import Parts
+from services.billing.projection import BillingProjection
 from services.billing.writer import Writer
-from services.kit.access.access import open_access
-from services.kit.access.follower import AccessFollower
-from services.kit.access.mode import hosts_of
+from services.kit.access.access import hosts_of, open_access
+from services.kit.access.bus_state import AccessProjection
 from services.kit.bus import Bus, connect
-from services.kit.errors import KitError, SettingError
+from services.kit.errors import SettingError
 from services.kit.http import parse_address, serve
-from services.kit.log import get_logger, setup_logging
-from services.kit.process import ready, run
+from services.kit.log import get_logger
+from services.kit.process import ready, run_service
 
 
 async def serve_until(stop: asyncio.Event) -> None:
@@ -43,27 +42,31 @@ async def serve_until(stop: asyncio.Event) -> None:
         bus = await connect(url, name="billing")
         stack.push_async_callback(bus.close)
         await bus.ensure_streams()
-        keeper = await stack.enter_async_context(Keeper(bus, folder / "view.json"))
-        known = await stack.enter_async_context(AccessFollower(bus))
+        projection = await stack.enter_async_context(BillingProjection(bus, folder / "view.json"))
+        known = await stack.enter_async_context(AccessProjection(bus))
         access = await open_access(
-            bus, os.environ, listens_on=[address[0], *hosts_of(url)], view=lambda: known.view, heard=lambda: known.heard
+            bus,
+            os.environ,
+            listens_on=[address[0], *hosts_of(url)],
+            view=lambda: known.view,
+            follows_log=lambda: known.receives_revocations,
         )
         stack.callback(access.close)
-        writer = Writer(bus, keeper)
-        http = await stack.enter_async_context(serve(make_app(Parts(keeper, writer, access)), address))
-        get_logger().info("billing listening", http=http, position=keeper.view.position)
+        writer = Writer(bus, projection)
+        http = await stack.enter_async_context(serve(make_app(Parts(projection, writer, access)), address))
+        get_logger().info("billing listening", http=http, position=projection.view.position)
         beside = [
-            asyncio.create_task(announce_forever(keeper, writer), name="announce"),
-            asyncio.create_task(_lend(bus, keeper, lambda: ready({"http": http})), name="lend"),
+            asyncio.create_task(announce_forever(projection, writer), name="announce"),
+            asyncio.create_task(_lend(bus, projection, lambda: ready({"http": http})), name="lend"),
         ]
         await first_of(stop, *beside)
 
 
-async def _lend(bus: Bus, keeper: Keeper, lending: Callable[[], None]) -> None:
+async def _lend(bus: Bus, projection: BillingProjection, lending: Callable[[], None]) -> None:
     """Answer nodes once everything that was in the log at the start is applied, and call ``lending`` then: lending on half a log lends
     too much."""
-    await keeper.history_applied()
-    await Allowances(bus, keeper).start()
+    await projection.history_applied()
+    await Allowances(bus, projection).start()
     lending()
     await asyncio.Event().wait()
 
@@ -78,15 +81,5 @@ async def first_of(stop: asyncio.Event, *tasks: asyncio.Task[None]) -> None:
         await task
 
 
-async def main(stop: asyncio.Event) -> int:
-    setup_logging("billing")
-    try:
-        await serve_until(stop)
-    except KitError as error:
-        sys.stderr.write(f"billing: {error}\n")
-        return 2
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(run(main))
+    sys.exit(run_service("billing", serve_until))

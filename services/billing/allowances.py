@@ -1,11 +1,7 @@
-"""Answers nodes that ask what their tenants may still spend. Any replica may answer; the leases are in a stream.
-
-May live here: requests, and the leases' place on the bus. May not: the arithmetic (billing.allowance).
-"""
+"""Grants nodes leases on the budgets of their tenants. Any replica may answer; the leases are in a stream."""
 
 from __future__ import annotations
 
-import base64
 import time
 from typing import Any, Final
 
@@ -14,8 +10,7 @@ import msgspec
 
 from billing.allowance import Leases, binding, lend, unlimited
 from bus_schemas.allowance import ALLOWANCE_ALL, Allowance, AllowancesGiven, AskAllowances, TenantUse
-from services.billing.keeper import Keeper
-from services.billing.writer import last_on_subject
+from services.billing.projection import BillingProjection
 from services.kit.bus import Bus
 from services.kit.errors import BusRefused, BusUnavailable, Conflict
 from services.kit.log import get_logger
@@ -47,11 +42,11 @@ def _stream_config() -> dict[str, Any]:
 
 
 class Allowances:
-    """``await start()`` once the view is caught up."""
+    """The request handler; call ``start`` once the view is caught up."""
 
-    def __init__(self, bus: Bus, keeper: Keeper) -> None:
+    def __init__(self, bus: Bus, projection: BillingProjection) -> None:
         self._bus = bus
-        self._keeper = keeper
+        self._projection = projection
         self._known: dict[str, tuple[int, Leases]] = {}
 
     async def start(self) -> None:
@@ -59,13 +54,13 @@ class Allowances:
         await self._bus.serve(ALLOWANCE_ALL, self._asked, queue=_QUEUE)
 
     async def _asked(self, subject: str, data: bytes) -> bytes | None:
-        """None (silence) when nothing can be said: the node then asks again."""
+        """The answer; None (silence) while there is none: the node then asks again."""
         node = subject.rsplit(".", 1)[1]
         try:
             asked = _decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
-        if asked.node != node or self._keeper.failure is not None:
+        if asked.node != node or self._projection.failure is not None:
             return None
         serials = self._serials(asked)
         try:
@@ -77,7 +72,7 @@ class Allowances:
 
     def _serials(self, asked: AskAllowances) -> tuple[tuple[int, int], ...]:
         """The last usage fact of each device of the node that the view holds."""
-        devices = self._keeper.view.devices
+        devices = self._projection.view.devices
         return tuple(
             (gpu, device.usage_serial) for (node, epoch, gpu), device in devices.items() if (node, epoch) == (asked.node, asked.epoch)
         )
@@ -85,7 +80,7 @@ class Allowances:
     async def _allowance(self, asked: AskAllowances, use: TenantUse, serials: dict[int, int]) -> Allowance:
         subject = _SUBJECT + blake3.blake3(use.tenant.encode()).hexdigest()[:32]
         for _ in range(_ATTEMPTS):
-            budgets = self._keeper.view.budgets
+            budgets = self._projection.view.budgets
             now_ns = time.time_ns()
             left = binding(budgets, use.tenant, now_ns)
             if left is None:
@@ -111,9 +106,9 @@ class Allowances:
         known = self._known.get(subject)
         if known is not None:
             return known
-        position, data = await last_on_subject(self._bus, LEASES_STREAM, subject)
+        position, data = await self._bus.message(LEASES_STREAM, last_by_subj=subject) or (0, b"")
         try:
-            return position, _read(base64.b64decode(data)) if data else Leases()
+            return position, _read(data) if data else Leases()
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             get_logger().warning("leases that cannot be read are taken for none", subject=subject, problem=str(error))
             return position, Leases()

@@ -1,7 +1,4 @@
-"""Tells the log what the fold derived: every BudgetCrossed that is due, once, however many billing services run.
-
-May live here: appending what is due. May not: deriving it (billing.budgets).
-"""
+"""Appends every BudgetCrossed event that the projection derived, once, however many billing services run."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ import msgspec
 
 from billing.projection import BillingView
 from bus_schemas.events import Event
-from services.billing.keeper import Keeper
+from services.billing.projection import BillingProjection
 from services.billing.writer import Writer
 from services.kit.errors import BusRefused, BusUnavailable
 from services.kit.log import get_logger
@@ -23,11 +20,12 @@ __all__ = ["announce_forever"]
 _RETRY_S: Final = 1.0
 
 
-async def announce_forever(keeper: Keeper, writer: Writer) -> None:
-    """Runs until cancelled. What could not be written is tried again: it stays due until the log holds it."""
+async def announce_forever(projection: BillingProjection, writer: Writer) -> None:
+    """Runs until cancelled. An event that could not be written is retried: it stays due until the log holds it."""
     while True:
-        await keeper.moved_until(lambda view: bool(view.budgets.due))
-        for tenant in {crossing[0] for crossing in keeper.view.budgets.due}:
+        while not projection.view.budgets.due:
+            await projection.changed()
+        for tenant in {crossing[0] for crossing in projection.view.budgets.due}:
             try:
                 await writer.tenant(tenant, lambda view, tenant=tenant: _due(view, tenant))  # type: ignore[misc]  # a default binds it
             except (BusUnavailable, BusRefused) as error:

@@ -1,7 +1,5 @@
 """The bodies of requests: what is accepted, with its limits. Unknown fields are refused, so a typo is not a default. Amounts are
 integers of micro-credits (1 credit = 1,000,000): nothing is rounded on the way.
-
-May live here: shapes and limits. May not: what is done with them.
 """
 
 from __future__ import annotations
@@ -9,7 +7,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 __all__ = ["BudgetBody", "GrantBody", "MembershipBody", "PriceBody", "TierBody"]
 
@@ -39,9 +37,10 @@ class BudgetBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class TierBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """What a tier allows."""
+    """What a tier allows. ``default_vram_mb`` null: the cluster's default holds; left out: it stays as it is."""
 
     priority_ceiling: Annotated[int, Meta(ge=0, le=4, description="the best priority its tasks may have; 0 is the highest of all")]
+    default_vram_mb: Annotated[int, Meta(ge=1, le=1 << 26, description="VRAM of a task that names none, in MiB")] | UnsetType | None = UNSET
     from_: From = msgspec.field(default="", name="from")
 
 

@@ -1,7 +1,4 @@
-"""OpenAPI descriptions of routes: the parameters several share, and the problems they may answer with.
-
-May live here: OpenAPI descriptions, parameter types and how they are read. May not: routes.
-"""
+"""Parameters that several routes share: their OpenAPI descriptions, and how they are read."""
 
 from __future__ import annotations
 
@@ -10,63 +7,22 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
-import msgspec
-from litestar.openapi.datastructures import ResponseSpec
 from litestar.openapi.spec import OpenAPIMediaType, OpenAPIResponse, Operation, Schema
 from litestar.openapi.spec.enums import OpenAPIType
 from litestar.params import Parameter
 
 from billing.errors import BillingRequestError
-from services.billing.errors import Invalid, Stale
+from services.kit.errors import Invalid
 
-__all__ = ["Json", "Revision", "TenantName", "also_as", "check_revision", "not_past_ns", "parse_time_ns", "problems", "revision_of"]
+__all__ = ["Json", "TenantName", "also_as", "not_past_ns", "parse_time_ns"]
 
 Json = dict[str, Any]
 TenantName = Annotated[str | None, Parameter(min_length=1, max_length=200, description="only of this tenant")]
-Revision = Annotated[
-    str | None,
-    Parameter(header="If-Match", max_length=40, description="the revision the change is meant for; when it holds no longer: 409"),
-]
 
 _NS: Final = 1_000_000_000
 _LATEST_NS: Final = 1 << 62
 _LATE_NS: Final = 60 * _NS
 """How much earlier than now a validity may begin that a person has just typed in: it then begins now."""
-
-
-class FieldError(msgspec.Struct):
-    field: str
-    message: str
-
-
-class Problem(msgspec.Struct):
-    """A problem document (RFC 9457)."""
-
-    type: str
-    title: str
-    status: int
-    detail: str
-    errors: list[FieldError] = []
-
-
-_TEXT: Final = {
-    400: "The query or the body is not valid; errors names the fields",
-    401: "The request has no credentials, or unknown ones",
-    403: "Not allowed",
-    404: "No such thing, or none that the caller may know of",
-    409: "It was changed meanwhile, or contradicts what is there",
-    413: "The body is too large",
-    429: "Too many requests",
-    503: "The bus or the log is not available now",
-}
-
-
-def problems(*statuses: int) -> dict[int, ResponseSpec]:
-    """The problems a route may answer with, beside those that any may: 400, 401, 403, 429, 503."""
-    return {
-        status: ResponseSpec(Problem, generate_examples=False, description=_TEXT[status], media_type="application/problem+json")
-        for status in sorted({400, 401, 403, 429, 503, *statuses})
-    }
 
 
 def also_as(*media: str) -> type[Operation]:
@@ -81,22 +37,6 @@ def also_as(*media: str) -> type[Operation]:
                 good.content = {**(good.content or {}), **texts}
 
     return AlsoAs
-
-
-def revision_of(header: str | None) -> int | None:
-    """The revision of an If-Match header: a number, quoted or not; ``*`` and nothing: whatever holds. Raises Invalid."""
-    if header is None or header.strip() == "*":
-        return None
-    text = header.strip().removeprefix("W/").strip('"')
-    if not text.isascii() or not text.isdigit() or len(text) > 18:
-        raise Invalid("If-Match", f"{header!r} is no revision; give the number that the answer carried as revision")
-    return int(text)
-
-
-def check_revision(what: str, held: int, expected: int | None) -> None:
-    """Raises Stale when ``expected`` is given and is not the revision that holds."""
-    if expected is not None and expected != held:
-        raise Stale(what, held)
 
 
 def parse_time_ns(field: str, text: str) -> int:

@@ -1,7 +1,4 @@
-"""Dependencies of the routes, and access to them.
-
-May live here: the parts, and answers that several routes share. May not: routes.
-"""
+"""Dependencies of the routes, and access to them."""
 
 from __future__ import annotations
 
@@ -15,12 +12,12 @@ from billing.periods import bounds
 from billing.projection import BillingView
 from billing.report import credits_text
 from services.billing.described import Json
-from services.billing.errors import NotThere
-from services.billing.keeper import Keeper
+from services.billing.projection import BillingProjection
 from services.billing.writer import Writer
 from services.kit.access.access import Access
 from services.kit.access.requests import permit
 from services.kit.access.rules import Action
+from services.kit.errors import NotThere
 
 __all__ = ["Ask", "Parts", "budget_answer", "fresh_view", "parts_of", "tenant_must_be"]
 
@@ -29,7 +26,7 @@ Ask = Request[Any, Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    keeper: Keeper
+    projection: BillingProjection
     writer: Writer
     access: Access
 
@@ -41,9 +38,7 @@ def parts_of(request: Ask) -> Parts:
 
 async def fresh_view(request: Ask) -> BillingView:
     """The view, with everything that is in the log now."""
-    keeper = parts_of(request).keeper
-    await keeper.caught_up()
-    return keeper.view
+    return await parts_of(request).projection.fresh_view()
 
 
 def known_tenants(request: Ask, view: BillingView) -> set[str]:

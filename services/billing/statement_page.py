@@ -1,10 +1,8 @@
-"""A statement as one page of HTML, to be read and printed: no script, no picture, nothing from elsewhere.
-
-May live here: how a statement looks. May not: what is in it (billing.statement).
-"""
+"""A statement as one page of HTML, to be read and printed: no script, no picture, nothing from elsewhere."""
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from jinja2 import Environment, StrictUndefined
@@ -24,7 +22,8 @@ _TEMPLATE: Final = """<!doctype html>
 <style>
 :root { color-scheme: light dark; --line: #8886; --soft: #595959; }
 @media (prefers-color-scheme: dark) { :root { --soft: #b0b0b0; } }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2.5rem auto; padding: 0 1.25rem; }
+body { background: Canvas; color: CanvasText; font: 15px/1.5 system-ui, sans-serif;
+  max-width: 62rem; margin: 2.5rem auto; padding: 0 1.25rem; }
 h1 { font-size: 1.5rem; line-height: 1.25; margin: 0 0 .4rem; } h2 { font-size: 1.05rem; margin: 2rem 0 .4rem; }
 p, small { color: var(--soft); overflow-wrap: anywhere; } p { margin: .3rem 0; max-width: 46rem; } small { display: block; }
 table { border-collapse: collapse; width: 100%; }
@@ -81,11 +80,11 @@ memory, held for one second. Ids are shortened; the statement as CSV or JSON has
 </tbody>
 </table>{% else %}<p>Nothing was used in this month.</p>{% endif %}
 <h2>Grants</h2>
-{% if s.grants %}<table>
+{% if s.grants %}<table class="wide">
 <thead><tr><th scope="col">Grant</th><th scope="col">Time (UTC)</th><th scope="col" class="n">Credits</th></tr></thead>
 <tbody>
-{% for grant in s.grants %}<tr><td>{{ grant.grant|short }}</td>
-<td>{{ grant.at_ns|moment }}</td><td class="n">{{ grant.micro|credits }}</td></tr>
+{% for grant in s.grants %}<tr><td data-label="Grant">{{ grant.grant|short }}</td>
+<td data-label="Time (UTC)">{{ grant.at_ns|moment }}</td><td class="n" data-label="Credits">{{ grant.micro|credits }}</td></tr>
 {% endfor %}</tbody>
 </table>{% else %}<p>Nothing was granted in this month.</p>{% endif %}
 <h2>Prices</h2>
@@ -119,8 +118,8 @@ def _credits(micro: int) -> str:
 
 
 def _short(name: str) -> str:
-    """A made id (32 hexadecimal digits) by its first eight; other names as they are."""
-    return f"{name[:8]}…" if len(name) == 32 and all(letter in "0123456789abcdef" for letter in name) else name
+    """An id that ends in 32 hexadecimal digits, with the first eight of them; other names as they are."""
+    return _MADE.sub(r"\1…", name)
 
 
 def _moment(at_ns: int) -> str:
@@ -128,6 +127,7 @@ def _moment(at_ns: int) -> str:
     return time_text(at_ns)[:16].replace("T", " ") if at_ns > 0 else "always"
 
 
+_MADE: Final = re.compile(r"(?<![0-9a-f])([0-9a-f]{8})[0-9a-f]{24}\Z")
 _environment: Final = Environment(autoescape=True, undefined=StrictUndefined)
 _environment.filters.update(
     credits=_credits,

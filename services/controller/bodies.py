@@ -1,11 +1,12 @@
-"""The bodies of requests: what is accepted, with its limits. Unknown fields are refused, so a typo is not a default."""
+"""Request bodies with their limits. Unknown fields are refused: a misspelt field is no default. No repr shows a secret."""
 
 from __future__ import annotations
 
 import re
 import uuid
 from collections.abc import Callable
-from typing import Annotated, Final, Literal
+from dataclasses import fields
+from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -15,8 +16,28 @@ from bus_schemas.runs import SCRIPT_BYTES_MAX, RunScript
 from scheduler.placement.states import DEFAULT_VRAM_MB, GLOBAL_LIMITS, OVERCOMMIT_GLOBAL, QUEUE_AGE_MS, QUEUE_PROTECT_MS, QUEUE_RESERVATIONS
 from scheduler.vram import PERCENT_MAX
 from services.controller.webhook import URL_CHARS_MAX
+from services.kit.access.checker import PASSWORD_MAX
 
-__all__ = ["TaskBody", "RunBody", "PriorityBody", "GroupBody", "NewGroupBody", "ConfigBody", "NodeConfigBody", "MIB"]
+__all__ = [
+    "TaskBody",
+    "RunBody",
+    "PriorityBody",
+    "GroupBody",
+    "NewGroupBody",
+    "ConfigBody",
+    "NodeConfigBody",
+    "MIB",
+    "KeyBody",
+    "LoginBody",
+    "LoginForm",
+    "LogoutForm",
+    "values_of",
+    "NewTenantBody",
+    "NewUserBody",
+    "PasswordBody",
+    "TenantBody",
+    "UserBody",
+]
 
 MIB = 1 << 20
 
@@ -24,16 +45,32 @@ Token = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}\Z", description="1 t
 Percent = Annotated[int, Meta(ge=0, le=PERCENT_MAX)]
 
 
+Title = Annotated[str, Meta(max_length=200)]
+Role = Literal["admin", "operator", "member", "viewer"]
+Scope = Literal["read", "submit", "operate", "admin", "bus"]
+Password = Annotated[str, Meta(max_length=PASSWORD_MAX)]
+TenantOrCluster = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{0,64}\Z", description="empty: the whole cluster")]
+_DECADE_S = 10 * 366 * 86_400
+
+
 Defaults = Callable[[str, str, bool], tuple[int, int]]
 """(task, tenant, whether it has a latency target) to the priority and the bytes of VRAM of a task that says nothing."""
+
+
+T = TypeVar("T")
+
+
+def values_of(kind: type[T], body: msgspec.Struct) -> T:
+    """The dataclass ``kind`` made of those of its fields that ``body`` sets."""
+    given = ((field.name, getattr(body, field.name, UNSET)) for field in fields(kind))  # type: ignore[arg-type]  # a dataclass
+    return kind(**{name: value for name, value in given if value is not UNSET})
 
 
 class TaskBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A task to place."""
 
     required_vram_mb: (
-        Annotated[int, Meta(ge=1, le=1 << 30, description="VRAM on each of its GPUs, in MiB; left out: default_vram_mb, and it may grow")]
-        | None
+        Annotated[int, Meta(ge=1, le=1 << 30, description="VRAM on each of its GPUs, in MiB; left out: a default, and it may grow")] | None
     ) = None
     id: Token | None = None
     tenant: Annotated[str, Meta(min_length=1, max_length=200, description="whose it is; left out: the caller's own")] | None = None
@@ -42,7 +79,7 @@ class TaskBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     gpu_mode: Literal["Shared", "Exclusive"] = "Shared"
     groups: Annotated[tuple[Token, ...], Meta(max_length=64, description="only nodes of these groups; empty: nodes of no group")] = ()
     noswap: Annotated[bool, Meta(description="may not be swapped out: must fit physical VRAM")] = False
-    title: Annotated[str, Meta(max_length=200)] = ""
+    title: Title = ""
     queue: Annotated[bool, Meta(description="wait for room when nothing fits now")] = False
     weight: Annotated[int, Meta(ge=1, le=10_000, description="part of the core time beside tasks of the same priority")] = 100
     sla_ms_p99: Annotated[int, Meta(ge=0, le=3_600_000, description="latency wanted for 99 of 100 batches, priority 0 only; 0: none")] = 0
@@ -151,7 +188,7 @@ class PriorityBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 class GroupBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A group; what is left out stays as it is. ``nodes``: its members beside the nodes that name it themselves."""
 
-    title: Annotated[str, Meta(max_length=200)] | UnsetType = UNSET
+    title: Title | UnsetType = UNSET
     nodes: Annotated[tuple[Token, ...], Meta(max_length=10_000)] | UnsetType = UNSET
 
 
@@ -159,7 +196,7 @@ class NewGroupBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A group to make."""
 
     id: Token
-    title: Annotated[str, Meta(max_length=200)] = ""
+    title: Title = ""
     nodes: Annotated[tuple[Token, ...], Meta(max_length=10_000)] = ()
 
 
@@ -201,3 +238,87 @@ class NodeConfigBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     overcommit_vram_percent: Percent | UnsetType | None = UNSET
     drained: bool | UnsetType = UNSET
+
+
+class NewTenantBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    id: Token
+    title: Title = ""
+
+
+class TenantBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """What is left out stays as it is."""
+
+    title: Title | UnsetType = UNSET
+    disabled: Annotated[bool, Meta(description="its keys and users open nothing")] | UnsetType = UNSET
+
+
+class NewUserBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    id: Annotated[str, Meta(pattern=r"\A[a-z0-9][a-z0-9_-]{0,63}\Z", description="1 to 64 lower-case letters, digits, '-' or '_'")]
+    role: Role
+    tenant: TenantOrCluster | UnsetType = UNSET
+    title: Title = ""
+    password: Password = ""
+
+    def __repr__(self) -> str:
+        return f"NewUserBody(id={self.id!r})"
+
+
+class UserBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """What is left out stays as it is."""
+
+    role: Role | UnsetType = UNSET
+    tenant: TenantOrCluster | UnsetType = UNSET
+    title: Title | UnsetType = UNSET
+    disabled: bool | UnsetType = UNSET
+    password: Annotated[str, Meta(max_length=PASSWORD_MAX, description="empty: none any more")] | UnsetType = UNSET
+
+    def __repr__(self) -> str:
+        return "UserBody()"
+
+
+class KeyBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A new key; fields left out default to those of the caller."""
+
+    title: Title = ""
+    user: Annotated[str, Meta(max_length=64, description="whose key it is; empty: not a user's")] | UnsetType = UNSET
+    tenant: TenantOrCluster | UnsetType = UNSET
+    role: Literal["admin", "operator", "member", "viewer", "node", "service"] | UnsetType = UNSET
+    scopes: Annotated[tuple[Scope, ...], Meta(max_length=8, description="what of the role it may do; empty: all")] | UnsetType = UNSET
+    expires_in_s: Annotated[int, Meta(ge=1, le=_DECADE_S)] | None = None
+    node: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{0,64}\Z", description="the only node a key of role node may be")] = ""
+
+
+class LoginBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A user with a password, or an API key."""
+
+    user: Annotated[str, Meta(max_length=64)] = ""
+    password: Password = ""
+    key: Annotated[str, Meta(max_length=100)] = ""
+
+    def __repr__(self) -> str:
+        return f"LoginBody(user={self.user!r})"
+
+
+class LoginForm(msgspec.Struct, frozen=True):
+    """What the login page sends."""
+
+    user: Annotated[str, Meta(max_length=64)] = ""
+    password: Password = ""
+    key: Annotated[str, Meta(max_length=100)] = ""
+    next: Annotated[str, Meta(max_length=2_000)] = ""
+    csrf: Annotated[str, Meta(max_length=200)] = msgspec.field(name="_csrf_token", default="")
+
+    def __repr__(self) -> str:
+        return f"LoginForm(user={self.user!r})"
+
+
+class LogoutForm(msgspec.Struct, frozen=True):
+    csrf: Annotated[str, Meta(max_length=200)] = msgspec.field(name="_csrf_token", default="")
+
+
+class PasswordBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    old_password: Password
+    new_password: Password
+
+    def __repr__(self) -> str:
+        return "PasswordBody()"

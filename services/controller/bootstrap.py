@@ -1,10 +1,9 @@
-"""The bootstrap key: a key that the operator gives the controller at its start, recorded in the log once.
+"""Bootstrap keys: API keys given to the controller at its start and recorded in the log once; a key of the log, revoked ones too, stays as
+it is.
 
-WOOLY_BOOTSTRAP_KEY holds a key made by ``wooly keys generate`` (``wooly up --secure`` makes one by itself). It becomes an admin key of the
-cluster when the log has never heard of its id; a key of the log, revoked ones too, is left as it is. An operator who has lost every key
-sets a new one and restarts the controller.
-
-May live here: that. May not: any other key.
+WOOLY_BOOTSTRAP_KEY holds an admin key made by ``wooly keys generate`` (``wooly up --secure`` makes one). An operator who has lost every key
+sets a new one and restarts the controller. WOOLY_BOOTSTRAP_NODES names a file of the installation's node and viewer keys; it holds hashes,
+no secrets.
 """
 
 from __future__ import annotations
@@ -14,29 +13,32 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from bus_schemas.events import ActionTaken, KeyIssued
-from services.controller.mirror import Mirror
+from services.controller.log_projection import LogProjection
 from services.controller.writer import Writer
 from services.kit.access import AccessView
 from services.kit.access.access import Access
-from services.kit.access.keys import parse_key
+from services.kit.access.tokens import parse_key
 from services.kit.errors import Conflict, SettingError
+from services.kit.keyring import NODES_VARIABLE, NodeKey
 from services.kit.log import get_logger
 
-__all__ = ["BOOTSTRAP_KEY", "bootstrap"]
+__all__ = ["BOOTSTRAP_KEY", "bootstrap", "bootstrap_nodes"]
 
 BOOTSTRAP_KEY: Final = "WOOLY_BOOTSTRAP_KEY"
 _ACTOR: Final = "bootstrap"
 
 
-async def bootstrap(environment: Mapping[str, str], access: Access, mirror: Mirror, writer: Writer) -> None:
+async def bootstrap(environment: Mapping[str, str], access: Access, projection: LogProjection, writer: Writer) -> None:
     """Record the key, and warn when no identity can log in. Raises SettingError for an invalid key."""
     if not access.on:
         return
     text = environment.get(BOOTSTRAP_KEY, "").strip() or _from_file(environment)
     if text:
-        await _take_over(text, access, mirror, writer)
-    if not mirror.fold(AccessView).ways_in(time.time_ns()):
+        await _take_over(text, access, projection, writer)
+    if not projection.fold(AccessView).ways_in(time.time_ns()):
         get_logger().warning(
             "no user or key can log in: make a key with `wooly keys generate` and start again with it", setting=BOOTSTRAP_KEY
         )
@@ -51,12 +53,12 @@ def _from_file(environment: Mapping[str, str]) -> str:
         raise SettingError(f"{BOOTSTRAP_KEY}_FILE={path} cannot be read: {error}") from None
 
 
-async def _take_over(text: str, access: Access, mirror: Mirror, writer: Writer) -> None:
+async def _take_over(text: str, access: Access, projection: LogProjection, writer: Writer) -> None:
     key = parse_key(text)
     if key is None:
         raise SettingError(f"{BOOTSTRAP_KEY} is no API key; make one with `wooly keys generate`")
-    while key.id not in mirror.fold(AccessView).keys:
-        after = mirror.access_position
+    while key.id not in projection.fold(AccessView).keys:
+        after = projection.access_position
         now_ns = time.time_ns()
         phc = await access.checker.hasher.hash_secret(key.secret)
         issued = KeyIssued(now_ns, key.id, "", "", "admin", phc, title="first key")
@@ -64,4 +66,29 @@ async def _take_over(text: str, access: Access, mirror: Mirror, writer: Writer) 
             await writer.append_access(key.id, [issued, ActionTaken(now_ns, _ACTOR, "", "key.write", key.id, "issued: admin")], after)
             get_logger().info("the bootstrap key is valid", key=key.id)
         except Conflict:
-            await mirror.caught_up()  # another replica took it over
+            await projection.caught_up()  # another replica took it over
+
+
+def _read(path: str) -> list[NodeKey]:
+    try:
+        return msgspec.json.decode(Path(path).read_bytes(), type=list[NodeKey])
+    except (OSError, msgspec.DecodeError) as error:
+        raise SettingError(f"{NODES_VARIABLE}={path} cannot be read: {error}") from None
+
+
+async def bootstrap_nodes(environment: Mapping[str, str], projection: LogProjection, writer: Writer) -> None:
+    """Issue the keys that the log has never heard of. Raises SettingError."""
+    path = environment.get(NODES_VARIABLE, "").strip()
+    if not path:
+        return
+    for key in _read(path):
+        while key.key not in projection.fold(AccessView).keys:
+            now_ns, after = time.time_ns(), projection.access_position
+            role = "node" if key.node else "viewer"
+            issued = KeyIssued(now_ns, key.key, "", "", role, key.secret_hash, title=key.name, node=key.node)
+            took = ActionTaken(now_ns, _ACTOR, "", "key.write", key.key, f"issued: {key.name}")
+            try:
+                await writer.append_access(key.key, [issued, took], after)
+                get_logger().info("a key of the installation is valid", key=key.key, of=key.name)
+            except Conflict:
+                await projection.caught_up()

@@ -17,7 +17,7 @@ import msgspec
 from bus_schemas.events import ActionTaken, ConfigChanged, Event, decode_events, encode_events
 from scheduler.placement.states import ENVIRONMENT, GLOBAL, GLOBAL_LIMITS, NODE_LIMITS, OVERCOMMIT_GLOBAL
 from services.controller.errors import LogUnreadable
-from services.controller.mirror import Mirror
+from services.controller.log_projection import LogProjection
 from services.controller.store import ConfigStore, Entry, StoreConflict, StoreUnavailable
 from services.controller.writer import Writer
 from services.kit.errors import BusRefused, BusUnavailable, Conflict
@@ -55,9 +55,9 @@ class _Document:
 class Configuration:
     """``follow()`` runs for ever beside the API."""
 
-    def __init__(self, store: ConfigStore, mirror: Mirror, writer: Writer) -> None:
+    def __init__(self, store: ConfigStore, projection: LogProjection, writer: Writer) -> None:
         self._store = store
-        self._mirror = mirror
+        self._projection = projection
         self._writer = writer
         self._one = asyncio.Lock()
 
@@ -106,7 +106,7 @@ class Configuration:
                     else:
                         await self._store.cas(key, body, entry.revision)
                 except StoreConflict:
-                    await self._mirror.caught_up()
+                    await self._projection.caught_up()
                     continue
             await self._adopt(scope, _Document(values, took))
             return
@@ -114,20 +114,20 @@ class Configuration:
     async def _adopt_all(self, entries: list[Entry]) -> None:
         """Make the log equal to the store; what the log has and the store has not is unset."""
         wanted = {scope: _decode(entry.key, entry.value) for entry in entries if (scope := _scope(entry.key)) is not None}
-        for scope in sorted({scope for scope, _ in self._mirror.view.config} - {ENVIRONMENT} | set(wanted)):
+        for scope in sorted({scope for scope, _ in self._projection.view.config} - {ENVIRONMENT} | set(wanted)):
             document = wanted.get(scope, _Document({}))
             if document is not None:
                 await self._adopt(scope, document)
 
     def _held(self, scope: str) -> Values:
         """The values of a scope that the log has."""
-        return {key: value for (of, key), value in self._mirror.view.config.items() if of == scope and isinstance(value, int)}
+        return {key: value for (of, key), value in self._projection.view.config.items() if of == scope and isinstance(value, int)}
 
     async def _adopt(self, scope: str, wanted: _Document) -> None:
         """Append what differs between ``wanted`` and the log, with who did it."""
         async with self._one:
             while True:
-                held = {key: value for (of, key), value in self._mirror.view.config.items() if of == scope}
+                held = {key: value for (of, key), value in self._projection.view.config.items() if of == scope}
                 differing = [key for key in sorted({*held, *wanted.values}) if held.get(key) != wanted.values.get(key)]
                 if not differing:
                     return
@@ -137,7 +137,7 @@ class Configuration:
                 try:
                     await self._writer.append("config", scope, facts)
                 except Conflict:
-                    await self._mirror.caught_up()  # another controller takes the same change over
+                    await self._projection.caught_up()  # another controller takes the same change over
 
 
 def _scope(key: str) -> str | None:

@@ -1,63 +1,44 @@
-"""Errors of the controller. Each class says whether the caller caused it; ``problems`` maps them to REST answers.
-
-May live here: exception classes. May not: HTTP.
-"""
+"""Errors of the controller's requests, with those that all services have."""
 
 from __future__ import annotations
 
+from services.kit.errors import Invalid, LogUnreadable, NotThere, RequestError, Stale
+
 __all__ = [
-    "ControllerError", "Ambiguous", "Busy", "NotThere", "Denied", "Stale", "Invalid", "OutOfState", "TaskExists", "TaskImpossible",
-    "LogUnreadable",
+    "Ambiguous", "Busy", "NotThere", "Denied", "Stale", "Invalid", "OutOfState", "TaskExists", "TaskImpossible", "LogUnreadable",
 ]  # fmt: skip
 
 
-class ControllerError(Exception):
-    """Base of all errors of this package."""
+class Ambiguous(RequestError):
+    """The name in the request fits several entities."""
+
+    kind, title = "ambiguous", "Several have this name"
 
 
-class NotThere(ControllerError):
-    """The caller's fault: no such thing, or none that they may know of: the two are not told apart."""
+class Denied(RequestError):
+    """The caller may not do this."""
+
+    status, kind, title = 403, "denied", "Not allowed"
 
 
-class Ambiguous(ControllerError):
-    """The caller's fault: what they wrote names several things."""
+class OutOfState(RequestError):
+    """It cannot be done to this entity as it is now (a task that is over, a group that exists)."""
 
 
-class Denied(ControllerError):
-    """The caller's fault: they may not do this."""
+class TaskExists(RequestError):
+    """The id belongs to a task that was submitted with another body."""
 
+    kind, title = "task-exists", "The task exists"
 
-class Stale(ControllerError):
-    """The caller's error: the change is based on an outdated revision. ``revision``: the current one."""
-
-    def __init__(self, what: str, revision: int) -> None:
-        super().__init__(f"{what} has changed: its revision is {revision} now; read it again and repeat")
-        self.revision = revision
-
-
-class Invalid(ControllerError):
-    """The caller's fault: ``field`` is well-formed and cannot be granted."""
-
-    def __init__(self, field: str, reason: str) -> None:
-        super().__init__(reason)
-        self.field = field
-
-
-class OutOfState(ControllerError):
-    """The caller's fault: it cannot be done to this thing as it is now (a task that is over, a group that exists)."""
-
-
-class TaskExists(ControllerError):
-    """The caller's fault: the id belongs to a task that was submitted with another body."""
+    def __init__(self, message: str) -> None:
+        super().__init__(message, "id")
 
 
 class TaskImpossible(Invalid):
-    """The caller's fault: ``field`` asks for what no device could ever give."""
+    """``field`` asks for what no device could ever give."""
 
 
-class Busy(ControllerError):
-    """Too much of this is under way; the same question is answered a little later."""
+class Busy(RequestError):
+    """Too many of these requests are in progress; the same one is answered a little later."""
 
-
-class LogUnreadable(ControllerError):
-    """The log holds a fact this controller cannot read: run one at least as new as the newest node. Until then it gives no answers."""
+    status, kind, title = 503, "unavailable", "Not available now"

@@ -32,6 +32,10 @@ class Caller:
     def may(self, action: Action, tenant: str | None = None) -> bool:
         return self.identity.may(action, tenant)
 
+    def sees(self, tenant: str) -> bool:
+        """Whether the caller may know of tasks and sessions of ``tenant``."""
+        return self.may("task.read", tenant)
+
     def require(self, action: Action, tenant: str | None = None) -> None:
         """Raises Denied."""
         if not self.may(action, tenant):

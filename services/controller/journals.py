@@ -1,7 +1,7 @@
-"""What the journals of the nodes say of one task: services.replay run in a process of its own, with bounds on how many run at once.
+"""The journals' record of one task: runs services.replay in a child process, with bounds on concurrency, and caches its answers.
 
-Running a journal again takes seconds of processor time, so it never happens in this process. The answers are kept: of a task that is over
-for good, of one that runs for a few seconds.
+Replaying a journal takes seconds of processor time, so it never happens in this process. The answer for a task that is over is cached until
+it is evicted, that for a running one for a few seconds.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from services.controller.errors import Busy, OutOfState
 from services.kit.errors import BusUnavailable
 from services.kit.log import get_logger
 from services.kit.process import child_environment
+from wooly.shared.lru import LruDict
 from wooly_server import module_command
 
 __all__ = ["SLOTS", "Journals", "Life"]
@@ -45,14 +46,17 @@ _NOTHING: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """One task as its facts tell it: its ``sessions``, the ``devices`` (node, GPU index) that had them, from when to when it ran (Unix ns;
-    ``to_ns`` 0: it is not over)."""
+    """One task as the event log has it."""
 
     task: str
     tenant: str
+    #: ids
     sessions: tuple[str, ...]
+    #: (node, GPU index) of every device that had one of the sessions
     devices: tuple[tuple[str, int], ...]
+    #: first session opened, Unix ns
     from_ns: int
+    #: end of the task, Unix ns; 0: it is not over
     to_ns: int
 
 
@@ -72,7 +76,7 @@ class Journals:
 
     def __init__(self, bus_url: str) -> None:
         self._bus_url = bus_url
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._kept: LruDict[str, _Kept] = LruDict(_KEPT_MAX)
         self._reading: dict[str, asyncio.Task[_Kept]] = {}
         self._asking: Counter[str] = Counter()
         self._turn = asyncio.Semaphore(_AT_ONCE_MAX)
@@ -105,8 +109,6 @@ class Journals:
             del self._reading[life.task]
         settled = 0 < life.to_ns < now_ns - int(_SETTLED_S * 1e9)
         kept = self._kept[life.task] = _Kept(document, life, read_s, settled)
-        while len(self._kept) > _KEPT_MAX:
-            self._kept.popitem(last=False)
         return kept
 
     async def _run(self, life: Life, now_ns: int) -> Json | None:

@@ -16,24 +16,24 @@ from bus_schemas.telemetry import RunningSession
 from scheduler.placement import capacity
 from scheduler.placement.view import STATES
 from services.controller.gauges import Gauges
-from services.controller.mirror import Mirror
+from services.controller.log_projection import LogProjection
 
 __all__ = ["metrics_text"]
 
 _DEVICE = ("node", "gpu")
 
 
-def metrics_text(mirror: Mirror, gauges: Gauges, *, on_duty: bool = False, log_bytes: int | None = None) -> str:
+def metrics_text(projection: LogProjection, gauges: Gauges, *, on_duty: bool = False, log_bytes: int | None = None) -> str:
     """The text exposition format. ``on_duty``: this controller does the periodic work. ``log_bytes``: of the event log, None: unknown."""
     registry = CollectorRegistry()
-    view = mirror.view
+    view = projection.view
 
     def gauge(name: str, text: str, labels: tuple[str, ...] = ()) -> Gauge:
         return Gauge(f"wooly_{name}", text, labels, registry=registry)
 
-    gauge("controller_log_position", "Position of the last event applied").set(mirror.position)
-    gauge("controller_following", "1 while the event log is followed").set(0 if mirror.failure else 1)
-    gauge("controller_bus_connected", "1 while the bus is there").set(mirror.connected)
+    gauge("controller_log_position", "Position of the last event applied").set(projection.position)
+    gauge("controller_following", "1 while the event log is followed").set(0 if projection.failure else 1)
+    gauge("controller_bus_connected", "1 while the bus is there").set(projection.connected)
     gauge("controller_on_duty", "1 for the controller that does the periodic work").set(on_duty)
 
     if log_bytes is not None:
@@ -71,7 +71,7 @@ def metrics_text(mirror: Mirror, gauges: Gauges, *, on_duty: bool = False, log_b
     swapped = gauge("device_vram_swapped_bytes", "VRAM of sessions that is held elsewhere", _DEVICE)
     shared = gauge("device_vram_shared_bytes", "VRAM that several sessions share, counted once", _DEVICE)
     saved = gauge("device_vram_saved_bytes", "VRAM that sharing saves", _DEVICE)
-    live = [seen for seen in gauges.last() if not _gone(mirror, seen.node)]
+    live = [seen for seen in gauges.last() if not _gone(projection, seen.node)]
     for seen in live:
         for measure, value in (
             (utilization, seen.utilization_percent), (starvation, seen.starvation_percent), (used, seen.vram_used_bytes),
@@ -87,9 +87,9 @@ def metrics_text(mirror: Mirror, gauges: Gauges, *, on_duty: bool = False, log_b
     return generate_latest(registry).decode()
 
 
-def _gone(mirror: Mirror, name: str) -> bool:
+def _gone(projection: LogProjection, name: str) -> bool:
     """The last measurement of a node held for lost says nothing of now."""
-    node = mirror.view.nodes.get(name)
+    node = projection.view.nodes.get(name)
     return node is not None and node.lost is not None
 
 

@@ -1,11 +1,8 @@
-"""Dependencies of routes, pages and actions: the parts of one running controller, by name.
-
-May live here: wiring. May not: doing.
-"""
+"""Dependencies of routes, pages and actions: the parts of one running controller, by name."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from litestar import Request
@@ -24,78 +21,49 @@ from services.controller.actions import (
 from services.controller.configuration import Configuration
 from services.controller.gauges import Gauges
 from services.controller.journals import Journals
-from services.controller.mirror import Mirror
-from services.controller.placer import Placer
+from services.controller.log_projection import LogProjection
+from services.controller.reconciler import Reconciler
 from services.controller.runs import Runs
-from services.controller.sentinel import Sentinel
 from services.controller.writer import Writer
 from services.kit.access.access import Access
 
 __all__ = ["Parts", "parts_of"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, kw_only=True)
 class Parts:
-    """``tasks``, ``nodes``, ``groups``, ``config``, ``tenants``, ``users``, ``keys``: what people do to
-    them, the same for REST and pages. ``journals``: what became of tasks on their devices. ``runs``: scripts
-    that runners execute."""
+    """The actions (``tasks`` to ``keys``) are the same for REST and pages."""
 
-    mirror: Mirror
+    projection: LogProjection  #: it keeps an AccessView
     gauges: Gauges
     writer: Writer
-    placer: Placer
     configuration: Configuration
-    sentinel: Sentinel
+    reconciler: Reconciler
+    access: Access
+    journals: Journals  #: what the nodes' journals say of a task
+    runs: Runs  #: scripts that runners execute
     tasks: TaskActions
-    nodes: NodeActions
-    groups: GroupActions
-    config: ConfigActions
-    access_log: AccessLog
-    tenants: TenantActions
-    users: UserActions
-    keys: KeyActions
-    journals: Journals
-    runs: Runs
+    nodes: NodeActions = field(init=False)
+    groups: GroupActions = field(init=False)
+    config: ConfigActions = field(init=False)
+    access_log: AccessLog = field(init=False)
+    tenants: TenantActions = field(init=False)
+    users: UserActions = field(init=False)
+    keys: KeyActions = field(init=False)
 
-    @classmethod
-    def over(
-        cls,
-        mirror: Mirror,
-        gauges: Gauges,
-        writer: Writer,
-        placer: Placer,
-        configuration: Configuration,
-        sentinel: Sentinel,
-        access: Access,
-        journals: Journals,
-        tasks: TaskActions,
-        runs: Runs,
-    ) -> Parts:
-        """The parts with their actions. The mirror keeps an AccessView."""
-        log = AccessLog(mirror, writer, access)
-        return cls(
-            mirror,
-            gauges,
-            writer,
-            placer,
-            configuration,
-            sentinel,
-            tasks,
-            NodeActions(mirror, configuration),
-            GroupActions(mirror, writer),
-            ConfigActions(mirror, configuration),
-            log,
-            TenantActions(log),
-            UserActions(log, access),
-            KeyActions(log, access),
-            journals,
-            runs,
-        )
+    def __post_init__(self) -> None:
+        self.nodes = NodeActions(self.projection, self.configuration)
+        self.groups = GroupActions(self.projection, self.writer)
+        self.config = ConfigActions(self.projection, self.configuration)
+        self.access_log = AccessLog(self.projection, self.writer, self.access)
+        self.tenants = TenantActions(self.access_log)
+        self.users = UserActions(self.access_log, self.access)
+        self.keys = KeyActions(self.access_log, self.access)
 
     async def fresh_view(self) -> ClusterView:
         """The view, with everything that is in the log now."""
-        await self.mirror.caught_up()
-        return self.mirror.view
+        await self.projection.caught_up()
+        return self.projection.view
 
 
 def parts_of(request: Request[Any, Any, Any]) -> Parts:

@@ -8,35 +8,29 @@ from __future__ import annotations
 
 from bus_schemas.subjects import event_subject
 from scheduler.placement.view import GLOBAL
-from services.controller.errors import Stale
-from services.controller.mirror import Mirror
+from services.controller.log_projection import LogProjection
+from services.kit.rest import check_revision as check
 
 __all__ = ["task_revision", "node_revision", "group_revision", "config_revision", "check"]
 
 
-def task_revision(mirror: Mirror, task: str) -> int:
-    return max(_last(mirror, ("task", task)), mirror.turns.positions.get(task, 0))
+def task_revision(projection: LogProjection, task: str) -> int:
+    return max(_last(projection, ("task", task)), projection.turns.positions.get(task, 0))
 
 
-def node_revision(mirror: Mirror, node: str) -> int:
-    return _last(mirror, ("node", node), ("config", node))
+def node_revision(projection: LogProjection, node: str) -> int:
+    return _last(projection, ("node", node), ("config", node))
 
 
-def group_revision(mirror: Mirror, group: str) -> int:
+def group_revision(projection: LogProjection, group: str) -> int:
     """0: the group is no fact of its own (nodes name it, no user has described it)."""
-    made = mirror.view.groups.get(group)
+    made = projection.view.groups.get(group)
     return made.revision if made is not None else 0
 
 
-def config_revision(mirror: Mirror) -> int:
-    return _last(mirror, ("config", GLOBAL))
+def config_revision(projection: LogProjection) -> int:
+    return _last(projection, ("config", GLOBAL))
 
 
-def check(what: str, held: int, expected: int | None) -> None:
-    """Raises Stale when ``expected`` is given and is not the revision that holds."""
-    if expected is not None and expected != held:
-        raise Stale(what, held)
-
-
-def _last(mirror: Mirror, *areas: tuple[str, str]) -> int:
-    return max(mirror.subject_positions.get(event_subject(area, entity), 0) for area, entity in areas)
+def _last(projection: LogProjection, *areas: tuple[str, str]) -> int:
+    return max(projection.subject_positions.get(event_subject(area, entity), 0) for area, entity in areas)

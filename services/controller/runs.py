@@ -7,7 +7,6 @@ controllers hand it over.
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import time
 from collections import OrderedDict, defaultdict
@@ -49,13 +48,13 @@ from scheduler.placement.states import CANCELLED, COMPLETED, FAILED, LOST, QUEUE
 from services.controller.actions import TaskActions
 from services.controller.errors import Invalid, OutOfState, TaskExists
 from services.controller.identity import Caller
-from services.controller.mirror import Mirror
+from services.controller.log_projection import LogProjection
 from services.controller.run_book import RunBook
 from services.controller.webhook import Webhooks
 from services.controller.writer import Writer
 from services.kit.access import AccessView
 from services.kit.access.access import Access
-from services.kit.access.keys import make_key
+from services.kit.access.tokens import make_key
 from services.kit.bus import Bus
 from services.kit.errors import BusRefused, BusUnavailable, Conflict
 from services.kit.follow import Follower
@@ -94,9 +93,9 @@ class LogPart:
 class Runs:
     """``async with Runs(...)``: answers runners from then on."""
 
-    def __init__(self, bus: Bus, mirror: Mirror, writer: Writer, tasks: TaskActions, access: Access) -> None:
+    def __init__(self, bus: Bus, projection: LogProjection, writer: Writer, tasks: TaskActions, access: Access) -> None:
         self._bus = bus
-        self._mirror = mirror
+        self._projection = projection
         self._writer = writer
         self._tasks = tasks
         self._access = access
@@ -137,7 +136,7 @@ class Runs:
         if not self.book.takers(task.tenant, wanted, time.monotonic()):
             who = f"no runner called {wanted} takes" if wanted else "no runner takes"
             raise Invalid("runner", f"{who} scripts of tenant {task.tenant} at present; an operator starts one with `wooly runner`")
-        if self._access.on and task.tenant not in self._mirror.fold(AccessView).tenants:
+        if self._access.on and task.tenant not in self._projection.fold(AccessView).tenants:
             raise Invalid("tenant", f"there is no tenant {task.tenant}; a script runs with a key of its tenant, so name one that exists")
         reason = self._webhooks.refusal(webhook) if webhook else ""
         if reason:
@@ -156,7 +155,7 @@ class Runs:
         if not placed.live:
             await self._discard(task.task)
             return placed, new
-        user = by.identity.name if by.identity.name in self._mirror.fold(AccessView).users else ""
+        user = by.identity.name if by.identity.name in self._projection.fold(AccessView).users else ""
         state = RunState(task.task, task.tenant, script.name, PENDING, time.time_ns(), script.wall_s, wanted, user, webhook, digest=digest)
         with contextlib.suppress(Conflict):  # the same request came twice
             await self._put(state, 0)
@@ -166,10 +165,10 @@ class Runs:
         """Store a script before its task, so that a request that was cut off can be repeated. Raises TaskExists when the id is taken by
         another script, or by a task without any."""
         subject = run_script(task)
-        stored = await self._message(RUNS_STREAM, {"last_by_subj": subject})
+        stored = await self._bus.message(RUNS_STREAM, last_by_subj=subject)
         if stored is not None and stored[1] == data:
             return
-        if stored is not None or task in self._mirror.view.tasks:
+        if stored is not None or task in self._projection.view.tasks:
             raise _taken(task)
         try:
             await self._bus.publish_acked(subject, data, expect_last_on_subject=0)
@@ -181,7 +180,7 @@ class Runs:
         await self._bus.publish_acked(run_script(task), b"")
 
     async def _script(self, task: str) -> RunScript | None:
-        found = await self._message(RUNS_STREAM, {"last_by_subj": run_script(task)})
+        found = await self._bus.message(RUNS_STREAM, last_by_subj=run_script(task))
         return msgspec.msgpack.decode(found[1], type=RunScript) if found is not None and found[1] else None
 
     # -- reading -----------------------------------------------------------------------------------------------------------------------
@@ -216,14 +215,14 @@ class Runs:
             return ()
         text = self._tails.get(task)
         if text is None:
-            found = await self._message(LOGS_STREAM, {"last_by_subj": run_log(task)})
+            found = await self._bus.message(LOGS_STREAM, last_by_subj=run_log(task))
             text = found[1].decode(errors="replace") if found is not None else ""
         return tuple(text.splitlines()[-_TAIL_LINES:])
 
     async def _part(self, task: str, after: int) -> LogPart:
         parts: list[bytes] = []
         for _ in range(_PART_MESSAGES):
-            found = await self._message(LOGS_STREAM, {"seq": after + 1, "next_by_subj": run_log(task)})
+            found = await self._bus.message(LOGS_STREAM, seq=after + 1, next_by_subj=run_log(task))
             if found is None:
                 return LogPart(_text(parts), after, True)
             after = found[0]
@@ -231,16 +230,6 @@ class Runs:
             if sum(map(len, parts)) >= _PART_BYTES:
                 break
         return LogPart(_text(parts), after, False)
-
-    async def _message(self, stream: str, which: dict[str, object]) -> tuple[int, bytes] | None:
-        """(position, data) of a message of a stream; None when there is none. Raises BusUnavailable, BusRefused."""
-        try:
-            message = (await self._bus.js_api(f"STREAM.MSG.GET.{stream}", dict(which)))["message"]
-        except BusRefused as refused:
-            if refused.code == _NO_MESSAGE:
-                return None
-            raise
-        return int(message["seq"]), base64.b64decode(message.get("data", ""))
 
     # -- runners -----------------------------------------------------------------------------------------------------------------------
 
@@ -273,10 +262,10 @@ class Runs:
     async def _synced(self, subject: str, data: bytes) -> bytes | None:
         """Silence when nothing can be said now: the runner asks again."""
         sync = _decoded(data, RunnerSync)
-        if sync is None or not self._mirror.connected or self._mirror.failure is not None:
+        if sync is None or not self._projection.connected or self._projection.failure is not None:
             return None
         self.book.heard(sync, time.monotonic())
-        view = self._mirror.view
+        view = self._projection.view
         orders = RunOrders(self.book.to_stop(view, sync))
         if sync.free:
             try:
@@ -290,7 +279,7 @@ class Runs:
         again = self.book.handed_over(sync)
         if again is not None:
             return await self._order(again, again)
-        for state in self.book.to_take(self._mirror.view, sync):
+        for state in self.book.to_take(self._projection.view, sync):
             taken = replace(state, state=TAKEN, runner=sync.runner, instance=sync.instance, taken_ns=time.time_ns())
             try:
                 order = await self._order(state, taken)
@@ -323,7 +312,7 @@ class Runs:
 
     async def _reported(self, subject: str, data: bytes) -> bytes | None:
         report = _decoded(data, RunReport)
-        if report is None or not self._mirror.connected or self._mirror.failure is not None:
+        if report is None or not self._projection.connected or self._projection.failure is not None:
             return None
         try:
             await self._note_report(report)
@@ -336,12 +325,12 @@ class Runs:
         state = self.book.get(report.task)
         if state is None or state.state != TAKEN or state.instance != report.instance:
             return
-        await self._mirror.caught_up()  # what the script's own client reported says more
+        await self._projection.caught_up()  # what the script's own client reported says more
         if report.reason:
             await self._change_task(report.task, lambda task: _end(task, FAILED, report.reason))
         if not report.ended:
             return
-        task = self._mirror.view.tasks.get(report.task)
+        task = self._projection.view.tasks.get(report.task)
         reason = report.reason or (task.reason if task is not None and task.state == CANCELLED else "")
         outcome = Outcome(report.exit_code or 0, "", report.signal)
         await self._change_task(report.task, lambda task: _end(task, *state_after(outcome, False, "")))
@@ -353,7 +342,7 @@ class Runs:
     async def look_after(self) -> None:
         """End the runs that no runner will report about, and notify of ended ones. Raises BusUnavailable, BusRefused."""
         now_ns = time.time_ns()
-        for state, reason in list(self.book.over(self._mirror.view, time.monotonic(), now_ns)):
+        for state, reason in list(self.book.over(self._projection.view, time.monotonic(), now_ns)):
             await self._over(state, reason)
         for state in self.book.to_notify():
             outcome = self._webhooks.step(state.task, state.webhook, partial(self._notice, state))
@@ -371,7 +360,7 @@ class Runs:
 
     def _notice(self, state: RunState) -> dict[str, object]:
         """The body of the notification."""
-        task = self._mirror.view.tasks.get(state.task)
+        task = self._projection.view.tasks.get(state.task)
         seconds = (state.ended_ns - state.taken_ns) / 1e9 if state.taken_ns else 0.0
         return {
             "task": state.task,
@@ -400,7 +389,7 @@ class Runs:
     async def _change_task(self, name: str, changes: Callable[[TaskView], list[tuple[str, str]]]) -> None:
         """Append the (state, reason) that ``changes`` makes of the task as it is, and again while others write about it."""
         while True:
-            task = self._mirror.view.tasks.get(name)
+            task = self._projection.view.tasks.get(name)
             wanted = changes(task) if task is not None else []
             if not wanted:
                 return
@@ -409,7 +398,7 @@ class Runs:
                 await self._writer.append("task", name, facts)
                 return
             except Conflict:
-                await self._mirror.caught_up()
+                await self._projection.caught_up()
 
     async def _revoke(self, state: RunState) -> None:
         key = state.key
@@ -423,8 +412,8 @@ class Runs:
 
     async def _note_access(self, decide: Callable[[AccessView], Event | None], key: str, tenant: str, detail: str) -> None:
         while True:
-            after = self._mirror.access_position
-            event = decide(self._mirror.fold(AccessView))
+            after = self._projection.access_position
+            event = decide(self._projection.fold(AccessView))
             if event is None:
                 return
             took = ActionTaken(time.time_ns(), _ACTOR, tenant, "key.write", key, detail)
@@ -432,7 +421,7 @@ class Runs:
                 await self._writer.append_access(key, [event, took], after)
                 return
             except Conflict:
-                await self._mirror.caught_up()
+                await self._projection.caught_up()
 
 
 def _end(task: TaskView, state: str, reason: str) -> list[tuple[str, str]]:

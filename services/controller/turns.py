@@ -4,8 +4,6 @@ A placement is appended if the last one of any task is the one its decision saw.
 matches; with a subject for each task that would be every task there ever was. So placements come in generations of 128 messages,
 ``wooly.evt.placement.<generation>.<task>``, and only one generation is looked at. Which one is a function of the log: a controller that has
 not seen that it is full still writes into it, and its append fails, because the last message is not the one that its decision saw.
-
-May live here: bookkeeping over subjects and positions. May not: I/O.
 """
 
 from __future__ import annotations

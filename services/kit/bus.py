@@ -28,15 +28,14 @@ from nats.aio.msg import Msg
 from bus_schemas import subjects
 from bus_schemas.events import Event, encode_events
 from bus_schemas.reading import AboutStream
+from services.kit.consumers import Consumers, JetStreamConsumers, ProxiedConsumers, stored_message
 from services.kit.credentials import Credentials
 from services.kit.errors import BusRefused, BusUnavailable, Conflict
-from services.kit.follow import Follower, Handler
+from services.kit.follow import Follower, Handler, Replay
 from services.kit.log import get_logger
-from services.kit.nats_client import LastingClient
-from services.kit.reading import AskedReads, JetStreamReads, Reads
-from services.kit.replay import Replay
 from services.kit.seal import HEADER, NAME_HEADER, SEALED_FROM, Seal, is_fact
 from services.kit.streams import batch_stream_config, events_stream_config, journal_stream_config, telemetry_stream_config
+from wooly.shared.nats_client import connect as open_connection
 
 __all__ = ["Bus", "connect", "EVENTS_PER_MESSAGE_MAX"]
 
@@ -46,11 +45,10 @@ EVENTS_PER_MESSAGE_MAX: Final = 100
 _EVENTS_BYTES_MAX: Final = 512 << 10
 _ACK_TIMEOUT_S: Final = 2.0
 _CONNECT_S: Final = 8.0
-_RECONNECT_WAIT_S: Final[Any] = 0.1  # nats-py declares int and takes any number
-_KEPT_RIGHT: Final = ("subjects", "no_ack")
-"""Options of a stream that an older version may have made differently, and that must be as we say."""
+_CORRECTED: Final = ("subjects", "no_ack")
+"""Options of a stream that are corrected if an older version created it with others."""
 _INBOXES: Final = ("_INBOX", "$SYS._INBOX.")
-"""How inboxes begin: ours, and those in which a nats-server awaits answers itself."""
+"""Prefixes of inboxes: those of clients, and those of nats-servers."""
 _WRONG_LAST: Final = frozenset({10071, 10070, 10164})
 """JetStream err_codes of a failed expectation: wrong last sequence, wrong last msg id, wrong last sequence (constant)."""
 
@@ -72,13 +70,15 @@ class Bus:
     def __init__(
         self, nc: Client, *, window: int = 256, seal: Seal | None = None, principal: str = subjects.LOCAL, keyed: bool = False
     ) -> None:
-        """``keyed``: we came with a key, and may not speak to JetStream."""
+        """``keyed``: authenticated by an API key, without access to JetStream."""
         self.nc = nc
         self.principal = principal
         self.keyed = keyed
         self.recent_errors: deque[str] = deque(maxlen=16)
-        """What the bus said last that it does not allow, in lower case."""
-        self.reads: Reads = AskedReads(self.request, principal, self.recent_errors) if keyed else JetStreamReads(self.js_api)
+        """The last refusals of the bus, in lower case."""
+        self.consumers: Consumers = JetStreamConsumers(self.js_api)
+        if keyed:
+            self.consumers = ProxiedConsumers(self.request, principal, self.recent_errors)
         self.seal = seal
         self._acks: dict[str, asyncio.Future[_Ack]] = {}
         self._ack_inbox = nc.new_inbox()
@@ -100,7 +100,7 @@ class Bus:
         self._reconnected.append(callback)
 
     def off_reconnect(self, callback: Callable[[], None]) -> None:
-        """Call it no more."""
+        """Undo ``on_reconnect``."""
         self._reconnected.remove(callback)
 
     async def publish(self, subject: str, data: bytes) -> None:
@@ -123,12 +123,12 @@ class Bus:
         principal: Callable[[str], str] | None = None,
         queue: str = "",
     ) -> Any:
-        """Answer requests: ``await handler(subject, data)`` gives the reply, None for silence. Requests run side by side. Of those who
-        serve with the same ``queue`` one answers each request.
+        """Answer requests: ``await handler(subject, data)`` gives the reply, None for silence. Requests are handled concurrently. Of the
+        services with the same ``queue`` one answers each request.
 
-        ``principal(subject)`` says who asked: the answer then goes into that principal's inbox or nowhere; without it, into an inbox. The
-        bus does not check what a publisher writes as reply subject, so anybody could have an answer sent to anybody, or stored as ours.
-        Nor does it check onto what a stream delivers: a message that was not published on ``subject`` is no request."""
+        ``principal(subject)`` gives the requester: the answer then goes into that principal's inbox or nowhere; without it, into an inbox.
+        The bus does not check reply subjects, so any publisher could have an answer sent to any client, or stored as ours. Nor does it
+        check onto which subject a stream delivers: a message that was not published on ``subject`` is no request."""
 
         async def answer_it(message: Msg) -> None:
             if not subjects.matches(subject, message.subject):
@@ -225,9 +225,10 @@ class Bus:
             raise BusRefused(f"{subject}: {text}", code)
 
     async def publish_events(
-        self, area: str, entity: str, events: Sequence[Event], *, message_id: str | None = None, node: str = ""
+        self, area: str, entity: str, events: Sequence[Event | msgspec.Raw], *, message_id: str | None = None, node: str = ""
     ) -> int:
-        """Store facts on ``event_subject(area, entity)``, in order also across calls, up to 100 a message; the last message's position.
+        """Store facts (or encoded ones) on ``event_subject(area, entity)``, in order also across calls, up to 100 a message; the last
+        message's position.
 
         ``message_id`` names this call for ever: the stream drops a repeat within its window, so it must be unpredictable. ``node``: they
         are this node's facts about a session, on ``session_facts``."""
@@ -261,12 +262,12 @@ class Bus:
         return answer
 
     async def ensure_stream(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Create the stream, or leave it as it is when it exists (but for _KEPT_RIGHT); its info. Options an older server does not know
+        """Create the stream, or leave it as it is when it exists (but for _CORRECTED); its info. Options an older server does not know
         are left out."""
         name = config["name"]
         with contextlib.suppress(BusRefused):
             info = await self.js_api(f"STREAM.INFO.{name}")
-            wanted: dict[str, Any] = {option: config[option] for option in _KEPT_RIGHT if option in config}
+            wanted: dict[str, Any] = {option: config[option] for option in _CORRECTED if option in config}
             if all(info["config"].get(option) == value for option, value in wanted.items()):
                 return info
             return await self.js_api(f"STREAM.UPDATE.{name}", {**info["config"], **wanted})
@@ -278,9 +279,9 @@ class Bus:
                 return await self.js_api(f"STREAM.INFO.{name}")
             return await self.js_api(f"STREAM.CREATE.{name}", {k: v for k, v in config.items() if k != "persist_mode"})
 
-    async def stream_there(self, config: dict[str, Any]) -> None:
+    async def require_stream(self, config: dict[str, Any]) -> None:
         """Create the stream unless it exists. A client authenticated by API key cannot create it: raises BusRefused while it is missing."""
-        await (self.reads.about(AboutStream(config["name"])) if self.keyed else self.ensure_stream(config))
+        await (self.consumers.about(AboutStream(config["name"])) if self.keyed else self.ensure_stream(config))
 
     async def ensure_streams(self, node: str | None = None) -> None:
         """Make sure that the events, telemetry and journal streams exist, and with ``node`` its batch stream. The first service with a seal
@@ -296,14 +297,21 @@ class Bus:
         await self.ensure_stream(telemetry_stream_config())
         try:
             await self.ensure_stream(journal_stream_config())
-        except BusRefused as refused:  # no room for it: it serves people, everything else goes on without
+        except BusRefused as refused:  # no room for it: only replay needs it
             get_logger().warning("there is no stream for journals", problem=str(refused))
         if node is not None:
             await self.ensure_stream(batch_stream_config(node))
 
-    async def last_position(self, stream: str) -> int:
-        """Position of the last message of ``stream``, 0 when it is empty. Raises BusRefused when there is no such stream."""
-        return (await self.reads.about(AboutStream(stream))).last
+    async def last_position(self, stream: str, subject: str = "") -> int:
+        """Position of the last message of ``stream`` (on ``subject``, unless empty), 0 when there is none. Raises BusRefused when there is
+        no such stream."""
+        about = await self.consumers.about(AboutStream(stream, subject))
+        return about.last_on_subject if subject else about.last
+
+    async def message(self, stream: str, **query: Any) -> tuple[int, bytes] | None:
+        """Position and data of the message of ``stream`` that ``query`` selects (``seq``, ``last_by_subj``, ``next_by_subj``), None when
+        there is none. Raises BusRefused, BusUnavailable."""
+        return await stored_message(self.js_api, stream, query)
 
     def follow(
         self,
@@ -318,7 +326,7 @@ class Bus:
         """Call ``handler(position, subject, data)`` for every message from ``from_position`` on, in order, each once, for ever; survives
         broker restarts. ``subject`` narrows it; ``rewind``: see follow.py; ``made_anew``: the configuration of a stream in the broker's
         memory, which is created again when it is lost. Start it with ``await follower.start()``."""
-        return Follower(self, stream, from_position, handler, subject, rewind, made_anew)
+        return Follower(self, stream, from_position, handler, subject=subject, rewind=rewind, made_anew=made_anew)
 
     def replay(self, stream: str = subjects.EVENTS_STREAM, from_position: int = 1) -> Replay:
         """``async for position, events in bus.replay(...)``: history from ``from_position`` on, then the live tail, for ever.
@@ -361,12 +369,6 @@ class Bus:
             callback()
 
 
-async def _leave(nc: Client) -> None:
-    """Close a connection that never was one. It may wait for the other side for long."""
-    with contextlib.suppress(Exception):
-        await asyncio.wait_for(nc.close(), _CONNECT_S)
-
-
 def _why_not(url: str, error: Exception, recent_errors: Iterable[str]) -> str:
     text = str(error) or type(error).__name__
     if any("authorization" in said for said in [text.lower(), *recent_errors]):
@@ -374,7 +376,7 @@ def _why_not(url: str, error: Exception, recent_errors: Iterable[str]) -> str:
     return f"no NATS server answers at {url} ({text})"
 
 
-def _packs(events: Sequence[Event]) -> list[bytes]:
+def _packs(events: Sequence[Event | msgspec.Raw]) -> list[bytes]:
     """Encoded messages of at most 100 events and about half a megabyte each."""
     out: list[bytes] = []
     size = EVENTS_PER_MESSAGE_MAX
@@ -395,14 +397,13 @@ async def connect(url: str, *, name: str, deadline_s: float = 10.0, credentials:
     shown = credentials if credentials is not None else Credentials.from_environment(os.environ, url)
     holder: list[Bus] = []
     recent_errors: deque[str] = deque(maxlen=4)
-    leaving: list[asyncio.Future[None]] = []
 
     async def on_reconnected() -> None:
         if holder:
             await holder[0]._on_reconnected()
 
     async def on_error(error: Exception) -> None:
-        """Errors of the connection show as overdue acknowledgements and answers; what is left are failures in handlers: ours."""
+        """Errors of the connection show as overdue acknowledgements and answers; the others are exceptions of our handlers."""
         (holder[0].recent_errors if holder else recent_errors).append(str(error).lower())
         if not isinstance(error, OSError | TimeoutError | nats.errors.Error):
             get_logger().error("a handler of a bus message failed", exc_info=error)
@@ -410,34 +411,23 @@ async def connect(url: str, *, name: str, deadline_s: float = 10.0, credentials:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + deadline_s
     while True:
-        nc = LastingClient()
         try:
-            connecting = nc.connect(
-                servers=[part.strip() for part in url.split(",") if part.strip()],
+            nc = await open_connection(
+                [part.strip() for part in url.split(",") if part.strip()],
                 name=name,
-                error_cb=on_error,
-                reconnected_cb=on_reconnected,
-                reconnect_time_wait=_RECONNECT_WAIT_S,
-                max_reconnect_attempts=2,
-                connect_timeout=5,
-                ping_interval=5,
-                pending_size=64 << 20,
-                inbox_prefix=subjects.inbox_prefix(shown.principal if shown.password else name),
-                allow_reconnect=True,
-                **shown.options(),
+                credentials=shown,
+                inbox_prefix=subjects.inbox_prefix(shown.principal if shown.secret else name),
+                on_error=on_error,
+                on_reconnect=on_reconnected,
+                timeout_s=_CONNECT_S,
             )
-            await asyncio.wait_for(connecting, _CONNECT_S)  # after a failed handshake it would wait for a farewell that never comes
-            if not nc.is_connected:  # while the auth callout is slow, nats-py takes the bus's own ping for an answer
-                raise TimeoutError("the bus does not say whether it lets us in: does a controller run?")
             break
         except (TimeoutError, OSError, nats.errors.Error) as error:
-            leaving.append(asyncio.ensure_future(_leave(nc)))
             if loop.time() >= deadline:
                 raise BusUnavailable(_why_not(url, error, recent_errors)) from error
             await asyncio.sleep(0.1)
-    nc.options["max_reconnect_attempts"] = -1  # from here on for ever
     seal = Seal(shown.seal_key) if shown.seal_key else None
-    bus = Bus(nc, seal=seal, principal=shown.principal, keyed=bool(shown.password) and nc.asks_who)
+    bus = Bus(nc, seal=seal, principal=shown.principal, keyed=bool(shown.secret) and nc.requires_authentication)
     holder.append(bus)
     await bus._start()
     return bus

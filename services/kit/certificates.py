@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from services.kit.errors import SettingError
+from wooly.shared.files import write_atomically
 
 __all__ = ["Authority", "write_private"]
 
@@ -65,12 +65,12 @@ class Authority:
             .sign(self.key, hashes.SHA256())
         )
         write_private(folder / "key.pem", _key_bytes(key))
-        _write(folder / "cert.pem", certificate.public_bytes(serialization.Encoding.PEM), 0o644)
+        write_atomically(folder / "cert.pem", certificate.public_bytes(serialization.Encoding.PEM))
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Only this user can read it, at no moment anybody else."""
-    _write(path, data, 0o600)
+    """Readable by this user alone, from its creation on."""
+    write_atomically(path, data, mode=0o600)
 
 
 def _make(certificate_file: Path, key_file: Path, name: str) -> None:
@@ -83,7 +83,7 @@ def _make(certificate_file: Path, key_file: Path, name: str) -> None:
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    _write(certificate_file, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
+    write_atomically(certificate_file, certificate.public_bytes(serialization.Encoding.PEM))
     write_private(key_file, _key_bytes(key))
 
 
@@ -122,11 +122,3 @@ def _general_name(name: str) -> x509.GeneralName:
 
 def _key_bytes(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-
-
-def _write(path: Path, data: bytes, mode: int) -> None:
-    beside = path.with_name(f".{path.name}.new")
-    beside.unlink(missing_ok=True)
-    with open(os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode), "wb") as file:
-        file.write(data)
-    beside.replace(path)

@@ -7,44 +7,34 @@ bus without authentication.
 
 from __future__ import annotations
 
-import logging
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
 
 from bus_schemas.subjects import LOCAL
-from services.kit.access.keys import parse_key
+from services.kit.access.tokens import parse_key
 from services.kit.errors import SettingError
 from services.kit.tls import client_context, plain_allowed
+from wooly.shared.credentials import BusCredentials, is_encrypted, plain_hosts
 
 __all__ = ["Credentials"]
 
-_TLS_SCHEMES = ("tls", "wss")
-
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
-    """``principal``: the key's id, ``local`` without one. ``tls`` None: plain text."""
-
-    principal: str = LOCAL
-    password: str = field(default="", repr=False)
-    nkey_seed: str = field(default="", repr=False)
+class Credentials(BusCredentials):
+    #: the key that services seal facts with; empty: no seals
     seal_key: bytes = field(default=b"", repr=False)
-    tls: ssl.SSLContext | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], url: str) -> Credentials:
         """For the bus at ``url`` (one, or several separated by commas). Raises SettingError."""
-        parts = [urlsplit(part.strip()) for part in url.split(",") if part.strip()]
-        encrypted = {part.scheme in _TLS_SCHEMES for part in parts}
-        if encrypted == {True, False}:
-            raise SettingError(f"some addresses of the bus are encrypted and some are not: {url}; write tls:// for all")
-        if encrypted == {False}:
-            for part in parts:
-                plain_allowed(environment, part.hostname or "127.0.0.1", "the bus", "write its address as tls://host:port")
+        urls = [part.strip() for part in url.split(",") if part.strip()]
+        try:
+            encrypted = is_encrypted(urls)
+        except ValueError as error:
+            raise SettingError(f"{error}: {url}") from None
+        for host in plain_hosts(urls):
+            plain_allowed(environment, host or "127.0.0.1", "the bus", "write its address as tls://host:port")
         text = _text(environment, "WOOLY_API_KEY")
         key = parse_key(text) if text else None
         if text and key is None:
@@ -53,27 +43,9 @@ class Credentials:
             key.id if key is not None else LOCAL,
             key.secret if key is not None else "",
             _file(environment, "WOOLY_NATS_NKEY"),
+            client_context(environment) if encrypted else None,
             _seal_key(environment),
-            client_context(environment) if encrypted == {True} else None,
         )
-
-    def options(self) -> dict[str, Any]:
-        """For ``nats.aio.client.Client.connect``. The TLS handshake comes before any protocol message, so a man in the middle cannot
-        downgrade the connection."""
-        out: dict[str, Any] = {}
-        if self.nkey_seed:
-            out["nkeys_seed_str"] = self.nkey_seed
-        elif self.password:
-            out.update(user=self.principal, password=self.password)
-        if self.tls is not None:
-            logging.getLogger("asyncio").addFilter(_is_news)
-            out.update(tls=self.tls, tls_handshake_first=True)
-        return out
-
-
-def _is_news(record: logging.LogRecord) -> bool:
-    """Of every TLS connection that ends asyncio says that nats-py's protocol answers it in a way that changes nothing."""
-    return not record.getMessage().startswith("returning true from eof_received()")
 
 
 def _text(environment: Mapping[str, str], name: str) -> str:

@@ -1,9 +1,9 @@
 """An ordered consumer: every message of a stream from a position on, in order, each once.
 
-The broker delivers into an inbox of ours and stops when we do not say that we keep up (flow control). Its consumer keeps no state that
-matters: when it is lost, falls silent or skips, a new one is made from the next position. After a broker has lost its tail (a crash
-before a sync), positions of lost messages are given out anew: where that may happen, ``rewind`` says how many messages to read again
-after a break, so that none behind the loss is missed. Handlers then bear repeats (they check their own sequence).
+The broker delivers into our inbox, and stops while we do not answer its flow control. The consumer keeps no state that matters: when it is
+lost, falls silent or skips a message, a new one is created from the next position. After a broker has lost the tail of a stream (a crash
+before a sync), it assigns the positions of the lost messages again: ``rewind`` is the number of messages to read again after an
+interruption, so that none is missed. Handlers then tolerate repeats (they check their own sequence).
 """
 
 from __future__ import annotations
@@ -11,26 +11,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import nats.errors
 from nats.aio.msg import Msg
 
+from bus_schemas.events import Event, decode_events
 from bus_schemas.reading import AboutStream, Follow, StreamAbout, Unfollow, consumer_prefix
 from bus_schemas.subjects import EVENTS_STREAM
+from services.kit.consumers import HEARTBEAT_S
 from services.kit.errors import BusRefused, BusUnavailable
-from services.kit.reading import HEARTBEAT_S
 from services.kit.seal import SealedLog
 
 if TYPE_CHECKING:
     from services.kit.bus import Bus
 
-__all__ = ["Follower", "Handler"]
+__all__ = ["Follower", "Handler", "Messages", "Replay"]
 
 Handler = Callable[[int, str, bytes], None]
 """``handler(position, subject, data)``; must not block."""
 
+_BUFFERED_MAX: Final = 4096
 _SILENCE_S: Final = 2.5 * HEARTBEAT_S
 _RETRY_S: Final = 0.1
 _FLOW_CONTROL: Final = "$JS.FC."
@@ -48,6 +52,7 @@ class Follower:
         stream: str,
         from_position: int,
         handler: Handler,
+        *,
         subject: str = "",
         rewind: int = 0,
         made_anew: dict[str, Any] | None = None,
@@ -69,13 +74,13 @@ class Follower:
         self._consumer_sequence = 0
         self._paused = False
         self._stalled = ""
-        """Where the broker waits to hear that we keep up, while we pause."""
+        """The subject of an unanswered flow control request, while we pause."""
         self._last_heard = 0.0
         self._log = SealedLog(bus.seal) if stream == EVENTS_STREAM else None
 
     @property
     def hearing(self) -> bool:
-        """Whether the consumer lives: silence then says that there are no messages. (Without any, it gives a sign every second.)"""
+        """Whether the consumer is alive: without messages it sends a heartbeat every second."""
         return not self._broken and asyncio.get_running_loop().time() - self._last_heard <= _SILENCE_S
 
     async def start(self) -> None:
@@ -91,7 +96,7 @@ class Follower:
         self._wake.set()
 
     def pause(self) -> None:
-        """Say no more that we keep up, until ``resume``. What the broker sends ahead still comes: two MiB at first, 32 at most."""
+        """Do not answer flow control until ``resume``. The broker still sends two MiB at first, 32 at most."""
         self._paused = True
 
     def resume(self) -> None:
@@ -110,7 +115,7 @@ class Follower:
         await self._detach()
 
     async def _watch(self) -> None:
-        """Look after the consumer: let it go on after a pause, replace it when it broke or fell silent."""
+        """Maintain the consumer: continue after a pause, replace it after a loss or without heartbeats."""
         loop = asyncio.get_running_loop()
         while True:
             with contextlib.suppress(TimeoutError):
@@ -149,7 +154,7 @@ class Follower:
         self._last_heard = asyncio.get_running_loop().time()
         self._subscription = await self._bus.nc.subscribe(inbox, cb=self._on_message)
         try:
-            following = await self._bus.reads.follow(Follow(self._stream, self._consumer, inbox, self.position + 1, self._subject))
+            following = await self._bus.consumers.follow(Follow(self._stream, self._consumer, inbox, self.position + 1, self._subject))
         except (BusRefused, BusUnavailable):
             self.position = max(self.position, known)  # the next attempt goes back from here, and not from where this one began
             raise
@@ -160,7 +165,7 @@ class Follower:
         """Information about the stream. A stream in the broker's memory may have been lost; then it is created again."""
         if self._made_anew is not None:
             await self._bus.ensure_stream(self._made_anew)
-        return await self._bus.reads.about(AboutStream(self._stream))
+        return await self._bus.consumers.about(AboutStream(self._stream))
 
     async def _detach(self) -> None:
         subscription, self._subscription = self._subscription, None
@@ -170,10 +175,10 @@ class Follower:
         consumer, self._consumer = self._consumer, ""
         if consumer and self._bus.connected:
             with contextlib.suppress(BusRefused, BusUnavailable):  # else it ends by itself, unused
-                await self._bus.reads.unfollow(Unfollow(self._stream, consumer))
+                await self._bus.consumers.unfollow(Unfollow(self._stream, consumer))
 
     async def _keep_up(self, reply: str) -> None:
-        """Tell the broker that everything it sent before it asked on ``reply`` has been handed over."""
+        """Answer a flow control request: everything sent before it has been handled."""
         self._stalled = ""
         with contextlib.suppress(nats.errors.Error, ConnectionError):  # it asks again with its next sign
             await self._bus.nc.publish(reply, b"")
@@ -203,7 +208,7 @@ class Follower:
             self.current.set()
 
     async def _on_status(self, message: Msg) -> None:
-        """100 is a heartbeat, or the question whether we keep up; anything else is the consumer's end (409: it was deleted)."""
+        """100 is a heartbeat or a flow control request; anything else ends the consumer (409: it was deleted)."""
         headers = message.headers or {}
         if headers.get("Status", "") != "100":
             self.restart()
@@ -216,3 +221,68 @@ class Follower:
                 await self._keep_up(asks)
         if int(headers.get(_LAST_DELIVERED, self._consumer_sequence)) > self._consumer_sequence:
             self.restart()  # what was delivered before this was lost on the way
+
+
+class Messages:
+    """Async iterator over a stream: history first, then the live tail, as (position, data). The broker stops delivering while more than
+    ``buffered_max`` messages wait here."""
+
+    def __init__(self, bus: Bus, stream: str, from_position: int, subject: str = "", buffered_max: int = _BUFFERED_MAX) -> None:
+        self._buffer: deque[tuple[int, bytes]] = deque()
+        self._buffered_max = buffered_max
+        self._arrived = asyncio.Event()
+        self._follower = bus.follow(stream, max(1, from_position), self._on_message, subject=subject)
+        self._started = False
+
+    def __aiter__(self) -> Messages:
+        return self
+
+    async def __anext__(self) -> tuple[int, bytes]:
+        if not self._started:
+            self._started = True
+            await self._follower.start()
+        while not self._buffer:
+            self._arrived.clear()
+            await self._arrived.wait()
+        if 4 * len(self._buffer) <= self._buffered_max:
+            self._follower.resume()
+        return self._buffer.popleft()
+
+    async def close(self) -> None:
+        await self._follower.stop()
+
+    def _on_message(self, position: int, subject: str, data: bytes) -> None:
+        self._buffer.append((position, data))
+        self._arrived.set()
+        if len(self._buffer) >= self._buffered_max:
+            self._follower.pause()
+
+
+class Replay:
+    """Made by ``Bus.replay``. Yields (position, events); raises msgspec.DecodeError, with the position, on what cannot be decoded."""
+
+    def __init__(self, bus: Bus, stream: str, from_position: int) -> None:
+        self._bus = bus
+        self._stream = stream
+        self._messages = Messages(bus, stream, from_position)
+        self._end: int | None = None
+
+    async def history_end(self) -> int:
+        """Position of the last message there was when the replay started; 0 when the stream was empty."""
+        if self._end is None:
+            self._end = await self._bus.last_position(self._stream)
+        return self._end
+
+    def __aiter__(self) -> Replay:
+        return self
+
+    async def __anext__(self) -> tuple[int, list[Event]]:
+        await self.history_end()
+        position, data = await anext(self._messages)
+        try:
+            return position, decode_events(data)
+        except msgspec.DecodeError as error:
+            raise msgspec.DecodeError(f"{self._stream} position {position}: {error}") from error
+
+    async def close(self) -> None:
+        await self._messages.close()

@@ -1,26 +1,43 @@
-"""Serving HTTP from a process that already has a loop: one socket, bound before anything is promised, and a clean stop.
+"""HTTP server inside a process that already runs an event loop, with limits on body sizes and slow clients (slowloris).
 
-async with serve(app, parse_address("127.0.0.1:0")) as url: ...
+    async with serve(app, parse_address("127.0.0.1:0")) as url: ...
+
+A head that does not arrive within 10 s, or an answer that the client does not read for 60 s, ends the connection. A body is read whole
+before the application sees the request, 1 MiB at most (413, after reading away a moderate rest, so that the caller gets to read the answer)
+within 30 s (408).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from services.kit.errors import SettingError, StartError
-from services.kit.patience import PatientProtocol, whole_bodies
 from services.kit.tls import CERT_VARIABLE, KEY_VARIABLE, plain_allowed, server_context
 
-__all__ = ["parse_address", "serve"]
+__all__ = ["BODY_BYTES_MAX", "SlowClientProtocol", "buffer_bodies", "parse_address", "serve"]
 
 _START_S: Final = 10.0
+BODY_BYTES_MAX: Final = 1 << 20
+_DRAINED_BYTES_MAX: Final = 32 << 20
+_HEAD_S: Final = 10.0
+_BODY_S: Final = 30.0
+_UNREAD_S: Final = 60.0
+
+Message = MutableMapping[str, Any]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 def parse_address(text: str, variable: str = "WOOLY_HTTP") -> tuple[str, int]:
@@ -45,8 +62,8 @@ async def serve(app: Any, address: tuple[str, int]) -> AsyncIterator[str]:
         raise StartError(f"cannot listen on {host}:{port} ({error.strerror}); set WOOLY_HTTP to another address") from error
     # proxy_headers: uvicorn would accept a forwarded address from any local process; kit.access decides which proxies are trusted.
     config = uvicorn.Config(
-        whole_bodies(app),
-        http=PatientProtocol,
+        buffer_bodies(app),
+        http=SlowClientProtocol,
         log_config=None,
         access_log=False,
         proxy_headers=False,
@@ -71,3 +88,127 @@ async def serve(app: Any, address: tuple[str, int]) -> AsyncIterator[str]:
         with contextlib.suppress(asyncio.CancelledError):
             await task
         bound.close()
+
+
+class SlowClientProtocol(H11Protocol):
+    """uvicorn's connection with time limits, which it lacks."""
+
+    head_s = _HEAD_S
+    unread_s = _UNREAD_S
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        super().connection_made(transport)
+        self._head_timer: asyncio.TimerHandle | None = self.loop.call_later(self.head_s, transport.abort)
+        self._unread_timer: asyncio.TimerHandle | None = None
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.their_state is not h11.IDLE:
+            self._cancel_head()
+        elif self._head_timer is None:
+            self._head_timer = self.loop.call_later(self.head_s, self.transport.abort)
+
+    def on_response_complete(self) -> None:
+        self._cancel_head()  # between two requests uvicorn's own limit for idle connections holds
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread_timer = self.loop.call_later(self.unread_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._cancel_unread()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel_head()
+        self._cancel_unread()
+        super().connection_lost(exc)
+
+    def _cancel_head(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _cancel_unread(self) -> None:
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
+
+
+def buffer_bodies(app: App, *, bytes_max: int = BODY_BYTES_MAX, body_s: float = _BODY_S) -> App:
+    """``app``, which gets each body in one piece."""
+
+    async def limited(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await app(scope, receive, send)
+            return
+        declared = _declared(scope)
+        if declared == 0:
+            await app(scope, receive, send)
+            return
+        try:
+            async with asyncio.timeout(body_s):
+                body = await _read(receive, bytes_max, declared)
+        except TimeoutError:
+            await _refuse(send, 408, "Request Timeout", f"the body did not come within {body_s:g} s")
+            return
+        except EOFError:
+            return  # the client has disconnected
+        if body is None:
+            await _refuse(send, 413, "Content Too Large", f"a body of more than {bytes_max} bytes is not read")
+            return
+        await app(scope, _again(body, receive), send)
+
+    return limited
+
+
+def _declared(scope: Scope) -> int | None:
+    """The length of the body as declared, None when it is only known at its end."""
+    headers: dict[bytes, bytes] = dict(scope["headers"])
+    if b"transfer-encoding" in headers:
+        return None
+    text = headers.get(b"content-length", b"0")
+    return int(text) if text.isdigit() else None
+
+
+async def _read(receive: Receive, bytes_max: int, declared: int | None) -> bytes | None:
+    """The body, None when it is too large; raises EOFError when the caller goes away before its end."""
+    parts: list[bytes] = []
+    got, more = 0, True
+    large = declared is not None and declared > bytes_max
+    while more and got < _DRAINED_BYTES_MAX:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise EOFError
+        part: bytes = message.get("body", b"")
+        got += len(part)
+        large = large or got > bytes_max
+        if large:
+            parts.clear()
+        else:
+            parts.append(part)
+        more = bool(message.get("more_body", False))
+    return None if large else b"".join(parts)
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    given = False
+
+    async def again() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return again
+
+
+async def _refuse(send: Send, status: int, title: str, detail: str) -> None:
+    kind = {408: "too-slow", 413: "too-large"}[status]
+    errors = [{"field": "body", "message": detail}]
+    body = json.dumps({"type": f"urn:wooly:problem:{kind}", "title": title, "status": status, "detail": detail, "errors": errors}).encode()
+    headers = [(b"content-type", b"application/problem+json"), (b"content-length", str(len(body)).encode()), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,7 +1,7 @@
 """TLS for the bus, the data port and REST: contexts from files, and the rule that plain text stays on loopback.
 
-WOOLY_TLS_CA: whom to believe (a file of certificates; unset: the system's). WOOLY_TLS_CERT, WOOLY_TLS_KEY: this process's own certificate.
-WOOLY_INSECURE=1: plain text beyond loopback after all, for a network that is private by other means.
+WOOLY_TLS_CA: trusted authorities (a file of certificates; unset: the system's). WOOLY_TLS_CERT, WOOLY_TLS_KEY: this process's own
+certificate. WOOLY_INSECURE=1: plain text beyond loopback after all, for a network that is private by other means.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import ssl
 from collections.abc import Mapping
 
-from services.kit.access.mode import is_loopback
 from services.kit.errors import SettingError
 from services.kit.log import get_logger
+from wooly.shared import tls
+from wooly.shared.tls import is_loopback
 
 __all__ = ["CA_VARIABLE", "CERT_VARIABLE", "INSECURE_VARIABLE", "KEY_VARIABLE", "client_context", "plain_allowed", "server_context"]
 
@@ -22,14 +23,11 @@ INSECURE_VARIABLE = "WOOLY_INSECURE"
 
 
 def client_context(environment: Mapping[str, str]) -> ssl.SSLContext:
-    """Checks certificate and name of whom we call. Raises SettingError."""
-    path = environment.get(CA_VARIABLE, "").strip()
+    """Checks certificate and name of the other side. Raises SettingError."""
     try:
-        context = ssl.create_default_context(cafile=path or None)
-    except (OSError, ssl.SSLError) as error:
-        raise SettingError(f"{CA_VARIABLE}={path} cannot be used ({error}): name a file with certificates of authorities") from None
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    return context
+        return tls.client_context(environment.get(CA_VARIABLE, "").strip())
+    except ValueError as error:
+        raise SettingError(str(error)) from None
 
 
 def server_context(environment: Mapping[str, str]) -> ssl.SSLContext | None:

@@ -8,23 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
-__all__ = ["Tracing", "parse_traceparent"]
+from wooly.shared.trace import parse_traceparent, start_tracing
 
-_TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
-"""Strict: the text comes from clients, and what the exporter cannot encode would cost other spans."""
-
-
-def parse_traceparent(text: str) -> tuple[int, int] | None:
-    """(trace id, span id) of a sampled W3C traceparent, or None when it is absent, malformed or not sampled."""
-    match = _TRACEPARENT.fullmatch(text)
-    if match is None:
-        return None
-    trace_id, span_id, flags = (int(part, 16) for part in match.groups())
-    return (trace_id, span_id) if trace_id and span_id and flags & 1 else None
+__all__ = ["Tracing"]
 
 
 class Tracing:
@@ -35,14 +24,7 @@ class Tracing:
         self._tracer: Any = None
         self._provider: Any = None
         if self.enabled:
-            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-            from opentelemetry.sdk.resources import Resource
-            from opentelemetry.sdk.trace import TracerProvider
-            from opentelemetry.sdk.trace.export import BatchSpanProcessor
-
-            self._provider = TracerProvider(resource=Resource.create({"service.name": service}))
-            self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-            self._tracer = self._provider.get_tracer("wooly")
+            self._provider, self._tracer = start_tracing(service)
 
     def record(self, traceparent: str, name: str, start_ns: int, end_ns: int, attributes: Mapping[str, Any]) -> None:
         """A finished span [start_ns, end_ns) of Unix time under ``traceparent``; nothing when that is not sampled."""

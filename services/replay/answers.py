@@ -1,7 +1,4 @@
-"""From a question to its document: segments in, one JSON object out.
-
-May live here: which segments and names a question needs, and what goes around an answer. May not: reading the bus (source), rules.
-"""
+"""From a question to its document: segments in, one JSON object out."""
 
 from __future__ import annotations
 
@@ -17,16 +14,14 @@ from scheduler.model.waits import BatchStory, Waits
 from services.kit.bus import Bus
 from services.replay.check import check
 from services.replay.errors import NothingFound, ReplayError
+from services.replay.lanes import begins_life, memory_steps, steps
 from services.replay.memory import MemoryStory
-from services.replay.programs import Programs
 from services.replay.question import CHECK, WHY, Question
-from services.replay.rules import rule_of
-from services.replay.runs import begins_life, memory_steps, steps
 from services.replay.segments import Segment
 from services.replay.source import node_names, segments_of_bus, segments_of_files, session_names
 from services.replay.timeline import Grid, MemoryUse, timeline
 from services.replay.whatif import whatif
-from services.replay.why import Named, story
+from services.replay.why import Named, Programs, rule_of, story
 
 __all__ = ["answer"]
 
@@ -112,7 +107,7 @@ class _Fold:
     def __init__(self, sessions: set[str], grid: Grid) -> None:
         self.memory = MemoryStory(sessions)
         self.use = MemoryUse(grid, sessions)
-        self.programs = Programs()
+        self.programs = Programs(sessions)
         self.found = False
         self._sessions = sessions
         self._lives: list[tuple[str, int, int, Waits]] = []

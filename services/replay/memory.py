@@ -1,7 +1,4 @@
-"""Memory events of a session, from the journal of the memory core: waits, swaps, refusals. Pure.
-
-May live here: reading decisions. May not: why the core decided so (scheduler.vram).
-"""
+"""Memory events of a session, from the journal of the memory core: waits, swaps, refusals. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +24,8 @@ class _Wait:
 
 @dataclass(slots=True)
 class MemoryStory:
-    """Feed it every record of the lane. ``moves``: what was swapped of the sessions: (when, session, what, bytes, for whom)."""
+    """Fold of every record of the lane. ``moves``: swaps of the sessions' memory: (Unix ns, session, out or failed or in, bytes,
+    beneficiary)."""
 
     sessions: Collection[str]
     waits: list[_Wait] = field(default_factory=list)

@@ -1,7 +1,4 @@
-"""Simulation of another policy: the recorded arrivals and costs through the model (scheduler.model), beside what was recorded.
-
-May live here: gathering lives, overrides of a configuration, and the document. May not: the model.
-"""
+"""Simulation of another policy: the recorded arrivals and costs through the model (scheduler.model), beside what was recorded."""
 
 from __future__ import annotations
 
@@ -17,8 +14,8 @@ from scheduler.errors import SchedulerError
 from scheduler.model import Outcome, SessionOutcome, simulate
 from scheduler.model.recorded import Recording
 from services.replay.errors import NothingFound, ReplayError
+from services.replay.lanes import begins_life, steps
 from services.replay.question import Question
-from services.replay.runs import begins_life, steps
 from services.replay.segments import Segment
 from services.replay.why import Named
 

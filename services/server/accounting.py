@@ -74,7 +74,7 @@ class Accounting:
                     self._closed_fact(account, "", _NODE_RESTARTED, True, None)
         for session, record in records.items():
             if session not in self.meter.accounts:
-                self.meter.open(Account(session, record.tenant, record.task, record.priority))
+                self.meter.open(_account(record))
         known = last.report if last is not None and records and last.executor == attached.pid else 0  # pids are given again
         self._executor = attached.pid
         self._report = known
@@ -89,7 +89,7 @@ class Accounting:
         """A session begins: so does an interval, for its facts must not reach back before it."""
         assert self.meter is not None
         self.settle(in_flight=in_flight)
-        self.meter.open(Account(record.session, record.tenant, record.task, record.priority))
+        self.meter.open(_account(record))
         self.opened_fact(record)
 
     def prioritised(self, record: SessionRecord, *, in_flight: bool) -> None:
@@ -98,25 +98,28 @@ class Accounting:
         self.settle(in_flight=in_flight)
         account = self.meter.accounts.get(record.session)
         if account is not None:
-            account.priority = record.priority
-        self._facts.record("session", record.session, [SessionPriorityChanged(time.time_ns(), record.session, self._node, record.priority)])
+            account.priority = record.terms.priority
+        self._facts.record(
+            "session", record.session, [SessionPriorityChanged(time.time_ns(), record.session, self._node, record.terms.priority)]
+        )
 
     def opened_fact(self, record: SessionRecord) -> None:
+        terms = record.terms
         fact = SessionOpenedFact(
-            time.time_ns(),
-            record.session,
-            record.tenant,
-            record.task,
-            self._node,
-            record.gpu,
-            record.priority,
-            record.quota_bytes,
-            record.swap,
-            record.title,
-            record.weight,
-            record.sla_ms_p99,
-            record.pace_percent,
-            record.traceparent,
+            at_ns=time.time_ns(),
+            session=record.session,
+            tenant=terms.tenant,
+            task=terms.task,
+            node=self._node,
+            gpu=record.gpu,
+            priority=terms.priority,
+            quota_bytes=terms.vram_bytes,
+            swap=terms.swap,
+            title=terms.title,
+            weight=terms.weight,
+            sla_ms_p99=terms.sla_ms_p99,
+            pace_percent=terms.pace_percent,
+            traceparent=record.traceparent,
         )
         self._facts.record("session", record.session, [fact])
 
@@ -200,3 +203,7 @@ class Accounting:
         )
         self._facts.record("session", account.session, [fact])
         return SessionClosed(account.session, account.core_ns, account.byte_ms, account.instructions, account.launches, launch_digest)
+
+
+def _account(record: SessionRecord) -> Account:
+    return Account(record.session, record.terms.tenant, record.terms.task, record.terms.priority)

@@ -26,20 +26,23 @@ first costs decides about the second."""
 
 
 class Gate:
-    """``sessions``: the device's; ``release(pending)`` hands a batch to dispatch (which asks here again); ``refuse(session, seq, fault)``
-    tells the session. ``ask(tenant)``: billing shall be asked at once."""
+    """``sessions``: the device's; ``release(pending)`` hands a batch to dispatch (which asks here again); ``forget(session, seq)`` drops a
+    batch, False when there is none; ``refuse(session, seq, fault)`` answers the session. ``ask(tenant)``: billing shall be asked at once.
+    """
 
     def __init__(
         self,
         allowances: Allowances,
         sessions: Mapping[str, Session],
         release: Callable[[Pending], None],
+        forget: Callable[[Session, int], bool],
         refuse: Callable[[str, int, Fault], None],
         monotonic_ns: Callable[[], int],
     ) -> None:
         self._allowances = allowances
         self._sessions = sessions
         self._release = release
+        self._forget = forget
         self._refuse = refuse
         self._monotonic_ns = monotonic_ns
         self._waiting: dict[str, dict[str, dict[int, int]]] = {}
@@ -48,7 +51,7 @@ class Gate:
     def passes(self, name: str, seq: int) -> bool:
         """May this batch of session ``name`` be launched? If not, it waits here."""
         session = self._sessions.get(name)
-        purse = self._allowances.purses.get(session.record.tenant) if session is not None else None
+        purse = self._allowances.purses.get(session.record.terms.tenant) if session is not None else None
         if session is None or purse is None:
             return True
         left = self._allowances.left_micro(purse)
@@ -61,9 +64,9 @@ class Gate:
 
     def advance(self, session: Session) -> None:
         """A batch of this session is over: the one after it may go, if it waited for that."""
-        if session.record.tenant not in self._waiting:
+        if session.record.terms.tenant not in self._waiting:
             return
-        sessions = self._waiting[session.record.tenant]
+        sessions = self._waiting[session.record.terms.tenant]
         batches = sessions.get(session.record.session, {})
         seq = session.seq_done + 1
         if batches.pop(seq, None) is None:
@@ -71,17 +74,17 @@ class Gate:
         if not batches:
             del sessions[session.record.session]
         if not sessions:
-            del self._waiting[session.record.tenant]
+            del self._waiting[session.record.terms.tenant]
         if seq in session.pending:
             self._release(session.pending[seq])
 
     def forget(self, session: Session) -> None:
         """The session is over: nothing of it waits here, also for one that takes its name."""
         record = session.record
-        self._allowances.ended(record.tenant, record.session)
-        sessions = self._waiting.get(record.tenant, {})
+        self._allowances.ended(record.terms.tenant, record.session)
+        sessions = self._waiting.get(record.terms.tenant, {})
         if sessions.pop(record.session, None) is not None and not sessions:
-            del self._waiting[record.tenant]
+            del self._waiting[record.terms.tenant]
 
     def waits(self, tenant: str) -> bool:
         """Whether a batch of ``tenant`` waits here."""
@@ -115,7 +118,7 @@ class Gate:
             if name in later:
                 continue
             session = self._sessions.get(name)
-            here = [seq for seq in sorted(batches) if session is not None and session.pending.pop(seq, None) is not None]
+            here = [seq for seq in sorted(batches) if session is not None and self._forget(session, seq)]
             if session is not None and session.seq_done + 1 in here:
                 self._refuse(name, session.seq_done + 1, fault)
         return len(later) < len(waiting)

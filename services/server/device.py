@@ -42,6 +42,7 @@ from services.server.protocol import (
     Execute,
     Executed,
     Expect,
+    Forget,
     JournalAnew,
     Journalled,
     MemoryFreed,
@@ -88,7 +89,7 @@ class Device:
         self.sessions: dict[str, Session] = {}
         self.ended: dict[str, tuple[str, SessionClosed]] = {}
         """(principal, totals) of the sessions that ended last, for clients that ask late."""
-        self.gate = Gate(accounting.allowances, self.sessions, self._arrived, self.refuse, time.monotonic_ns)
+        self.gate = Gate(accounting.allowances, self.sessions, self._arrived, self._forget, self.refuse, time.monotonic_ns)
         self.attached: Attached | None = None
         self._accounting = accounting
         self._config = config
@@ -175,7 +176,7 @@ class Device:
 
     @property
     def reserved_bytes(self) -> int:
-        return sum(session.record.quota_bytes for session in self.sessions.values())
+        return sum(session.record.terms.vram_bytes for session in self.sessions.values())
 
     # -- sessions ------------------------------------------------------------------------------------------------------------------
 
@@ -231,8 +232,7 @@ class Device:
     def prioritise(self, session: Session, priority: int) -> None:
         """Give a session another priority: from now on for its launches, its memory, its bill; in the log."""
         record = session.record
-        target_ms = 0 if priority else record.sla_ms_p99
-        session.record = msgspec.structs.replace(record, priority=priority, sla_ms_p99=target_ms)
+        session.record = msgspec.structs.replace(record, terms=record.terms.at_priority(priority))
         self._accounting.prioritised(session.record, in_flight=self._dispatch.state.in_flight > 0)
         self._executor.send(ChangePriority(record.session, priority, encode_record(session.record)))
         if record.session in self._dispatch.state.sessions:
@@ -275,7 +275,14 @@ class Device:
         if refused is not None or batch in self._warm:
             self._arrived(pending)
         else:
-            self._executor.send(Prepare(batch.session, batch.seq, data))
+            self._executor.send(Prepare(batch.session, batch.seq, pending.hand_over()))
+
+    def _forget(self, session: Session, seq: int) -> bool:
+        """This batch will not be executed; False when there is none."""
+        pending = session.pending.pop(seq, None)
+        if pending is not None and not pending.data:
+            self._executor.send(Forget(session.record.session, seq))
+        return pending is not None
 
     def refuse(self, session: str, seq: int, fault: Fault) -> None:
         self._counters.refused += 1
@@ -288,7 +295,7 @@ class Device:
             return
         content = content_digest(batch)
         self._programs.note(batch, content)
-        self._on(core.BatchArrived(time.monotonic_ns(), batch.session, batch.epoch, batch.seq, len(pending.data), content))
+        self._on(core.BatchArrived(time.monotonic_ns(), batch.session, batch.epoch, batch.seq, pending.nbytes, content))
 
     def _on(self, stimulus: core.Stimulus) -> None:
         """One stimulus to the core; carry out what it decides."""
@@ -308,13 +315,13 @@ class Device:
                 case core.Drop(_, seq):
                     self._counters.dropped += 1
                     if session is not None:
-                        session.pending.pop(seq, None)
+                        self._forget(session, seq)
                 case core.Refuse(_, -1, reason):
                     if session is not None:
                         session.fault = not_taken(reason)
                 case core.Refuse(name, seq, reason):
                     if session is not None:
-                        session.pending.pop(seq, None)
+                        self._forget(session, seq)
                     self.refuse(name, seq, refusal(reason))
                 case core.Release(name):
                     self._executor.send(CloseSpace(name))
@@ -327,11 +334,19 @@ class Device:
     def _launch(self, session: Session, launch: core.Launch) -> None:
         pending = session.pending[launch.seq]
         self._serial += 1
-        pending.serial, pending.priority = self._serial, session.record.priority
-        data = pending.data if launch.slice == 0 else b""
+        pending.serial, pending.priority = self._serial, session.record.terms.priority
         pending.chain = self._dispatch.chain_after(launch.session, launch.seq)
         self._executor.send(
-            Execute(launch.session, launch.seq, pending.chain, data, self._serial, pending.priority, launch.limit_ns, pending.refused)
+            Execute(
+                session=launch.session,
+                seq=launch.seq,
+                chain=pending.chain,
+                batch=pending.hand_over(),
+                serial=self._serial,
+                priority=pending.priority,
+                limit_ns=launch.limit_ns,
+                refused=pending.refused,
+            )
         )
 
     def _rang(self) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-from bus_schemas.events import Event, decode_events, encode_events
+from bus_schemas.events import Event, encode_events, split_events
 from services.kit.bus import Bus
 from services.kit.errors import BusRefused, BusUnavailable
 from services.kit.log import get_logger
@@ -143,7 +143,7 @@ class FactLog:
         if not events:
             return
         self._index += 1
-        record = Recorded(self._index, area, entity, encode_events(list(events)), self.epoch, secrets.token_hex(8))
+        record = Recorded(self._index, area, entity, encode_events(events), self.epoch, secrets.token_hex(8))
         if self._held or area == _USAGE:
             self._held.append(record)
         else:
@@ -237,7 +237,7 @@ class FactLog:
         while True:
             try:
                 node = self._node if record.area == "session" else ""
-                events, name = decode_events(record.events), _name(self._node, record)
+                events, name = split_events(record.events), _name(self._node, record)
                 await bus.publish_events(record.area, record.entity, events, message_id=name, node=node)
                 return
             except (BusUnavailable, BusRefused) as error:

@@ -14,7 +14,7 @@ import msgspec
 from blake3 import blake3
 
 from bus_schemas import faults
-from bus_schemas.batch import LIMITS, Batch, Fault, Limits, Upload, decode_batch, unpack_message
+from bus_schemas.batch import LIMITS, ORIGIN_CHARS_MAX, Batch, Fault, Limits, Upload, decode_batch, unpack_message
 from wis.encoding import DIGEST_BYTES
 
 __all__ = ["Bad", "read_batch", "content_digest"]
@@ -110,6 +110,8 @@ def _excesses(batch: Batch, limits: Limits) -> Iterator[str]:
     for at, upload in enumerate(batch.uploads):
         if len(upload.inline) > limits.inline_bytes_max:
             yield f"inline @ upload {at}: {len(upload.inline)} bytes, above {limits.inline_bytes_max} use the data port"
+    if len(batch.origin) > ORIGIN_CHARS_MAX:
+        yield f"text @ origin: {len(batch.origin)} characters, at most {ORIGIN_CHARS_MAX} are accepted"
 
 
 def _too_many(counts: Mapping[str, int], limits: Limits) -> Iterator[str]:

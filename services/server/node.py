@@ -25,7 +25,7 @@ from services.kit.bus import Bus
 from services.kit.errors import StartError
 from services.kit.follow import Follower
 from services.kit.log import get_logger
-from services.kit.trace import Tracing, parse_traceparent
+from services.kit.trace import Tracing
 from services.server import telemetry
 from services.server.accounting import Accounting
 from services.server.admission import check_quota, check_request, sound_outcome
@@ -46,6 +46,7 @@ from services.server.program_lane import ProgramLane
 from services.server.refusals import OpenRefused
 from services.server.sessions import Session, SessionRecord
 from services.server.settings import Settings
+from wooly.shared.trace import parse_traceparent
 
 __all__ = ["Node", "VERSION"]
 
@@ -151,7 +152,7 @@ class Node:
     async def _follow_batches(self) -> None:
         """Read on where the books ended; a stream made anew is read from its start."""
         stream = subjects.batch_stream(self._node)
-        self._stream_made = (await self._bus.reads.about(AboutStream(stream))).made
+        self._stream_made = (await self._bus.consumers.about(AboutStream(stream))).made
         known = [p.position for p in self._facts.progress.values() if p.stream == self._stream_made]
         self._follower = self._bus.follow(stream, min(known, default=0) + 1, self._on_batch, rewind=_REWIND)
         await self._follower.start()
@@ -214,25 +215,16 @@ class Node:
             return _encode(self._opened(known[1].record))
         gpu = request.gpus[0] if request.gpus else 0
         record = SessionRecord(
-            request.session,
-            request.tenant,
-            request.task,
-            gpu,
-            request.priority,
-            request.vram_bytes,
-            request.exclusive,
-            request.swap,
-            request.title,
-            secrets.token_hex(16),
-            self._facts.epoch,
-            time.time_ns(),
-            self._settings.trust.domain(request.tenant) if request.dedup else "",
-            request.weight,
-            request.sla_ms_p99,
-            request.pace_percent,
-            request.vram_wait_ms,
-            principal,
-            request.traceparent if parse_traceparent(request.traceparent) is not None else "",
+            session=request.session,
+            terms=request.terms,
+            gpu=gpu,
+            token=secrets.token_hex(16),
+            epoch=self._facts.epoch,
+            opened_at_ns=time.time_ns(),
+            domain=self._settings.trust.domain(request.tenant) if request.dedup else "",
+            vram_wait_ms=request.vram_wait_ms,
+            principal=principal,
+            traceparent=request.traceparent if parse_traceparent(request.traceparent) is not None else "",
         )
         try:
             await self._devices[gpu].open(record)
@@ -240,14 +232,14 @@ class Node:
             return _encode(SessionOpened(request.session, self._facts.epoch, None, fault=Fault(faults.NODE_FAULT, str(error), fatal=False)))
         except OpenRefused as refused:
             return _encode(SessionOpened(request.session, self._facts.epoch, None, fault=refused.fault))
-        self._log.info("session opened", **record.about, gpu=gpu, priority=record.priority)
+        self._log.info("session opened", **record.about, gpu=gpu, priority=record.terms.priority)
         opened = self._find(request.session)
         return _encode(self._opened(opened[1].record if opened is not None else record))
 
     def _too_many(self, tenant: str) -> Fault | None:
         """Whether ``tenant`` has as many sessions as one may: each costs every other a little of the node's time and memory."""
         most = self._settings.tenant_sessions_max
-        if sum(record.tenant == tenant for device in self._devices for record in device.records) < most:
+        if sum(record.terms.tenant == tenant for device in self._devices for record in device.records) < most:
             return None
         return Fault(
             faults.TOO_MANY_SESSIONS,
@@ -269,7 +261,7 @@ class Node:
             return Fault(faults.NO_SUCH_DEVICE, f"node {self._settings.node_name} has devices 0 to {len(self._devices) - 1}, not {gpu}")
         for record in (record for device in self._devices for record in device.records if record.session == request.session):
             known = self._find(request.session, principal)
-            same = record.tenant == request.tenant and record.principal == principal and (known is None or known[1].closing is None)
+            same = record.terms.tenant == request.tenant and record.principal == principal and (known is None or known[1].closing is None)
             return None if same else Fault(faults.SESSION_TAKEN, f"session {request.session} exists already")
         fault = self._allowances.ceiling_fault(request.tenant, request.priority) or self._too_many(request.tenant)
         if fault is not None:
@@ -281,7 +273,7 @@ class Node:
         if fault is not None:
             return fault
         others = [record for record in device.records if record.session != request.session]
-        if any(other.exclusive for other in others) or (request.exclusive and others):
+        if any(other.terms.exclusive for other in others) or (request.exclusive and others):
             return Fault(faults.DEVICE_TAKEN, f"device {gpu} is held by another task, and one of the two wants it exclusively")
         return None
 
@@ -321,14 +313,27 @@ class Node:
             for session in device.sessions.values():
                 account = device.account(session.record.session)
                 totals, state = device.totals(session.record.session)
-                r = session.record
+                record, terms = session.record, session.record.terms
                 sessions.append(
                     SessionStats(
-                        r.session, r.tenant, r.task, r.gpu, r.priority, session.seq_done, account.core_ns, account.instructions,
-                        account.launches, session.resident_bytes, session.chain.hex(), r.weight, state, totals.slices,
-                        session.swapped_bytes, session.memory[2],
+                        session=record.session,
+                        tenant=terms.tenant,
+                        task=terms.task,
+                        gpu=record.gpu,
+                        priority=terms.priority,
+                        seq_done=session.seq_done,
+                        core_ns=account.core_ns,
+                        instructions=account.instructions,
+                        launches=account.launches,
+                        resident_bytes=session.resident_bytes,
+                        launch_digest=session.chain.hex(),
+                        weight=terms.weight,
+                        state=state,
+                        slices=totals.slices,
+                        swapped_bytes=session.swapped_bytes,
+                        shared_bytes=session.memory[2],
                     )
-                )  # fmt: skip
+                )
         c = self._counters
         return _encode(NodeStats(self._node, self._facts.epoch, tuple(sessions), c.received, c.executed, c.dropped, c.refused, c.restarts))
 
@@ -396,9 +401,16 @@ class Node:
         device = self._devices[record.gpu]
         ports = device.attached.data_port if device.attached is not None else ()
         info = msgspec.structs.replace(self._info(), data_port=ports)
-        lease_ms = self._settings.lease_ms
         return SessionOpened(
-            record.session, record.epoch, info, record.token, record.quota_bytes, LIMITS, lease_ms, gpus=(record.gpu,), tenant=record.tenant
+            session=record.session,
+            epoch=record.epoch,
+            node=info,
+            token=record.token,
+            quota_bytes=record.terms.vram_bytes,
+            limits=LIMITS,
+            lease_ms=self._settings.lease_ms,
+            gpus=(record.gpu,),
+            tenant=record.terms.tenant,
         )
 
     def _registered(self) -> NodeRegistered:

@@ -65,14 +65,14 @@ class Orders:
             return msgspec.msgpack.encode(PrioritySet(self._node, self._epoch, order.task, order.priority, fault=fault))
         sessions = []
         for device, session in self._of(order.task):
-            if session.record.priority != order.priority:
+            if session.record.terms.priority != order.priority:
                 self._log.info("priority changed", **session.record.about, priority=order.priority)
                 device.prioritise(session, order.priority)
             sessions.append(session.record.session)
         return msgspec.msgpack.encode(PrioritySet(self._node, self._epoch, order.task, order.priority, tuple(sessions)))
 
     def _of(self, task: str) -> Iterable[tuple[Device, Session]]:
-        return [(device, session) for device in self._devices for session in device.sessions.values() if session.record.task == task]
+        return [(device, session) for device in self._devices for session in device.sessions.values() if session.record.terms.task == task]
 
 
 def _bad(field: str, reason: str) -> Fault:

@@ -1,7 +1,7 @@
 """Which program a batch of the dispatch journal ran, on the bus beside that journal: for people who ask where a task's time went.
 
 The dispatch journal names what a batch runs by one digest of program, sizes and scalars. Here each such digest is named once a segment with
-the program's own digest, and each program once with its operations.
+the program's own digest, each program once with its operations, and each program of a session once with the lines that recorded it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class ProgramLane:
         self._lane = lane
         self._operations: OrderedDict[bytes, tuple[str, ...]] = OrderedDict()
         self._kernels: OrderedDict[bytes, str] = OrderedDict()
-        self._said: set[bytes] = set()
+        self._origins: OrderedDict[tuple[str, bytes], str] = OrderedDict()
+        self._said: set[bytes | tuple[str, bytes]] = set()
         self._began_s = -_SEGMENT_S
         lane.on_gap = self._begin
 
@@ -52,15 +53,23 @@ class ProgramLane:
             self._operations[batch.program] = self._operations_of(batch.program_body)
             if len(self._operations) > _PROGRAMS_MAX:
                 self._operations.popitem(last=False)
+        here = (batch.session, batch.program)
+        if batch.program and batch.origin and here not in self._origins:
+            self._origins[here] = "".join(letter if letter.isprintable() else "?" for letter in batch.origin)
+            if len(self._origins) > _PROGRAMS_MAX:
+                self._origins.popitem(last=False)
         if time.monotonic() - self._began_s > _SEGMENT_S or len(self._said) >= _SAID_MAX:
             self._begin()
         name = content[:PROGRAM_NAME_BYTES]
-        if name in self._said:
+        origin = "" if here in self._said else self._origins.get(here, "")
+        if name in self._said and not origin:
             return
         program = batch.program[:PROGRAM_NAME_BYTES]
         operations = () if batch.program in self._said else self._operations.get(batch.program, ())
         self._said |= {name, batch.program} if batch.program else {name}
-        self._lane.add(encode_use(ProgramUse(name, program, operations)))
+        if origin:
+            self._said.add(here)
+        self._lane.add(encode_use(ProgramUse(name, program, operations, batch.session if origin else "", origin)))
 
     def _learn_kernel(self, body: bytes) -> None:
         """Its name, of a kernel that can be read; one that cannot refuses its batch."""

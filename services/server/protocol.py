@@ -11,10 +11,11 @@ from typing import Final
 import msgspec
 
 from bus_schemas.batch import Fault
+from bus_schemas.terms import TaskTerms
 
 __all__ = [
     "PROTOCOL", "RAN", "FAULTED", "NEEDS", "BEHIND", "STOPPED", "AWAITS", "STOP_WORDS", "Attach", "OpenSpace", "CloseSpace", "Prepare",
-    "Execute", "Expect", "ChangePriority", "JournalAnew", "Recall", "Confirm", "Shutdown", "Command", "HeldSession", "Attached",
+    "Forget", "Execute", "Expect", "ChangePriority", "JournalAnew", "Recall", "Confirm", "Shutdown", "Command", "HeldSession", "Attached",
     "SpaceOpened", "SpaceClosed", "Prepared", "Executed", "MemoryFreed", "Charged", "Journalled", "Recalled", "Report", "frame", "Frames",
     "decode_command", "decode_report",
 ]  # fmt: skip
@@ -23,7 +24,7 @@ STOP_WORDS: Final = 8
 """The stop page is a file of this many u64 (little-endian), mapped by both: the server writes into word p the serial up to which launches
 of priority p stop as soon as they can. Faster than any message: the code that runs a launch reads it."""
 
-PROTOCOL: Final = 4
+PROTOCOL: Final = 5
 """Grows with every change of these messages: a server does not take over an executor of another version."""
 
 RAN: Final = 0
@@ -42,20 +43,18 @@ class Attach(msgspec.Struct, array_like=True, frozen=True, tag="attach"):
 
 
 class OpenSpace(msgspec.Struct, array_like=True, frozen=True, tag="open"):
-    """``record``: the server's own notes about the session, given back when a server attaches. ``domain``: whose content it may share
-    (empty: it did not opt in). ``wait_ms``: how long a batch may wait for memory before it is refused, 0: not at all. ``tenant`` and
-    ``task``: for the log."""
+    """Open the memory of a session."""
 
     session: str
+    #: Opens the data port for it.
     token: str
-    quota_bytes: int
+    #: The server's own notes about the session, given back when a server attaches.
     record: bytes
-    priority: int = 0
-    swap: bool = True
+    terms: TaskTerms
+    #: Whose content it may share; empty: it did not opt in.
     domain: str = ""
+    #: How long a batch may wait for memory before it is refused, 0: not at all.
     wait_ms: int = 0
-    tenant: str = ""
-    task: str = ""
 
 
 class CloseSpace(msgspec.Struct, array_like=True, frozen=True, tag="close"):
@@ -63,26 +62,37 @@ class CloseSpace(msgspec.Struct, array_like=True, frozen=True, tag="close"):
 
 
 class Prepare(msgspec.Struct, array_like=True, frozen=True, tag="prepare"):
-    """Verify and compile what ``batch`` (encoded) will run, beside the launches."""
+    """Keep this batch, and verify and compile what it will run, beside the launches."""
 
     session: str
     seq: int
+    #: Encoded.
     batch: bytes
+
+
+class Forget(msgspec.Struct, array_like=True, frozen=True, tag="forget"):
+    """Batch ``seq`` was brought and will not be executed: it was dropped or refused."""
+
+    session: str
+    seq: int
 
 
 class Execute(msgspec.Struct, array_like=True, frozen=True, tag="execute"):
-    """``chain``: the session's launch digest after this launch. ``serial``: counts these commands from 1; the launch stops when the word of
-    its ``priority`` in the stop page reaches it. ``limit_ns``: it stops after about that time, 0: never. ``batch`` is empty when a launch
-    that was stopped goes on; when it is not (the server is a new one), the launch goes on all the same if the batch is the same.
-    ``refused``: why the batch is refused; it only says which buffers are lost with it."""
+    """Begin batch ``seq`` of a session, or go on with it where a slice of it ended."""
 
     session: str
     seq: int
+    #: The session's launch digest after this launch.
     chain: bytes
+    #: Encoded; empty when an earlier Prepare or Execute brought it. The executor keeps a batch until it has begun, lacks a body, or a
+    #: Forget names it. If it is under way (the server is a new one), the launch goes on, provided that the batch is the same.
     batch: bytes
+    #: Counts these commands from 1; the launch stops when the word of its ``priority`` in the stop page reaches it.
     serial: int = 0
     priority: int = 0
+    #: It stops after about that time, 0: never.
     limit_ns: int = 0
+    #: Why the batch is refused; its content only says which buffers are lost with it.
     refused: Fault | None = None
 
 
@@ -121,7 +131,7 @@ class Shutdown(msgspec.Struct, array_like=True, frozen=True, tag="shutdown"):
     pass
 
 
-Command = Attach | OpenSpace | CloseSpace | Prepare | Execute | Expect | ChangePriority | JournalAnew | Recall | Confirm | Shutdown
+Command = Attach | OpenSpace | CloseSpace | Prepare | Forget | Execute | Expect | ChangePriority | JournalAnew | Recall | Confirm | Shutdown
 
 
 class Executed(msgspec.Struct, array_like=True, frozen=True, tag="executed"):

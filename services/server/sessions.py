@@ -12,6 +12,7 @@ from bus_schemas.batch import Batch, Fault
 from bus_schemas.events import Outcome
 from bus_schemas.session import SessionClosed
 from bus_schemas.subjects import LOCAL
+from bus_schemas.terms import TaskTerms
 from scheduler.dispatch import SessionOpened
 from services.server.protocol import Executed, OpenSpace
 
@@ -22,57 +23,71 @@ CANCELLED: Final = "cancelled"
 """Why a session closed: its task was cancelled."""
 
 
-class SessionRecord(msgspec.Struct, array_like=True, frozen=True):
-    """What stays true of a session for its life. The executor keeps a copy, so that a restarted server finds it. ``domain``: the trust
-    domain whose content it may share (empty: none, not even its own). ``principal``: whose it is. ``traceparent``: of its trace, or
-    empty."""
+class SessionRecord(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+    """What stays true of a session for its life. The executor keeps a copy, so that a restarted server finds it."""
 
     session: str
-    tenant: str
-    task: str
-    gpu: int
-    priority: int
-    quota_bytes: int
-    exclusive: bool
-    swap: bool
-    title: str
-    token: str
-    epoch: int
-    opened_at_ns: int
+    terms: TaskTerms
+    gpu: int = 0
+    #: Opens the data port for it.
+    token: str = ""
+    #: Of the server that opened it.
+    epoch: int = 0
+    #: Unix time.
+    opened_at_ns: int = 0
+    #: The trust domain whose content it may share; empty: none, not even its own.
     domain: str = ""
-    weight: int = 100
-    sla_ms_p99: int = 0
-    pace_percent: int = 0
+    #: How long a batch may wait for memory before it is refused, 0: not at all.
     vram_wait_ms: int = 0
+    #: Whose connection it is.
     principal: str = LOCAL
+    #: W3C, of its trace; empty: none.
     traceparent: str = ""
 
     @property
     def about(self) -> dict[str, str]:
         """For lines of the log."""
-        return {"session": self.session, "task": self.task, "tenant": self.tenant}
+        return {"session": self.session, "task": self.terms.task, "tenant": self.terms.tenant}
 
 
 @dataclass(slots=True)
 class Pending:
-    """A batch that came and is not over. ``position``: its place in the batch stream. ``refused``: why the executor is to refuse it, if
-    the intake did. ``prepared``: dispatch has heard of it. ``serial``:
-    of its last Execute, sent with ``priority``; ``chain``: the session's launch digest after it. Of its slices so far: ``begun_ns`` when
-    the executor took up the first, ``start_ns`` when that was launched, ``core_ns`` and ``slices`` of all."""
+    """A batch that came and is not over."""
 
     batch: Batch
+    #: Its encoding; empty once the executor has it.
     data: bytes
+    #: Its place in the batch stream.
     position: int
     received_ns: int
+    #: Why the executor is to refuse it, if the intake did.
     refused: Fault | None = None
+    #: The dispatch core has it, or the gate does.
     prepared: bool = False
+    #: Of its last Execute.
     serial: int = 0
+    #: That Execute was sent with this priority.
     priority: int = 0
+    #: The session's launch digest after it.
     chain: bytes = b""
+    #: When the executor took up its first slice.
     begun_ns: int = 0
+    #: When that slice was launched.
     start_ns: int = 0
+    #: Core time of its slices so far.
     core_ns: int = 0
+    #: How many slices of it have run.
     slices: int = 0
+    #: Bytes of its encoding.
+    nbytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.nbytes = len(self.data)
+
+    def hand_over(self) -> bytes:
+        """The encoding for the executor, which keeps it: nothing the second time."""
+        data, self.data = self.data, b""
+        return data
 
     def slice(self, done: Executed) -> None:
         """A slice of it ran."""
@@ -84,23 +99,32 @@ class Pending:
 
 @dataclass(slots=True)
 class Session:
-    """``heard_ns``: last sign of life (monotonic). ``seq_done``: last batch executed; ``chain``: launch digest after it. ``fault``: why the
-    session is over although it is not closed yet. ``closing``: set once it is being closed; resolves to its totals. ``memory``: bytes
-    (allocated, swapped, shared). ``expected``: the executor was asked to bring back what is swapped out. ``recalling``: it was asked for
-    answers that were lost on their way. ``outcome``: how its script ended, once that is known."""
+    """An open session. Times are the node's monotonic clock."""
 
     record: SessionRecord
+    #: The last sign of life of its client.
     heard_ns: int
+    #: The last batch executed.
     seq_done: int = 0
+    #: Launch digest after it.
     chain: bytes = b""
+    #: What it is charged for.
     resident_bytes: int = 0
+    #: Batches that came and are not over, by seq.
     pending: dict[int, Pending] = field(default_factory=dict)
+    #: Why it is over although it is not closed yet.
     fault: Fault | None = None
+    #: Set once it is being closed; resolves to its totals.
     closing: asyncio.Future[SessionClosed] | None = None
+    #: Why it is being closed.
     reason: str = ""
+    #: Bytes (allocated, swapped, shared).
     memory: tuple[int, int, int] = (0, 0, 0)
+    #: The executor was asked to bring back what is swapped out.
     expected: bool = False
+    #: The executor was asked for answers that were lost on their way.
     recalling: bool = False
+    #: How its script ended, once that is known.
     outcome: Outcome | None = None
 
     @property
@@ -109,7 +133,7 @@ class Session:
 
     @property
     def pending_bytes(self) -> int:
-        return sum(len(pending.data) for pending in self.pending.values())
+        return sum(pending.nbytes for pending in self.pending.values())
 
     @property
     def seq_next(self) -> int:
@@ -134,31 +158,20 @@ def decode_record(data: bytes) -> SessionRecord:
 
 def open_space(record: SessionRecord) -> OpenSpace:
     """The request to the executor to open the session."""
-    return OpenSpace(
-        record.session,
-        record.token,
-        record.quota_bytes,
-        encode_record(record),
-        record.priority,
-        record.swap,
-        record.domain,
-        record.vram_wait_ms,
-        record.tenant,
-        record.task,
-    )
+    return OpenSpace(record.session, record.token, encode_record(record), record.terms, record.domain, record.vram_wait_ms)
 
 
 def opened_stimulus(now_ns: int, session: Session) -> SessionOpened:
     """The stimulus that opens the session in the dispatch core."""
-    record = session.record
+    record, terms = session.record, session.record.terms
     return SessionOpened(
-        now_ns,
-        record.session,
-        record.epoch,
-        record.priority,
-        session.seq_done + 1,
-        session.chain,
-        record.weight,
-        record.sla_ms_p99 * 10**6,
-        record.pace_percent * 10,
+        at_ns=now_ns,
+        session=record.session,
+        epoch=record.epoch,
+        priority=terms.priority,
+        next_seq=session.seq_done + 1,
+        chain=session.chain,
+        weight=terms.weight,
+        sla_ns=terms.sla_ms_p99 * 10**6,
+        pace_permille=terms.pace_percent * 10,
     )

@@ -79,12 +79,12 @@ def _running(session: Session, now: Totals, before: Totals | None, state: str) -
     allocated, swapped, shared = session.memory
     return RunningSession(
         record.session,
-        record.task,
-        record.priority,
+        record.terms.task,
+        record.terms.priority,
         session.resident_bytes,
-        record.tenant,
-        record.title,
-        record.weight,
+        record.terms.tenant,
+        record.terms.title,
+        record.terms.weight,
         max(0, now.core_ns - before.core_ns),
         now.waits - before.waits,
         max(0, now.wait_ns - before.wait_ns),

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from services.kit.access.mode import is_loopback
 from services.kit.keyring import Keyring
 from services.kit.tls import client_context
+from wooly.shared.tls import is_loopback
 
 __all__ = ["LOOPBACK", "Secure", "names_of"]
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from jit.errors import ToolchainError
-from jit.kernels.device import KERNEL_DEVICES
 from tests.adversarial.attack import Attack, Completes, Ends, OutOfFuel, Promise, Refused, Traps
 from tests.adversarial.attacks import ATTACKS
 from tests.adversarial.canary import Canary
 from tests.adversarial.trial import SECONDS_MAX, trial
+from tests.support.kernel_devices import KERNEL_DEVICES
 
 _DOC = Path(__file__).parents[2] / "docs" / "attacks.md"
 

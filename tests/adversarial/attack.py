@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from jit.kernels.device import Dim3, KernelLaunch
+from jit.kernels.launch import Dim3, KernelLaunch
 from tests.conformance.kernels.binding import Bound, Memory, bind, build_source
 from tests.golden.cuda.case import Given
 from wis.frontends.ptx import import_ptx

@@ -7,8 +7,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from jit.kernels.device import KernelDevice, KernelLaunch
+from jit.kernels.launch import KernelLaunch
 from tests.conformance.kernels.binding import Memory
+from tests.support.kernel_devices import KernelDevice
 from wis.kernel.text import parse_kernel
 from wis.kernel.verify import verify_kernel
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from jit.errors import ToolchainError
-from jit.kernels.device import KERNEL_DEVICES
 from tests.adversarial.attacks import ATTACKS
 from tests.adversarial.canary import Canary
 from tests.adversarial.trial import trial
+from tests.support.kernel_devices import KERNEL_DEVICES
 
 OPENCL_EVERY = 9
 ON_DEVICES = [name for name, attack in ATTACKS.items() if not attack.everywhere_alike]

@@ -18,8 +18,9 @@ import numpy as np
 import pytest
 
 from jit.errors import ToolchainError
-from jit.kernels.device import KERNEL_DEVICES, KernelDevice, KernelLaunch
+from jit.kernels.launch import KernelLaunch
 from tests.conformance.kernels.binding import Memory
+from tests.support.kernel_devices import KERNEL_DEVICES, KernelDevice
 from wis.kernel.model import TrapKind
 from wis.kernel.text import parse_kernel
 from wis.kernel.verify import verify_kernel

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from jit.kernels.device import KernelDevice, KernelOutcome
+from jit.kernels.launch import KernelOutcome
 from tests.adversarial.attack import Attack, Completes, Ends, OutOfFuel, Promise, Refused, Shot, Traps
 from tests.adversarial.canary import Canary
+from tests.support.kernel_devices import KernelDevice
 
 __all__ = ["SECONDS_MAX", "trial"]
 

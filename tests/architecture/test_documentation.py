@@ -16,10 +16,11 @@ from bus_schemas import events
 from docs.generate import OUTSIDE, REFERENCE
 from docs.generate.configuration import FOREIGN
 from docs.generate.links import anchors, links, repository_path, rewritten, site_path
-from services.kit.variables import BY_NAME, VARIABLES, integer
+from services.kit.variables import integer
 from services.server.settings import Settings
 from tests.support.stack import ROOT
 from wooly.config import KEYS, unknown_variables
+from wooly.shared.variables import BY_NAME, VARIABLES
 
 PRODUCT = ("wooly", "wis", "bus_schemas", "jit", "scheduler", "billing", "services")
 ENVIRONMENTS = {"environ", "environment", "env"}

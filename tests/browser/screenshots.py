@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from bus_schemas.events import UsageRecorded
-from services.kit.access.keys import make_key
+from services.kit.access.tokens import make_key
 from services.kit.bus import connect
 from tests.browser.chrome import MISSING, Chrome
 from tests.browser.png import palette_png

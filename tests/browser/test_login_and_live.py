@@ -10,7 +10,7 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 
 from bus_schemas.telemetry import Telemetry
-from services.kit.access.keys import make_key
+from services.kit.access.tokens import make_key
 from services.kit.process import free_port
 from tests.browser.chrome import MISSING, Chrome
 from tests.support.plane import GIB, Plane
@@ -46,7 +46,7 @@ def test_the_way_in(plane: Plane, browser: Chrome) -> None:
     browser.says("Log in", "h1")
     assert browser.faults() == []
     log_in(browser, KEY[:-4] + "AAAA")
-    browser.says("do not let you in", "[role=alert]")
+    browser.says("Wrong user, password or key", "[role=alert]")
     assert browser.faults() == []
     log_in(browser, KEY)
     browser.says("Nodes", "h1")
@@ -101,7 +101,7 @@ def test_a_page_says_that_it_was_cut_off_and_comes_back(plane: Plane, browser: C
     browser.open("/nodes/n1")
     browser.says("Live", "#live-state")
     plane.controller.kill()
-    browser.says("These figures are as old as the moment the connection broke", "#offline")
+    browser.says("The figures are from before the connection was lost", "#offline")
     assert browser.faults() == []
     plane.controller.start()
     browser.says("Live", "#live-state")

@@ -152,7 +152,7 @@ def test_why_it_waits_and_what_would_free_it(house: House, browser: Chrome) -> N
     waits = browser.text(".waits")
     assert "in the queue" in waits and "It has waited" in waits and "What would let it in" in waits
     assert "overcommit" in waits.lower() or "end of" in waits.lower()
-    assert "Too little VRAM is left to promise" in browser.text()
+    assert "Not enough VRAM is left" in browser.text()
 
 
 def test_a_new_task_appears_on_an_open_page(house: House, browser: Chrome) -> None:
@@ -276,18 +276,18 @@ def test_tenants_users_and_what_was_done(house: House, browser: Chrome) -> None:
     browser.open("/settings/tenants")
     browser.click_text("New tenant", "summary")
     browser.fill("#f-id", "initech")
-    browser.click_text("Make the tenant", "main button")
+    browser.click_text("Create tenant", "main button")
     browser.says("active", "#tenant-initech")
     browser.open("/settings/users")
     browser.click_text("New user", "summary")
     browser.fill("#f-id", "peter")
     browser.fill("#f-tenant", "initech")
     browser.fill("#f-password", "short")
-    browser.click_text("Make the user", "main button")
+    browser.click_text("Create user", "main button")
     browser.says("12", "#f-password-error")
     browser.fill("#f-password", "red stapler of milton")
-    browser.click_text("Make the user", "main button")
-    browser.says("with a password", "#user-peter")
+    browser.click_text("Create user", "main button")
+    browser.says("password", "#user-peter")
     browser.click_text("peter", "#user-peter a")
     browser.click('input[name="disabled"]')
     browser.click_text("Save", "main button")
@@ -335,7 +335,7 @@ def test_everything_can_be_read_and_done_without_scripts(house: House, browser: 
     with browser.without_scripts():
         browser.open("/tasks?q=plain")
         browser.click(f"#open-{task}")
-        browser.says("Why nothing fits", f"#story-{task}")
+        browser.says("Why no device fits", f"#story-{task}")
         browser.click(f"#story-{task} .button-danger")
         browser.says("Cancelled.", "[data-flash]")
         for path in ("/", "/nodes", "/groups", "/credits", "/settings"):

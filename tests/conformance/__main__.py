@@ -70,7 +70,7 @@ def _in_process(plan: dict[str, Any], backend: str, *, cut: bool) -> Record:
 
     engine = None
     if backend != "reference" or cut:
-        from jit.engine import create_engine
+        from jit.backends import create_engine
 
         engine = create_engine(backend, cache_dir=None, threads=2, vram_bytes=8 << 30)
     link = LoopbackLink(CutEngine(engine) if cut else engine)

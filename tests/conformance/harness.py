@@ -16,12 +16,12 @@ from typing import Any
 
 import torch
 from torch.testing._internal.opinfo.core import OpInfo
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from tests.conformance.compare import METHODS, Differs, check, check_metadata, check_strides, fetched
 from tests.conformance.draws import ROUNDED_ON_CPU, compare_draws, is_random, is_undefined, unseeded
 from tests.conformance.samples import Case, Limits, cases, leaves, raised
+from tests.support.rounding import RoundsOtherwise
 from wooly.counters import COUNTERS
 from wooly.errors import WoolyError
 
@@ -273,7 +273,7 @@ class _Judge:
         truth = self._truth(case).values
         spread = [0.0] * len(truth)
         for seed in range(6):
-            with _RoundsOtherwise(seed):
+            with RoundsOtherwise(seed):
                 values = self.attempt(case, "cpu").values
             errors = [
                 float((a.to(b.dtype) - b).abs().max()) if isinstance(b, torch.Tensor) else 0.0 for a, b in zip(values, truth, strict=True)
@@ -445,26 +445,6 @@ of thousands."""
 
 _UNSTABLE_GRADIENTS = {"linalg.householder_product"}
 """Operators whose gradient torch computes by divisions that all but cancel: its error is a matter of luck, on the CPU as on the device."""
-
-
-class _RoundsOtherwise(TorchDispatchMode):
-    """While active, floating results of operations that return new tensors differ by up to a unit in the last place, at random."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__()
-        self._draws = torch.Generator().manual_seed(seed)
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        aliases = any(value.alias_info is not None for value in (*func._schema.arguments, *func._schema.returns))
-        return result if aliases else tree_map(self._nudged, result)
-
-    def _nudged(self, x: Any) -> Any:
-        if not isinstance(x, torch.Tensor) or not (x.is_floating_point() or x.is_complex()):
-            return x
-        real = torch.view_as_real(x) if x.is_complex() else x
-        moved = real * (1 + torch.finfo(x.dtype).eps * (torch.rand(real.shape, generator=self._draws, dtype=real.dtype) * 2 - 1))
-        return torch.view_as_complex(moved) if x.is_complex() else moved
 
 
 # --- cases that raise

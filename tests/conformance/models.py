@@ -25,7 +25,7 @@ HEADING = "\n## Model scripts\n"
 def on_backend(backend: str, script: str, out: str, report: str) -> None:
     """In the child: run the script with an engine in this process as its device."""
     from jit.accel.engine import AccelEngine
-    from jit.engine import create_engine
+    from jit.backends import create_engine
     from tests.support.loopback import LoopbackLink
     from wooly.activation import activate
     from wooly.config import Config

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from jit.errors import ToolchainError
-from jit.kernels.device import KERNEL_DEVICES
 from tests.conformance.kernels.binding import build
 from tests.conformance.kernels.runner import differences, partition_faults, run_case
 from tests.conformance.kernels.targets import emitted_fault, source_fault
 from tests.golden.cuda.cases import CASES, CATEGORIES, ROOT
+from tests.support.kernel_devices import KERNEL_DEVICES
 
 OPENCL_EVERY = 8
 """PoCL takes half a second to compile a kernel: of the corpus, one in so many."""

@@ -7,6 +7,7 @@ import re
 import time
 import urllib.request
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -14,19 +15,16 @@ import msgspec
 import pytest
 
 from bus_schemas.events import UsageRecorded
-from tests.support.plane import GIB
+from bus_schemas.telemetry import RunningSession, Telemetry
+from tests.support.plane import GIB, wait_until
 from tests.support.secured import HOME, OTHER, Secured
 from wooly.api import Client
 from wooly.errors import ApiError, ConfigError, NoServerError, ProtocolError
 
 LEFT_OUT = {
-    ("DELETE", "/api/v1/session"), ("GET", "/api/v1/audit"), ("GET", "/api/v1/billing/budgets/{tenant}"),
-    ("GET", "/api/v1/billing/ledger"), ("GET", "/api/v1/billing/prices"), ("GET", "/api/v1/billing/series"),
-    ("GET", "/api/v1/billing/verify"), ("GET", "/api/v1/config"), ("GET", "/api/v1/keys/{key}"), ("GET", "/api/v1/placements"),
-    ("GET", "/api/v1/telemetry"), ("GET", "/api/v1/tenants/{tenant}"), ("GET", "/api/v1/users/{user}"),
-    ("GET", "/api/v1/tasks/{task}/timeline"), ("GET", "/api/v1/tasks/{task}/waits"),
+    ("DELETE", "/api/v1/session"), ("GET", "/api/v1/billing/budgets/{tenant}"), ("GET", "/api/v1/billing/ledger"),
+    ("GET", "/api/v1/keys/{key}"), ("GET", "/api/v1/placements"), ("GET", "/api/v1/tenants/{tenant}"), ("GET", "/api/v1/users/{user}"),
     ("POST", "/api/v1/placements/query"), ("POST", "/api/v1/session"), ("POST", "/api/v1/session/password"),
-    ("PUT", "/api/v1/billing/prices/{tier}"), ("PUT", "/api/v1/billing/tiers/{tier}"), ("PUT", "/api/v1/config"),
 }  # fmt: skip
 """Operations that the client has no method for."""
 
@@ -45,9 +43,9 @@ class Recorded(Client):
         self.asked = []
         self.left_out: list[str] = []
 
-    def _ask(self, method: str, path: str, answer: Any, data: bytes | None, headers: dict[str, str]) -> Any:
+    def _ask(self, method: str, path: str, answer: Any, data: bytes | None, headers: dict[str, str], more_s: float = 0.0) -> Any:
         self.asked.append((method, f"/api/v1/{path}", set(json.loads(data)) if data else set()))
-        raw = super()._ask(method, path, Any, data, headers) if answer is not type(None) else None
+        raw = super()._ask(method, path, Any, data, headers, more_s) if answer is not type(None) else None
         found = msgspec.convert(raw, answer) if answer is not type(None) else super()._ask(method, path, answer, data, headers)
         self.left_out += missing(raw, msgspec.to_builtins(found), path)
         return found
@@ -72,6 +70,9 @@ def house() -> Iterator[Secured]:
             "node-a", 1, 0, 1, "s", HOME, f"{HOME}-task", 0, now_ns - 10**9, now_ns, 10**9, 10**6, 1, 1
         )  # fmt: skip
         house.plane.publish("usage", "node-a", usage)
+        running = RunningSession(f"{HOME}-session", f"{HOME}-task", 2, GIB, HOME, core_ns=7)
+        house.plane.publish_telemetry(Telemetry(now_ns, "node-a", 1, 0, 1000, 50, 5, 8 * GIB, GIB, running=(running,), cores=2))
+        wait_until(lambda: bool(house.admin("GET", "/api/v1/telemetry").json["items"]))
         yield house
 
 
@@ -100,11 +101,21 @@ def use(client: Client) -> None:
         client.submit_run("pass", 100, tenant=HOME)
     assert refused.value.status == 400
     assert client.log(placed.id).ended and client.log(placed.id).run is None
+    for of_the_journal in (lambda: client.timeline("alone"), lambda: client.waits("alone"), lambda: client.programs("alone")):
+        with pytest.raises(ApiError, match="has not run") as refused:
+            of_the_journal()
+        assert refused.value.status == 409
     assert client.nodes(state="ready", search="node-a").items[0].devices[0].vram_bytes == 8 * GIB
     assert client.drain("node-a").state == "drained" and client.resume("node-a").state == "ready"
     node = client.configure_node("node-a", overcommit_vram_percent=50, drained=False)
     assert client.configure_node("node-a", overcommit_vram_percent=None, revision=node.revision).overcommit_vram_percent is None
     assert client.node("node-a").name == "node-a-name" and client.nodes(group="nights").total == 0
+    seen = client.telemetry().items[0]
+    assert (seen.node, seen.running[0].task, seen.running[0].core_ns) == ("node-a", f"{HOME}-task", 7) and seen.at.tzinfo is not None
+    config = client.configure(20, queue_age_ms=1000, queue_protect_ms=2000, queue_reservations_max=3, default_vram_mb=64)
+    assert (config.default_vram_overcommit_percent, config.source, config.default_vram_mb) == (20, "stored", 64)
+    kept = client.configure(None, queue_age_ms=None, queue_protect_ms=None, default_vram_mb=None, revision=config.revision)
+    assert client.config() == kept and (kept.queue_age_ms, kept.queue_reservations_max, kept.default_vram_mb) == (600_000, 3, 4096)
     assert client.create_group("night", title="Night", nodes=("node-a",)).own_nodes == ["node-a"]
     assert client.edit_group("night", title="Nights", nodes=()).title == "Nights"
     assert client.group("night").nodes == [] and client.groups().total == 2
@@ -117,6 +128,13 @@ def use(client: Client) -> None:
     assert client.budgets(tenant=HOME).items[0].period == "month"
     assert client.account(HOME).balance_micro == client.accounts(tenant=HOME).items[0].balance_micro
     assert client.set_tier(HOME, "premium", from_="2100-01-01").next_tier == "premium" and len(client.tiers().items) == 3
+    tier = client.configure_tier("premium", 1, default_vram_mb=512)
+    assert client.configure_tier("premium", 0, from_="", revision=tier.revision).default_vram_mb == 512
+    priced = client.set_price("premium", core_second_micro=1, gib_second_micro=2, from_="2100-01-01")
+    assert client.prices().items[0] == priced and priced.windows[-1].gib_second_micro == 2
+    series = client.series("task", from_="", to="", step="minute", tenant=HOME, top=2)
+    assert sum(series.lines[0].micro) > 0 and len(series.lines[0].micro) == len(series.times)
+    assert client.verify().ok and client.verify().first_difference is None
     found = client.statement(HOME, time.strftime("%Y-%m", time.gmtime()))
     assert found.opening_micro + found.granted_micro - found.core_micro - found.vram_micro == found.closing_micro and found.lines
     assert client.create_tenant("initech", title="Initech").id == "initech"
@@ -131,6 +149,10 @@ def use(client: Client) -> None:
     assert client.keys(tenant="initech", user="peter").items[0].expires_at is not None
     assert client.create_key(role="node", node="node-a").node == "node-a"
     assert client.revoke_key(key.id).state == "revoked"
+    hour = datetime.now(UTC) - timedelta(hours=1), datetime.now(UTC) + timedelta(hours=1)
+    done = client.audit(action="key.write", tenant="initech", target=key.id, after=hour[0], before=hour[1], limit=1, offset=0)
+    assert done.total == 2 and done.items[0].source is not None
+    assert client.audit(actor=done.items[0].actor, limit=1).items[0].actor == done.items[0].actor
 
 
 def operations(house: Secured) -> dict[tuple[str, str], dict[str, Any]]:

@@ -148,6 +148,19 @@ def test_prices_and_tiers_never_work_backwards(money: Money) -> None:
     assert stale[0] == 409
 
 
+def test_the_default_vram_of_a_tier_stays_until_it_is_set_or_unset(money: Money) -> None:
+    def put(**body: object) -> tuple[int, int]:
+        tier = money.one.do("PUT", "tiers/premium", body)
+        return tier["priority_ceiling"], tier["default_vram_mb"]
+
+    assert put(priority_ceiling=0) == (0, 0)
+    assert put(priority_ceiling=0, default_vram_mb=512) == (0, 512)
+    assert put(priority_ceiling=1) == (1, 512), "left out: as it was"
+    assert put(priority_ceiling=0, **{"from": "2100-01-01", "default_vram_mb": 9}) == (1, 512), "not before its time"
+    assert put(priority_ceiling=0, default_vram_mb=None) == (0, 0)
+    assert money.two.do("GET", "verify")["ok"]
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "field"),
     [
@@ -164,6 +177,8 @@ def test_prices_and_tiers_never_work_backwards(money: Money) -> None:
         ("PUT", "budgets/lab/day", {"limit_micro": 1, "warn_percent": 1001}, 400, "warn_percent"),
         ("PUT", "prices/gold", {"core_second_micro": 1, "gib_second_micro": 1}, 404, None),
         ("PUT", "tiers/basic", {"priority_ceiling": 5}, 400, "priority_ceiling"),
+        ("PUT", "tiers/basic", {"priority_ceiling": 1, "default_vram_mb": 0}, 400, "default_vram_mb"),
+        ("PUT", "tiers/basic", {"priority_ceiling": 1, "default_vram_mb": 1 << 27}, 400, "default_vram_mb"),
         ("PUT", "tiers/basic", {"priority_ceiling": 1, "from": "soon"}, 400, "from"),
         ("PUT", "tenants/lab/tier", {"tier": "gold"}, 400, "tier"),
         ("GET", "statements/lab?month=2026-13", None, 400, "month"),

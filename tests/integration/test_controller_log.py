@@ -16,7 +16,7 @@ import pytest
 from bus_schemas.events import ActionTaken, NodeLost, SessionClosedFact, SessionOpenedFact, TaskPlaced, TaskRefused, TaskSubmitted
 from bus_schemas.telemetry import Telemetry
 from scheduler.placement import ClusterView, check_recorded
-from services.controller.mirror import Mirror
+from services.controller.log_projection import LogProjection
 from services.controller.placer import Placer
 from services.controller.store.etcd import EtcdStore
 from services.controller.writer import Writer
@@ -392,11 +392,11 @@ def test_a_task_that_is_in_the_log_and_cannot_be_read_yet_is_not_answered(tmp_pa
     async def submitted(url: str) -> None:
         bus = await connect(url, name="controller")
         await bus.ensure_streams()
-        async with Mirror(bus) as mirror:
-            await mirror._follower.stop()
+        async with LogProjection(bus) as projection:
+            await projection._follower.stop()
             await bus.publish_events("task", "t", [task])
             with pytest.raises(BusUnavailable, match="try again"):
-                await Placer(mirror, Writer(bus, mirror)).submit(task, ActionTaken(1, "u", "acme", "task.submit", "t"))
+                await Placer(projection, Writer(bus, projection)).submit(task, ActionTaken(1, "u", "acme", "task.submit", "t"))
         await bus.close()
 
     nats = NatsServer(tmp_path, sync_always=False)

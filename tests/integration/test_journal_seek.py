@@ -11,7 +11,7 @@ from bus_schemas import subjects
 from bus_schemas.journal import DISPATCH, VRAM, JournalPart, encode_part
 from services.kit.bus import Bus, connect
 from services.kit.nats_server import NatsServer
-from services.replay.seek import start_of
+from services.replay.source import start_of
 
 MS = 1_000_000
 LANES = (("n1", 0, DISPATCH), ("n1", 0, VRAM), ("n1", 1, DISPATCH), ("n2", 0, DISPATCH))

@@ -356,7 +356,7 @@ def test_a_follower_goes_back_once_however_often_it_is_refused(nats: NatsServer)
             return len(heard) >= count
 
         await until_async(lambda: heard_to(100), "everything")
-        bus.reads = Refusing(bus.reads)
+        bus.consumers = Refusing(bus.consumers)
         follower.restart()
         await until_async(lambda: heard_to(110), "the last ten again")
         assert heard[100:] == list(range(91, 101))

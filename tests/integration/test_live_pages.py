@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from bus_schemas.events import TaskSubmitted
-from services.kit.access.keys import make_key
+from services.kit.access.tokens import make_key
 from tests.support.plane import GIB, Plane
 
 TOPICS = ("dashboard", "nodes", "node.n1", "tasks")

@@ -16,7 +16,7 @@ import pytest
 from bus_schemas import subjects
 from bus_schemas.journal import JournalPart, decode_part, encode_part
 from services.kit.bus import Bus
-from services.replay.history import history
+from services.replay.source import history
 from tests.support.command import Wooly, command_in
 from tests.support.node import Node, Program, increment, until
 from wooly.errors import RefusedError

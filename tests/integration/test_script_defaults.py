@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import urllib.request
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.support.node import until
@@ -65,8 +67,50 @@ def test_memory_grows_beyond_the_default_and_not_beyond_what_was_named(stack: Em
 def test_a_cluster_without_a_default_wants_it_named(stack: EmbeddedStack) -> None:
     with default_vram(stack, 0), Script(stack, "silent", CODE, WOOLY, "run") as script:
         assert script.end() == 2
-        refused = "the controller refused the task: required_vram_mb: this cluster has no default (default_vram_mb is 0); set REQUIRED_VRAM"
-        assert script.error == f"wooly: {refused} to a number of MiB\n"
+        refused = "the controller refused the task: required_vram_mb: neither tier nor cluster has a default (default_vram_mb)"
+        assert script.error == f"wooly: {refused}; set REQUIRED_VRAM to a number of MB\n"
+
+
+def test_the_default_of_the_tier_comes_before_that_of_the_cluster(stack: EmbeddedStack) -> None:
+    """A tenant of another tier has the cluster's; the memory grows beyond the tier's default as beyond the cluster's."""
+    put(stack, "billing", "/api/v1/billing/tenants/large/tier", {"tier": "premium"})
+    put(stack, "billing", "/api/v1/billing/tiers/premium", {"priority_ceiling": 0, "default_vram_mb": 16})
+    grow = "import torch\nx = torch.zeros(24 << 20, dtype=torch.uint8, device='cuda')\nx += 1\nprint(x.sum().item())\n"
+
+    def vram_mb(tenant: str, code: str = CODE) -> int:
+        with Script(stack, tenant, code, WOOLY_TENANT=tenant) as script:
+            assert script.end() == 0, script.error
+        task = stack.get("controller", f"/api/v1/tasks?tenant={tenant}")["items"][0]
+        assert task["vram_grows"] is True
+        return int(task["required_vram_mb"])
+
+    for cluster_mb in (32, 0):
+        with default_vram(stack, cluster_mb):
+            until(lambda: vram_mb("large", grow) == 16, "the tier is known to the controller")
+            if cluster_mb:
+                assert vram_mb("other") == cluster_mb
+
+
+def test_the_page_of_tiers_sets_and_unsets_the_default(stack: EmbeddedStack) -> None:
+    with httpx.Client(base_url=stack.addresses["controller"], follow_redirects=True, timeout=60) as browser:
+
+        def put(text: str) -> httpx.Response:
+            page = browser.get("/settings/tiers").text
+            found = re.search(
+                r'action="/settings/tiers/basic/ceiling".*?name="_csrf_token" value="([^"]*)".*?name="revision" value="(\d+)"', page, re.S
+            )
+            assert found is not None
+            fields = {"_csrf_token": found[1], "revision": found[2], "priority_ceiling": "2", "default_vram_mb": text}
+            return browser.post("/settings/tiers/basic/ceiling", data=fields)
+
+        def stored() -> int:
+            return int(stack.get("billing", "/api/v1/billing/tiers")["items"][2]["default_vram_mb"])
+
+        assert "A task that names no VRAM gets 640 MiB." in put("640").text and stored() == 640
+        wrong = put("<i>many")
+        assert wrong.status_code == 400 and "Write an integer of MiB, or nothing." in wrong.text and "&lt;i&gt;many" in wrong.text
+        assert put(str(1 << 30)).status_code == 400 and stored() == 640
+        assert put("").status_code == 200 and stored() == 0
 
 
 def test_the_default_priority_is_the_middle_of_the_tier(stack: EmbeddedStack) -> None:

@@ -30,10 +30,9 @@ from bus_schemas.allowance import AskAllowances, allowance_request
 from bus_schemas.dataport import HEAD, Denied, Hello, decode_answer, frame
 from bus_schemas.events import ActionTaken, KeyIssued, SessionClosedFact, SessionOpenedFact, encode_events
 from bus_schemas.session import EndTask, OpenSession, Ping, Pong, SessionOpened
-from services.kit.access.hashing import NO_SECRET
-from services.kit.access.keys import make_key
-from services.kit.access.secret import BUCKET
-from services.kit.access.tokens import Token, write_token
+from services.kit.access.bus_state import BUCKET
+from services.kit.access.checker import NO_SECRET
+from services.kit.access.tokens import Token, make_key, write_token
 from services.kit.bus import Bus
 from services.kit.errors import BusRefused
 from services.kit.nats_jwt import USER, new_seed

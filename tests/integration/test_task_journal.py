@@ -8,14 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.support.command import command_in
 from tests.support.node import increment
 from tests.support.plane import wait_until
+from tests.support.script import Script, task_called
 from tests.support.stack import EmbeddedStack
+from wooly.api import Client
 from wooly.config import load
-from wooly.link import Flush
+from wooly.link import Flush, Origin
 from wooly.session import Session, open_session
 
 BATCHES = 40
@@ -32,7 +35,7 @@ def tasks(stack: EmbeddedStack) -> dict[str, str]:
     """Two tasks that shared the device and are over: id by title."""
     sessions = {title: opened(stack, title, prio) for title, prio in (("serve", 0), ("train", 3))}
     with ThreadPoolExecutor(2) as pool:
-        for done in [pool.submit(work, session) for session in sessions.values()]:
+        for done in [pool.submit(work, session, title) for title, session in sessions.items()]:
             done.result()
     for session in sessions.values():
         session.close()
@@ -51,10 +54,11 @@ def opened(stack: EmbeddedStack, title: str, prio: int) -> Session:
     return open_session(load(flags, environ={}), title=title)
 
 
-def work(session: Session) -> None:
-    program = increment(1_000_000)
+def work(session: Session, title: str) -> None:
+    """Both run the same program, each from lines of its own."""
+    program, origin = increment(1_000_000), Origin("loop.py:2", f"/home/anna/<b>\x1b[31m/{title}.py:3")
     session.wait(session.submit(Flush(allocs=[(1, 8_000_000)])))
-    tickets = [session.submit(program.flush([1])) for _ in range(BATCHES)]
+    tickets = [session.submit(program.flush([1], origin=origin)) for _ in range(BATCHES)]
     session.wait(tickets[-1])
 
 
@@ -108,6 +112,23 @@ def test_programs_have_their_operations_and_the_time_they_ran(stack: EmbeddedSta
     assert 0 < step["longest_ns"] <= step["run_ns"] and step["core_ns"] > 0
 
 
+def test_a_program_names_the_lines_of_the_task_asked_for(stack: EmbeddedStack, tasks: dict[str, str]) -> None:
+    for title, task in tasks.items():
+        step, rest = whole(stack, task, "waits")["programs"]
+        assert step["origin"] == f"loop.py:2 to <b>?[31m/{title}.py:3" and rest["origin"] == ""
+        page = stack.get("controller", f"/tasks/{task}/ran", "text/html")
+        assert f"loop.py:2 to &lt;b&gt;?[31m/{title}.py:3" in page and "<b>?" not in page
+
+
+def test_the_client_has_every_field_of_both(stack: EmbeddedStack, tasks: dict[str, str]) -> None:
+    client = Client(stack.addresses["controller"])
+    task = tasks["train"]
+    waits, timeline = whole(stack, task, "waits"), whole(stack, task, "timeline")
+    assert msgspec.to_builtins(client.waits(task)) == waits and waits["longest"] and waits["by_other"]
+    assert msgspec.to_builtins(client.timeline(task)) == timeline and timeline["lanes"]
+    assert [program.origin for program in client.programs(task)] == [one["origin"] for one in waits["programs"]]
+
+
 def test_a_task_that_has_not_run_has_no_journal(stack: EmbeddedStack) -> None:
     for what in ("waits", "timeline"):
         with pytest.raises(urllib.error.HTTPError) as refused:
@@ -149,6 +170,7 @@ def test_commands_take_names(stack: EmbeddedStack, tasks: dict[str, str], tmp_pa
         (("groups", "delete", "night"), "night is deleted"),
         (("tasks", "--node", "local", "--state", "completed"), "train"),
         (("why", "train"), f"{tasks['serve']} (serve) (P0) ran meanwhile"),
+        (("why", "train"), "loop.py:2 to <b>?[31m/train.py:3"),
         (("why", tasks["train"][:8]), f"{tasks['serve']} (serve) (P0) ran meanwhile"),
     ):
         done = wooly(*arguments, **environment)
@@ -157,3 +179,25 @@ def test_commands_take_names(stack: EmbeddedStack, tasks: dict[str, str], tmp_pa
     assert over.returncode == 2 and f"task {tasks['train']} is over" in over.stderr
     done = wooly("why", "train", WOOLY_NATS_URL=stack.addresses["nats"])
     assert done.returncode == 0 and "(serve) (P0) ran meanwhile" in done.stdout, "also without a controller, from the bus"
+
+
+def test_the_programs_of_a_script_name_its_lines(stack: EmbeddedStack) -> None:
+    code = """import torch
+x = torch.zeros(1000, device="cuda")
+for step in range(5):
+    x = (x + 1) * 2
+    x.sum().item()
+"""
+    with Script(stack, "lines", code) as script:
+        assert script.end() == 0, script.error
+        folder = script.folder.name
+    task = task_called(stack, "lines.py", lambda task: task["state"] == "completed")["id"]
+
+    def origins() -> set[str]:
+        try:
+            return {one["origin"] for one in stack.get("controller", f"/api/v1/tasks/{task}/waits")["programs"]}
+        except urllib.error.HTTPError as error:
+            assert error.code == 409
+            return set()
+
+    wait_until(lambda: f"{folder}/lines.py:5" in origins(), 60)

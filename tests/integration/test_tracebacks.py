@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from bus_schemas.batch import ORIGIN_CHARS_MAX, decode_batch, unpack_message
+from tests.support.node import add_one, increment
 from tests.support.stack import EmbeddedStack
-from wooly.link import Origin
+from wooly.link import Flush, Origin
 from wooly.tracebacks import without_our_frames
+from wooly.transport.batches import BatchEncoder
 
 PROGRAM = """import torch
 table = torch.arange(12.0, device="cuda").reshape(4, 3)
@@ -91,3 +94,26 @@ def test_where_work_was_recorded() -> None:
     assert Origin("", "a.py:9").text() == "recorded at or before a.py:9"
     assert Origin("a.py:9", "a.py:9").text() == "recorded between two passes of a.py:9"
     assert Origin("a.py:8", "a.py:9", exact=True).text() == "recorded at a.py:9"
+
+
+def test_lines_that_go_to_the_node() -> None:
+    """Short, of no path more than two names, and always text that can be encoded."""
+    assert Origin("a.py:1", "/home/anna/work/a.py:9").lines() == "a.py:1 to work/a.py:9"
+    assert Origin("", "a.py:9").lines() == Origin("a.py:9", "a.py:9").lines() == Origin("a.py:8", "a.py:9", exact=True).lines() == "a.py:9"
+    long = Origin("b" * 300 + ".py:1", "a" * 300 + ".py:9").lines()
+    assert len(long) <= ORIGIN_CHARS_MAX and long.endswith("a.py:9") and "b.py:1 to " in long
+    assert Origin("", "\udcff.py:1").lines() == "?.py:1"
+
+
+def test_only_a_program_that_is_new_has_an_origin() -> None:
+    encoder, program, other = BatchEncoder("s", 1, 1 << 20), increment(), add_one()
+
+    def origin(seq: int, flush: Flush) -> str:
+        return decode_batch(unpack_message(encoder.encode(seq, flush, ()), 1 << 20)).origin
+
+    at = [Origin("", f"a.py:{line}") for line in range(5)]
+    assert origin(1, program.flush([1], origin=at[1])) == "a.py:1"
+    assert origin(2, program.flush([1], origin=at[2])) == "" and origin(3, Flush(allocs=[(2, 8)], origin=at[3])) == ""
+    assert origin(4, other.flush([1, 2], origin=at[4])) == "a.py:4" and origin(5, program.flush([1])) == ""
+    again = decode_batch(unpack_message(encoder.encode_whole(5, program.flush([1], origin=at[2]), ()), 1 << 20))
+    assert again.origin == "a.py:2", "to a node that lacks the program"

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from bus_schemas.events import TaskPlaced, TaskSubmitted
-from services.kit.access.keys import make_key
+from services.kit.access.tokens import make_key
 from tests.support.plane import GIB, Plane, wait_until
 
 _KEY = make_key().text

@@ -1,12 +1,14 @@
 """Runs a program on the device and compares everything that it leaves with what the CPU left.
 
 Exact values must be equal, bit by bit. Rounded ones are first compared by a tolerance of some units in the last place. When they differ by
-more, the program runs on the CPU again, several times, with every result of every line changed by a unit in its last place at random: the
-spread of these runs says how far a right result may be away. What even then branches differently says nothing, and is counted as undecided.
+more, the program runs on the CPU again, several times, with every result of every operation changed by a unit in its last place at random:
+the spread of these runs says how far a right result may be away. What even then branches differently says nothing, and is counted as
+undecided.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ import torch
 
 from tests.programs import leaves
 from tests.programs.script import NAME, Line, Namespace, Program, Script, execute_line, namespace
+from tests.support.rounding import RoundsOtherwise
 
 __all__ = ["Verdict", "check", "rerun"]
 
@@ -319,10 +322,12 @@ def _perturbed(program: Program, seed: int) -> Leaves:
     torch.manual_seed(program.seed % (1 << 32))
     noise = torch.Generator().manual_seed(seed)
     for line in program.lines:
-        execute_line(line.text, names)
-        for name in set(NAME.findall(line.text)):
+        rounded = program.rounded.intersection(NAME.findall(line.text))
+        with RoundsOtherwise(seed) if rounded else contextlib.nullcontext():
+            execute_line(line.text, names)
+        for name in rounded:
             value = names.get(name)
-            if name in program.rounded:
+            if value is not None:
                 for path, leaf in _one(name, value).items():
                     if isinstance(leaf, torch.Tensor) and "step" not in path:
                         _disturb(leaf, noise)

@@ -47,7 +47,7 @@ class Target:
             from wooly.session import open_session
 
             return open_session(Config(nats_urls=(self.nats_url,)))
-        from jit.engine import create_engine
+        from jit.backends import create_engine
         from jit.plan.planner import PlanOptions
         from tests.support.cutting import CutEngine
         from tests.support.loopback import LoopbackLink

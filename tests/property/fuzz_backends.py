@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from jit.engine import Engine, create_engine
+from jit.backends import create_engine
+from jit.engine import Engine
 from tests.support.wis_programs import LIMITS, buffers_for, random_program
 from wis.dtypes import DType
 from wis.kernel.ops import NAMED

@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 
 from jit.errors import KernelRefused
-from jit.kernels.device import KERNEL_DEVICES, KernelDevice
+from tests.support.kernel_devices import KERNEL_DEVICES, KernelDevice
 from tests.support.kernel_runs import differences, run_case
 from tests.support.kernel_shrink import shrink
 from tests.support.wis_kernels import Case, seeded_case

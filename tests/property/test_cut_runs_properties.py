@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jit.engine import Engine, Launch, create_engine
+from jit.backends import create_engine
+from jit.engine import Engine, Launch
 from jit.errors import ToolchainError
 from tests.support.cutting import CutEngine, Pieces, shuffle_blocks
 from tests.support.wis_kernels import seeded_case

@@ -11,9 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jit.errors import ToolchainError
-from jit.kernels.device import KERNEL_DEVICES, KernelDevice
-from jit.kernels.reference import ReferenceKernels
 from tests.property.fuzz_kernels import Seeds, hostile_input, judge
+from tests.support.kernel_devices import KERNEL_DEVICES, KernelDevice, ReferenceKernels
 from tests.support.kernel_runs import differences, run_case
 from tests.support.wis_kernels import Case, seeded_case
 from wis.kernel.encoding import decode_kernel, encode_kernel

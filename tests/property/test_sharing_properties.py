@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bus_schemas.batch import Upload
-from jit.engine import Space, create_engine
+from jit.backends import create_engine
+from jit.engine import Space
 from services.server.executor.charges import Charges, split
 from services.server.executor.content import SHARE_BYTES_MIN, Content
 from services.server.executor.staging import Staging

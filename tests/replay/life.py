@@ -19,8 +19,8 @@ from scheduler import dispatch, vram
 from scheduler.vram.journal import decode_journal as decode_vram
 from services.kit.bus import Bus
 from services.replay.answers import answer
-from services.replay.history import history
 from services.replay.question import Question
+from services.replay.source import history
 from tests.replay.mixes import Mix, Tenant
 from tests.support.journals import segments
 from tests.support.node import Node, Program, increment, until

@@ -47,7 +47,7 @@ def main() -> None:
     torch.set_num_threads(1)
     engine = None
     if given.backend == "host":
-        from jit.engine import create_engine
+        from jit.backends import create_engine
 
         engine = create_engine("host", cache_dir=None, threads=1, vram_bytes=4 << 30)
     activate(Config(check="cpu" if given.check else "off", check_dir=given.check), lambda: LoopbackLink(engine))

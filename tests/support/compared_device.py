@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from jit.accel.device import BUFFER_WORDS, Bytes, Device, Facts, Request
-from jit.kernels.device import KernelDevice
 from tests.support.interpreted_device import InterpretedDevice
+from tests.support.kernel_devices import KernelDevice
 from tests.unit.test_jit.conftest import ulps
 from wis.dtypes import DType
 from wis.kernel.model import Atomic, BufferParam, Math

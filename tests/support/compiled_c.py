@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from jit.kernels.cfamily import C99, Region, Source, emit, fresh_state, launch_words
-from jit.kernels.device import CHECKED, Bytes, Dim3, KernelLaunch, KernelOptions, KernelOutcome, PreparedKernel
+from jit.kernels.launch import CHECKED, Dim3, KernelLaunch, KernelOptions, KernelOutcome
+from tests.support.kernel_devices import Bytes, PreparedKernel
 from wis.kernel.traps import trap_of
 from wis.kernel.verify import VerifiedKernel
 

@@ -21,8 +21,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from jit.host.simt.device import HostKernels
-from jit.kernels.device import KernelDevice, KernelLaunch, KernelOptions
+from jit.kernels.launch import KernelLaunch, KernelOptions
+from tests.support.kernel_devices import HostKernels, KernelDevice
 from wis.frontends.ptx import import_ptx
 from wis.kernel.model import BufferParam, Math
 from wis.kernel.module import ArgKind, Entry

@@ -8,11 +8,12 @@ import sys
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import msgspec
 
 from bus_schemas.batch import Batch, Done, Read, decode_done, encode_batch
+from bus_schemas.terms import TaskTerms
 from services.server.protocol import (
     PROTOCOL,
     Attach,
@@ -36,10 +37,11 @@ from wis.dtypes import DType
 from wooly.link import Flush
 from wooly.transport.batches import pack_handles
 
-__all__ = ["Wire", "batch_of", "chain_of"]
+__all__ = ["TERMS", "Wire", "batch_of", "chain_of", "executor_settings"]
 
 R = TypeVar("R", bound=Report)
 _DEADLINE_S = 60.0
+TERMS = TaskTerms(tenant="acme", priority=0)
 
 
 def batch_of(session: str, seq: int, flush: Flush) -> bytes:
@@ -62,24 +64,29 @@ def batch_of(session: str, seq: int, flush: Flush) -> bytes:
     )
 
 
+def executor_settings(folder: Path, **settings: object) -> ExecutorSettings:
+    """Of a reference device whose files are in ``folder``."""
+    return ExecutorSettings(
+        **{
+            "gpu": 0,
+            "backend": "reference",
+            "threads": 1,
+            "vram_bytes": 1 << 28,
+            "cache_dir": str(folder / "cache"),
+            "socket": str(folder / "x"),
+            "data_socket": str(folder / "d"),
+            "data_host": "127.0.0.1",
+            "data_host_advertised": "127.0.0.1",
+            **settings,
+        }  # type: ignore[arg-type]  # a dict of mixed values
+    )
+
+
 class Wire:
     """An executor, and a server's connection to it (``connect`` again after ``drop``: the next server's)."""
 
     def __init__(self, folder: Path, **settings: object) -> None:
-        self._settings = ExecutorSettings(
-            **{
-                "gpu": 0,
-                "backend": "reference",
-                "threads": 1,
-                "vram_bytes": 1 << 28,
-                "cache_dir": str(folder / "cache"),
-                "socket": str(folder / "x"),
-                "data_socket": str(folder / "d"),
-                "data_host": "127.0.0.1",
-                "data_host_advertised": "127.0.0.1",
-                **settings,
-            }  # type: ignore[arg-type]  # a dict of mixed values
-        )
+        self._settings = executor_settings(folder, **settings)
         self._folder = folder
         self._serial = 0
         self._waiting: list[Report] = []
@@ -140,8 +147,8 @@ class Wire:
 
     # -- a session -----------------------------------------------------------------------------------------------------------------
 
-    def open(self, session: str = "s", **more: object) -> None:
-        self.send(OpenSpace(session, "token", 0, b"", **more))  # type: ignore[arg-type]  # fields of OpenSpace
+    def open(self, session: str = "s", **terms: Any) -> None:
+        self.send(OpenSpace(session, "token", b"", msgspec.structs.replace(TERMS, **terms)))
         self.next(SpaceOpened)
 
     def command(self, seq: int, batch: bytes, *, session: str = "s", limit_ns: int = 0, priority: int = 3) -> Execute:

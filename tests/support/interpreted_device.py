@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from jit.accel.device import BUFFER_WORDS, GRID_WORDS, Bytes, Facts, Matrix, Request
-from jit.kernels.device import KernelDevice, KernelLaunch
-from jit.kernels.reference import ReferenceKernels
+from jit.kernels.launch import KernelLaunch
+from tests.support.kernel_devices import KernelDevice, ReferenceKernels
 from wis.dtypes import DType
 from wis.kernel.model import BufferParam, RegType
 from wis.kernel.traps import trap_key

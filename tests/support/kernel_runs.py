@@ -8,7 +8,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from jit.kernels.device import CHECKED, KernelDevice, KernelLaunch, KernelOptions, KernelOutcome
+from jit.kernels.launch import CHECKED, KernelLaunch, KernelOptions, KernelOutcome
+from tests.support.kernel_devices import KernelDevice
 from tests.support.wis_kernels import Bytes, Case
 from wis.kernel.verify import VerifiedKernel
 

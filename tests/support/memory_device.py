@@ -12,7 +12,7 @@ import msgspec
 from blake3 import blake3
 
 from bus_schemas.batch import LIMITS, Done, Upload, decode_batch, decode_done
-from jit.engine import create_engine
+from jit.backends import create_engine
 from scheduler.vram import VramState
 from services.server.executor.content import Content
 from services.server.executor.errors import Awaits, Needs

@@ -22,11 +22,12 @@ _END_S = 120
 class Script:
     """``code`` as ``NAME.py``, run by Python or, with ``launcher``, by another command; ended when the ``with`` block is left.
 
-    ``error``: the standard error so far. ``terminal``: the file descriptor of a terminal that standard error goes to."""
+    ``folder``: where the script lies. ``error``: the standard error so far.
+    ``terminal``: the file descriptor of a terminal that standard error goes to."""
 
     def __init__(self, stack: EmbeddedStack, name: str, code: str, *launcher: str, terminal: int | None = None, **environ: str) -> None:
         self._folder = tempfile.TemporaryDirectory()
-        folder = Path(self._folder.name)
+        folder = self.folder = Path(self._folder.name)
         path = folder / f"{name}.py"
         path.write_text(code)
         self._error = folder / "error"

@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 from bus_schemas.events import SessionOpenedFact
-from services.kit.access.keys import make_key
+from services.kit.access.tokens import make_key
 from services.kit.process import free_port, spawn, stop_process
 from tests.support.plane import GIB, Plane, wait_until
 from tests.support.stack import plain_environment

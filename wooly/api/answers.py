@@ -14,9 +14,10 @@ import msgspec
 from bus_schemas.statement import Statement, StatementGrant, StatementLine, StatementPrice
 
 __all__ = [
-    "Account", "Budget", "Candidate", "CreditLine", "CreditReport", "Device", "Grant", "Group", "Identity", "Key", "LogPart",
-    "Measured", "NewKey", "Node", "Observed", "Outcome", "Page", "Placement", "Price", "Reason", "Refusal", "Remedy", "Run", "Statement",
-    "StatementGrant", "StatementLine", "StatementPrice", "Task", "Tenant", "Tier", "TierMembership", "Tiers", "User", "Waiting",
+    "Account", "AuditRecord", "Budget", "Candidate", "ClusterConfig", "CreditLine", "CreditReport", "CreditSeries", "Device", "Grant",
+    "Group", "Identity", "Key", "LogPart", "Measured", "NewKey", "Node", "Observed", "Outcome", "Page", "Placement", "Price", "Reason",
+    "Refusal", "Remedy", "Run", "RunningSession", "SeriesLine", "Statement", "StatementGrant", "StatementLine", "StatementPrice",
+    "Task", "Telemetry", "Tenant", "Tier", "TierMembership", "Tiers", "User", "Verification", "Waiting",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -251,6 +252,63 @@ class Group(msgspec.Struct, frozen=True):
     revision: int
 
 
+class ClusterConfig(msgspec.Struct, frozen=True):
+    """The values in force. ``source``: of the overcommit: stored, environment or default. ``default_vram_mb`` 0: tasks must name it."""
+
+    default_vram_overcommit_percent: int
+    source: str
+    queue_age_ms: int
+    queue_protect_ms: int
+    queue_reservations_max: int
+    default_vram_mb: int
+    revision: int
+
+
+class RunningSession(msgspec.Struct, frozen=True):
+    """A session that is open on a device. Of the window: ``core_ns`` used, ``waits`` (batches launched), ``wait_ns`` (from arrival to first
+    launch, summed), ``wait_max_ns``, ``slices``, ``slice_ns``, ``behind_ns`` (ready while another session ran). Bytes are of now."""
+
+    session: str
+    task: str
+    tenant: str
+    title: str
+    priority: int
+    weight: int
+    state: str
+    core_ns: int
+    waits: int
+    wait_ns: int
+    wait_max_ns: int
+    slices: int
+    slice_ns: int
+    behind_ns: int
+    resident_bytes: int
+    allocated_bytes: int
+    swapped_bytes: int
+    shared_bytes: int
+
+
+class Telemetry(msgspec.Struct, frozen=True):
+    """The last window of a device. ``vram_reserved_bytes``: the sum of its sessions' quotas; ``vram_saved_bytes``: what sharing saves.
+    ``running``: the sessions that the caller may know of."""
+
+    node: str
+    gpu: int
+    at: datetime
+    window_ms: int
+    age_ms: int
+    utilization_percent: int
+    starvation_percent: int
+    vram_total_bytes: int
+    vram_used_bytes: int
+    vram_reserved_bytes: int
+    vram_swapped_bytes: int
+    vram_shared_bytes: int
+    vram_saved_bytes: int
+    cores: int
+    running: list[RunningSession]
+
+
 # -- credits ---------------------------------------------------------------------------------------------------------------------------
 
 
@@ -275,6 +333,40 @@ class CreditReport(msgspec.Struct, frozen=True):
     position: int
     items: list[CreditLine]
     total: CreditLine
+
+
+class SeriesLine(msgspec.Struct, frozen=True):
+    """``micro``: used in each bucket. ``other``: the sum of all lines that have none of their own."""
+
+    key: str
+    other: bool
+    micro: list[int]
+
+
+class CreditSeries(msgspec.Struct, frozen=True):
+    """Credits in buckets of ``step_ns`` that begin at ``times_ns`` (``times``: the same in Unix seconds)."""
+
+    by: str
+    step_ns: int
+    times_ns: list[int]
+    times: list[int]
+    lines: list[SeriesLine]
+    position: int
+
+
+class Verification(msgspec.Struct, frozen=True):
+    """The bill, recomputed from the log up to ``position``. ``first_difference`` None: there is none. ``findings``: places in the log that
+    do not add up. The digests name the two results."""
+
+    ok: bool
+    position: int
+    rows: int
+    core_credits_micro: int
+    vram_credits_micro: int
+    first_difference: str | None
+    findings: list[str]
+    view_digest: str
+    log_digest: str
 
 
 class Budget(msgspec.Struct, frozen=True):
@@ -330,12 +422,15 @@ class Price(msgspec.Struct, frozen=True):
 
 
 class Tier(msgspec.Struct, frozen=True):
+    """``default_vram_mb``: of its tasks that name no VRAM, in MiB; 0: the cluster's default."""
+
     tier: str
     priority_ceiling: int
     core_second_micro: int
     gib_second_micro: int
     windows: list[Price]
     revision: int
+    default_vram_mb: int = 0
 
 
 class Tiers(msgspec.Struct, frozen=True):
@@ -412,3 +507,16 @@ class Identity(msgspec.Struct, frozen=True):
     scopes: list[str]
     key: str | None
     actions: list[str]
+
+
+class AuditRecord(msgspec.Struct, frozen=True):
+    """One action. ``tenant`` None: of the whole cluster. ``source``: the address that it came from, where it is known."""
+
+    position: int
+    at: datetime
+    actor: str
+    tenant: str | None
+    action: str
+    target: str
+    detail: str
+    source: str | None

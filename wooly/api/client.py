@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, Literal, Self, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -11,8 +13,11 @@ from msgspec import UNSET, UnsetType
 from wooly import config as configuration
 from wooly.api.answers import (
     Account,
+    AuditRecord,
     Budget,
+    ClusterConfig,
     CreditReport,
+    CreditSeries,
     Grant,
     Group,
     Identity,
@@ -24,12 +29,16 @@ from wooly.api.answers import (
     Placement,
     Statement,
     Task,
+    Telemetry,
     Tenant,
+    Tier,
     TierMembership,
     Tiers,
     User,
+    Verification,
     Waiting,
 )
+from wooly.api.journal import Program, Timeline, Waits
 from wooly.errors import ConfigError, ProtocolError
 from wooly.rest import Credentials, ask
 
@@ -37,7 +46,11 @@ __all__ = ["Client"]
 
 T = TypeVar("T")
 Period = Literal["day", "month", "total"]
+TierName = Literal["premium", "standard", "basic"]
+By = Literal["tenant", "task", "model", "node"]
 _BILLING = "billing/"
+_JOURNAL_S = 30.0
+"""How long the controller may read a task's journals, beside the client's own limit of time."""
 
 
 def _part(name: str) -> str:
@@ -123,7 +136,7 @@ class Client:
 
     def log(self, task: str, *, after: int = 0, wait_s: int = 0) -> LogPart:
         """A part of what the script of a task has written, from ``after`` on; waits up to ``wait_s`` (at most 20) for more."""
-        return self._get(f"tasks/{_part(task)}/log", LogPart, after=after, wait_s=wait_s)
+        return self._read(f"tasks/{_part(task)}/log", LogPart, wait_s, {"after": after, "wait_s": wait_s})
 
     def task(self, task: str) -> Task:
         return self._get(f"tasks/{_part(task)}", Task)
@@ -158,6 +171,19 @@ class Client:
     def placement(self, task: str) -> Placement:
         return self._get(f"placements/{_part(task)}", Placement)
 
+    def timeline(self, task: str) -> Timeline:
+        """When it ran, waited, was preempted and was swapped out, and the memory it held; ApiError with status 409 when no journal has it
+        (yet)."""
+        return self._read(f"tasks/{_part(task)}/timeline", Timeline, _JOURNAL_S, {})
+
+    def waits(self, task: str) -> Waits:
+        """How long its batches waited, what ran instead, and under which rule; 409 as for ``timeline``."""
+        return self._read(f"tasks/{_part(task)}/waits", Waits, _JOURNAL_S, {})
+
+    def programs(self, task: str) -> list[Program]:
+        """Its time by program, those that ran longest first; 409 as for ``timeline``."""
+        return self.waits(task).programs
+
     # -- nodes and groups --------------------------------------------------------------------------------------------------------------
 
     def nodes(self, *, state: str | None = None, group: str | None = None, search: str = "") -> Page[Node]:
@@ -185,6 +211,27 @@ class Client:
     def resume(self, node: str) -> Node:
         return self._send("POST", f"nodes/{_part(node)}/resume", Node)
 
+    def telemetry(self) -> Page[Telemetry]:
+        """The last measurements of every device: live, not from the log."""
+        return self._get("telemetry", Page[Telemetry])
+
+    def config(self) -> ClusterConfig:
+        return self._get("config", ClusterConfig)
+
+    def configure(
+        self,
+        default_vram_overcommit_percent: int | None,
+        *,
+        queue_age_ms: int | UnsetType | None = UNSET,
+        queue_protect_ms: int | UnsetType | None = UNSET,
+        queue_reservations_max: int | UnsetType | None = UNSET,
+        default_vram_mb: int | UnsetType | None = UNSET,
+        revision: int | None = None,
+    ) -> ClusterConfig:
+        """Change the cluster's configuration. None: the controller's environment or default; what is not given stays."""
+        body = {name: value for name, value in locals().items() if name not in ("self", "revision")}
+        return self._send("PUT", "config", ClusterConfig, body, revision)
+
     def groups(self) -> Page[Group]:
         return self._get("groups", Page[Group])
 
@@ -206,16 +253,39 @@ class Client:
     # -- credits -----------------------------------------------------------------------------------------------------------------------
 
     def credits(
-        self,
-        by: Literal["tenant", "task", "model", "node"] = "tenant",
-        *,
-        from_: str = "",
-        to: str = "",
-        tenant: str | None = None,
-        task: str | None = None,
+        self, by: By = "tenant", *, from_: str = "", to: str = "", tenant: str | None = None, task: str | None = None
     ) -> CreditReport:
         """``from_`` and ``to`` (exclusive): Unix seconds or ISO 8601; empty: not bounded."""
         return self._get(_BILLING + "credits", CreditReport, **{"from": from_}, by=by, to=to, tenant=tenant, task=task)
+
+    def series(
+        self,
+        by: By = "tenant",
+        *,
+        from_: str = "",
+        to: str = "",
+        step: Literal["minute", "hour", "day"] = "hour",
+        tenant: str | None = None,
+        top: int = 8,
+    ) -> CreditSeries:
+        """Credits over time. ``from_`` empty: the day before ``to``; ``to`` empty: up to now. ``top``: lines of their own (1 to 50); the
+        rest is summed."""
+        return self._get(_BILLING + "series", CreditSeries, **{"from": from_}, by=by, to=to, step=step, tenant=tenant, top=top)
+
+    def verify(self) -> Verification:
+        """Recompute the whole bill from the log and compare. Only without a tenant."""
+        return self._read(_BILLING + "verify", Verification, _JOURNAL_S, {})
+
+    def prices(self) -> Tiers:
+        """Prices by tier, now and over time."""
+        return self._get(_BILLING + "prices", Tiers)
+
+    def set_price(
+        self, tier: TierName, *, core_second_micro: int, gib_second_micro: int, from_: str = "", revision: int | None = None
+    ) -> Tier:
+        """What a tier pays. ``from_``: from when on, not in the past; empty: now."""
+        body = {"core_second_micro": core_second_micro, "gib_second_micro": gib_second_micro, "from": from_}
+        return self._send("PUT", f"{_BILLING}prices/{_part(tier)}", Tier, body, revision)
 
     def accounts(self, *, tenant: str | None = None) -> Page[Account]:
         return self._get(_BILLING + "accounts", Page[Account], tenant=tenant)
@@ -251,7 +321,20 @@ class Client:
     def tiers(self) -> Tiers:
         return self._get(_BILLING + "tiers", Tiers)
 
-    def set_tier(self, tenant: str, tier: Literal["premium", "standard", "basic"], *, from_: str = "") -> TierMembership:
+    def configure_tier(
+        self,
+        tier: TierName,
+        priority_ceiling: int,
+        *,
+        default_vram_mb: int | UnsetType | None = UNSET,
+        from_: str = "",
+        revision: int | None = None,
+    ) -> Tier:
+        """What a tier allows. ``default_vram_mb`` None: the cluster's default; not given: it stays. ``from_`` as in ``set_price``."""
+        body = {"priority_ceiling": priority_ceiling, "default_vram_mb": default_vram_mb, "from": from_}
+        return self._send("PUT", f"{_BILLING}tiers/{_part(tier)}", Tier, body, revision)
+
+    def set_tier(self, tenant: str, tier: TierName, *, from_: str = "") -> TierMembership:
         """``from_``: from when on, not in the past; empty: now."""
         return self._send("PUT", f"{_BILLING}tenants/{_part(tenant)}/tier", TierMembership, {"tier": tier, "from": from_})
 
@@ -316,22 +399,42 @@ class Client:
         """``key``: its id."""
         return self._send("DELETE", f"keys/{_part(key)}", Key)
 
+    def audit(
+        self,
+        *,
+        actor: str | None = None,
+        action: str | None = None,
+        target: str | None = None,
+        tenant: str | None = None,
+        after: datetime | None = None,
+        before: datetime | None = None,
+        limit: int = 100,
+        offset: int = 0,
+    ) -> Page[AuditRecord]:
+        """Who did what, the newest first. ``after`` and ``before`` (exclusive): aware datetimes."""
+        query = {"actor": actor, "action": action, "target": target, "tenant": tenant}
+        times = {name: None if at is None else at.isoformat() for name, at in (("after", after), ("before", before))}
+        return self._get("audit", Page[AuditRecord], limit=limit, offset=offset, **query, **times)
+
     # -- requests ----------------------------------------------------------------------------------------------------------------------
 
     def _get(self, path: str, answer: type[T], **query: str | int | None) -> T:
+        return self._read(path, answer, 0.0, query)
+
+    def _read(self, path: str, answer: type[T], more_s: float, query: Mapping[str, str | int | None]) -> T:
+        """As ``_get``, of what may take ``more_s`` seconds longer than the client's own limit."""
         given = {name: value for name, value in query.items() if value not in (None, "")}
-        return self._ask("GET", path + (f"?{urlencode(given)}" if given else ""), answer, None, {})
+        return self._ask("GET", path + (f"?{urlencode(given)}" if given else ""), answer, None, {}, more_s)
 
     def _send(self, method: str, path: str, answer: type[T], body: dict[str, Any] | None = None, revision: int | None = None) -> T:
         data = None if body is None else msgspec.json.encode({name: value for name, value in body.items() if value is not UNSET})
         return self._ask(method, path, answer, data, {} if revision is None else {"If-Match": f'"{revision}"'})
 
-    def _ask(self, method: str, path: str, answer: type[T], data: bytes | None, headers: dict[str, str]) -> T:
+    def _ask(self, method: str, path: str, answer: type[T], data: bytes | None, headers: dict[str, str], more_s: float = 0.0) -> T:
         what, base = ("billing service", self._billing_url) if path.startswith(_BILLING) else ("controller", self._url)
         headers = {"Accept": "application/json", **({} if data is None else {"Content-Type": "application/json"}), **headers}
-        given = ask(
-            base, f"/api/v1/{path}", self._credentials, what=what, method=method, data=data, headers=headers, timeout_s=self._timeout_s
-        )
+        timeout_s = self._timeout_s + more_s
+        given = ask(base, f"/api/v1/{path}", self._credentials, what=what, method=method, data=data, headers=headers, timeout_s=timeout_s)
         if answer is type(None):
             return None
         try:

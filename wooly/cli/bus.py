@@ -16,7 +16,7 @@ from bus_schemas.session import NodeInfo
 from wooly import config as configuration
 from wooly.cli.errors import CommandError
 from wooly.errors import NoServerError
-from wooly.transport.identity import BusIdentity
+from wooly.transport.credentials import bus_credentials
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -35,7 +35,7 @@ def discover(urls: Sequence[str], wait_s: float) -> list[tuple[NodeInfo, float]]
 
 def principal_of(urls: Sequence[str]) -> str:
     """Who we are on the bus. Raises ConfigError."""
-    return BusIdentity.of(configuration.load(task=False), urls).principal
+    return bus_credentials(configuration.load(task=False), urls).principal
 
 
 @contextlib.asynccontextmanager
@@ -44,7 +44,7 @@ async def connect(urls: Sequence[str], forbidden: str = "") -> AsyncIterator[Cli
     answers, CommandError for such a subject, with ``forbidden`` instead of the general sentence if it is given."""
     import nats
 
-    from wooly.transport.nats_client import LastingClient
+    from wooly.shared.nats_client import ReconnectingClient
 
     refusals: list[str] = []
     body = asyncio.current_task()
@@ -56,10 +56,10 @@ async def connect(urls: Sequence[str], forbidden: str = "") -> AsyncIterator[Cli
             refusals.append(f"this key may not {'publish' if found[1] == 'publish' else 'subscribe'} to {found[2]} on the bus")
             body.cancel()
 
-    client = LastingClient()
-    identity = BusIdentity.of(configuration.load(task=False), urls)
+    client = ReconnectingClient()
+    credentials = bus_credentials(configuration.load(task=False), urls)
     try:
-        inbox = subjects.inbox_prefix(identity.principal)
+        inbox = subjects.inbox_prefix(credentials.principal)
         connecting = client.connect(
             list(urls),
             allow_reconnect=False,
@@ -67,7 +67,7 @@ async def connect(urls: Sequence[str], forbidden: str = "") -> AsyncIterator[Cli
             max_reconnect_attempts=1,
             error_cb=failed,
             inbox_prefix=inbox,
-            **identity.options(),
+            **credentials.options(),
         )
         await asyncio.wait_for(connecting, _CONNECT_S)
     except (OSError, nats.errors.Error, TimeoutError) as error:

@@ -21,6 +21,7 @@ _MICRO: Final = 1_000_000
 _EXACT: Final = Context(Emax=30, traps=[InvalidOperation, Overflow, Inexact])
 """Exact arithmetic, without rounding, on all plausible amounts."""
 _PERIODS: Final = ("day", "month", "total")
+_PRICES: Final = ("core_second_micro", "gib_second_micro")
 
 
 def micro_of(field: str, text: str) -> int:
@@ -174,10 +175,10 @@ def tier(tenant: str | None, tier: str | None, from_: str, billing: str, as_json
         print_json(found)
         return
     rows = [
-        (item["tier"], item["priority_ceiling"], _text(item["core_second_micro"]), _text(item["gib_second_micro"]))
+        (item["tier"], item["priority_ceiling"], item["default_vram_mb"] or "of the cluster", *(_text(item[price]) for price in _PRICES))
         for item in found["items"]
     ]
-    columns = ("tier", "best priority", "credits/core-second", "credits/GiB-second")
+    columns = ("tier", "best priority", "default VRAM (MiB)", "credits/core-second", "credits/GiB-second")
     print_table(columns, rows, numbers=columns[1:], empty="there are no tiers")
 
 

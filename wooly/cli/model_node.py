@@ -19,8 +19,8 @@ from wooly.cli.bus import connect, discover, principal_of
 from wooly.cli.errors import CommandError
 from wooly.cli.model_files import Tensor
 from wooly.errors import NoServerError, ProtocolError
+from wooly.transport.credentials import bus_credentials
 from wooly.transport.data_port import DataPort
-from wooly.transport.identity import BusIdentity
 
 __all__ = ["ModelNode", "find_node"]
 
@@ -50,7 +50,7 @@ class ModelNode:
         opened = asyncio.run(_open(urls, node, OpenModelCache(tenant, gpu)))
         if opened.fault is not None:
             raise CommandError(f"node {node.name}: {opened.fault.message}")
-        self._port = DataPort(opened.data_port, opened.name, opened.token, BusIdentity.of(configuration.load(task=False), urls).tls)
+        self._port = DataPort(opened.data_port, opened.name, opened.token, bus_credentials(configuration.load(task=False), urls).tls)
 
     @property
     def sent_bytes(self) -> int:

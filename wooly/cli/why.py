@@ -80,8 +80,8 @@ def show(document: dict[str, Any]) -> None:
     _table("\nby rule", columns, rows, ("waited", "times"))
     columns = ("who ran meanwhile", "prio", "waited", "times", "its core time")
     _table("\nby who ran", columns, [_other_row(line) for line in document["by_other"]], columns[1:])
-    columns = ("program", "operations", "batches", "on the device", "longest", "core time")
-    _table("\nby program", columns, [_program_row(line) for line in document.get("programs", ())], columns[2:])
+    columns = ("program", "operations", "recorded at", "batches", "on the device", "longest", "core time")
+    _table("\nby program", columns, [_program_row(line) for line in document.get("programs", ())], columns[3:])
     columns = ("batch", "arrived", "waited", "at", "for", "rule", "who ran", "prio", "its core time")
     rows = [row for batch in document["longest"] for row in _batch_rows(batch)]
     _table("\nlongest waits", columns, rows, ("waited", "at", "for", "prio", "its core time"))
@@ -103,7 +103,7 @@ def _other_row(line: dict[str, Any]) -> tuple[Any, ...]:
 def _program_row(line: dict[str, Any]) -> tuple[Any, ...]:
     operations = "memory, uploads and reads" if line["program"] == "" else ", ".join(line["operations"])
     times = (duration(line["run_ns"]), duration(line["longest_ns"]), duration(line["core_ns"]))
-    return line["program"] or "-", operations or "not on record", line["batches"], *times
+    return line["program"] or "-", operations or "not on record", line.get("origin") or "-", line["batches"], *times
 
 
 def _batch_rows(batch: dict[str, Any]) -> list[tuple[Any, ...]]:

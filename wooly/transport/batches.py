@@ -1,21 +1,19 @@
-"""From a flush to the bytes of a batch: bodies only when the node may not know them, dims as a difference where that is shorter.
-
-May live here: encoding, and the record of what the node has received. May not: sending.
-"""
+"""From a flush to the bytes of a batch: bodies only when the node may not know them, dims as a difference where that is shorter."""
 
 from __future__ import annotations
 
 import zlib
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+from msgspec import structs
 
 from bus_schemas.batch import Batch, Read, Upload, encode_batch, pack_message
 from bus_schemas.faults import OVERSIZED
 from wooly.errors import RefusedError
 from wooly.link import Flush
+from wooly.shared.lru import LruDict
 
 __all__ = ["BatchEncoder", "pack_handles"]
 
@@ -30,15 +28,18 @@ class BatchEncoder:
         self._session = session
         self._epoch = epoch
         self._bytes_max = bytes_max
-        self._known: OrderedDict[bytes, None] = OrderedDict()
-        self._bases: OrderedDict[bytes, tuple[bytes, bytes]] = OrderedDict()
+        #: digests of bodies that the node has been sent
+        self._known: LruDict[bytes, None] = LruDict(_KNOWN_MAX)
+        #: digest and bytes of the last dims, by digest of the program
+        self._bases: LruDict[bytes, tuple[bytes, bytes]] = LruDict(_BASES_MAX)
 
     def encode(self, seq: int, flush: Flush, uploads: tuple[Upload, ...], trace: str = "") -> bytes:
         """The batch as a message, with the bodies that the node has not been sent yet. Raises RefusedError above ``bytes_max``."""
         program_body = b"" if not flush.program or self._is_known(flush.program) else flush.program_body
         dims_body, dims_delta = self._dims(flush)
         kernels = tuple(body for digest, body in flush.kernels if not self._is_known(digest))
-        data = self._batch(seq, flush, uploads, program_body, dims_body, dims_delta, kernels, trace)
+        batch = self._batch(seq, flush, uploads, trace, program_body)
+        data = encode_batch(structs.replace(batch, dims_body=dims_body, dims_delta=dims_delta, kernels=kernels))
         if len(data) > self._bytes_max:
             raise RefusedError(
                 f"a batch of {len(data)} bytes exceeds the node's limit of {self._bytes_max}; synchronize more often", name=OVERSIZED
@@ -47,48 +48,33 @@ class BatchEncoder:
 
     def encode_whole(self, seq: int, flush: Flush, uploads: tuple[Upload, ...], trace: str = "") -> bytes:
         """The batch as a message with all bodies: for a node that answered that it lacks some."""
-        kernels = tuple(body for _, body in flush.kernels)
-        return _message(self._batch(seq, flush, uploads, flush.program_body, flush.dims, None, kernels, trace), uploads)
+        return _message(encode_batch(self._batch(seq, flush, uploads, trace, flush.program_body)), uploads)
 
-    def _batch(
-        self,
-        seq: int,
-        flush: Flush,
-        uploads: tuple[Upload, ...],
-        program_body: bytes,
-        dims_body: bytes,
-        dims_delta: tuple[bytes, bytes, bytes] | None,
-        kernels: tuple[bytes, ...],
-        trace: str,
-    ) -> bytes:
-        return encode_batch(
-            Batch(
-                session=self._session,
-                epoch=self._epoch,
-                seq=seq,
-                program=flush.program,
-                dims=flush.dims_digest,
-                program_body=program_body,
-                dims_body=dims_body,
-                dims_delta=dims_delta,
-                scalars=tuple((value.real, value.imag) if isinstance(value, complex) else value for value in flush.scalars),
-                handles=pack_handles(flush.handles) if flush.program else b"",
-                allocs=tuple(flush.allocs),
-                uploads=uploads,
-                reads=tuple(Read(at, handle, offset, nbytes) for at, (handle, offset, nbytes) in enumerate(flush.reads)),
-                frees=tuple(flush.frees),
-                trace=trace,
-                kernels=kernels,
-            )
+    def _batch(self, seq: int, flush: Flush, uploads: tuple[Upload, ...], trace: str, program_body: bytes) -> Batch:
+        """With the bodies of dims and kernels."""
+        return Batch(
+            session=self._session,
+            epoch=self._epoch,
+            seq=seq,
+            program=flush.program,
+            dims=flush.dims_digest,
+            program_body=program_body,
+            dims_body=flush.dims,
+            scalars=tuple((value.real, value.imag) if isinstance(value, complex) else value for value in flush.scalars),
+            handles=pack_handles(flush.handles) if flush.program else b"",
+            allocs=tuple(flush.allocs),
+            uploads=uploads,
+            reads=tuple(Read(at, handle, offset, nbytes) for at, (handle, offset, nbytes) in enumerate(flush.reads)),
+            frees=tuple(flush.frees),
+            trace=trace,
+            kernels=tuple(body for _, body in flush.kernels),
+            origin=flush.origin.lines() if program_body and flush.origin is not None else "",
         )
 
     def _is_known(self, digest: bytes) -> bool:
         """Has the node been sent this body? From now on it has."""
         known = digest in self._known
         self._known[digest] = None
-        self._known.move_to_end(digest)
-        if len(self._known) > _KNOWN_MAX:
-            self._known.popitem(last=False)
         return known
 
     def _dims(self, flush: Flush) -> tuple[bytes, tuple[bytes, bytes, bytes] | None]:
@@ -97,9 +83,6 @@ class BatchEncoder:
             return b"", None
         base = self._bases.get(flush.program)
         self._bases[flush.program] = (flush.dims_digest, flush.dims)
-        self._bases.move_to_end(flush.program)
-        if len(self._bases) > _BASES_MAX:
-            self._bases.popitem(last=False)
         if self._is_known(flush.dims_digest):
             return b"", None
         if base is not None and base[0] != flush.dims_digest and len(base[1]) == len(flush.dims):

@@ -1,7 +1,4 @@
-"""A connection to the bus on a thread of its own: an event loop, one NATS client, calls from the script's threads.
-
-May live here: connecting, requests, publishing, reconnects. May not: what the messages mean.
-"""
+"""A connection to the bus on a thread of its own: an event loop, one NATS client, calls from the script's threads."""
 
 from __future__ import annotations
 
@@ -21,14 +18,12 @@ from nats.aio.msg import Msg
 from bus_schemas import subjects
 from wooly import progress
 from wooly.errors import NoServerError
-from wooly.transport.identity import BusIdentity
-from wooly.transport.nats_client import LastingClient
+from wooly.shared.credentials import BusCredentials
+from wooly.shared.nats_client import NotAdmitted, ReconnectingClient, connect
 
 __all__ = ["BusThread", "NoAnswer"]
 
 _CONNECT_S: Final = 6.0
-_RECONNECT_WAIT_S: Final[Any] = 0.1  # nats-py declares int and takes any number
-_PENDING_BYTES: Final = 64 << 20
 _AUTHORIZATION: Final = "authorization violation"
 
 T = TypeVar("T")
@@ -39,16 +34,16 @@ class NoAnswer(Exception):
 
 
 class BusThread:
-    """``on_reconnect`` runs on the bus thread after every reconnect. Everything marked *(bus thread)* may be called only there."""
+    """The bus thread. Everything marked *(bus thread)* may be called only there; ``on_reconnect`` callbacks run there too."""
 
-    def __init__(self, urls: Sequence[str], name: str, identity: BusIdentity | None = None) -> None:
+    def __init__(self, urls: Sequence[str], name: str, credentials: BusCredentials | None = None) -> None:
         self._urls = list(urls)
         self._where = re.sub(r"//[^@/]*@", "//***@", ", ".join(urls))  # a URL may hold a password
         self._name = name
-        self.identity = identity or BusIdentity()
+        self.credentials = credentials or BusCredentials()
         self._refused = False
-        self.principal = self.identity.principal
-        self._nc: Client = LastingClient()
+        self.principal = self.credentials.principal
+        self._nc: Client = ReconnectingClient()
         self._reconnected: Callable[[], None] = lambda: None
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="wooly bus", daemon=True)
@@ -96,7 +91,7 @@ class BusThread:
 
     @property
     def refused(self) -> bool:
-        """The bus did not let us in (any more)."""
+        """Whether the bus has refused our credentials."""
         return self._refused and not self.connected
 
     def on_reconnect(self, callback: Callable[[], None]) -> None:
@@ -143,40 +138,30 @@ class BusThread:
             self._reconnected()
 
         async def failed(error: Exception) -> None:
-            """What matters shows as a missing answer; nats-py would print a traceback."""
+            """Errors show as missing answers; nats-py would print a traceback."""
             self._refused |= _AUTHORIZATION in str(error).lower()
 
-        async def connect() -> None:
-            self._nc = LastingClient()
-            await self._nc.connect(
-                servers=self._urls,
-                name=self._name,
-                error_cb=failed,
-                reconnected_cb=reconnected,
-                reconnect_time_wait=_RECONNECT_WAIT_S,
-                max_reconnect_attempts=2,
-                connect_timeout=4,
-                ping_interval=5,
-                pending_size=_PENDING_BYTES,
-                inbox_prefix=subjects.inbox_prefix(self.principal),
-                **self.identity.options(),
-            )
-
         async with asyncio.timeout(_CONNECT_S):
-            await connect()
-            while not self._nc.is_connected:  # while the auth callout is slow, nats-py takes the bus's own ping for an answer
-                leaving = asyncio.ensure_future(self._nc.close())
-                leaving.add_done_callback(lambda task: task.cancelled() or task.exception())
-                await connect()
-        self._nc.options["max_reconnect_attempts"] = -1  # from here on for ever: the session decides when to give up
+            while True:
+                with contextlib.suppress(NotAdmitted):
+                    self._nc = await connect(
+                        self._urls,
+                        name=self._name,
+                        credentials=self.credentials,
+                        inbox_prefix=subjects.inbox_prefix(self.principal),
+                        on_error=failed,
+                        on_reconnect=reconnected,
+                        timeout_s=_CONNECT_S,
+                    )
+                    return
 
     def _why_not(self, error: Exception) -> str:
         where = self._where
         if self._refused or _AUTHORIZATION in str(error).lower():
-            what = "does not accept the API key" if self.identity.secret else "asks for an API key"
+            what = "does not accept the API key" if self.credentials.secret else "asks for an API key"
             return f"the bus at {where} {what}: run `wooly login`, or set WOOLY_API_KEY to a key that is good"
         if isinstance(error, ssl.SSLError):
-            return f"the bus at {where} is not who we expect ({error}); set WOOLY_TLS_CA to the installation's ca.pem"
+            return f"the bus at {where} does not prove its identity ({error}); set WOOLY_TLS_CA to the installation's ca.pem"
         if isinstance(error, TimeoutError):
             error = TimeoutError(f"no answer within {_CONNECT_S:g} s")
         return f"no NATS server answers at {where} ({error}); check WOOLY_NATS_URL, and that the bus runs"
@@ -185,5 +170,6 @@ class BusThread:
         if self._nc.is_connected:
             with contextlib.suppress(nats.errors.Error, TimeoutError, OSError):
                 await self._nc.flush(timeout=1)
-        with contextlib.suppress(nats.errors.Error, OSError, RuntimeError):  # flushing and closing a broken connection fails
-            await self._nc.close()
+        if self._nc.is_connected or self._nc.is_reconnecting:
+            with contextlib.suppress(nats.errors.Error, OSError, RuntimeError):  # flushing and closing a broken connection fails
+                await self._nc.close()

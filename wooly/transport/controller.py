@@ -1,22 +1,22 @@
-"""Asking the controller for a place: one REST call, and polling while the task waits for room.
-
-May live here: submitting, waiting, withdrawing. May not: what the wait looks like on a terminal (progress), sessions.
-"""
+"""Placement by the controller: submit a task, poll while it is queued, withdraw it when the script leaves."""
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import threading
 import time
-import urllib.error
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from wooly import outcome, progress
 from wooly.config import Config
-from wooly.errors import PlacementError, TaskCancelledError
-from wooly.rest import Credentials, open_url
+from wooly.errors import ApiError, NoServerError, PlacementError, ProtocolError, TaskCancelledError
+
+if TYPE_CHECKING:
+    from wooly.api import Client
+    from wooly.api.answers import Task, Waiting
 
 __all__ = ["Place", "ask", "place_for"]
 
@@ -25,18 +25,20 @@ _POLL_S: Final = 0.5
 _EXPLAIN_S: Final = 1.0
 _EXPLAIN_MAX_S: Final = 5.0
 _AWAY_MAX_S: Final = 60.0
-"""How long a task that waits outlives a controller that does not answer."""
+"""Time without an answer of the controller after which a waiting script gives up."""
 _MIB: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the task goes, and what its sessions ask the node for. ``vram_quota_bytes`` 0: as much as the device has."""
+    """Where the task goes, and what its sessions ask the node for."""
 
     task: str
     node: str
+    #: indices of devices of the node, in the order of the script's
     gpus: tuple[int, ...]
     priority: int
+    #: 0: as much as the device has
     vram_quota_bytes: int
     exclusive: bool
     swap: bool
@@ -65,80 +67,60 @@ def place_for(config: Config, title: str, device: int) -> Place:
 def ask(config: Config, title: str) -> Place:
     """Submit a task, or take up the one that WOOLY_TASK_ID names, wait for room if it queues, and return its place.
 
-    Raises PlacementError with the controller's reason, TaskCancelledError when the task is cancelled while it waits.
+    Raises PlacementError with the controller's reason, TaskCancelledError when the task is cancelled while it waits, ConfigError.
     """
-    tasks = _Tasks(config.controller_url.rstrip("/") + "/api/v1/tasks", Credentials.of(config))
-    if config.task_id:
-        task = tasks.get(config.task_id)
-    else:
-        task = tasks.submit(_body(config, title))
-    if task.get("node") is None and task.get("state") == "queued":
-        task = _wait(tasks, task, own=not config.task_id)
+    from wooly.api import Client  # only with a controller
+
+    client = Client(config.controller_url, api_key=config.api_key, ca=config.tls_ca, insecure=config.insecure, timeout_s=_TIMEOUT_S)
+    task = _get(client, config.task_id) if config.task_id else _submit(client, config, title)
+    if task.node is None and task.state == "queued":
+        task = _wait(client, task, own=not config.task_id)
     return _place(task)
 
 
-def _body(config: Config, title: str) -> dict[str, Any]:
-    said = {"priority": config.prio, "required_vram_mb": config.required_vram_mb}
-    return {
-        **({"tenant": config.tenant} if "WOOLY_TENANT" in config.origin or not config.api_key else {}),  # else the key says it
-        **{key: value for key, value in said.items() if value is not None},  # else the controller decides
-        "gpu_count": config.device_count,
-        "gpu_mode": config.gpu_mode,
-        "groups": list(config.controller_node_group_ids),
-        "noswap": not config.swap_from_vram,
-        "title": title,
-        "queue": config.queue,
-        "weight": config.weight,
-        "sla_ms_p99": config.sla_ms_p99,
-        "pace_percent": config.pace_percent,
-    }
-
-
-def _place(task: dict[str, Any]) -> Place:
+def _place(task: Task) -> Place:
     """Raises PlacementError when the task is over."""
-    name, state, reason = task["id"], task.get("state"), task.get("reason")
-    if state == "cancelled":
-        raise TaskCancelledError(f"task {name} was {reason or 'cancelled'}")
-    if state not in ("queued", "started") or task.get("node") is None:
-        raise PlacementError(f"task {name} is {state}{f': {reason}' if reason else ''}; submit a new one")
+    if task.state == "cancelled":
+        raise TaskCancelledError(f"task {task.id} was {task.reason or 'cancelled'}")
+    if task.state not in ("queued", "started") or task.node is None:
+        raise PlacementError(f"task {task.id} is {task.state}{f': {task.reason}' if task.reason else ''}; submit a new one")
     return Place(
-        task=str(name),
-        node=str(task["node"]),
-        gpus=tuple(task.get("gpus") or (0,)),
-        priority=int(task["priority"]),
-        vram_quota_bytes=0 if task["vram_grows"] else int(task["required_vram_mb"]) * _MIB,
-        exclusive=task["gpu_mode"] == "Exclusive",
-        swap=not task["noswap"],
-        weight=int(task["weight"]),
-        sla_ms_p99=int(task["sla_ms_p99"]),
-        pace_percent=int(task["pace_percent"]),
+        task=task.id,
+        node=task.node,
+        gpus=tuple(task.gpus) or (0,),
+        priority=task.priority,
+        vram_quota_bytes=0 if task.vram_grows else task.required_vram_mb * _MIB,
+        exclusive=task.gpu_mode == "Exclusive",
+        swap=not task.noswap,
+        weight=task.weight,
+        sla_ms_p99=task.sla_ms_p99,
+        pace_percent=task.pace_percent,
     )
 
 
-def _wait(tasks: _Tasks, task: dict[str, Any], *, own: bool) -> dict[str, Any]:
+def _wait(client: Client, task: Task, *, own: bool) -> Task:
     """Poll until the task is placed or over, and say why it waits. ``own``: this script submitted it, so leaving withdraws it."""
-    name = str(task["id"])
-    began_s = heard_s = time.monotonic()
+    began_s = answered_s = time.monotonic()
     explain_s, pause_s = began_s, _EXPLAIN_S
     outcome.watch()
     with progress.WaitingLine() as line:
 
         def leave(*_: object) -> None:
-            line.left(name, withdrawn=own and tasks.withdraw(name))
+            line.left(task.id, withdrawn=own and _withdraw(client, task.id))
 
         stay = outcome.on_kill(leave)
         try:
-            while task.get("node") is None and task.get("state") == "queued":
+            while task.node is None and task.state == "queued":
                 now_s = time.monotonic()
                 try:
                     if now_s >= explain_s:
                         explain_s, pause_s = now_s + pause_s, min(pause_s * 1.5, _EXPLAIN_MAX_S)
-                        line.show(tasks.why_waiting(name), now_s - began_s)
+                        line.show(_why_waiting(client, task.id), now_s - began_s)
                     time.sleep(_POLL_S)
-                    task = tasks.get(name)
-                    heard_s = time.monotonic()
+                    task = _get(client, task.id)
+                    answered_s = time.monotonic()
                 except _Unreachable:
-                    if time.monotonic() - heard_s > _AWAY_MAX_S:
+                    if time.monotonic() - answered_s > _AWAY_MAX_S:
                         raise
                     line.show(None, time.monotonic() - began_s)
         except BaseException:  # Ctrl-C above all: the place in the queue is given back
@@ -153,63 +135,63 @@ class _Unreachable(PlacementError):
     """The controller does not answer now; it may later."""
 
 
-class _Tasks:
-    """The tasks of one controller, at ``url``, as REST shows them. Each method raises PlacementError."""
-
-    def __init__(self, url: str, credentials: Credentials) -> None:
-        self._url = url
-        self._credentials = credentials
-
-    def submit(self, body: dict[str, Any]) -> dict[str, Any]:
-        return self._task(self._url, "refused the task", json.dumps(body).encode())
-
-    def get(self, name: str) -> dict[str, Any]:
-        return self._task(f"{self._url}/{name}", "does not show the task")
-
-    def why_waiting(self, name: str) -> dict[str, Any] | None:
-        """Place, reasons and remedies; None once it does not wait any more."""
-        try:
-            answer = self._call(f"{self._url}/{name}/waiting", "does not show the task")
-        except _Unreachable:
-            raise
-        except PlacementError:
-            return None
-        return answer if isinstance(answer, dict) else None
-
-    def withdraw(self, name: str) -> bool:
-        """Cancel the task; whether that worked."""
-        try:
-            self._call(f"{self._url}/{name}/cancel", "does not cancel the task", b"")
-        except PlacementError:
-            return False
-        return True
-
-    def _task(self, url: str, failing: str, body: bytes | None = None) -> dict[str, Any]:
-        task = self._call(url, failing, body)
-        if not isinstance(task, dict) or "id" not in task:
-            raise PlacementError(f"{url} does not answer like a controller; check CONTROLLER_URL")
-        return task
-
-    def _call(self, url: str, failing: str, body: bytes | None = None) -> Any:
-        headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        method = "GET" if body is None else "POST"
-        try:
-            with open_url(url, self._credentials, method=method, data=body, headers=headers, timeout_s=_TIMEOUT_S) as answer:
-                return json.loads(answer.read())
-        except urllib.error.HTTPError as error:
-            kind = _Unreachable if error.code >= 500 else PlacementError
-            raise kind(f"the controller {failing}: {_detail(error)}") from None
-        except (OSError, ValueError) as error:
-            raise _Unreachable(f"no controller answers at {url} ({error}); check CONTROLLER_URL") from None
+def _submit(client: Client, config: Config, title: str) -> Task:
+    says_tenant = "WOOLY_TENANT" in config.origin or not config.api_key  # else the key determines it
+    with _errors("refused the task"):
+        return client.submit(
+            config.required_vram_mb,
+            tenant=config.tenant if says_tenant else None,
+            priority=config.prio,
+            gpu_count=config.device_count,
+            gpu_mode="Exclusive" if config.gpu_mode == "Exclusive" else "Shared",
+            groups=config.controller_node_group_ids,
+            noswap=not config.swap_from_vram,
+            title=title,
+            queue=config.queue,
+            weight=config.weight,
+            sla_ms_p99=config.sla_ms_p99,
+            pace_percent=config.pace_percent,
+        )
 
 
-def _detail(error: urllib.error.HTTPError) -> str:
-    """The sentence for the user in a problem+json answer, or the status line, and what to do."""
-    advice = "; `wooly login` stores a key that is good" if error.code == 401 else ""
+def _get(client: Client, task: str) -> Task:
+    with _errors("does not show the task"):
+        return client.task(task)
+
+
+def _why_waiting(client: Client, task: str) -> Waiting | None:
+    """None once it does not wait any more."""
     try:
-        problem = json.loads(error.read())
-        if problem.get("type") == "urn:wooly:problem:no-placement":
+        with _errors("does not show the task"):
+            return client.waiting(task)
+    except _Unreachable:
+        raise
+    except PlacementError:
+        return None
+
+
+def _withdraw(client: Client, task: str) -> bool:
+    """Cancel the task; whether that worked."""
+    try:
+        with _errors("does not cancel the task"):
+            client.cancel(task)
+    except PlacementError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _errors(failing: str) -> Iterator[None]:
+    """Turn the errors of a request into PlacementError, with what to do."""
+    try:
+        yield
+    except ApiError as error:
+        advice = "; `wooly login` stores a key that is good" if error.status == 401 else ""
+        if error.kind == "no-placement":
             advice = "; WOOLY_QUEUE=1, or `wooly run --queue`, waits for a place"
-        return str(problem.get("detail") or problem.get("title") or error.reason) + advice
-    except (ValueError, OSError, AttributeError):
-        return f"HTTP {error.code} {error.reason}{advice}"
+        kind = _Unreachable if error.status >= 500 else PlacementError
+        raise kind(f"the controller {failing}: {error.detail}{advice}") from None
+    except NoServerError as error:
+        raise _Unreachable(f"{error} (CONTROLLER_URL)") from None
+    except ProtocolError as error:
+        raise PlacementError(f"{error} (CONTROLLER_URL)") from None

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from wooly.errors import ConfigError
 from wooly.remedies import install_extra
+from wooly.shared.trace import start_tracing, traceparent_of
 
 __all__ = ["Tracer"]
 
@@ -42,7 +43,7 @@ class Tracer:
         above = TraceContextTextMapPropagator().extract({"traceparent": os.environ.get("TRACEPARENT", "")})
         self._session = self._tracer.start_span("wooly.session", context=above, attributes={"wooly.title": title})
         self._context = set_span_in_context(self._session)
-        return _traceparent(self._session)
+        return traceparent_of(self._session)
 
     def begin(self, seq: int, n_ops: int) -> str:
         """A span for batch ``seq`` if it is sampled: its traceparent, else an empty string."""
@@ -50,7 +51,7 @@ class Tracer:
             return ""
         about = {"wooly.seq": seq, "wooly.ops": n_ops}
         span = self._tracer.start_span("wooly.batch", context=self._context, start_time=time.time_ns(), attributes=about)
-        traceparent = _traceparent(span)
+        traceparent = traceparent_of(span)
         self._spans[traceparent] = span
         return traceparent
 
@@ -76,17 +77,6 @@ class Tracer:
         except ValueError:
             raise ConfigError(f"OTEL_TRACES_SAMPLER_ARG={text}: must be a number from 0 to 1") from None
         try:
-            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-            from opentelemetry.sdk.resources import Resource
-            from opentelemetry.sdk.trace import TracerProvider
-            from opentelemetry.sdk.trace.export import BatchSpanProcessor
+            self._provider, self._tracer = start_tracing(service)
         except ImportError:
             raise ConfigError(f"OTEL_EXPORTER_OTLP_ENDPOINT is set, but OpenTelemetry is missing; {install_extra('trace')}") from None
-        self._provider = TracerProvider(resource=Resource.create({"service.name": service}))
-        self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-        self._tracer = self._provider.get_tracer("wooly")
-
-
-def _traceparent(span: Any) -> str:
-    context = span.get_span_context()
-    return f"00-{context.trace_id:032x}-{context.span_id:016x}-01" if context.trace_flags & 1 else ""

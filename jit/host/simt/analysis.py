@@ -71,10 +71,11 @@ def analyse(kernel: Kernel, gang: Gang) -> Analysis:
     while True:
         pending, mixed = _pending(kernel, facts)
         elsewhere = [_needed(live, p, kernel) for p in pending]
-        if not _classify(kernel, gang, facts, elsewhere):
+        entry = _entry(kernel, facts, pending)
+        if not _classify(kernel, gang, facts, elsewhere, entry):
             break
     known = [fact or Fact(SAME, 0) for fact in facts]
-    return Analysis(known, live, pending, mixed, _entry(kernel, facts, pending, mixed), len(kernel.blocks))
+    return Analysis(known, live, pending, mixed, entry, len(kernel.blocks))
 
 
 def liveness(kernel: Kernel) -> list[int]:
@@ -184,7 +185,7 @@ def _arrive_any(everywhere: int, candidates: int, arrive: Callable[[int, int], N
         arrive(c, everywhere & ~((2 << c) - 1))
 
 
-def _classify(kernel: Kernel, gang: Gang, facts: list[Fact | None], elsewhere: Sequence[int]) -> bool:
+def _classify(kernel: Kernel, gang: Gang, facts: list[Fact | None], elsewhere: Sequence[int], entry: Sequence[bool]) -> bool:
     """Shapes of all registers with these waiting lanes; whether anything changed."""
     changed, again = False, True
     while again:
@@ -193,7 +194,8 @@ def _classify(kernel: Kernel, gang: Gang, facts: list[Fact | None], elsewhere: S
             for op in block.code:
                 if not op.outs or any(facts[r] is None for r in op.ins):
                     continue
-                found = shape_of(op, gang, kernel.regs, facts)  # type: ignore[arg-type]  # checked above
+                together = entry[b] and not gang.ragged
+                found = shape_of(op, gang, kernel.regs, facts, together)  # type: ignore[arg-type]  # checked above
                 for r in op.outs:
                     merged = join(facts[r], found)
                     if elsewhere[b] >> r & 1 and merged.value is None and not isinstance(merged.shape, Vector):
@@ -204,7 +206,7 @@ def _classify(kernel: Kernel, gang: Gang, facts: list[Fact | None], elsewhere: S
     return changed
 
 
-def _entry(kernel: Kernel, facts: Sequence[Fact | None], pending: Sequence[int], mixed: int) -> list[bool]:
+def _entry(kernel: Kernel, facts: Sequence[Fact | None], pending: Sequence[int]) -> list[bool]:
     """Blocks that all lanes which started run together."""
     result = [not others for others in pending]
     changed = True

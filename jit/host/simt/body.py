@@ -16,7 +16,7 @@ from jit.host.simt.ops import value_of
 from jit.host.simt.registers import Registers, literal_bits, vector_constant
 from jit.host.simt.shape import Vector, Wide
 from jit.host.simt.warp import WARP_OPS, Warp
-from jit.kernels.device import KernelOptions
+from jit.kernels.launch import KernelOptions
 from wis.kernel.layout import shared_offsets
 from wis.kernel.model import LOCAL_BASE, SHARED_BASE, Op, RegType, ScalarParam, Space, Special, TrapKind
 from wis.kernel.ops import BY_CODE, Sig

@@ -13,14 +13,14 @@ from jit.errors import KernelRefused
 from jit.host.simt.function import kernel_text
 from jit.host.simt.runtime import NAMES, RUNTIME_TEXT
 from jit.host.toolchain import Toolchain, c_function
-from jit.kernels.device import Dim3, KernelOptions
+from jit.kernels.launch import Dim3, KernelOptions
 from wis.kernel.layout import shared_bytes
 from wis.kernel.limits import KERNEL_LIMITS
 from wis.kernel.verify import VerifiedKernel
 
 __all__ = ["HostKernel", "KernelCompiler"]
 
-_VERSION: Final = 1
+_VERSION: Final = 3
 """Of the code generator: objects of another one are not used."""
 
 

@@ -22,7 +22,7 @@ from jit.host.simt.registers import LLVM, Registers
 from jit.host.simt.runtime import DECLARATIONS, ENVIRONMENT_WORDS, JUDGE_WORDS, LIMIT, SPENT
 from jit.host.simt.shape import Vector
 from jit.host.simt.webs import split_registers
-from jit.kernels.device import Dim3, KernelOptions
+from jit.kernels.launch import Dim3, KernelOptions
 from wis.dtypes import DType
 from wis.kernel.layout import shared_bytes, shared_offsets
 from wis.kernel.model import BufferParam, Kernel, RegType, Space, Special, Sync, TrapKind, successors
@@ -59,13 +59,13 @@ class _Function:
         self.verified, self.name, self.options = verified, name, options
         self.kernel: Kernel = split_registers(verified.core)
         kernel = self.kernel
-        self.gang: Gang = gang_of(block, verified.uses.warp)
+        self.judged = judged(kernel)
+        self.gang: Gang = gang_of(block, verified.uses.warp, self.judged)
         self.analysis: Analysis = analyse(kernel, self.gang)
         self.code = Code()
         self.regs = Registers(self.code, kernel, self.gang, self.analysis)
         self.control = Control(self.code, kernel, self.regs, self.analysis, options.meter and options.fuel)
         self.has_barriers = any(waits(b.end) for b in kernel.blocks)
-        self.judged = judged(kernel)
         self.shared_bytes = shared_bytes(kernel, dynamic_bytes if kernel.dynamic else 0)
         self.dynamic_bytes = dynamic_bytes if kernel.dynamic else 0
         self.local_gangs = self.gang.n_gangs if self.has_barriers else 1
@@ -90,9 +90,9 @@ class _Function:
             sizes[-1] += self.dynamic_bytes
         for number, size in enumerate(sizes):
             result[Space.SHARED, number] = Region(f"%shared{number}", str(size), size)
-        result[Space.LOCAL, 0] = Region("%local", str(kernel.local_bytes), kernel.local_bytes, kernel.local_bytes)
-        if not kernel.local_bytes:
-            result[Space.LOCAL, 0] = Region("%local", "0", 0, 0)
+        result[Space.LOCAL, 0] = Region(
+            "%local", str(kernel.local_bytes), kernel.local_bytes, kernel.local_bytes if self.gang.lanes > 1 else 0
+        )
         result[Space.CONST, 0] = Region(f"@{self.name}.constants", str(len(kernel.constants)), len(kernel.constants))
         return result
 
@@ -192,10 +192,16 @@ class _Function:
             limit = code.value(f"load volatile i64, ptr {code.gep('i64', '%state', str(LIMIT))}")
             code.fork(code.value(f"icmp slt i64 {limit}, 0"), "exit", "begin")
             code.label("begin")
+        code.do("%first.x = urem i64 %first, %grid.x")
+        code.do("%first.row = udiv i64 %first, %grid.x")
+        code.do("%first.y = urem i64 %first.row, %grid.y")
+        code.do("%first.z = udiv i64 %first.row, %grid.y")
         code.do("br label %block.head")
         before = code.block
         code.label("block.head")
         code.do(f"%block = phi i64 [ %first, %{before} ], [ %block.next, %block.latch ]")
+        for axis in "xyz":
+            code.do(f"%block.{axis} = phi i64 [ %first.{axis}, %{before} ], [ %next.{axis}, %block.latch ]")
         code.do("%block.more = icmp slt i64 %block, %end")
         code.fork("%block.more", "block.body", "done")
         code.label("block.body")
@@ -212,6 +218,7 @@ class _Function:
             self.control.check_limit()
         code.branch("block.latch")
         code.label("block.latch")
+        self._next_block()
         code.branch("block.head")
         code.label("done")
         self._account()
@@ -239,12 +246,21 @@ class _Function:
             code.branch(fine)
             code.label(fine)
 
+    def _next_block(self) -> None:
+        """Count x, y and z up, as an odometer does: dividing in every block costs small blocks more than their work."""
+        code = self.code
+        code.do("%up.x = add i64 %block.x, 1")
+        code.do("%wraps.x = icmp eq i64 %up.x, %grid.x")
+        code.do("%next.x = select i1 %wraps.x, i64 0, i64 %up.x")
+        code.do("%carry.x = zext i1 %wraps.x to i64")
+        code.do("%up.y = add i64 %block.y, %carry.x")
+        code.do("%wraps.y = icmp eq i64 %up.y, %grid.y")
+        code.do("%next.y = select i1 %wraps.y, i64 0, i64 %up.y")
+        code.do("%carry.y = zext i1 %wraps.y to i64")
+        code.do("%next.z = add i64 %block.z, %carry.y")
+
     def _block_numbers(self) -> None:
         code = self.code
-        code.do("%block.x = urem i64 %block, %grid.x")
-        code.do("%block.row = udiv i64 %block, %grid.x")
-        code.do("%block.y = urem i64 %block.row, %grid.y")
-        code.do("%block.z = udiv i64 %block.row, %grid.y")
         for axis in "xyz":
             code.do(f"%ctaid_{axis} = trunc i64 %block.{axis} to i32")
             code.do(f"%nctaid_{axis} = trunc i64 %grid.{axis} to i32")

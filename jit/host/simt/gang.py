@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final
 
-from jit.kernels.device import Dim3
+from jit.kernels.launch import Dim3
 from wis.kernel.model import WARP, Special
 
 __all__ = ["Gang", "gang_of"]
@@ -54,8 +54,11 @@ class Gang:
         return [t // below % size for t in numbers]
 
 
-def gang_of(block: Dim3, warp: bool) -> Gang:
-    """Warps where lanes see each other (``warp``); else rows of threads, so that most numbers are the same or consecutive in a gang."""
+def gang_of(block: Dim3, warp: bool, judged: bool = False) -> Gang:
+    """Warps where lanes see each other (``warp``); else rows of threads, so that most numbers are the same or consecutive in a gang. A
+    block of one thread is a gang of one lane, which is scalar code, unless its barriers are ``judged`` (analysis), which takes vectors."""
+    if not warp and not judged and prod(block) == 1:
+        return Gang(block, 1)
     if not warp and ((block[0] % WARP and block[0] % _NARROW == 0) or prod(block) <= _NARROW):
         return Gang(block, _NARROW)
     return Gang(block, WARP)

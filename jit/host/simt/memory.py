@@ -101,11 +101,13 @@ class _Spot:
 class Memory:
     """Emits accesses. ``key`` names the value with the running block and gang that traps are made of; ``running`` the lanes' bits (i64).
 
-    ``check``: whether what follows is checked at all; ``apart``: whether it is done lane by lane, in the runtime.
+    ``check``: whether what follows is checked at all; ``guarded``: whether what is not checked here was checked before; ``apart``: whether
+    it is done lane by lane, in the runtime.
     """
 
     def __init__(self, code: Code, registers: Registers, regions: dict[tuple[Space, int], Region], check: bool) -> None:
         self.code, self.regs, self.regions, self.check = code, registers, regions, check
+        self.guarded = check
         self.apart = False
         self.v, self.one = registers.v, registers.one
         self.lanes = registers.gang.lanes
@@ -159,7 +161,7 @@ class Memory:
         values = self._split(self._load_lanes(access, region, self.places(op.ins[0], access), site), access)
         for r, raw in zip(op.outs, values, strict=True):
             value, kind = from_memory(self.v, access.dtype, self.regs.kind(r), raw), self.regs.llvm(r)
-            if self.regs.is_vector(r):
+            if self.regs.is_vector(r) or self.lanes == 1:
                 self.regs.put_vector(r, value)
             else:
                 lane = code.call("i64", "llvm.cttz.i64", ("i64", self.running), ("i1", "false"))
@@ -320,7 +322,7 @@ class Memory:
     def _load_one(self, op: Op, access: Access, region: Region, site: int) -> None:
         code = self.code
         kind = MEMORY_LLVM[access.dtype]
-        wide = kind if access.count == 1 else f"<{access.count} x {kind}>"
+        wide = _several(access.count, kind)
         place, zeros = self._one_place(op.ins[0], access)
         aligned = 1 << min(zeros, 8) >= access.nbytes
         how = "load volatile" if access.volatile else "load"
@@ -401,7 +403,12 @@ class Memory:
             slow = code.block
             code.branch(meet)
             code.label(fast)
-        raw = code.value(f"load <{n} x {kind}>, ptr {code.gep('i8', region.base, start)}, align {size}")
+        if self.regs.mask is not None and not self.guarded:
+            if len(set(picked)) < len(picked):
+                return self._gather(r, access, region, site)
+            raw = self._masked_window(access, region, start, n, picked)
+        else:
+            raw = code.value(f"load <{n} x {kind}>, ptr {code.gep('i8', region.base, start)}, align {size}")
         if picked != list(range(n)):
             raw = self._pick(raw, n, kind, picked)
         if self.check:
@@ -410,6 +417,16 @@ class Memory:
             code.label(meet)
             raw = code.value(f"phi <{self.lanes * access.count} x {kind}> [ {raw}, %{fast} ], [ {lanes}, %{slow} ]")
         return self._split(raw, access)
+
+    def _masked_window(self, access: Access, region: Region, start: str, n: int, picked: Sequence[int]) -> str:
+        """The window, without a look at elements that only lanes would read which do not run."""
+        code, kind, lanes = self.code, MEMORY_LLVM[access.dtype], self.lanes
+        reader = {element: at // access.count for at, element in enumerate(picked)}
+        order = vector_constant("i32", [reader.get(element, lanes) for element in range(n)])
+        mask = code.value(f"shufflevector <{lanes} x i1> {self.regs.mask}, <{lanes} x i1> zeroinitializer, <{n} x i32> {order}")
+        wide = f"<{n} x {kind}>"
+        args = ("ptr", code.gep("i8", region.base, start)), ("i32", str(access.dtype.itemsize)), (f"<{n} x i1>", mask)
+        return code.call(wide, f"llvm.masked.load.v{n}{_short(kind)}.p0", *args, (wide, "zeroinitializer"))
 
     def _row_fork(self, spot: _Spot, start: str, access: Access, region: Region, span: int) -> tuple[str, str, str]:
         even = all(x % access.nbytes == 0 for x in spot.deltas)
@@ -456,11 +473,18 @@ class Memory:
         if access.count == 1:
             return [raw]
         n, kind = self.lanes * access.count, MEMORY_LLVM[access.dtype]
+        if self.lanes == 1:
+            return [self.code.value(f"extractelement <{n} x {kind}> {raw}, i32 {at}") for at in range(n)]
         return [self._pick(raw, n, kind, range(at, n, access.count)) for at in range(access.count)]
 
     def _joined(self, raws: Sequence[str], access: Access) -> str:
         """The other way round."""
         code, kind = self.code, MEMORY_LLVM[access.dtype]
+        if self.lanes == 1 and access.count > 1:
+            wide = "poison"
+            for at, raw in enumerate(raws):
+                wide = code.value(f"insertelement <{access.count} x {kind}> {wide}, {kind} {raw}, i32 {at}")
+            return wide
         parts, width = list(raws), self.lanes
         while len(parts) > 1:  # pairs of vectors side by side, then one shuffle
             order = vector_constant("i32", range(2 * width))
@@ -477,7 +501,7 @@ class Memory:
     def spill(self, name: str, vector: str, kind: str, n: int) -> str:
         """A vector in memory."""
         at = self.regs.variable(name, f"[{n * 16} x i8]")
-        self.code.do(f"store <{n} x {kind}> {vector}, ptr {at}, align 8")
+        self.code.do(f"store {_several(n, kind)} {vector}, ptr {at}, align 8")
         return at
 
     def _load_lanes(self, access: Access, region: Region, places: str, site: int) -> str:
@@ -491,12 +515,12 @@ class Memory:
             ("i64", self.running), ("i64", str(access.nbytes)), ("ptr", self.state), ("i64", self.key), ("i64", str(site)), ("ptr", out),
             ("i64", str(self.lanes)),
         )  # fmt: skip
-        return code.value(f"load <{n} x {MEMORY_LLVM[access.dtype]}>, ptr {out}, align 8")
+        return code.value(f"load {_several(n, MEMORY_LLVM[access.dtype])}, ptr {out}, align 8")
 
     def _store_lanes(self, access: Access, region: Region, places: str, wide: str, site: int) -> None:
         at = self.spill("%lane.places", places, "i64", self.lanes)
         data = self.regs.variable("%lane.data", f"[{self.lanes * 16} x i8]")
-        self.code.do(f"store <{self.lanes * access.count} x {MEMORY_LLVM[access.dtype]}> {wide}, ptr {data}, align 8")
+        self.code.do(f"store {_several(self.lanes * access.count, MEMORY_LLVM[access.dtype])} {wide}, ptr {data}, align 8")
         self.code.call(
             "void", "simt_store", ("ptr", region.base), ("i64", region.nbytes), ("i64", str(region.lane_stride)), ("ptr", at),
             ("i64", self.running), ("i64", str(access.nbytes)), ("ptr", self.state), ("i64", self.key), ("i64", str(site)), ("ptr", data),
@@ -508,13 +532,13 @@ class Memory:
         raws = [to_memory(self.v, access.dtype, self.regs.kind(r), self.regs.vector(r)) for r in op.ins[1:]]
         data = self.regs.variable("%lane.data", f"[{self.lanes * 16} x i8]")
         wide = self._joined(raws, access)
-        self.code.do(f"store <{self.lanes * access.count} x {MEMORY_LLVM[access.dtype]}> {wide}, ptr {data}, align 8")
+        self.code.do(f"store {_several(self.lanes * access.count, MEMORY_LLVM[access.dtype])} {wide}, ptr {data}, align 8")
 
     def take_data(self, op: Op, access: Access) -> None:
         """What the runtime loaded, into the results of ``op``."""
         n = self.lanes * access.count
         data = self.regs.variable("%lane.data", f"[{self.lanes * 16} x i8]")
-        raw = self.code.value(f"load <{n} x {MEMORY_LLVM[access.dtype]}>, ptr {data}, align 8")
+        raw = self.code.value(f"load {_several(n, MEMORY_LLVM[access.dtype])}, ptr {data}, align 8")
         for r, one in zip(op.outs, self._split(raw, access), strict=True):
             self.regs.put_vector(r, from_memory(self.v, access.dtype, self.regs.kind(r), one))
 
@@ -604,6 +628,11 @@ class Memory:
             here = pointers if not at else code.value(f"getelementptr i8, {v.type('ptr')} {pointers}, i64 {at * size}")
             args = (v.type(kind), raw), (v.type("ptr"), here), ("i32", str(size)), (v.type("i1"), mask or v.const("i1", 1))
             code.call("void", name, *args)
+
+
+def _several(n: int, kind: str) -> str:
+    """The type of ``n`` elements side by side."""
+    return kind if n == 1 else f"<{n} x {kind}>"
 
 
 def _short(kind: str) -> str:

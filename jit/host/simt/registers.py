@@ -140,6 +140,8 @@ class Registers:
 
     def vector(self, r: int) -> str:
         """The value in every lane."""
+        if self.gang.lanes == 1:
+            return self.scalar(r)
         fact = self.facts[r]
         kind = self.llvm(r)
         if isinstance(fact.shape, Vector) and fact.value is None:
@@ -178,7 +180,10 @@ class Registers:
             self.code.do(f"store {kind} {value}, ptr {name}")
 
     def put_vector(self, r: int, value: str) -> None:
-        """Of the running lanes; the others keep theirs where they need it."""
+        """Of the running lanes; the others keep theirs where they need it. The value of the one lane where there is one."""
+        if self.gang.lanes == 1:
+            self.put_scalar(r, value)
+            return
         if self.facts[r].value is not None:
             return
         assert isinstance(self.facts[r].shape, Vector), r

@@ -22,7 +22,7 @@ from jit.host.simt.compile import HostKernel
 from jit.host.simt.function import ARGS_FIXED, ARGS_PARAM
 from jit.host.simt.runtime import LIMIT, SPENT, STATE_WORDS, TRAP
 from jit.host.walker import Walker
-from jit.kernels.device import KernelLaunch, KernelOutcome
+from jit.kernels.launch import KernelLaunch, KernelOutcome
 from wis.kernel.limits import KERNEL_LIMITS
 from wis.kernel.model import BufferParam, RegType, ScalarParam
 from wis.kernel.traps import NO_TRAP, trap_of

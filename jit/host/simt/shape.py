@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from jit.host.simt.gang import Gang
-from wis.kernel.model import Op, RegType, Space, Special
+from wis.kernel.model import WARP, Op, RegType, Shuffle, Space, Special
 from wis.kernel.ops import BY_CODE, Sig
 
 __all__ = ["Shape", "Same", "Steps", "Wide", "Vector", "SAME", "VECTOR", "join", "shape_of", "trailing_zeros", "Fact"]
@@ -99,8 +99,9 @@ def lane_zeros(fact: Fact) -> int:
     return fact.zeros
 
 
-def shape_of(op: Op, gang: Gang, kinds: Sequence[int], facts: Sequence[Fact]) -> Fact:
-    """What is known of the results of ``op``, whose operands are in ``facts``; ``kinds``: register types."""
+def shape_of(op: Op, gang: Gang, kinds: Sequence[int], facts: Sequence[Fact], together: bool) -> Fact:
+    """What is known of the results of ``op``, whose operands are in ``facts``. ``kinds``: register types; ``together``: all lanes
+    run it."""
     row = BY_CODE[op.op]
     out = RegType(kinds[op.outs[0]])
     ins = [facts[r] for r in op.ins]
@@ -108,11 +109,13 @@ def shape_of(op: Op, gang: Gang, kinds: Sequence[int], facts: Sequence[Fact]) ->
         return Fact(SAME, trailing_zeros(op.attrs[0]), op.attrs[0])
     if row.sig is Sig.SPECIAL:
         return _special(Special(op.attrs[0]), gang)
+    if row.sig is Sig.SHFL and together and op.attrs[0] == Shuffle.IDX and ins[1].value is not None and ins[2].value == WARP - 1:
+        return Fact(SAME, 0)
     if row.sig in _MIXING:
-        return Fact(VECTOR, 0)
+        return Fact(VECTOR if gang.lanes > 1 else SAME, 0)
     if row.sig in (Sig.LOAD, Sig.BYTES_LOAD):
         same = isinstance(ins[0].shape, Same) and op.attrs[0] not in (Space.LOCAL, Space.ARENA)
-        return Fact(SAME if same else VECTOR, 0)
+        return Fact(SAME if same or gang.lanes == 1 else VECTOR, 0)
     if row.sig in _COLLECTIVE:
         return Fact(SAME if isinstance(ins[-1].shape, Same) else VECTOR, 0)
     rule = _RULES.get(row.name)

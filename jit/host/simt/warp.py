@@ -43,6 +43,11 @@ class Warp:
         regs, v, code = self.regs, self.v, self.code
         value, kind = regs.vector(op.ins[0]), regs.llvm(op.ins[0])
         b, c = regs.fact(op.ins[1]).value, regs.fact(op.ins[2]).value
+        if regs.is_same(op.outs[0]):  # of one lane to all others
+            assert b is not None
+            regs.put_scalar(op.outs[0], code.value(f"extractelement {v.type(kind)} {value}, i32 {b & 31}"))
+            regs.put_scalar(op.outs[1], "true")
+            return
         if b is not None and c is not None:
             source, inside = _sources(Shuffle(op.attrs[0]), b & 31, c)
             order = vector_constant("i32", source)

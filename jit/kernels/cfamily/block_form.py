@@ -17,7 +17,7 @@ from jit.kernels.cfamily.frame import POLL_BITS, Frame
 from jit.kernels.cfamily.language import REGISTER, Language
 from jit.kernels.cfamily.regions import Regions
 from jit.kernels.cfamily.runs import Ask, Homes, Once, Place, Run, Steps
-from jit.kernels.device import Dim3, KernelOptions
+from jit.kernels.launch import Dim3, KernelOptions
 from wis.kernel.model import WARP, Bar, Br, Cbr, RegType, Ret, Switch, Sync, Terminator
 from wis.kernel.verify import VerifiedKernel
 

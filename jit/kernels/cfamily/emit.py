@@ -12,7 +12,7 @@ from jit.kernels.cfamily.regions import Regions
 from jit.kernels.cfamily.stopping import FuelExits
 from jit.kernels.cfamily.thread_form import ThreadForm
 from jit.kernels.cfamily.warp import asks_lanes
-from jit.kernels.device import CHECKED, Dim3, KernelOptions
+from jit.kernels.launch import CHECKED, Dim3, KernelOptions
 from wis.kernel.uniformity import warp_uniformity
 from wis.kernel.verify import Barriers, VerifiedKernel
 

@@ -14,7 +14,7 @@ from jit.kernels.cfamily.helpers import with_needs
 from jit.kernels.cfamily.language import REGISTER, Language
 from jit.kernels.cfamily.memory import Memory, trap_code
 from jit.kernels.cfamily.values import Values
-from jit.kernels.device import Dim3, KernelOptions
+from jit.kernels.launch import Dim3, KernelOptions
 from wis.encoding import digest
 from wis.kernel.model import BufferParam, Op, RegType, Special, TrapKind
 from wis.kernel.ops import BY_CODE, Sig

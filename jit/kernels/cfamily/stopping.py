@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 from jit.errors import Unspelled
-from jit.kernels.device import Dim3
+from jit.kernels.launch import Dim3
 from wis.kernel.flow import Flow
 from wis.kernel.uniformity import Uniformity, warp_uniformity
 from wis.kernel.verify import VerifiedKernel

@@ -8,12 +8,14 @@ from typing import Final, Literal
 from litestar import get, put
 
 from billing.projection import BillingView
-from billing.report import credits_text
+from billing.report import amount_text
 from bus_schemas.events import BudgetSet, Event
 from services.billing.bodies import BudgetBody
-from services.billing.described import Json, Revision, TenantName, check_revision, problems, revision_of
+from services.billing.described import Json, TenantName
 from services.billing.parts import Ask, budget_answer, fresh_view, parts_of, tenant_must_be
 from services.kit.access.requests import taken, tenant_filter
+from services.kit.problems import problems
+from services.kit.rest import Revision, check_revision, revision_of
 
 __all__ = ["ROUTES"]
 
@@ -59,9 +61,8 @@ async def put_budget(
     expected = revision_of(if_match)
     limit = -1 if data.limit_micro is None else data.limit_micro
     fact = BudgetSet(time.time_ns(), tenant, period, limit, data.warn_percent, data.stop_percent)
-    detail = (
-        f"{period}: {'none' if limit < 0 else credits_text(limit)}, warn {data.warn_percent} %, stop {data.stop_percent} %: {data.note}"
-    )
+    most = "no limit" if limit < 0 else f"{amount_text(limit)} credits, warn at {data.warn_percent} %, stop at {data.stop_percent} %"
+    detail = f"{period}: {most}{f': {data.note}' if data.note else ''}"
     action = taken(request, "budget.write", tenant, detail, tenant=tenant)
 
     def decide(view: BillingView) -> list[Event]:
@@ -70,7 +71,7 @@ async def put_budget(
         return [fact, action]
 
     await parts.writer.tenant(tenant, decide)
-    view = parts.keeper.view
+    view = parts.projection.view
     budget = view.budgets.by_tenant.get(tenant, {}).get(period)
     if budget is None:
         return {"tenant": tenant, "period": period, "limit_micro": None, "state": "open", "revision": 0}

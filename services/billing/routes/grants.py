@@ -9,15 +9,25 @@ from typing import Final
 from litestar import Response, get, post
 
 from billing.projection import BillingView, Grant
-from billing.report import credits_text
+from billing.report import amount_text, credits_text
 from bus_schemas.events import Event, GrantRecorded
 from services.billing.bodies import GrantBody
-from services.billing.described import Json, TenantName, problems
-from services.billing.errors import AlreadyThere, Invalid
+from services.billing.described import Json, TenantName
 from services.billing.parts import Ask, fresh_view, parts_of, tenant_must_be
 from services.kit.access.requests import taken, tenant_filter
+from services.kit.errors import Invalid, RequestError
+from services.kit.problems import problems
 
 __all__ = ["ROUTES"]
+
+
+class GrantExists(RequestError):
+    """The id belongs to a grant of another tenant or another amount."""
+
+    kind, title = "grant-exists", "The grant exists"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, "id")
 
 
 def _answer(name: str, grant: Grant) -> Json:
@@ -32,10 +42,10 @@ def _answer(name: str, grant: Grant) -> Json:
 
 
 def _made(view: BillingView, name: str, asked: GrantBody) -> Grant | None:
-    """The grant that was made under this id. Raises AlreadyThere when it is not the one asked for."""
+    """The grant that was made under this id. Raises GrantExists when it is not the one asked for."""
     known = view.grants.get(name)
     if known is not None and (known.tenant, known.micro) != (asked.tenant, asked.micro):
-        raise AlreadyThere(f"the id {name} names a grant of another tenant or amount")
+        raise GrantExists(f"the id {name} names a grant of another tenant or amount")
     return known
 
 
@@ -57,14 +67,15 @@ async def post_grant(request: Ask, data: GrantBody) -> Response[Json]:
     tenant_must_be(request, await fresh_view(request), "credits.grant", data.tenant)
     name = data.id or uuid.uuid4().hex
     fact = GrantRecorded(time.time_ns(), name, data.tenant, data.micro)
-    action = taken(request, "credits.grant", data.tenant, f"{credits_text(data.micro)} credits as {name}: {data.note}", tenant=data.tenant)
+    detail = f"{amount_text(data.micro)} credits{f': {data.note}' if data.note else ''} (grant {name})"
+    action = taken(request, "credits.grant", data.tenant, detail, tenant=data.tenant)
 
     def decide(view: BillingView) -> list[Event]:
         return [] if _made(view, name, data) else [fact, action]
 
     written = await parts.writer.tenant(data.tenant, decide)
     # The log orders what is given to several tenants under one id at once: the first one counts.
-    made = _made(parts.keeper.view, name, data)
+    made = _made(parts.projection.view, name, data)
     assert made is not None, "the view holds what was written"
     return Response(_answer(name, made), status_code=201 if written == made.position else 200)
 

@@ -13,9 +13,10 @@ from prometheus_client.registry import Collector
 
 from billing.budgets import STOPPED, WARNING
 from billing.ledger import CORE, VRAM
-from services.billing.described import Json, problems
+from services.billing.described import Json
 from services.billing.parts import Ask, parts_of
 from services.kit.access.requests import permit
+from services.kit.problems import problems
 
 __all__ = ["ROUTES"]
 
@@ -27,7 +28,7 @@ _NOT_READY: Final = {503: ResponseSpec(dict[str, Any], description="It is not; d
 @get("/api/v1/billing/verify", summary="Recompute the whole bill from the log and compare", action="credits.read", responses=problems())
 async def verify(request: Ask) -> Json:
     permit(request, "credits.read")
-    result = await parts_of(request).keeper.verify()
+    result = await parts_of(request).projection.verify()
     return {
         "ok": result.ok,
         "position": result.position,
@@ -42,10 +43,10 @@ async def verify(request: Ask) -> Json:
 
 
 def _health(request: Ask) -> Response[Any]:
-    keeper = parts_of(request).keeper
-    if keeper.failure is not None:
-        return Response({"status": "failed", "position": keeper.view.position, "detail": str(keeper.failure)}, status_code=503)
-    return Response({"status": "ok", "position": keeper.view.position})
+    projection = parts_of(request).projection
+    if projection.failure is not None:
+        return Response({"status": "failed", "position": projection.view.position, "detail": str(projection.failure)}, status_code=503)
+    return Response({"status": "ok", "position": projection.view.position})
 
 
 @get("/health", summary="Whether billing follows the log", action=None)
@@ -61,15 +62,15 @@ async def live() -> Json:
 @get("/health/ready", summary="Whether its answers are as fresh as the log", action=None, responses=_NOT_READY)
 async def ready(request: Ask) -> Response[Any]:
     """503 while the bus is away, and while messages of the log are not applied yet, as in the first minutes over a long log."""
-    keeper = parts_of(request).keeper
-    if keeper.failure is not None:
+    projection = parts_of(request).projection
+    if projection.failure is not None:
         return _health(request)
-    answer = {"status": "disconnected", "position": keeper.view.position, "detail": "the bus is away"}
-    if keeper.connected:
-        end = await keeper.log_end()
-        if await keeper.reached(end, _CATCH_UP_S):
+    answer = {"status": "disconnected", "position": projection.view.position, "detail": "the bus is away"}
+    if projection.connected:
+        end = await projection.log_end()
+        if await projection.reached(end, _CATCH_UP_S):
             return _health(request)
-        position = keeper.view.position
+        position = projection.view.position
         answer = {"status": "behind", "position": position, "detail": f"{position:,} of {end:,} messages of the log are applied"}
     return Response(answer, status_code=503)
 
@@ -87,17 +88,17 @@ class _Charged(Collector):
 
 @get("/metrics", summary="Prometheus metrics", media_type=MediaType.TEXT, action="cluster.read", responses=problems())
 async def metrics(request: Ask) -> str:
-    """Of the whole cluster: not for people of one tenant."""
+    """For identities without a tenant: the metrics are those of the whole cluster."""
     permit(request, "cluster.read", "")
-    keeper = parts_of(request).keeper
-    view = keeper.view
+    projection = parts_of(request).projection
+    view = projection.view
     levels = [budget.level for budgets in view.budgets.by_tenant.values() for budget in budgets.values()]
     registry = CollectorRegistry()
     registry.register(_Charged(-view.ledger.balances.get(CORE, 0) / 1e6, -view.ledger.balances.get(VRAM, 0) / 1e6))
     values = {
         "wooly_billing_log_position": ("Position of the last event billed", view.position),
-        "wooly_billing_following": ("1 while the event log is followed", keeper.failure is None),
-        "wooly_billing_bus_connected": ("1 while the bus is there", keeper.connected),
+        "wooly_billing_following": ("1 while the event log is followed", projection.failure is None),
+        "wooly_billing_bus_connected": ("1 while the bus is there", projection.connected),
         "wooly_billing_findings": ("Places in the log that do not add up", len(view.findings)),
         "wooly_billing_budgets_warning": ("Budgets beyond their warning, not used up", levels.count(WARNING)),
         "wooly_billing_budgets_stopped": ("Budgets that are used up", levels.count(STOPPED)),

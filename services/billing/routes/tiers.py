@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Final
 
 from litestar import get, put
+from msgspec import UnsetType
 
 from billing.projection import BillingView
-from billing.report import credits_text
+from billing.report import amount_text
 from billing.tariff import DEFAULT_TIER, TIERS
 from bus_schemas.events import Event, TariffSet, TierSet
 from services.billing.bodies import MembershipBody, PriceBody, TierBody
-from services.billing.described import Json, Revision, check_revision, not_past_ns, problems, revision_of
-from services.billing.errors import NotThere
+from services.billing.described import Json, not_past_ns
 from services.billing.parts import Ask, fresh_view, parts_of, tenant_must_be
 from services.kit.access.requests import permit, taken, who
+from services.kit.errors import NotThere
+from services.kit.problems import problems
+from services.kit.rest import Revision, check_revision, revision_of
 
 __all__ = ["ROUTES"]
 
@@ -25,6 +29,7 @@ def _tier(view: BillingView, tier: str, now_ns: int) -> Json:
     return {
         "tier": tier,
         "priority_ceiling": view.tiers.ceiling(tier, now_ns),
+        "default_vram_mb": view.tiers.default_vram_mb(tier, now_ns),
         "core_second_micro": price.core_second_micro,
         "gib_second_micro": price.gib_second_micro,
         "windows": [
@@ -74,8 +79,8 @@ async def put_price(request: Ask, tier: str, data: PriceBody, if_match: Revision
     _must_be_tier(tier)
     now_ns = time.time_ns()
     fact = TariffSet(now_ns, tier, not_past_ns(data.from_, now_ns), data.core_second_micro, data.gib_second_micro)
-    detail = f"{credits_text(data.core_second_micro)} a core-second, {credits_text(data.gib_second_micro)} a GiB-second"
-    return await _write(request, tier, fact, detail, if_match)
+    detail = f"{amount_text(data.core_second_micro)} credits per core-second, {amount_text(data.gib_second_micro)} per GiB-second"
+    return await _write(request, tier, lambda _: fact, detail, if_match)
 
 
 @put(
@@ -89,21 +94,28 @@ async def put_tier(request: Ask, tier: str, data: TierBody, if_match: Revision =
     permit(request, "tariff.write")
     _must_be_tier(tier)
     now_ns = time.time_ns()
-    fact = TierSet(now_ns, tier, data.priority_ceiling, "", not_past_ns(data.from_, now_ns))
-    return await _write(request, tier, fact, f"priority ceiling {data.priority_ceiling}", if_match)
+    from_ns = not_past_ns(data.from_, now_ns)
+
+    def fact(view: BillingView) -> Event:
+        kept = view.tiers.default_vram_mb(tier, max(from_ns, now_ns))
+        default_vram_mb = kept if isinstance(data.default_vram_mb, UnsetType) else data.default_vram_mb or 0
+        return TierSet(now_ns, tier, data.priority_ceiling, "", from_ns, default_vram_mb)
+
+    default = "" if isinstance(data.default_vram_mb, UnsetType) else f", default VRAM {data.default_vram_mb or 'of the cluster'}"
+    return await _write(request, tier, fact, f"priority ceiling {data.priority_ceiling}{default}", if_match)
 
 
-async def _write(request: Ask, tier: str, fact: Event, detail: str, if_match: str | None) -> Json:
+async def _write(request: Ask, tier: str, fact: Callable[[BillingView], Event], detail: str, if_match: str | None) -> Json:
     parts = parts_of(request)
     expected = revision_of(if_match)
     action = taken(request, "tariff.write", tier, detail)
 
     def decide(view: BillingView) -> list[Event]:
         check_revision(f"tier {tier}", view.revisions.get(f"tier:{tier}", 0), expected)
-        return [fact, action]
+        return [fact(view), action]
 
     await parts.writer.tier(tier, decide)
-    return _tier(parts.keeper.view, tier, time.time_ns())
+    return _tier(parts.projection.view, tier, time.time_ns())
 
 
 @put(
@@ -125,7 +137,7 @@ async def put_membership(request: Ask, tenant: str, data: MembershipBody, if_mat
         return [fact, action]
 
     await parts.writer.tenant(tenant, decide)
-    view = parts.keeper.view
+    view = parts.projection.view
     tier = view.tiers.tier_of(tenant, time.time_ns())
     return {"tenant": tenant, "tier": tier, "from_ns": fact.from_ns, "next_tier": data.tier, "revision": view.revisions.get(tenant, 0)}
 

@@ -10,7 +10,7 @@ from bus_schemas.events import GroupChanged
 from scheduler.placement import ClusterView
 from services.controller.errors import Ambiguous, Invalid, NotThere, OutOfState
 from services.controller.identity import Caller
-from services.controller.mirror import Mirror
+from services.controller.log_projection import LogProjection
 from services.controller.names import find_node
 from services.controller.revisions import check, group_revision
 from services.controller.writer import Writer
@@ -31,8 +31,8 @@ class GroupActions:
     """Each method raises Denied, NotThere, Invalid (a member that is no node), OutOfState, Stale when ``revision`` is given and no longer
     holds, and kit.errors.BusUnavailable; it returns once the view shows what was done."""
 
-    def __init__(self, mirror: Mirror, writer: Writer) -> None:
-        self._mirror = mirror
+    def __init__(self, projection: LogProjection, writer: Writer) -> None:
+        self._projection = projection
         self._writer = writer
 
     async def create(self, by: Caller, group: str, values: GroupValues) -> None:
@@ -47,11 +47,11 @@ class GroupActions:
         """Raises OutOfState while nodes name it themselves when they register, or live tasks target it and nothing else."""
         by.require("group.write")
         while True:
-            await self._mirror.caught_up()
-            view = self._mirror.view
+            await self._projection.caught_up()
+            view = self._projection.view
             if group not in view.membership.known():
                 raise NotThere(f"there is no group {group}")
-            check(f"group {group}", group_revision(self._mirror, group), revision)
+            check(f"group {group}", group_revision(self._projection, group), revision)
             naming = sorted(name for name in view.membership.members(group) if group in view.membership.declared[name])
             if naming:
                 raise OutOfState(f"group {group} is named by node {', '.join(naming)} itself: take it out of NODE_GROUPS there first")
@@ -64,14 +64,14 @@ class GroupActions:
     async def _write(self, by: Caller, group: str, values: GroupValues, revision: int | None, *, new: bool) -> None:
         by.require("group.write")
         while True:
-            await self._mirror.caught_up()
-            view = self._mirror.view
+            await self._projection.caught_up()
+            view = self._projection.view
             held = view.groups.get(group)
             if new and held is not None:
                 raise OutOfState(f"group {group} exists")
             if not new and group not in view.membership.known():
                 raise NotThere(f"there is no group {group}")
-            check(f"group {group}", group_revision(self._mirror, group), revision)
+            check(f"group {group}", group_revision(self._projection, group), revision)
             members = None if values.nodes is None else _members(view, values.nodes)
             title = values.title if values.title is not None else held.title if held is not None else ""
             nodes = members if members is not None else tuple(sorted(held.nodes)) if held is not None else ()

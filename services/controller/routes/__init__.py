@@ -10,35 +10,22 @@ from typing import Final
 
 from litestar import Router
 
-from services.controller.routes import (
-    access_audit,
-    access_keys,
-    access_session,
-    access_tenants,
-    access_users,
-    config,
-    groups,
-    nodes,
-    placements,
-    runs,
-    system,
-    tasks,
-)
+from services.controller.routes import access, access_session, config, groups, nodes, system, tasks
 
 __all__ = ["ROUTES"]
 
 _TAGGED: Final = {
     "Nodes": nodes.ROUTES,
-    "Tasks": tasks.ROUTES,
-    "Runs": runs.ROUTES,
+    "Tasks": tasks.TASKS,
+    "Runs": tasks.RUNS,
     "Groups": groups.ROUTES,
-    "Placements": placements.ROUTES,
+    "Placements": tasks.PLACEMENTS,
     "Configuration": config.ROUTES,
     "Service": system.ROUTES,
     "Login": access_session.ROUTES,
-    "Tenants": access_tenants.ROUTES,
-    "Users": access_users.ROUTES,
-    "API keys": access_keys.ROUTES,
-    "Audit": access_audit.ROUTES,
+    "Tenants": access.TENANTS,
+    "Users": access.USERS,
+    "API keys": access.KEYS,
+    "Audit": access.AUDIT,
 }
 ROUTES: Final = [Router("/", route_handlers=routes, tags=[tag]) for tag, routes in _TAGGED.items()]

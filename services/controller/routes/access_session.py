@@ -12,8 +12,8 @@ from litestar.params import Body
 
 from bus_schemas.events import ActionTaken
 from services.controller.access_answers import identity_answer
-from services.controller.access_bodies import LoginBody, LoginForm, LogoutForm, PasswordBody
 from services.controller.answers import Json
+from services.controller.bodies import LoginBody, LoginForm, LogoutForm, PasswordBody
 from services.controller.errors import Invalid
 from services.controller.identity import Caller, caller_of
 from services.controller.parts import parts_of

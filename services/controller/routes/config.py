@@ -43,14 +43,14 @@ async def put_config(request: Ask, data: ConfigBody, if_match: Revision = None) 
 
 def _config(parts: Parts) -> Json:
     """The values that hold; ``source``: where the overcommit is from."""
-    view = parts.mirror.view
+    view = parts.projection.view
     stored = view.number(GLOBAL, OVERCOMMIT_GLOBAL)
     source = "stored" if stored is not None else "environment" if view.number(ENVIRONMENT, OVERCOMMIT_GLOBAL) else "default"
     return {
         OVERCOMMIT_GLOBAL: stored if stored is not None else view.overcommit_default(),
         "source": source,
         **{key: view.setting(key) for key in (QUEUE_AGE_MS, QUEUE_PROTECT_MS, QUEUE_RESERVATIONS, DEFAULT_VRAM_MB)},
-        "revision": config_revision(parts.mirror),
+        "revision": config_revision(parts.projection),
     }
 
 

@@ -1,77 +1,27 @@
-"""OpenAPI descriptions of routes: the parameters several share, and the problems they may answer with.
-
-May live here: OpenAPI descriptions, parameter types. May not: routes.
-"""
+"""OpenAPI descriptions of routes: the parameters several share, and the problems they may answer with."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
-import msgspec
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import Parameter
 
-from services.controller.errors import Invalid
+from services.kit import problems as kit
+from services.kit.rest import Revision, revision_of
 
-__all__ = ["Limit", "Offset", "Name", "Search", "TaskId", "Revision", "Problem", "problems", "revision_of", "page", "words"]
+__all__ = ["Limit", "Offset", "Name", "Search", "TaskId", "Revision", "problems", "revision_of", "page", "words"]
 
 Limit = Annotated[int, Parameter(ge=1, le=10_000, description="how many at most")]
 Offset = Annotated[int, Parameter(ge=0, le=1 << 53, description="how many to leave out")]
 Name = Annotated[str | None, Parameter(min_length=1, max_length=200, description="only of this one")]
 TaskId = Annotated[str, Parameter(description="id of a task, its title, or the beginning of its id")]
 Search = Annotated[str, Parameter(query="q", max_length=200, description="words that must all occur in what names it")]
-Revision = Annotated[
-    str | None,
-    Parameter(header="If-Match", max_length=40, description="the revision the change is meant for; when it holds no longer: 409"),
-]
-
-
-class FieldError(msgspec.Struct):
-    field: str
-    message: str
-
-
-class Problem(msgspec.Struct):
-    """A problem document (RFC 9457)."""
-
-    type: str
-    title: str
-    status: int
-    detail: str
-    errors: list[FieldError] = []
-
-
-_TEXT = {
-    400: "The query or the body is not valid; errors names the fields",
-    401: "The request has no credentials, or unknown ones",
-    403: "Not allowed",
-    404: "No such thing, or none that the caller may know of",
-    408: "The body did not come in time",
-    405: "This method is none of this path's",
-    409: "It was changed meanwhile, or cannot be done as it is now",
-    413: "The body is too large",
-    415: "The body is not JSON",
-    429: "Too many requests",
-    503: "The bus, the store or the log is not available now",
-}
 
 
 def problems(*statuses: int) -> dict[int, ResponseSpec]:
     """The problems a route may answer with, beside those that any may: 400, 401, 403, 408, 413, 415, 429, 503."""
-    return {
-        status: ResponseSpec(Problem, generate_examples=False, description=_TEXT[status], media_type="application/problem+json")
-        for status in sorted({400, 401, 403, 408, 413, 415, 429, 503, *statuses})
-    }
-
-
-def revision_of(header: str | None) -> int | None:
-    """The revision of an If-Match header: a number, quoted or not; ``*`` and nothing: whatever holds. Raises Invalid."""
-    if header is None or header.strip() == "*":
-        return None
-    text = header.strip().removeprefix("W/").strip('"')
-    if not text.isascii() or not text.isdigit() or len(text) > 18:
-        raise Invalid("If-Match", f"{header!r} is no revision; give the number that the answer carried as revision")
-    return int(text)
+    return kit.problems(408, 413, 415, *statuses)
 
 
 def words(search: str) -> tuple[str, ...]:

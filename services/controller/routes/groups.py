@@ -6,11 +6,10 @@ from typing import Annotated, Any, Final
 
 from litestar import Request, delete, get, post, put
 from litestar.params import Parameter
-from msgspec import UNSET
 
 from services.controller.actions import GroupValues
 from services.controller.answers import Json
-from services.controller.bodies import GroupBody, NewGroupBody
+from services.controller.bodies import GroupBody, NewGroupBody, values_of
 from services.controller.errors import NotThere
 from services.controller.group_answer import group_answer
 from services.controller.identity import caller_of
@@ -24,9 +23,9 @@ GroupId = Annotated[str, Parameter(description="id of a group")]
 
 
 def _answer(request: Ask, parts: Parts, group: str) -> Json:
-    if group not in parts.mirror.view.membership.known():
+    if group not in parts.projection.view.membership.known():
         raise NotThere(f"there is no group {group}")
-    return group_answer(parts.mirror.view, group, caller_of(request).identity.tenant)
+    return group_answer(parts.projection.view, group, caller_of(request).identity.tenant)
 
 
 @get("/api/v1/groups", summary="Every group, also those without a node", action="group.read", responses=problems())
@@ -68,8 +67,7 @@ async def post_group(request: Ask, data: NewGroupBody) -> Json:
 async def put_group(request: Ask, group: GroupId, data: GroupBody, if_match: Revision = None) -> Json:
     """A group that only nodes name themselves becomes one of its own by it."""
     parts = parts_of(request)
-    values = GroupValues(None if data.title is UNSET else data.title, None if data.nodes is UNSET else data.nodes)
-    await parts.groups.edit(caller_of(request), group, values, revision=revision_of(if_match))
+    await parts.groups.edit(caller_of(request), group, values_of(GroupValues, data), revision=revision_of(if_match))
     return _answer(request, parts, group)
 
 

@@ -26,11 +26,11 @@ State = Literal["ready", "drained", "lost"]
 
 
 def _answer(request: Ask, parts: Parts, node: str) -> Json:
-    view = parts.mirror.view
+    view = parts.projection.view
     node = find_node(view, node)
     caller = caller_of(request)
-    shown = node_answer(view, node, view.nodes[node], lambda tenant: caller.may("task.read", tenant))
-    return {**shown, "revision": node_revision(parts.mirror, node)}
+    shown = node_answer(view, node, view.nodes[node], caller.sees)
+    return {**shown, "revision": node_revision(parts.projection, node)}
 
 
 @get(

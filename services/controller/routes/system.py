@@ -29,7 +29,7 @@ _UNWELL: Final = {503: ResponseSpec(dict[str, Any], description="It does not; de
 async def telemetry(request: Ask) -> Json:
     caller = caller_of(request)
     now_ns = time.time_ns()
-    items = [telemetry_answer(seen, now_ns, lambda tenant: caller.may("task.read", tenant)) for seen in parts_of(request).gauges.last()]
+    items = [telemetry_answer(seen, now_ns, caller.sees) for seen in parts_of(request).gauges.last()]
     return {"items": items, "total": len(items)}
 
 
@@ -42,27 +42,29 @@ async def health(request: Ask) -> Response[Json]:
 async def live(request: Ask) -> Response[Json]:
     """A bus that is away is no reason to restart: the controller goes on when it is back. A log it cannot read is."""
     parts = parts_of(request)
-    if parts.mirror.failure is not None:
+    if parts.projection.failure is not None:
         return _health(parts)
-    return Response({"status": "ok", "position": parts.mirror.position})
+    return Response({"status": "ok", "position": parts.projection.position})
 
 
 @get("/health/ready", summary="Whether to send requests here", action=None, responses=_UNWELL)
 async def is_ready(request: Ask) -> Response[Json]:
     """Bus and log are there, and the view is up to the log's end."""
     parts = parts_of(request)
-    if parts.mirror.failure is None and parts.mirror.connected and not await parts.mirror.caught_up():
-        return Response({"status": "behind", "position": parts.mirror.position, "detail": "the view is behind the log"}, status_code=503)
+    if parts.projection.failure is None and parts.projection.connected and not await parts.projection.caught_up():
+        return Response(
+            {"status": "behind", "position": parts.projection.position, "detail": "the view is behind the log"}, status_code=503
+        )
     return _health(parts)
 
 
 def _health(parts: Parts) -> Response[Json]:
-    mirror = parts.mirror
-    if mirror.failure is not None:
-        return Response({"status": "failed", "position": mirror.position, "detail": str(mirror.failure)}, status_code=503)
-    if not mirror.connected:
-        return Response({"status": "disconnected", "position": mirror.position, "detail": "the bus is away"}, status_code=503)
-    return Response({"status": "ok", "position": mirror.position, "sentinel": parts.sentinel.on_duty})
+    projection = parts.projection
+    if projection.failure is not None:
+        return Response({"status": "failed", "position": projection.position, "detail": str(projection.failure)}, status_code=503)
+    if not projection.connected:
+        return Response({"status": "disconnected", "position": projection.position, "detail": "the bus is away"}, status_code=503)
+    return Response({"status": "ok", "position": projection.position, "sentinel": parts.reconciler.on_duty})
 
 
 @get("/metrics", summary="Prometheus metrics", media_type="text/plain; version=0.0.4", action="cluster.read", responses=problems())
@@ -72,9 +74,9 @@ async def metrics(request: Ask) -> str:
     parts = parts_of(request)
     log_bytes = None
     with contextlib.suppress(KitError):  # a metric that is missing, not a scrape that fails
-        stream = await parts.mirror.bus.js_api(f"STREAM.INFO.{EVENTS_STREAM}", timeout_s=_STREAM_INFO_S)
+        stream = await parts.projection.bus.js_api(f"STREAM.INFO.{EVENTS_STREAM}", timeout_s=_STREAM_INFO_S)
         log_bytes = int(stream["state"]["bytes"])
-    return metrics_text(parts.mirror, parts.gauges, on_duty=parts.sentinel.on_duty, log_bytes=log_bytes)
+    return metrics_text(parts.projection, parts.gauges, on_duty=parts.reconciler.on_duty, log_bytes=log_bytes)
 
 
 ROUTES: Final = [telemetry, health, live, is_ready, metrics]

@@ -12,9 +12,9 @@ from litestar.params import Parameter
 
 from bus_schemas.events import TaskRefused
 from scheduler.placement import TaskView, why_waiting
-from services.controller.answers import Json, task_answer
-from services.controller.bodies import PriorityBody, TaskBody
-from services.controller.errors import NotThere, OutOfState
+from services.controller.answers import Json, placement_answer, task_answer
+from services.controller.bodies import PriorityBody, RunBody, TaskBody
+from services.controller.errors import Invalid, NotThere, OutOfState
 from services.controller.identity import caller_of
 from services.controller.journal_answer import timeline_answer, waits_answer
 from services.controller.names import find_node
@@ -23,18 +23,19 @@ from services.controller.problems import field_problem, no_fit
 from services.controller.revisions import task_revision
 from services.controller.routes.described import Limit, Name, Offset, Revision, Search, TaskId, problems, revision_of, words
 from services.controller.run_answer import run_answer
+from services.controller.runs import WAIT_S_MAX
 from services.controller.task_query import TaskQuery, find_tasks
 from services.controller.waiting_answer import waiting_answer
 from services.controller.web.tasks.history import life_of
 
-__all__ = ["ROUTES", "answer_of"]
+__all__ = ["PLACEMENTS", "RUNS", "TASKS"]
 
 Ask = Request[Any, Any, Any]
-State = Literal["queued", "started", "completed", "failed", "cancelled", "lost"]
 _SUBMITTED: Final = {
     200: ResponseSpec(dict[str, Any], description="It was submitted before, with the same body", generate_examples=False),
     202: ResponseSpec(dict[str, Any], description="It waits for room", generate_examples=False),
 }
+State = Literal["queued", "started", "completed", "failed", "cancelled", "lost"]
 Sort = Literal[
     "submitted", "updated", "priority", "state", "vram", "node", "tenant", "title", "id",
     "-submitted", "-updated", "-priority", "-state", "-vram", "-node", "-tenant", "-title", "-id",
@@ -43,9 +44,9 @@ Sort = Literal[
 
 def answer_of(request: Ask, task: TaskView) -> Json:
     parts, caller = parts_of(request), caller_of(request)
-    shown = task_answer(parts.mirror.view, task, lambda tenant: caller.may("task.read", tenant))
+    shown = task_answer(parts.projection.view, task, caller.sees)
     run = parts.runs.book.get(task.submitted.task)
-    revision = task_revision(parts.mirror, task.submitted.task)
+    revision = task_revision(parts.projection, task.submitted.task)
     return {**shown, "revision": revision, "run": run_answer(run) if run is not None else None}
 
 
@@ -94,7 +95,15 @@ async def waiting(request: Ask, task: TaskId) -> Json:
     found = why_waiting(view, task, time.time_ns())
     if found is None:
         raise OutOfState(f"task {task} does not wait: it is {view.tasks[task].state}")
-    return waiting_answer(view, found, lambda tenant: caller.may("task.read", tenant))
+    return waiting_answer(view, found, caller.sees)
+
+
+def _submitted(request: Ask, placed: TaskView, new: bool) -> Response[Json]:
+    """The answer to a submission: 201 placed, 200 submitted before, 202 waiting, 409 nothing fits."""
+    if isinstance(placed.decision, TaskRefused) and not placed.submitted.queue:
+        return no_fit(parts_of(request).projection.view, placed.decision, caller_of(request).sees)
+    status = 202 if placed.waiting else 201 if new else 200
+    return Response(answer_of(request, placed), status_code=status)
 
 
 @post("/api/v1/tasks", summary="Submit a task and place it", action="task.submit", responses={**problems(409), **_SUBMITTED})
@@ -107,10 +116,7 @@ async def post_task(request: Ask, data: TaskBody) -> Response[Json]:
     await parts.fresh_view()  # the defaults of what was submitted before are what it got then
     submitted = data.submitted(time.time_ns(), caller.identity.tenant, parts.tasks.defaults)
     placed, new = await parts.tasks.submit(caller, submitted)
-    if isinstance(placed.decision, TaskRefused) and not placed.submitted.queue:
-        return no_fit(parts.mirror.view, placed.decision, lambda tenant: caller.may("task.read", tenant))
-    status = 202 if placed.waiting else 201 if new else 200
-    return Response(answer_of(request, placed), status_code=status)
+    return _submitted(request, placed, new)
 
 
 @patch("/api/v1/tasks/{task:str}", summary="Give a task another priority", action="task.prioritise", responses=problems(404, 409))
@@ -137,7 +143,7 @@ async def _journal(request: Ask, task: str) -> tuple[TaskView, Json]:
     parts = parts_of(request)
     await parts.fresh_view()
     found = parts.tasks.seen(caller_of(request), task)
-    return found, await parts.journals.of(await life_of(parts.mirror, found))
+    return found, await parts.journals.of(await life_of(parts.projection, found))
 
 
 @get(
@@ -151,7 +157,7 @@ async def waits(request: Ask, task: TaskId) -> Json:
     Times are Unix times in ns."""
     found, document = await _journal(request, task)
     caller = caller_of(request)
-    return waits_answer(parts_of(request).mirror.view, found.submitted.tenant, document, lambda tenant: caller.may("task.read", tenant))
+    return waits_answer(parts_of(request).projection.view, found.submitted.tenant, document, caller.sees)
 
 
 @get(
@@ -164,7 +170,84 @@ async def timeline(request: Ask, task: TaskId) -> Json:
     """In slots of equal length: for each session the time of a slot that went to each condition, and the most memory it held in it (null:
     not known). ``complete`` false: the journal was too long to be read whole."""
     _, document = await _journal(request, task)
-    return timeline_answer(parts_of(request).mirror.view, document)
+    return timeline_answer(parts_of(request).projection.view, document)
 
 
-ROUTES: Final = [tasks, task, waiting, waits, timeline, post_task, patch_task, cancel_task]
+@get("/api/v1/placements", summary="The last decision on every task, newest first", action="task.read", responses=problems())
+async def placements(request: Ask, limit: Limit = 100, offset: Offset = 0) -> Json:
+    view = await parts_of(request).fresh_view()
+    found, total = find_tasks(view, TaskQuery(decided=True, limit=limit, offset=offset), caller_of(request).identity.tenant)
+    return {
+        "items": [placement_answer(view, task.decision, caller_of(request).sees) for task in found if task.decision is not None],
+        "total": total,
+    }
+
+
+@get(
+    "/api/v1/placements/{task:str}",
+    summary="Where a task was placed: the choice, the scores, and why not the others",
+    action="task.read",
+    responses=problems(404, 409),
+)
+async def placement(request: Ask, task: TaskId) -> Json:
+    parts = parts_of(request)
+    view = await parts.fresh_view()
+    decision = parts.tasks.seen(caller_of(request), task).decision
+    if decision is None:
+        raise NotThere(f"there is no decision on task {task}")
+    return placement_answer(view, decision, caller_of(request).sees)
+
+
+@post(
+    "/api/v1/placements/query",
+    status_code=200,
+    summary="Where would this task be placed now? Writes nothing",
+    action="task.read",
+    responses=problems(413),
+)
+async def query_placement(request: Ask, data: TaskBody) -> Json:
+    parts, caller = parts_of(request), caller_of(request)
+    contradiction = data.contradiction()
+    if contradiction is not None:
+        raise Invalid(*contradiction)
+    await parts.fresh_view()
+    decision = await parts.tasks.dry_run(caller, data.submitted(time.time_ns(), caller.identity.tenant, parts.tasks.defaults))
+    return placement_answer(parts.projection.view, decision, caller_of(request).sees)
+
+
+@post("/api/v1/runs", summary="Submit a script for a runner to execute", action="task.submit", responses={**problems(409), **_SUBMITTED})
+async def post_run(request: Ask, data: RunBody) -> Response[Json]:
+    """A task and the script that runs for it: statuses as for a task, 400 for ``runner`` when no runner takes scripts of this tenant. The
+    script starts once the task has a place and a runner is free."""
+    parts, caller = parts_of(request), caller_of(request)
+    wrong = data.contradiction() or data.fault()
+    if wrong is not None:
+        return field_problem(*wrong)
+    await parts.fresh_view()  # the defaults of what was submitted before are what it got then
+    task = data.submitted(time.time_ns(), caller.identity.tenant, parts.tasks.defaults)
+    placed, new = await parts.runs.submit(caller, task, data.script_of(task), data.runner, data.webhook)
+    return _submitted(request, placed, new)
+
+
+@get("/api/v1/tasks/{task:str}/log", summary="What the script of a task has written", action="task.read", responses=problems(404, 409))
+async def log(
+    request: Ask,
+    task: TaskId,
+    after: Annotated[
+        int, Parameter(ge=0, le=1 << 53, description="where to go on: ``next`` of the answer before; 0: from the beginning")
+    ] = 0,
+    wait_s: Annotated[int, Parameter(ge=0, le=WAIT_S_MAX, description="how long to wait for more when there is nothing new")] = 0,
+) -> Json:
+    """Standard output and standard error in the order they came, in parts. ``ended``: there is no more. ``run`` null: no runner has to do
+    with the task, or it ended more than a week ago."""
+    parts = parts_of(request)
+    await parts.fresh_view()
+    task = parts.tasks.seen(caller_of(request), task).submitted.task
+    part = await parts.runs.log(task, after, wait_s)
+    state = parts.runs.book.get(task)
+    return {"text": part.text, "next": part.next, "ended": part.ended, "run": None if state is None else run_answer(state)}
+
+
+TASKS: Final = [tasks, task, waiting, waits, timeline, post_task, patch_task, cancel_task]
+PLACEMENTS: Final = [placements, placement, query_placement]
+RUNS: Final = [post_run, log]

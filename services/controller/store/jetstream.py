@@ -8,7 +8,6 @@ A key whose time runs out leaves an empty marker for a minute; it must not stand
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import time
 from collections import deque
@@ -21,7 +20,6 @@ from services.kit.errors import BusRefused, BusUnavailable, Conflict
 
 __all__ = ["JetStreamStore", "JetStreamLease"]
 
-_NO_MESSAGE: Final = 10037
 _MARKER_TTL_NS: Final = 60 * 10**9
 _DEADLINE_S: Final = 5.0
 
@@ -212,15 +210,10 @@ class JetStreamStore:
     async def _last(self, key: str) -> tuple[bytes, int]:
         """(value, revision) of the key's last message; an empty value when it is deleted, revision 0 when there is none."""
         try:
-            answer = await self._bus.js_api(f"STREAM.MSG.GET.{self._stream}", {"last_by_subj": self._root + key})
-        except BusRefused as error:
-            if error.code == _NO_MESSAGE:
-                return b"", 0
+            revision, value = await self._bus.message(self._stream, last_by_subj=self._root + key) or (0, b"")
+        except (BusUnavailable, BusRefused) as error:
             raise StoreUnavailable(str(error)) from error
-        except BusUnavailable as error:
-            raise StoreUnavailable(str(error)) from error
-        message = answer["message"]
-        return base64.b64decode(message.get("data", "")), int(message["seq"])
+        return value, revision
 
     async def _api(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
         try:

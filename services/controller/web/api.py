@@ -1,7 +1,8 @@
-"""The page of help, and the REST API of all services in one place: a page that shows their descriptions and sends requests (Swagger UI,
-served from here), and the paths of billing, which are relayed to it.
+"""The login page, the page of help, and the REST API of all services in one place: a page that shows their descriptions and sends requests
+(Swagger UI), and the paths of billing, which are relayed to it.
 
-A relayed request carries the caller's identity as a short-lived token, never their key or cookie: billing decides what they may do.
+A relayed request carries the caller's identity as a short-lived token, never their key or cookie: billing decides what they may do. The
+login page says that an attempt failed, never why: an unknown user and a wrong password look the same.
 """
 
 from __future__ import annotations
@@ -13,15 +14,17 @@ from litestar import HttpMethod, Request, Response, get, route
 
 from services.controller.errors import NotThere
 from services.controller.problems import problem
+from services.controller.web.context import context_of
 from services.controller.web.credits.client import Unreachable
-from services.controller.web.desk import desk_of
+from services.controller.web.forms import redirect
 from services.controller.web.templating import page
-from services.kit.access.requests import relay_authorization
+from services.kit.access.requests import proof_of, relay_authorization
 
 __all__ = ["ROUTES"]
 
 Ask = Request[Any, Any, Any]
 
+_WAIT_MAX_S: Final = 86_400
 _DOCUMENTS: Final = {"controller": "/schema/openapi.json", "billing": "/schema/billing.json"}
 _SENT: Final = ("accept", "content-type", "if-match")
 _RETURNED: Final = ("content-type", "content-disposition", "content-security-policy", "retry-after")
@@ -62,7 +65,7 @@ async def _relay(request: Ask, path: str, *, authorization: str) -> Response[Any
         headers["authorization"] = authorization
     query = request.scope["query_string"]
     try:
-        answer = await desk_of(request).billing.send_raw(
+        answer = await context_of(request).billing.send_raw(
             request.method, path + (f"?{query.decode('latin-1')}" if query else ""), headers=headers, content=await request.body()
         )
     except Unreachable as error:
@@ -79,4 +82,16 @@ async def help_page(request: Ask) -> Response[str]:
     return page(request, "help.html")
 
 
-ROUTES: Final[list[Any]] = [help_page, viewer, billing_document, billing]
+@get("/login", action=None, include_in_schema=False)
+async def login(request: Request[Any, Any, Any]) -> Response[Any]:
+    """A caller who is logged in is redirected to ``next``."""
+    query = request.query_params
+    target = query.get("next", "/")
+    if not request.app.state.access.on or proof_of(request).kind == "session":
+        return redirect(target)
+    wait = query.get("wait", "")
+    wait_s = min(int(wait), _WAIT_MAX_S) if wait.isascii() and wait.isdigit() and len(wait) < 9 else 0
+    return page(request, "login/page.html", target=target, failed="failed" in query, wait_s=wait_s)
+
+
+ROUTES: Final[list[Any]] = [login, help_page, viewer, billing_document, billing]

@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from services.controller.web.formats import bytes_text, clock_time, credits_text
-from services.controller.web.ring import Floats
+import numpy as np
 
-__all__ = ["Chart", "Line", "chart_data", "chart_points", "chart_table"]
+from services.controller.web.formats import bytes_text, clock_time, credits_text
+from services.controller.web.history import EVERYBODY, History
+from services.controller.web.metrics_store import MetricsStore, Range, times_of
+from services.controller.web.ring import Floats
+from services.controller.web.scope import Scope
+
+__all__ = [
+    "Chart",
+    "Line",
+    "chart_data",
+    "chart_points",
+    "chart_table",
+    "cluster_charts",
+    "credits_chart",
+    "credits_per_hour",
+    "device_charts",
+    "past_charts",
+]
 
 _TABLE_ROWS: Final = 12
 _TEXTS: Final = {"%": lambda value: f"{value:.0f} %", "bytes": bytes_text, "": credits_text}
@@ -83,3 +99,61 @@ def _number(value: Any) -> float | int | None:
 
 def _mean(values: list[float], unit: str) -> str:
     return _TEXTS[unit](sum(values) / len(values)) if values else "–"
+
+
+_HOUR_S: Final = 3600
+
+
+def cluster_charts(history: History, now_s: float) -> tuple[Chart, Chart]:
+    """(utilization and starvation: the mean over devices; VRAM: the sum)."""
+    sums = history.devices.means(now_s)
+    count = np.maximum(sums["count"], 1).astype(np.float32)
+    times = history.devices.times(now_s)
+    return _load(times, sums["utilization"] / count, sums["starvation"] / count), _vram(times, sums)
+
+
+def device_charts(history: History, node: str, gpu: int, now_s: float, total_bytes: int) -> tuple[Chart, Chart]:
+    """The same of one device; VRAM up to what it has."""
+    means = history.devices.means(now_s, [(node, gpu)])
+    times = history.devices.times(now_s)
+    return _load(times, means["utilization"], means["starvation"]), _vram(times, means, float(total_bytes))
+
+
+async def past_charts(store: MetricsStore, chosen: Range, now_s: float, node: str | None = None) -> dict[str, tuple[Chart, Chart]]:
+    """The same charts further back: by GPU of ``node``, or of the cluster (under ""). Raises Unanswered."""
+    times = times_of(chosen, now_s)
+    fields = await store.load(chosen, times, node)
+    empty = np.full(len(times), np.nan, np.float32)
+    found = {}
+    for gpu in {"", *fields["utilization"], *fields["resident"]}:
+        of = {name: values.get(gpu, empty) for name, values in fields.items()}
+        charts = (_load(times, of["utilization"], of["starvation"]), _vram(times, of))
+        found[gpu] = (replace(charts[0], span_s=chosen.span_s), replace(charts[1], span_s=chosen.span_s))
+    return found
+
+
+def credits_chart(history: History, scope: Scope, now_s: float) -> Chart:
+    """Credits per hour at the rate of each half minute: everybody's, or the scope's tenant's."""
+    ring = history.credits
+    spent = ring.series(scope.tenant or EVERYBODY, now_s)["spent"] * (_HOUR_S / ring.step_s)
+    spent[-1] = np.nan  # it has only begun
+    return Chart(ring.times(now_s), (Line("Credits per hour", "k1", "", spent),))
+
+
+def credits_per_hour(chart: Chart) -> float:
+    """The last full half minute's rate, 0 when nothing was measured."""
+    last = float(chart.lines[0].values[-2])
+    return last if last == last else 0.0
+
+
+def _load(times: list[int], utilization: Floats, starvation: Floats) -> Chart:
+    return Chart(times, (Line("Utilization", "k1", "%", utilization), Line("Starvation", "k2", "%", starvation)), top=100.0)
+
+
+def _vram(times: list[int], sums: dict[str, Floats], total: float | None = None) -> Chart:
+    lines = (
+        Line("Resident", "k3", "bytes", sums["resident"]),
+        Line("Shared", "k5", "bytes", sums["shared"]),
+        Line("Swapped", "k4", "bytes", sums["swapped"]),
+    )
+    return Chart(times, lines, stacked=True, least=total or float(1 << 20))

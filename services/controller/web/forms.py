@@ -9,16 +9,19 @@ May live here: from form to struct. May not: what a struct allows, HTML.
 from __future__ import annotations
 
 import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Collection
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 from litestar import Request
+from litestar.datastructures import Cookie
+from litestar.response import Redirect
 
 from services.controller.errors import Invalid
 from services.kit.access.web import CSRF_FIELD, check_form_token
 
-__all__ = ["Values", "form_values", "read_as", "revision_in"]
+__all__ = ["Values", "form_values", "read_as", "revision_in", "COOKIE", "Kind", "forget_cookie", "read_flash", "redirect"]
 
 T = TypeVar("T")
 Values = dict[str, Any]
@@ -93,3 +96,41 @@ def revision_in(values: Values) -> int | None:
     if not (text.isascii() and text.isdigit() and len(text) < 20):
         raise Invalid("revision", "is not a revision")
     return int(text)
+
+
+COOKIE: Final = "wooly_flash"
+Kind = Literal["ok", "warn", "bad"]
+_KEPT_S: Final = 30
+_LONGEST: Final = 2_000
+
+
+class _Flash(msgspec.Struct, array_like=True):
+    kind: Kind
+    text: str
+
+
+def redirect(to: str, text: str = "", kind: Kind = "ok") -> Redirect:
+    """303 to one of our own pages, with a message to show there. ``to`` must be a path: what a form says is not trusted."""
+    inside = to.startswith("/") and not to.startswith("//") and "\\" not in to and to.isascii() and to.isprintable()
+    path = to if inside else "/"
+    answer = Redirect(path, status_code=303)
+    if text:
+        value = urlsafe_b64encode(msgspec.json.encode(_Flash(kind, text[:_LONGEST]))).decode()
+        answer.set_cookie(Cookie(COOKIE, value=value, path="/", max_age=_KEPT_S, httponly=True, samesite="lax"))
+    return answer
+
+
+def read_flash(request: Request[Any, Any, Any]) -> tuple[Kind, str] | None:
+    """The message that came with the request, None when there is none or it is not one of ours."""
+    value = request.cookies.get(COOKIE, "")
+    if not value:
+        return None
+    try:
+        found = msgspec.json.decode(urlsafe_b64decode(value), type=_Flash)
+    except (ValueError, msgspec.MsgspecError):
+        return None
+    return found.kind, found.text
+
+
+def forget_cookie() -> Cookie:
+    return Cookie(COOKIE, value="", path="/", max_age=0, httponly=True, samesite="lax")

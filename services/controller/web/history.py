@@ -13,16 +13,18 @@ from typing import Final
 
 import msgspec
 
+from billing.tariff import Tariff
+from billing.tiers import TierBook
+from bus_schemas.events import Event, TariffSet
 from bus_schemas.subjects import TELEMETRY_STREAM
 from bus_schemas.telemetry import Telemetry, telemetry_on
-from services.controller.web.rates import PriceBook
 from services.controller.web.ring import Ring
 from services.kit.bus import Bus
 from services.kit.errors import BusRefused, BusUnavailable
 from services.kit.follow import Follower
 from services.kit.log import get_logger
 
-__all__ = ["History", "EVERYBODY"]
+__all__ = ["History", "EVERYBODY", "PriceBook"]
 
 EVERYBODY: Final = ""
 """The key under which credits of all tenants are added up."""
@@ -91,3 +93,30 @@ class History:
         finally:
             await follower.stop()
         get_logger().info("charts filled from the stream", measurements=taken)
+
+
+_GIB: Final = 1 << 30
+
+
+class PriceBook:
+    """A fold over the log: which tier a tenant is in, what its tier pays."""
+
+    def __init__(self) -> None:
+        self._tiers = TierBook()
+        self._tariff = Tariff()
+
+    def apply(self, position: int, event: Event) -> None:
+        if isinstance(event, TariffSet):
+            self._tariff.record(event)
+        else:
+            self._tiers.apply(position, event)
+
+    def spent(self, seen: Telemetry) -> dict[str, float]:
+        """Credits that the window of ``seen`` comes to, by tenant."""
+        out: dict[str, float] = {}
+        window_s = seen.window_ms / 1e3
+        for run in seen.running:
+            price = self._tariff.at(self._tiers.tier_of(run.tenant, seen.at_ns), seen.at_ns)
+            micro = run.core_ns / 1e9 * price.core_second_micro + run.resident_bytes / _GIB * window_s * price.gib_second_micro
+            out[run.tenant] = out.get(run.tenant, 0.0) + micro / 1e6
+        return out

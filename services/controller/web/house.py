@@ -1,7 +1,4 @@
-"""The pages of one running controller, put together: routes, live topics, what wakes them.
-
-May live here: wiring. May not: what any page shows.
-"""
+"""The pages of one running controller: their routes, live topics, and the changes that wake those."""
 
 from __future__ import annotations
 
@@ -15,17 +12,22 @@ from bus_schemas.telemetry import Telemetry
 from services.controller.parts import Parts
 from services.controller.web.api import ROUTES as API
 from services.controller.web.assets import serve_asset
+from services.controller.web.context import UiContext
+from services.controller.web.credits.routes import ROUTES as CREDITS
 from services.controller.web.dashboard.page import ROUTES as DASHBOARD
 from services.controller.web.dashboard.page import dashboard_topic
-from services.controller.web.desk import Desk
-from services.controller.web.history import History
+from services.controller.web.groups.routes import ROUTES as GROUPS
+from services.controller.web.groups.routes import groups_topic
+from services.controller.web.history import History, PriceBook
 from services.controller.web.live import Live, kind_of
-from services.controller.web.login.page import ROUTES as LOGIN
 from services.controller.web.nodes.pages import ROUTES as NODES
 from services.controller.web.nodes.pages import node_topic, nodes_topic
-from services.controller.web.rates import PriceBook
+from services.controller.web.settings.access import ROUTES as ACCESS
+from services.controller.web.settings.cluster import ROUTES as CLUSTER
+from services.controller.web.settings.tiers import ROUTES as TIERS
 from services.controller.web.stream import live_stream
-from services.controller.web.tables import TABLE_ROUTES, add_topics
+from services.controller.web.tasks.routes import ROUTES as TASKS
+from services.controller.web.tasks.showing import task_topic, tasks_topic
 from services.kit.access.access import Access
 from services.kit.access.requests import Proof
 from services.kit.access.rules import Identity
@@ -33,7 +35,9 @@ from services.kit.bus import Bus
 
 __all__ = ["Web", "WEB_ROUTES", "web_of"]
 
-WEB_ROUTES: Final[list[Any]] = [serve_asset, live_stream, *DASHBOARD, *NODES, *LOGIN, *API, *TABLE_ROUTES]
+WEB_ROUTES: Final[list[Any]] = [
+    serve_asset, live_stream, *DASHBOARD, *NODES, *API, *TASKS, *GROUPS, *CLUSTER, *TIERS, *ACCESS, *CREDITS,
+]  # fmt: skip
 """Every handler of the pages: what make_app takes as ``more_routes``."""
 
 
@@ -45,20 +49,26 @@ class Web:
     parts: Parts
     access: Access
     live: Live
-    desk: Desk
+    context: UiContext
     history: History
     past: int = 0
 
     @classmethod
-    def over(cls, parts: Parts, access: Access, desk: Desk) -> Web:
-        mirror = parts.mirror
-        web = cls(parts, access, Live(), desk, History(lambda: mirror.fold(PriceBook)))
-        for topic in (dashboard_topic(parts, web.history), nodes_topic(parts), node_topic(parts, web.history)):
+    def over(cls, parts: Parts, access: Access, context: UiContext) -> Web:
+        projection = parts.projection
+        web = cls(parts, access, Live(), context, History(lambda: projection.fold(PriceBook)))
+        for topic in (
+            dashboard_topic(parts, web.history),
+            nodes_topic(parts),
+            node_topic(parts, web.history),
+            tasks_topic(parts, context),
+            task_topic(parts),
+            groups_topic(parts),
+        ):
             web.live.add(topic)
-        add_topics(web.live, parts, desk)
         parts.gauges.on_seen(web._on_seen)
         web.past = parts.gauges.position
-        mirror.on_live_event(web._on_event)
+        projection.on_live_event(web._on_event)
         return web
 
     async def read_past(self, bus: Bus) -> None:

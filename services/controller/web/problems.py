@@ -30,19 +30,19 @@ _PAGES: Final[dict[int, tuple[str, tuple[str, ...]]]] = {
     ),
     404: (
         "There is nothing here",
-        ("It may have been deleted, or the address is mistyped.", "What other tenants own cannot be seen either."),
+        ("It may have been deleted, or the address is mistyped.", "Tasks and charges of other tenants are not shown."),
     ),
     409: (
-        "It was changed meanwhile",
+        "It was changed in the meantime",
         ("It has changed since you opened the page. Load the page again and repeat the change if it is still right.",),
     ),
     413: ("That is too much", ("Send less at once.",)),
     429: ("Too many attempts", ("Wait a minute, then try again.",)),
-    500: ("Something broke on our side", ("Try again. If it stays so, the controller's log names the reason.",)),
+    500: ("Something broke on our side", ("Try again. If the error remains, the controller's log names the reason.",)),
     503: (
         "Not available now",
-        ("The controller cannot reach the bus, or cannot read its log. What runs on the nodes goes on running.",
-         "See whether nats-server is up (wooly doctor says), then load this page again."),
+        ("The controller cannot reach the bus, or cannot read its log. Work on the nodes continues.",
+         "Check with wooly doctor that nats-server is up, then load this page again."),
     ),
 }  # fmt: skip
 

@@ -14,15 +14,14 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from litestar import Request, Response
 
 from services.controller.web.assets import ASSETS
-from services.controller.web.flash import forget_cookie, read_flash
 from services.controller.web.formats import FILTERS
-from services.controller.web.headers import PAGE_HEADERS
+from services.controller.web.forms import forget_cookie, read_flash
 from services.controller.web.scope import Scope
 from services.controller.web.terms import TERMS, term_of
 from services.kit.access.requests import ANONYMOUS
 from services.kit.access.rules import Identity, everyone
 
-__all__ = ["ENVIRONMENT", "NAVIGATION", "fragment", "page", "page_text", "scope_of"]
+__all__ = ["ENVIRONMENT", "NAVIGATION", "fragment", "page", "page_text", "scope_of", "PAGE_HEADERS", "POLICY"]
 
 _FOLDER: Final = Path(__file__).parent / "templates"
 _HTML: Final = "text/html"
@@ -108,3 +107,17 @@ def page_text(request: Request[Any, Any, Any], template: str, /, *, live: str = 
         "live_url": f"/live/{live}" + (f"?{query}" if query else "") if live else "",
     }
     return ENVIRONMENT.get_template(template).render(known | context)
+
+
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; font-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "manifest-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+PAGE_HEADERS: Final = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-store",
+}

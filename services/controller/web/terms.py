@@ -14,6 +14,7 @@ TERMS: Final = {
     "Utilization counts the time in which anything ran, so shares may add up to less.",
     "core time": "The time that cores of a device worked for a task, added up over cores: two cores for one second are two core-seconds.",
     "credit": "The unit of the bill: core credits for measured core time, VRAM credits for memory held over time.",
+    "default VRAM": "The memory by which a task is placed that names none: of its tenant's tier, else of the cluster. The task may grow.",
     "drain": "To give a node no new tasks while it finishes those it has.",
     "epoch": "One incarnation of a process.",
     "exclusive": "Of a task: no other task is placed on its devices.",
@@ -40,7 +41,8 @@ TERMS: Final = {
 }
 
 _ALSO: Final = {
-    "best priority": "priority", "core credits": "credit", "credits": "credit", "credits per hour": "credit", "devices": "node",
+    "best priority": "priority", "core credits": "credit", "credits": "credit", "core-second": "core time",
+    "credits per hour": "credit", "devices": "node",
     "for core time": "core time", "for vram": "GiB-second", "gib·s": "GiB-second", "groups": "group", "launches": "launch",
     "nodes ready": "node", "running tasks": "task", "queued tasks": "task", "swapped out": "swapped", "vram credits": "credit",
     "vram in use": "VRAM", "vram overcommit": "overcommit", "vram time": "GiB-second",

@@ -1,7 +1,9 @@
-"""Everything a service needs to know who asks: one object over the view of the log, the checker of secrets and the secret of tokens.
+"""Authentication of one service: the view of the log, the checker of secrets and the secret of tokens in one object.
 
-access = await open_access(bus, os.environ, listens_on=[host], view=lambda: mirror.access, heard=lambda: mirror.connected)
-app = Litestar(handlers, plugins=[AccessPlugin(access)])        # web.py
+    access = await open_access(bus, os.environ, listens_on=[host], view=lambda: projection.access, follows_log=lambda: projection.connected)
+    app = Litestar(handlers, plugins=[AccessPlugin(access)])        # web.py
+
+WOOLY_AUTH is ``on``, ``off``, or unset: off where that is allowed, else on. Off is allowed where everything listens on loopback.
 """
 
 from __future__ import annotations
@@ -11,20 +13,20 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
+from urllib.parse import urlsplit
 
+from services.kit.access.bus_state import shared_secret
 from services.kit.access.checker import Checker
 from services.kit.access.errors import TooMany, Unauthenticated
-from services.kit.access.keys import parse_key
 from services.kit.access.limits import Buckets, Rate
-from services.kit.access.mode import authentication_on
 from services.kit.access.rules import Identity, everyone
-from services.kit.access.secret import shared_secret
-from services.kit.access.tokens import RELAY_S, SESSION_MAX_S, SESSION_S, Token, csrf_token, read_token, write_token
+from services.kit.access.tokens import RELAY_S, SESSION_MAX_S, SESSION_S, Token, csrf_token, parse_key, read_token, write_token
 from services.kit.access.view import AccessView
 from services.kit.bus import Bus
 from services.kit.errors import SettingError
+from wooly.shared.tls import is_loopback
 
-__all__ = ["Access", "Network", "open_access"]
+__all__ = ["Access", "Network", "authentication_on", "hosts_of", "open_access"]
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _SESSION_ID_BYTES: Final = 12
@@ -33,15 +35,15 @@ _SESSIONS: Final = Rate(30, 10.0)
 
 
 class Access:
-    """``on``: whether anybody is asked who they are. ``proxies``: networks whose word about a caller's address is believed.
-    ``pages``: whether this service has pages for people, a login page among them."""
+    """``on``: whether requests need authentication. ``proxies``: networks whose forwarded headers are trusted. ``pages``: whether this
+    service has web pages, a login page among them."""
 
     def __init__(
         self,
         *,
         on: bool,
         view: Callable[[], AccessView] = AccessView,
-        heard: Callable[[], bool] = lambda: True,
+        follows_log: Callable[[], bool] = lambda: True,
         secret: bytes = b"",
         proxies: Iterable[Network] = (),
         pages: bool = False,
@@ -49,7 +51,7 @@ class Access:
         if on and len(secret) < 32:
             raise ValueError("authentication needs a secret of at least 32 bytes")
         self.on = on
-        self.checker = Checker(view, heard)
+        self.checker = Checker(view, follows_log)
         self.proxies = tuple(proxies)
         self.pages = pages
         self._view = view
@@ -109,7 +111,7 @@ class Access:
         return Token(token.kind, token.id, token.user, token.key, token.stamp, token.began_s, now_s, expires_s)
 
     def relay(self, who: Identity) -> Token:
-        """What another service is shown for a minute: this caller asks, through us."""
+        """A token that proves to another service, for a minute, that this caller asks through us."""
         now_s = int(time.time())
         return self._token("relay", secrets.token_hex(_SESSION_ID_BYTES), who, now_s, now_s, RELAY_S)
 
@@ -120,17 +122,17 @@ class Access:
         return csrf_token(self._secret, session)
 
     def read(self, text: str, kind: str) -> tuple[Token, Identity] | None:
-        """The token and whose it is now; None when it opens nothing (any more). Raises Unsure."""
+        """The token and the identity of its holder now; None for an invalid, expired or revoked one. Raises Unsure."""
         now_ns = time.time_ns()
         token = read_token(self._secret, text, now_ns // 10**9, kind)
         if token is None or self.view.session_ended(token.id):
             return None
-        self.checker.must_hear()
+        self.checker.require_log()
         who = self._holder(token, now_ns)
         return None if who is None else (token, who)
 
     def _holder(self, token: Token, now_ns: int) -> Identity | None:
-        """Whose a token of ours is at ``now_ns``; None when its key opens nothing any more, or the user has another password."""
+        """The identity of the token's holder at ``now_ns``; None when its key is not valid any more, or the user has another password."""
         if token.key:
             return self.view.principal(token.key, now_ns)
         user = self.view.users.get(token.user)
@@ -149,14 +151,14 @@ async def open_access(
     *,
     listens_on: Iterable[str],
     view: Callable[[], AccessView],
-    heard: Callable[[], bool],
+    follows_log: Callable[[], bool],
     pages: bool = False,
 ) -> Access:
-    """As the environment says: WOOLY_AUTH (on, off), WOOLY_TRUSTED_PROXIES (networks, separated by commas). Raises SettingError."""
+    """As configured by WOOLY_AUTH (on, off), WOOLY_TRUSTED_PROXIES (networks, separated by commas). Raises SettingError."""
     proxies = trusted_proxies(environment.get("WOOLY_TRUSTED_PROXIES", ""))
     if not authentication_on(environment, listens_on):
-        return Access(on=False, view=view, heard=heard, proxies=proxies, pages=pages)
-    return Access(on=True, view=view, heard=heard, secret=await shared_secret(bus), proxies=proxies, pages=pages)
+        return Access(on=False, view=view, follows_log=follows_log, proxies=proxies, pages=pages)
+    return Access(on=True, view=view, follows_log=follows_log, secret=await shared_secret(bus), proxies=proxies, pages=pages)
 
 
 def trusted_proxies(text: str) -> list[Network]:
@@ -165,3 +167,30 @@ def trusted_proxies(text: str) -> list[Network]:
         return [ipaddress.ip_network(part.strip()) for part in text.split(",") if part.strip()]
     except ValueError as error:
         raise SettingError(f"WOOLY_TRUSTED_PROXIES is {text!r} ({error}); write networks such as 10.0.0.0/8,127.0.0.1") from None
+
+
+def authentication_on(environment: Mapping[str, str], listens_on: Iterable[str]) -> bool:
+    """``listens_on``: every host that this service and its bus listen on. Raises SettingError when it is off and one is not loopback."""
+    said = environment.get("WOOLY_AUTH", "").strip().lower()
+    if said not in ("", "on", "off"):
+        raise SettingError(f"WOOLY_AUTH is {said!r}; write on or off")
+    outside = sorted({host for host in listens_on if not is_loopback(host)})
+    if said == "off" and outside:
+        raise SettingError(
+            f"WOOLY_AUTH is off, but {outside[0]} is not a loopback address: any client that reaches it could do anything; "
+            "set WOOLY_AUTH=on (and WOOLY_BOOTSTRAP_KEY, made by `wooly keys generate`, for the first admin), "
+            "or listen on 127.0.0.1 only (WOOLY_HTTP=127.0.0.1:8080)"
+        )
+    return said == "on" or bool(outside)
+
+
+def hosts_of(urls: str) -> list[str]:
+    """The hosts in a list of URLs separated by commas, as WOOLY_NATS_URL is one; empty (no loopback) for what is no URL."""
+    return [_host(url if "://" in url else f"nats://{url}") for part in urls.split(",") if (url := part.strip())]
+
+
+def _host(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""

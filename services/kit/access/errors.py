@@ -1,41 +1,63 @@
-"""Errors of authentication and authorisation. Each class has one HTTP status; the messages reveal nothing to unauthenticated clients."""
+"""Errors of authentication and authorisation. The messages reveal nothing to unauthenticated clients."""
 
 from __future__ import annotations
+
+from services.kit.errors import RequestError
 
 __all__ = ["AccessError", "CrossSite", "Forbidden", "Hidden", "TooMany", "Unauthenticated", "Unsure"]
 
 
-class AccessError(Exception):
-    """Base of all errors of this package. ``field``: of the body or the query that is to blame, or empty."""
-
-    def __init__(self, message: str, field: str = "") -> None:
-        super().__init__(message)
-        self.field = field
+class AccessError(RequestError):
+    """Base of all errors of this package."""
 
 
 class Unauthenticated(AccessError):
-    """401: no identity, or one that opens nothing any more. The message is the same whatever was wrong with it."""
+    """No identity, or a revoked one. The message is the same whatever was wrong with it."""
+
+    status, kind, title = 401, "unauthenticated", "Log in"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"WWW-Authenticate": "Bearer"}
 
 
 class Forbidden(AccessError):
-    """403: known, and may not."""
+    """A known identity without the right."""
+
+    status, kind, title = 403, "forbidden", "Not allowed"
 
 
 class CrossSite(Forbidden):
-    """403: a browser sends this for another site, or without the token that only our pages have."""
+    """A browser sends this for another site, or without the token that only our pages have."""
+
+    kind = "cross-site"
 
 
 class Hidden(AccessError):
-    """404: the entity does not exist, or belongs to another tenant. The answer is the same, so it does not reveal which."""
+    """The entity does not exist, or belongs to another tenant. The answer is the same, so it does not reveal which."""
+
+    status, kind, title = 404, "not-found", "Not found"
 
 
 class TooMany(AccessError):
-    """429: too many failures. ``wait_s``: when to try again."""
+    """Too many failures. ``wait_s``: when to try again."""
+
+    status, kind, title = 429, "too-many", "Too many attempts"
 
     def __init__(self, message: str, wait_s: int) -> None:
         super().__init__(message)
         self.wait_s = wait_s
 
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Retry-After": str(self.wait_s)}
+
 
 class Unsure(AccessError):
-    """503: whether a key is still good cannot be known now, because the log cannot be heard."""
+    """Whether a key is still valid cannot be known now, because the log cannot be read."""
+
+    status, kind, title = 503, "unavailable", "Not available now"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Retry-After": "1"}

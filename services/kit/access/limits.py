@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ipaddress
 import math
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
+
+from wooly.shared.lru import LruDict
 
 __all__ = ["Buckets", "FailureLimits", "Rate", "address_group"]
 
@@ -33,8 +34,8 @@ class Buckets:
     def __init__(self, rate: Rate) -> None:
         self._rate = rate
         self._every_ns = int(rate.every_s * _S)
-        self._spent: OrderedDict[str, int] = OrderedDict()
-        """For each key the time at which it will be full again, ns."""
+        #: for each key the time at which its bucket will be full again, ns
+        self._spent: LruDict[str, int] = LruDict(_KEPT)
 
     def wait_ns(self, key: str, now_ns: int) -> int:
         """How long until a token is there; 0: now."""
@@ -42,9 +43,6 @@ class Buckets:
 
     def take(self, key: str, now_ns: int) -> None:
         self._spent[key] = max(self._spent.get(key, 0), now_ns) + self._every_ns
-        self._spent.move_to_end(key)
-        if len(self._spent) > _KEPT:
-            self._spent.popitem(last=False)
 
     def give_back(self, key: str) -> None:
         if key in self._spent:
@@ -57,7 +55,7 @@ class FailureLimits:
     def __init__(self, address: Rate = Rate(20, 3.0), name: Rate = Rate(10, 15.0)) -> None:
         self._addresses = Buckets(address)
         self._names = Buckets(name)
-        self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._known: LruDict[tuple[str, str], None] = LruDict(_KEPT)
 
     def take(self, name: str, address: str, now_ns: int) -> int:
         """Take a token for a try at ``name`` from ``address``. Seconds to wait when there is none (then nothing is taken), else 0."""
@@ -71,21 +69,18 @@ class FailureLimits:
         return 0
 
     def good(self, name: str, address: str) -> None:
-        """The try was good: its tokens come back, and the pair is known from now on."""
+        """The attempt succeeded: return its tokens, and remember the pair."""
         group = address_group(address)
         self._addresses.give_back(group)
         self._names.give_back(self._who(name, group))
         self._known[name, group] = None
-        self._known.move_to_end((name, group))
-        if len(self._known) > _KEPT:
-            self._known.popitem(last=False)
 
     def _who(self, name: str, group: str) -> str:
         return f"{name} {group}" if (name, group) in self._known else name
 
 
 def address_group(address: str) -> str:
-    """What counts as one address: itself, or for IPv6 its network of 64 bits, of which everybody has plenty of addresses."""
+    """The unit of limits: the address itself, or for IPv6 its network of 64 bits, whose addresses belong to one host."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:

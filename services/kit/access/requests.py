@@ -20,13 +20,17 @@ ANONYMOUS = Identity("", "", "")
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """How an identity was proved; on ``request.auth``. ``kind``: ``off`` (no authentication), ``none``, ``key``, ``session``, ``relay``.
-    ``csrf``: what writes of this session's pages must carry, empty unless it is a session. ``source``: the caller's address."""
+    """How an identity was proved; on ``request.auth``."""
 
+    #: ``off`` (no authentication), ``none``, ``key``, ``session``, ``relay``
     kind: str
+    #: the caller's address
     source: str = ""
+    #: whether the browser speaks TLS
     secure: bool = False
+    #: the token that writes of a session's pages must carry; empty unless ``kind`` is ``session``
     csrf: str = ""
+    #: of the session
     token: Token | None = None
 
 
@@ -57,7 +61,7 @@ def permit(connection: Any, action: Action, tenant: str | None = None, *, hidden
 
 
 def tenant_filter(connection: Any, action: Action, wanted: str | None = None) -> str | None:
-    """Of which tenant a list may be: ``wanted`` or all (None) in the cluster, one's own in a tenant. Raises Forbidden."""
+    """The tenant that a list is restricted to: ``wanted`` or none (None) in the cluster, one's own in a tenant. Raises Forbidden."""
     asking = who(connection)
     tenant = wanted if wanted is not None else (asking.tenant or None)
     if tenant is not None:
@@ -68,14 +72,14 @@ def tenant_filter(connection: Any, action: Action, wanted: str | None = None) ->
 
 
 def tenant_of(connection: Any, action: Action, given: str | None = None, *, default: str = "default") -> str:
-    """For which tenant something new is: ``given``, else one's own, else ``default``. Raises Forbidden."""
+    """The tenant of a new entity: ``given``, else one's own, else ``default``. Raises Forbidden."""
     tenant = given if given is not None else (who(connection).tenant or default)
     permit(connection, action, tenant, field="tenant")
     return tenant
 
 
 def taken(connection: Any, action: str, target: str, detail: str = "", *, tenant: str | None = None) -> ActionTaken:
-    """The fact that rides behind the facts they cause. ``tenant``: whose thing it was (default: their own)."""
+    """The audit record, to be stored behind the facts of the action. ``tenant``: of the entity (default: the caller's own)."""
     asking = who(connection)
     of = asking.tenant if tenant is None else tenant
     return ActionTaken(time.time_ns(), asking.name, of, action, target, detail, proof_of(connection).source)

@@ -1,4 +1,4 @@
-"""The one table of who may do what. Pure.
+"""Roles, actions and rights: the one table of permissions, and which rights a caller may grant. Pure.
 
 An identity acts in its tenant; those whose tenant is empty (admin, operator, node, service) act in the cluster. A key may be narrowed to
 scopes; it then may do what its role and one of its scopes allow, and nothing else. ``key.read`` and ``key.write`` are about one's own
@@ -7,11 +7,16 @@ keys; those of others need ``user.read`` and ``user.write`` beside.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-__all__ = ["ACTIONS", "AUDITED", "PEOPLE", "ROLES", "SCOPES", "Action", "Identity", "allowed", "everyone", "may_at_all", "rights"]
+from services.kit.access.errors import Forbidden
+
+__all__ = [
+    "ACTIONS", "AUDITED", "Action", "Identity", "PEOPLE", "ROLES", "SCOPES", "allowed", "check_grant", "check_over", "everyone",
+    "may_at_all", "rights",
+]  # fmt: skip
 
 Action = Literal[
     "cluster.read",
@@ -42,7 +47,7 @@ Action = Literal[
 
 ACTIONS: Final[frozenset[str]] = frozenset(get_args(Action))
 AUDITED: Final = ACTIONS | {"session.begin", "session.end", "password.change"}
-"""What an ActionTaken may name: an action, or what people do with their own way in."""
+"""What an audit record may name: an action, or an operation on one's own session or password."""
 ROLES: Final = ("admin", "operator", "member", "viewer", "node", "service")
 PEOPLE: Final = ("admin", "operator", "member", "viewer")
 """Roles a user may have; the others are for keys of programs."""
@@ -82,14 +87,18 @@ credits, prices or existence."""
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """An authenticated caller. ``name``: user or key, as the log names them. ``tenant`` empty: the whole cluster. ``node``: the only node
-    that this identity may be (role ``node``). ``key``: id of the key it came with, or empty (a password, or no authentication)."""
+    """An authenticated caller."""
 
+    #: of the user or key, as in the log
     name: str
+    #: empty: the whole cluster
     tenant: str
     role: str
+    #: narrow the role; empty: all of it
     scopes: tuple[str, ...] = ()
+    #: id of the key it was authenticated by; empty: a password, or no authentication
     key: str = ""
+    #: the only node that this identity may be (role ``node``)
     node: str = ""
 
     def may(self, action: Action, tenant: str | None = None) -> bool:
@@ -106,7 +115,7 @@ def rights(role: str, scopes: Iterable[str] = (), tenant: str = "") -> frozenset
 
 
 def allowed(who: Identity, action: Action, tenant: str | None = None) -> bool:
-    """May they do this to something of ``tenant`` (None: to something that is no tenant's)?"""
+    """Whether ``who`` may do this to an entity of ``tenant`` (None: to one that belongs to no tenant)."""
     if action not in rights(who.role, who.scopes, who.tenant):
         return False
     if not who.tenant:
@@ -115,10 +124,29 @@ def allowed(who: Identity, action: Action, tenant: str | None = None) -> bool:
 
 
 def may_at_all(who: Identity, action: Action) -> bool:
-    """May they do this to anything? What a route asks before it looks for what the request is about."""
+    """Whether ``who`` may do this to any entity: checked before a route looks for the entity of the request."""
     return allowed(who, action, who.tenant or None) or allowed(who, action)
 
 
 def everyone() -> Identity:
-    """Who everybody is where authentication is off (an embedded stack on loopback)."""
+    """The identity of every caller where authentication is off (an embedded stack on loopback)."""
     return Identity("local", "", "admin")
+
+
+def check_grant(who: Identity, role: str, tenant: str, scopes: Collection[str] = ()) -> None:
+    """Check that ``who`` may create a user or key of ``role`` in ``tenant`` (empty: the cluster), narrowed to ``scopes``. Raises Forbidden
+    with the field."""
+    if who.tenant and tenant != who.tenant:
+        raise Forbidden(f"{who.name} may give rights in tenant {who.tenant} only", "tenant")
+    if who.tenant and role not in PEOPLE:
+        raise Forbidden(f"keys of nodes and services are made by people of the whole cluster, not of tenant {who.tenant}", "role")
+    beyond = rights(role, scopes, tenant) - rights(who.role, who.scopes, who.tenant)
+    if beyond:
+        raise Forbidden(f"{who.name} cannot grant a right that they do not have: {sorted(beyond)[0]}", "scopes" if scopes else "role")
+
+
+def check_over(who: Identity, role: str, tenant: str) -> None:
+    """Check that ``who`` may change a user or key that has ``role`` in ``tenant`` today: only one without rights beyond their own. Raises
+    Forbidden."""
+    if (who.tenant and tenant != who.tenant) or rights(role, (), tenant) - rights(who.role, who.scopes, who.tenant):
+        raise Forbidden(f"{who.name} may not change a user or key with more rights")

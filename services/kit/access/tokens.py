@@ -1,7 +1,9 @@
-"""Short-lived tokens that name an identity: a browser's session, and the relay token that a service presents on behalf of a caller.
+"""Text forms of an identity: API keys, and the short-lived tokens of browser sessions and relayed requests. Pure, but for ``make_key``.
+
+An API key is ``wk_<id>_<secret>``: the id is public and appears in subjects and in the log; the secret is shown once.
 
 A token is a payload and its HMAC-SHA-256 under a secret that all replicas share. It names a user or a key, never rights: those are looked
-up in the log at every use. Pure: time, ids and secret come in.
+up in the log at every use. A service presents a relay token on behalf of its caller.
 """
 
 from __future__ import annotations
@@ -10,12 +12,23 @@ import base64
 import binascii
 import hashlib
 import hmac
+import re
+import secrets
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import msgspec
 
-__all__ = ["RELAY_S", "RENEW_AFTER_S", "SESSION_MAX_S", "SESSION_S", "Token", "csrf_token", "read_token", "write_token"]
+__all__ = [
+    "KEY_ID", "KeyText", "RELAY_S", "RENEW_AFTER_S", "SESSION_MAX_S", "SESSION_S", "Token", "csrf_token", "is_key_id", "make_key",
+    "parse_key", "read_token", "write_token",
+]  # fmt: skip
 
+_KEY_ID_BYTES: Final = 10
+_KEY_SECRET_BYTES: Final = 32
+KEY_ID: Final = "[a-z2-7]{16}"
+_KEY: Final = re.compile(rf"wk_({KEY_ID})_([a-z2-7]{{52}})", re.ASCII)
+_ONLY_ID: Final = re.compile(KEY_ID, re.ASCII)
 SESSION_S: Final = 15 * 60
 """Life of a session's token; it is renewed while the session is used."""
 RENEW_AFTER_S: Final = 5 * 60
@@ -26,16 +39,50 @@ _TEXT_MAX: Final = 1024
 _PREFIX: Final = "wt_"
 
 
+@dataclass(frozen=True, slots=True)
+class KeyText:
+    """``secret`` stays out of every repr and log line."""
+
+    id: str
+    secret: str = field(repr=False)
+
+    @property
+    def text(self) -> str:
+        """The whole key, to be shown once."""
+        return f"wk_{self.id}_{self.secret}"
+
+
+def make_key() -> KeyText:
+    """A new key: 80 random bits of id, 256 of secret."""
+    return KeyText(_base32(_KEY_ID_BYTES), _base32(_KEY_SECRET_BYTES))
+
+
+def parse_key(text: str) -> KeyText | None:
+    """The parts of a key, None for text without the form of one."""
+    found = _KEY.fullmatch(text) if len(text) < 100 else None
+    return KeyText(found[1], found[2]) if found else None
+
+
+def is_key_id(text: str) -> bool:
+    return _ONLY_ID.fullmatch(text) is not None
+
+
+def _base32(count: int) -> str:
+    return base64.b32encode(secrets.token_bytes(count)).decode().rstrip("=").lower()
+
+
 class Token(msgspec.Struct, array_like=True, frozen=True):
-    """``user`` or ``key``: who it is. ``stamp``: of the user's password, so that a new password ends what began with the old one.
-    Times are Unix seconds."""
+    """The payload. It names the holder by ``user`` or ``key``. Times are Unix seconds."""
 
     kind: Literal["session", "relay"]
     id: str
     user: str
     key: str
+    #: of the user's password: a new password invalidates the tokens that began with the old one
     stamp: str
+    #: of the session
     began_s: int
+    #: of this token
     issued_s: int
     expires_s: int
 
@@ -49,7 +96,7 @@ def write_token(secret: bytes, token: Token) -> str:
 
 
 def read_token(secret: bytes, text: str, now_s: int, kind: str) -> Token | None:
-    """The token, None unless it is ours, whole, of this kind and in its time."""
+    """The token, None unless its MAC and its kind are right and it has not expired."""
     if len(text) > _TEXT_MAX or not text.startswith(_PREFIX):
         return None
     payload_text, dot, mac_text = text.removeprefix(_PREFIX).partition(".")
@@ -59,7 +106,7 @@ def read_token(secret: bytes, text: str, now_s: int, kind: str) -> Token | None:
     try:
         token = _decoder.decode(payload)
     except msgspec.DecodeError:
-        return None  # of another version of ours: its owner logs in again
+        return None  # written by another version: its holder logs in again
     return token if token.kind == kind and token.issued_s - 60 <= now_s < token.expires_s else None
 
 

@@ -1,4 +1,4 @@
-"""Access in a litestar application: every request has an identity, every route says what it needs, and none is left out.
+"""Authentication and authorisation in a litestar application: every request has an identity, every route names the action it needs.
 
 app = Litestar(handlers, plugins=[AccessPlugin(access)])
 @get("/api/v1/tasks", action="task.read")        # an Action; "anyone": any identity; None: no authentication
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hmac
 from typing import Any, Final
+from urllib.parse import quote
 
-from litestar import Litestar
+from litestar import Litestar, Request, Response
 from litestar.config.app import AppConfig
 from litestar.connection import ASGIConnection
 from litestar.datastructures import Cookie, MutableScopeHeaders
@@ -17,6 +18,7 @@ from litestar.enums import ScopeType
 from litestar.handlers.base import BaseRouteHandler
 from litestar.middleware import ASGIMiddleware
 from litestar.plugins import InitPlugin
+from litestar.response import Redirect
 from litestar.routes import HTTPRoute
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -32,19 +34,22 @@ from services.kit.access.headers import (
     session_cookie,
     session_cookie_name,
 )
-from services.kit.access.problems import HANDLERS
 from services.kit.access.requests import ANONYMOUS, Proof, proof_of, who
 from services.kit.access.rules import ACTIONS, Identity, everyone, may_at_all
 from services.kit.access.tokens import RENEW_AFTER_S, Token
+from services.kit.errors import RequestError
+from services.kit.problems import Handlers, refused
 
-__all__ = ["ANYONE", "CSRF_FIELD", "CSRF_HEADER", "PUBLIC", "AccessPlugin", "check_form_token", "end_cookie", "session_cookie_header"]
+__all__ = [
+    "ANYONE", "CSRF_FIELD", "CSRF_HEADER", "HANDLERS", "PUBLIC", "AccessPlugin", "check_form_token", "end_cookie", "session_cookie_header",
+]  # fmt: skip
 
 ANYONE: Final = "anyone"
 PUBLIC: Final = "public"
 CSRF_HEADER: Final = b"x-csrf-token"
 CSRF_FIELD: Final = "_csrf_token"
 """The form field that plain forms send; their routes declare ``csrf="form"`` and call ``check_form_token``."""
-_SCHEMA: Final = "/schema"
+_API: Final = "/api/"
 _LOGIN: Final = "log in, or send an API key as `Authorization: Bearer <key>`"
 
 
@@ -64,7 +69,7 @@ class AccessPlugin(InitPlugin):
 
 
 class AccessMiddleware(ASGIMiddleware):
-    """Finds out who asks, and renews the session of those who stay."""
+    """Authenticates every request, and renews sessions that are in use."""
 
     scopes = (ScopeType.HTTP, ScopeType.WEBSOCKET, ScopeType.ASGI)
 
@@ -93,7 +98,7 @@ class AccessMiddleware(ASGIMiddleware):
             identity = await self._access.identity_of_text(text, source)
             if identity is not None:
                 return identity, Proof("key", source, secure)
-            # Only services without pages are asked on behalf of others: a token that one of them was shown opens nothing here.
+            # Only services without pages accept relay tokens: one that was sent to such a service is not valid here.
             relayed = None if self._access.pages else self._access.read(text, "relay")
             if relayed is None:
                 raise Unauthenticated("the key is not valid")
@@ -136,8 +141,7 @@ class AccessMiddleware(ASGIMiddleware):
 
 
 def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
-    """Lets through who may do what the route needs to anything at all; whose thing it is, the handler asks. Raises Unauthenticated,
-    Forbidden."""
+    """Passes callers that may do the route's action to any entity; the handler checks the entity. Raises Unauthenticated, Forbidden."""
     needs = needs_of(handler)
     if needs == PUBLIC:
         return
@@ -147,14 +151,28 @@ def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHand
     if needs == ANYONE:
         return
     if needs not in ACTIONS:
-        raise Forbidden("this route does not say what it needs")
+        raise Forbidden("this route declares no action")
     if not may_at_all(identity, needs):  # type: ignore[arg-type]  # it is one of ACTIONS
         raise Forbidden(f"{identity.role} {identity.name} may not do this ({needs})")
 
 
+def _unauthenticated(request: Request[Any, Any, Any], error: Unauthenticated) -> Response[Any]:
+    """For a person with a browser the way to the login page, which leads back to where the request wanted to go."""
+    page = not request.url.path.startswith(_API) and request.app.state.access.pages
+    if page and request.headers.get("hx-request") == "true":
+        return refused(request, error, **{"HX-Redirect": "/login"})
+    if page and request.method == "GET" and request.accept.best_match(["application/json", "text/html"]) == "text/html":
+        path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        return Redirect(f"/login?next={quote(path, safe='')}", status_code=303)
+    return refused(request, error)
+
+
+HANDLERS: Final[Handlers] = {RequestError: refused, Unauthenticated: _unauthenticated}
+
+
 def needs_of(handler: Any) -> str:
-    """What a route needs: an Action, ``anyone``, ``public``, or empty when it does not say. litestar's own say nothing and show nothing:
-    the description of the API and the answer to OPTIONS."""
+    """What a route needs: an Action, ``anyone``, ``public``, or empty without a declaration. litestar's own routes declare none and reveal
+    nothing: the description of the API and the answer to OPTIONS."""
     options = getattr(handler, "opt", {})
     if "action" in options:
         return PUBLIC if options["action"] is None else str(options["action"])
@@ -207,7 +225,7 @@ def _of_litestar(handler: Any) -> bool:
 
 
 def _check_routes(app: Litestar) -> None:
-    """Raises RuntimeError naming the routes that do not say what they need."""
+    """Raises RuntimeError naming the routes that declare no action."""
     silent = sorted(
         f"{handler} at {route.path}"
         for route in app.routes

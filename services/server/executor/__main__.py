@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from jit.engine import create_engine
+from jit.backends import create_engine
 from jit.errors import ToolchainError, UnknownBackend
 from services.kit.log import get_logger, setup_logging
 from services.kit.tls import CERT_VARIABLE, KEY_VARIABLE, server_context

@@ -7,6 +7,7 @@ sent is still carried out, and the executor waits for it a while.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import queue
@@ -22,7 +23,7 @@ from typing import Final
 import msgspec
 
 from bus_schemas import faults
-from bus_schemas.batch import Batch, Done, Fault, decode_batch, encode_done
+from bus_schemas.batch import Batch, Done, Fault, encode_done
 from jit.engine import Engine, Launch, Stop
 from scheduler.dispatch import PRIORITIES
 from services.kit.log import get_logger
@@ -33,7 +34,7 @@ from services.server.executor.memory import DeviceMemory
 from services.server.executor.programs import Programs
 from services.server.executor.runner import Outcome, Runner
 from services.server.executor.staging import Staging
-from services.server.executor.tenant import Tenant
+from services.server.executor.tenant import Brought, Tenant
 from services.server.protocol import (
     AWAITS,
     BEHIND,
@@ -52,6 +53,7 @@ from services.server.protocol import (
     Execute,
     Executed,
     Expect,
+    Forget,
     Frames,
     HeldSession,
     JournalAnew,
@@ -111,7 +113,7 @@ class Executor:
         self._begin_ns = 0
         self._server: socket.socket | None = None
         self._send_lock = threading.Lock()
-        self._to_prepare: queue.PriorityQueue[tuple[int, int, Prepare | Batch]] = queue.PriorityQueue()
+        self._to_prepare: queue.PriorityQueue[tuple[int, int, Brought | Batch]] = queue.PriorityQueue()
         self._asked = itertools.count()
         self._over = False
         self._log = get_logger()
@@ -199,9 +201,13 @@ class Executor:
         match command:
             case Execute():
                 self._execute(command)
-            case Prepare(session):
-                tenant = self._tenants.get(session)
-                self._prepare_soon(command, tenant.priority if tenant is not None else PRIORITIES)
+            case Prepare(session, seq, batch):
+                if session in self._tenants:
+                    tenant = self._tenants[session]
+                    self._prepare_soon(tenant.bring(seq, batch), tenant.priority)
+            case Forget(session, seq):
+                if session in self._tenants:
+                    self._tenants[session].brought.pop(seq, None)
             case OpenSpace():
                 self._open(command)
             case CloseSpace(session):
@@ -215,8 +221,8 @@ class Executor:
             case JournalAnew():
                 self._memory.journal.anew()
             case Recall(session, after_seq):
-                tenant = self._tenants.get(session)
-                self._report(Recalled(session, tenant.recall(after_seq, _RECALLED_BYTES_MAX) if tenant is not None else ()))
+                asked = self._tenants.get(session)
+                self._report(Recalled(session, asked.recall(after_seq, _RECALLED_BYTES_MAX) if asked is not None else ()))
             case Confirm(index):
                 while self._results and self._results[0].index <= index:
                     self._results.popleft()
@@ -230,6 +236,8 @@ class Executor:
         info = self._engine.info
         if protocol == PROTOCOL:
             self._memory.journal.anew()  # the server that comes has none of it
+        for tenant in self._tenants.values():
+            tenant.brought.clear()  # this server sends again what has not begun
         held = tuple(self._held(tenant) for tenant in self._tenants.values()) if protocol == PROTOCOL else ()
         results = tuple(self._results) if protocol == PROTOCOL else ()
         addresses = self._data_port.addresses
@@ -247,9 +255,10 @@ class Executor:
         if command.session not in self._tenants:
             space = self._engine.open_space()
             tenant = self._tenants[command.session] = Tenant(command.session, space, command.record)
-            tenant.about = {"session": command.session, "task": command.task, "tenant": command.tenant}
-            self._memory.open(tenant, command.quota_bytes, command.priority, command.swap, command.wait_ms, command.domain)
-            memory_bytes = command.quota_bytes or self._engine.info.vram_bytes
+            terms = command.terms
+            tenant.about = {"session": command.session, "task": terms.task, "tenant": terms.tenant}
+            self._memory.open(tenant, terms.vram_bytes, terms.priority, terms.swap, command.wait_ms, command.domain)
+            memory_bytes = terms.vram_bytes or self._engine.info.vram_bytes
             self._staging.open(command.session, command.token, min(memory_bytes, _STAGED_BYTES_MAX), memory_bytes)
         self._report(SpaceOpened(command.session))
 
@@ -266,6 +275,8 @@ class Executor:
         begin_ns = self._begin_ns or time.monotonic_ns()
         self._begin_ns = 0  # a further command of the same read begins when it is taken up
         tenant = self._tenants.get(command.session)
+        if tenant is not None and command.batch:
+            tenant.bring(command.seq, command.batch)
         if tenant is None or tenant.faulted or command.seq != tenant.seq_done + 1:
             self._finish(command, tenant, BEHIND, begin_ns, None, b"")
             return
@@ -275,12 +286,14 @@ class Executor:
         try:
             batch, outcome = self._run(tenant, command)
         except Needs as needs:
+            tenant.brought.pop(command.seq, None)  # the session sends it again
             done = encode_done(Done(command.session, command.seq, needs=needs.digests))
             self._finish(command, tenant, NEEDS, begin_ns, None, done)
             return
         except Awaits:
             self._finish(command, tenant, AWAITS, begin_ns, None, b"")
             return
+        tenant.brought.pop(command.seq, None)
         if not outcome.over:
             self._finish(command, tenant, STOPPED, begin_ns, outcome.launch, b"")
             return
@@ -297,10 +310,10 @@ class Executor:
         """Begin the batch, or go on with it where it stopped. Raises Needs and Awaits."""
         stop = Stop(self._page.address(command.priority), command.serial) if command.serial else None
         batch = None
-        under_way = tenant.under_way
+        brought, under_way = tenant.brought.get(command.seq), tenant.under_way
         try:
-            if command.batch:
-                batch = decode_batch(command.batch)
+            if brought is not None:
+                batch = brought.batch()
             if under_way is not None:
                 if batch is not None and not _same(batch, under_way.batch):
                     raise ValueError("it came again with other content")
@@ -348,33 +361,36 @@ class Executor:
 
     # -- preparing -----------------------------------------------------------------------------------------------------------------
 
-    def _prepare_soon(self, what: Prepare | Batch, priority: int) -> None:
+    def _prepare_soon(self, what: Brought | Batch, priority: int) -> None:
         """Those of the highest priority first, in the order asked; a guess gives way to all."""
         self._to_prepare.put((priority, next(self._asked), what))
 
     def _prepare_forever(self) -> None:
         while True:
-            _, _, command = self._to_prepare.get()
-            if isinstance(command, Prepare):
-                self._report(Prepared(command.session, command.seq, self._prepare(command)))
+            _, _, what = self._to_prepare.get()
+            if isinstance(what, Brought):
+                self._report(Prepared(what.session, what.seq, self._prepare(what)))
             elif self._to_prepare.empty():  # a guess gives way to what was asked for
-                self._prepare(command)
+                with contextlib.suppress(Refused):
+                    self._compile(what)
 
-    def _prepare(self, command: Prepare | Batch) -> bool:
+    def _prepare(self, brought: Brought) -> bool:
         """Compile ahead. A refusal is kept for the batch's place in the order; whatever else fails here fails again there."""
-        tenant = self._tenants.get(command.session)
-        if tenant is not None:
-            tenant.refusals.pop(command.seq, None)
         try:
-            batch = decode_batch(command.batch) if isinstance(command, Prepare) else command
+            return self._compile(brought.batch())
+        except Refused as refusal:
+            brought.refusal = refusal.fault
+            return False
+        except msgspec.DecodeError:
+            return False
+
+    def _compile(self, batch: Batch) -> bool:
+        """Make what runs the batch's program ready; False when a body is missing, or the compiler failed. Raises Refused."""
+        try:
             if batch.program:
                 self._programs.ready(batch)
-        except Refused as refusal:
-            if tenant is not None:
-                tenant.refusals[command.seq] = refusal.fault
-            return False
-        except (Needs, msgspec.DecodeError):
-            return False
+        except Refused:
+            raise
         except Exception:  # a compiler failure is reported by the launching thread, with its trace
             return False
         return True

@@ -157,9 +157,9 @@ class Runner:
     def _ready(self, tenant: Tenant, batch: Batch) -> Ready:
         """What runs the batch's program. What was refused when it was prepared is not tried again: a compiler may have taken all the time
         for it that it gets, and everybody waits for this thread."""
-        refusal = tenant.refusals.pop(batch.seq, None)
-        if refusal is not None:
-            raise Refused(refusal)
+        brought = tenant.brought.get(batch.seq)
+        if brought is not None and brought.refusal is not None:
+            raise Refused(brought.refusal)
         return self._programs.ready(batch)
 
     def _check_answers(self, tenant: Tenant, batch: Batch) -> None:

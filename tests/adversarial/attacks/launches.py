@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from jit.errors import KernelRefused
-from jit.kernels.device import KernelLaunch
+from jit.kernels.launch import KernelLaunch
 from tests.adversarial.attack import ATTACKS, Attack, Refused, Shot, wisk
 from tests.adversarial.attacks.bounds import words
 from wis.kernel.limits import KERNEL_LIMITS

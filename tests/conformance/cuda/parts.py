@@ -14,12 +14,10 @@ import msgspec
 
 from jit.accel.engine import AccelEngine
 from jit.accel.library import LOWER
+from jit.backends import FUEL
 from jit.cache import ObjectCache
 from jit.cuda.device import CudaDevice
-from jit.cuda.kernels import CudaKernels
-from jit.engine import FUEL, EngineConfig
-from jit.kernels.device import KernelDevice
-from jit.kernels.reference import ReferenceKernels
+from jit.engine import EngineConfig
 from tests.conformance.kernels.runner import differences as case_differences
 from tests.conformance.kernels.runner import run_case as run_corpus_case
 from tests.conformance.models import SCRIPTS
@@ -27,6 +25,7 @@ from tests.golden.cuda.cases import CASES
 from tests.property.fuzz_backends import _ROUNDED, _ROUNDED_NAMES, _SEE_SIGNS_OF_NAN, one_round
 from tests.support.compared_device import Compared
 from tests.support.cuda_driver import Driver, cupy_on_host
+from tests.support.kernel_devices import KernelDevice, ReferenceKernels, cuda_kernels
 from tests.support.kernel_runs import differences, run_case
 from tests.support.loopback import LoopbackLink
 from tests.support.wis_kernels import seeded_case
@@ -94,7 +93,7 @@ def corpus(size: int) -> Part:
     for case in list(CASES.values())[:size]:
         with cupy_on_host():
             try:
-                kernels = CudaKernels()
+                kernels = cuda_kernels()
                 got, want = run_corpus_case(case, "cuda", kernels), run_corpus_case(case, "reference", reference)
                 found = [*got.faults, *case_differences(want, got, counts=not case.racy)]
                 part.wrong += [f"{case.name}: {fault}" for fault in found]
@@ -115,7 +114,7 @@ def kernels(size: int) -> Part:
         case = seeded_case(seed, 3 + seed % 20)
         verified, found = verify_kernel(case.kernel), list[str]()
         with cupy_on_host():
-            device = CudaKernels()
+            device = cuda_kernels()
             try:
                 want = run_case(reference, verified, case)
                 found += differences(want, run_case(device, verified, case))
@@ -171,7 +170,7 @@ def _judge(part: Part, name: str, seed: int, complaint: str) -> None:
 
 def model(name: str) -> Part:
     """A script of tests/integration/scripts in this process, which becomes a client."""
-    from jit.host.simt.device import HostKernels
+    from tests.support.kernel_devices import HostKernels
     from wooly.activation import activate
     from wooly.config import Config
 

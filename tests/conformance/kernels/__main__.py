@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from jit.errors import ToolchainError
-from jit.kernels.device import KERNEL_DEVICES
 from tests.conformance.kernels.binding import build
 from tests.conformance.kernels.record import Entry, page
 from tests.conformance.kernels.runner import Result, differences, partition_faults, run_case
 from tests.conformance.kernels.targets import TARGETS, emitted_fault, source_fault
 from tests.golden.cuda.cases import CASES, Case
+from tests.support.kernel_devices import KERNEL_DEVICES
 
 _DOC = Path(__file__).parents[3] / "docs" / "kernels.md"
 

@@ -11,9 +11,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from jit.kernels.device import KernelDevice, KernelLaunch
+from jit.kernels.launch import KernelLaunch
 from tests.conformance.kernels.binding import Bound, Prepared, bind, build
 from tests.golden.cuda.case import Case, Given
+from tests.support.kernel_devices import KernelDevice
 
 __all__ = ["FUEL", "Result", "run_case", "differences", "partition_faults", "partitions"]
 

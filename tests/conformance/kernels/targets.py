@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from jit.kernels.cfamily import CUDA, emit
-from jit.kernels.device import CHECKED
+from jit.kernels.launch import CHECKED
 from tests.conformance.kernels.binding import build
 from tests.golden.cuda.case import Case
 from wooly.errors import CompileError

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from jit.accel.engine import AccelEngine
-from jit.engine import FUEL, Engine, EngineConfig, create_engine
+from jit.backends import FUEL, create_engine
+from jit.engine import Engine, EngineConfig
 from tests.support.interpreted_device import InterpretedDevice
 from tests.unit.test_jit.conftest import VRAM, Check, checker
 

@@ -10,7 +10,8 @@ from jit.accel.device import CHECKED, OWN
 from jit.accel.engine import AccelEngine
 from jit.accel.library.index import _index_put
 from jit.accel.library.matmul import _tiled
-from jit.engine import FUEL, EngineConfig, create_engine
+from jit.backends import FUEL, create_engine
+from jit.engine import EngineConfig
 from jit.errors import ToolchainError
 from jit.kernels.cfamily import CUDA, emit, program
 from tests.support.interpreted_device import InterpretedDevice

@@ -15,11 +15,10 @@ import pytest
 
 from jit.accel.engine import AccelEngine
 from jit.accel.library import LOWER
+from jit.backends import FUEL
 from jit.cache import ObjectCache
 from jit.cuda.device import CudaDevice
-from jit.cuda.kernels import CudaKernels
-from jit.engine import FUEL, Engine, EngineConfig
-from jit.kernels.reference import ReferenceKernels
+from jit.engine import Engine, EngineConfig
 from tests.conformance.kernels.binding import build
 from tests.conformance.kernels.runner import differences as case_differences
 from tests.conformance.kernels.runner import run_case as run_corpus_case
@@ -28,6 +27,7 @@ from tests.property.fuzz_backends import one_round
 from tests.support.compared_device import Compared
 from tests.support.cuda_driver import CudaError, Driver, cupy_on_host
 from tests.support.emitter_probes import PROBES
+from tests.support.kernel_devices import ReferenceKernels, cuda_kernels
 from tests.support.kernel_runs import differences, run_case
 from tests.support.wis_kernels import seeded_case
 from tests.unit.test_jit.conftest import checker, run
@@ -71,37 +71,37 @@ def engine(compared: Compared) -> Iterator[AccelEngine]:
 
 
 @pytest.fixture
-def kernels(driver: Driver) -> Iterator[CudaKernels]:
-    made = CudaKernels()
+def kernels(driver: Driver) -> Iterator[cuda_kernels]:
+    made = cuda_kernels()
     yield made
     made.close()
 
 
 @pytest.fixture
-def quick() -> Iterator[CudaKernels]:
+def quick() -> Iterator[cuda_kernels]:
     """The definition executes what was imported, not the host: for large code and few threads that takes a tenth of the time."""
     with cupy_on_host(Driver(device=ReferenceKernels())):
-        made = CudaKernels()
+        made = cuda_kernels()
         yield made
         made.close()
 
 
 @pytest.mark.parametrize("name", PROBES)
-def test_an_emitter_does_what_is_defined_at_every_edge(quick: CudaKernels, name: str) -> None:
+def test_an_emitter_does_what_is_defined_at_every_edge(quick: cuda_kernels, name: str) -> None:
     case = PROBES[name]()
     verified = verify_kernel(case.kernel)
     assert differences(run_case(REFERENCE, verified, case), run_case(quick, verified, case)) == []
 
 
 @pytest.mark.parametrize("name", CORPUS)
-def test_kernels_of_the_corpus_leave_what_the_definition_does(kernels: CudaKernels, name: str) -> None:
+def test_kernels_of_the_corpus_leave_what_the_definition_does(kernels: cuda_kernels, name: str) -> None:
     case = CASES[name]
     want, got = run_corpus_case(case, "reference", REFERENCE), run_corpus_case(case, "cuda", kernels)
     assert got.faults == []
     assert list(case_differences(want, got, counts=not case.racy)) == []
 
 
-def test_loops_over_threads_stay_loops_in_machine_code(driver: Driver, kernels: CudaKernels) -> None:
+def test_loops_over_threads_stay_loops_in_machine_code(driver: Driver, kernels: cuda_kernels) -> None:
     """Unrolled, this kernel has 37,000 lines of PTX, which take NVRTC 11 seconds and are more than the kernel tier accepts."""
     case = CASES["language/named_barriers"]
     kernels.prepare(build(case).verified, case.block, case.shared)
@@ -109,7 +109,7 @@ def test_loops_over_threads_stay_loops_in_machine_code(driver: Driver, kernels: 
 
 
 @pytest.mark.parametrize("seed", range(302, 304))
-def test_random_kernels_leave_the_bytes_counts_and_traps_that_the_definition_does(kernels: CudaKernels, seed: int) -> None:
+def test_random_kernels_leave_the_bytes_counts_and_traps_that_the_definition_does(kernels: cuda_kernels, seed: int) -> None:
     case = seeded_case(seed, 12)
     verified = verify_kernel(case.kernel)
     assert differences(run_case(REFERENCE, verified, case), run_case(kernels, verified, case)) == []

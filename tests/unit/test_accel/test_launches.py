@@ -14,7 +14,8 @@ import jit.accel.run
 from jit.accel.device import Request, form_of
 from jit.accel.engine import AccelEngine
 from jit.accel.library.writer import Made, Writer
-from jit.engine import FUEL, Engine, EngineConfig, Launch
+from jit.backends import FUEL
+from jit.engine import Engine, EngineConfig, Launch
 from jit.errors import Interrupted
 from jit.kernels.cfamily import Form
 from tests.support.interpreted_device import InterpretedDevice
@@ -138,7 +139,7 @@ def test_fuel_ends_a_launch_and_nothing_runs_after_it(defining: Engine) -> None:
 
 
 def test_fuel_on_the_real_device() -> None:
-    from jit.engine import create_engine
+    from jit.backends import create_engine
 
     engine = create_engine("opencl", cache_dir=None, threads=1, vram_bytes=1 << 20, fuel=1 << 20)
     b, kernels = counting(1 << 60)

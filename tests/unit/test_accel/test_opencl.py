@@ -12,9 +12,10 @@ import pytest
 from jit.accel.device import Request
 from jit.accel.engine import AccelEngine
 from jit.accel.library.writer import Writer
+from jit.backends import FUEL, create_engine
 from jit.cache import ObjectCache
 from jit.compiling.process import CompileLimits, CompileProcess
-from jit.engine import FUEL, Engine, EngineConfig, create_engine
+from jit.engine import Engine, EngineConfig
 from jit.errors import KernelRefused, ToolchainError
 from jit.opencl.device import OpenclDevice, _choose
 from jit.opencl.product import Products

@@ -7,7 +7,8 @@ import pytest
 
 from jit.accel import lowering
 from jit.accel.engine import AccelEngine
-from jit.engine import FUEL, Engine, EngineConfig
+from jit.backends import FUEL
+from jit.engine import Engine, EngineConfig
 from tests.support.interpreted_device import InterpretedDevice
 from tests.unit.test_jit.conftest import Check, checker
 from tests.unit.test_jit.programs import random_program

@@ -10,7 +10,8 @@ import pytest
 import jit.accel.foreign as foreign
 import jit.accel.run as accel_run
 from jit.accel.engine import AccelEngine
-from jit.engine import FUEL, Engine, EngineConfig, create_engine
+from jit.backends import FUEL, create_engine
+from jit.engine import Engine, EngineConfig
 from tests.support.cutting import CutEngine
 from tests.support.interpreted_device import InterpretedDevice
 from tests.unit.test_accel.test_launches import between_tensor_steps, counting, run, scaled, whole

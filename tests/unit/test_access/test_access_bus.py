@@ -11,12 +11,11 @@ import pytest
 from bus_schemas.events import ActionTaken, UserChanged
 from bus_schemas.subjects import event_subject
 from services.kit.access.access import open_access
+from services.kit.access.bus_state import AccessProjection, shared_secret
 from services.kit.access.errors import Unauthenticated
-from services.kit.access.follower import AccessFollower
-from services.kit.access.secret import shared_secret
 from services.kit.access.view import AccessView
 from services.kit.bus import Bus, connect
-from services.kit.errors import StartError
+from services.kit.errors import LogUnreadable, StartError
 from services.kit.nats_server import NatsServer
 from tests.support.node import DEADLINE_S
 
@@ -60,13 +59,13 @@ def test_bytes_that_are_no_secret_are_refused(nats: NatsServer) -> None:
 def test_a_follower_begins_with_the_history_and_catches_up(nats: NatsServer) -> None:
     async def work() -> None:
         bus = await ready(nats)
-        async with AccessFollower(bus) as empty:
-            assert not empty.view.users and empty.heard
+        async with AccessProjection(bus) as empty:
+            assert not empty.view.users and empty.receives_revocations
             await empty.caught_up()
         await bus.publish_events("access", "anna", [ANNA])
         await bus.publish_events("task", "t", [ActionTaken(2, "anna", "acme", "task.submit", "t")])
-        async with AccessFollower(bus) as follower:
-            assert list(follower.view.users) == ["anna"] and follower.heard
+        async with AccessProjection(bus) as follower:
+            assert list(follower.view.users) == ["anna"] and follower.receives_revocations
             await bus.publish_events("access", "eve", [UserChanged(3, "eve", "shop", "viewer", "hash")])
             await follower.caught_up()
             assert sorted(follower.view.users) == ["anna", "eve"]
@@ -78,10 +77,11 @@ def test_a_follower_begins_with_the_history_and_catches_up(nats: NatsServer) -> 
 def test_a_follower_that_cannot_read_a_fact_says_that_it_hears_no_more(nats: NatsServer) -> None:
     async def work() -> None:
         bus = await ready(nats)
-        async with AccessFollower(bus) as follower:
+        async with AccessProjection(bus) as follower:
             await bus.publish_acked(event_subject("access", "anna"), b"\x00no events")
-            await follower.caught_up()
-            assert not follower.heard and follower.failure is not None
+            with pytest.raises(LogUnreadable, match="event log position 1 "):
+                await follower.caught_up()
+            assert not follower.receives_revocations and follower.failure is not None
         await bus.close()
 
     run(work())
@@ -94,7 +94,7 @@ def test_access_is_what_the_environment_says(nats: NatsServer) -> None:
         view.apply(1, ANNA)
 
         def opened(**environment: str) -> Coroutine[Any, Any, Any]:
-            return open_access(bus, environment, listens_on=["127.0.0.1"], view=lambda: view, heard=lambda: True)
+            return open_access(bus, environment, listens_on=["127.0.0.1"], view=lambda: view, follows_log=lambda: True)
 
         on, off = await opened(WOOLY_AUTH="on"), await opened(WOOLY_AUTH="off")
         assert (on.on, off.on) == (True, False)

@@ -12,9 +12,9 @@ import pytest
 from bus_schemas.events import KeyIssued, KeyRevoked, UserChanged
 from services.kit.access import AccessView, Identity
 from services.kit.access.access import Access
+from services.kit.access.checker import Hasher
 from services.kit.access.errors import TooMany, Unauthenticated, Unsure
-from services.kit.access.hashing import Hasher
-from services.kit.access.keys import KeyText, make_key
+from services.kit.access.tokens import KeyText, make_key
 
 SECRET = b"s" * 32
 PASSWORD = "correct horse battery"
@@ -26,7 +26,7 @@ class House:
     def __init__(self) -> None:
         self.view = AccessView()
         self.heard = True
-        self.access = Access(on=True, view=lambda: self.view, heard=lambda: self.heard, secret=SECRET)
+        self.access = Access(on=True, view=lambda: self.view, follows_log=lambda: self.heard, secret=SECRET)
         self.runs: list[str] = []
         self.checking = asyncio.Event()
         matches: Callable[[str, str], Coroutine[Any, Any, bool]] = self.access.checker.hasher.matches

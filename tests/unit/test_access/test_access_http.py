@@ -73,7 +73,7 @@ class Door:
         for position, event in enumerate(EVENTS, start=1):
             view.apply(position, event)
         self.view = view
-        self.access = Access(on=on, view=lambda: view, heard=lambda: heard, secret=SECRET if on else b"", pages=pages)
+        self.access = Access(on=on, view=lambda: view, follows_log=lambda: heard, secret=SECRET if on else b"", pages=pages)
         handlers = [public, mine, tasks, task, submit, form, page]
         self.client = TestClient(Litestar(handlers, plugins=[AccessPlugin(self.access)]), base_url="http://localhost")
 

@@ -9,16 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.kit.access.access import authentication_on, hosts_of
 from services.kit.access.errors import CrossSite, Forbidden, Unauthenticated
-from services.kit.access.grants import check_grant
 from services.kit.access.headers import address_of, bearer, check_local_host, check_same_site, is_secure, session_cookie
-from services.kit.access.keys import make_key, parse_key
 from services.kit.access.limits import FailureLimits, Rate, address_group
-from services.kit.access.mode import authentication_on, hosts_of, is_loopback
-from services.kit.access.rules import ROLES, SCOPES, Action, Identity, allowed, may_at_all, rights
-from services.kit.access.tokens import SESSION_S, Token, read_token, write_token
+from services.kit.access.rules import ROLES, SCOPES, Action, Identity, allowed, check_grant, may_at_all, rights
+from services.kit.access.tokens import SESSION_S, Token, make_key, parse_key, read_token, write_token
 from services.kit.errors import SettingError
 from tests.support.access_table import MAY, ONLY_CLUSTER, SCOPED
+from wooly.shared.tls import is_loopback
 
 SECRET = b"s" * 32
 S = 1_000_000_000

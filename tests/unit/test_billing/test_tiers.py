@@ -82,3 +82,12 @@ def test_ceilings_have_windows_and_others_are_free() -> None:
     assert priority_refusal(book, "anyone", 0, 99) is None and priority_refusal(book, "anyone", 2, 100) is not None
     book.apply(2, TierSet(110, "standard", 0, "", 0))
     assert [book.ceiling_of("anyone", at_ns) for at_ns in (105, 110)] == [3, 0], "no effect backwards"
+
+
+def test_the_default_vram_of_a_tier_has_windows_too() -> None:
+    book = TierBook()
+    book.apply(1, TierSet(10, "premium", 1, "", 100, 8192))
+    assert [book.default_vram_mb("premium", at_ns) for at_ns in (0, 99, 100)] == [0, 0, 8192]
+    book.apply(2, TierSet(110, "premium", 2))
+    assert [book.default_vram_mb("premium", at_ns) for at_ns in (109, 110)] == [8192, 0], "0: the cluster's default"
+    assert book.default_vram_mb("standard", 120) == 0

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from bus_schemas import events
-from bus_schemas.events import decode_events, encode_events
+from bus_schemas.events import decode_events, encode_events, split_events
 
 FILE = Path(__file__).parents[2] / "golden" / "events" / "samples.json"
 KINDS: dict[str, type[Any]] = {str(kind.__struct_config__.tag): kind for kind in typing.get_args(events.Event)}
@@ -38,6 +38,18 @@ def test_a_frozen_sample_still_means_the_same(name: str) -> None:
     for field, value in sample["fields"].items():
         assert have[field] == value, field
     assert type(event) is KINDS[sample["tag"]]
+
+
+@pytest.mark.parametrize("count", [1, 16, 70_000])
+def test_events_that_are_split_from_a_message_are_written_as_they_were(count: int) -> None:
+    """The node publishes what its journal holds without decoding it; array headers of one, three and five bytes."""
+    known = list(samples().values())
+    (first,) = split_events(bytes.fromhex(known[0]["bytes"]))
+    data = encode_events([first] * count)
+    assert len(split_events(data)) == count
+    assert encode_events(split_events(data)) == data
+    for sample in known:
+        assert encode_events(split_events(bytes.fromhex(sample["bytes"]))).hex() == sample["bytes"]
 
 
 @pytest.mark.parametrize("data", [b"", b"\xc1", b"\x91\x92\xa3abc\x01", encode_events([])[:0], b"\x91\x93\xb1usage.recorded.v1\x01\x02"])

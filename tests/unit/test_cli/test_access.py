@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from services.kit.access.keys import make_key
+from services.kit.access.tokens import make_key
 from tests.support.command import Wooly
 from tests.support.plane import Plane
 from wooly import credentials

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bus_schemas.events import DeviceFact, NodeRegistered
 from scheduler.placement import ClusterView, Measured
-from services.controller.load import LoadReporter
+from services.controller.reconciler import LoadReporter
 
 SECOND = 10**9
 GIB = 1 << 30

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from jit.engine import Engine, Launch, create_engine
+from jit.backends import create_engine
+from jit.engine import Engine, Launch
 from wis.builder import Builder
 from wis.dtypes import DType
 from wis.program import BufferKind, Operand

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jit.engine import BACKENDS, Engine, create_engine
+from jit.backends import BACKENDS, create_engine
+from jit.engine import Engine
 from jit.errors import OutOfMemory
 from jit.memory import Arena, Block, Capacity, SpaceMemory, arena_bytes
 from jit.memory.addresses import SLAB_BYTES, SMALL_BYTES

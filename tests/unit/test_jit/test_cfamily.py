@@ -12,15 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jit.accel.kernels import AccelKernels
 from jit.cache import ObjectCache
 from jit.errors import Unspelled
 from jit.kernels.cfamily import C99, CUDA, OPENCL, Form, emit, opencl, program
-from jit.kernels.device import KernelDevice, KernelLaunch
+from jit.kernels.launch import KernelLaunch
 from jit.kernels.lower import Lowered, lower
-from jit.kernels.reference import ReferenceKernels
 from jit.opencl.device import OpenclDevice
 from tests.support.compiled_c import COMPILER, CompiledC
+from tests.support.kernel_devices import AccelKernels, KernelDevice, ReferenceKernels
 from tests.support.kernel_runs import differences, run_case
 from tests.support.wis_kernels import seeded_case
 from tests.unit.test_jit.conftest import ulps

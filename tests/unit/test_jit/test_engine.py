@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jit.engine import BACKENDS, Engine, create_engine
+from jit.backends import BACKENDS, create_engine
+from jit.engine import Engine
 from jit.errors import BadBuffer, Interrupted, OutOfMemory, UnknownBackend
 from jit.host.engine import HostEngine
 from jit.memory import Capacity, SpaceMemory

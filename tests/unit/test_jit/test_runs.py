@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jit.engine import BACKENDS, Engine, Stop, create_engine
+from jit.backends import BACKENDS, create_engine
+from jit.engine import Engine, Stop
 from jit.errors import BadBuffer
 from wis.builder import Builder
 from wis.dtypes import DType

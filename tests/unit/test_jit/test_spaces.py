@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jit.engine import BACKENDS, Engine, create_engine
+from jit.backends import BACKENDS, create_engine
+from jit.engine import Engine
 from jit.errors import BadBuffer, OutOfMemory
 from wis.builder import Builder
 from wis.dtypes import DType

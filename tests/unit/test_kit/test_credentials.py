@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from services.kit.access.keys import make_key
+from services.kit.access.tokens import make_key
 from services.kit.credentials import Credentials
 from services.kit.errors import SettingError
 from services.kit.keyring import Keyring

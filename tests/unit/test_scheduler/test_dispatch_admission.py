@@ -188,7 +188,7 @@ def test_a_snapshot_that_is_not_one_is_refused() -> None:
     data = snapshot(dispatch.state)
     assert snapshot(restore(data)) == data
     assert restore(b"") == DispatchState()
-    for damaged in (data[:-1], b"x" + data, data.replace(b"version\x01", b"version\x02")):
+    for damaged in (data[:-1], b"x" + data, data.replace(b"version\x02", b"version\x03")):
         with pytest.raises(JournalError):
             restore(damaged)
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from bus_schemas.terms import TaskTerms
 from services.server.accounting import Accounting, boot_id
 from services.server.allowance import Allowances
 from services.server.facts import FactLog, Progress
@@ -15,7 +16,7 @@ from services.server.protocol import PROTOCOL, Attached, HeldSession
 from services.server.sessions import SessionRecord, encode_record
 
 GIB = 1 << 30
-RECORD = SessionRecord("s", "lab", "t", 0, 0, 0, False, True, "", "", 1, 0)
+RECORD = SessionRecord(session="s", terms=TaskTerms(tenant="lab", task="t", priority=0), epoch=1)
 
 
 def taken_over(folder: Path, before: Progress, attached: Attached, check: Callable[[FactLog, Accounting], None]) -> None:

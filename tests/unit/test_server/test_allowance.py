@@ -11,6 +11,7 @@ from bus_schemas import faults
 from bus_schemas.allowance import EXHAUSTED, GRANTED, Allowance
 from bus_schemas.batch import Batch, Fault
 from bus_schemas.events import BudgetSet, Event, TariffSet, TierSet, UsageRecorded
+from bus_schemas.terms import TaskTerms
 from services.server.allowance import Allowances
 from services.server.allowance_gate import PATIENCE_NS, Gate, budget_fault
 from services.server.meter import INTERVAL_NS, Account, Meter
@@ -36,7 +37,7 @@ class World:
         self.log: list[Event] = list(money)
         for position, event in enumerate(money, start=1):
             self.books.apply(position, event)
-        self.session = Session(SessionRecord("s", "lab", "t", 0, 0, 0, False, True, "", "", 1, 0), 0)
+        self.session = Session(SessionRecord(session="s", terms=TaskTerms(tenant="lab", task="t", priority=0), epoch=1), 0)
         self.meter.open(Account("s", "lab", "t", 0))
         self.let_go: list[int] = []
         self.refused: list[tuple[int, Fault]] = []
@@ -45,6 +46,7 @@ class World:
             self.books,
             {"s": self.session},
             lambda pending: self.let_go.append(pending.batch.seq),
+            lambda session, seq: session.pending.pop(seq, None) is not None,
             lambda _, seq, fault: self.refused.append((seq, fault)),
             lambda: self.clock.now_ns,
         )

@@ -14,7 +14,8 @@ import pytest
 from blake3 import blake3
 
 from bus_schemas.batch import Upload
-from jit.engine import Engine, Space, create_engine
+from jit.backends import create_engine
+from jit.engine import Engine, Space
 from jit.errors import OutOfMemory
 from services.server.executor.content import SHARE_BYTES_MIN, Content
 from services.server.executor.model_cache import ModelCache

@@ -10,7 +10,20 @@ import pytest
 
 from bus_schemas import faults
 from bus_schemas.batch import decode_done
-from services.server.protocol import BEHIND, FAULTED, RAN, STOPPED, CloseSpace, Executed, Recall, Recalled, SpaceClosed
+from services.server.protocol import (
+    BEHIND,
+    FAULTED,
+    RAN,
+    STOPPED,
+    CloseSpace,
+    Executed,
+    Forget,
+    Prepare,
+    Prepared,
+    Recall,
+    Recalled,
+    SpaceClosed,
+)
 from tests.support.executor import Wire, batch_of, chain_of
 from tests.support.node import Program, beyond_its_table, floats, increment
 from wooly.link import Flush
@@ -175,3 +188,32 @@ def test_closing_drops_a_run_that_was_stopped(wire: Wire) -> None:
     assert wire.execute(1, Flush(allocs=[(1, NBYTES)])).resident_bytes == NBYTES
     (zeros,) = wire.done(wire.execute(2, Flush(reads=[(1, 0, NBYTES)]))).reads
     assert (floats(zeros.inline) == 0).all()
+
+
+def test_a_batch_that_did_not_begin_is_not_brought_again(wire: Wire) -> None:
+    """The executor has it from the first command that names it, until it begins or the server says to forget it."""
+    first, second = wire.command(2, b""), wire.command(3, batch_of("s", 3, increment(SIZE).flush([1])))
+    wire.send(Prepare("s", 2, batch_of("s", 2, whole())))
+    assert wire.next(Prepared).ready
+    wire.page.stop(3, first.serial)
+    wire.send(first, second)
+    assert [wire.next(Executed).status for _ in range(2)] == [STOPPED, BEHIND]
+    assert (floats(wire.done(wire.execute(2, None)).reads[0].inline) == expected()).all()
+    assert wire.execute(3, None).status == RAN
+    wire.send(Prepare("s", 4, batch_of("s", 4, whole())), Forget("s", 4))
+    wire.next(Prepared)
+    fault = wire.done(wire.execute(4, None)).fault
+    assert fault is not None and (fault.name, "no batch under way" in fault.message) == (faults.NODE_FAULT, True)
+
+
+def test_what_a_dead_server_brought_is_brought_again(wire: Wire) -> None:
+    wire.send(Prepare("s", 2, batch_of("s", 2, whole())))
+    wire.next(Prepared)
+    wire.drop()
+    wire.connect()
+    assert wire.execute(2, whole()).status == RAN
+    wire.send(Prepare("s", 3, batch_of("s", 3, whole())))
+    wire.next(Prepared)
+    wire.drop()
+    wire.connect()
+    assert wire.execute(3, None).status == FAULTED

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bus_schemas.events import DeviceAccounted, Event, NodeLost, decode_events
+from bus_schemas.events import DeviceAccounted, Event, NodeLost, decode_events, encode_events
 from bus_schemas.subjects import EVENTS_STREAM
 from services.kit.bus import connect
 from services.kit.nats_server import NatsServer
@@ -209,7 +209,7 @@ def test_nothing_is_published_that_is_not_in_the_journal(tmp_path: Path, monkeyp
         published: dict[int, bool] = {}
         publish = bus.publish_events
 
-        async def watched(area: str, entity: str, events: list[Event], *, message_id: str, node: str) -> int:
+        async def watched(area: str, entity: str, events: list[msgspec.Raw], *, message_id: str, node: str) -> int:
             index = int(message_id.rsplit(".", 1)[1])
             if index < 4:
                 log.record("node", "node", [fact(index + 1)])
@@ -249,8 +249,8 @@ def test_facts_of_use_leave_only_with_the_progress_that_covers_them(tmp_path: Pa
         found: list[int] = []
         loop, synced = asyncio.get_running_loop(), asyncio.Event()
 
-        async def watched(area: str, entity: str, events: list[Event], *, message_id: str, node: str) -> int:
-            published.extend(events)
+        async def watched(area: str, entity: str, events: list[msgspec.Raw], *, message_id: str, node: str) -> int:
+            published.extend(decode_events(encode_events(events)))
             found.append(on_disk())
             return await publish(area, entity, events, message_id=message_id, node=node)
 

@@ -11,7 +11,7 @@ import pytest
 from blake3 import blake3
 
 from bus_schemas.batch import Batch
-from jit.engine import create_engine
+from jit.backends import create_engine
 from jit.host.engine import HostEngine
 from services.server.executor.errors import Refused
 from services.server.executor.foresight import Foresight

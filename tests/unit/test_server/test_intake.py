@@ -186,6 +186,7 @@ def test_places_are_cut_where_they_would_be_too_long_or_too_many() -> None:
 def test_excesses() -> None:
     few = Limits(scalars_max=1, reads_max=1, inline_bytes_max=4)
     batch = Batch("s", 1, 1, scalars=(1, 2), reads=(Read(0, 1, 0, 1),) * 2, uploads=(Upload(0, 4, b"1234"), Upload(1, 5, b"12345")))
+    batch = msgspec.structs.replace(batch, origin="a" * 201)
     with pytest.raises(Bad) as caught:
         read_batch(encode_batch(batch), "s", few)
     assert caught.value.fault.name == "OversizedBatch"
@@ -193,6 +194,7 @@ def test_excesses() -> None:
         "count @ scalars: 2, at most 1 are accepted",
         "count @ reads: 2, at most 1 are accepted",
         "inline @ upload 1: 5 bytes, above 4 use the data port",
+        "text @ origin: 201 characters, at most 200 are accepted",
     )
     assert claims(caught.value).allocs == ((0, 4), (1, 5))
 

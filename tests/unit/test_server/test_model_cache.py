@@ -96,7 +96,7 @@ def test_a_damaged_chunk_is_never_served_and_comes_back(cache: ModelCache, tmp_p
     files(tmp_path)[0].write_bytes(damage)
     content = Content(staging := Staging(), cache)
     staging.open("s", "", MIB)
-    from jit.engine import create_engine
+    from jit.backends import create_engine
 
     engine = create_engine("reference", cache_dir=None, threads=1, vram_bytes=MIB)
     content.open("s", "a", engine.open_space())

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from bus_schemas import faults
-from bus_schemas.batch import decode_done
-from jit.engine import Engine, Prepared, create_engine
+from bus_schemas.batch import Batch, decode_batch, decode_done
+from jit.backends import create_engine
+from jit.engine import Engine, Prepared
 from jit.errors import KernelRefused
+from services.server.executor import tenant
 from services.server.executor.content import Content
 from services.server.executor.data_port import DataPort
 from services.server.executor.loop import Executor
@@ -20,7 +22,7 @@ from services.server.executor.staging import Staging
 from services.server.protocol import RAN, Execute, Executed, OpenSpace, Prepare
 from services.server.protocol import Prepared as PreparedReport
 from services.server.settings import MemorySettings
-from tests.support.executor import Wire, batch_of, chain_of
+from tests.support.executor import TERMS, Wire, batch_of, chain_of
 from tests.support.node import increment
 from wis.verify import Verified
 
@@ -58,15 +60,15 @@ def executor(engine: Engine, tmp_path: Path) -> Iterator[Executor]:
     memory = DeviceMemory(engine, content, MemorySettings())
     port = DataPort(staging, content, tmp_path / "d", "127.0.0.1", 0, "127.0.0.1")
     executor = Executor(engine, tmp_path / "x", port, staging, content, memory, 1.0)
-    executor._carry_out(OpenSpace("s", "token", 0, b""))
+    executor._carry_out(OpenSpace("s", "token", b"", TERMS))
     yield executor
     memory.shut()
 
 
 def executed(executor: Executor, seq: int, batch: bytes) -> Executed:
     """The batch is prepared, then executed."""
-    executor._prepare(Prepare("s", seq, batch))
-    executor._carry_out(Execute("s", seq, b"", batch))
+    executor._prepare(executor._tenants["s"].bring(seq, batch))
+    executor._carry_out(Execute("s", seq, b"", b""))
     return executor._results[-1]
 
 
@@ -96,8 +98,23 @@ def test_a_refusal_is_one_batchs_own(executor: Executor) -> None:
     broken = replace(program.flush([1], allocs=[(1, 128)]), program_body=b"not a program")
     fault = decode_done(executed(executor, 1, batch_of("s", 1, broken)).done).fault
     assert fault is not None and fault.name == faults.MALFORMED
-    executor._carry_out(OpenSpace("other", "token", 0, b""))
+    executor._carry_out(OpenSpace("other", "token", b"", TERMS))
     good = batch_of("other", 1, program.flush([1], allocs=[(1, 128)]))
-    executor._prepare(Prepare("other", 1, good))
-    executor._carry_out(Execute("other", 1, b"", good))
+    executor._prepare(executor._tenants["other"].bring(1, good))
+    executor._carry_out(Execute("other", 1, b"", b""))
     assert executor._results[-1].status == RAN
+
+
+def test_a_batch_is_decoded_once(executor: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the preparing thread, for the launching one too."""
+    decoded: list[bytes] = []
+
+    def counted(data: bytes) -> Batch:
+        decoded.append(data)
+        return decode_batch(data)
+
+    monkeypatch.setattr(tenant, "decode_batch", counted)
+    batch = batch_of("s", 1, increment(16).flush([1], allocs=[(1, 128)]))
+    assert executed(executor, 1, batch).status == RAN
+    assert decoded == [batch]
+    assert executor._tenants["s"].brought == {}

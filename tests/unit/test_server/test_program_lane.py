@@ -45,6 +45,26 @@ def test_each_is_sent_once_and_again_in_the_next_segment(lane: Lane) -> None:
     assert sent(lane) == [ProgramUse(b"A" * 8, short, ("add",))], "a reader that begins here learns everything"
 
 
+def test_lines_of_a_script_are_sent_once_a_session_and_segment(lane: Lane) -> None:
+    """Two sessions run one program: each line goes with its own session. Of a session the first line of a program holds."""
+    programs, body = ProgramLane(lane), increment()
+    short = body.digest[:PROGRAM_NAME_BYTES]
+
+    def note(session: str, origin: str) -> None:
+        programs.note(Batch(session, 1, 1, body.digest, bytes(32), body.body, origin=origin), b"A" * 32)
+
+    for session, origin in (("s", "a.py:1"), ("s", "other.py:9"), ("s", ""), ("t", ""), ("t", "b.py:2\n\x1b"), ("t", "b.py:2")):
+        note(session, origin)
+    expected = [ProgramUse(b"A" * 8, short, ("add",), "s", "a.py:1"), ProgramUse(b"A" * 8, short, (), "t", "b.py:2??")]
+    assert sent(lane) == expected
+    lane.on_gap()
+    note("t", "")
+    note("s", "")
+    assert [(use.session, use.origin) for use in sent(lane)] == [("t", "b.py:2??"), ("s", "a.py:1")]
+    programs.note(Batch("u", 1, 1, origin="a.py:1"), b"C" * 32)
+    assert sent(lane) == [ProgramUse(b"C" * 8, b"")], "without a program there is no line"
+
+
 @pytest.mark.parametrize("body", [b"", b"\xff", b"\x95\x01\x90\x00\x90\x90", bytes(300 << 10)])
 def test_a_program_that_cannot_be_read_has_no_operations(lane: Lane, body: bytes) -> None:
     programs = ProgramLane(lane)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.kit.trace import parse_traceparent
+from wooly.shared.trace import parse_traceparent
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 

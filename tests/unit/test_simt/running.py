@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from jit.host.simt.device import HostKernels
-from jit.kernels.device import Dim3, KernelDevice, KernelLaunch, KernelOutcome
-from jit.kernels.reference import ReferenceKernels
+from jit.kernels.launch import Dim3, KernelLaunch, KernelOutcome
+from tests.support.kernel_devices import HostKernels, KernelDevice, ReferenceKernels
 from wis.kernel.text import parse_kernel
 from wis.kernel.verify import VerifiedKernel, verify_kernel
 

@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jit.kernels.device import CHECKED, Dim3, KernelDevice, KernelOptions, KernelOutcome, PreparedKernel
+from jit.kernels.launch import CHECKED, Dim3, KernelOptions, KernelOutcome
 from tests.support.compiled_c import CompiledC
+from tests.support.kernel_devices import KernelDevice, PreparedKernel
 from tests.unit.test_simt.running import agree, kernel
 from wis.kernel.model import TrapKind
 from wis.kernel.verify import VerifiedKernel

@@ -6,7 +6,7 @@ import pytest
 
 from jit.errors import KernelRefused
 from jit.host.simt.function import kernel_text
-from jit.kernels.device import CHECKED
+from jit.kernels.launch import CHECKED
 from wis.kernel.text import parse_kernel
 from wis.kernel.verify import verify_kernel
 

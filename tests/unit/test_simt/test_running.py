@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import re
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +16,9 @@ import numpy as np
 import pytest
 
 from jit.errors import Interrupted, KernelRefused
-from jit.host.simt.device import HostKernels
-from jit.kernels.device import KernelLaunch, KernelOptions
-from jit.kernels.reference import ReferenceKernels
+from jit.host.simt.function import kernel_text
+from jit.kernels.launch import CHECKED, KernelLaunch, KernelOptions
+from tests.support.kernel_devices import HostKernels, ReferenceKernels
 from tests.support.kernel_runs import differences, run_case
 from tests.support.wis_kernels import seeded_case
 from tests.unit.test_simt.running import agree, host, kernel
@@ -20,6 +26,36 @@ from wis.kernel.model import TrapKind
 from wis.kernel.verify import verify_kernel
 
 VADD = kernel((Path(__file__).parents[2] / "golden" / "wis" / "kernels" / "vadd.wisk").read_text())
+
+COORDINATES = kernel(
+    """
+kernel 2 coordinates
+math native
+threads 64
+param buf i32 w
+param i64
+regs i32 i32 i32 i32 i32 i32 i64
+block 0
+  r0 = special(ctaid.x)
+  r1 = special(ctaid.y)
+  r2 = special(ctaid.z)
+  r3 = special(nctaid.x)
+  r4 = special(nctaid.y)
+  r5 = mul r2, r4
+  r5 = add r5, r1
+  r5 = mul r5, r3
+  r5 = add r5, r0
+  r6 = sext r5
+  r3 = const(100)
+  r4 = mul r2, r3
+  r4 = add r4, r1
+  r4 = mul r4, r3
+  r4 = add r4, r0
+  st(p0 i32) r6, r4
+  ret
+"""
+)
+"""Block number n writes 10000 z + 100 y + x to element n."""
 
 ENDLESS = kernel(
     """
@@ -48,6 +84,19 @@ def _floats(n: int) -> np.ndarray:
 @pytest.mark.parametrize("n", [1, 777, 1024])
 def test_every_shape_of_block(block: tuple[int, int, int], n: int) -> None:
     agree(VADD, (-(-n // block[0]), 1, 1), block, [_floats(n), _floats(n), _floats(n), n])
+
+
+@pytest.mark.parametrize("grid", [(3, 2, 4), (1, 5, 3), (7, 1, 1), (1, 1, 6)])
+@pytest.mark.parametrize("piece", [1, 2, 5, 24])
+def test_blocks_know_their_place_in_the_grid(grid: tuple[int, int, int], piece: int) -> None:
+    total = grid[0] * grid[1] * grid[2]
+    found, block, device = np.zeros(4 * total, np.uint8), (32, 1, 1), host()
+    prepared = device.prepare(COORDINATES, block)
+    for first in range(0, total, piece):
+        device.run(prepared, KernelLaunch(grid, block, first=first, count=min(piece, total - first)), [found, 0])
+    x, y, z = (number.reshape(-1) for number in np.meshgrid(*map(np.arange, grid), indexing="ij"))
+    order = np.argsort(x + grid[0] * (y + grid[1] * z))
+    np.testing.assert_array_equal(found.view(np.int32), (10000 * z + 100 * y + x)[order])
 
 
 def test_the_first_trap_is_reported() -> None:
@@ -138,6 +187,58 @@ def test_random_kernels(seed: int) -> None:
     assert not differences(run_case(ReferenceKernels(), verified, case), run_case(host(), verified, case))
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_random_kernels_in_blocks_of_one_thread(seed: int) -> None:
+    case = seeded_case(500 + seed, 30)
+    case = replace(case, block=(1, 1, 1))
+    verified = verify_kernel(case.kernel)
+    assert not differences(run_case(ReferenceKernels(), verified, case), run_case(host(), verified, case))
+
+
+def test_a_block_of_one_thread_is_scalar_code() -> None:
+    text = kernel_text(VADD, "kernel", (1, 1, 1), 0, CHECKED)
+    assert re.findall(r"<\d+ x ", text) == []
+
+
+BROADCAST = """
+kernel 2 broadcast
+math native
+threads 128
+param buf i32 w
+param i32
+regs i32 i64 i32 i32 i32 pred i32 i32
+block 0
+  r0 = special(tid.x)
+  r1 = zext r0
+  r2 = const({source})
+  r3 = const(31)
+  r4 = const(-1)
+  r7 = param(p1)
+  r5 = lt_s r0, r7
+  cbr r5, 1, 2
+block 1
+  r6, r5 = shfl(idx) r0, r2, r3, r4
+  st(p0 i32) r1, r6
+  br 2
+block 2
+  ret
+"""
+
+
+@pytest.mark.parametrize(("threads", "running"), [(64, 64), (64, 40), (48, 48), (128, 97)])
+@pytest.mark.parametrize("source", [0, 7, 31])
+def test_one_lane_to_all_others(threads: int, running: int, source: int) -> None:
+    """All lanes run, or only some, of which the source may be none."""
+    agree(kernel(BROADCAST.format(source=source)), (2, 1, 1), (threads, 1, 1), [np.zeros(4 * threads, np.uint8), running])
+
+
+def test_a_broadcast_among_all_lanes_is_a_scalar() -> None:
+    """Without the branch the lanes are together: one element is taken out of the vector."""
+    together = BROADCAST.replace("  r5 = lt_s r0, r7\n  cbr r5, 1, 2\n", "  br 1\n").format(source=3)
+    assert "extractelement <32 x i32>" in kernel_text(kernel(together), "kernel", (64, 1, 1), 0, CHECKED)
+    agree(kernel(together), (2, 1, 1), (64, 1, 1), [np.zeros(256, np.uint8), 0])
+
+
 def test_fuel_ends_an_endless_kernel() -> None:
     outcome = agree(ENDLESS, (4, 1, 1), (64, 1, 1), [1], fuel=100_000)
     assert outcome.out_of_fuel and outcome.instructions > 100_000
@@ -200,6 +301,31 @@ def test_options_change_no_result(options: KernelOptions) -> None:
     outcome = device.run(device.prepare(VADD, (256, 1, 1), options=options), KernelLaunch((4, 1, 1), (256, 1, 1)), [a, b, c, n])
     np.testing.assert_array_equal(c.view(np.float32), a.view(np.float32) + b.view(np.float32))
     assert bool(outcome.instructions) is options.meter
+
+
+@pytest.mark.parametrize("n", [1, 5, 200, 300])
+def test_lanes_that_do_not_run_read_nothing_when_nothing_is_checked(n: int) -> None:
+    """The inputs end where readable memory ends."""
+    device = host()
+    prepared = device.prepare(VADD, (256, 1, 1), options=KernelOptions(check=False, meter=False, fuel=False))
+    with _page() as a, _page() as b:
+        a, b, c = a[-4 * n :], b[-4 * n :], np.zeros(4 * n, np.uint8)
+        a[:], b[:] = _floats(n), _floats(n + 1)[: 4 * n]
+        device.run(prepared, KernelLaunch((2, 1, 1), (256, 1, 1)), [a, b, c, n])
+        np.testing.assert_array_equal(c.view(np.float32), a.view(np.float32) + b.view(np.float32))
+
+
+@contextmanager
+def _page() -> Iterator[np.ndarray]:
+    """A page of memory with one behind it that must not be touched."""
+    memory = mmap.mmap(-1, 2 * mmap.PAGESIZE)
+    whole = np.frombuffer(memory, np.uint8)
+    protect = ctypes.CDLL(None, use_errno=True).mprotect
+    protect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    behind = whole.ctypes.data + mmap.PAGESIZE
+    assert protect(behind, mmap.PAGESIZE, 0) == 0
+    yield whole[: mmap.PAGESIZE]
+    assert protect(behind, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_WRITE) == 0
 
 
 @pytest.mark.parametrize(("block", "dynamic"), [((0, 1, 1), 0), ((257, 1, 1), 0), ((32, 1, 1), 16)])

@@ -42,6 +42,8 @@ def test_gangs_follow_rows_of_threads() -> None:
     assert gang_of((256, 1, 1), False).lanes == 32
     assert gang_of((16, 16, 1), False).lanes == 16
     assert gang_of((16, 16, 1), True).lanes == 32
+    assert gang_of((1, 1, 1), False).lanes == 1
+    assert gang_of((1, 1, 1), False, judged=True).lanes == 16
     assert gang_of((16, 16, 1), False).pattern(Special.TID_Y) == (0,) * 16
     assert gang_of((16, 16, 1), False).pattern(Special.TID_X) == tuple(range(16))
     assert Gang((33, 2, 1), 32).pattern(Special.TID_X) is None

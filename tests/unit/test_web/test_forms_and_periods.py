@@ -10,8 +10,7 @@ import pytest
 
 from scheduler.placement import ClusterView
 from scheduler.placement.states import GLOBAL_LIMITS
-from services.controller.access_bodies import KeyBody
-from services.controller.bodies import NewGroupBody, TaskBody
+from services.controller.bodies import KeyBody, NewGroupBody, TaskBody
 from services.controller.errors import Invalid
 from services.controller.web.credits.asking import ask_of, chart_of, rows_of
 from services.controller.web.forms import read_as, revision_in

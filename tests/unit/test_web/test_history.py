@@ -11,10 +11,17 @@ import pytest
 
 from bus_schemas.events import GrantRecorded, TariffSet
 from bus_schemas.telemetry import RunningSession, Telemetry
-from services.controller.web.charts import Chart, Line, chart_data, chart_points, chart_table
-from services.controller.web.dashboard.charts import cluster_charts, credits_chart, credits_per_hour
-from services.controller.web.history import EVERYBODY, History
-from services.controller.web.rates import PriceBook
+from services.controller.web.charts import (
+    Chart,
+    Line,
+    chart_data,
+    chart_points,
+    chart_table,
+    cluster_charts,
+    credits_chart,
+    credits_per_hour,
+)
+from services.controller.web.history import EVERYBODY, History, PriceBook
 from services.controller.web.ring import Ring
 from services.controller.web.scope import CLUSTER, Scope
 

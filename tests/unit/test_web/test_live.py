@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from services.controller.web.channel import Channel, Gone, Topic
+from services.controller.web.channel import Channel, Gone, Patch, Topic, difference, encode_patch
 from services.controller.web.live import Busy, Live
-from services.controller.web.patch import Patch, difference, encode_patch
 from services.controller.web.scope import CLUSTER, Scope
 
 TOPIC = Topic("t", frozenset(), "node.read", lambda scope, query: Patch())

@@ -78,7 +78,7 @@ def test_the_cluster_at_a_glance() -> None:
     assert (figures.utilization, figures.used_bytes, figures.swapped_bytes) == (34, 12 * GIB, 3 * GIB)  # the lost one does not count
     assert [(row.node, row.index) for row in found.devices] == [("n1", 0), ("n1", 1), ("n2", 0)]
     assert [row.share_percent for row in found.sessions] == [50.0, 50.0]
-    assert [(row.task, row.reason) for row in found.queue] == [("t3", "Too little VRAM is left to promise")]
+    assert [(row.task, row.reason) for row in found.queue] == [("t3", "Not enough VRAM is left")]
 
 
 def test_a_member_sees_nodes_whole_and_tasks_of_their_tenant_only() -> None:

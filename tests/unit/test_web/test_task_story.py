@@ -126,7 +126,7 @@ def test_the_timeline_is_in_order_and_names_who_did_it() -> None:
         ("ended", ""),
         ("completed", ""),
     ]
-    assert found[0].detail == "priority 2, 3 GiB on 2 GPUs" and found[1].title == "Placed on a, GPU 0, 1"
+    assert found[0].detail == "priority 2, 3 GiB on each of 2 GPUs" and found[1].title == "Placed on a, GPU 0, 1"
 
 
 def test_a_session_is_open_until_it_is_closed() -> None:

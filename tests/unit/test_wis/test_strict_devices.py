@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from jit.errors import ToolchainError
-from jit.kernels.device import KERNEL_DEVICES, KernelDevice, KernelLaunch
+from jit.kernels.launch import KernelLaunch
+from tests.support.kernel_devices import KERNEL_DEVICES, KernelDevice
 from tests.support.strict_forms import evaluate
 from tests.unit.test_wis.test_strict import arguments, form_of, same_bits
 from wis.dtypes import DType

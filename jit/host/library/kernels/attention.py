@@ -39,7 +39,7 @@ class _Products:
         """c [m, n] = or += a [m, k] b, with b packed in panels of ``panel_rows`` >= k rows."""
         f, width = self.f, self.tiles.width
         step = panel_rows * width
-        self.tiles.multiply(m, n, k, a, panels, step, f.const(I64, width), c, c_row, f.const(BOOL, add))
+        self.tiles.multiply(m, n, k, a, b=panels, panel_step=step, b_step=f.const(I64, width), c=c, c_row=c_row, add=f.const(BOOL, add))
 
     def row_by(self, gemv: Value, n: Value, k: Value, a: Value, b: Value, ldb: Value, c: Value, *, b_trans: bool) -> None:
         """c [n] = a [k] b, with b [k, n], or (``b_trans``) [n, k], row-major."""

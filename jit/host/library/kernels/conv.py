@@ -126,7 +126,9 @@ def _source(f: Fn, type: Type, g: Geometry, m: _Images, depth: str, walk: str, a
     return _Source(f, type, g, m, depth, walk, _planes(f, g, walk, all_rows))
 
 
-def _add_columns(f: Fn, g: Geometry, m: _Images, type: Type, variant: tuple[str, str], x: Value, q0: Value, q1: Value, ld: Value) -> None:
+def _add_columns(
+    f: Fn, g: Geometry, m: _Images, type: Type, variant: tuple[str, str], *, x: Value, q0: Value, q1: Value, ld: Value
+) -> None:
     """Add scratch (output rows [q0, q1) of one image) back into x: the transpose of ``_columns``."""
     depth, walk = variant
     vector = type.vec(64 // type.nbytes)
@@ -173,9 +175,11 @@ def conv(f: Fn, dtype: str, depth: str, walk: str) -> None:
         target = y.at(first * y_n + group * y_g + q0 * g.t_w, type)
         with f.when(joint.eq(0)), f.loop(0, count) as image:
             col = f.scratch.at(image * pixels, type)
-            tiles.multiply(filters, pixels, window, weights, col, width, ld, target.at(image * y_n, type), y_o, fresh)
+            c = target.at(image * y_n, type)
+            tiles.multiply(filters, pixels, window, weights, b=col, panel_step=width, b_step=ld, c=c, c_row=y_o, add=fresh)
         with f.when(joint.ne(0)):
-            tiles.multiply(filters, pixels * count, window, weights, f.scratch, width, ld, result, ld, fresh)
+            n = pixels * count
+            tiles.multiply(filters, n, window, weights, b=f.scratch, panel_step=width, b_step=ld, c=result, c_row=ld, add=fresh)
             with f.loop(0, count) as image, f.loop(0, filters) as row:
                 part = result.at(row * ld + image * pixels, type)
                 f.copy(target.at(image * y_n + row * y_o, type), part, pixels * type.nbytes)
@@ -201,8 +205,9 @@ def conv_dx(f: Fn, dtype: str, depth: str, walk: str) -> None:
             arrived = Matrix(y.at(image * y_n + group * y_g + q0 * g.t_w, type), y_o, one)
             tiles.pack(filters, pixels, arrived, panels, step)
             turned = Matrix(w.at(group * w_g, type), one, w_o)
-            tiles.multiply(window, pixels, filters, turned, panels, step, width, f.scratch, ld, f.const(BOOL, False))
-            _add_columns(f, g, m, type, variant, target, q0, q1, ld)
+            add = f.const(BOOL, False)
+            tiles.multiply(window, pixels, filters, turned, b=panels, panel_step=step, b_step=width, c=f.scratch, c_row=ld, add=add)
+            _add_columns(f, g, m, type, variant, x=target, q0=q0, q1=q1, ld=ld)
 
 
 def conv_dw(f: Fn, dtype: str, depth: str, walk: str) -> None:
@@ -233,7 +238,8 @@ def conv_dw(f: Fn, dtype: str, depth: str, walk: str) -> None:
                 rows_at = panels.at(image * pixels * tiles.width, type)
                 tiles.pack(pixels, filters, Matrix(arrived.at(image * y_n, type), one, y_o), rows_at, step)
             add = (first > begin) | (q0 > 0)
-            tiles.multiply(window, filters, columns, Matrix(f.scratch, ld, one), panels, step, width, target, filters, add)
+            a = Matrix(f.scratch, ld, one)
+            tiles.multiply(window, filters, columns, a, b=panels, panel_step=step, b_step=width, c=target, c_row=filters, add=add)
 
 
 def sum_parts(f: Fn, dtype: str) -> None:

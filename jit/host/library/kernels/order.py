@@ -105,7 +105,7 @@ def _sort_by_bytes(f: Fn, element: Element, first: Value, second: Value, counts:
 
 
 def _emit_line(
-    f: Fn, element: Element, keys: Value, k: Value, x: Value, x_dim: Value, y: Value, y_dim: Value, index: Value, index_dim: Value
+    f: Fn, element: Element, keys: Value, k: Value, *, x: Value, x_dim: Value, y: Value, y_dim: Value, index: Value, index_dim: Value
 ) -> None:
     """Write the first k keys' elements and indices."""
     type = _key_type(element)
@@ -132,7 +132,7 @@ def sort(f: Fn, dtype: str, descending: str, rank: str) -> None:
             with f.loop(0, n) as i:
                 first.at(i, type).store(_key(element, element.load(x.at(i * x_dim, element.storage)), i, descending == "1"))
             sorted_at.set(_sort_by_bytes(f, element, first, first.at(n, type), counts, n))
-        _emit_line(f, element, sorted_at.get(), k, x, x_dim, y, y_dim, index, index_dim)
+        _emit_line(f, element, sorted_at.get(), k, x=x, x_dim=x_dim, y=y, y_dim=y_dim, index=index, index_dim=index_dim)
 
 
 def topk(f: Fn, dtype: str, descending: str, rank: str) -> None:
@@ -153,7 +153,7 @@ def topk(f: Fn, dtype: str, descending: str, rank: str) -> None:
             with f.when(key < worst.get()):
                 _insert(f, type, keys, k - 1, key)
                 worst.set(keys.at(k - 1, type).load(type))
-        _emit_line(f, element, keys, k, x, x_dim, y, y_dim, index, index_dim)
+        _emit_line(f, element, keys, k, x=x, x_dim=x_dim, y=y, y_dim=y_dim, index=index, index_dim=index_dim)
 
 
 def search_sorted(f: Fn, dtype: str, right: str, rank: str) -> None:

@@ -61,7 +61,7 @@ class Tiles:
         self._call("product", m, n, k, a.at, a.row, a.col, b.at, b.row, b.col, c.at, c.row, pack_a, scratch)
 
     def multiply(
-        self, m: Value, n: Value, k: Value, a: Matrix, b: Value, panel_step: Value, b_step: Value, c: Value, c_row: Value, add: Value
+        self, m: Value, n: Value, k: Value, a: Matrix, *, b: Value, panel_step: Value, b_step: Value, c: Value, c_row: Value, add: Value
     ) -> None:
         """c [m, n] (+)= a [m, k] b [k, n]; panels of b lie ``panel_step`` apart."""
         self._call("multiply", m, n, k, a.at, a.row, a.col, b, panel_step, b_step, c, c_row, add)

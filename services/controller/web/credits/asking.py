@@ -16,7 +16,7 @@ from services.controller.web.formats import clock_time, credits_text
 __all__ = ["GROUPINGS", "PERIODS", "Asked", "ask_of", "chart_of", "rows_of"]
 
 GROUPINGS: Final = (("tenant", "Tenant"), ("task", "Task"), ("model", "Model"), ("node", "Node"))
-PERIODS: Final = (("hour", "Hour"), ("day", "24 hours"), ("week", "7 days"), ("month", "This month"), ("quarter", "90 days"))
+PERIODS: Final = (("hour", "1 hour"), ("day", "24 hours"), ("week", "7 days"), ("month", "This month"), ("quarter", "90 days"))
 _LENGTHS_S: Final = {"hour": 3_600, "day": 86_400, "week": 7 * 86_400, "quarter": 90 * 86_400}
 _SHADES: Final = ("k1", "k2", "k3", "k4", "k5")
 _TABLE_ROWS: Final = 24

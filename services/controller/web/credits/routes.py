@@ -15,11 +15,10 @@ from litestar import Response, get, post
 
 from services.controller.errors import Invalid
 from services.controller.parts import parts_of
+from services.controller.web.context import context_of
 from services.controller.web.credits.asking import GROUPINGS, PERIODS, Asked, ask_of, chart_of, rows_of
 from services.controller.web.credits.client import BillingClient, Refused, Unreachable
-from services.controller.web.desk import desk_of
-from services.controller.web.flash import redirect
-from services.controller.web.forms import form_values, revision_in
+from services.controller.web.forms import form_values, redirect, revision_in
 from services.controller.web.listing import Listing
 from services.controller.web.settings.shared import Ask, micro_of
 from services.controller.web.templating import page, scope_of
@@ -43,7 +42,7 @@ _STALE: Final = "This budget was changed since the page was loaded. Nothing was 
 async def credits(request: Ask) -> Response[str]:
     scope = scope_of(request)
     asked = ask_of(request.query_params, int(time.time()), scope.tenant)
-    billing = desk_of(request).billing
+    billing = context_of(request).billing
     try:
         report = await billing.get("credits", request, **asked.query)
         series = await billing.get("series", request, **asked.query, step=asked.step, top=_TOP)
@@ -104,7 +103,7 @@ async def _titles(request: Ask, asked: Asked, keys: list[str]) -> dict[str, str]
 @get("/credits/export.csv", action="credits.read", include_in_schema=False)
 async def export(request: Ask) -> Response[Any]:
     asked = ask_of(request.query_params, int(time.time()), scope_of(request).tenant)
-    return await _file(request, desk_of(request).billing, "credits", "text/csv", f"credits-{asked.by}.csv", asked.query)
+    return await _file(request, context_of(request).billing, "credits", "text/csv", f"credits-{asked.by}.csv", asked.query)
 
 
 @get("/credits/statement/{tenant:str}", action="credits.read", include_in_schema=False)
@@ -114,7 +113,7 @@ async def statement(request: Ask, tenant: str) -> Response[Any]:
     media = "text/csv" if form == "csv" else "text/html"
     name = f"statement-{month}.csv" if form == "csv" else ""
     query = {"month": month, "format": "csv" if form == "csv" else "html"}
-    return await _file(request, desk_of(request).billing, f"statements/{quote(tenant, safe='')}", media, name, query)
+    return await _file(request, context_of(request).billing, f"statements/{quote(tenant, safe='')}", media, name, query)
 
 
 async def _file(request: Ask, billing: BillingClient, path: str, media: str, name: str, query: Mapping[str, str]) -> Response[Any]:
@@ -149,7 +148,7 @@ async def budget(request: Ask) -> Response[Any]:
             "warn_percent": _percent("warn", str(values.get("warn", "80"))),
             "stop_percent": _percent("stop", str(values.get("stop", "100"))),
         }
-        await desk_of(request).billing.send("PUT", f"budgets/{quote(tenant, safe='')}/{quote(period, safe='')}", request, body, revision)
+        await context_of(request).billing.send("PUT", f"budgets/{quote(tenant, safe='')}/{quote(period, safe='')}", request, body, revision)
     except Invalid as error:
         return redirect(back, f"The budget stays as it was: {error.field}: {error}.", "bad")
     except Unreachable as error:
@@ -169,7 +168,7 @@ async def grant(request: Ask) -> Response[Any]:
         body = {"tenant": tenant, "micro": micro_of("credits", str(values.get("credits", ""))), "note": str(values.get("note", ""))}
         if values.get("id"):
             body["id"] = str(values["id"])
-        await desk_of(request).billing.send("POST", "grants", request, body)
+        await context_of(request).billing.send("POST", "grants", request, body)
     except Invalid as error:
         return redirect(back, f"Nothing was granted: {error}.", "bad")
     except Unreachable as error:

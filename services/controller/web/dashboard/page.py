@@ -9,14 +9,21 @@ from typing import Any, Final
 from litestar import Request, Response, get
 
 from services.controller.parts import Parts
-from services.controller.web.channel import Topic
-from services.controller.web.charts import Chart, chart_data, chart_points, chart_table
-from services.controller.web.dashboard.charts import cluster_charts, credits_chart, credits_per_hour, past_charts
+from services.controller.web.channel import Patch, Topic
+from services.controller.web.charts import (
+    Chart,
+    chart_data,
+    chart_points,
+    chart_table,
+    cluster_charts,
+    credits_chart,
+    credits_per_hour,
+    past_charts,
+)
+from services.controller.web.context import context_of
 from services.controller.web.dashboard.rows import Glance, glance
-from services.controller.web.desk import desk_of
 from services.controller.web.history import History
 from services.controller.web.metrics_store import RANGES, Unanswered, range_of
-from services.controller.web.patch import Patch
 from services.controller.web.scope import Scope
 from services.controller.web.templating import ENVIRONMENT, page, scope_of
 from services.kit.access.requests import who
@@ -36,7 +43,7 @@ def _charts(history: History, scope: Scope, now_s: float) -> tuple[Chart, Chart,
 
 def _context(parts: Parts, history: History, scope: Scope) -> tuple[dict[str, Any], tuple[Chart, Chart, Chart]]:
     now_ns = time.time_ns()
-    seen: Glance = glance(parts.mirror.view, parts.gauges.last(), scope, now_ns)
+    seen: Glance = glance(parts.projection.view, parts.gauges.last(), scope, now_ns)
     charts = _charts(history, scope, now_ns / 1e9)
     return {"glance": seen, "figures": seen.figures, "rate": credits_per_hour(charts[2]), "scope": scope}, charts
 
@@ -44,9 +51,9 @@ def _context(parts: Parts, history: History, scope: Scope) -> tuple[dict[str, An
 @get("/", action="cluster.read", include_in_schema=False)
 async def dashboard(request: Ask) -> Response[str]:
     parts: Parts = request.app.state.parts
-    await parts.mirror.caught_up()
+    await parts.projection.caught_up()
     context, charts = _context(parts, request.app.state.web.history, scope_of(request))
-    store, chosen, away = desk_of(request).metrics, range_of(request.query_params), ""
+    store, chosen, away = context_of(request).metrics, range_of(request.query_params), ""
     drawn = dict(zip(_IDS, zip(_TITLES, charts, strict=True), strict=True))
     if chosen is not RANGES[0]:
         try:

@@ -16,12 +16,10 @@ from services.controller.bodies import NewGroupBody
 from services.controller.errors import Invalid, NotThere, OutOfState, Stale
 from services.controller.identity import caller_of
 from services.controller.parts import Parts, parts_of
-from services.controller.web.channel import Topic
-from services.controller.web.flash import redirect
-from services.controller.web.forms import Values, form_values, read_as, revision_in
+from services.controller.web.channel import Patch, Topic
+from services.controller.web.forms import Values, form_values, read_as, redirect, revision_in
 from services.controller.web.groups.table import SORTS, GroupRow, group_rows, members_to_choose
 from services.controller.web.listing import Listing
-from services.controller.web.patch import Patch
 from services.controller.web.scope import Scope
 from services.controller.web.templating import ENVIRONMENT, page, scope_of
 
@@ -52,7 +50,7 @@ def groups_topic(parts: Parts) -> Topic:
     """Keeps the rows of open Groups pages up to date."""
 
     def render(scope: Scope, query: Mapping[str, str]) -> Patch:
-        rows, _ = _shown(parts.mirror.view, scope.tenant, query)
+        rows, _ = _shown(parts.projection.view, scope.tenant, query)
         row_of: Any = ENVIRONMENT.get_template("groups/row.html").module
         html = {f"group-{row.id}": str(row_of.row_of(row)) for row in rows}
         return Patch(html, {"group-rows": tuple(html)})

@@ -16,17 +16,14 @@ from services.controller.identity import caller_of
 from services.controller.names import find_node
 from services.controller.parts import Parts, parts_of
 from services.controller.revisions import node_revision
-from services.controller.web.channel import Gone, Topic
-from services.controller.web.charts import Chart, chart_data, chart_points, chart_table
-from services.controller.web.dashboard.charts import device_charts, past_charts
-from services.controller.web.desk import desk_of
-from services.controller.web.flash import redirect
-from services.controller.web.forms import Values, form_values, revision_in
+from services.controller.web.channel import Gone, Patch, Topic
+from services.controller.web.charts import Chart, chart_data, chart_points, chart_table, device_charts, past_charts
+from services.controller.web.context import context_of
+from services.controller.web.forms import Values, form_values, redirect, revision_in
 from services.controller.web.history import History
 from services.controller.web.listing import Listing
 from services.controller.web.metrics_store import RANGES, Unanswered, range_of
 from services.controller.web.nodes.rows import SORTS, STATES, Seen, device_rows, group_choices, listed_nodes, node_row, session_rows
-from services.controller.web.patch import Patch
 from services.controller.web.scope import Scope
 from services.controller.web.templating import ENVIRONMENT, page, scope_of
 
@@ -46,7 +43,7 @@ def _seen(parts: Parts) -> Seen:
 
 
 def _list(parts: Parts, scope: Scope, query: Mapping[str, str]) -> dict[str, Any]:
-    view = parts.mirror.view
+    view = parts.projection.view
     listing = Listing.parse("/nodes", query, sorts=SORTS, default="name", filters=_FILTERS)
     rows, listing = listed_nodes(view, _seen(parts), scope, listing)
     return {"rows": rows, "listing": listing, "known": len(view.nodes)}
@@ -80,7 +77,7 @@ def nodes_topic(parts: Parts) -> Topic:
 
 def _one(parts: Parts, scope: Scope, name: str) -> dict[str, Any]:
     """Raises NotThere, Ambiguous."""
-    view, seen = parts.mirror.view, _seen(parts)
+    view, seen = parts.projection.view, _seen(parts)
     name = find_node(view, name)
     own = [seen[key] for key in ((name, device.index) for device in view.nodes[name].registered.devices) if key in seen]
     return {
@@ -110,7 +107,7 @@ async def node(request: Ask, node: str) -> Response[str]:
 async def _node_page(request: Ask, name: str, *, error: str = "", given: str | None = None, status: int = 200) -> Response[str]:
     parts = parts_of(request)
     shown = _one(parts, scope_of(request), name)
-    store, chosen, away = desk_of(request).metrics, range_of(request.query_params), ""
+    store, chosen, away = context_of(request).metrics, range_of(request.query_params), ""
     charts = _charts(request.app.state.web.history, shown, time.time())
     if chosen is not RANGES[0]:
         try:
@@ -130,7 +127,7 @@ async def _node_page(request: Ask, name: str, *, error: str = "", given: str | N
         status=status,
         live=f"node.{shown['node'].id}",
         charts=drawn,
-        revision=node_revision(parts.mirror, shown["node"].id),
+        revision=node_revision(parts.projection, shown["node"].id),
         overcommit=given if given is not None else "" if own is None else str(own),
         error=error,
         percent_max=PERCENT_MAX,

@@ -27,8 +27,7 @@ from services.controller.errors import Stale
 from services.controller.identity import caller_of
 from services.controller.parts import parts_of
 from services.controller.revisions import config_revision
-from services.controller.web.flash import redirect
-from services.controller.web.forms import Values, form_values, revision_in
+from services.controller.web.forms import Values, form_values, redirect, revision_in
 from services.controller.web.settings.shared import SLIPS, Ask, settings_page, slip_of
 
 __all__ = ["ROUTES", "Setting", "settings_of"]
@@ -53,13 +52,14 @@ class Setting:
 _SHOWN: Final = (
     (
         OVERCOMMIT_GLOBAL, "VRAM overcommit", "%", 1,
-        "Tasks that may be swapped can be promised this much more than a device has. A node's own value comes first.",
+        "Memory beyond a device's own that tasks may be promised if they can be swapped out. A node's own value has precedence.",
     ),
-    (QUEUE_AGE_MS, "Raise a waiting task every", "s", 1000, "By one priority (aging); 0: never."),
-    (QUEUE_PROTECT_MS, "Reserve devices after waiting", "s", 1000, "Tasks behind it then cannot overtake it; 0: never."),
-    (QUEUE_RESERVATIONS, "Reserve devices for at most", "tasks", 1, "At one time."),
-    (DEFAULT_VRAM_MB, "VRAM of a task that names none", "MiB", 1,
-     "It may grow beyond. At most a quarter of the largest device; 0: every task must name it."),
+    (QUEUE_AGE_MS, "Raise waiting tasks every", "s", 1000, "Each time by one priority level (aging). 0: never."),
+    (QUEUE_PROTECT_MS, "Reserve devices after waiting", "s", 1000,
+     "Later tasks can then no longer overtake it. 0: never."),
+    (QUEUE_RESERVATIONS, "Most reservations", "tasks", 1, "For so many tasks at one time."),
+    (DEFAULT_VRAM_MB, "Default VRAM of a task", "MiB", 1,
+     "For a task that requests none; it may grow beyond. At most a quarter of the largest device. 0: every task must request VRAM."),
 )  # fmt: skip
 
 
@@ -93,7 +93,7 @@ async def _page(request: Ask, values: Values, errors: dict[str, str], status: in
         "settings/cluster.html",
         status=status,
         settings=settings_of(view),
-        revision=config_revision(parts.mirror),
+        revision=config_revision(parts.projection),
         nodes=own,
         values=values,
         errors=errors,
@@ -118,7 +118,7 @@ async def change(request: Ask) -> Response[Any]:
             errors[key] = f"Write an integer from 0 to {most}, or nothing."
     if errors:
         return await _page(request, values, errors, 400)
-    view = parts_of(request).mirror.view
+    view = parts_of(request).projection.view
     differing = {key: value for key, value in changes.items() if value != view.number(GLOBAL, key)}
     if not differing:
         return redirect("/settings", "Nothing was changed.")

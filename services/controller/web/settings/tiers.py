@@ -12,10 +12,9 @@ from urllib.parse import quote
 from litestar import Response, get, post
 
 from services.controller.errors import Invalid
+from services.controller.web.context import context_of
 from services.controller.web.credits.client import Refused, Unreachable
-from services.controller.web.desk import desk_of
-from services.controller.web.flash import redirect
-from services.controller.web.forms import Values, form_values, revision_in
+from services.controller.web.forms import Values, form_values, redirect, revision_in
 from services.controller.web.settings.shared import Ask, micro_of, settings_page
 
 __all__ = ["ROUTES"]
@@ -31,7 +30,7 @@ async def tiers(request: Ask) -> Response[str]:
 async def _page(request: Ask, values: Values, errors: dict[str, str], status: int = 200) -> Response[str]:
     missing, answer = "", {"items": [], "tenants": {}, "default_tier": ""}
     try:
-        answer = await desk_of(request).billing.get("tiers", request)
+        answer = await context_of(request).billing.get("tiers", request)
     except (Unreachable, Refused) as error:
         missing = str(error)
     return settings_page(
@@ -49,7 +48,7 @@ async def _page(request: Ask, values: Values, errors: dict[str, str], status: in
 
 async def _send(request: Ask, path: str, body: Mapping[str, Any], revision: int | None, values: Values, done: str) -> Response[Any]:
     try:
-        await desk_of(request).billing.send("PUT", path, request, body, revision)
+        await context_of(request).billing.send("PUT", path, request, body, revision)
     except Unreachable as error:
         return redirect(_PATH, str(error), "bad")
     except Refused as error:
@@ -82,10 +81,13 @@ async def ceiling(request: Ask, tier: str) -> Response[Any]:
     text = str(values.get("priority_ceiling", ""))
     if text not in ("0", "1", "2", "3", "4"):
         return await _page(request, {**values, "tier": tier}, {"priority_ceiling": "Write 0 to 4."}, 400)
-    body = {"priority_ceiling": int(text)}
-    return await _send(
-        request, f"tiers/{quote(tier, safe='')}", body, revision, {**values, "tier": tier}, f"New tasks of {tier} may have P{text} at best."
-    )
+    vram = str(values.get("default_vram_mb", ""))
+    if vram and not (vram.isascii() and vram.isdigit() and len(vram) < 12):
+        return await _page(request, {**values, "tier": tier}, {"default_vram_mb": "Write an integer of MiB, or nothing."}, 400)
+    body = {"priority_ceiling": int(text), "default_vram_mb": int(vram) if vram else None}
+    size = f"{vram} MiB" if vram else "the cluster's default"
+    done = f"New tasks of {tier} may have P{text} at best. A task that names no VRAM gets {size}."
+    return await _send(request, f"tiers/{quote(tier, safe='')}", body, revision, {**values, "tier": tier}, done)
 
 
 @post("/settings/tiers/member", action="tariff.write", include_in_schema=False, csrf="form")

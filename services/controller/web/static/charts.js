@@ -16,8 +16,12 @@
     if (unit === "%") return `${Math.round(value)} %`;
     return value.toLocaleString("en", { maximumFractionDigits: Math.abs(value) < 10 ? 2 : 0 });
   };
-  const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
-  const tick = (value, unit) => (unit ? text(value, unit) : short.format(value));
+  // As compact_text of formats.py writes them: 2.5 M.
+  const short = (value) => {
+    for (const [size, letter] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) if (Math.abs(value) >= size) return `${Number((value / size).toPrecision(3))} ${letter}`;
+    return text(value, "");
+  };
+  const tick = (value, unit) => (unit ? text(value, unit) : short(value));
   // Hours of the day, or days where a chart shows more than two.
   const moment = (second, span) => (span > 172800
     ? new Date(second * 1000).toLocaleDateString("en", { month: "short", day: "numeric" })

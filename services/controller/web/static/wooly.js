@@ -60,8 +60,8 @@
     dialog.showModal();
   }, true);
 
-  // How long ago: counted here, so the server's bytes stay the same while nothing happens.
-  const full = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+  // How long ago, or for how long (data-ago="for"): counted here, so the server's bytes stay the same while nothing happens.
+  const full = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });
   const spoken = (seconds) => {
     if (seconds < 2) return "now";
     if (seconds < 60) return `${Math.floor(seconds)} s ago`;
@@ -73,7 +73,7 @@
     const now = Date.now();
     for (const time of document.querySelectorAll("time[data-ago]")) {
       const moment = Date.parse(time.dateTime);
-      const text = spoken(Math.max(0, (now - moment) / 1000));
+      const ago = spoken(Math.max(0, (now - moment) / 1000)), text = time.dataset.ago === "for" ? ago.replace(" ago", "") : ago;
       if (time.textContent !== text) time.textContent = text;
       if (time.dataset.titled !== time.dateTime) { time.title = full.format(moment); time.dataset.titled = time.dateTime; }
     }

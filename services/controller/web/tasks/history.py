@@ -25,18 +25,19 @@ from bus_schemas.events import (
 )
 from bus_schemas.subjects import EVENTS_STREAM, event_subject, session_facts
 from scheduler.placement import TaskView
+from scheduler.placement.rank import SCORE_MAX
 from services.controller.journals import Life
-from services.controller.mirror import Mirror
+from services.controller.log_projection import LogProjection
+from services.controller.web.formats import bytes_text
 from services.kit.bus import Bus
 from services.kit.errors import BusRefused
 from services.kit.seal import SEALED_FROM, SealedLog
-from services.kit.trace import parse_traceparent
+from wooly.shared.trace import parse_traceparent
 
 __all__ = ["Moment", "SessionLine", "facts_of", "life_of", "moments", "session_lines", "trace_of"]
 
 _NOT_FOUND: Final = 10037
 _FACTS_MAX: Final = 200
-_GIB: Final = 1 << 30
 
 Fact = tuple[int, Event]
 """(log position, event)"""
@@ -72,11 +73,11 @@ class SessionLine:
     digest: str = ""
 
 
-async def life_of(mirror: Mirror, task: TaskView) -> Life:
+async def life_of(projection: LogProjection, task: TaskView) -> Life:
     """When and where the task ran. Raises BusUnavailable, BusRefused."""
     said = task.submitted
     sessions = [*task.past_sessions, *sorted(task.sessions)]
-    lines = session_lines(await facts_of(mirror.bus, said.task, sessions, ()))
+    lines = session_lines(await facts_of(projection.bus, said.task, sessions, ()))
     over = not task.live and all(line.closed_ns for line in lines)
     return Life(
         said.task,
@@ -148,6 +149,10 @@ def moments(facts: Iterable[Fact], name_of: Callable[[str], str] = str) -> list[
     return out
 
 
+def _short(session: str) -> str:
+    return f"session {session[:8]}"
+
+
 def _by(moment: Moment, actor: str) -> Moment:
     return Moment(moment.at_ns, moment.kind, moment.title, moment.detail, actor, moment.position)
 
@@ -156,25 +161,27 @@ def _moment(position: int, event: Event, name_of: Callable[[str], str]) -> Momen
     at = getattr(event, "at_ns", 0)
     match event:
         case TaskSubmitted():
-            asked = f"priority {event.priority}, {event.vram_bytes / _GIB:.4g} GiB on {event.gpu_count} GPU{'s' * (event.gpu_count != 1)}"
+            gpus = "1 GPU" if event.gpu_count == 1 else f"each of {event.gpu_count} GPUs"
+            asked = f"priority {event.priority}, {bytes_text(event.vram_bytes)} on {gpus}"
             return Moment(at, "queued", "Submitted", asked, position=position)
         case TaskPlaced():
             where = f"{name_of(event.node)}, GPU {', '.join(map(str, event.gpus))}"
-            score = f"score {event.scores[0][2]}" if event.scores else ""
+            score = f"score {event.scores[0][2]:,} of {SCORE_MAX:,}" if event.scores else ""
             return Moment(at, "placed", f"Placed on {where}", score, position=position)
         case TaskRefused():
-            return Moment(at, "refused", "Nothing fits", f"{len(event.refusals)} places looked at", position=position)
+            return Moment(at, "refused", "No device fits", "the reasons are below", position=position)
         case TaskStateChanged():
             return Moment(at, event.state, event.state.capitalize(), event.reason, position=position)
         case TaskPriorityChanged():
             return Moment(at, "changed", f"Priority set to {event.priority}", position=position)
         case SessionPriorityChanged():
-            return Moment(at, "changed", f"Session follows at priority {event.priority}", event.session, position=position)
+            return Moment(at, "changed", f"Priority of the session set to {event.priority}", _short(event.session), position=position)
         case SessionOpenedFact():
-            return Moment(at, "started", f"Session opened on {name_of(event.node)}, GPU {event.gpu}", event.session, position=position)
+            session = _short(event.session)
+            return Moment(at, "started", f"Session opened on {name_of(event.node)}, GPU {event.gpu}", session, position=position)
         case SessionClosedFact():
             kind = "failed" if event.failed else "ended"
-            return Moment(at, kind, "Session closed", f"{event.session}: {event.reason}", position=position)
+            return Moment(at, kind, "Session closed", f"{_short(event.session)}: {event.reason}", position=position)
         case _:
             return None
 

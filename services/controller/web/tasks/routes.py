@@ -17,15 +17,13 @@ from services.controller.errors import Busy, Invalid, OutOfState, Stale, TaskExi
 from services.controller.identity import caller_of
 from services.controller.journal_answer import timeline_answer, waits_answer
 from services.controller.parts import Parts, parts_of
-from services.controller.web.desk import Desk, desk_of
-from services.controller.web.flash import redirect
-from services.controller.web.forms import Values, form_values, read_as, revision_in
-from services.controller.web.headers import PAGE_HEADERS
+from services.controller.web.context import UiContext, context_of
+from services.controller.web.forms import Values, form_values, read_as, redirect, revision_in
 from services.controller.web.tasks.history import life_of
 from services.controller.web.tasks.ran import ran_of
 from services.controller.web.tasks.showing import show
 from services.controller.web.tasks.telling import Story, tell
-from services.controller.web.templating import ENVIRONMENT, page, scope_of
+from services.controller.web.templating import ENVIRONMENT, PAGE_HEADERS, page, scope_of
 from services.kit.errors import BusRefused, BusUnavailable
 
 __all__ = ["ROUTES", "STALE"]
@@ -34,14 +32,14 @@ Ask = Request[Any, Any, Any]
 _LIVE: Final = "every 30s"
 _SOON: Final = "load delay:5s"
 """When the browser requests the part again (htmx): for a live task, and when the journal could not be read."""
-STALE: Final = "It was changed after the page was loaded. Nothing was done: check its current state, and decide again."
+STALE: Final = "The task was changed after the page was loaded. Nothing was done: check its current state, and decide again."
 
 
 @get("/tasks", action="task.read", include_in_schema=False)
 async def listed(request: Ask) -> Response[str]:
-    parts, desk = parts_of(request), desk_of(request)
-    shown = show(await parts.fresh_view(), desk, scope_of(request), request.query_params)
-    story = await _opened(request, parts, desk, shown.opened) if shown.opened else None
+    parts, context = parts_of(request), context_of(request)
+    shown = show(await parts.fresh_view(), context, scope_of(request), request.query_params)
+    story = await _opened(request, parts, context, shown.opened) if shown.opened else None
     return page(
         request,
         "tasks/list.html",
@@ -56,15 +54,15 @@ async def listed(request: Ask) -> Response[str]:
     )
 
 
-async def _opened(request: Ask, parts: Parts, desk: Desk, task: str) -> Story:
-    return await tell(request, parts, desk, parts.tasks.seen(caller_of(request), task), time.time_ns())
+async def _opened(request: Ask, parts: Parts, context: UiContext, task: str) -> Story:
+    return await tell(request, parts, context, parts.tasks.seen(caller_of(request), task), time.time_ns())
 
 
 @get("/tasks/{task:str}", action="task.read", include_in_schema=False)
 async def one(request: Ask, task: str) -> Response[str]:
-    parts, desk = parts_of(request), desk_of(request)
+    parts, context = parts_of(request), context_of(request)
     await parts.fresh_view()
-    story = await _opened(request, parts, desk, task)
+    story = await _opened(request, parts, context, task)
     return page(request, "tasks/task.html", live=f"task.{story.row.id}.{story.revision}", story=story)
 
 
@@ -76,8 +74,8 @@ async def ran(request: Ask, task: str) -> Response[str]:
     found = parts.tasks.seen(caller, task)
     said, shown, problem, again = found.submitted, None, "", ""
     try:
-        document = await parts.journals.of(await life_of(parts.mirror, found))
-        waits = waits_answer(view, said.tenant, document, lambda tenant: caller.may("task.read", tenant))
+        document = await parts.journals.of(await life_of(parts.projection, found))
+        waits = waits_answer(view, said.tenant, document, caller.sees)
         shown, again = ran_of(timeline_answer(view, document), waits, said.vram_bytes), _LIVE if found.live else ""
     except OutOfState as error:
         problem = f"Nothing to show: {error}."
@@ -120,9 +118,9 @@ async def submit(request: Ask) -> Response[Any]:
     except TaskExists as error:
         return await _form(request, values, {"id": str(error)}, 409)
     if isinstance(task.decision, TaskRefused) and not task.submitted.queue:
-        why = refusal_sentence(parts.mirror.view, task.decision, lambda tenant: caller.may("task.read", tenant))
+        why = refusal_sentence(parts.projection.view, task.decision, caller.sees)
         return redirect(f"/tasks/{task.submitted.task}", f"It was not placed: {why}", "bad")
-    waits = "It waits for room." if task.waiting else "It has a place."
+    waits = "It waits for a device." if task.waiting else "It has been placed."
     return redirect(f"/tasks/{task.submitted.task}", f"Submitted. {waits}")
 
 
@@ -140,7 +138,7 @@ async def cancel(request: Ask, task: str) -> Response[Any]:
         await parts_of(request).tasks.cancel(caller_of(request), task)
     except OutOfState as error:
         return redirect(f"/tasks/{task}", f"Nothing to cancel: {error}.", "warn")
-    return redirect(f"/tasks/{task}", "Cancelled. What runs of it ends now.")
+    return redirect(f"/tasks/{task}", "Cancelled. Running work is being stopped.")
 
 
 @post("/tasks/{task:str}/priority", action="task.prioritise", include_in_schema=False, csrf="form")

@@ -14,10 +14,9 @@ from scheduler.placement import ClusterView
 from scheduler.placement.view import STATES
 from services.controller.parts import Parts
 from services.controller.revisions import task_revision
-from services.controller.web.channel import Gone, Topic
-from services.controller.web.desk import Desk
+from services.controller.web.channel import Gone, Patch, Topic
+from services.controller.web.context import UiContext
 from services.controller.web.listing import Listing
-from services.controller.web.patch import Patch
 from services.controller.web.scope import Scope
 from services.controller.web.tasks.index import Row, row_of
 from services.controller.web.tasks.table import DEFAULT_SORT, FILTERS, SORTS, ask
@@ -46,19 +45,19 @@ class Shown:
     opened: str
 
 
-def show(view: ClusterView, desk: Desk, scope: Scope, query: Mapping[str, str]) -> Shown:
+def show(view: ClusterView, context: UiContext, scope: Scope, query: Mapping[str, str]) -> Shown:
     """The page of tasks that ``query`` asks for, of those that ``scope`` sees."""
-    desk.tasks.follow(view)
+    context.tasks.follow(view)
     listing = Listing.parse("/tasks", query, sorts=tuple(SORTS), default=DEFAULT_SORT, filters=FILTERS)
-    found = ask(desk.tasks, listing, scope.tenant)
-    shelf = desk.tasks.of(scope.tenant) if scope.tenant else desk.tasks.all
+    found = ask(context.tasks, listing, scope.tenant)
+    shelf = context.tasks.of(scope.tenant) if scope.tenant else context.tasks.all
     opened = query.get("open", "")
     return Shown(
         listing=found.listing,
         rows=found.rows,
         names=_names(view, [row.node for row in found.rows]),
         counts={"all": len(shelf.rows), "states": [(state, shelf.count("state", state)) for state in STATES]},
-        filters=_choices(view, desk, scope, found.listing),
+        filters=_choices(view, context, scope, found.listing),
         opened=opened if any(row.id == opened for row in found.rows) else "",
     )
 
@@ -67,9 +66,9 @@ def _names(view: ClusterView, nodes: list[str]) -> dict[str, str]:
     return {node: view.nodes[node].registered.name for node in nodes if node in view.nodes}
 
 
-def _choices(view: ClusterView, desk: Desk, scope: Scope, listing: Listing) -> Choices:
+def _choices(view: ClusterView, context: UiContext, scope: Scope, listing: Listing) -> Choices:
     """The select boxes of the filter bar. What is chosen is always among the choices."""
-    shelf = desk.tasks.of(scope.tenant) if scope.tenant else desk.tasks.all
+    shelf = context.tasks.of(scope.tenant) if scope.tenant else context.tasks.all
     nodes = shelf.values("node")[:_CHOICES_MAX]
     names = _names(view, nodes)
     found = [
@@ -78,7 +77,7 @@ def _choices(view: ClusterView, desk: Desk, scope: Scope, listing: Listing) -> C
         ("group", "Group", [(group, group) for group in shelf.values("group")[:_CHOICES_MAX]]),
     ]
     if not scope.tenant:
-        found.append(("tenant", "Tenant", [(tenant, tenant) for tenant in desk.tasks.tenants()[:_CHOICES_MAX]]))
+        found.append(("tenant", "Tenant", [(tenant, tenant) for tenant in context.tasks.tenants()[:_CHOICES_MAX]]))
     for name, _, choices in found:
         chosen = listing.filters.get(name, "")
         if chosen and chosen not in [value for value, _ in choices]:
@@ -86,11 +85,11 @@ def _choices(view: ClusterView, desk: Desk, scope: Scope, listing: Listing) -> C
     return found
 
 
-def tasks_topic(parts: Parts, desk: Desk) -> Topic:
+def tasks_topic(parts: Parts, context: UiContext) -> Topic:
     """Keeps the open Tasks pages up to date: rows, counts, pager."""
 
     def render(scope: Scope, query: Mapping[str, str]) -> Patch:
-        shown = show(parts.mirror.view, desk, scope, query)
+        shown = show(parts.projection.view, context, scope, query)
         parts_of_page: Any = ENVIRONMENT.get_template(_TEMPLATE).module
         html = {f"task-{one.id}": str(parts_of_page.row(shown.listing, one, shown.names, shown.opened)) for one in shown.rows}
         html["task-counts"] = str(parts_of_page.chips(shown.listing, shown.counts))
@@ -106,12 +105,12 @@ def task_topic(parts: Parts) -> Topic:
 
     def render(scope: Scope, query: Mapping[str, str]) -> Patch:
         name, _, revision = query.get("topic", "").partition(".")
-        view = parts.mirror.view
+        view = parts.projection.view
         task = view.tasks.get(name)
         if task is None or not scope.sees(task.submitted.tenant):
             raise Gone
         parts_of_page: Any = ENVIRONMENT.get_template("tasks/now.html").module
-        changed = revision != str(task_revision(parts.mirror, name))
+        changed = revision != str(task_revision(parts.projection, name))
         waiting = waiting_of(view, name, time.time_ns(), scope)
         return Patch({"task-now": str(parts_of_page.head(row_of(task, "", 0), changed)), "task-waits": str(parts_of_page.waits(waiting))})
 

@@ -27,15 +27,15 @@ REASON_TITLES: Final[dict[str, str]] = {
     why.NOT_IN_GROUP: "The node is in none of the task's groups",
     why.GROUP_ONLY: "The node serves only tasks that target its group",
     why.NO_DEVICE: "The node has no device",
-    why.GPU_COUNT: "Too few GPUs of one node would do",
-    why.VRAM_SHORT: "Too little VRAM is left to promise",
-    why.VRAM_PHYSICAL_SHORT: "Too little physical VRAM for a task that cannot be swapped out",
-    why.EXCLUSIVE_CONFLICT: "Others are on the device, the task wants it for itself",
-    why.DEVICE_EXCLUSIVE: "Another task has the device for itself",
+    why.GPU_COUNT: "Too few GPUs of one node fit",
+    why.VRAM_SHORT: "Not enough VRAM is left",
+    why.VRAM_PHYSICAL_SHORT: "Not enough physical VRAM for a task that cannot be swapped out",
+    why.EXCLUSIVE_CONFLICT: "Other tasks use the device, and this task is exclusive",
+    why.DEVICE_EXCLUSIVE: "An exclusive task uses the device",
     why.GROUP_EMPTY: "No node is in the groups that the task targets",
-    why.RESERVED: "Kept for a task that goes first",
+    why.RESERVED: "Reserved for a task ahead of it in the queue",
 }
-_PART_TITLES: Final = {"utilization": "idle device", "starvation": "no queue", "vram": "VRAM left", "priority": "few rivals"}
+_PART_TITLES: Final = {"utilization": "idle device", "starvation": "no queue", "vram": "VRAM left", "priority": "few competitors"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def _why_not(view: ClusterView, decision: TaskPlaced | TaskRefused, scope: Scope
     for node, gpu, reason, detail in decision.refusals:
         where = "the cluster" if not node else name_of(view, node) if gpu == why.NODE_WIDE else f"{name_of(view, node)}, GPU {gpu}"
         hidden = reason == why.RESERVED and scope.tenant
-        by_reason.setdefault(reason, []).append((where, "kept for a task that has waited long" if hidden else detail))
+        by_reason.setdefault(reason, []).append((where, "reserved for a task that has waited long" if hidden else detail))
     counts = dict(decision.refused)
     found = [
         WhyNot(reason, REASON_TITLES.get(reason, reason), counts.get(reason, len(places)), tuple(places[:_EXAMPLES]))

@@ -15,8 +15,8 @@ from litestar import Request
 from scheduler.placement import ClusterView, TaskView
 from services.controller.parts import Parts
 from services.controller.revisions import task_revision
+from services.controller.web.context import UiContext
 from services.controller.web.credits.client import Refused, Unreachable
-from services.controller.web.desk import Desk
 from services.controller.web.formats import duration_text
 from services.controller.web.tasks.history import Moment, SessionLine, facts_of, moments, session_lines, trace_of
 from services.controller.web.tasks.index import Row, row_of
@@ -53,16 +53,16 @@ class Story:
     log: tuple[str, ...] = ()
 
 
-async def tell(request: Request[Any, Any, Any], parts: Parts, desk: Desk, task: TaskView, now_ns: int) -> Story:
+async def tell(request: Request[Any, Any, Any], parts: Parts, context: UiContext, task: TaskView, now_ns: int) -> Story:
     """Everything about one task that the caller may see. Never fails for want of a part: what is away is said to be."""
-    view, scope = parts.mirror.view, scope_of(request)
+    view, scope = parts.projection.view, scope_of(request)
     said = task.submitted
     try:
-        sessions, decisions = [*task.past_sessions, *sorted(task.sessions)], parts.mirror.turns.subjects(said.task)
-        facts = await facts_of(parts.mirror.bus, said.task, sessions, decisions)
+        sessions, decisions = [*task.past_sessions, *sorted(task.sessions)], parts.projection.turns.subjects(said.task)
+        facts = await facts_of(parts.projection.bus, said.task, sessions, decisions)
     except (BusUnavailable, BusRefused):
         facts = []
-    bill, missing = await _bill(request, desk, task)
+    bill, missing = await _bill(request, context, task)
     log: tuple[str, ...] = ()
     with contextlib.suppress(BusUnavailable, BusRefused):
         log = await parts.runs.tail(said.task)
@@ -70,7 +70,7 @@ async def tell(request: Request[Any, Any, Any], parts: Parts, desk: Desk, task: 
     node = view.nodes.get(task.placed.node) if task.placed is not None else None
     return Story(
         row=row_of(task, node.registered.name if node is not None else "", 0),
-        revision=task_revision(parts.mirror, said.task),
+        revision=task_revision(parts.projection, said.task),
         priority_first=said.priority,
         noswap=said.noswap,
         asked=_wishes(task),
@@ -81,7 +81,7 @@ async def tell(request: Request[Any, Any, Any], parts: Parts, desk: Desk, task: 
         bill=bill,
         bill_missing=missing,
         trace_id=trace,
-        trace_url=desk.trace_of(trace),
+        trace_url=context.trace_of(trace),
         has_run=bool(task.sessions or task.past_sessions),
         log=log,
     )
@@ -97,9 +97,9 @@ def _wishes(task: TaskView) -> tuple[tuple[str, str], ...]:
     if said.pace_percent:
         out.append(("Pace", f"at most {said.pace_percent} % of a device"))
     if said.queue_timeout_ms:
-        out.append(("Waits", f"at most {duration_text(said.queue_timeout_ms * _MS)}"))
+        out.append(("Queue", f"at most {duration_text(said.queue_timeout_ms * _MS)}"))
     elif not said.queue:
-        out.append(("Waits", "no: it fails when nothing fits"))
+        out.append(("Queue", "no: refused if no device is free"))
     return tuple(out)
 
 
@@ -111,10 +111,10 @@ def _named(view: ClusterView, lines: list[SessionLine]) -> list[SessionLine]:
     return lines
 
 
-async def _bill(request: Request[Any, Any, Any], desk: Desk, task: TaskView) -> tuple[Mapping[str, Any] | None, str]:
+async def _bill(request: Request[Any, Any, Any], context: UiContext, task: TaskView) -> tuple[Mapping[str, Any] | None, str]:
     """The task's line of the report, or why there is none."""
     try:
-        report = await desk.billing.get("credits", request, by="task", tenant=task.submitted.tenant, task=task.submitted.task)
+        report = await context.billing.get("credits", request, by="task", tenant=task.submitted.tenant, task=task.submitted.task)
     except Unreachable as error:
         return None, str(error)
     except Refused as error:

@@ -53,39 +53,40 @@ def waiting_of(view: ClusterView, task: str, at_ns: int, scope: Scope) -> Waitin
 def _sentences(view: ClusterView, found: Found, at_ns: int) -> list[str]:
     out = [f"It has waited {duration_text(found.waited_ns)}."]
     if not found.remedies:
-        out.append("There is room for it: it gets its place when its turn comes.")
+        out.append("A device is free for it: it is placed when its turn comes.")
     if found.level < found.priority:
         out.append(f"By waiting it has risen from priority {found.priority} to {found.level}.")
     if found.rises_ns is not None and found.rises_ns > at_ns:
-        out.append(f"It goes one level up in {duration_text(found.rises_ns - at_ns)}.")
+        out.append(f"Its priority rises by one level in {duration_text(found.rises_ns - at_ns)}.")
     if found.reserved_gpus:
         gpus = ", ".join(map(str, found.reserved_gpus))
-        kept = f"GPU {gpus} of {_node(view, found.reserved_node)} is kept for it"
-        out.append(f"It has waited so long that {kept}: no task behind it gets room there.")
+        kept = f"GPU {gpus} of {_node(view, found.reserved_node)} is reserved for it"
+        out.append(f"It has waited so long that {kept}: no later task is placed there.")
     elif found.protected_ns is not None and found.protected_ns > at_ns:
-        out.append(f"In {duration_text(found.protected_ns - at_ns)} devices are kept for it, so that no task overtakes it any more.")
+        out.append(f"In {duration_text(found.protected_ns - at_ns)} devices are reserved for it, so that no later task can overtake it.")
     if found.expires_ns is not None:
         left_ns = max(0, found.expires_ns - at_ns)
-        out.append(f"It gives up in {duration_text(left_ns)}.")
+        out.append(f"It leaves the queue in {duration_text(left_ns)}.")
     return out
 
 
 def _way(view: ClusterView, remedy: Remedy, scope: Scope) -> Way:
-    where = f"{_node(view, remedy.node)}, GPU {', '.join(map(str, remedy.gpus))}" if remedy.gpus else _node(view, remedy.node)
+    gpus = f", GPU{'s' * (len(remedy.gpus) > 1)} {' and '.join(map(str, remedy.gpus))}" if remedy.gpus else ""
+    where = f"{_node(view, remedy.node)}{gpus}"
     if remedy.kind == END:
         links, others = _tasks(view, remedy.tasks, scope)
-        homeless = f"{len(remedy.sessions)} session(s) without a task" if remedy.sessions else ""
+        homeless = f"{len(remedy.sessions)} session{'s' * (len(remedy.sessions) != 1)} without a task" if remedy.sessions else ""
         more = [f"{others} of other tenants" if others else "", homeless]
         rest = " and ".join(text for text in more if text)
         joined = " and " if links and rest else ""
         return Way("The end of ", links, f"{joined}{rest} on {where}")
     if remedy.kind == FIRST:
         links, others = _tasks(view, remedy.tasks, scope)
-        return Way("A place, or the end, for ", links, f"{' and ' if links and others else ''}{others}, for which devices are kept")
+        return Way("A place, or the end, for ", links, f"{' and ' if links and others else ''}{others}, for which devices are reserved")
     if remedy.kind == OVERCOMMIT:
         held = view.overcommit_percent(remedy.node)
         link = (_node(view, remedy.node), f"/nodes/{remedy.node}")
-        return Way("An overcommit of ", (link,), f" of {remedy.value} % or more (it is {held} %)")
+        return Way("An overcommit of ", (link,), f" of at least {remedy.value}\u00a0% (now {held}\u00a0%)")
     return Way(remedy.text[:1].upper() + remedy.text[1:])
 
 

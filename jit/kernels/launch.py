@@ -1,0 +1,52 @@
+"""Launches of single kernels: what is woven into the code, which blocks of a grid run, and what they leave behind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from wis.kernel.traps import Trap
+
+__all__ = ["Dim3", "CHECKED", "KernelOptions", "KernelLaunch", "KernelOutcome"]
+
+Dim3 = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelOptions:
+    """What is woven into the code. All are on in production; benchmarks turn single ones off to see what they cost."""
+
+    check: bool = True  # accesses outside of their memory load 0, store nothing, trap
+    meter: bool = True  # count thread-instructions
+    fuel: bool = True  # stop when they exceed the launch's fuel (needs meter)
+
+
+CHECKED: Final = KernelOptions()
+"""Everything on."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelLaunch:
+    """A grid of blocks, or the slice ``first .. first + count - 1`` of it (row-major, x fastest).
+
+    ``fuel``: thread-instructions; None: no limit.
+    """
+
+    grid: Dim3
+    block: Dim3
+    dynamic_bytes: int = 0
+    first: int = 0
+    count: int | None = None
+    fuel: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelOutcome:
+    """``instructions``: exact thread-instructions (0 when not metered); ``trap``: the first one, by the order of wis.kernel.traps.
+
+    Out of fuel: the launch stopped early, its memory is undefined, and ``instructions`` exceeds the fuel.
+    """
+
+    instructions: int
+    out_of_fuel: bool
+    trap: Trap | None

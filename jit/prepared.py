@@ -1,0 +1,103 @@
+"""Prepared programs: the half of an engine that plans, for back ends whose programs run from plans."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Generic, Protocol, TypeVar
+
+from jit.lru import Lru
+from jit.memory import room_for
+from jit.plan.arena import Arena
+from jit.plan.calls import Call
+from jit.plan.memo import Memo
+from jit.plan.planner import Planner, PlanOptions, Target
+from jit.runs import written_keys
+from jit.space import KeySpec
+from wis.program import BufferKind
+from wis.verify import Verified
+
+__all__ = ["PlannedProgram", "PlanningEngine"]
+
+PREPARED_MAX = 256
+PLANNERS_MAX = 256
+
+
+class Plan(Protocol):
+    """What every plan has."""
+
+    @property
+    def arena(self) -> Arena: ...
+
+    @property
+    def instructions(self) -> int: ...
+
+
+C = TypeVar("C", bound=Call)
+P = TypeVar("P", bound=Plan)
+R = TypeVar("R", bound="PlannedProgram[Any]")
+
+
+class PlannedProgram(Generic[P]):
+    """A program with its plan. ``specs`` and ``keyed``: the EXTERNAL and CREATED buffers in order, as what a run needs of them, and their
+    numbers in the program; ``writes``: positions among those that a run may write."""
+
+    def __init__(self, verified: Verified, plan: P) -> None:
+        program = verified.bound.program
+        self.verified = verified
+        self.plan = plan
+        self.writes = written_keys(verified.bound)
+        self.instructions = plan.instructions
+        self.n_scalars = program.n_scalars
+        self.keyed = [number for number, kind in enumerate(program.buffers) if kind != BufferKind.TEMP]
+        self.specs = [
+            KeySpec(verified.bound.nbytes[number], program.buffers[number] == BufferKind.CREATED, number in verified.zeroed)
+            for number in self.keyed
+        ]
+
+    @property
+    def n_keys(self) -> int:
+        return len(self.specs)
+
+    @property
+    def workspace_bytes(self) -> int:
+        return room_for(self.plan.arena.nbytes) if self.plan.arena.nbytes else 0
+
+
+class PlanningEngine(Generic[C, P, R]):
+    """Keeps prepared programs, and what is known about the structure of each; the least recently used are dropped."""
+
+    def __init__(self, target: Target[C, P]) -> None:
+        self.options = PlanOptions()
+        self._target = target
+        self._memo: Memo[C] = Memo()
+        self._prepared: Lru[tuple[bytes, bytes], R] = Lru(PREPARED_MAX)
+        self._planners: Lru[bytes, Planner[C, P]] = Lru(PLANNERS_MAX)
+        self._preparing = threading.Lock()
+
+    def prepare(self, verified: Verified) -> R:
+        """As ``jit.engine.Engine`` says. Any thread may call it."""
+        key = verified.digest, verified.dims_digest
+        with self._preparing:
+            ready = self._prepared.get(key)
+            if ready is None:
+                ready = self._prepared.put(key, self._ready(verified, self.planner(verified.digest).plan(verified)))
+            return ready
+
+    def _ready(self, verified: Verified, plan: P) -> R:
+        """Compile what a new plan needs."""
+        raise NotImplementedError
+
+    def planner(self, digest: bytes) -> Planner[C, P]:
+        """What is known about one program structure."""
+        return self._planners.get(digest) or self._planners.put(digest, Planner(self._target, self._memo, self.options))
+
+    def plans(self) -> list[P]:
+        """The plans that are ready."""
+        with self._preparing:
+            return [ready.plan for ready in self._prepared.values()]
+
+    def forget(self) -> None:
+        """Drop all plans, for example after a change of ``options``."""
+        with self._preparing:
+            self._prepared.clear()
+            self._planners.clear()

@@ -1,0 +1,113 @@
+"""The billing view, kept up to the log and saved on disk. The file is a cache: without it, the log gives the same view."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from billing.errors import CorruptSnapshotError
+from billing.projection import BillingView
+from billing.verify import Verification, verify
+from bus_schemas.events import decode_events
+from bus_schemas.subjects import EVENTS_STREAM
+from services.kit.bus import Bus
+from services.kit.errors import LogUnreadable
+from services.kit.log import get_logger
+from services.kit.projection import Projection
+from wooly.shared.files import write_atomically
+
+__all__ = ["BillingProjection"]
+
+_SAVE_S: Final = 2.0
+_CATCH_UP_S: Final = 5.0
+
+
+class BillingProjection(Projection):
+    """``async with BillingProjection(bus, file)`` loads the snapshot, follows the log and saves."""
+
+    FATAL = (Exception,)  # a bill that silently stands still is worse than none
+
+    def __init__(self, bus: Bus, file: Path) -> None:
+        super().__init__(bus)
+        self._file = file
+        self._saved_position = 0
+        self._history_end = 0
+        self.view = BillingView()
+
+    async def __aenter__(self) -> Self:
+        self.view = self._load()
+        self._history_end = await self._bus.last_position(EVENTS_STREAM)
+        if self.view.position > self._history_end:  # of another log
+            get_logger().warning("billing view is ahead of the log, starting over", view=self.view.position, log=self._history_end)
+            self.view = BillingView()
+        self.position = self._saved_position = self.view.position
+        await self.follow()
+        self._saving = asyncio.create_task(self._save_often(), name="billing save")
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self._saving.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._saving
+        await self.stop()
+        self._try_to_save()
+
+    def apply(self, position: int, subject: str, data: bytes) -> None:
+        self.view.apply(position, decode_events(data))
+
+    def start_over(self) -> None:
+        self.view = BillingView()
+
+    async def fresh_view(self) -> BillingView:
+        """The view with everything that the log holds now, or as much of it as is folded in 5 s. Raises BusUnavailable."""
+        await self.reached(await self.log_end(), _CATCH_UP_S)
+        return self.view
+
+    async def history_applied(self) -> None:
+        """Return once the view holds everything that the log held at the start, or has stopped following."""
+        with contextlib.suppress(LogUnreadable):
+            await self.wait_for(self._history_end)
+
+    async def verify(self) -> Verification:
+        """Fold the whole log again, up to the position of the view, and compare."""
+        frozen = BillingView.decode((await self.fresh_view()).encode())
+        again = BillingView()
+        if frozen.position:
+            replay = self._bus.replay(EVENTS_STREAM, 1)
+            try:
+                async for position, events in replay:
+                    again.apply(position, events)
+                    if position >= frozen.position:
+                        break
+            finally:
+                await replay.close()
+        return verify(frozen, again)
+
+    async def _save_often(self) -> None:
+        while True:
+            await asyncio.sleep(_SAVE_S)
+            self._try_to_save()
+
+    def _load(self) -> BillingView:
+        try:
+            return BillingView.decode(self._file.read_bytes())
+        except FileNotFoundError:
+            return BillingView()
+        except CorruptSnapshotError as error:
+            get_logger().warning("billing view discarded", reason=str(error))
+            return BillingView()
+
+    def _try_to_save(self) -> None:
+        """The file only saves time at the next start: a full disk must not end a service whose answers come from the log."""
+        if self.view.position == self._saved_position or self.failure is not None:
+            return
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(self._file, self.view.encode(), durable=True)
+        except OSError as error:
+            get_logger().warning("billing view not saved: free disk space", file=str(self._file), problem=str(error))
+        else:
+            self._saved_position = self.view.position

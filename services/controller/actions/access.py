@@ -1,0 +1,431 @@
+"""Actions on tenants, users and API keys, written as serialised appends across all replicas, so that invariants over all of them (names are
+unique, at least one administrator can log in) hold."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass
+from typing import Final
+
+from bus_schemas.events import ActionTaken, Event, KeyIssued, KeyRevoked, TenantChanged, UserChanged
+from services.controller.errors import Denied, Invalid, NotThere, OutOfState
+from services.controller.identity import Caller
+from services.controller.log_projection import LogProjection
+from services.controller.revisions import check
+from services.controller.writer import Writer
+from services.kit.access import AccessView, Identity
+from services.kit.access.access import Access
+from services.kit.access.checker import PASSWORD_MAX
+from services.kit.access.errors import Unauthenticated
+from services.kit.access.rules import PEOPLE, check_grant, check_over
+from services.kit.access.tokens import KeyText, is_key_id, make_key
+from services.kit.access.view import Key, Tenant, User
+from services.kit.errors import Conflict
+
+__all__ = [
+    "AccessLog",
+    "Change",
+    "TenantActions",
+    "visible_tenants",
+    "PASSWORD_MIN",
+    "UserActions",
+    "UserValues",
+    "visible_users",
+    "KeyActions",
+    "KeyValues",
+    "visible_keys",
+]
+
+
+PASSWORD_MIN: Final = 12
+_RESERVED: Final = frozenset({"local", "bootstrap", "system", "nobody", "everyone"})
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)
+_NS: Final = 1_000_000_000
+_LIVE_MAX: Final = 200
+"""Live keys of one user: a script that makes a key a run must not fill every replica's memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """``event`` about ``target`` of ``tenant``; ``action`` (of AUDITED) and ``detail`` are what the log says was done."""
+
+    event: Event
+    action: str
+    target: str
+    tenant: str
+    detail: str
+
+
+class AccessLog:
+    def __init__(self, projection: LogProjection, writer: Writer, access: Access) -> None:
+        self._projection = projection
+        self._writer = writer
+        self._access = access
+
+    @property
+    def view(self) -> AccessView:
+        return self._projection.fold(AccessView)
+
+    async def caught_up(self) -> AccessView:
+        await self._projection.caught_up()
+        return self.view
+
+    async def change(self, by: Caller, decide: Callable[[AccessView], Change | None]) -> AccessView:
+        """Append what ``decide`` makes of the view as it is (None: nothing is to be done), and again while others write at the same time;
+        the view then. Raises what ``decide`` raises, OutOfState when no administrator would be left, Unauthenticated when the caller's
+        identity was revoked meanwhile (a key that is being revoked makes no other in its last moment), BusUnavailable."""
+        while True:
+            view = await self.caught_up()
+            if self._access.again(by.identity) != by.identity:
+                raise Unauthenticated("your rights have changed meanwhile; try again")
+            after = self._projection.access_position
+            change = decide(view)
+            if change is None:
+                return view
+            _check_way_in(view, change.event)
+            took = ActionTaken(time.time_ns(), by.identity.name, change.tenant, change.action, change.target, change.detail, by.source)
+            try:
+                await self._writer.append_access(change.target, [change.event, took], after)
+            except Conflict:
+                continue
+            return self.view
+
+    async def note(self, by: Caller, done: ActionTaken) -> None:
+        """Append an audit record of an action that changes no rights."""
+        await self._writer.append_always("access", by.identity.name, [done])
+
+
+def _check_way_in(view: AccessView, event: Event) -> None:
+    """Raises OutOfState when ``event`` would leave no identity that can make users and keys."""
+    now_ns = time.time_ns()
+    if not view.ways_in(now_ns):
+        return
+    preview = copy(view)
+    preview.tenants, preview.users, preview.keys = dict(view.tenants), dict(view.users), dict(view.keys)
+    preview.apply(view.position, event)
+    if not preview.ways_in(now_ns):
+        raise OutOfState("this is the last way in for an admin of the cluster: make another one first (a user with a password, or a key)")
+
+
+class TenantActions:
+    """Each method raises Denied, NotThere (also for another tenant), OutOfState, Stale, and kit.errors.BusUnavailable; it returns once the
+    view shows what was done."""
+
+    def __init__(self, log: AccessLog) -> None:
+        self._log = log
+
+    def seen(self, by: Caller, tenant: str) -> Tenant:
+        """Raises NotThere."""
+        found = self._log.view.tenants.get(tenant)
+        if found is None or not by.may("tenant.read", tenant):
+            raise NotThere(f"there is no tenant {tenant}")
+        return found
+
+    async def create(self, by: Caller, tenant: str, title: str = "") -> Tenant:
+        """Raises OutOfState when there is one of this name, in whatever case."""
+        by.require("tenant.write")
+
+        def decide(view: AccessView) -> Change:
+            same = next((name for name in view.tenants if name.lower() == tenant.lower()), None)
+            if same is not None:
+                raise OutOfState(f"tenant {same} exists")
+            return Change(TenantChanged(time.time_ns(), tenant, title), "tenant.write", tenant, tenant, "created")
+
+        return (await self._log.change(by, decide)).tenants[tenant]
+
+    async def change(
+        self, by: Caller, tenant: str, *, title: str | None = None, disabled: bool | None = None, revision: int | None = None
+    ) -> Tenant:
+        """What is None stays as it is. A disabled tenant's keys and users open nothing, at once; its facts stay."""
+        by.require("tenant.write")
+
+        def decide(view: AccessView) -> Change | None:
+            held = self.seen(by, tenant)
+            check(f"tenant {tenant}", held.position, revision)
+            new = TenantChanged(
+                time.time_ns(), tenant, held.fact.title if title is None else title, held.fact.disabled if disabled is None else disabled
+            )
+            if (new.title, new.disabled) == (held.fact.title, held.fact.disabled):
+                return None
+            detail = "changed" if new.disabled == held.fact.disabled else "disabled" if new.disabled else "enabled"
+            return Change(new, "tenant.write", tenant, tenant, detail)
+
+        return (await self._log.change(by, decide)).tenants[tenant]
+
+
+def visible_tenants(view: AccessView, by: Caller) -> list[Tenant]:
+    """By name."""
+    return [view.tenants[name] for name in sorted(view.tenants) if by.may("tenant.read", name)]
+
+
+@dataclass(frozen=True, slots=True)
+class UserValues:
+    """What a user is to be; None: as it is. ``password`` empty: none any more."""
+
+    tenant: str | None = None
+    role: str | None = None
+    title: str | None = None
+    disabled: bool | None = None
+    password: str | None = None
+
+    def __repr__(self) -> str:
+        return f"UserValues({self.tenant!r}, {self.role!r}, ...)"  # a password is in no log
+
+
+class UserActions:
+    """Each method raises Denied and kit.access.errors.Forbidden, NotThere (also for another tenant's user), Invalid, OutOfState, Stale,
+    kit.access.errors.TooMany and kit.errors.BusUnavailable; it returns once the view shows what was done."""
+
+    def __init__(self, log: AccessLog, access: Access) -> None:
+        self._log = log
+        self._access = access
+
+    def seen(self, by: Caller, user: str) -> User:
+        """Oneself, or whom one may see. Raises NotThere."""
+        found = self._log.view.users.get(user)
+        if found is None or not (user == by.identity.name or by.may("user.read", found.fact.tenant)):
+            raise NotThere(f"there is no user {user}")
+        return found
+
+    async def create(self, by: Caller, user: str, values: UserValues) -> User:
+        """``values`` name at least a role."""
+        if not _NAME.fullmatch(user) or is_key_id(user) or user in _RESERVED:
+            raise Invalid("id", "use 1 to 64 lower-case letters, digits, '-' or '_', not like the id of a key, and none of our own names")
+        tenant, role = values.tenant if values.tenant is not None else by.identity.tenant, values.role or ""
+        by.require("user.write", tenant)
+        check_grant(by.identity, role, tenant)
+        phc = await self._hash(user, values.password)
+        fact = UserChanged(time.time_ns(), user, tenant, role, phc or "", values.title or "", bool(values.disabled))
+
+        def decide(view: AccessView) -> Change:
+            if user in view.users:
+                raise OutOfState(f"user {user} exists")
+            _check_tenant(view, fact)
+            return Change(fact, "user.write", user, tenant, f"created: {role}")
+
+        return (await self._log.change(by, decide)).users[user]
+
+    async def change(self, by: Caller, user: str, values: UserValues, *, revision: int | None = None) -> User:
+        """A new password ends the user's sessions; a lesser role narrows their keys; another tenant ends their keys of the old one."""
+        await self._log.caught_up()
+        self._check_may(by, self.seen(by, user))
+        phc = await self._hash(user, values.password)
+
+        def decide(view: AccessView) -> Change | None:
+            held = self.seen(by, user)
+            self._check_may(by, held)
+            check(f"user {user}", held.position, revision)
+            old = held.fact
+            new = UserChanged(
+                time.time_ns(),
+                user,
+                old.tenant if values.tenant is None else values.tenant,
+                old.role if values.role is None else values.role,
+                old.password_hash if phc is None else phc,
+                old.title if values.title is None else values.title,
+                old.disabled if values.disabled is None else values.disabled,
+            )
+            check_grant(by.identity, new.role, new.tenant)
+            _check_tenant(view, new)
+            done = _what_changed(old, new)
+            return Change(new, "user.write", user, new.tenant, done) if done else None
+
+        return (await self._log.change(by, decide)).users[user]
+
+    async def change_own_password(self, by: Caller, old: str, new: str) -> User:
+        """Raises Unauthenticated when ``old`` is not the password."""
+        user = by.identity.name
+        if user not in self._log.view.users:
+            raise OutOfState("this key belongs to no user: it has no password")
+        await self._access.checker.password(user, old, by.source)
+        proved = self._log.view.users[user].stamp
+        phc = await self._hash(user, new or None)
+        if phc is None:
+            raise Invalid("new_password", "a password is needed")
+
+        def decide(view: AccessView) -> Change:
+            fact = view.users[user].fact
+            if view.users[user].stamp != proved:
+                raise Unauthenticated("the password has changed meanwhile")
+            changed = UserChanged(time.time_ns(), user, fact.tenant, fact.role, phc, fact.title, fact.disabled)
+            return Change(changed, "password.change", user, fact.tenant, "")
+
+        return (await self._log.change(by, decide)).users[user]
+
+    @staticmethod
+    def _check_may(by: Caller, held: User) -> None:
+        by.require("user.write", held.fact.tenant)
+        check_over(by.identity, held.fact.role, held.fact.tenant)
+
+    async def _hash(self, user: str, password: str | None) -> str | None:
+        """The PHC string; empty for no password, None when there is nothing to change."""
+        if not password:
+            return password
+        if not PASSWORD_MIN <= len(password) <= PASSWORD_MAX:
+            raise Invalid("password", f"use {PASSWORD_MIN} to {PASSWORD_MAX} characters")
+        if len(set(password)) < 5 or user in password.lower():
+            raise Invalid("password", "this is easy to guess: use a few words, without the user's name")
+        return await self._access.checker.hash_password(password)
+
+
+def _check_tenant(view: AccessView, fact: UserChanged) -> None:
+    """Raises Invalid."""
+    if fact.tenant and fact.tenant not in view.tenants:
+        raise Invalid("tenant", f"there is no tenant {fact.tenant}")
+    if not fact.tenant and fact.role == "member":
+        raise Invalid("tenant", "a member belongs to a tenant")
+
+
+def _what_changed(old: UserChanged, new: UserChanged) -> str:
+    changes = {
+        f"tenant {new.tenant or '(cluster)'}": old.tenant != new.tenant,
+        f"role {new.role}": old.role != new.role,
+        "password": old.password_hash != new.password_hash,
+        "title": old.title != new.title,
+        "disabled" if new.disabled else "enabled": old.disabled != new.disabled,
+    }
+    return ", ".join(name for name, changed in changes.items() if changed)
+
+
+def visible_users(view: AccessView, by: Caller, tenant: str | None = None) -> list[User]:
+    """By name; oneself always."""
+    return [
+        found
+        for name, found in sorted(view.users.items())
+        if (tenant is None or found.fact.tenant == tenant) and (name == by.identity.name or by.may("user.read", found.fact.tenant))
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyValues:
+    """The values of a new key; None: those of the caller. ``user`` empty: not a user's key. ``expires_in_s`` None: never (or with the key
+    that makes it)."""
+
+    title: str = ""
+    user: str | None = None
+    tenant: str | None = None
+    role: str | None = None
+    scopes: tuple[str, ...] | None = None
+    expires_in_s: int | None = None
+    node: str = ""
+
+
+class KeyActions:
+    """Each method raises Denied and kit.access.errors.Forbidden, NotThere (also for keys that are not theirs to see), Invalid, OutOfState,
+    TooMany, and
+    kit.errors.BusUnavailable; it returns once the view shows what was done."""
+
+    def __init__(self, log: AccessLog, access: Access) -> None:
+        self._log = log
+        self._access = access
+
+    def seen(self, by: Caller, key: str) -> Key:
+        """Raises NotThere."""
+        found = self._log.view.keys.get(key)
+        if found is None or not _may_see(by, found):
+            raise NotThere(f"there is no key {key}")
+        return found
+
+    async def issue(self, by: Caller, values: KeyValues) -> tuple[Key, KeyText]:
+        """A new key, and its text, which cannot be recovered later."""
+        by.require("key.write", by.identity.tenant)
+        await self._log.caught_up()
+        wanted = self._wanted(by, values)
+        text = make_key()
+        phc = await self._access.checker.hasher.hash_secret(text.secret)
+        fact = KeyIssued(
+            time.time_ns(),
+            text.id,
+            wanted.tenant,
+            wanted.name,
+            wanted.role,
+            phc,
+            wanted.scopes,
+            self._expires_ns(by, values),
+            values.title,
+            wanted.node,
+        )
+
+        def decide(view: AccessView) -> Change:
+            self._wanted(by, values)  # the user may have changed meanwhile
+            live = sum(1 for key in view.keys.values() if fact.user and key.fact.user == fact.user and not key.revoked_ns)
+            if live >= _LIVE_MAX:
+                raise OutOfState(f"user {fact.user} has {live} keys that are not revoked; revoke some first")
+            detail = f"issued: {fact.role}" + (f" ({', '.join(fact.scopes)})" if fact.scopes else "") + (f" for {fact.user or fact.node}")
+            return Change(fact, "key.write", text.id, fact.tenant, detail)
+
+        return (await self._log.change(by, decide)).keys[text.id], text
+
+    async def revoke(self, by: Caller, key: str) -> Key:
+        """Revoked before: nothing is done."""
+
+        def decide(view: AccessView) -> Change | None:
+            held = self.seen(by, key)
+            by.require("key.write", held.fact.tenant)
+            if held.revoked_ns:
+                return None
+            return Change(KeyRevoked(time.time_ns(), key), "key.write", key, held.fact.tenant, "revoked")
+
+        return (await self._log.change(by, decide)).keys[key]
+
+    def _wanted(self, by: Caller, values: KeyValues) -> Identity:
+        """Who the key will be (``name``: its user). Raises what ``issue`` raises."""
+        view, who = self._log.view, by.identity
+        program = values.role is not None and values.role not in PEOPLE
+        own = who.name if who.name in view.users else ""
+        name = values.user if values.user is not None else "" if program else own
+        user = view.users.get(name)
+        if name and (user is None or not (name == who.name or by.may("user.read", user.fact.tenant))):
+            raise Invalid("user", f"there is no user {name}")
+        if program and name:
+            raise Invalid("user", f"a key of role {values.role} belongs to no user; leave the user out")
+        if (values.role == "node") != bool(values.node):
+            raise Invalid("node", "a key of role node, and only such a key, names its node")
+        role = values.role or (user.fact.role if user is not None else who.role)
+        tenant = values.tenant if values.tenant is not None else "" if program else user.fact.tenant if user is not None else who.tenant
+        scopes = tuple(sorted(set(values.scopes))) if values.scopes is not None else () if program else who.scopes
+        check_grant(who, role, tenant, scopes)  # first: the other answers would reveal which tenants exist
+        if tenant and tenant not in view.tenants:
+            raise Invalid("tenant", f"there is no tenant {tenant}")
+        if program and tenant:
+            raise Invalid("tenant", f"a key of role {role} is the cluster's; leave the tenant out")
+        if not tenant and role == "member":
+            raise Invalid("tenant", "a member belongs to a tenant")
+        if user is not None and user.fact.tenant not in ("", tenant):
+            raise Invalid("tenant", f"user {name} belongs to tenant {user.fact.tenant}")
+        if (name != who.name or not name) and not by.may("user.write", tenant):
+            raise Denied(f"{who.name} ({who.role}) makes keys for themselves only")
+        if user is not None:
+            check_grant(Identity(name, user.fact.tenant, user.fact.role), role, tenant, scopes)
+        return Identity(name, tenant, role, scopes, node=values.node)
+
+    def _expires_ns(self, by: Caller, values: KeyValues) -> int:
+        """A key made by one that expires does not outlive it."""
+        maker = self._log.view.keys.get(by.identity.key)
+        limit_ns = maker.fact.expires_ns if maker is not None else 0
+        if values.expires_in_s is None:
+            return limit_ns
+        wanted_ns = time.time_ns() + values.expires_in_s * _NS
+        return min(wanted_ns, limit_ns) if limit_ns else wanted_ns
+
+
+def visible_keys(view: AccessView, by: Caller, *, tenant: str | None = None, user: str | None = None) -> list[Key]:
+    """The newest first."""
+    found = [
+        key
+        for key in view.keys.values()
+        if (tenant is None or key.fact.tenant == tenant) and (user is None or key.fact.user == user) and _may_see(by, key)
+    ]
+    return sorted(found, key=lambda key: (-key.position, key.fact.key))
+
+
+def _may_see(by: Caller, key: Key) -> bool:
+    """One's own, and with user.read also others'."""
+    fact = key.fact
+    if not by.may("key.read", fact.tenant):
+        return False
+    own = fact.user == by.identity.name if fact.user else fact.key == by.identity.key
+    return own or by.may("user.read", fact.tenant)

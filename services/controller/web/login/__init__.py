@@ -1,1 +1,0 @@
-"""The login page: what it looks like. Authentication is in services.kit.access and routes/access_session."""

@@ -1,0 +1,257 @@
+"""The pages /settings/users, tenants, keys and audit. A new key's secret is shown once, on the answer to the form."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from litestar import Response, get, post
+from msgspec import UNSET
+
+from services.controller.access_answers import key_answer, tenant_answer, user_answer
+from services.controller.actions.access import KeyValues, UserValues, visible_keys, visible_tenants, visible_users
+from services.controller.bodies import KeyBody, NewTenantBody, NewUserBody, TenantBody, UserBody, values_of
+from services.controller.errors import Stale
+from services.controller.identity import caller_of
+from services.controller.parts import parts_of
+from services.controller.web.forms import Values, form_values, read_as, redirect, revision_in
+from services.controller.web.listing import Listing
+from services.controller.web.settings.shared import SLIPS, Ask, settings_page, slip_of
+from services.kit.access import ROLES, SCOPES, AccessView
+from services.kit.access.rules import AUDITED
+
+__all__ = ["ROUTES"]
+
+_STALE: Final = "It was changed since this page was loaded. Nothing was saved: check the current values."
+_PEOPLE: Final = ("admin", "operator", "member", "viewer")
+_KEY_SORTS: Final = ("issued", "title", "tenant", "user", "role", "state")
+_DAY_S: Final = 86_400
+
+
+# -- users -------------------------------------------------------------------------------------------------------------------------------
+
+
+@get("/settings/users", action="user.read", include_in_schema=False)
+async def users(request: Ask) -> Response[str]:
+    return await _users(request, {}, {})
+
+
+async def _users(request: Ask, values: Values, errors: dict[str, str], status: int = 200) -> Response[str]:
+    parts, caller = parts_of(request), caller_of(request)
+    await parts.projection.caught_up()
+    view = parts.projection.fold(AccessView)
+    listing = Listing.parse("/settings/users", request.query_params, sorts=("id", "role", "tenant"), default="id", filters=("role", "edit"))
+    rows = [user_answer(user) for user in visible_users(view, caller)]
+    needle = listing.search.casefold()
+    rows = [row for row in rows if needle in f"{row['id']}\n{row['title']}\n{row['tenant']}".casefold()]
+    if listing.filters.get("role"):
+        rows = [row for row in rows if row["role"] == listing.filters["role"]]
+    rows.sort(key=lambda row: (str(row[listing.sort] or ""), row["id"]), reverse=listing.descending)
+    shown, listing = listing.take(rows)
+    tenants = [] if caller.identity.tenant else sorted(view.tenants)
+    return settings_page(
+        request,
+        "settings/users.html",
+        status=status,
+        listing=listing,
+        rows=shown,
+        values=values,
+        errors=errors,
+        roles=_PEOPLE,
+        tenants=tenants,
+    )
+
+
+@post("/settings/users", action="user.write", include_in_schema=False, csrf="form")
+async def make_user(request: Ask) -> Response[Any]:
+    values = await form_values(request)
+    body, errors = read_as(NewUserBody, values)
+    if body is None:
+        return await _users(request, values, errors, 400)
+    try:
+        await parts_of(request).users.create(caller_of(request), body.id, values_of(UserValues, body))
+    except SLIPS as error:
+        return await _users(request, values, dict([slip_of(error)]), 400)
+    return redirect(
+        "/settings/users", f"User {body.id} can now log in." if body.password else f"User {body.id} was created, without a password."
+    )
+
+
+@get("/settings/users/{user:str}", action="user.read", include_in_schema=False)
+async def one_user(request: Ask, user: str) -> Response[str]:
+    return await _user(request, user, {}, {})
+
+
+async def _user(request: Ask, user: str, values: Values, errors: dict[str, str], status: int = 200) -> Response[str]:
+    parts, caller = parts_of(request), caller_of(request)
+    await parts.projection.caught_up()
+    row = user_answer(parts.users.seen(caller, user))
+    tenants = [] if caller.identity.tenant else sorted(parts.projection.fold(AccessView).tenants)
+    return settings_page(
+        request, "settings/user.html", status=status, row=row, values=values, errors=errors, roles=_PEOPLE, tenants=tenants
+    )
+
+
+@post("/settings/users/{user:str}", action="user.write", include_in_schema=False, csrf="form")
+async def change_user(request: Ask, user: str) -> Response[Any]:
+    """An empty password leaves the one there is."""
+    values = await form_values(request, flags=("disabled",))
+    revision = revision_in(values)
+    body, errors = read_as(UserBody, {**values, "title": values.get("title", "")})
+    if body is None:
+        return await _user(request, user, values, errors, 400)
+    try:
+        await parts_of(request).users.change(caller_of(request), user, values_of(UserValues, body), revision=revision)
+    except Stale:
+        return redirect(f"/settings/users/{user}", _STALE, "warn")
+    except SLIPS as error:
+        return await _user(request, user, values, dict([slip_of(error)]), 400)
+    return redirect("/settings/users", f"User {user} is saved.")
+
+
+# -- tenants -----------------------------------------------------------------------------------------------------------------------------
+
+
+@get("/settings/tenants", action="tenant.read", include_in_schema=False)
+async def tenants(request: Ask) -> Response[str]:
+    return await _tenants(request, {}, {})
+
+
+async def _tenants(request: Ask, values: Values, errors: dict[str, str], status: int = 200) -> Response[str]:
+    parts = parts_of(request)
+    await parts.projection.caught_up()
+    view = parts.projection.fold(AccessView)
+    listing = Listing.parse("/settings/tenants", request.query_params, sorts=("id", "title"), default="id", filters=())
+    rows = [tenant_answer(tenant) for tenant in visible_tenants(view, caller_of(request))]
+    rows = [row for row in rows if listing.search.casefold() in f"{row['id']}\n{row['title']}".casefold()]
+    rows.sort(key=lambda row: (str(row[listing.sort]), row["id"]), reverse=listing.descending)
+    shown, listing = listing.take(rows)
+    people = {row["id"]: sum(user.fact.tenant == row["id"] for user in view.users.values()) for row in shown}
+    return settings_page(
+        request, "settings/tenants.html", status=status, listing=listing, rows=shown, values=values, errors=errors, people=people
+    )
+
+
+@post("/settings/tenants", action="tenant.write", include_in_schema=False, csrf="form")
+async def make_tenant(request: Ask) -> Response[Any]:
+    values = await form_values(request)
+    body, errors = read_as(NewTenantBody, values)
+    if body is None:
+        return await _tenants(request, values, errors, 400)
+    try:
+        await parts_of(request).tenants.create(caller_of(request), body.id, body.title)
+    except SLIPS as error:
+        field, text = slip_of(error)
+        return await _tenants(request, values, {field or "id": text}, 400)
+    return redirect("/settings/tenants", f"Tenant {body.id} was created.")
+
+
+@post("/settings/tenants/{tenant:str}", action="tenant.write", include_in_schema=False, csrf="form")
+async def change_tenant(request: Ask, tenant: str) -> Response[Any]:
+    values = await form_values(request)
+    revision = revision_in(values)
+    body, errors = read_as(TenantBody, values)
+    if body is None:
+        return redirect("/settings/tenants", next(iter(errors.values())), "bad")
+    title = None if body.title is UNSET else body.title
+    disabled = None if body.disabled is UNSET else body.disabled
+    try:
+        await parts_of(request).tenants.change(caller_of(request), tenant, title=title, disabled=disabled, revision=revision)
+    except Stale:
+        return redirect("/settings/tenants", _STALE, "warn")
+    except SLIPS as error:
+        return redirect("/settings/tenants", slip_of(error)[1], "warn")
+    done = "" if disabled is None else " Its keys and users can no longer log in." if disabled else " Its keys and users can log in again."
+    return redirect("/settings/tenants", f"Tenant {tenant} is saved.{done}")
+
+
+@get("/settings/keys", action="key.read", include_in_schema=False)
+async def keys(request: Ask) -> Response[str]:
+    return await _keys(request, {}, {})
+
+
+async def _keys(request: Ask, values: Values, errors: dict[str, str], status: int = 200, secret: str = "") -> Response[str]:
+    """``secret``: the text of a key that was just made; it is on this page only."""
+    parts, caller = parts_of(request), caller_of(request)
+    await parts.projection.caught_up()
+    view = parts.projection.fold(AccessView)
+    listing = Listing.parse("/settings/keys", request.query_params, sorts=_KEY_SORTS, default="-issued", filters=("state",))
+    rows = [key_answer(view, key, time.time_ns()) for key in visible_keys(view, caller)]
+    needle = listing.search.casefold()
+    rows = [row for row in rows if needle in f"{row['id']}\n{row['title']}\n{row['tenant']}\n{row['user']}\n{row['node']}".casefold()]
+    if listing.filters.get("state"):
+        rows = [row for row in rows if row["state"] == listing.filters["state"]]
+    key_of = "issued_at" if listing.sort == "issued" else listing.sort
+    rows.sort(key=lambda row: (str(row[key_of] or ""), row["id"]), reverse=listing.descending)
+    shown, listing = listing.take(rows)
+    return settings_page(
+        request,
+        "settings/keys.html",
+        status=status,
+        listing=listing,
+        rows=shown,
+        values=values,
+        errors=errors,
+        secret=secret,
+        roles=[role for role in ROLES if not caller.identity.tenant or role in ("member", "viewer")],
+        scopes=SCOPES,
+        tenants=[] if caller.identity.tenant else sorted(view.tenants),
+        users=[user.fact.user for user in visible_users(view, caller)],
+    )
+
+
+@post("/settings/keys", action="key.write", include_in_schema=False, csrf="form")
+async def make_key(request: Ask) -> Response[Any]:
+    values = await form_values(request, lists=("scopes",))
+    asked = dict(values)
+    days = str(asked.pop("expires_days", ""))
+    if days:
+        asked["expires_in_s"] = int(days) * _DAY_S if days.isascii() and days.isdigit() and len(days) < 6 else days
+    body, errors = read_as(KeyBody, asked)
+    if body is None:
+        return await _keys(
+            request, values, {("expires_days" if name == "expires_in_s" else name): text for name, text in errors.items()}, 400
+        )
+    try:
+        _, text = await parts_of(request).keys.issue(caller_of(request), values_of(KeyValues, body))
+    except SLIPS as error:
+        return await _keys(request, values, dict([slip_of(error)]), 400)
+    return await _keys(request, {}, {}, 201, text.text)
+
+
+@post("/settings/keys/{key:str}/revoke", action="key.write", include_in_schema=False, csrf="form")
+async def revoke_key(request: Ask, key: str) -> Response[Any]:
+    await form_values(request)
+    try:
+        await parts_of(request).keys.revoke(caller_of(request), key)
+    except SLIPS as error:
+        return redirect("/settings/keys", slip_of(error)[1], "warn")
+    return redirect("/settings/keys", f"Key {key} was revoked.")
+
+
+@get("/settings/audit", action="audit.read", include_in_schema=False)
+async def audit(request: Ask) -> Response[str]:
+    """The last hundred thousand actions, as far as the asker may see them."""
+    parts, caller = parts_of(request), caller_of(request)
+    await parts.projection.caught_up()
+    access, tasks = parts.projection.fold(AccessView), parts.projection.view.tasks
+    listing = Listing.parse("/settings/audit", request.query_params, sorts=("at",), default="-at", filters=("action", "actor"))
+    needle, action, actor = listing.search.casefold(), listing.filters.get("action", ""), listing.filters.get("actor", "")
+    found = [
+        done.fact
+        for done in access.actions
+        if (not action or done.fact.action == action)
+        and (not actor or done.fact.actor == actor)
+        and (not needle or needle in f"{done.fact.actor}\n{done.fact.tenant}\n{done.fact.target}\n{done.fact.detail}".casefold())
+        and caller.may("audit.read", done.fact.tenant)
+    ]
+    if listing.descending:
+        found.reverse()
+    shown, listing = listing.take(found)
+    titles = {fact.target: tasks[fact.target].submitted.title for fact in shown if fact.target in tasks}
+    titles |= {fact.target: access.keys[fact.target].fact.title for fact in shown if fact.target in access.keys}
+    actions = [(action, action) for action in sorted(AUDITED)]
+    return settings_page(request, "settings/audit.html", listing=listing, rows=shown, actions=actions, titles=titles)
+
+
+ROUTES: Final = [users, make_user, one_user, change_user, tenants, make_tenant, change_tenant, keys, make_key, revoke_key, audit]

@@ -1,0 +1,134 @@
+"""One device of the node with a real executor: what the server sends it for a batch."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from bus_schemas.batch import Done, decode_batch, decode_done
+from bus_schemas.journal import DISPATCH, PROGRAMS, VRAM
+from bus_schemas.terms import TaskTerms
+from scheduler.dispatch import DispatchConfig
+from services.kit.trace import Tracing
+from services.server.accounting import Accounting
+from services.server.allowance import Allowances
+from services.server.counters import Counters
+from services.server.device import Device
+from services.server.dispatch_log import DispatchLog
+from services.server.executor_process import ExecutorProcess
+from services.server.facts import FactLog
+from services.server.journal_stream import JournalStream
+from services.server.program_lane import ProgramLane
+from services.server.protocol import Command, Execute, Forget, Prepare
+from services.server.sessions import SessionRecord
+from tests.support.executor import batch_of, executor_settings
+from tests.support.node import increment
+from wooly.link import Flush
+
+SIZE = 100
+RECORD = SessionRecord(session="s", terms=TaskTerms(tenant="acme", task="t", priority=2), token="token", epoch=1)
+
+
+class Bench:
+    """A device with its session open; ``sent`` are the commands that concern batches, ``dones`` the answers."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sent: list[Command] = []
+        self.dones: list[Done] = []
+        self._came = asyncio.Event()
+        facts = FactLog(folder / "facts.journal", "n")
+        journal = JournalStream("n", 1)
+        lane = journal.lane(0, DISPATCH)
+        self.device = Device(
+            0,
+            executor_settings(folder),
+            Accounting("n", 0, facts, lambda: ("", 0), Allowances(time.time_ns, time.monotonic_ns)),
+            DispatchConfig(parked_batches_max=2),
+            lambda: DispatchLog(folder / "dispatch", 0, 1, lane),
+            journal.lane(0, VRAM),
+            ProgramLane(journal.lane(0, PROGRAMS)),
+            Counters(),
+            lambda _, done: self._answered(decode_done(done)),
+            Tracing("test"),
+        )
+        send = ExecutorProcess.send
+
+        def noted(process: ExecutorProcess, command: Command) -> None:
+            if isinstance(command, Prepare | Execute | Forget):
+                self.sent.append(command)
+            send(process, command)
+
+        monkeypatch.setattr(ExecutorProcess, "send", noted)
+
+    def batch(self, seq: int, flush: Flush) -> bytes:
+        data = batch_of("s", seq, flush)
+        self.device.batch(self.device.sessions["s"], decode_batch(data), data, seq)
+        return data
+
+    def _answered(self, done: Done) -> None:
+        self.dones.append(done)
+        self._came.set()
+
+    async def answers(self, count: int) -> list[Done]:
+        async with asyncio.timeout(60):
+            while len(self.dones) < count:
+                self._came.clear()
+                await self._came.wait()
+        return self.dones
+
+    def brought(self) -> list[bytes]:
+        """The encodings that were sent, in order."""
+        return [command.batch for command in self.sent if not isinstance(command, Forget) and command.batch]
+
+
+def on_a_device(folder: Path, monkeypatch: pytest.MonkeyPatch, body: Callable[[Bench], Awaitable[None]]) -> None:
+    async def run() -> None:
+        bench = Bench(folder, monkeypatch)
+        await bench.device.start()
+        await bench.device.open(RECORD)
+        try:
+            await body(bench)
+        finally:
+            await bench.device.stop()
+
+    asyncio.run(run())
+
+
+def test_a_batch_goes_to_the_executor_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To be prepared, or with its launch when its program is known; also when it waits for an earlier one, and when it runs in slices."""
+    new, allocs = increment(SIZE), [(1, 8 * SIZE)]
+
+    async def body(bench: Bench) -> None:
+        parked = bench.batch(3, new.flush([1]))
+        first = bench.batch(1, Flush(allocs=allocs))
+        second = bench.batch(2, new.flush([1]))
+        assert [done.seq for done in await bench.answers(3)] == [1, 2, 3]
+        known = bench.batch(4, new.flush([1]))
+        await bench.answers(4)
+        assert all(done.fault is None for done in bench.dones)
+        assert sorted(bench.brought()) == sorted([parked, first, second, known])
+        prepared = {command.seq for command in bench.sent if isinstance(command, Prepare)}
+        assert prepared == {2, 3}, "what needs no program, or one that is ready, goes with its launch"
+        assert [command.seq for command in bench.sent if isinstance(command, Execute)] == [1, 2, 3, 4]
+        assert not any(isinstance(command, Forget) for command in bench.sent)
+
+    on_a_device(tmp_path, monkeypatch, body)
+
+
+def test_the_executor_forgets_a_batch_that_is_not_launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than may be parked are refused, and the executor need not keep what it prepared of them."""
+    new = increment(SIZE)
+
+    async def body(bench: Bench) -> None:
+        for seq in (3, 4, 5):
+            bench.batch(seq, new.flush([1]))
+        refused = (await bench.answers(1))[0]
+        assert refused.seq == 5 and refused.fault is not None
+        assert [command for command in bench.sent if isinstance(command, Forget)] == [Forget("s", 5)]
+        assert sorted(bench.device.sessions["s"].pending) == [3, 4]
+
+    on_a_device(tmp_path, monkeypatch, body)

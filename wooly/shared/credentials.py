@@ -1,0 +1,59 @@
+"""Credentials of one connection to the bus, and the options that nats-py takes for them."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from bus_schemas.subjects import LOCAL
+
+__all__ = ["BusCredentials", "is_encrypted", "plain_hosts"]
+
+_TLS_SCHEMES: Final = ("tls", "wss")
+
+
+@dataclass(frozen=True, slots=True)
+class BusCredentials:
+    #: id of the API key; ``local`` without one
+    principal: str = LOCAL
+    #: secret part of the API key; empty without one
+    secret: str = field(default="", repr=False)
+    #: seed of a service user that the bus configuration lists; used instead of a key
+    nkey_seed: str = field(default="", repr=False)
+    #: None: plain text
+    tls: ssl.SSLContext | None = None
+
+    def options(self) -> dict[str, Any]:
+        """For ``nats.aio.client.Client.connect``. The TLS handshake comes before any protocol message, so a man in the middle cannot
+        downgrade the connection."""
+        out: dict[str, Any] = {}
+        if self.nkey_seed:
+            out["nkeys_seed_str"] = self.nkey_seed
+        elif self.secret:
+            out.update(user=self.principal, password=self.secret)
+        if self.tls is not None:
+            logging.getLogger("asyncio").addFilter(_is_relevant)
+            out.update(tls=self.tls, tls_handshake_first=True)
+        return out
+
+
+def is_encrypted(urls: Iterable[str]) -> bool:
+    """Whether the bus at ``urls`` is reached over TLS. Raises ValueError when only some of the addresses are."""
+    found = {urlsplit(url).scheme in _TLS_SCHEMES for url in urls}
+    if len(found) == 2:
+        raise ValueError("some addresses of the bus are encrypted and some are not; write tls:// for all")
+    return found == {True}
+
+
+def plain_hosts(urls: Iterable[str]) -> list[str]:
+    """The hosts of ``urls`` that are reached in plain text."""
+    return [parts.hostname or "" for url in urls if (parts := urlsplit(url)).scheme not in _TLS_SCHEMES]
+
+
+def _is_relevant(record: logging.LogRecord) -> bool:
+    """asyncio logs for every TLS connection that ends that the result of nats-py's eof_received() has no effect."""
+    return not record.getMessage().startswith("returning true from eof_received()")
