@@ -75,16 +75,19 @@ class Dist(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One operation. ``n_ins`` is (least, most) with -1 for no upper bound; ``n_outs`` -1: as the kernel says; ``rmw``: outs[0] is read as well as written."""
+    """One operation."""
 
     code: int
     name: str
     kind: Kind
     types: Types
+    #: (least, most); most -1: no bound
     n_ins: tuple[int, int]
+    #: -1: as the kernel says
     n_outs: int
     attrs: tuple[str, ...]
     doc: str
+    #: outs[0] is read as well as written
     rmw: bool = False
 
 

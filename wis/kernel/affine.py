@@ -20,19 +20,23 @@ _RAISE: Final = BY_NAME["raise"].code
 
 
 class AccessRange(NamedTuple):
-    """What a memory op accesses: ``size`` bytes of memory ``which`` of ``space`` at a byte offset between ``low`` and ``high``.
+    """The bytes that a memory op may access."""
 
-    ``site``: its number among the ops that may trap; 2**zeros divides the offset; ``form``: the offset, or None.
-    """
-
+    #: number among the ops that may trap
     site: int
     op: Op
     space: int
+    #: number of the memory in ``space``
     which: int
+    #: bytes of one access
     size: int
+    #: least byte offset
     low: int
+    #: greatest byte offset
     high: int
+    #: 2**zeros divides the offset
     zeros: int
+    #: the offset, if it is affine
     form: AffineForm | None
 
 

@@ -50,14 +50,13 @@ class Registers(Set[int]):
 
 @dataclass(frozen=True, slots=True)
 class Uniformity:
-    """What may differ between the threads of a block.
+    """What may differ between the threads of a block."""
 
-    ``varying[b]``: registers that may differ when block b of the code starts; ``divergent``: blocks of code that only some threads may be
-    in; ``split``: blocks whose branch may send threads different ways.
-    """
-
+    #: by block of code: registers that may differ when it starts
     varying: tuple[Registers, ...]
+    #: blocks of code that only some threads may be in
     divergent: frozenset[int]
+    #: blocks whose branch may send threads different ways
     split: frozenset[int]
 
 

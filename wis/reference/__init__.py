@@ -28,15 +28,15 @@ __all__ = ["Execution", "Kernels", "Traps", "run", "run_bound", "step"]
 
 @dataclass(frozen=True, slots=True)
 class Traps:
-    """What went wrong in a run; true when anything trapped.
+    """Traps of a run; true when anything trapped."""
 
-    ``key``: the first index that was out of bounds (``wis.traps``); ``texts``: what happened in kernels; ``instructions``:
-    thread-instructions of kernels; ``out_of_fuel``: the kernel that ran out, and with it ended the program.
-    """
-
+    #: the first index that was out of bounds (``wis.traps``)
     key: int = NO_TRAP
+    #: traps of kernels
     texts: tuple[str, ...] = ()
+    #: thread-instructions of kernels
     instructions: int = 0
+    #: the kernel that used up its fuel and ended the program
     out_of_fuel: str = ""
 
     def __bool__(self) -> bool:

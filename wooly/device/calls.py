@@ -39,16 +39,18 @@ class OutSpec:
 
 @dataclass(frozen=True, slots=True)
 class CallPlan:
-    """How calls of one signature are carried out.
+    """How calls of one signature are executed.
 
-    With a ``stencil``: make ``outs``, record, and return what ``build`` makes of the new tensors (mutating calls return their arguments).
-    Without: ``substitute(*values)`` does everything. ``entry`` is the lowering the stencil came from.
+    With a ``stencil``: make ``outs``, record, and return the result of ``build`` (mutating calls return their arguments). Without:
+    ``substitute(*values)`` does everything.
     """
 
     stencil: Stencil | None
     outs: tuple[OutSpec, ...] = ()
+    #: makes the result of the call from the new tensors
     build: Callable[[list[torch.Tensor]], Any] | None = None
     substitute: Callable[..., Any] | None = None
+    #: the lowering of the stencil
     entry: Entry | None = None
 
 

@@ -33,11 +33,15 @@ _ACCESSES: Final = frozenset({"load", "store", "atom", "red"})
 
 @dataclass(slots=True)
 class AddressRoot:
-    """A root. ``space``: where accesses go; ``argument`` or ``symbol`` (-1: several): what it is; ``which``: number of a shared array."""
+    """A root of addresses: an argument or a variable."""
 
+    #: memory of its accesses
     space: Space
+    #: number of the argument; -1: a variable, or several roots
     argument: int = -1
+    #: number of the variable; -1: an argument, or several roots
     symbol: int = -1
+    #: number of the shared array
     which: int = 0
     read: bool = False
     written: bool = False
@@ -46,16 +50,19 @@ class AddressRoot:
 
 @dataclass(slots=True)
 class Provenance:
-    """What the analysis found. ``offsets``: of each symbol in its memory; ``arrays``: bytes of the shared arrays in order, -1 the dynamic
-    one (last); ``arena_reads``, ``arena_writes``: whether accesses by address are left."""
+    """Result of the analysis."""
 
     memories: list[AddressRoot] = field(default_factory=list)
+    #: of each symbol in its memory, bytes
     offsets: dict[int, int] = field(default_factory=dict)
+    #: bytes of the shared arrays in order; -1: the dynamic one (last)
     arrays: list[int] = field(default_factory=list)
     dynamic: bool = False
     local_bytes: int = 0
     constants: bytes = b""
+    #: whether loads by address are left
     arena_reads: bool = False
+    #: whether stores by address are left
     arena_writes: bool = False
 
 

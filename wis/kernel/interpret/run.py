@@ -28,15 +28,15 @@ _BATCH_BYTES: Final = 1 << 27  # of registers, shared and local memory; a batch 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """``trap``: the one with the least key; ``out_of_fuel``: the run was cut short because ``instructions`` exceeded the fuel.
+    """Result of a launch."""
 
-    ``instructions``: thread-instructions; ``executions``: how many threads executed each block of code of ``VerifiedKernel.flat``, all
-    times together.
-    """
-
+    #: the one with the least key
     trap: Trap | None
+    #: the run was cut short because ``instructions`` exceeded the fuel
     out_of_fuel: bool
+    #: thread-instructions
     instructions: int
+    #: by block of ``VerifiedKernel.flat``: threads that executed it, all times together
     executions: tuple[int, ...]
 
     @property

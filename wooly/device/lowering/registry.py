@@ -22,16 +22,16 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 class Entry:
     """A lowering and what its caller must know.
 
-    Arguments whose schema type is Scalar or float (also optional, also lists) arrive as ScalarArg. Except: those named in ``concrete``
-    arrive as plain values that are part of the template's key; those in ``special`` arrive plain when they equal one of the listed
-    values (``alpha`` 1 costs no multiplication) and as ScalarArg otherwise. ``mutates``: positions of arguments that the lowering itself
-    writes; they arrive with torch's lazy bits still set.
+    Arguments whose schema type is Scalar or float (also optional, also lists) arrive as ScalarArg, with the exceptions below.
     """
 
     name: str
     fn: Lowering
+    #: names of arguments that arrive as plain values, which are part of the template's key
     concrete: frozenset[str] = frozenset()
+    #: by name: values that arrive plain (``alpha`` 1 costs no multiplication); others as ScalarArg
     special: Mapping[str, tuple[Number, ...]] = field(default_factory=dict)
+    #: positions of arguments that the lowering itself writes; they arrive with torch's lazy bits still set
     mutates: tuple[int, ...] = ()
 
 
