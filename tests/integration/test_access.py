@@ -101,7 +101,7 @@ def test_under_tls_the_cookie_is_bound_to_the_host(door: Door) -> None:
 
 
 def test_forwarded_addresses_count_only_from_configured_proxies() -> None:
-    """Also not who comes from this machine: the HTTP server underneath would believe them."""
+    """Also not for a caller on this machine: the HTTP server underneath would believe them."""
     with Plane(WOOLY_AUTH="on", WOOLY_BOOTSTRAP_KEY=ADMIN) as plane:
         door = Door(plane.controller.url)
         assert door("POST", "/api/v1/tenants", {"id": "acme"}, ADMIN).status == 201

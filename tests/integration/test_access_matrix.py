@@ -1,5 +1,5 @@
-"""Everybody asks for everything: role x route x tenant, on a real controller and a real billing service. Every forbidden cell is tried, and
-answered with exactly 401, 403 or 404."""
+"""Each principal requests each resource: role x route x tenant, on a real controller and a real billing service. Every forbidden cell is
+tried, and answered with exactly 401, 403 or 404."""
 
 from __future__ import annotations
 

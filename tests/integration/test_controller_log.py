@@ -173,7 +173,7 @@ def test_a_placed_task_that_never_starts_gives_its_vram_back() -> None:
 
 
 def test_a_silent_node_is_lost_and_comes_back() -> None:
-    """A cut cable: telemetry stops, the node's task fails; telemetry of the same life resumes, its session was alive all the time."""
+    """A cut cable: telemetry stops, the node's task fails; telemetry of the same epoch resumes, its session was alive all the time."""
     with Plane(CONTROLLER_NODE_LEASE_MS="1500") as plane:
         controller = plane.controller
         plane.register("n1")
@@ -373,7 +373,7 @@ def test_measurements_count_after_a_nodes_clock_was_set_back() -> None:
 
 
 def test_a_log_that_takes_nothing_stops_no_controller() -> None:
-    """The broker refuses facts, for want of room or by its limits: duties wait until it takes them again."""
+    """The broker refuses facts, for want of room or by its limits: periodic work waits until it takes them again."""
     with Plane(CONTROLLER_NODE_LEASE_MS="1500") as plane:
         plane.register("n1")
         with plane.measuring("n1"):

@@ -62,6 +62,7 @@ def list_keys(controller: str, user: str | None, tenant: str | None, as_json: bo
 @json_flag
 def create_key(
     controller: str,
+    *,
     title: str,
     user: str | None,
     tenant: str | None,
@@ -98,7 +99,7 @@ def revoke_key(controller: str, key: str) -> None:
 
 @keys.command("generate")
 def generate_key() -> None:
-    """Print a new key without asking anybody: for WOOLY_BOOTSTRAP_KEY, the first admin's way in."""
+    """Print a new key without a request: for WOOLY_BOOTSTRAP_KEY, the key of the first admin."""
     click.echo(f"wk_{_base32(10)}_{_base32(32)}")
 
 

@@ -76,7 +76,7 @@ def test_a_run_whose_order_was_lost_is_handed_over_again_to_the_same_process_onl
     book = book_of(run("a", TAKEN, runner="r", instance="i"))
     assert book.handed_over(sync("r", "i")) == book.get("a")
     assert book.handed_over(sync("r", "i", "a")) is None
-    assert book.handed_over(sync("r", "another life")) is None
+    assert book.handed_over(sync("r", "another start")) is None
 
 
 def test_runs_that_are_over_without_a_report() -> None:

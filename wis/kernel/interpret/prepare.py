@@ -16,7 +16,7 @@ from wis.kernel.model import Block, Cbr, Kernel, Math, Op, RegType, Switch, Sync
 from wis.kernel.ops import BY_CODE, KernelOp, Sig
 from wis.kernel.verify import TRAPPING, VerifiedKernel
 
-__all__ = ["Step", "PlannedBlock", "Plan", "make_plan"]
+__all__ = ["Step", "PreparedBlock", "PreparedKernel", "prepare"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedBlock:
+class PreparedBlock:
     """``keeps``: registers written here that some path reads after the block. ``cost``: instructions of each thread that runs it."""
 
     steps: tuple[Step, ...]
@@ -40,17 +40,17 @@ class PlannedBlock:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PreparedKernel:
     """``lasting``: how many registers live across blocks. ``fair``: threads may wait for values from others, see ``Batch``."""
 
     kernel: Kernel
-    blocks: tuple[PlannedBlock, ...]
+    blocks: tuple[PreparedBlock, ...]
     sites: int
     lasting: int
     fair: bool
 
 
-def make_plan(verified: VerifiedKernel) -> Plan:
+def prepare(verified: VerifiedKernel) -> PreparedKernel:
     """The plan of ``verified.flat``."""
     kernel = verified.flat
     sites = {(site.block, site.op): number for number, site in enumerate(verified.sites)}
@@ -71,9 +71,9 @@ def make_plan(verified: VerifiedKernel) -> Plan:
             else:
                 steps.append(Step(op, row, tuple(RegType(kernel.regs[r]) for r in op.outs), sites[b, i] if row.sig in TRAPPING else -1))
         written = {r for op in block.code for r in op.outs}
-        blocks.append(PlannedBlock(tuple(steps), block.end, verified.costs[b], tuple(r for r in sorted(written) if live[b] >> r & 1)))
+        blocks.append(PreparedBlock(tuple(steps), block.end, verified.costs[b], tuple(r for r in sorted(written) if live[b] >> r & 1)))
         lasting |= live[b]
-    return Plan(kernel, tuple(blocks), len(verified.sites), lasting.bit_count(), _communicates(kernel))
+    return PreparedKernel(kernel, tuple(blocks), len(verified.sites), lasting.bit_count(), _communicates(kernel))
 
 
 def _read_by(end: Terminator) -> tuple[int, ...]:
