@@ -24,8 +24,7 @@ __all__ = ["Json", "Revision", "TenantName", "also_as", "check_revision", "not_p
 Json = dict[str, Any]
 TenantName = Annotated[str | None, Parameter(min_length=1, max_length=200, description="only of this tenant")]
 Revision = Annotated[
-    str | None,
-    Parameter(header="If-Match", max_length=40, description="the revision the change is meant for; when it holds no longer: 409"),
+    str | None, Parameter(header="If-Match", max_length=40, description="the revision that the change is based on; 409 if it is outdated")
 ]
 
 _NS: Final = 1_000_000_000
@@ -53,8 +52,8 @@ _TEXT: Final = {
     400: "The query or the body is not valid; errors names the fields",
     401: "The request has no credentials, or unknown ones",
     403: "Not allowed",
-    404: "No such thing, or none that the caller may know of",
-    409: "It was changed meanwhile, or contradicts what is there",
+    404: "Not found, or the caller may not see it",
+    409: "It was changed in the meantime, or contradicts what is stored",
     413: "The body is too large",
     429: "Too many requests",
     503: "The bus or the log is not available now",

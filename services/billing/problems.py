@@ -83,7 +83,7 @@ def _not_there(_: Request[Any, Any, Any], error: NotThere) -> Response[Any]:
 
 
 def _stale(_: Request[Any, Any, Any], error: Stale) -> Response[Any]:
-    return problem(409, "stale-revision", "Changed meanwhile", str(error), [("If-Match", str(error))], revision=error.revision)
+    return problem(409, "stale-revision", "Changed in the meantime", str(error), [("If-Match", str(error))], revision=error.revision)
 
 
 def _already_there(_: Request[Any, Any, Any], error: AlreadyThere) -> Response[Any]:

@@ -31,7 +31,7 @@ class TenantBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """What is left out stays as it is."""
 
     title: Title | UnsetType = UNSET
-    disabled: Annotated[bool, Meta(description="its keys and users open nothing")] | UnsetType = UNSET
+    disabled: Annotated[bool, Meta(description="true: its keys and users are refused")] | UnsetType = UNSET
 
 
 class NewUserBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -52,7 +52,7 @@ class UserBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     tenant: TenantOrCluster | UnsetType = UNSET
     title: Title | UnsetType = UNSET
     disabled: bool | UnsetType = UNSET
-    password: Annotated[str, Meta(max_length=PASSWORD_MAX, description="empty: none any more")] | UnsetType = UNSET
+    password: Annotated[str, Meta(max_length=PASSWORD_MAX, description="empty: removes the password")] | UnsetType = UNSET
 
     def __repr__(self) -> str:
         return "UserBody()"
@@ -62,12 +62,12 @@ class KeyBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A new key; fields left out default to those of the caller."""
 
     title: Title = ""
-    user: Annotated[str, Meta(max_length=64, description="whose key it is; empty: not a user's")] | UnsetType = UNSET
+    user: Annotated[str, Meta(max_length=64, description="the user that the key belongs to; empty: no user")] | UnsetType = UNSET
     tenant: TenantOrCluster | UnsetType = UNSET
     role: Literal["admin", "operator", "member", "viewer", "node", "service"] | UnsetType = UNSET
-    scopes: Annotated[tuple[Scope, ...], Meta(max_length=8, description="what of the role it may do; empty: all")] | UnsetType = UNSET
+    scopes: Annotated[tuple[Scope, ...], Meta(max_length=8, description="restricts the role's permissions; empty: all")] | UnsetType = UNSET
     expires_in_s: Annotated[int, Meta(ge=1, le=_DECADE_S)] | None = None
-    node: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{0,64}\Z", description="the only node a key of role node may be")] = ""
+    node: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{0,64}\Z", description="with role node: the only node that may use the key")] = ""
 
 
 class LoginBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):

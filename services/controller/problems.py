@@ -96,7 +96,7 @@ def _not_there(_: Request[Any, Any, Any], error: NotThere) -> Response[dict[str,
 
 
 def _ambiguous(_: Request[Any, Any, Any], error: Ambiguous) -> Response[dict[str, Any]]:
-    return problem(409, "ambiguous", "Several have this name", str(error))
+    return problem(409, "ambiguous", "The name is ambiguous", str(error))
 
 
 def _exists(_: Request[Any, Any, Any], error: TaskExists) -> Response[dict[str, Any]]:
@@ -111,7 +111,7 @@ def _stale(_: Request[Any, Any, Any], error: Stale) -> Response[dict[str, Any]]:
     return problem(
         409,
         "stale-revision",
-        "Changed meanwhile",
+        "Changed in the meantime",
         str(error),
         revision=error.revision,
         errors=[{"field": "If-Match", "message": str(error)}],

@@ -20,6 +20,7 @@ def description_of(title: str) -> OpenAPIConfig:
         title=title,
         version="1",
         render_plugins=[JsonRenderPlugin(), YamlRenderPlugin()],
+        use_handler_docstrings=True,
         components=Components(security_schemes={"key": _KEY}),
         security=[{"key": []}],
     )

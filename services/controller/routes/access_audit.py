@@ -23,7 +23,7 @@ Ask = Request[Any, Any, Any]
 Moment = Annotated[str | None, Parameter(description="a time such as 2030-01-31T12:00:00Z")]
 
 
-@get("/api/v1/audit", summary="Who did what, the newest first", action="audit.read", responses=problems())
+@get("/api/v1/audit", summary="List audit records, newest first", action="audit.read", responses=problems())
 async def audit(
     request: Ask,
     actor: str | None = None,
@@ -35,7 +35,7 @@ async def audit(
     limit: Limit = 100,
     offset: Offset = 0,
 ) -> Json:
-    """Of one's own tenant, or of the whole cluster; the last hundred thousand."""
+    """Those of the caller's tenant, or of the whole cluster; the last hundred thousand are kept."""
     if action is not None and action not in AUDITED:
         raise Invalid("action", f"there is no action {action}; there are: {', '.join(sorted(AUDITED))}")
     from_ns, to_ns = _ns("after", after), _ns("before", before)

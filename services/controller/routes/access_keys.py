@@ -24,7 +24,7 @@ Ask = Request[Any, Any, Any]
 KeyId = Annotated[str, Parameter(description="id of a key")]
 
 
-@get("/api/v1/keys", summary="One's own keys; for admins also those of others, the newest first", action="key.read", responses=problems())
+@get("/api/v1/keys", summary="List the caller's keys; for admins also those of others", action="key.read", responses=problems())
 async def keys(request: Ask, tenant: str | None = None, user: str | None = None, limit: Limit = 1_000, offset: Offset = 0) -> Json:
     parts = parts_of(request)
     await parts.mirror.caught_up()
@@ -33,16 +33,16 @@ async def keys(request: Ask, tenant: str | None = None, user: str | None = None,
     return {"items": [key_answer(view, key, time.time_ns()) for key in shown], "total": total}
 
 
-@get("/api/v1/keys/{key:str}", summary="One key, without its secret", action="key.read", responses=problems(404))
+@get("/api/v1/keys/{key:str}", summary="Get a key, without its secret", action="key.read", responses=problems(404))
 async def key(request: Ask, key: KeyId) -> Json:
     parts = parts_of(request)
     await parts.mirror.caught_up()
     return key_answer(parts.mirror.fold(AccessView), parts.keys.seen(caller_of(request), key), time.time_ns())
 
 
-@post("/api/v1/keys", summary="Make a key; only this answer contains its text", action="key.write", responses=problems(409, 413))
+@post("/api/v1/keys", summary="Create a key; only this answer contains its secret", action="key.write", responses=problems(409, 413))
 async def post_key(request: Ask, data: KeyBody) -> Json:
-    """For oneself, within one's own rights; admins also for others, for nodes and for services."""
+    """For the caller, within the caller's own permissions; admins may also create keys for other users, nodes and services."""
     values = KeyValues(
         title=data.title,
         user=None if data.user is UNSET else data.user,
@@ -57,9 +57,9 @@ async def post_key(request: Ask, data: KeyBody) -> Json:
     return {**key_answer(parts.mirror.fold(AccessView), made, time.time_ns()), "key": text.text}
 
 
-@delete("/api/v1/keys/{key:str}", status_code=200, summary="Revoke a key, at once", action="key.write", responses=problems(404, 409))
+@delete("/api/v1/keys/{key:str}", status_code=200, summary="Revoke a key immediately", action="key.write", responses=problems(404, 409))
 async def delete_key(request: Ask, key: KeyId) -> Json:
-    """REST refuses it from now on, and its connections to the bus end. 409 when it is the last way in for an admin of the cluster."""
+    """REST refuses it from now on, and its connections to the bus end. 409 if no other credential of a cluster admin is left."""
     parts = parts_of(request)
     revoked = await parts.keys.revoke(caller_of(request), key)
     return key_answer(parts.mirror.fold(AccessView), revoked, time.time_ns())

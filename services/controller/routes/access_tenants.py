@@ -23,7 +23,7 @@ Ask = Request[Any, Any, Any]
 TenantId = Annotated[str, Parameter(description="id of a tenant")]
 
 
-@get("/api/v1/tenants", summary="The tenants that the caller may know of", action="tenant.read", responses=problems())
+@get("/api/v1/tenants", summary="List the tenants that the caller may see", action="tenant.read", responses=problems())
 async def tenants(request: Ask, limit: Limit = 1_000, offset: Offset = 0) -> Json:
     parts = parts_of(request)
     await parts.mirror.caught_up()
@@ -31,21 +31,26 @@ async def tenants(request: Ask, limit: Limit = 1_000, offset: Offset = 0) -> Jso
     return {"items": [tenant_answer(tenant) for tenant in shown], "total": total}
 
 
-@get("/api/v1/tenants/{tenant:str}", summary="One tenant", action="tenant.read", responses=problems(404))
+@get("/api/v1/tenants/{tenant:str}", summary="Get a tenant", action="tenant.read", responses=problems(404))
 async def tenant(request: Ask, tenant: TenantId) -> Json:
     parts = parts_of(request)
     await parts.mirror.caught_up()
     return tenant_answer(parts.tenants.seen(caller_of(request), tenant))
 
 
-@post("/api/v1/tenants", summary="Make a tenant", action="tenant.write", responses=problems(409, 413))
+@post("/api/v1/tenants", summary="Create a tenant", action="tenant.write", responses=problems(409, 413))
 async def post_tenant(request: Ask, data: NewTenantBody) -> Json:
     return tenant_answer(await parts_of(request).tenants.create(caller_of(request), data.id, data.title))
 
 
-@patch("/api/v1/tenants/{tenant:str}", summary="Name or disable a tenant", action="tenant.write", responses=problems(404, 409, 413))
+@patch(
+    "/api/v1/tenants/{tenant:str}",
+    summary="Change a tenant's title or disable it",
+    action="tenant.write",
+    responses=problems(404, 409, 413),
+)
 async def patch_tenant(request: Ask, tenant: TenantId, data: TenantBody, if_match: Revision = None) -> Json:
-    """A disabled tenant's keys and users open nothing from now on; what they did stays in the log and on the bill."""
+    """Keys and users of a disabled tenant are refused from now on; their earlier actions and usage stay in the log and on the bill."""
     changed = await parts_of(request).tenants.change(
         caller_of(request),
         tenant,

@@ -23,7 +23,7 @@ Ask = Request[Any, Any, Any]
 UserId = Annotated[str, Parameter(description="id of a user")]
 
 
-@get("/api/v1/users", summary="The users that the caller may know of", action="user.read", responses=problems())
+@get("/api/v1/users", summary="List the users that the caller may see", action="user.read", responses=problems())
 async def users(request: Ask, tenant: str | None = None, limit: Limit = 1_000, offset: Offset = 0) -> Json:
     parts = parts_of(request)
     await parts.mirror.caught_up()
@@ -31,14 +31,14 @@ async def users(request: Ask, tenant: str | None = None, limit: Limit = 1_000, o
     return {"items": [user_answer(user) for user in shown], "total": total}
 
 
-@get("/api/v1/users/{user:str}", summary="One user", action="user.read", responses=problems(404))
+@get("/api/v1/users/{user:str}", summary="Get a user", action="user.read", responses=problems(404))
 async def user(request: Ask, user: UserId) -> Json:
     parts = parts_of(request)
     await parts.mirror.caught_up()
     return user_answer(parts.users.seen(caller_of(request), user))
 
 
-@post("/api/v1/users", summary="Make a user", action="user.write", responses=problems(409, 413))
+@post("/api/v1/users", summary="Create a user", action="user.write", responses=problems(409, 413))
 async def post_user(request: Ask, data: NewUserBody) -> Json:
     """Callers cannot grant privileges beyond their own. Without a password the user can authenticate by API keys only."""
     tenant = None if data.tenant is UNSET else data.tenant
@@ -48,7 +48,7 @@ async def post_user(request: Ask, data: NewUserBody) -> Json:
 
 @patch("/api/v1/users/{user:str}", summary="Change or disable a user", action="user.write", responses=problems(404, 409, 413))
 async def patch_user(request: Ask, user: UserId, data: UserBody, if_match: Revision = None) -> Json:
-    """A new password ends the user's sessions. 409 also when this would shut out the last admin of the cluster."""
+    """A new password ends the user's sessions. 409 also if this would lock out the last admin of the cluster."""
     values = UserValues(
         tenant=None if data.tenant is UNSET else data.tenant,
         role=None if data.role is UNSET else data.role,

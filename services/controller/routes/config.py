@@ -27,7 +27,7 @@ __all__ = ["ROUTES"]
 Ask = Request[Any, Any, Any]
 
 
-@get("/api/v1/config", summary="The global configuration", action="config.read", responses=problems())
+@get("/api/v1/config", summary="Get the global configuration", action="config.read", responses=problems())
 async def get_config(request: Ask) -> Json:
     parts = parts_of(request)
     await parts.fresh_view()

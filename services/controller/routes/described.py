@@ -15,14 +15,13 @@ from services.controller.errors import Invalid
 
 __all__ = ["Limit", "Offset", "Name", "Search", "TaskId", "Revision", "Problem", "problems", "revision_of", "page", "words"]
 
-Limit = Annotated[int, Parameter(ge=1, le=10_000, description="how many at most")]
-Offset = Annotated[int, Parameter(ge=0, le=1 << 53, description="how many to leave out")]
-Name = Annotated[str | None, Parameter(min_length=1, max_length=200, description="only of this one")]
+Limit = Annotated[int, Parameter(ge=1, le=10_000, description="the most items to return")]
+Offset = Annotated[int, Parameter(ge=0, le=1 << 53, description="the number of items to skip")]
+Name = Annotated[str | None, Parameter(min_length=1, max_length=200, description="only matches of this one")]
 TaskId = Annotated[str, Parameter(description="id of a task, its title, or the beginning of its id")]
-Search = Annotated[str, Parameter(query="q", max_length=200, description="words that must all occur in what names it")]
+Search = Annotated[str, Parameter(query="q", max_length=200, description="words that must all occur in its names")]
 Revision = Annotated[
-    str | None,
-    Parameter(header="If-Match", max_length=40, description="the revision the change is meant for; when it holds no longer: 409"),
+    str | None, Parameter(header="If-Match", max_length=40, description="the revision that the change is based on; 409 if it is outdated")
 ]
 
 
@@ -45,10 +44,10 @@ _TEXT = {
     400: "The query or the body is not valid; errors names the fields",
     401: "The request has no credentials, or unknown ones",
     403: "Not allowed",
-    404: "No such thing, or none that the caller may know of",
-    408: "The body did not come in time",
+    404: "Not found, or the caller may not see it",
+    408: "The body did not arrive in time",
     405: "This method is none of this path's",
-    409: "It was changed meanwhile, or cannot be done as it is now",
+    409: "It was changed in the meantime, or its current state does not allow this",
     413: "The body is too large",
     415: "The body is not JSON",
     429: "Too many requests",

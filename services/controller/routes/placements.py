@@ -25,7 +25,7 @@ def _shown(request: Ask) -> Shown:
     return lambda tenant: caller.may("task.read", tenant)
 
 
-@get("/api/v1/placements", summary="The last decision on every task, newest first", action="task.read", responses=problems())
+@get("/api/v1/placements", summary="List the last placement decision of every task, newest first", action="task.read", responses=problems())
 async def placements(request: Ask, limit: Limit = 100, offset: Offset = 0) -> Json:
     view = await parts_of(request).fresh_view()
     found, total = find_tasks(view, TaskQuery(decided=True, limit=limit, offset=offset), caller_of(request).identity.tenant)
@@ -37,7 +37,7 @@ async def placements(request: Ask, limit: Limit = 100, offset: Offset = 0) -> Js
 
 @get(
     "/api/v1/placements/{task:str}",
-    summary="Where a task was placed: the choice, the scores, and why not the others",
+    summary="Get the placement decision of a task: the choice, the scores, and why other devices were refused",
     action="task.read",
     responses=problems(404, 409),
 )
@@ -53,7 +53,7 @@ async def placement(request: Ask, task: TaskId) -> Json:
 @post(
     "/api/v1/placements/query",
     status_code=200,
-    summary="Where would this task be placed now? Writes nothing",
+    summary="Compute where a task would be placed now, without submitting it",
     action="task.read",
     responses=problems(413),
 )

@@ -25,14 +25,14 @@ __all__ = ["ROUTES"]
 Ask = Request[Any, Any, Any]
 _SUBMITTED: Final = {
     200: ResponseSpec(dict[str, Any], description="It was submitted before, with the same body", generate_examples=False),
-    202: ResponseSpec(dict[str, Any], description="It waits for room", generate_examples=False),
+    202: ResponseSpec(dict[str, Any], description="It waits in the queue", generate_examples=False),
 }
 
 
 @post("/api/v1/runs", summary="Submit a script for a runner to execute", action="task.submit", responses={**problems(409), **_SUBMITTED})
 async def post_run(request: Ask, data: RunBody) -> Response[Json]:
-    """A task and the script that runs for it: statuses as for a task, 400 for ``runner`` when no runner takes scripts of this tenant. The
-    script starts once the task has a place and a runner is free."""
+    """Creates a task and its script; statuses as for a task, and 400 for ``runner`` if no runner takes scripts of this tenant. The script
+    starts once the task is placed and a runner is free."""
     parts, caller = parts_of(request), caller_of(request)
     wrong = data.contradiction() or data.fault()
     if wrong is not None:
@@ -46,17 +46,17 @@ async def post_run(request: Ask, data: RunBody) -> Response[Json]:
     return Response(answer_of(request, placed), status_code=status)
 
 
-@get("/api/v1/tasks/{task:str}/log", summary="What the script of a task has written", action="task.read", responses=problems(404, 409))
+@get("/api/v1/tasks/{task:str}/log", summary="Get the output of a task's script", action="task.read", responses=problems(404, 409))
 async def log(
     request: Ask,
     task: TaskId,
     after: Annotated[
-        int, Parameter(ge=0, le=1 << 53, description="where to go on: ``next`` of the answer before; 0: from the beginning")
+        int, Parameter(ge=0, le=1 << 53, description="position to continue from: ``next`` of the previous answer; 0: from the beginning")
     ] = 0,
-    wait_s: Annotated[int, Parameter(ge=0, le=WAIT_S_MAX, description="how long to wait for more when there is nothing new")] = 0,
+    wait_s: Annotated[int, Parameter(ge=0, le=WAIT_S_MAX, description="seconds to wait for output if there is none yet")] = 0,
 ) -> Json:
-    """Standard output and standard error in the order they came, in parts. ``ended``: there is no more. ``run`` null: no runner has to do
-    with the task, or it ended more than a week ago."""
+    """Standard output and standard error in the order of writing, in parts. ``ended``: the output is complete. ``run`` null: no runner
+    executes the task's script, or it ended more than a week ago."""
     parts = parts_of(request)
     await parts.fresh_view()
     task = parts.tasks.seen(caller_of(request), task).submitted.task

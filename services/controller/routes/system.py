@@ -22,10 +22,10 @@ __all__ = ["ROUTES"]
 
 Ask = Request[Any, Any, Any]
 _STREAM_INFO_S: Final = 1.0
-_UNWELL: Final = {503: ResponseSpec(dict[str, Any], description="It does not; detail says why", generate_examples=False)}
+_UNWELL: Final = {503: ResponseSpec(dict[str, Any], description="It is not; detail gives the reason", generate_examples=False)}
 
 
-@get("/api/v1/telemetry", summary="The last measurements of every device: live, not from the log", action="node.read", responses=problems())
+@get("/api/v1/telemetry", summary="Get the last measurements of every device, live", action="node.read", responses=problems())
 async def telemetry(request: Ask) -> Json:
     caller = caller_of(request)
     now_ns = time.time_ns()
@@ -33,23 +33,23 @@ async def telemetry(request: Ask) -> Json:
     return {"items": items, "total": len(items)}
 
 
-@get("/health", summary="Whether the controller follows the log", action=None, responses=_UNWELL)
+@get("/health", summary="Check whether the controller follows the event log", action=None, responses=_UNWELL)
 async def health(request: Ask) -> Response[Json]:
     return _health(parts_of(request))
 
 
-@get("/health/live", summary="Whether the process does its work: restart it when it does not", action=None, responses=_UNWELL)
+@get("/health/live", summary="Liveness: if it fails, restart the process", action=None, responses=_UNWELL)
 async def live(request: Ask) -> Response[Json]:
-    """A bus that is away is no reason to restart: the controller goes on when it is back. A log it cannot read is."""
+    """Stays healthy while the bus is unreachable, because the controller reconnects by itself; fails if the event log cannot be read."""
     parts = parts_of(request)
     if parts.mirror.failure is not None:
         return _health(parts)
     return Response({"status": "ok", "position": parts.mirror.position})
 
 
-@get("/health/ready", summary="Whether to send requests here", action=None, responses=_UNWELL)
+@get("/health/ready", summary="Readiness: whether to send requests here", action=None, responses=_UNWELL)
 async def is_ready(request: Ask) -> Response[Json]:
-    """Bus and log are there, and the view is up to the log's end."""
+    """Ready if bus and event log are reachable and all events of the log are applied."""
     parts = parts_of(request)
     if parts.mirror.failure is None and parts.mirror.connected and not await parts.mirror.caught_up():
         return Response({"status": "behind", "position": parts.mirror.position, "detail": "the view is behind the log"}, status_code=503)
@@ -67,7 +67,7 @@ def _health(parts: Parts) -> Response[Json]:
 
 @get("/metrics", summary="Prometheus metrics", media_type="text/plain; version=0.0.4", action="cluster.read", responses=problems())
 async def metrics(request: Ask) -> str:
-    """Of the whole cluster: not for people of one tenant."""
+    """For the whole cluster; not available to users of a tenant."""
     caller_of(request).require("cluster.read", "")
     parts = parts_of(request)
     log_bytes = None

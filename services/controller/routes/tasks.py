@@ -33,7 +33,7 @@ Ask = Request[Any, Any, Any]
 State = Literal["queued", "started", "completed", "failed", "cancelled", "lost"]
 _SUBMITTED: Final = {
     200: ResponseSpec(dict[str, Any], description="It was submitted before, with the same body", generate_examples=False),
-    202: ResponseSpec(dict[str, Any], description="It waits for room", generate_examples=False),
+    202: ResponseSpec(dict[str, Any], description="It waits in the queue", generate_examples=False),
 }
 Sort = Literal[
     "submitted", "updated", "priority", "state", "vram", "node", "tenant", "title", "id",
@@ -49,7 +49,7 @@ def answer_of(request: Ask, task: TaskView) -> Json:
     return {**shown, "revision": revision, "run": run_answer(run) if run is not None else None}
 
 
-@get("/api/v1/tasks", summary="Tasks, newest first", action="task.read", responses=problems())
+@get("/api/v1/tasks", summary="List tasks, newest first", action="task.read", responses=problems())
 async def tasks(
     request: Ask,
     task_state: Annotated[State | None, Parameter(query="state")] = None,
@@ -58,11 +58,11 @@ async def tasks(
     group: Name = None,
     tenant: Name = None,
     search: Search = "",
-    sort: Annotated[Sort, Parameter(description="what to sort by; with - before it the other way round")] = "-submitted",
+    sort: Annotated[Sort, Parameter(description="sort key; with - before it: descending")] = "-submitted",
     limit: Limit = 100,
     offset: Offset = 0,
 ) -> Json:
-    """``total``: how many there are on all pages."""
+    """``total``: the number of matches on all pages."""
     parts = parts_of(request)
     view = await parts.fresh_view()
     if node is not None and node not in view.nodes:
@@ -73,7 +73,7 @@ async def tasks(
     return {"items": [answer_of(request, task) for task in found], "total": total}
 
 
-@get("/api/v1/tasks/{task:str}", summary="One task", action="task.read", responses=problems(404, 409))
+@get("/api/v1/tasks/{task:str}", summary="Get a task", action="task.read", responses=problems(404, 409))
 async def task(request: Ask, task: TaskId) -> Json:
     parts = parts_of(request)
     await parts.fresh_view()
@@ -82,12 +82,12 @@ async def task(request: Ask, task: TaskId) -> Json:
 
 @get(
     "/api/v1/tasks/{task:str}/waiting",
-    summary="Why a task waits, and what would let it in",
+    summary="Explain why a task waits and what would let it start",
     action="task.read",
     responses=problems(404, 409),
 )
 async def waiting(request: Ask, task: TaskId) -> Json:
-    """409 when it does not wait."""
+    """409 if it does not wait."""
     parts, caller = parts_of(request), caller_of(request)
     view = await parts.fresh_view()
     task = parts.tasks.seen(caller, task).submitted.task
@@ -99,7 +99,7 @@ async def waiting(request: Ask, task: TaskId) -> Json:
 
 @post("/api/v1/tasks", summary="Submit a task and place it", action="task.submit", responses={**problems(409), **_SUBMITTED})
 async def post_task(request: Ask, data: TaskBody) -> Response[Json]:
-    """201 placed, 200 when the same id and body came before, 202 waiting, 409 when nothing fits now, 400 when nothing ever could."""
+    """201: placed. 200: the same id and body were submitted before. 202: it waits. 409: no device fits now. 400: none could ever fit."""
     parts, caller = parts_of(request), caller_of(request)
     contradiction = data.contradiction()
     if contradiction is not None:
@@ -113,7 +113,7 @@ async def post_task(request: Ask, data: TaskBody) -> Response[Json]:
     return Response(answer_of(request, placed), status_code=status)
 
 
-@patch("/api/v1/tasks/{task:str}", summary="Give a task another priority", action="task.prioritise", responses=problems(404, 409))
+@patch("/api/v1/tasks/{task:str}", summary="Change the priority of a task", action="task.prioritise", responses=problems(404, 409))
 async def patch_task(request: Ask, task: TaskId, data: PriorityBody, if_match: Revision = None) -> Json:
     parts = parts_of(request)
     return answer_of(request, await parts.tasks.set_priority(caller_of(request), task, data.priority, revision=revision_of(if_match)))
@@ -122,12 +122,12 @@ async def patch_task(request: Ask, task: TaskId, data: PriorityBody, if_match: R
 @post(
     "/api/v1/tasks/{task:str}/cancel",
     status_code=200,
-    summary="End a task, waiting or running",
+    summary="Cancel a task, waiting or running",
     action="task.cancel",
     responses=problems(404, 409),
 )
 async def cancel_task(request: Ask, task: TaskId, if_match: Revision = None) -> Json:
-    """Of a task cancelled before: the task as it is. Of one that is over in another way: 409."""
+    """Idempotent: a task that is already cancelled is returned as it is. 409 if it has ended in another way."""
     parts = parts_of(request)
     return answer_of(request, await parts.tasks.cancel(caller_of(request), task, revision=revision_of(if_match)))
 
@@ -142,13 +142,13 @@ async def _journal(request: Ask, task: str) -> tuple[TaskView, Json]:
 
 @get(
     "/api/v1/tasks/{task:str}/waits",
-    summary="How long a task waited on its devices, what ran instead, and under which rule",
+    summary="Get a task's waits: how long, what ran instead, under which rule; and its time by program",
     action="task.read",
     responses=problems(404, 409),
 )
 async def waits(request: Ask, task: TaskId) -> Json:
-    """From the journals of its nodes, about a second behind; 409 when they hold nothing of it. Other tenants' sessions have no name.
-    Times are Unix times in ns."""
+    """Computed from the journals of its nodes, about a second behind; 409 if they do not contain the task. Other tenants' sessions appear
+    without names. Times are Unix times in ns. ``origin`` of a program: the lines of the script that recorded it."""
     found, document = await _journal(request, task)
     caller = caller_of(request)
     return waits_answer(parts_of(request).mirror.view, found.submitted.tenant, document, lambda tenant: caller.may("task.read", tenant))
@@ -156,13 +156,13 @@ async def waits(request: Ask, task: TaskId) -> Json:
 
 @get(
     "/api/v1/tasks/{task:str}/timeline",
-    summary="When a task ran, waited, was preempted and was swapped out, and the memory it held",
+    summary="Get a task's timeline: when it ran, waited, was preempted or swapped out, and the memory it held",
     action="task.read",
     responses=problems(404, 409),
 )
 async def timeline(request: Ask, task: TaskId) -> Json:
-    """In slots of equal length: for each session the time of a slot that went to each condition, and the most memory it held in it (null:
-    not known). ``complete`` false: the journal was too long to be read whole."""
+    """In slots of equal length: for each session, the part of the slot spent in each state, and the most memory held in the slot (null:
+    not known). ``complete`` false: the journal was too long to be read in full."""
     _, document = await _journal(request, task)
     return timeline_answer(parts_of(request).mirror.view, document)
 
