@@ -106,6 +106,8 @@ class Runs:
         self._follower: Follower | None = None
         self._tails: OrderedDict[str, str] = OrderedDict()
         self.book = RunBook(time.monotonic())
+        self.on_log: Callable[[str], None] = lambda task: None
+        """Called with a task when its script has written something."""
 
     async def __aenter__(self) -> Self:
         try:
@@ -211,13 +213,15 @@ class Runs:
                 del self._waiting[task]
 
     async def tail(self, task: str) -> tuple[str, ...]:
-        """The last lines of a task's log; where this controller has not heard them, of its last message."""
+        """The last lines of a task's log; where this controller has not received them, those of its last message. Raises BusUnavailable,
+        BusRefused."""
         if self.book.get(task) is None:
             return ()
         text = self._tails.get(task)
         if text is None:
             found = await self._message(LOGS_STREAM, {"last_by_subj": run_log(task)})
-            text = found[1].decode(errors="replace") if found is not None else ""
+            self._keep_tail(task, "")  # what was received while the message was read is newer than the message, or is the message
+            text = self._tails[task] = self._tails[task] or (found[1].decode(errors="replace") if found is not None else "")
         return tuple(text.splitlines()[-_TAIL_LINES:])
 
     async def _part(self, task: str, after: int) -> LogPart:
@@ -255,11 +259,15 @@ class Runs:
 
     async def _on_log(self, subject: str, data: bytes) -> None:
         task = subject.rsplit(".", 1)[1]
-        self._tails[task] = (self._tails.get(task, "") + data[-_TAIL_CHARS:].decode(errors="replace"))[-_TAIL_CHARS:]
+        self._keep_tail(task, data[-_TAIL_CHARS:].decode(errors="replace"))
+        self._wake(task)
+        self.on_log(task)
+
+    def _keep_tail(self, task: str, more: str) -> None:
+        self._tails[task] = (self._tails.get(task, "") + more)[-_TAIL_CHARS:]
         self._tails.move_to_end(task)
         while len(self._tails) > _TAILS_MAX:
             self._tails.popitem(last=False)
-        self._wake(task)
 
     def _wake(self, task: str) -> None:
         for event in self._waiting.get(task, ()):

@@ -254,6 +254,30 @@ def test_a_webhook_is_notified_again_until_it_takes_it(stack: EmbeddedStack) -> 
     assert _Hook.got[0] == said and 0 < seconds < 60
 
 
+def test_an_open_page_follows_the_log(stack: EmbeddedStack, tmp_path: Path) -> None:
+    """The stream of the task's page sends the end of the log again when it grows, and only to pages of that task."""
+    gate = tmp_path / "gate"
+    code = f"import os, time\nprint('<first>', flush=True)\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.1)\nprint('second')\n"
+    task, other = submit(stack, code), submit(stack, "print('other')")
+    log_says(stack, task, "<first>")
+    log_of(stack, other)
+    logs = []
+    with httpx.stream("GET", f"{stack.addresses['controller']}/live/task.{task}.0", timeout=60) as stream:
+        for line in stream.iter_lines():
+            if not line.startswith("data: {") or "task-log" not in line:
+                continue
+            logs.append(json.loads(line.removeprefix("data: "))["html"]["task-log"])
+            if len(logs) == 1:
+                gate.touch()
+            if "second" in logs[-1]:
+                break
+    assert "&lt;first&gt;\n" in logs[0] and "second" not in logs[0] and "&lt;first&gt;\nsecond\n" in logs[-1]
+    assert not any("other" in log for log in logs)
+    with httpx.stream("GET", f"{stack.addresses['controller']}/live/task.{other}.0", timeout=60) as stream:
+        shown = next(line for line in stream.iter_lines() if "task-log" in line)
+    assert "other" in shown and "&lt;first&gt;" not in shown
+
+
 def test_the_command_shows_the_log_and_ends_as_the_script(stack: EmbeddedStack, tmp_path: Path) -> None:
     wooly = command_in(tmp_path)
     (tmp_path / "job.py").write_text("import os, sys\nprint('hello', sys.argv[1], os.environ['SIZE'])\nsys.exit(5)\n")

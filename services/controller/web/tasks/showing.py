@@ -5,6 +5,7 @@ May live here: that reading, and its parts as patches. May not: requests, the st
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from services.controller.web.tasks.index import Row, row_of
 from services.controller.web.tasks.table import DEFAULT_SORT, FILTERS, SORTS, ask
 from services.controller.web.tasks.waiting import waiting_of
 from services.controller.web.templating import ENVIRONMENT
+from services.kit.errors import BusRefused, BusUnavailable
 
 __all__ = ["Shown", "show", "task_topic", "tasks_topic"]
 
@@ -102,9 +104,10 @@ def tasks_topic(parts: Parts, desk: Desk) -> Topic:
 
 
 def task_topic(parts: Parts) -> Topic:
-    """Followed as ``/live/task.<id>.<revision>``: state, priority and waiting of one task, and whether it changed since that revision."""
+    """Followed as ``/live/task.<id>.<revision>``: state, priority, waiting and the end of the log of one task, and whether it changed since
+    that revision."""
 
-    def render(scope: Scope, query: Mapping[str, str]) -> Patch:
+    async def render(scope: Scope, query: Mapping[str, str]) -> Patch:
         name, _, revision = query.get("topic", "").partition(".")
         view = parts.mirror.view
         task = view.tasks.get(name)
@@ -113,6 +116,9 @@ def task_topic(parts: Parts) -> Topic:
         parts_of_page: Any = ENVIRONMENT.get_template("tasks/now.html").module
         changed = revision != str(task_revision(parts.mirror, name))
         waiting = waiting_of(view, name, time.time_ns(), scope)
-        return Patch({"task-now": str(parts_of_page.head(row_of(task, "", 0), changed)), "task-waits": str(parts_of_page.waits(waiting))})
+        html = {"task-now": parts_of_page.head(row_of(task, "", 0), changed), "task-waits": parts_of_page.waits(waiting)}
+        with contextlib.suppress(BusUnavailable, BusRefused):  # the log stays as it is shown
+            html["task-log"] = parts_of_page.log(await parts.runs.tail(name))
+        return Patch({name: str(part) for name, part in html.items()})
 
-    return Topic("task", frozenset({"task", "session", "node", "config"}), "task.read", render)
+    return Topic("task", frozenset({"task", "session", "node", "config", "log"}), "task.read", render)
