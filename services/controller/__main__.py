@@ -25,6 +25,7 @@ from services.controller.mirror import Mirror
 from services.controller.node_keys import bootstrap_nodes
 from services.controller.parts import Parts
 from services.controller.placer import Placer
+from services.controller.run_book import BudgetCrossings
 from services.controller.runs import Runs
 from services.controller.sentinel import Sentinel
 from services.controller.settings import Settings
@@ -55,6 +56,7 @@ async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
         mirror.also(AccessView)
         mirror.also(TierBook)
         mirror.also(PriceBook)
+        mirror.also(BudgetCrossings)
         await stack.enter_async_context(mirror)
         gc.freeze()  # the history stays: looking through it for garbage again and again would stop every answer for long
         access = await open_access(

@@ -108,7 +108,7 @@ class RunBody(TaskBody, forbid_unknown_fields=True, frozen=True, kw_only=True):
         int, Meta(ge=0, le=1 << 24, description="limit of its address space in MiB (PyTorch alone reserves several GiB); 0: no limit")
     ] = 0
     runner: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{0,64}\Z", description="the only runner that may take it; empty: any")] = ""
-    webhook: Annotated[str, Meta(max_length=URL_CHARS_MAX, description="http or https address that gets a POST when the script ends")] = ""
+    webhook: Annotated[str, Meta(max_length=URL_CHARS_MAX, description="URL that gets a POST at the end, and when a budget runs low")] = ""
     queue: Annotated[bool, Meta(description="wait in the queue if no device fits now")] = True
 
     def fault(self) -> tuple[str, str] | None:

@@ -21,7 +21,7 @@ import blake3
 import msgspec
 from msgspec.structs import replace
 
-from bus_schemas.events import ActionTaken, Event, KeyIssued, KeyRevoked, Outcome, TaskStateChanged, TaskSubmitted
+from bus_schemas.events import ActionTaken, BudgetCrossed, Event, KeyIssued, KeyRevoked, Outcome, TaskStateChanged, TaskSubmitted
 from bus_schemas.runs import (
     BEATS,
     ENDED,
@@ -50,7 +50,7 @@ from services.controller.actions import TaskActions
 from services.controller.errors import Invalid, OutOfState, TaskExists
 from services.controller.identity import Caller
 from services.controller.mirror import Mirror
-from services.controller.run_book import RunBook
+from services.controller.run_book import BudgetCrossings, RunBook
 from services.controller.webhook import Webhooks
 from services.controller.writer import Writer
 from services.kit.access import AccessView
@@ -359,7 +359,8 @@ class Runs:
     # -- what a controller on duty does ----------------------------------------------------------------------------------------------
 
     async def look_after(self) -> None:
-        """End the runs that no runner will report about, and notify of ended ones. Raises BusUnavailable, BusRefused."""
+        """End the runs that no runner will report about; notify of ended ones and of budgets that run low.
+        Raises BusUnavailable, BusRefused."""
         now_ns = time.time_ns()
         for state, reason in list(self.book.over(self._mirror.view, time.monotonic(), now_ns)):
             await self._over(state, reason)
@@ -368,6 +369,10 @@ class Runs:
             if outcome:
                 with contextlib.suppress(Conflict):
                     await self._put(replace(state, notified=outcome), self.book.states[state.task][0])
+        for state, position, crossed in self.book.to_warn(self._mirror.fold(BudgetCrossings)):
+            if self._webhooks.step(f"{state.task} {position}", state.webhook, partial(self._budget_notice, state, crossed)):
+                with contextlib.suppress(Conflict):
+                    await self._put(replace(state, budget_position=position), self.book.states[state.task][0])
         self.book.forget(now_ns)
 
     async def _over(self, state: RunState, reason: str) -> None:
@@ -378,18 +383,36 @@ class Runs:
         await self._finish(state, replace(state, state=ENDED, ended_ns=time.time_ns(), reason=reason))
 
     def _notice(self, state: RunState) -> dict[str, object]:
-        """The body of the notification."""
+        """The body of the notification of its end."""
         task = self._mirror.view.tasks.get(state.task)
         seconds = (state.ended_ns - state.taken_ns) / 1e9 if state.taken_ns else 0.0
         return {
+            "event": "ended",
             "task": state.task,
-            "title": task.submitted.title if task is not None else state.name,
+            "title": self._title(state),
             "state": task.state if task is not None else "",
             "reason": state.reason or (task.reason if task is not None else ""),
             "exit_code": state.exit_code,
             "signal": state.signal,
             "seconds": round(seconds, 3),
         }
+
+    def _budget_notice(self, state: RunState, crossed: BudgetCrossed) -> dict[str, object]:
+        """The body of the notification that a budget of its tenant runs low (``warning``) or is used up (``stopped``)."""
+        return {
+            "event": "budget",
+            "task": state.task,
+            "title": self._title(state),
+            "tenant": crossed.tenant,
+            "threshold": crossed.threshold,
+            "period": crossed.period,
+            "used_micro": crossed.used_micro,
+            "limit_micro": crossed.limit_micro,
+        }
+
+    def _title(self, state: RunState) -> str:
+        task = self._mirror.view.tasks.get(state.task)
+        return task.submitted.title if task is not None else state.name
 
     # -- writing -----------------------------------------------------------------------------------------------------------------------
 

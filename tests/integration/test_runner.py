@@ -250,8 +250,40 @@ def test_a_webhook_is_notified_again_until_it_takes_it(stack: EmbeddedStack) -> 
         server.shutdown()
     assert len(_Hook.got) == 2 and _Hook.got[0] == _Hook.got[1]
     seconds = _Hook.got[0].pop("seconds")
-    said = {"task": task, "title": "with a hook", "state": "failed", "reason": "exit code 4", "exit_code": 4, "signal": 0}
+    said = {"event": "ended", "task": task, "title": "with a hook", "state": "failed", "reason": "exit code 4", "exit_code": 4, "signal": 0}
     assert _Hook.got[0] == said and 0 < seconds < 60
+
+
+def test_a_webhook_is_notified_of_a_budget_that_runs_low(stack: EmbeddedStack, tmp_path: Path) -> None:
+    """While the script runs; then of its end. The budget had no crossing before the run."""
+    gate = tmp_path / "gate"
+    budget = {"limit_micro": 10**6, "warn_percent": 50, "stop_percent": 0}
+    url = stack.addresses["billing"] + "/api/v1/billing/budgets/thrifty/month"
+    put = urllib.request.Request(url, json.dumps(budget).encode(), {"Content-Type": "application/json"}, method="PUT")
+    urllib.request.urlopen(put, timeout=30).close()
+    code = "import os, time, torch\nprint(torch.ones(1000, device='cuda').sum().item(), flush=True)\n"
+    code += f"while not os.path.exists({str(gate)!r}): time.sleep(0.1)\n"
+    _Hook.got = [None]  # the first is refused
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Hook) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        task = submit(stack, code, title="spends", tenant="thrifty", webhook=f"http://127.0.0.1:{server.server_port}/hook")
+        until(lambda: len(_Hook.got) > 1, "the webhook is notified of the budget")
+        assert task_of(stack, task)["state"] == "started"
+        gate.touch()
+        until(lambda: task_of(stack, task)["run"]["webhook_result"] == "delivered", "the webhook is notified of the end")
+        server.shutdown()
+    _, low, ended = _Hook.got
+    used_micro = low.pop("used_micro")
+    said = {
+        "event": "budget",
+        "task": task,
+        "title": "spends",
+        "tenant": "thrifty",
+        "threshold": "warning",
+        "period": "month",
+        "limit_micro": 10**6,
+    }
+    assert low == said and used_micro >= 500_000 and (ended["event"], ended["task"], ended["exit_code"]) == ("ended", task, 0)
 
 
 def test_an_open_page_follows_the_log(stack: EmbeddedStack, tmp_path: Path) -> None:

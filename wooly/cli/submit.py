@@ -43,7 +43,7 @@ _UNKNOWN: Final = 1
 @click.option("--ram", "ram_mb", type=click.IntRange(0), default=0, metavar="MB", help="Bound of its address space in MiB (default: none).")
 @click.option("--queue-timeout", "queue_s", type=click.IntRange(0), default=0, help="Seconds it may wait for room (default: for ever).")
 @click.option("--runner", default="", help="The only runner that may take it (default: any).")
-@click.option("--webhook", default="", metavar="URL", help="Gets a POST when it has ended.")
+@click.option("--webhook", default="", metavar="URL", help="Gets a POST when it has ended, and when a budget runs low.")
 @click.option("--follow/--no-follow", default=True, show_default=True, help="Show its log until it ends, and end with its exit code.")
 @controller_flag
 @json_flag
