@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from benchmarks.sla.recording import Endless, load
 from bus_schemas.batch import LIMITS, decode_done
+from bus_schemas.frames import Frames, frame
 from bus_schemas.terms import TaskTerms
 from jit.backends import create_engine
 from services.server.executor.content import Content
@@ -29,7 +30,7 @@ from services.server.executor.data_port import DataPort
 from services.server.executor.loop import Executor
 from services.server.executor.memory import DeviceMemory
 from services.server.executor.staging import Staging
-from services.server.protocol import Confirm, Execute, Executed, Frames, OpenSpace, decode_command, decode_report, frame
+from services.server.protocol import Confirm, Execute, Executed, OpenSpace, decode_command, decode_report
 from services.server.settings import MemorySettings
 from wooly.link import Flush
 from wooly.transport.batches import BatchEncoder

@@ -1,7 +1,7 @@
-"""The node's data port: messages for bulk bytes beside the bus. Pure: data types, codec, the frame layout.
+"""The node's data port: messages for bulk bytes beside the bus. Pure: data types, codec.
 
-A connection (TCP or Unix socket) carries frames: length (u32 little-endian), then that many bytes of one msgpack message. ``Put``
-and ``Blob`` are followed by ``nbytes`` raw bytes. The client's first frame is ``Hello``; the node closes the connection
+A connection (TCP or Unix socket) carries frames (bus_schemas.frames) of one msgpack message each. ``Put`` and ``Blob`` are followed by
+``nbytes`` raw bytes. The client's first frame is ``Hello``; the node closes the connection
 on anything it does not expect. Chunks are named by blake3 of their bytes and belong to the session that put them.
 
 A connection whose ``Hello`` carries the name and token of a door to the model cache (bus_schemas.model_cache) speaks ``Have`` and ``Put``
@@ -10,7 +10,6 @@ about chunks of that cache, and ``Keep``, ``Models``, ``Forget``.
 
 from __future__ import annotations
 
-import struct
 from typing import Final
 
 import msgspec
@@ -18,11 +17,10 @@ import msgspec
 from bus_schemas.model_cache import ModelStatus
 
 __all__ = [
-    "HEAD", "MESSAGE_BYTES_MAX", "Hello", "Have", "Put", "Get", "Drop", "Keep", "Models", "Forget", "Welcome", "Had", "Stored", "Blob",
-    "Denied", "Kept", "Listed", "Forgotten", "Request", "Answer", "frame", "decode_request", "decode_answer",
+    "MESSAGE_BYTES_MAX", "Hello", "Have", "Put", "Get", "Drop", "Keep", "Models", "Forget", "Welcome", "Had", "Stored", "Blob",
+    "Denied", "Kept", "Listed", "Forgotten", "Request", "Answer", "decode_request", "decode_answer",
 ]  # fmt: skip
 
-HEAD: Final = struct.Struct("<I")
 MESSAGE_BYTES_MAX: Final = 1 << 20
 
 
@@ -119,15 +117,8 @@ class Forgotten(msgspec.Struct, array_like=True, frozen=True, tag="forgotten"):
 Request = Hello | Have | Put | Get | Drop | Keep | Models | Forget
 Answer = Welcome | Had | Stored | Blob | Denied | Kept | Listed | Forgotten
 
-_encoder: Final = msgspec.msgpack.Encoder()
 _request: Final[msgspec.msgpack.Decoder[Request]] = msgspec.msgpack.Decoder(Request)
 _answer: Final[msgspec.msgpack.Decoder[Answer]] = msgspec.msgpack.Decoder(Answer)
-
-
-def frame(message: Request | Answer) -> bytes:
-    """``message`` with its length in front."""
-    body = _encoder.encode(message)
-    return HEAD.pack(len(body)) + body
 
 
 def decode_request(data: bytes | bytearray | memoryview) -> Request:

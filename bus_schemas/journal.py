@@ -11,6 +11,8 @@ from typing import Final
 
 import msgspec
 
+from bus_schemas.frames import HEAD, Frames, frame
+
 __all__ = [
     "DISPATCH", "PROGRAMS", "PROGRAM_NAME_BYTES", "VRAM", "JournalPart", "ProgramUse", "decode_part", "decode_uses", "encode_part",
     "encode_use",
@@ -65,21 +67,18 @@ def encode_part(part: JournalPart) -> bytes:
 
 
 def encode_use(use: ProgramUse) -> bytes:
-    body = _encoder.encode(use)
-    return len(body).to_bytes(4, "little") + body
+    return frame(use)
 
 
 def decode_uses(frames: bytes) -> list[ProgramUse]:
     """The frames of a part of lane PROGRAMS. Raises msgspec.DecodeError."""
-    out, at = [], 0
     try:
-        while at < len(frames):
-            end = at + 4 + int.from_bytes(frames[at : at + 4], "little")
-            out.append(_use_decoder.decode(frames[at + 4 : end]))
-            at = end
+        bodies = Frames().feed(frames)
+        if sum(HEAD.size + len(body) for body in bodies) != len(frames):
+            raise msgspec.DecodeError("the last frame of the part is cut off")
+        return [_use_decoder.decode(body) for body in bodies]
     except UnicodeDecodeError as error:
         raise msgspec.DecodeError(str(error)) from None
-    return out
 
 
 def decode_part(data: bytes) -> JournalPart:

@@ -17,7 +17,7 @@ from scheduler.placement import ClusterView
 from services.billing.routes import system as billing
 from services.controller import metrics as controller
 from services.server import metrics as node
-from services.server.counters import Counters
+from services.server.accounting import Counters
 
 __all__ = ["page"]
 

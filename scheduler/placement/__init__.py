@@ -1,18 +1,25 @@
-"""Which node and device a task gets: the cluster as a fold over the log (view, with its numbers in columns), may it run there (feasible,
-survey), how good is it there (rank), the choice with its reasons (decide), the order of the queue and why a task waits (order, reserve,
-queue, waiting, remedies), commands that nodes still need (orders), and which nodes are alive (liveness). Pure.
+"""Which node and device a task gets: the cluster as a fold over the log (view, state, columns), whether a task may run there (feasible,
+survey), how good it is there (rank), the choice with its reasons (decide), the order of the queue and why a task waits (order, queue,
+waiting, remedies), and what the log or the nodes still lack (reconcile). Pure.
 
 May live here: decisions about nodes and devices. May not: appending facts, sending commands (services.controller).
 """
 
-from scheduler.placement.capacity import Capacity, capacity
-from scheduler.placement.decide import Decision, decide, explain
-from scheduler.placement.liveness import Clock, Heard, Liveness, LivenessConfig, overdue_tasks
+from scheduler.placement.decide import Decision, check_recorded, decide, explain
+from scheduler.placement.feasible import Capacity, capacity
 from scheduler.placement.order import effective_priority, queue_order
-from scheduler.placement.orders import load_observed, sessions_to_end, sessions_to_reprioritise
 from scheduler.placement.queue import QueueMemory, expired_waiting, queue_decisions, queue_due_ns, worth_telling
 from scheduler.placement.rank import PARTS, SCORE_MAX, WEIGHTS
-from scheduler.placement.recorded import check_recorded
+from scheduler.placement.reconcile import (
+    Clock,
+    Heard,
+    Liveness,
+    LivenessConfig,
+    load_observed,
+    overdue_tasks,
+    sessions_to_end,
+    sessions_to_reprioritise,
+)
 from scheduler.placement.remedies import Remedy
 from scheduler.placement.view import ClusterView, GroupView, Measured, NodeView, Reservation, SessionView, TaskView
 from scheduler.placement.waiting import Waiting, why_waiting

@@ -1,5 +1,7 @@
-"""The cluster as columns of integers, one row a device and one a node, in order of (node id, gpu): what a decision over thousands of
-devices reads. Kept by the fold (view, holdings), read by survey, capacity and reserve. May not live here: what a column means for a task.
+"""The cluster as columns of integers, one row a device and one a node, in order of (node id, gpu), and who holds memory on each device.
+
+A decision over thousands of devices reads the columns; the fold keeps them (``view``). A live placed task holds its VRAM on each of its
+devices. An open session holds its quota, unless its task holds memory there for it.
 
 Amounts are held within 64 TiB a holder and a device, priorities within 0-4, so that no sum leaves 64 bits whatever the log says.
 """
@@ -7,7 +9,8 @@ Amounts are held within 64 TiB a holder and a device, priorities within 0-4, so 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -16,8 +19,8 @@ from numpy.typing import NDArray
 from scheduler.placement.states import PRIORITY_MAX
 
 __all__ = [
-    "Ints", "Flags", "Columns", "BYTES_MAX", "GPU", "PHYSICAL", "SCHEDULABLE", "PROMISED", "NOSWAP", "EXCLUSIVE", "HOLDERS",
-    "UTILIZATION", "STARVATION", "USED", "LOST", "DRAINED", "GROUPS",
+    "Ints", "Flags", "Columns", "BYTES_MAX", "GPU", "PHYSICAL", "SCHEDULABLE", "PROMISED", "NOSWAP", "EXCLUSIVE", "HOLDERS", "UTILIZATION",
+    "STARVATION", "USED", "LOST", "DRAINED", "GROUPS", "Hold", "Holdings",
 ]  # fmt: skip
 
 Ints = NDArray[np.int64]
@@ -132,3 +135,67 @@ class Columns:
 
 def clamp_bytes(value: int) -> int:
     return min(max(value, 0), BYTES_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """One holder on one device. ``priority``: 0-4."""
+
+    node: str
+    gpu: int
+    nbytes: int
+    noswap_bytes: int
+    exclusive: bool
+    priority: int
+
+    @staticmethod
+    def of(node: str, gpu: int, nbytes: int, *, noswap: bool, exclusive: bool, priority: int) -> Hold:
+        """Within the limits of the columns, whatever the log says."""
+        size = clamp_bytes(nbytes)
+        return Hold(node, gpu, size, size if noswap else 0, exclusive, min(max(priority, 0), PRIORITY_MAX))
+
+
+@dataclass(slots=True)
+class Holdings:
+    """``held``: by holder, (kind, id) with kind ``task`` or ``session``. ``freed``: the nodes on which a holder released memory, with the
+    number of the last release; ``frees`` counts the releases."""
+
+    columns: Columns
+    frees: int = 0
+    freed: dict[str, int] = field(default_factory=dict)
+    held: dict[tuple[str, str], tuple[Hold, ...]] = field(default_factory=dict)
+
+    def set(self, kind: str, name: str, holds: Iterable[Hold]) -> None:
+        """From now on this holder holds exactly that."""
+        after = tuple(holds)
+        before = self.held.get((kind, name), ())
+        if before == after:
+            return
+        self._add(before, -1)
+        for hold in before:
+            if hold not in after:
+                self.free(hold.node)
+        self._add(after, 1)
+        if after:
+            self.held[kind, name] = after
+        else:
+            self.held.pop((kind, name), None)
+
+    def free(self, node: str) -> None:
+        """Something on this node may make room."""
+        self.frees += 1
+        self.freed[node] = self.frees
+
+    def freed_since(self, number: int) -> list[str]:
+        """The nodes on which something may have made room after the ``number``-th time."""
+        return [node for node, at in self.freed.items() if at > number]
+
+    def refill(self, kind: str, name: str, node: str) -> None:
+        """The rows of ``node`` were made anew: add what this holder has there."""
+        self._add((hold for hold in self.held.get((kind, name), ()) if hold.node == node), 1)
+
+    def _add(self, holds: Iterable[Hold], sign: int) -> None:
+        for hold in holds:
+            row = self.columns.row(hold.node, hold.gpu)
+            if row >= 0:
+                self.columns.hold(row, sign, hold.nbytes, hold.noswap_bytes, hold.exclusive, hold.priority)

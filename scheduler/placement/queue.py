@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from bus_schemas.events import TaskPlaced, TaskStateChanged
 from scheduler.placement.decide import Decision, decide
 from scheduler.placement.order import MS, in_order, next_rise_ns
-from scheduler.placement.records import Shape, TaskView
+from scheduler.placement.state import Shape, TaskView
 from scheduler.placement.states import FAILED, QUEUE_AGE_MS, QUEUE_PROTECT_MS, QUEUE_RESERVATIONS, REASON_QUEUE_TIMEOUT
 from scheduler.placement.survey import Freed
 from scheduler.placement.view import ClusterView

@@ -12,10 +12,9 @@ import numpy as np
 from bus_schemas.events import TaskSubmitted
 from scheduler.placement import columns as col
 from scheduler.placement import reasons as why
-from scheduler.placement.capacity import Capacity, capacity_of_row
 from scheduler.placement.columns import Ints
-from scheduler.placement.feasible import beyond_every_device, refuse_cluster
-from scheduler.placement.reserve import NEVER, Place, nearest, shortfalls
+from scheduler.placement.feasible import Capacity, beyond_every_device, capacity_of_row, refuse_cluster
+from scheduler.placement.order import NEVER, Place, nearest, shortfalls
 from scheduler.placement.states import OVERCOMMIT_NODE
 from scheduler.placement.survey import CODES, FITS, Survey, survey
 from scheduler.placement.view import ClusterView

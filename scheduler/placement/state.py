@@ -1,21 +1,210 @@
-"""The state of the cluster for readers: tasks, sessions, nodes, groups, settings, and the same as numbers. Pure.
+"""The state of the cluster: records of tasks, sessions, nodes and groups, membership in groups, settings, and the same as numbers. Pure.
 
-May not live here: how it changes (view).
+For readers; ``view`` changes it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
-from bus_schemas.events import SessionOpenedFact
-from scheduler.placement.columns import Columns
-from scheduler.placement.holdings import Holdings
-from scheduler.placement.membership import Membership
-from scheduler.placement.records import GroupView, Measured, NodeView, SessionView, Shape, TaskView
-from scheduler.placement.states import DEFAULTS, DRAINED, ENVIRONMENT, GLOBAL, OVERCOMMIT_GLOBAL, OVERCOMMIT_NODE
+from bus_schemas.events import DeviceFact, GroupChanged, NodeRegistered, Outcome, SessionOpenedFact, TaskPlaced, TaskRefused, TaskSubmitted
+from scheduler.placement.columns import Columns, Holdings
+from scheduler.placement.states import (
+    DEFAULT_VRAM_MB,
+    DEFAULTS,
+    DRAINED,
+    ENVIRONMENT,
+    GLOBAL,
+    OVERCOMMIT_GLOBAL,
+    OVERCOMMIT_NODE,
+    PRIORITY_MAX,
+    QUEUED,
+    Phase,
+)
 from scheduler.vram.overcommit import PERCENT_MAX, effective_percent
 
-__all__ = ["ClusterState"]
+__all__ = [
+    "default_priority", "default_vram_bytes", "PAST_SESSIONS_MAX", "Shape", "shape_of", "Measured", "SessionView", "TaskView", "NodeView",
+    "GroupView", "Reservation", "Membership", "ClusterState",
+]  # fmt: skip
+
+PAST_SESSIONS_MAX: Final = 32
+
+_WAITING, _PLACED, _STARTED = Phase.WAITING, Phase.PLACED, Phase.STARTED  # attributes of an enumeration cost a call each
+
+
+Shape = tuple[int, int, bool, bool, tuple[str, ...]]
+"""(bytes, devices, exclusive, noswap, groups): of two tasks of one shape and rank one fits where the other does."""
+
+
+def shape_of(task: TaskSubmitted) -> Shape:
+    return (task.vram_bytes, task.gpu_count, task.exclusive, task.noswap, task.groups)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The last measurement of one device, as far as placement looks at it."""
+
+    utilization_percent: int = 0
+    starvation_percent: int = 0
+    vram_used_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Devices of one node that are kept for a waiting task since ``since_ns``: no task behind it in the queue gets memory there."""
+
+    node: str
+    gpus: tuple[int, ...]
+    since_ns: int
+
+
+@dataclass(slots=True)
+class SessionView:
+    """An open session with its current ``priority``. ``cut_off``: why it does not count now, or empty. CUT_LOST: its node is held for
+    lost, and may recover; CUT_RESTARTED: its node has a new life, and has not yet said that the session lives on."""
+
+    fact: SessionOpenedFact
+    cut_off: str = ""
+    priority: int = 0
+
+
+@dataclass(slots=True)
+class TaskView:
+    """A task. Times are Unix times in ns, positions are those of the log."""
+
+    submitted: TaskSubmitted
+    #: Of its submission.
+    position: int
+    #: Of the last event that changed it.
+    revision: int
+    #: Changed by ClusterView._transition alone.
+    phase: Phase = Phase.WAITING
+    #: Why it failed, was cancelled or is lost; else empty.
+    reason: str = ""
+    updated_ns: int = 0
+    #: Its last placement; None before the first one, and when it waits again.
+    placed: TaskPlaced | None = None
+    #: The last placement or refusal.
+    decision: TaskPlaced | TaskRefused | None = None
+    #: Ids of its open sessions.
+    sessions: set[str] = field(default_factory=set)
+    #: The current one, 0-4.
+    priority: int = 0
+    #: Since when it waits, or waits again.
+    wait_from_ns: int = 0
+    #: Devices that are kept for it while it waits.
+    reserved: Reservation | None = None
+    #: Ids of the sessions that closed last, the newest last.
+    past_sessions: list[str] = field(default_factory=list)
+    #: A fact changed its priority, so its open sessions must follow.
+    priority_changed: bool = False
+    #: What it asks for, as far as it decides where it fits.
+    shape: Shape = (0, 1, False, False, ())
+    #: How its script ended, None: nothing was reported (yet).
+    outcome: Outcome | None = None
+    #: The last steps of its life, (position, from, to).
+    story: tuple[tuple[int, Phase, Phase], ...] = ()
+
+    @property
+    def state(self) -> str:
+        """One of STATES."""
+        return QUEUED if self.phase is _WAITING or self.phase is _PLACED else self.phase.value
+
+    @property
+    def live(self) -> bool:
+        return self.phase is _STARTED or self.phase is _WAITING or self.phase is _PLACED
+
+    @property
+    def waiting(self) -> bool:
+        """Submitted, and neither placed nor over."""
+        return self.phase is _WAITING
+
+
+@dataclass(slots=True)
+class NodeView:
+    """``lost``: the reason it is lost, None while it is here. ``tasks`` and ``sessions``: placed or open on it, in no order.
+    ``revision``: the log position of the last NodeRegistered, NodeLost or NodeRecovered that counted."""
+
+    registered: NodeRegistered
+    lost: str | None = None
+    tasks: set[str] = field(default_factory=set)
+    sessions: set[str] = field(default_factory=set)
+    revision: int = 0
+
+    @property
+    def epoch(self) -> int:
+        return self.registered.epoch
+
+    def device(self, gpu: int) -> DeviceFact | None:
+        return next((device for device in self.registered.devices if device.index == gpu), None)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """A group that was made by a person. ``nodes``: its members beside those that name it themselves; not all need have joined."""
+
+    group: str
+    title: str
+    nodes: frozenset[str]
+    updated_ns: int
+    revision: int
+
+
+_NONE: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
+class Membership:
+    """``made``: groups that a person made, by id. ``declared``: what each node that joined says of itself."""
+
+    made: dict[str, GroupView] = field(default_factory=dict)
+    declared: dict[str, frozenset[str]] = field(default_factory=dict)
+    _put: dict[str, set[str]] = field(default_factory=dict)
+    """Groups made by a person, by node; of nodes that have not joined too."""
+    _members: dict[str, frozenset[str]] | None = field(default=None, compare=False)
+
+    def of(self, node: str) -> frozenset[str]:
+        return self.declared.get(node, _NONE) | self._put.get(node, _NONE)
+
+    def members(self, group: str) -> frozenset[str]:
+        """The nodes of a group that have joined."""
+        return self._by_group().get(group, _NONE)
+
+    def known(self) -> list[str]:
+        """Every group there is, by id: those that nodes name, and those that were made, also without members."""
+        return sorted(self._by_group())
+
+    def declare(self, node: str, groups: tuple[str, ...]) -> None:
+        self.declared[node] = frozenset(groups)
+        self._members = None
+
+    def change(self, event: GroupChanged, position: int) -> list[str]:
+        """Take a group as it is from now on; the nodes whose groups may have changed."""
+        before = self.made[event.group].nodes if event.group in self.made else _NONE
+        after = _NONE if event.deleted else frozenset(event.nodes)
+        for node in before - after:
+            self._put[node].discard(event.group)
+            if not self._put[node]:
+                del self._put[node]
+        for node in after:
+            self._put.setdefault(node, set()).add(event.group)
+        if event.deleted:
+            self.made.pop(event.group, None)
+        else:
+            self.made[event.group] = GroupView(event.group, event.title, after, event.at_ns, position)
+        self._members = None
+        return sorted(before | after)
+
+    def _by_group(self) -> dict[str, frozenset[str]]:
+        if self._members is None:
+            found: dict[str, set[str]] = {group: set() for group in self.made}
+            for node in self.declared:
+                for group in self.of(node):
+                    found.setdefault(group, set()).add(node)
+            self._members = {group: frozenset(nodes) for group, nodes in found.items()}
+        return self._members
 
 
 @dataclass(slots=True)
@@ -111,3 +300,22 @@ _NOTHING = Measured()
 def _percent(value: int | None) -> int | None:
     """What the log says, within what there can be."""
     return None if value is None else min(max(value, 0), PERCENT_MAX)
+
+
+_DEVICE_PART = 4
+_MIB_SHIFT = 20
+
+
+def default_vram_bytes(view: ClusterState, tier_mb: int) -> int:
+    """The memory by which a task is placed that names none: the default of its tenant's tier (``tier_mb``, MiB) or, when that is 0, the
+    cluster's; on small devices a quarter of the largest, so that several such tasks fit beside each other. 0: tasks must name it."""
+    setting_bytes = (tier_mb or view.setting(DEFAULT_VRAM_MB)) << _MIB_SHIFT
+    largest = max((device.vram_bytes for node in view.nodes.values() for device in node.registered.devices), default=0)
+    quarter = largest // _DEVICE_PART >> _MIB_SHIFT << _MIB_SHIFT
+    return min(setting_bytes, quarter or setting_bytes)
+
+
+def default_priority(ceiling: int, *, latency_target: bool = False) -> int:
+    """The middle of what a tier allows (from ``ceiling``, its best priority, to the lowest); of two the better one. A task with a latency
+    target gets 0, which it needs."""
+    return 0 if latency_target else (ceiling + PRIORITY_MAX) // 2

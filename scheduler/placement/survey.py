@@ -13,7 +13,7 @@ from bus_schemas.events import TaskSubmitted
 from scheduler.placement import columns as col
 from scheduler.placement import reasons as why
 from scheduler.placement.columns import BYTES_MAX, Columns, Flags, Ints
-from scheduler.placement.records import Shape
+from scheduler.placement.state import Shape
 from scheduler.placement.view import ClusterView
 
 __all__ = ["Survey", "survey", "CODES", "FITS", "NODE_REFUSED", "Freed"]

@@ -33,10 +33,18 @@ from bus_schemas.events import (
 )
 from scheduler.errors import IllegalTransition
 from scheduler.placement import columns as col
-from scheduler.placement.holdings import Hold
-from scheduler.placement.outcomes import decisive, state_after
-from scheduler.placement.records import PAST_SESSIONS_MAX, GroupView, Measured, NodeView, Reservation, SessionView, TaskView, shape_of
-from scheduler.placement.state import ClusterState
+from scheduler.placement.columns import Hold
+from scheduler.placement.state import (
+    PAST_SESSIONS_MAX,
+    ClusterState,
+    GroupView,
+    Measured,
+    NodeView,
+    Reservation,
+    SessionView,
+    TaskView,
+    shape_of,
+)
 from scheduler.placement.states import (
     CANCELLED,
     COMPLETED,
@@ -63,6 +71,8 @@ from scheduler.placement.states import (
     STORY_MAX,
     TRANSITIONS,
     Phase,
+    decisive,
+    state_after,
 )
 
 __all__ = [

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 from scheduler.placement.decide import decide
 from scheduler.placement.feasible import Refusal
-from scheduler.placement.order import effective_priority, kept_from, rank, rises_ns
+from scheduler.placement.order import effective_priority, kept_from, protected_from_ns, rank, rises_ns
 from scheduler.placement.queue import expiry_ns
 from scheduler.placement.remedies import Remedy, remedies
-from scheduler.placement.reserve import protected_from_ns
 from scheduler.placement.view import ClusterView
 
 __all__ = ["Waiting", "why_waiting"]

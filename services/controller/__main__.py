@@ -29,7 +29,7 @@ from services.controller.settings import Settings
 from services.controller.store import open_store
 from services.controller.web.context import UiContext
 from services.controller.web.history import PriceBook
-from services.controller.web.house import WEB_ROUTES, Web
+from services.controller.web.site import WEB_ROUTES, Web
 from services.controller.writer import Writer
 from services.kit.access import AccessView
 from services.kit.access.access import hosts_of, open_access
@@ -82,7 +82,7 @@ async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
         configuration = Configuration(store, projection, writer)
         await configuration.start(settings.overcommit_percent)
         await bootstrap(os.environ, access, projection, writer)
-        await bootstrap_nodes(os.environ, projection, writer)
+        await bootstrap_nodes(os.environ, writer)
         await stack.enter_async_context(BusGuard.from_environment(settings.nats_url, bus, access, projection))
         await stack.enter_async_context(runs)
         parts = Parts(

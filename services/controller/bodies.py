@@ -19,45 +19,27 @@ from services.controller.webhook import URL_CHARS_MAX
 from services.kit.access.checker import PASSWORD_MAX
 
 __all__ = [
-    "TaskBody",
-    "RunBody",
-    "PriorityBody",
-    "GroupBody",
-    "NewGroupBody",
-    "ConfigBody",
-    "NodeConfigBody",
-    "MIB",
-    "KeyBody",
-    "LoginBody",
-    "LoginForm",
-    "LogoutForm",
-    "values_of",
-    "NewTenantBody",
-    "NewUserBody",
-    "PasswordBody",
-    "TenantBody",
-    "UserBody",
-]
+    "TaskBody", "RunBody", "PriorityBody", "GroupBody", "NewGroupBody", "ConfigBody", "NodeConfigBody", "MIB", "KeyBody", "LoginBody",
+    "LoginForm", "LogoutForm", "values_of", "NewTenantBody", "NewUserBody", "PasswordBody", "TenantBody", "UserBody",
+]  # fmt: skip
 
 MIB = 1 << 20
 
 Token = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}\Z", description="1 to 64 letters, digits, '-' or '_'")]
 Percent = Annotated[int, Meta(ge=0, le=PERCENT_MAX)]
-
-
 Title = Annotated[str, Meta(max_length=200)]
 Role = Literal["admin", "operator", "member", "viewer"]
 Scope = Literal["read", "submit", "operate", "admin", "bus"]
 Password = Annotated[str, Meta(max_length=PASSWORD_MAX)]
 TenantOrCluster = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{0,64}\Z", description="empty: the whole cluster")]
 _DECADE_S = 10 * 366 * 86_400
-
-
 Defaults = Callable[[str, str, bool], tuple[int, int]]
-"""(task, tenant, whether it has a latency target) to the priority and the bytes of VRAM of a task that says nothing."""
-
-
+"""(task, tenant, whether it has a latency target) to the default priority and bytes of VRAM of the task."""
 T = TypeVar("T")
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}\Z")
+_OWN_NAMES: Final = ("WOOLY_", "CONTROLLER_", "RUNNER_", "LD_")
+_OWN: Final = frozenset({"HOME", "TMPDIR", "TORCH_DEVICE_BACKEND_AUTOLOAD"})
+_ARGUMENTS_BYTES_MAX: Final = 64 << 10
 
 
 def values_of(kind: type[T], body: msgspec.Struct) -> T:
@@ -90,7 +72,7 @@ class TaskBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     ] = 0
 
     def contradiction(self) -> tuple[str, str] | None:
-        """(field, reason) of what cannot be meant together."""
+        """(field, reason) of fields that contradict each other, None: none do."""
         if self.sla_ms_p99 and self.priority:
             return "sla_ms_p99", f"a latency target needs priority 0: at priority {self.priority} others go first, whatever it says"
         if self.sla_ms_p99 and self.pace_percent:
@@ -100,7 +82,7 @@ class TaskBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return None
 
     def submitted(self, at_ns: int, own_tenant: str, defaults: Defaults) -> TaskSubmitted:
-        """The fact; an id is made when there is none. ``own_tenant``: the caller's, empty for those who are of none."""
+        """The fact; without an id one is made. ``own_tenant``: the caller's tenant, or empty."""
         task, tenant = self.id or uuid.uuid4().hex, self.tenant or own_tenant or "default"
         priority, vram_bytes = defaults(task, tenant, bool(self.sla_ms_p99))
         return TaskSubmitted(
@@ -123,12 +105,6 @@ class TaskBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         )
 
 
-_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}\Z")
-_OWN_NAMES: Final = ("WOOLY_", "CONTROLLER_", "RUNNER_", "LD_")
-_OWN: Final = frozenset({"HOME", "TMPDIR", "TORCH_DEVICE_BACKEND_AUTOLOAD"})
-_ARGUMENTS_BYTES_MAX: Final = 64 << 10
-
-
 class RunBody(TaskBody, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """A task to place, and the script that a runner executes for it."""
 
@@ -147,7 +123,7 @@ class RunBody(TaskBody, forbid_unknown_fields=True, frozen=True, kw_only=True):
     queue: Annotated[bool, Meta(description="wait for room when nothing fits now")] = True
 
     def fault(self) -> tuple[str, str] | None:
-        """(field, reason) of what the types do not say."""
+        """(field, reason) of a fault that the types do not catch, None: there is none."""
         if len(self.script.encode(errors="replace")) > SCRIPT_BYTES_MAX:
             return "script", f"it has more than {SCRIPT_BYTES_MAX >> 10} KiB; put data elsewhere"
         texts = [self.script, *self.arguments, *self.environment.values()]

@@ -1,11 +1,8 @@
-"""NATS auth callout: which clients may connect, and with which permissions; it also ends connections whose rights were revoked.
+"""NATS auth callout: which clients may connect, with which permissions; it also ends connections whose rights were revoked.
 
-Every controller answers (one of a queue group for each connection). Rights are a pure function of the log (``of_key`` of the principal's
-identity), and the bus says when a connection began; so any controller, also one started since, can see which connections have rights that
-they should not have any more, and ends them: at once when the log says something about access, and every few seconds whatever happened.
-
-May live here: the callout, ending connections, answering nodes' requests about principals. May not: the rights themselves
-(kit.bus_permissions), the consumer proxy for clients authenticated by API key (readings.py).
+The controllers answer as one queue group. Rights are a pure function of the log (``of_key`` of the principal's identity), and the bus
+says when a connection began; so any controller, also one started later, finds the connections whose rights have changed and ends them: at
+once on an event about access, and every few seconds.
 """
 
 from __future__ import annotations
@@ -55,7 +52,7 @@ _ABOUT_ACCESS: Final = (KeyIssued, KeyRevoked, UserChanged, TenantChanged)
 
 
 class BusGuard:
-    """``async with BusGuard.from_environment(...)``: answers from then on. ``bus``: the controller's own connection."""
+    """``async with BusGuard.from_environment(...)`` answers the callout. ``bus``: the controller's own connection."""
 
     def __init__(self, url: str, folder: Path, bus: Bus, access: Access, projection: LogProjection) -> None:
         self._url = url
@@ -97,7 +94,7 @@ class BusGuard:
             await self._task
         await self._system.close()
 
-    # -- coming in ---------------------------------------------------------------------------------------------------------------------
+    # -- admission ---------------------------------------------------------------------------------------------------------------------
 
     async def _asked(self, subject: str, data: bytes) -> bytes | None:
         """The bus asks about a connection."""
@@ -118,7 +115,7 @@ class BusGuard:
         return nats_jwt.sign_claims(self._issuer, {"sub": user, "aud": server, "nats": answer}, now_s).encode()
 
     async def _admit(self, user: str, key: str, secret: str, source: str, now_s: int) -> str:
-        """The rights of who comes with this key, as a token for the bus. Raises AccessError, BusUnavailable, BusRefused."""
+        """The permissions of a key as a token for the bus. Raises AccessError, BusUnavailable, BusRefused."""
         who = await self._access.identity_of_key(key, secret, source)
         granted = of_key(who)
         if granted is None:
@@ -132,7 +129,7 @@ class BusGuard:
             claims["exp"] = max(now_s + 1, known.fact.expires_ns // 10**9)
         return nats_jwt.sign_claims(self._issuer, claims, now_s)
 
-    # -- going out ---------------------------------------------------------------------------------------------------------------------
+    # -- revocation --------------------------------------------------------------------------------------------------------------------
 
     def _heard(self, position: int, event: Event) -> None:
         if isinstance(event, _ABOUT_ACCESS):
@@ -156,7 +153,7 @@ class BusGuard:
                 get_logger().warning("connections to the bus cannot be looked through", error=str(error))
 
     async def _end_connections(self) -> None:
-        """End every connection whose key opens nothing any more, or has changed since it came."""
+        """End every connection whose key is no longer valid, or has changed since the connection began."""
         view, now_ns, offset = self._projection.fold(AccessView), time.time_ns(), 0
         while True:
             question = {"auth": True, "acc": _ACCOUNT, "limit": _PAGE, "offset": offset}
@@ -175,7 +172,7 @@ class BusGuard:
     # -- for nodes ---------------------------------------------------------------------------------------------------------------------
 
     async def _who(self, subject: str, data: bytes) -> bytes | None:
-        """A node asks who a principal is. Silence when that cannot be known now: another controller may know, or the node asks again."""
+        """Resolve a principal for a node. No answer while the log is not followed: the node asks again, or another controller answers."""
         if not self._projection.connected or self._projection.failure is not None:
             return None
         try:

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import msgspec
 
-from services.controller.answers import Json
 from services.controller.errors import Busy, OutOfState
+from services.controller.presenters.common import Json
 from services.kit.errors import BusUnavailable
 from services.kit.log import get_logger
 from services.kit.process import child_environment

@@ -1,6 +1,6 @@
-"""Prometheus metrics of the cluster, made anew for each scrape from the view and the last telemetry.
+"""Prometheus metrics of the cluster, made for each scrape from the view and the last telemetry.
 
-Every controller shows all of this, so of several replicas one is enough; only what begins with wooly_controller_ is about itself.
+Every controller exports all of them, so one replica is enough; only those that begin with wooly_controller_ are about itself.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def metrics_text(projection: LogProjection, gauges: Gauges, *, on_duty: bool = F
     swapped = gauge("device_vram_swapped_bytes", "VRAM of sessions that is held elsewhere", _DEVICE)
     shared = gauge("device_vram_shared_bytes", "VRAM that several sessions share, counted once", _DEVICE)
     saved = gauge("device_vram_saved_bytes", "VRAM that sharing saves", _DEVICE)
-    live = [seen for seen in gauges.last() if not _gone(projection, seen.node)]
+    live = [seen for seen in gauges.last() if not _lost(projection, seen.node)]
     for seen in live:
         for measure, value in (
             (utilization, seen.utilization_percent), (starvation, seen.starvation_percent), (used, seen.vram_used_bytes),
@@ -87,8 +87,8 @@ def metrics_text(projection: LogProjection, gauges: Gauges, *, on_duty: bool = F
     return generate_latest(registry).decode()
 
 
-def _gone(projection: LogProjection, name: str) -> bool:
-    """The last measurement of a node held for lost says nothing of now."""
+def _lost(projection: LogProjection, name: str) -> bool:
+    """Whether the node is lost: then its last measurement is outdated."""
     node = projection.view.nodes.get(name)
     return node is not None and node.lost is not None
 

@@ -24,10 +24,13 @@ from services.controller.journals import Journals
 from services.controller.log_projection import LogProjection
 from services.controller.reconciler import Reconciler
 from services.controller.runs import Runs
+from services.controller.task_index import TaskIndex
 from services.controller.writer import Writer
 from services.kit.access.access import Access
 
-__all__ = ["Parts", "parts_of"]
+__all__ = ["Ask", "Parts", "parts_of"]
+
+Ask = Request[Any, Any, Any]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,6 +46,7 @@ class Parts:
     journals: Journals  #: what the nodes' journals say of a task
     runs: Runs  #: scripts that runners execute
     tasks: TaskActions
+    index: TaskIndex = field(default_factory=TaskIndex)
     nodes: NodeActions = field(init=False)
     groups: GroupActions = field(init=False)
     config: ConfigActions = field(init=False)
@@ -60,12 +64,17 @@ class Parts:
         self.users = UserActions(self.access_log, self.access)
         self.keys = KeyActions(self.access_log, self.access)
 
+    def task_index(self) -> TaskIndex:
+        """The index of the view's tasks, up to date with the view."""
+        self.index.follow(self.projection.view)
+        return self.index
+
     async def fresh_view(self) -> ClusterView:
         """The view, with everything that is in the log now."""
         await self.projection.caught_up()
         return self.projection.view
 
 
-def parts_of(request: Request[Any, Any, Any]) -> Parts:
+def parts_of(request: Ask) -> Parts:
     found: Parts = request.app.state.parts
     return found

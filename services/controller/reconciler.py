@@ -34,7 +34,7 @@ from scheduler.placement import (
     sessions_to_end,
     sessions_to_reprioritise,
 )
-from scheduler.placement.orders import cancelled_by
+from scheduler.placement.reconcile import cancelled_by
 from services.controller.errors import LogUnreadable
 from services.controller.gauges import Gauges
 from services.controller.log_projection import LogProjection
@@ -125,8 +125,8 @@ class Reconciler:
 
     async def _tick(self) -> None:
         if not self._bus.connected or self._projection.failure is not None:
-            return  # disconnected: silence then says nothing about the nodes
-        hearing = self._gauges.hearing  # if not, silence says nothing about the nodes either, and all else goes on
+            return  # disconnected: silence is then no sign of a lost node
+        hearing = self._gauges.hearing  # if not, silence is no sign of a lost node either; all else goes on
         facts = self._liveness.on(Clock(time.monotonic_ns(), time.time_ns()), self._projection.view) if hearing else []
         if not await self._hold_duty():
             self._placer.look()
@@ -140,7 +140,7 @@ class Reconciler:
         await self._placer.place_waiting()
 
     async def _look_around(self) -> None:
-        """Every second, as it looks at every task that is not over and at every device: end what is overdue, append measurements."""
+        """End overdue tasks, append measurements. Every second, as it reads every live task and every device."""
         if time.monotonic() < self._look_again:
             return
         self._look_again = time.monotonic() + _LOOK_S
@@ -158,7 +158,7 @@ class Reconciler:
             await self._writer.append("load", self._instance, [load])
 
     async def _hold_duty(self) -> bool:
-        """Take the duty or keep it; whether it is ours."""
+        """Take or keep the lease; whether this controller is the leader."""
         if time.monotonic() < self._renew_at:
             return self.on_duty
         self._renew_at = time.monotonic() + _KEEPALIVE_S

@@ -1,4 +1,4 @@
-"""Runs: taking scripts in, handing them to runners, noting how they end, reading their logs.
+"""Runs: accepting scripts, handing them to runners, recording how they end, reading their logs.
 
 The state of a run is the last message on its subject, and every change is a conditional append to it; so a run is taken once, however many
 controllers hand it over.
@@ -43,8 +43,7 @@ from bus_schemas.runs import (
     run_state,
 )
 from scheduler.placement import TaskView
-from scheduler.placement.outcomes import state_after
-from scheduler.placement.states import CANCELLED, COMPLETED, FAILED, LOST, QUEUED, STARTED
+from scheduler.placement.states import CANCELLED, COMPLETED, FAILED, LOST, QUEUED, STARTED, state_after
 from services.controller.actions import TaskActions
 from services.controller.errors import Invalid, OutOfState, TaskExists
 from services.controller.identity import Caller
@@ -67,8 +66,6 @@ WAIT_S_MAX: Final = 20
 _QUEUE: Final = "wooly-controllers"
 _UNFINISHED_MAX: Final = 200
 """Runs of one tenant that are not over."""
-_NO_MESSAGE: Final = 10037
-"""JetStream err_code: there is no message."""
 _PART_BYTES: Final = 128 << 10
 _PART_MESSAGES: Final = 64
 _FOLLOWERS_MAX: Final = 500
@@ -83,11 +80,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """``text`` of a log; ``next``: where to go on. ``ended``: there is no more."""
+    """A part of a log."""
 
     text: str
-    next: int
-    ended: bool
+    next: int  #: position to go on from
+    ended: bool  #: there is no more
 
 
 class Runs:
@@ -156,7 +153,18 @@ class Runs:
             await self._discard(task.task)
             return placed, new
         user = by.identity.name if by.identity.name in self._projection.fold(AccessView).users else ""
-        state = RunState(task.task, task.tenant, script.name, PENDING, time.time_ns(), script.wall_s, wanted, user, webhook, digest=digest)
+        state = RunState(
+            task=task.task,
+            tenant=task.tenant,
+            name=script.name,
+            state=PENDING,
+            submitted_ns=time.time_ns(),
+            wall_s=script.wall_s,
+            wanted=wanted,
+            user=user,
+            webhook=webhook,
+            digest=digest,
+        )
         with contextlib.suppress(Conflict):  # the same request came twice
             await self._put(state, 0)
         return placed, new
@@ -210,7 +218,7 @@ class Runs:
                 del self._waiting[task]
 
     async def tail(self, task: str) -> tuple[str, ...]:
-        """The last lines of a task's log; where this controller has not heard them, of its last message."""
+        """The last lines of a task's log; where this controller has not received them, those of its last message."""
         if self.book.get(task) is None:
             return ()
         text = self._tails.get(task)
@@ -260,7 +268,7 @@ class Runs:
             self.book.heard(sync, time.monotonic())
 
     async def _synced(self, subject: str, data: bytes) -> bytes | None:
-        """Silence when nothing can be said now: the runner asks again."""
+        """No answer while the log is not followed: the runner asks again."""
         sync = _decoded(data, RunnerSync)
         if sync is None or not self._projection.connected or self._projection.failure is not None:
             return None
@@ -304,7 +312,17 @@ class Runs:
             phc = await self._access.checker.hasher.hash_secret(text.secret)
             expires_ns = time.time_ns() + (script.wall_s + _KEY_SPARE_S) * 10**9
             title = f"run {known.task}"
-            issued = KeyIssued(time.time_ns(), text.id, known.tenant, known.user, "member", phc, ("submit",), expires_ns, title)
+            issued = KeyIssued(
+                at_ns=time.time_ns(),
+                key=text.id,
+                tenant=known.tenant,
+                user=known.user,
+                role="member",
+                secret_hash=phc,
+                scopes=("submit",),
+                expires_ns=expires_ns,
+                title=title,
+            )
             await self._note_access(lambda _: issued, text.id, known.tenant, f"issued: member (submit) for {title}")
             await self._revoke(known)  # the key of an order that was lost
         await self._change_task(known.task, lambda task: [(STARTED, "")] if task.state == QUEUED else [])
@@ -325,7 +343,7 @@ class Runs:
         state = self.book.get(report.task)
         if state is None or state.state != TAKEN or state.instance != report.instance:
             return
-        await self._projection.caught_up()  # what the script's own client reported says more
+        await self._projection.caught_up()  # the report of the script's own client has more detail
         if report.reason:
             await self._change_task(report.task, lambda task: _end(task, FAILED, report.reason))
         if not report.ended:
@@ -337,7 +355,7 @@ class Runs:
         ended = replace(state, state=ENDED, ended_ns=time.time_ns(), exit_code=report.exit_code, signal=report.signal, reason=reason)
         await self._finish(state, ended)
 
-    # -- what a controller on duty does ----------------------------------------------------------------------------------------------
+    # -- duties of the leader ----------------------------------------------------------------------------------------------
 
     async def look_after(self) -> None:
         """End the runs that no runner will report about, and notify of ended ones. Raises BusUnavailable, BusRefused."""
@@ -387,18 +405,14 @@ class Runs:
         self._wake(state.task)
 
     async def _change_task(self, name: str, changes: Callable[[TaskView], list[tuple[str, str]]]) -> None:
-        """Append the (state, reason) that ``changes`` makes of the task as it is, and again while others write about it."""
-        while True:
+        """Append the (state, reason) that ``changes`` makes of the task as it is."""
+
+        def decide() -> list[Event]:
             task = self._projection.view.tasks.get(name)
             wanted = changes(task) if task is not None else []
-            if not wanted:
-                return
-            facts: list[Event] = [TaskStateChanged(time.time_ns(), name, state, reason) for state, reason in wanted]
-            try:
-                await self._writer.append("task", name, facts)
-                return
-            except Conflict:
-                await self._projection.caught_up()
+            return [TaskStateChanged(time.time_ns(), name, state, reason) for state, reason in wanted]
+
+        await self._writer.change("task", name, decide)
 
     async def _revoke(self, state: RunState) -> None:
         key = state.key
@@ -411,17 +425,12 @@ class Runs:
             await self._note_access(revoked, key, state.tenant, "revoked")
 
     async def _note_access(self, decide: Callable[[AccessView], Event | None], key: str, tenant: str, detail: str) -> None:
-        while True:
-            after = self._projection.access_position
-            event = decide(self._projection.fold(AccessView))
-            if event is None:
-                return
+        def events(view: AccessView) -> tuple[str, list[Event]] | None:
+            event = decide(view)
             took = ActionTaken(time.time_ns(), _ACTOR, tenant, "key.write", key, detail)
-            try:
-                await self._writer.append_access(key, [event, took], after)
-                return
-            except Conflict:
-                await self._projection.caught_up()
+            return None if event is None else (key, [event, took])
+
+        await self._writer.change_access(events)
 
 
 def _end(task: TaskView, state: str, reason: str) -> list[tuple[str, str]]:
@@ -449,5 +458,5 @@ def _decoded(data: bytes, kind: type[T]) -> T | None:
     try:
         return msgspec.msgpack.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        get_logger().warning("a runner says something unreadable; is it of another version?")
+        get_logger().warning("a request of a runner cannot be read; is it of another version?")
         return None

@@ -40,11 +40,11 @@ class _NotPublic(Exception):
 
 @dataclass(slots=True)
 class _Due:
-    """``tries``: attempts made; ``at_s``: when the next is due (monotonic); ``outcome``: how it ended, empty: it has not."""
+    """A notification under way."""
 
-    tries: int = 0
-    at_s: float = 0.0
-    outcome: str = ""
+    tries: int = 0  #: attempts made
+    at_s: float = 0.0  #: when the next is due (monotonic)
+    outcome: str = ""  #: how it ended; empty: not yet
     under_way: asyncio.Task[None] | None = None
 
 

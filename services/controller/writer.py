@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from bus_schemas.events import Event
 from bus_schemas.subjects import event_subject
 from services.controller.log_projection import ACCESS, LogProjection
+from services.kit.access import AccessView
+from services.kit.errors import Conflict
 from services.kit.facts import FactWriter
 
 __all__ = ["Writer"]
@@ -21,6 +23,28 @@ class Writer(FactWriter[LogProjection]):
         caused."""
         subject = event_subject(area, entity)
         return await self.write(subject, events, after=self._projection.subject_positions.get(subject, 0))
+
+    async def change(self, area: str, entity: str, decide: Callable[[], Sequence[Event]]) -> None:
+        """Append what ``decide`` makes of the view; on a conflict decide again. Nothing is written when it raises or returns nothing."""
+        while events := decide():
+            try:
+                await self.append(area, entity, events)
+                return
+            except Conflict:
+                await self._projection.caught_up()
+
+    async def change_access(self, decide: Callable[[AccessView], tuple[str, Sequence[Event]] | None]) -> None:
+        """The same for facts about a tenant, user or key: ``decide`` gives its id and the facts."""
+        while True:
+            after = self._projection.access_position
+            wanted = decide(self._projection.fold(AccessView))
+            if wanted is None:
+                return
+            try:
+                await self.append_access(*wanted, after)
+                return
+            except Conflict:
+                await self._projection.caught_up()
 
     async def append_placement(self, task: str, event: Event) -> int:
         """Append a placement decided on the projection's view as it is at this call, if no other of any task came meanwhile: so no two

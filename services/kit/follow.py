@@ -13,21 +13,19 @@ import contextlib
 import secrets
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 import nats.errors
+from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from bus_schemas.events import Event, decode_events
 from bus_schemas.reading import AboutStream, Follow, StreamAbout, Unfollow, consumer_prefix
 from bus_schemas.subjects import EVENTS_STREAM
-from services.kit.consumers import HEARTBEAT_S
+from services.kit.consumers import HEARTBEAT_S, Consumers
 from services.kit.errors import BusRefused, BusUnavailable
-from services.kit.seal import SealedLog
-
-if TYPE_CHECKING:
-    from services.kit.bus import Bus
+from services.kit.seal import Seal, SealedLog
 
 __all__ = ["Follower", "Handler", "Messages", "Replay"]
 
@@ -43,12 +41,32 @@ _LAST_DELIVERED: Final = "Nats-Last-Consumer"
 """Headers of heartbeats (ADR-15 of NATS): where a stalled consumer waits for an answer; the sequence of what it delivered last."""
 
 
+class Connection(Protocol):
+    """What a follower needs of a ``Bus``."""
+
+    nc: Client
+    principal: str
+    seal: Seal | None
+    consumers: Consumers
+
+    @property
+    def connected(self) -> bool: ...
+
+    def on_reconnect(self, callback: Callable[[], None]) -> None: ...
+
+    def off_reconnect(self, callback: Callable[[], None]) -> None: ...
+
+    async def ensure_stream(self, config: dict[str, Any]) -> dict[str, Any]: ...
+
+    async def last_position(self, stream: str, subject: str = "") -> int: ...
+
+
 class Follower:
     """Made by ``Bus.follow``. ``position`` is the last one handed to the handler."""
 
     def __init__(
         self,
-        bus: Bus,
+        bus: Connection,
         stream: str,
         from_position: int,
         handler: Handler,
@@ -227,20 +245,24 @@ class Messages:
     """Async iterator over a stream: history first, then the live tail, as (position, data). The broker stops delivering while more than
     ``buffered_max`` messages wait here."""
 
-    def __init__(self, bus: Bus, stream: str, from_position: int, subject: str = "", buffered_max: int = _BUFFERED_MAX) -> None:
+    def __init__(self, bus: Connection, stream: str, from_position: int, subject: str = "", buffered_max: int = _BUFFERED_MAX) -> None:
         self._buffer: deque[tuple[int, bytes]] = deque()
         self._buffered_max = buffered_max
         self._arrived = asyncio.Event()
-        self._follower = bus.follow(stream, max(1, from_position), self._on_message, subject=subject)
+        self._follower = Follower(bus, stream, max(1, from_position), self._on_message, subject=subject)
         self._started = False
 
     def __aiter__(self) -> Messages:
         return self
 
-    async def __anext__(self) -> tuple[int, bytes]:
+    async def start(self) -> None:
+        """Begin to receive; done by the first iteration otherwise. Raises BusRefused, BusUnavailable."""
         if not self._started:
             self._started = True
             await self._follower.start()
+
+    async def __anext__(self) -> tuple[int, bytes]:
+        await self.start()
         while not self._buffer:
             self._arrived.clear()
             await self._arrived.wait()
@@ -261,7 +283,7 @@ class Messages:
 class Replay:
     """Made by ``Bus.replay``. Yields (position, events); raises msgspec.DecodeError, with the position, on what cannot be decoded."""
 
-    def __init__(self, bus: Bus, stream: str, from_position: int) -> None:
+    def __init__(self, bus: Connection, stream: str, from_position: int) -> None:
         self._bus = bus
         self._stream = stream
         self._messages = Messages(bus, stream, from_position)
@@ -271,6 +293,7 @@ class Replay:
         """Position of the last message there was when the replay started; 0 when the stream was empty."""
         if self._end is None:
             self._end = await self._bus.last_position(self._stream)
+            await self._messages.start()
         return self._end
 
     def __aiter__(self) -> Replay:

@@ -15,11 +15,10 @@ from services.kit.bus import connect
 from services.kit.errors import BusUnavailable, KitError, SettingError, StartError
 from services.kit.log import get_logger, setup_logging
 from services.kit.process import ready, run
-from services.server.epochs import last_epoch
-from services.server.facts import FactLog
+from services.server.facts import FactLog, last_epoch
+from services.server.metrics import Watch
 from services.server.node import Node
 from services.server.settings import Settings
-from services.server.watch import Watch
 
 
 async def run_node(stop: asyncio.Event) -> int:

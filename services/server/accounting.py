@@ -1,4 +1,4 @@
-"""The books of one device: work reports into the meter, its facts into the fact log, confirmations back to the executor."""
+"""The books of one device: work reports into the meter, its facts into the fact log, confirmations back to the executor; and counters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,19 @@ from services.server.meter import Account, Meter
 from services.server.protocol import Attached, Charged, Executed, SpaceClosed
 from services.server.sessions import SessionRecord
 
-__all__ = ["Accounting", "Spent", "boot_id"]
+__all__ = ["Counters", "Accounting", "Spent", "boot_id"]
+
+
+@dataclass(slots=True)
+class Counters:
+    """Since the server started."""
+
+    received: int = 0
+    executed: int = 0
+    dropped: int = 0
+    refused: int = 0
+    restarts: int = 0
+
 
 _NODE_RESTARTED: Final = "node_restarted"
 

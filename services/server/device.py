@@ -18,10 +18,10 @@ from scheduler.dispatch import decisions as why
 from services.kit.errors import StartError
 from services.kit.log import get_logger
 from services.kit.trace import Tracing
-from services.server.accounting import Accounting, Spent
+from services.server.accounting import Accounting, Counters, Spent
+from services.server.admission import EXECUTOR_LOST, REFUSALS, OpenRefused, not_taken, refusal
 from services.server.alarm import Alarm
 from services.server.allowance_gate import Gate
-from services.server.counters import Counters
 from services.server.dispatch_log import DispatchLog
 from services.server.executor_process import ExecutorProcess
 from services.server.intake import content_digest
@@ -54,12 +54,20 @@ from services.server.protocol import (
     SpaceClosed,
     SpaceOpened,
 )
-from services.server.refusals import EXECUTOR_LOST, REFUSALS, OpenRefused, not_taken, refusal
-from services.server.sessions import CANCELLED, Pending, Session, SessionRecord, decode_record, encode_record, open_space, opened_stimulus
+from services.server.sessions import (
+    CANCELLED,
+    Pending,
+    Session,
+    SessionRecord,
+    decode_record,
+    encode_record,
+    open_space,
+    opened_stimulus,
+    record_spans,
+)
 from services.server.settings import ExecutorSettings
-from services.server.spans import record_spans
 from services.server.stop_page import StopPage
-from services.server.warm import Warm
+from wooly.shared.lru import LruDict
 
 __all__ = ["Device"]
 
@@ -67,6 +75,7 @@ _AHEAD_MAX: Final = 1024
 """How far a batch may be ahead of the last one executed; nearer ones are bounded by the dispatch core."""
 _RESTART_PAUSE_S: Final = 1.0
 _ENDED_MAX: Final = 256
+_WARM_MAX: Final = 4096
 
 
 class Device:
@@ -87,7 +96,7 @@ class Device:
     ) -> None:
         self.gpu = gpu
         self.sessions: dict[str, Session] = {}
-        self.ended: dict[str, tuple[str, SessionClosed]] = {}
+        self.ended: LruDict[str, tuple[str, SessionClosed]] = LruDict(_ENDED_MAX)
         """(principal, totals) of the sessions that ended last, for clients that ask late."""
         self.gate = Gate(accounting.allowances, self.sessions, self._arrived, self._forget, self.refuse, time.monotonic_ns)
         self.attached: Attached | None = None
@@ -102,7 +111,8 @@ class Device:
         self._send_done = send_done
         self._tracing = tracing
         self._executor = ExecutorProcess(settings, self._on_report, self._on_lost)
-        self._warm = Warm()
+        self._warm: LruDict[tuple[bytes, bytes], None] = LruDict(_WARM_MAX)
+        """(program, dims) pairs that the executor has ready: their batches need not be prepared first."""
         self._page: StopPage | None = None
         self._serial = 0
         self._alarm = Alarm(self._rang)
@@ -272,7 +282,7 @@ class Device:
         if session.swapped_bytes and not session.expected:
             session.expected = True
             self._executor.send(Expect(batch.session))
-        if refused is not None or batch in self._warm:
+        if refused is not None or not batch.program or (batch.program, batch.dims) in self._warm:
             self._arrived(pending)
         else:
             self._executor.send(Prepare(batch.session, batch.seq, pending.hand_over()))
@@ -364,7 +374,7 @@ class Device:
                 pending = None if session is None else session.pending.get(seq)
                 if pending is not None and not pending.prepared:
                     if ready:
-                        self._warm.add(pending.batch)
+                        self._warm[pending.batch.program, pending.batch.dims] = None
                     self._arrived(pending)
             case Recalled(name, dones):
                 session = self.sessions.get(name)
@@ -454,8 +464,6 @@ class Device:
         in_flight = self._dispatch.state.in_flight > 0 and self.attached is not None
         totals = self._accounting.closed(name, session.chain.hex(), reason, failed, session.outcome, in_flight=in_flight)
         self.ended[name] = (session.record.principal, totals)
-        if len(self.ended) > _ENDED_MAX:
-            del self.ended[next(iter(self.ended))]
         self._log.info("session closed", **session.record.about, reason=reason, failed=failed, core_ns=totals.core_ns)
         self._note()
         if session.closing is not None and not session.closing.done():
@@ -513,7 +521,7 @@ class Device:
         if self._page is not None:
             self._page.close()
             self._page = None
-        self._warm = Warm()
+        self._warm.clear()
         for _, future in self._opening.values():
             future.set_exception(StartError("the device's executor ended; try again"))
             future.exception()  # mark it retrieved: the request may have been abandoned

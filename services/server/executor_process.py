@@ -12,10 +12,11 @@ from typing import Final
 
 import msgspec
 
+from bus_schemas.frames import Frames, frame
 from services.kit.errors import StartError
 from services.kit.log import get_logger
 from services.kit.process import DIE_WITH_PARENT, child_environment, spawn
-from services.server.protocol import PROTOCOL, Attach, Attached, Command, Frames, Report, Shutdown, decode_report, frame
+from services.server.protocol import PROTOCOL, Attach, Attached, Command, Report, Shutdown, decode_report
 from services.server.settings import EXECUTOR_VARIABLE, ExecutorSettings
 from wooly_server import module_command
 

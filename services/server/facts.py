@@ -18,14 +18,15 @@ from typing import Any, Final
 
 import msgspec
 
-from bus_schemas.events import Event, encode_events, split_events
+from bus_schemas.events import Event, NodeRegistered, decode_events, encode_events, split_events
+from bus_schemas.subjects import EVENTS_STREAM, event_subject
 from services.kit.bus import Bus
 from services.kit.errors import BusRefused, BusUnavailable
 from services.kit.log import get_logger
 from services.server.journal import JournalFile
 from services.server.meter import Account
 
-__all__ = ["FactLog", "Progress"]
+__all__ = ["FactLog", "Progress", "last_epoch"]
 
 _REWRITE_BYTES: Final = 32 << 20
 _USAGE: Final = "usage"
@@ -254,3 +255,30 @@ def _name(node: str, record: Recorded) -> str:
     """What the log knows the message by: the same whenever it is published, and no other's. Who knew it before could publish something
     else under it, and the log would take these facts for a repeat of that."""
     return ".".join(str(part) for part in (node, record.epoch, record.nonce, record.index) if part)
+
+
+_HISTORY_S: Final = 10.0
+
+
+async def last_epoch(bus: Bus, node: str) -> int:
+    """The last epoch in which ``node`` registered; 0 when it never did, or the bus does not say (there is no log yet, or the node may not
+    read it: what it does next says so better)."""
+    last = 0
+
+    def on_fact(position: int, subject: str, data: bytes) -> None:
+        nonlocal last
+        with contextlib.suppress(msgspec.DecodeError):  # of a newer version
+            last = max([last, *(event.epoch for event in decode_events(data) if isinstance(event, NodeRegistered))])
+
+    follower = bus.follow(EVENTS_STREAM, 1, on_fact, subject=event_subject("node", node))
+    try:
+        await follower.start()
+        async with asyncio.timeout(_HISTORY_S):
+            await follower.current.wait()
+    except BusRefused:
+        pass  # there is no log yet
+    except (BusUnavailable, TimeoutError) as problem:
+        get_logger().warning("the log does not say which starts of this node it knows", problem=str(problem))
+    finally:
+        await follower.stop()
+    return last

@@ -1,24 +1,19 @@
-"""An append-only file of checked frames: what survives the server's death, power included.
+"""A write-ahead log: an append-only file of checked frames (bus_schemas.frames) that survives the server's death, power included.
 
-Frame: length (u32 little-endian), first 8 bytes of blake3 of the body, body. A torn last frame is cut off when the file is opened;
-damage before it sets the whole file aside under another name, for a person to look at.
+A torn last frame is cut off when the file is opened; damage before it sets the whole file aside under another name, for a person to look
+at.
 """
 
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
 
-from blake3 import blake3
+from bus_schemas.frames import FrameDamage, checked_frame, checked_frames
+from wooly.shared.files import write_atomically
 
 __all__ = ["JournalFile"]
-
-_HEAD: Final = struct.Struct("<I8s")
-_TORN_BYTES_MAX: Final = 16 << 20
-"""A last frame that claims more than this, and is not there, is no torn one: its length is damaged, and good frames stand behind it."""
 
 
 class JournalFile:
@@ -38,7 +33,7 @@ class JournalFile:
 
     def append(self, body: bytes) -> None:
         """Add a frame; it is durable after the next ``sync``."""
-        data = _frame(body)
+        data = checked_frame(body)
         self._file.write(data)
         self.nbytes += len(data)
 
@@ -53,35 +48,24 @@ class JournalFile:
 
     def rewrite(self, bodies: Iterable[bytes]) -> None:
         """Replace the content, in one step."""
-        fresh = self.path.with_name(self.path.name + ".new")
-        with fresh.open("wb") as file:
-            self.nbytes = sum(file.write(_frame(body)) for body in bodies)
-            file.flush()
-            os.fdatasync(file.fileno())
+        data = b"".join(map(checked_frame, bodies))
+        write_atomically(self.path, data, durable=True)
         self._file.close()
-        fresh.replace(self.path)
         self._file = self.path.open("ab")
+        self.nbytes = len(data)
 
     def close(self) -> None:
         self._file.close()
 
 
-def _frame(body: bytes) -> bytes:
-    return _HEAD.pack(len(body), blake3(body).digest(length=8)) + body
-
-
 def _read(data: bytes) -> tuple[list[bytes], int | None]:
     """The whole frames, and how many bytes they take; None when a frame before the last is damaged."""
     bodies: list[bytes] = []
-    at = 0
-    while at + _HEAD.size <= len(data):
-        length, check = _HEAD.unpack_from(data, at)
-        end = at + _HEAD.size + length
-        body = data[at + _HEAD.size : end]
-        if len(body) < length:
-            return bodies, (at if length <= _TORN_BYTES_MAX else None)
-        if blake3(body).digest(length=8) != check:
-            return bodies, (at if end == len(data) else None)
-        bodies.append(body)
-        at = end
-    return bodies, at
+    used = 0
+    try:
+        for end, body in checked_frames(data):
+            bodies.append(bytes(body))
+            used = end
+    except FrameDamage:
+        return bodies, None
+    return bodies, used

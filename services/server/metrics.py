@@ -1,19 +1,25 @@
-"""Prometheus metrics of a node: totals that only grow, made anew for each scrape."""
+"""The node over HTTP, for monitoring: is it alive, is it ready, what does it measure.
+
+``/health/live``: restart the process when this is not 200. ``/health/ready``: it does the work it is sent. ``/metrics``: Prometheus, totals
+that only grow, made anew for each scrape. Reveals nothing about tenants, so it needs no authentication: any client that can reach the port
+may read it (WOOLY_NODE_HTTP, default: none).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+import msgspec
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from services.server.counters import Counters
+from services.server.accounting import Counters
 from services.server.device import Device
 
-__all__ = ["Standing", "metrics_text"]
+__all__ = ["Standing", "metrics_text", "Watch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +98,43 @@ _COUNTERS: Final[tuple[_Measure, ...]] = (
     ("scheduler_core_seconds", "Core time of the executor beside launches", lambda device: device.spent.scheduler_ns / 1e9),
     ("idle_core_seconds", "Core time that was not used", lambda device: device.spent.idle_ns / 1e9),
 )
+
+
+_JSON = b"application/json"
+_TEXT = b"text/plain; version=0.0.4; charset=utf-8"
+
+Message = MutableMapping[str, Any]
+
+
+class Watch:
+    """An ASGI application; ``standing()`` is asked at every request."""
+
+    def __init__(self, standing: Callable[[], Standing]) -> None:
+        self._standing = standing
+
+    async def __call__(self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]) -> None:
+        if scope["type"] == "lifespan":
+            while (message := await receive())["type"] != "lifespan.shutdown":
+                await send({"type": f"{message['type']}.complete"})
+            await send({"type": "lifespan.shutdown.complete"})
+            return
+        if scope["type"] != "http":
+            return
+        status, media, body = self._answer(scope["method"], scope["path"])
+        headers = [(b"content-type", media), (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+    def _answer(self, method: str, path: str) -> tuple[int, bytes, bytes]:
+        if method not in ("GET", "HEAD"):
+            return 405, _JSON, b'{"status":405,"title":"only GET"}'
+        standing = self._standing()
+        if path == "/metrics":
+            return 200, _TEXT, metrics_text(standing).encode()
+        if path in ("/health", "/health/ready", "/health/live"):
+            well = not standing.failed if path == "/health/live" else not standing.problem
+            said: dict[str, Any] = {"status": "ok" if well else "failed" if standing.failed else "waiting", "node": standing.node}
+            if standing.problem:
+                said["detail"] = standing.problem
+            return 200 if well else 503, _JSON, msgspec.json.encode(said)
+        return 404, _JSON, b'{"status":404,"title":"there is /health/live, /health/ready and /metrics"}'

@@ -27,11 +27,10 @@ from services.kit.follow import Follower
 from services.kit.log import get_logger
 from services.kit.trace import Tracing
 from services.server import telemetry
-from services.server.accounting import Accounting
-from services.server.admission import check_quota, check_request, sound_outcome
+from services.server.accounting import Accounting, Counters
+from services.server.admission import OpenRefused, check_quota, check_request, sound_outcome
 from services.server.allowance import Allowances
 from services.server.allowance_link import AllowanceLink
-from services.server.counters import Counters
 from services.server.device import Device
 from services.server.dispatch_log import DispatchLog
 from services.server.facts import FactLog
@@ -43,7 +42,6 @@ from services.server.orders import Orders
 from services.server.overcommit import Overcommit
 from services.server.principals import Principals
 from services.server.program_lane import ProgramLane
-from services.server.refusals import OpenRefused
 from services.server.sessions import Session, SessionRecord
 from services.server.settings import Settings
 from wooly.shared.trace import parse_traceparent

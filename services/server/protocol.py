@@ -1,11 +1,10 @@
-"""Protocol between server and executor over their Unix socket: frames of length (u32 little-endian) and one msgpack message. Pure.
+"""Protocol between server and executor over their Unix socket: frames (bus_schemas.frames) of one msgpack message each. Pure.
 
 Commands are carried out in the order sent, but for Prepare (done beside them, the highest priority first, in order inside one).
 """
 
 from __future__ import annotations
 
-import struct
 from typing import Final
 
 import msgspec
@@ -16,8 +15,8 @@ from bus_schemas.terms import TaskTerms
 __all__ = [
     "PROTOCOL", "RAN", "FAULTED", "NEEDS", "BEHIND", "STOPPED", "AWAITS", "STOP_WORDS", "Attach", "OpenSpace", "CloseSpace", "Prepare",
     "Forget", "Execute", "Expect", "ChangePriority", "JournalAnew", "Recall", "Confirm", "Shutdown", "Command", "HeldSession", "Attached",
-    "SpaceOpened", "SpaceClosed", "Prepared", "Executed", "MemoryFreed", "Charged", "Journalled", "Recalled", "Report", "frame", "Frames",
-    "decode_command", "decode_report",
+    "SpaceOpened", "SpaceClosed", "Prepared", "Executed", "MemoryFreed", "Charged", "Journalled", "Recalled", "Report", "decode_command",
+    "decode_report",
 ]  # fmt: skip
 
 STOP_WORDS: Final = 8
@@ -237,18 +236,8 @@ class Recalled(msgspec.Struct, array_like=True, frozen=True, tag="recalled"):
 
 Report = Attached | SpaceOpened | SpaceClosed | Prepared | Executed | MemoryFreed | Charged | Journalled | Recalled
 
-_HEAD: Final = struct.Struct("<I")
-_encoder: Final = msgspec.msgpack.Encoder()
 _command: Final[msgspec.msgpack.Decoder[Command]] = msgspec.msgpack.Decoder(Command)
 _report: Final[msgspec.msgpack.Decoder[Report]] = msgspec.msgpack.Decoder(Report)
-
-
-def frame(message: Command | Report) -> bytes:
-    """``message`` with its length in front."""
-    out = bytearray(_HEAD.size)
-    _encoder.encode_into(message, out, _HEAD.size)
-    _HEAD.pack_into(out, 0, len(out) - _HEAD.size)
-    return bytes(out)
 
 
 def decode_command(data: bytes | memoryview) -> Command:
@@ -257,28 +246,3 @@ def decode_command(data: bytes | memoryview) -> Command:
 
 def decode_report(data: bytes | memoryview) -> Report:
     return _report.decode(data)
-
-
-class Frames:
-    """Cuts a byte stream into the bodies of its frames."""
-
-    __slots__ = ("_rest",)
-
-    def __init__(self) -> None:
-        self._rest = bytearray()
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """The bodies completed by ``data``."""
-        rest = self._rest
-        rest += data
-        out = []
-        at = 0
-        while len(rest) - at >= _HEAD.size:
-            (length,) = _HEAD.unpack_from(rest, at)
-            if len(rest) - at - _HEAD.size < length:
-                break
-            at += _HEAD.size + length
-            out.append(bytes(rest[at - length : at]))
-        if at:
-            del rest[:at]
-        return out

@@ -1,8 +1,9 @@
-"""What the server knows of an open session, and its forms for the executor and the dispatch core. Data only."""
+"""What the server knows of an open session and its batches, and their forms for the executor, the dispatch core and the trace."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -14,10 +15,12 @@ from bus_schemas.session import SessionClosed
 from bus_schemas.subjects import LOCAL
 from bus_schemas.terms import TaskTerms
 from scheduler.dispatch import SessionOpened
+from services.kit.trace import Tracing
 from services.server.protocol import Executed, OpenSpace
 
-__all__ = ["CANCELLED", "Pending", "Session", "SessionRecord", "decode_record", "encode_record", "open_space", "opened_stimulus"]
-
+__all__ = [
+    "CANCELLED", "Pending", "Session", "SessionRecord", "decode_record", "encode_record", "open_space", "opened_stimulus", "record_spans",
+]  # fmt: skip
 
 CANCELLED: Final = "cancelled"
 """Why a session closed: its task was cancelled."""
@@ -175,3 +178,16 @@ def opened_stimulus(now_ns: int, session: Session) -> SessionOpened:
         sla_ns=terms.sla_ms_p99 * 10**6,
         pace_permille=terms.pace_percent * 10,
     )
+
+
+def record_spans(tracing: Tracing, pending: Pending, done: Executed, gpu: int) -> None:
+    """``done``: the report of its last slice, which ``pending`` knows of."""
+    offset_ns = time.time_ns() - time.monotonic_ns()
+    about = {"wooly.session": done.session, "wooly.seq": done.seq, "wooly.gpu": gpu}
+    cost = about | {"wooly.core_ns": pending.core_ns, "wooly.instructions": done.instructions, "wooly.slices": pending.slices}
+    for name, start_ns, end_ns, attributes in (
+        ("wooly.queue", pending.received_ns, pending.begun_ns, about),
+        ("wooly.execute", pending.begun_ns, done.finish_ns, about),
+        ("wooly.launch", pending.start_ns, done.end_ns, cost),
+    ):
+        tracing.record(pending.batch.trace, name, start_ns + offset_ns, max(start_ns, end_ns) + offset_ns, attributes)

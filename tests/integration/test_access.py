@@ -168,7 +168,7 @@ def test_writes_of_a_session_need_its_token_and_our_own_page(door: Door) -> None
 
 def test_every_form_of_a_session_needs_its_token(door: Door, plane: Plane) -> None:
     """Of all routes that look for the token themselves: none forgot."""
-    from services.controller.web.house import WEB_ROUTES
+    from services.controller.web.site import WEB_ROUTES
 
     session = door.log_in("root")
     forms = [handler for handler in WEB_ROUTES if getattr(handler, "opt", {}).get("csrf") == "form"]

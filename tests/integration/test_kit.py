@@ -235,7 +235,7 @@ class TestReplay:
             await bus.close()
 
         async def _paused(replay: Any) -> bool:
-            return bool(replay._follower._paused)
+            return bool(replay._messages._follower._paused)
 
         run(body())
 

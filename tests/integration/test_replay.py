@@ -174,7 +174,7 @@ def test_why_names_the_neighbour_and_the_rule(node: Node, wooly: Wooly) -> None:
     waited = sum(line["ns"] for line in story["by_rule"])
     assert waited == story["waited_ns"] == sum(line["ns"] for line in story["by_other"])
     shown = wooly("why", low.info.session, WOOLY_NATS_URL=node.nats.url).stdout
-    assert "a task of a higher priority had work" in shown and "by who ran" in shown
+    assert "a task of a higher priority had work" in shown and "by what ran" in shown
     missing = wooly("why", "unknown", WOOLY_NATS_URL=node.nats.url)
     assert missing.returncode == 2 and "no task or session 'unknown'" in missing.stderr
 

@@ -27,8 +27,9 @@ from safetensors.numpy import save_file
 from bus_schemas import faults, subjects
 from bus_schemas.access import WhoIs, who_subject
 from bus_schemas.allowance import AskAllowances, allowance_request
-from bus_schemas.dataport import HEAD, Denied, Hello, decode_answer, frame
+from bus_schemas.dataport import Denied, Hello, decode_answer
 from bus_schemas.events import ActionTaken, KeyIssued, SessionClosedFact, SessionOpenedFact, encode_events
+from bus_schemas.frames import HEAD, frame
 from bus_schemas.session import EndTask, OpenSession, Ping, Pong, SessionOpened
 from services.kit.access.bus_state import BUCKET
 from services.kit.access.checker import NO_SECRET

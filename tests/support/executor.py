@@ -13,21 +13,9 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from bus_schemas.batch import Batch, Done, Read, decode_done, encode_batch
+from bus_schemas.frames import Frames, frame
 from bus_schemas.terms import TaskTerms
-from services.server.protocol import (
-    PROTOCOL,
-    Attach,
-    Attached,
-    Command,
-    Execute,
-    Executed,
-    Frames,
-    OpenSpace,
-    Report,
-    SpaceOpened,
-    decode_report,
-    frame,
-)
+from services.server.protocol import PROTOCOL, Attach, Attached, Command, Execute, Executed, OpenSpace, Report, SpaceOpened, decode_report
 from services.server.settings import EXECUTOR_VARIABLE, ExecutorSettings
 from services.server.stop_page import StopPage
 from tests.support.node import Program

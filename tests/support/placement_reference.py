@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from bus_schemas.events import DeviceFact, TaskSubmitted
 from scheduler.placement import ClusterView, TaskView
-from scheduler.placement.capacity import Capacity
-from scheduler.placement.feasible import Refusal, refuse_cluster, refuse_count, refuse_device, refuse_node, refuse_reserved
+from scheduler.placement.feasible import Capacity, Refusal, refuse_cluster, refuse_count, refuse_device, refuse_node, refuse_reserved
 from scheduler.placement.states import QUEUE_AGE_MS, QUEUE_PROTECT_MS, QUEUE_RESERVATIONS
 
 MS = 1_000_000

@@ -129,6 +129,7 @@ for _c, _n, _s, _a, _d in (
     (24, "ceil", Sig.FLOAT, 1, "towards +inf"),
     (25, "trunc", Sig.FLOAT, 1, "towards 0"),
     (26, "copysign", Sig.FLOAT, 2, "|a| with the sign bit of b"),
+    (27, "rem", Sig.FLOAT, 2, "exact remainder of a / b rounded towards 0, with the sign of a; by 0 gives NaN"),
     (30, "div_s", Sig.INT, 2, "signed quotient towards 0; by 0 gives 0"),
     (31, "div_u", Sig.INT, 2, "unsigned quotient; by 0 gives 0"),
     (32, "rem_s", Sig.INT, 2, "signed remainder with the sign of a; by 0 gives 0"),

@@ -53,7 +53,7 @@ def list_keys(controller: str, user: str | None, tenant: str | None, as_json: bo
 @keys.command("create")
 @controller_flag
 @click.option("--title", default="", help="What it is for.")
-@click.option("--user", default=None, metavar="NAME", help="Whose it is (admins; default: yours).")
+@click.option("--user", default=None, metavar="NAME", help="The user that it belongs to (admins; default: you).")
 @click.option("--tenant", default=None, metavar="NAME", help="Where it is good (default: where its user is).")
 @click.option("--role", type=click.Choice((*_PEOPLE, *_PROGRAMS)), default=None, help="At most this (default: as its user).")
 @click.option("--scope", "scopes", type=click.Choice(_SCOPES), multiple=True, help="Only this of the role; may be given more than once.")

@@ -73,7 +73,7 @@ def resume_node(node: str, controller: str) -> None:
 
 @click.command(name="create")
 @click.argument("group")
-@click.option("--title", default="", metavar="TEXT", help="What people call it.")
+@click.option("--title", default="", metavar="TEXT", help="A name for lists.")
 @click.option("--node", "nodes", multiple=True, metavar="ID", help="A member; several times for several.")
 @controller_flag
 def create_group(group: str, title: str, nodes: tuple[str, ...], controller: str) -> None:
@@ -83,7 +83,7 @@ def create_group(group: str, title: str, nodes: tuple[str, ...], controller: str
 
 @click.command(name="edit")
 @click.argument("group")
-@click.option("--title", default=None, metavar="TEXT", help="What people call it.")
+@click.option("--title", default=None, metavar="TEXT", help="A name for lists.")
 @click.option("--node", "nodes", multiple=True, metavar="ID", help="A member; those not given leave it.")
 @click.option("--no-nodes", is_flag=True, help="Take every node out of it.")
 @controller_flag
@@ -175,7 +175,8 @@ def tasks(context: click.Context, /, controller: str, as_json: bool, **asked: An
         print_json(found)
         return
     columns = ("task", "title", "tenant", "prio", "state", "node", "gpus", "VRAM MB", "updated", "reason")
-    print_table(columns, [_task_row(task) for task in found["items"]], numbers=("prio", "VRAM MB"), empty="no tasks")
+    optional = ("VRAM MB", "gpus", "tenant", "prio")
+    print_table(columns, [_task_row(task) for task in found["items"]], numbers=("prio", "VRAM MB"), optional=optional, empty="no tasks")
     if found["total"] > len(found["items"]):
         click.echo(f"{len(found['items'])} of {found['total']} tasks; --limit shows more")
 

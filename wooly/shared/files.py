@@ -9,7 +9,7 @@ from pathlib import Path
 __all__ = ["write_atomically"]
 
 
-def write_atomically(path: str | Path, data: bytes, *, mode: int = 0o644, durable: bool = False) -> None:
+def write_atomically(path: str | Path, data: bytes | bytearray, *, mode: int = 0o644, durable: bool = False) -> None:
     """Readers see the old file or the whole new one, which has ``mode`` (less the umask) from its creation on. ``durable``: return once
     the bytes are on disk. Raises OSError; then the old file is unchanged."""
     new = f"{path}.{os.getpid()}.new"

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from bus_schemas.terms import TaskTerms
 from wooly import outcome, progress
 from wooly.config import Config
 from wooly.errors import ApiError, NoServerError, PlacementError, ProtocolError, TaskCancelledError
@@ -33,18 +34,10 @@ _MIB: Final = 1 << 20
 class Place:
     """Where the task goes, and what its sessions ask the node for."""
 
-    task: str
     node: str
     #: indices of devices of the node, in the order of the script's
     gpus: tuple[int, ...]
-    priority: int
-    #: 0: as much as the device has
-    vram_quota_bytes: int
-    exclusive: bool
-    swap: bool
-    weight: int
-    sla_ms_p99: int
-    pace_percent: int
+    terms: TaskTerms
 
 
 _places: dict[tuple[int, Config], tuple[Place, set[int]]] = {}
@@ -75,27 +68,28 @@ def ask(config: Config, title: str) -> Place:
     task = _get(client, config.task_id) if config.task_id else _submit(client, config, title)
     if task.node is None and task.state == "queued":
         task = _wait(client, task, own=not config.task_id)
-    return _place(task)
+    return _place(task, config.tenant, title)
 
 
-def _place(task: Task) -> Place:
+def _place(task: Task, tenant: str, title: str) -> Place:
     """Raises PlacementError when the task is over."""
     if task.state == "cancelled":
         raise TaskCancelledError(f"task {task.id} was {task.reason or 'cancelled'}")
     if task.state not in ("queued", "started") or task.node is None:
         raise PlacementError(f"task {task.id} is {task.state}{f': {task.reason}' if task.reason else ''}; submit a new one")
-    return Place(
+    terms = TaskTerms(
+        tenant=tenant,
         task=task.id,
-        node=task.node,
-        gpus=tuple(task.gpus) or (0,),
+        title=title,
         priority=task.priority,
-        vram_quota_bytes=0 if task.vram_grows else task.required_vram_mb * _MIB,
+        vram_bytes=0 if task.vram_grows else task.required_vram_mb * _MIB,
         exclusive=task.gpu_mode == "Exclusive",
         swap=not task.noswap,
         weight=task.weight,
         sla_ms_p99=task.sla_ms_p99,
         pace_percent=task.pace_percent,
     )
+    return Place(task.node, tuple(task.gpus) or (0,), terms)
 
 
 def _wait(client: Client, task: Task, *, own: bool) -> Task:

@@ -17,7 +17,6 @@ import msgspec
 from blake3 import blake3
 
 from bus_schemas.dataport import (
-    HEAD,
     MESSAGE_BYTES_MAX,
     Answer,
     Blob,
@@ -32,8 +31,8 @@ from bus_schemas.dataport import (
     Stored,
     Welcome,
     decode_answer,
-    frame,
 )
+from bus_schemas.frames import HEAD, frame
 from wooly.errors import NodeLostError, ProtocolError, RefusedError
 
 __all__ = ["DataPort"]

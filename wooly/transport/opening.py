@@ -10,6 +10,7 @@ import msgspec
 
 from bus_schemas import subjects
 from bus_schemas.session import NodeInfo, OpenSession, SessionOpened
+from bus_schemas.terms import TaskTerms
 from wooly.config import Config
 from wooly.errors import ConfigError, NoServerError, ProtocolError, from_fault
 from wooly.transport import controller
@@ -45,27 +46,18 @@ def discover(bus: BusThread, deadline_s: float = _DISCOVER_S) -> NodeInfo:
 
 def open_on_node(bus: BusThread, config: Config, title: str, device: int, traceparent: str = "") -> SessionOpened:
     """Open a session for the script's device ``device``, in this trace; the node's answer. Raises what ``open_session`` raises."""
-    place = controller.place_for(config, title, device) if config.controller_url else _own_choice(bus, config)
+    place = controller.place_for(config, title, device) if config.controller_url else _own_choice(bus, config, title)
     node, gpus = place.node, place.gpus
     if not 0 <= device < len(gpus):
         raise ConfigError(f"device {device} does not exist: this task has {len(gpus)} (GPU_COUNT, GPUS)")
     request = OpenSession(
         session=subjects.session_name(bus.principal, secrets.token_urlsafe(12)),
-        tenant=config.tenant,
-        task=place.task,
-        priority=place.priority,
         gpus=(gpus[device],),
-        vram_bytes=place.vram_quota_bytes,
-        exclusive=place.exclusive,
         dedup=config.weights_dedup,
-        swap=place.swap,
         client_version=_VERSION,
-        title=title,
-        weight=place.weight,
-        sla_ms_p99=place.sla_ms_p99,
-        pace_percent=place.pace_percent,
         vram_wait_ms=config.vram_wait_ms,
         traceparent=traceparent,
+        **msgspec.structs.asdict(place.terms),
     )
     opened = _open(bus, node, request)
     deadline = time.monotonic() + _RETRY_S
@@ -76,23 +68,23 @@ def open_on_node(bus: BusThread, config: Config, title: str, device: int, tracep
         raise from_fault(opened.fault.name, opened.fault.message, opened.fault.places)
     if opened.node is None:
         raise ProtocolError("the node opened a session without identifying itself; client and node are of different versions")
-    return msgspec.structs.replace(opened, task=place.task)
+    return msgspec.structs.replace(opened, task=place.terms.task)
 
 
-def _own_choice(bus: BusThread, config: Config) -> Place:
+def _own_choice(bus: BusThread, config: Config, title: str) -> Place:
     """Without a controller: the first node that answers, with the terms of the configuration."""
-    return Place(
-        task="",
-        node=discover(bus).node,
-        gpus=config.device_indices,
+    terms = TaskTerms(
+        tenant=config.tenant,
+        title=title,
         priority=config.priority,
-        vram_quota_bytes=config.vram_quota_bytes,
+        vram_bytes=config.vram_quota_bytes,
         exclusive=config.gpu_mode == "Exclusive",
         swap=config.swap_from_vram,
         weight=config.weight,
         sla_ms_p99=config.sla_ms_p99,
         pace_percent=config.pace_percent,
     )
+    return Place(discover(bus).node, config.device_indices, terms)
 
 
 def _open(bus: BusThread, node: str, request: OpenSession) -> SessionOpened:

@@ -10,8 +10,8 @@ from litestar import get
 from billing.periods import PERIODS, bounds
 from billing.projection import BillingView
 from billing.report import credits_text
-from services.billing.described import Json, TenantName
 from services.billing.parts import Ask, budget_answer, fresh_view, known_tenants, tenant_must_be
+from services.billing.requests import Json, TenantName
 from services.kit.access.requests import permit, tenant_filter
 from services.kit.problems import problems
 

@@ -10,10 +10,9 @@ from litestar import get, put
 from billing.projection import BillingView
 from billing.report import amount_text
 from bus_schemas.events import BudgetSet, Event
-from services.billing.bodies import BudgetBody
-from services.billing.described import Json, TenantName
 from services.billing.parts import Ask, budget_answer, fresh_view, parts_of, tenant_must_be
-from services.kit.access.requests import taken, tenant_filter
+from services.billing.requests import BudgetBody, Json, TenantName
+from services.kit.access.requests import audit_record, tenant_filter
 from services.kit.problems import problems
 from services.kit.rest import Revision, check_revision, revision_of
 
@@ -63,7 +62,7 @@ async def put_budget(
     fact = BudgetSet(time.time_ns(), tenant, period, limit, data.warn_percent, data.stop_percent)
     most = "no limit" if limit < 0 else f"{amount_text(limit)} credits, warn at {data.warn_percent} %, stop at {data.stop_percent} %"
     detail = f"{period}: {most}{f': {data.note}' if data.note else ''}"
-    action = taken(request, "budget.write", tenant, detail, tenant=tenant)
+    action = audit_record(request, "budget.write", tenant, detail, tenant=tenant)
 
     def decide(view: BillingView) -> list[Event]:
         budget = view.budgets.by_tenant.get(tenant, {}).get(period)

@@ -11,10 +11,9 @@ from litestar import Response, get, post
 from billing.projection import BillingView, Grant
 from billing.report import amount_text, credits_text
 from bus_schemas.events import Event, GrantRecorded
-from services.billing.bodies import GrantBody
-from services.billing.described import Json, TenantName
 from services.billing.parts import Ask, fresh_view, parts_of, tenant_must_be
-from services.kit.access.requests import taken, tenant_filter
+from services.billing.requests import GrantBody, Json, TenantName
+from services.kit.access.requests import audit_record, tenant_filter
 from services.kit.errors import Invalid, RequestError
 from services.kit.problems import problems
 
@@ -68,7 +67,7 @@ async def post_grant(request: Ask, data: GrantBody) -> Response[Json]:
     name = data.id or uuid.uuid4().hex
     fact = GrantRecorded(time.time_ns(), name, data.tenant, data.micro)
     detail = f"{amount_text(data.micro)} credits{f': {data.note}' if data.note else ''} (grant {name})"
-    action = taken(request, "credits.grant", data.tenant, detail, tenant=data.tenant)
+    action = audit_record(request, "credits.grant", data.tenant, detail, tenant=data.tenant)
 
     def decide(view: BillingView) -> list[Event]:
         return [] if _made(view, name, data) else [fact, action]

@@ -11,8 +11,8 @@ from litestar.params import Parameter
 
 from billing.periods import month_name
 from billing.statement import statement, statement_csv
-from services.billing.described import also_as
 from services.billing.parts import Ask, fresh_view, tenant_must_be
+from services.billing.requests import also_as
 from services.billing.statement_page import statement_page
 from services.kit.problems import problems
 

@@ -13,10 +13,9 @@ from billing.projection import BillingView
 from billing.report import amount_text
 from billing.tariff import DEFAULT_TIER, TIERS
 from bus_schemas.events import Event, TariffSet, TierSet
-from services.billing.bodies import MembershipBody, PriceBody, TierBody
-from services.billing.described import Json, not_past_ns
 from services.billing.parts import Ask, fresh_view, parts_of, tenant_must_be
-from services.kit.access.requests import permit, taken, who
+from services.billing.requests import Json, MembershipBody, PriceBody, TierBody, not_past_ns
+from services.kit.access.requests import audit_record, identity_of, permit
 from services.kit.errors import NotThere
 from services.kit.problems import problems
 from services.kit.rest import Revision, check_revision, revision_of
@@ -47,7 +46,7 @@ def _tier(view: BillingView, tier: str, now_ns: int) -> Json:
 
 def _all(request: Ask, view: BillingView) -> Json:
     now_ns = time.time_ns()
-    asking = who(request)
+    asking = identity_of(request)
     members = {tenant: view.tiers.tier_of(tenant, now_ns) for tenant in sorted(view.tiers.members) if asking.may("credits.read", tenant)}
     return {"items": [_tier(view, tier, now_ns) for tier in TIERS], "tenants": members, "default_tier": DEFAULT_TIER}
 
@@ -108,7 +107,7 @@ async def put_tier(request: Ask, tier: str, data: TierBody, if_match: Revision =
 async def _write(request: Ask, tier: str, fact: Callable[[BillingView], Event], detail: str, if_match: str | None) -> Json:
     parts = parts_of(request)
     expected = revision_of(if_match)
-    action = taken(request, "tariff.write", tier, detail)
+    action = audit_record(request, "tariff.write", tier, detail)
 
     def decide(view: BillingView) -> list[Event]:
         check_revision(f"tier {tier}", view.revisions.get(f"tier:{tier}", 0), expected)
@@ -130,7 +129,7 @@ async def put_membership(request: Ask, tenant: str, data: MembershipBody, if_mat
     expected = revision_of(if_match)
     now_ns = time.time_ns()
     fact = TierSet(now_ns, data.tier, 0, tenant, not_past_ns(data.from_, now_ns))
-    action = taken(request, "tariff.write", tenant, f"tier {data.tier}", tenant=tenant)
+    action = audit_record(request, "tariff.write", tenant, f"tier {data.tier}", tenant=tenant)
 
     def decide(view: BillingView) -> list[Event]:
         check_revision(f"the account of {tenant}", view.revisions.get(tenant, 0), expected)

@@ -1,4 +1,4 @@
-"""Actions on nodes: configure, drain, resume."""
+"""Actions on the configuration of nodes (configure, drain, resume) and of the cluster."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from scheduler.placement.view import DRAINED
 from services.controller.configuration import Configuration, Values
 from services.controller.identity import Caller
 from services.controller.log_projection import LogProjection
-from services.controller.names import find_node
-from services.controller.revisions import check, config_revision, node_revision
+from services.controller.lookup import check, config_revision, find_node, node_revision
 
 __all__ = ["NodeActions", "ConfigActions"]
 

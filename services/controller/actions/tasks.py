@@ -8,18 +8,16 @@ from collections.abc import Callable
 from billing.tiers import TierBook, priority_refusal
 from bus_schemas.events import Event, TaskPlaced, TaskPriorityChanged, TaskRefused, TaskStateChanged, TaskSubmitted
 from scheduler.placement import TaskView
-from scheduler.placement.defaults import default_priority, default_vram_bytes
 from scheduler.placement.feasible import beyond_every_device
+from scheduler.placement.state import default_priority, default_vram_bytes
 from scheduler.placement.states import CANCELLED, CANCELLED_BY
 from services.controller.errors import Invalid, OutOfState, TaskImpossible
 from services.controller.identity import Caller
 from services.controller.log_projection import LogProjection
-from services.controller.names import find_task
+from services.controller.lookup import check, find_task, task_revision
 from services.controller.placer import Placer
-from services.controller.revisions import check, task_revision
 from services.controller.writer import Writer
 from services.kit.access import Action
-from services.kit.errors import Conflict
 
 __all__ = ["TaskActions"]
 
@@ -51,7 +49,7 @@ class TaskActions:
             raise TaskImpossible("required_vram_mb", reason)
 
     def defaults(self, task: str, tenant: str, latency_target: bool) -> tuple[int, int]:
-        """Priority and bytes of VRAM of a task that says nothing; of one that was submitted before, what it got then."""
+        """Default priority and bytes of VRAM of a task; for one that was submitted before, the defaults of that time."""
         known = self._projection.view.tasks.get(task)
         if known is not None:
             return known.submitted.priority, known.submitted.vram_bytes
@@ -78,7 +76,7 @@ class TaskActions:
         return await self._placer.dry_run(task)
 
     async def cancel(self, by: Caller, task: str, *, revision: int | None = None) -> TaskView:
-        """End it, wherever it is: what waits leaves the queue, what runs is ended by its node. Of a task cancelled before: nothing.
+        """End it: a waiting task leaves the queue, a running one is ended by its node. Of a task cancelled before: nothing.
         Raises OutOfState when it is over in another way."""
 
         def change(view: TaskView) -> Event | None:
@@ -108,26 +106,24 @@ class TaskActions:
             raise Invalid("priority", text)
 
     def seen(self, by: Caller, task: str) -> TaskView:
-        """A task that they may know of, by id, title or the beginning of its id. Raises NotThere, Ambiguous."""
+        """A task that the caller may read, by id, title or the beginning of its id. Raises NotThere, Ambiguous."""
         view = self._projection.view
         return view.tasks[find_task(view, task, by.sees)]
 
     async def _change(
         self, by: Caller, action: Action, task: str, revision: int | None, detail: str, change: Callable[[TaskView], Event | None]
     ) -> TaskView:
-        """Append what ``change`` makes of the task as it is, and again while others write about it at the same time."""
-        while True:
-            await self._projection.caught_up()
+        """Append what ``change`` makes of the task as it is."""
+        await self._projection.caught_up()
+        task = self.seen(by, task).submitted.task
+
+        def decide() -> list[Event]:
             found = self.seen(by, task)
-            task = found.submitted.task
             tenant = found.submitted.tenant
             by.require(action, tenant)
             check(f"task {task}", task_revision(self._projection, task), revision)
             event = change(found)
-            if event is None:
-                return found
-            try:
-                await self._writer.append("task", task, [event, by.took(action, task, tenant=tenant, detail=detail)])
-            except Conflict:
-                continue
-            return self._projection.view.tasks[task]
+            return [] if event is None else [event, by.took(action, task, tenant=tenant, detail=detail)]
+
+        await self._writer.change("task", task, decide)
+        return self._projection.view.tasks[task]

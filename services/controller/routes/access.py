@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import time
 from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
-from litestar import Request, delete, get, patch, post
+from litestar import delete, get, patch, post
 from litestar.params import Parameter
 from msgspec import UNSET
 
-from services.controller.access_answers import action_answer, key_answer, tenant_answer, user_answer
-from services.controller.actions.access import KeyValues, UserValues, visible_keys, visible_tenants, visible_users
-from services.controller.answers import Json
+from services.controller.actions.access import KeyValues, UserValues, visible_actions, visible_keys, visible_tenants, visible_users
 from services.controller.bodies import KeyBody, NewTenantBody, NewUserBody, TenantBody, UserBody, values_of
 from services.controller.errors import Invalid
 from services.controller.identity import caller_of
-from services.controller.parts import parts_of
+from services.controller.parts import Ask, parts_of
+from services.controller.presenters.access import action_answer, key_answer, tenant_answer, user_answer
+from services.controller.presenters.common import Json
 from services.controller.routes.described import Limit, Offset, Revision, page, problems, revision_of
 from services.kit.access import AccessView
 from services.kit.access.rules import AUDITED
 
 __all__ = ["AUDIT", "KEYS", "TENANTS", "USERS"]
 
-Ask = Request[Any, Any, Any]
 TenantId = Annotated[str, Parameter(description="id of a tenant")]
 UserId = Annotated[str, Parameter(description="id of a user")]
 KeyId = Annotated[str, Parameter(description="id of a key")]
@@ -126,6 +125,7 @@ async def delete_key(request: Ask, key: KeyId) -> Json:
 @get("/api/v1/audit", summary="Who did what, the newest first", action="audit.read", responses=problems())
 async def audit(
     request: Ask,
+    *,
     actor: str | None = None,
     action: str | None = None,
     target: str | None = None,
@@ -143,14 +143,11 @@ async def audit(
     await parts.projection.caught_up()
     found = [
         done
-        for done in reversed(parts.projection.fold(AccessView).actions)
-        if (actor is None or done.fact.actor == actor)
-        and (action is None or done.fact.action == action)
-        and (target is None or done.fact.target == target)
+        for done in visible_actions(parts.projection.fold(AccessView), caller, actor=actor or "", action=action or "")
+        if (target is None or done.fact.target == target)
         and (tenant is None or done.fact.tenant == tenant)
         and (from_ns is None or done.fact.at_ns >= from_ns)
         and (to_ns is None or done.fact.at_ns < to_ns)
-        and caller.may("audit.read", done.fact.tenant)
     ]
     shown, total = page(found, limit, offset)
     return {"items": [action_answer(done) for done in shown], "total": total}

@@ -26,7 +26,7 @@ def problems(*statuses: int) -> dict[int, ResponseSpec]:
 
 def words(search: str) -> tuple[str, ...]:
     """The words of a search, as they are looked for."""
-    return tuple(search.lower().split())
+    return tuple(search.casefold().split())
 
 
 def page(items: list[Any], limit: int, offset: int) -> tuple[list[Any], int]:

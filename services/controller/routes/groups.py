@@ -1,24 +1,23 @@
-"""Groups: their nodes, the tasks that target them; create, edit, delete."""
+"""Groups of nodes: list, create, edit, delete."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
-from litestar import Request, delete, get, post, put
+from litestar import delete, get, post, put
 from litestar.params import Parameter
 
 from services.controller.actions import GroupValues
-from services.controller.answers import Json
 from services.controller.bodies import GroupBody, NewGroupBody, values_of
 from services.controller.errors import NotThere
-from services.controller.group_answer import group_answer
 from services.controller.identity import caller_of
-from services.controller.parts import Parts, parts_of
+from services.controller.parts import Ask, Parts, parts_of
+from services.controller.presenters.common import Json
+from services.controller.presenters.groups import group_answer
 from services.controller.routes.described import Limit, Offset, Revision, Search, page, problems, revision_of, words
 
 __all__ = ["ROUTES"]
 
-Ask = Request[Any, Any, Any]
 GroupId = Annotated[str, Parameter(description="id of a group")]
 
 

@@ -1,26 +1,26 @@
-"""Nodes: what joined, what is promised there, overcommit, drain and resume."""
+"""Nodes: list, read, overcommit, drain and resume."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
-from litestar import Request, get, post, put
+from litestar import get, post, put
 from litestar.params import Parameter
 from msgspec import UNSET
 
 from scheduler.placement.view import DRAINED, OVERCOMMIT_NODE
-from services.controller.answers import Json, node_answer, node_state_of
 from services.controller.bodies import NodeConfigBody
 from services.controller.configuration import Values
 from services.controller.identity import caller_of
-from services.controller.names import find_node
-from services.controller.parts import Parts, parts_of
-from services.controller.revisions import node_revision
+from services.controller.lookup import find_node, node_revision
+from services.controller.parts import Ask, Parts, parts_of
+from services.controller.presenters.common import Json
+from services.controller.presenters.nodes import node_answer
+from services.controller.presenters.nodes import node_state as state_of
 from services.controller.routes.described import Limit, Name, Offset, Revision, Search, page, problems, revision_of, words
 
 __all__ = ["ROUTES"]
 
-Ask = Request[Any, Any, Any]
 NodeId = Annotated[str, Parameter(description="id of a node, its name, or the beginning of its id")]
 State = Literal["ready", "drained", "lost"]
 
@@ -29,7 +29,7 @@ def _answer(request: Ask, parts: Parts, node: str) -> Json:
     view = parts.projection.view
     node = find_node(view, node)
     caller = caller_of(request)
-    shown = node_answer(view, node, view.nodes[node], caller.sees)
+    shown = node_answer(view, node, caller.sees)
     return {**shown, "revision": node_revision(parts.projection, node)}
 
 
@@ -41,6 +41,7 @@ def _answer(request: Ask, parts: Parts, node: str) -> Json:
 )
 async def nodes(
     request: Ask,
+    *,
     search: Search = "",
     node_state: Annotated[State | None, Parameter(query="state")] = None,
     group: Name = None,
@@ -54,7 +55,7 @@ async def nodes(
     found = [
         (node.registered.name if sort.endswith("name") else "", name)
         for name, node in view.nodes.items()
-        if (node_state is None or node_state_of(view, name, node) == node_state)
+        if (node_state is None or state_of(view, name, node) == node_state)
         and (group is None or group in view.groups_of(name))
         and all(word in f"{name}\n{node.registered.name}\n{node.registered.address}".lower() for word in words(search))
     ]

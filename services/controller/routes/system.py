@@ -1,4 +1,4 @@
-"""The service itself: live measurements, health, metrics."""
+"""The service itself: live measurements, health, metrics, the global configuration."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ import contextlib
 import time
 from typing import Any, Final
 
-from litestar import Request, Response, get
+from litestar import Response, get, put
 from litestar.openapi.datastructures import ResponseSpec
 
 from bus_schemas.subjects import EVENTS_STREAM
-from services.controller.answers import Json
+from services.controller.bodies import ConfigBody
 from services.controller.identity import caller_of
+from services.controller.lookup import config_revision
 from services.controller.metrics import metrics_text
-from services.controller.parts import Parts, parts_of
-from services.controller.routes.described import problems
-from services.controller.telemetry_answer import telemetry_answer
+from services.controller.parts import Ask, Parts, parts_of
+from services.controller.presenters.common import Json
+from services.controller.presenters.config import config_answer
+from services.controller.presenters.nodes import telemetry_answer
+from services.controller.routes.described import Revision, problems, revision_of
 from services.kit.errors import KitError
 
-__all__ = ["ROUTES"]
+__all__ = ["CONFIG", "SERVICE"]
 
-Ask = Request[Any, Any, Any]
 _STREAM_INFO_S: Final = 1.0
 _UNWELL: Final = {503: ResponseSpec(dict[str, Any], description="It does not; detail says why", generate_examples=False)}
 
@@ -79,4 +81,19 @@ async def metrics(request: Ask) -> str:
     return metrics_text(parts.projection, parts.gauges, on_duty=parts.reconciler.on_duty, log_bytes=log_bytes)
 
 
-ROUTES: Final = [telemetry, health, live, is_ready, metrics]
+@get("/api/v1/config", summary="The global configuration", action="config.read", responses=problems())
+async def get_config(request: Ask) -> Json:
+    parts = parts_of(request)
+    await parts.fresh_view()
+    return config_answer(parts.projection.view, config_revision(parts.projection))
+
+
+@put("/api/v1/config", summary="Change the global configuration", action="config.write", responses=problems(409))
+async def put_config(request: Ask, data: ConfigBody, if_match: Revision = None) -> Json:
+    parts = parts_of(request)
+    await parts.config.change(caller_of(request), data.changes(), revision=revision_of(if_match))
+    return config_answer(parts.projection.view, config_revision(parts.projection))
+
+
+SERVICE: Final = [telemetry, health, live, is_ready, metrics]
+CONFIG: Final = [get_config, put_config]

@@ -1,4 +1,4 @@
-"""Tasks: submit, list, look, cancel, give another priority."""
+"""Tasks, the placement decisions on them, and runs: submit (a script for a runner as a run), list, read, cancel, set the priority."""
 
 from __future__ import annotations
 
@@ -6,31 +6,29 @@ import contextlib
 import time
 from typing import Annotated, Any, Final, Literal
 
-from litestar import Request, Response, get, patch, post
+from litestar import Response, get, patch, post
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import Parameter
 
 from bus_schemas.events import TaskRefused
 from scheduler.placement import TaskView, why_waiting
-from services.controller.answers import Json, placement_answer, task_answer
 from services.controller.bodies import PriorityBody, RunBody, TaskBody
 from services.controller.errors import Invalid, NotThere, OutOfState
 from services.controller.identity import caller_of
-from services.controller.journal_answer import timeline_answer, waits_answer
-from services.controller.names import find_node
-from services.controller.parts import parts_of
+from services.controller.lookup import find_node, task_revision
+from services.controller.parts import Ask, parts_of
+from services.controller.presenters.common import Json
+from services.controller.presenters.journal import timeline_answer, waits_answer
+from services.controller.presenters.tasks import placement_answer, run_answer, task_answer
+from services.controller.presenters.waiting import waiting_answer
 from services.controller.problems import field_problem, no_fit
-from services.controller.revisions import task_revision
 from services.controller.routes.described import Limit, Name, Offset, Revision, Search, TaskId, problems, revision_of, words
-from services.controller.run_answer import run_answer
 from services.controller.runs import WAIT_S_MAX
-from services.controller.task_query import TaskQuery, find_tasks
-from services.controller.waiting_answer import waiting_answer
-from services.controller.web.tasks.history import life_of
+from services.controller.task_history import life_of
+from services.controller.task_index import TaskQuery, find_tasks
 
 __all__ = ["PLACEMENTS", "RUNS", "TASKS"]
 
-Ask = Request[Any, Any, Any]
 _SUBMITTED: Final = {
     200: ResponseSpec(dict[str, Any], description="It was submitted before, with the same body", generate_examples=False),
     202: ResponseSpec(dict[str, Any], description="It waits for room", generate_examples=False),
@@ -53,6 +51,7 @@ def answer_of(request: Ask, task: TaskView) -> Json:
 @get("/api/v1/tasks", summary="Tasks, newest first", action="task.read", responses=problems())
 async def tasks(
     request: Ask,
+    *,
     task_state: Annotated[State | None, Parameter(query="state")] = None,
     priority: Annotated[int | None, Parameter(ge=0, le=4)] = None,
     node: Name = None,
@@ -69,9 +68,11 @@ async def tasks(
     if node is not None and node not in view.nodes:
         with contextlib.suppress(NotThere):  # a node that is not there has no tasks
             node = find_node(view, node)
-    query = TaskQuery(task_state, priority, node, group, tenant, words(search), False, sort, limit, offset)
-    found, total = find_tasks(view, query, caller_of(request).identity.tenant)
-    return {"items": [answer_of(request, task) for task in found], "total": total}
+    asked = {"state": task_state, "priority": priority, "node": node, "group": group}
+    filters = {facet: (str(value),) for facet, value in asked.items() if value is not None}
+    query = TaskQuery(filters, tenant or "", words(search), sort)
+    found = find_tasks(parts.task_index(), query, lambda total: (offset, offset + limit), caller_of(request).identity.tenant)
+    return {"items": [answer_of(request, view.tasks[row.id]) for row in found.rows], "total": found.total}
 
 
 @get("/api/v1/tasks/{task:str}", summary="One task", action="task.read", responses=problems(404, 409))
@@ -175,11 +176,14 @@ async def timeline(request: Ask, task: TaskId) -> Json:
 
 @get("/api/v1/placements", summary="The last decision on every task, newest first", action="task.read", responses=problems())
 async def placements(request: Ask, limit: Limit = 100, offset: Offset = 0) -> Json:
-    view = await parts_of(request).fresh_view()
-    found, total = find_tasks(view, TaskQuery(decided=True, limit=limit, offset=offset), caller_of(request).identity.tenant)
+    parts, caller = parts_of(request), caller_of(request)
+    view = await parts.fresh_view()
+    query = TaskQuery({"decided": ("yes",)})
+    found = find_tasks(parts.task_index(), query, lambda total: (offset, offset + limit), caller.identity.tenant)
+    decisions = [view.tasks[row.id].decision for row in found.rows]
     return {
-        "items": [placement_answer(view, task.decision, caller_of(request).sees) for task in found if task.decision is not None],
-        "total": total,
+        "items": [placement_answer(view, decision, caller.sees) for decision in decisions if decision is not None],
+        "total": found.total,
     }
 
 

@@ -4,7 +4,7 @@ May live here: the table of actions (``rules``), the projection of tenants, user
 middleware. May not: routes, pages, anything of one service.
 """
 
-from services.kit.access.rules import ACTIONS, ROLES, SCOPES, Action, Identity, allowed, everyone
+from services.kit.access.rules import ACTIONS, ROLES, SCOPES, Action, Identity, allowed, local_identity
 from services.kit.access.view import AccessView
 
-__all__ = ["ACTIONS", "ROLES", "SCOPES", "AccessView", "Action", "Identity", "allowed", "everyone"]
+__all__ = ["ACTIONS", "ROLES", "SCOPES", "AccessView", "Action", "Identity", "allowed", "local_identity"]

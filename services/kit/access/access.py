@@ -19,7 +19,7 @@ from services.kit.access.bus_state import shared_secret
 from services.kit.access.checker import Checker
 from services.kit.access.errors import TooMany, Unauthenticated
 from services.kit.access.limits import Buckets, Rate
-from services.kit.access.rules import Identity, everyone
+from services.kit.access.rules import Identity, local_identity
 from services.kit.access.tokens import RELAY_S, SESSION_MAX_S, SESSION_S, Token, csrf_token, parse_key, read_token, write_token
 from services.kit.access.view import AccessView
 from services.kit.bus import Bus
@@ -79,15 +79,15 @@ class Access:
         key = parse_key(text)
         return None if key is None else await self.checker.key(key, source)
 
-    def again(self, who: Identity) -> Identity | None:
+    def resolve(self, who: Identity) -> Identity | None:
         """Re-resolve a cached identity; None if it was revoked. For operations that last longer than a request."""
-        return self.view.again(who, time.time_ns()) if self.on else everyone()
+        return self.view.resolve(who, time.time_ns()) if self.on else local_identity()
 
-    def still(self, who: Identity, token: Token | None) -> bool:
+    def is_current(self, who: Identity, token: Token | None) -> bool:
         """Whether the identity ``who``, authenticated by the session ``token`` (None: by another proof), is still valid and the same. For
         streams."""
         if token is None:
-            return self.again(who) == who
+            return self.resolve(who) == who
         return not self.view.session_ended(token.id) and self._holder(token, time.time_ns()) == who
 
     # -- sessions and relays -----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Final, Literal, get_args
 from services.kit.access.errors import Forbidden
 
 __all__ = [
-    "ACTIONS", "AUDITED", "Action", "Identity", "PEOPLE", "ROLES", "SCOPES", "allowed", "check_grant", "check_over", "everyone",
+    "ACTIONS", "AUDITED", "Action", "Identity", "PEOPLE", "ROLES", "SCOPES", "allowed", "check_grant", "check_over", "local_identity",
     "may_at_all", "rights",
 ]  # fmt: skip
 
@@ -128,7 +128,7 @@ def may_at_all(who: Identity, action: Action) -> bool:
     return allowed(who, action, who.tenant or None) or allowed(who, action)
 
 
-def everyone() -> Identity:
+def local_identity() -> Identity:
     """The identity of every caller where authentication is off (an embedded stack on loopback)."""
     return Identity("local", "", "admin")
 

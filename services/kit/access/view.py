@@ -132,7 +132,7 @@ class AccessView:
             return None
         return Identity(known.fact.user, known.fact.tenant, known.fact.role)
 
-    def again(self, who: Identity, now_ns: int) -> Identity | None:
+    def resolve(self, who: Identity, now_ns: int) -> Identity | None:
         """Re-resolve a cached identity; None if it was revoked. For operations that last longer than a request."""
         return self.principal(who.key, now_ns) if who.key else self.person(who.name)
 

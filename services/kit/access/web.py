@@ -34,8 +34,8 @@ from services.kit.access.headers import (
     session_cookie,
     session_cookie_name,
 )
-from services.kit.access.requests import ANONYMOUS, Proof, proof_of, who
-from services.kit.access.rules import ACTIONS, Identity, everyone, may_at_all
+from services.kit.access.requests import ANONYMOUS, Proof, identity_of, proof_of
+from services.kit.access.rules import ACTIONS, Identity, local_identity, may_at_all
 from services.kit.access.tokens import RENEW_AFTER_S, Token
 from services.kit.errors import RequestError
 from services.kit.problems import Handlers, refused
@@ -85,7 +85,7 @@ class AccessMiddleware(ASGIMiddleware):
             check_local_host(scope)
             if scope.get("method", "GET") not in SAFE_METHODS:
                 check_same_site(scope)
-            identity, proof = everyone(), Proof("off", source, secure)
+            identity, proof = local_identity(), Proof("off", source, secure)
         scope["user"], scope["auth"] = identity, proof
         scope["state"]["csrf_token"] = proof.csrf
         await next_app(scope, receive, self._sending(scope, send, proof))
@@ -145,7 +145,7 @@ def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHand
     needs = needs_of(handler)
     if needs == PUBLIC:
         return
-    identity = who(connection)
+    identity = identity_of(connection)
     if identity == ANONYMOUS:
         raise Unauthenticated(_LOGIN)
     if needs == ANYONE:

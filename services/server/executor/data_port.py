@@ -20,7 +20,6 @@ from blake3 import blake3
 
 from bus_schemas.batch import LIMITS
 from bus_schemas.dataport import (
-    HEAD,
     MESSAGE_BYTES_MAX,
     Answer,
     Blob,
@@ -38,8 +37,8 @@ from bus_schemas.dataport import (
     Stored,
     Welcome,
     decode_request,
-    frame,
 )
+from bus_schemas.frames import HEAD, frame
 from services.server.executor.cache_port import CachePort
 from services.server.executor.content import Content
 from services.server.executor.staging import Staging

@@ -1,11 +1,12 @@
-"""Errors that end the execution of a batch early. Carried as exceptions inside the executor only; outside they are Done messages and
-statuses."""
+"""Errors inside the executor: those that end the execution of a batch early (outside they are Done messages and statuses), and those of
+swapping.
+"""
 
 from __future__ import annotations
 
 from bus_schemas.batch import Fault
 
-__all__ = ["Refused", "Needs", "Awaits"]
+__all__ = ["Refused", "Needs", "Awaits", "SwapError", "SwapFull", "SwapAway", "SwapCorrupt"]
 
 
 class Refused(Exception):
@@ -26,3 +27,19 @@ class Needs(Exception):
 
 class Awaits(Exception):
     """The memory the batch needs is not free yet. It had no effect; its session is notified when the memory is free."""
+
+
+class SwapError(Exception):
+    """Base of all."""
+
+
+class SwapFull(SwapError):
+    """There is no room (any more) where memory is swapped to: it stays where it is."""
+
+
+class SwapAway(SwapError):
+    """What was swapped cannot be read now, for want of something that has nothing to do with it; it is where it was."""
+
+
+class SwapCorrupt(SwapError):
+    """What comes back is not what went: it must not be used."""

@@ -24,6 +24,7 @@ import msgspec
 
 from bus_schemas import faults
 from bus_schemas.batch import Batch, Done, Fault, encode_done
+from bus_schemas.frames import Frames, frame
 from jit.engine import Engine, Launch, Stop
 from scheduler.dispatch import PRIORITIES
 from services.kit.log import get_logger
@@ -54,7 +55,6 @@ from services.server.protocol import (
     Executed,
     Expect,
     Forget,
-    Frames,
     HeldSession,
     JournalAnew,
     Journalled,
@@ -69,7 +69,6 @@ from services.server.protocol import (
     SpaceClosed,
     SpaceOpened,
     decode_command,
-    frame,
 )
 from services.server.stop_page import StopPage
 

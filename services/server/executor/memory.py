@@ -48,10 +48,9 @@ from scheduler.vram import (
 from scheduler.vram.victims import may_displace
 from services.kit.log import get_logger
 from services.server.executor.content import Content
-from services.server.executor.errors import Awaits, Needs, Refused
-from services.server.executor.plan import Plan
+from services.server.executor.errors import Awaits, Needs, Refused, SwapAway, SwapCorrupt, SwapFull
+from services.server.executor.programs import Plan
 from services.server.executor.swap.disk import DiskTier
-from services.server.executor.swap.errors import SwapAway, SwapCorrupt, SwapFull
 from services.server.executor.swap.gate import Gate
 from services.server.executor.swap.mover import Job, Mover
 from services.server.executor.swap.store import Kept, SwapStore

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import secrets
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -27,6 +26,7 @@ from bus_schemas.batch import LIMITS
 from bus_schemas.model_cache import ModelManifest, check_model_name
 from services.kit.log import get_logger
 from services.server.model_cache_door import cache_key
+from wooly.shared.files import write_atomically
 
 __all__ = ["CacheError", "ModelCache"]
 
@@ -242,12 +242,8 @@ def _digests(model: ModelManifest) -> set[bytes]:
 
 def _write(path: Path, data: bytes | bytearray) -> None:
     """``path`` with ``data``, whole or not at all. Raises CacheError when the disk refuses."""
-    beside = path.parent / f".{secrets.token_hex(8)}"
     try:
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        beside.write_bytes(data)
-        beside.rename(path)
+        write_atomically(path, data)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            beside.unlink()
         raise CacheError(f"the model cache's disk refuses ({error.strerror}); see to the node's WOOLY_DATA_DIR") from None

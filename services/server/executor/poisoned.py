@@ -18,7 +18,7 @@ import msgspec
 from bus_schemas import faults
 from bus_schemas.batch import LIMITS, Batch, Fault
 from services.server.executor.errors import Refused
-from services.server.executor.plan import Plan
+from services.server.executor.programs import Plan
 
 __all__ = ["Poisoned"]
 

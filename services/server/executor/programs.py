@@ -1,4 +1,5 @@
-"""Programs and dims by digest, and what verifying and compiling them gave. Shared by all sessions: equal digests are equal bytes.
+"""Programs and dims by digest, and what verifying and compiling them gave; a guess of the dims that come next; what a batch makes of its
+program. Shared by all sessions: equal digests are equal bytes.
 
 Used by two threads: the one that prepares and the one that launches. Verification and compilation run outside the lock, each pair once.
 """
@@ -13,22 +14,47 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 from blake3 import blake3
 
 from bus_schemas import faults
 from bus_schemas.batch import Batch, Fault
-from jit.engine import Engine, Prepared
+from jit.engine import Engine, Number, Prepared, Run
 from jit.errors import KernelRefused
 from services.server.executor.errors import Needs, Refused
-from services.server.executor.foresight import Foresight
 from wis.encoding import decode_program
 from wis.errors import DecodeError, VerifyError
 from wis.kernel.encoding import decode_kernel
 from wis.kernel.verify import VerifiedKernel, verify_kernel
 from wis.program import BufferKind, Program
 from wis.verify import Verified, verify
+from wooly.shared.lru import LruDict
 
-__all__ = ["Programs", "Ready"]
+__all__ = ["Foresight", "Programs", "Ready", "Plan", "UnderWay"]
+
+_PROGRAMS_MAX: Final = 64
+
+_Numbers = npt.NDArray[np.int64]
+
+
+class Foresight:
+    """Remembers, for the programs executed last, their dims and how these changed."""
+
+    def __init__(self) -> None:
+        self._seen: LruDict[bytes, tuple[bytes, _Numbers, _Numbers | None]] = LruDict(_PROGRAMS_MAX)
+
+    def next(self, program: bytes, name: bytes, dims: bytes) -> bytes | None:
+        """``program`` ran with ``dims`` (digest ``name``): the dims that go on as the last two steps did, None when those differ."""
+        last = self._seen.get(program)
+        if last is not None and last[0] == name:
+            return None
+        now = np.frombuffer(dims, "<i8")
+        step = now - last[1] if last is not None and last[1].size == now.size else None
+        self._seen[program] = name, now, step
+        if last is None or step is None or last[2] is None or not np.array_equal(step, last[2]):
+            return None
+        return (now + step).tobytes()
+
 
 _PROGRAM_BYTES: Final = 512 << 20
 _DIMS_BYTES: Final = 512 << 20
@@ -262,3 +288,39 @@ def _patched(base: bytes, positions: bytes, values: bytes) -> bytes:
 
 def _refused(name: str, message: str) -> Refused:
     return Refused(Fault(name, message, fatal=False))
+
+
+@dataclass(slots=True)
+class Plan:
+    """A batch that may be applied; not changed after its creation. ``made``: handles that its allocs and uploads make, with sizes;
+    ``created``: those its program makes."""
+
+    ready: Ready | None
+    handles: list[int]
+    scalars: tuple[Number, ...]
+    made: dict[int, int]
+    created: dict[int, int]
+
+    @property
+    def wanted_bytes(self) -> int:
+        return sum(self.made.values()) + sum(self.created.values())
+
+    @property
+    def written(self) -> frozenset[int]:
+        """Handles of buffers from before the program that it may write."""
+        return frozenset(self.handles[at] for at in self.ready.prepared.writes) if self.ready is not None else frozenset()
+
+    @property
+    def workspace_bytes(self) -> int:
+        return self.ready.prepared.workspace_bytes if self.ready is not None else 0
+
+
+@dataclass(slots=True)
+class UnderWay:
+    """A batch that was begun. ``run`` (None: it has no program) goes on where it was stopped. ``core_ns``: what its pieces took so
+    far."""
+
+    batch: Batch
+    plan: Plan
+    run: Run | None
+    core_ns: int = 0

@@ -20,8 +20,7 @@ from services.server.executor.content import Content
 from services.server.executor.errors import Needs, Refused
 from services.server.executor.handles import bad, check_handles, check_reads_and_frees, claimed, created_by, decode_handles, new_buffers
 from services.server.executor.memory import DeviceMemory
-from services.server.executor.plan import Plan, UnderWay
-from services.server.executor.programs import Programs, Ready
+from services.server.executor.programs import Plan, Programs, Ready, UnderWay
 from services.server.executor.staging import Staging
 from services.server.executor.tenant import Tenant
 from wis.errors import LaunchError

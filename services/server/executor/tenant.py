@@ -9,8 +9,8 @@ from typing import Final
 
 from bus_schemas.batch import LIMITS, Batch, Fault, decode_batch
 from jit.engine import Space
-from services.server.executor.plan import UnderWay
 from services.server.executor.poisoned import Poisoned
+from services.server.executor.programs import UnderWay
 from services.server.executor.swap.store import Kept
 from services.server.protocol import HeldSession
 

@@ -9,7 +9,7 @@ from itertools import count
 from typing import Any, Final
 
 from scheduler.errors import ReplayMismatch
-from scheduler.placement import columns, holdings, order, queue, survey
+from scheduler.placement import columns, order, queue, survey
 from scheduler.placement.view import ClusterView
 from tests.simulation.placement.auditor import AuditError
 from tests.simulation.placement.world import Plan, replay, run
@@ -25,7 +25,7 @@ PLAN: Final = Plan(seed=3, nodes=12, gpus=4, tasks=400, fill=2.4, task_s=600)
 def counts_only_the_first_device(original: Any) -> Any:
     """A task of several devices is charged on one of them."""
 
-    def add(self: holdings.Holdings, holds: Iterable[holdings.Hold], sign: int) -> None:
+    def add(self: columns.Holdings, holds: Iterable[columns.Hold], sign: int) -> None:
         original(self, list(holds)[:1], sign)
 
     return add
@@ -75,7 +75,7 @@ def never_lets_go_of_a_reservation(original: Any) -> Any:
 def leaks_memory(original: Any) -> Any:
     """What ends goes on being counted."""
 
-    def add(self: holdings.Holdings, holds: Iterable[holdings.Hold], sign: int) -> None:
+    def add(self: columns.Holdings, holds: Iterable[columns.Hold], sign: int) -> None:
         if sign > 0:
             original(self, holds, sign)
 
@@ -118,7 +118,7 @@ def _in(owner: Any, name: str) -> tuple[tuple[Any, str], ...]:
 
 
 CANARIES: Final[dict[Callable[[Any], Any], tuple[tuple[Any, str], ...]]] = {
-    counts_only_the_first_device: _in(holdings.Holdings, "_add"),
+    counts_only_the_first_device: _in(columns.Holdings, "_add"),
     forgets_who_wants_to_be_alone: _in(columns.Columns, "hold"),
     takes_pinned_memory_for_swappable: _in(survey, "free_physical"),
     lets_everybody_into_groups: _in(survey, "_nodes"),
@@ -127,7 +127,7 @@ CANARIES: Final[dict[Callable[[Any], Any], tuple[tuple[Any, str], ...]]] = {
     never_lets_anybody_rise: _in(order, "_level"),
     ignores_reservations: _in(decide, "kept_from"),
     never_lets_go_of_a_reservation: _in(ClusterView, "_reserve"),
-    leaks_memory: _in(holdings.Holdings, "_add"),
+    leaks_memory: _in(columns.Holdings, "_add"),
     takes_the_second_best: _in(decide, "_choose"),
     loses_a_reason: _in(survey.Survey, "counts"),
     decides_by_something_else_than_the_log: _in(decide, "_choose"),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from bus_schemas.events import SessionOpenedFact
+from bus_schemas.frames import frame
 from bus_schemas.session import OpenSession
 from bus_schemas.terms import TaskTerms
 from scheduler.dispatch import SessionOpened
-from services.server.protocol import OpenSpace, decode_command, frame
+from services.server.protocol import OpenSpace, decode_command
 from services.server.sessions import Session, SessionRecord, decode_record, encode_record, open_space, opened_stimulus
 
 TERMS = TaskTerms(

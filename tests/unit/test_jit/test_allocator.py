@@ -94,7 +94,7 @@ def test_a_piece_of_a_run_holds_that_lock(backend: str) -> None:
     run.go()
     assert not run.over
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("jit.reference", "jit.host.run", "jit.accel.run"):
+        for module in ("jit.reference", "jit.prepared"):
             patch.setattr(f"{module}.check_there", traced)
         run.go()
     ask()

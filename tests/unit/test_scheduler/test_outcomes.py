@@ -8,7 +8,7 @@ import pytest
 
 from bus_schemas.events import Outcome, SessionClosedFact, SessionOpenedFact, TaskStateChanged, TaskSubmitted
 from scheduler.placement import ClusterView
-from scheduler.placement.outcomes import decisive
+from scheduler.placement.states import decisive
 
 GOOD, BAD, LOST = Outcome(), Outcome(3), Outcome(lost=True)
 CHILD_GOOD, CHILD_BAD = Outcome(child=True), Outcome(1, "ValueError", child=True)

@@ -1,4 +1,4 @@
-"""The state machine of a task in the cluster's projection: facts take legal steps only, and an illegal one reports the steps so far."""
+"""The state machine of a task in the projection of the cluster: only legal steps, and an illegal one reports the steps so far."""
 
 from __future__ import annotations
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from blake3 import blake3
 
-from bus_schemas.dataport import HEAD, Answer, Blob, Denied, Get, Had, Have, Hello, Put, Stored, Welcome, decode_answer, frame
+from bus_schemas.dataport import Answer, Blob, Denied, Get, Had, Have, Hello, Put, Stored, Welcome, decode_answer
+from bus_schemas.frames import HEAD, frame
 from services.server.executor.content import Content
 from services.server.executor.data_port import DataPort
 from services.server.executor.staging import Staging

@@ -14,9 +14,8 @@ from bus_schemas.journal import DISPATCH, PROGRAMS, VRAM
 from bus_schemas.terms import TaskTerms
 from scheduler.dispatch import DispatchConfig
 from services.kit.trace import Tracing
-from services.server.accounting import Accounting
+from services.server.accounting import Accounting, Counters
 from services.server.allowance import Allowances
-from services.server.counters import Counters
 from services.server.device import Device
 from services.server.dispatch_log import DispatchLog
 from services.server.executor_process import ExecutorProcess

@@ -14,8 +14,7 @@ from bus_schemas.batch import Batch
 from jit.backends import create_engine
 from jit.host.engine import HostEngine
 from services.server.executor.errors import Refused
-from services.server.executor.foresight import Foresight
-from services.server.executor.programs import Programs
+from services.server.executor.programs import Foresight, Programs
 from wis.builder import Builder
 from wis.dtypes import DType
 from wis.encoding import encode_program

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.server.protocol import Confirm, Execute, Frames, decode_command, frame
+from bus_schemas.frames import Frames, frame
+from services.server.protocol import Confirm, Execute, decode_command
 
 
 @given(st.lists(st.binary(max_size=300), max_size=8), st.lists(st.integers(1, 50), min_size=1, max_size=20))

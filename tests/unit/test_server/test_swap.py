@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from services.server.executor.errors import SwapCorrupt, SwapFull
 from services.server.executor.swap.disk import DiskTier
-from services.server.executor.swap.errors import SwapCorrupt, SwapFull
 from services.server.executor.swap.gate import Gate
 from services.server.executor.swap.mover import Job, Mover
 from services.server.executor.swap.store import CHUNK_BYTES, Bytes, Kept, SwapStore

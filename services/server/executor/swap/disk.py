@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from blake3 import blake3
 
-from services.server.executor.swap.errors import SwapAway, SwapCorrupt, SwapFull
+from services.server.executor.errors import SwapAway, SwapCorrupt, SwapFull
 
 __all__ = ["DiskTier"]
 
