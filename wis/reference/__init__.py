@@ -16,7 +16,7 @@ from wis.dtypes import DType
 from wis.kernel.verify import VerifiedKernel
 from wis.ops import Dist, Kind, ScatterMode
 from wis.program import BoundInstr, BoundProgram, BufferKind, Operand, Scalar
-from wis.reference import coarse, contract, index, philox, pool, reduce
+from wis.reference import coarse, contract, index, philox, reduce
 from wis.reference.access import Array, Buffers, Number, convert, immediate, load, store, view
 from wis.reference.elementwise import function
 from wis.traps import NO_TRAP, site_key
@@ -91,7 +91,7 @@ def run_bound(bound: BoundProgram, scalars: Sequence[Number], buffers: Sequence[
 
 
 class Execution:
-    """A program under way, instruction by instruction: for who wants to stop between two of them."""
+    """A program under way, instruction by instruction, for callers that stop between two of them."""
 
     def __init__(self, bound: BoundProgram, scalars: Sequence[Number], kernels: Kernels = _NO_KERNELS) -> None:
         self._bound, self._scalars, self._kernels = bound, scalars, kernels
@@ -230,9 +230,9 @@ _PLAIN: Final[dict[str, Callable[[_Operands], Sequence[Array]]]] = {
     "conv": lambda c: [contract.conv(c.array(0), c.array(1), c.attrs[0], window_of(c.instr), c.out().shape[2:])],
     "conv_dx": lambda c: [contract.conv_dx(c.array(0), c.array(1), c.attrs[0], window_of(c.instr), c.out().shape[2:])],
     "conv_dw": lambda c: [contract.conv_dw(c.array(0), c.array(1), c.attrs[0], window_of(c.instr))],
-    "max_pool": lambda c: pool.max_pool(c.array(0), window_of(c.instr), c.out().shape[2:]),
-    "avg_pool": lambda c: [pool.avg_pool(c.array(0), window_of(c.instr), c.out().shape[2:], bool(c.attrs[0]), c.attrs[1])],
-    "avg_pool_dx": lambda c: [pool.avg_pool_dx(c.array(0), window_of(c.instr), c.out().shape[2:], bool(c.attrs[0]), c.attrs[1])],
+    "max_pool": lambda c: contract.max_pool(c.array(0), window_of(c.instr), c.out().shape[2:]),
+    "avg_pool": lambda c: [contract.avg_pool(c.array(0), window_of(c.instr), c.out().shape[2:], bool(c.attrs[0]), c.attrs[1])],
+    "avg_pool_dx": lambda c: [contract.avg_pool_dx(c.array(0), window_of(c.instr), c.out().shape[2:], bool(c.attrs[0]), c.attrs[1])],
     "sort": lambda c: index.sort(c.array(0), c.attrs[0], bool(c.attrs[1])),
     "topk": lambda c: index.top(c.array(0), c.attrs[0], bool(c.attrs[1]), c.out().shape[c.attrs[0]]),
     "search_sorted": lambda c: [index.search_sorted(c.array(0), c.array(1), bool(c.attrs[0]))],

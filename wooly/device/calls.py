@@ -14,12 +14,12 @@ import torch
 from wis.limits import LIMITS
 from wis.views import contiguous_strides
 from wooly.counters import COUNTERS
-from wooly.device import checks, fallback, numbers, random, soundness, transfer
+from wooly.device import checks, fallback, numbers, random, transfer
 from wooly.device.backend import handle_of, is_our_device, offset_of, raw_device
 from wooly.device.infer import Unknown, infer
 from wooly.device.lowering import LOWERINGS, Entry, Expected, LoweringError, Meta, ScalarArg, Unsupported, lower, wis_dtype
 from wooly.device.lowering.values import Number, span_nbytes
-from wooly.device.programs import Stencil
+from wooly.device.programs import Stencil, verify_stencil
 from wooly.device.recorder import RECORDER
 from wooly.device.schema import Kind, OpInfo, functional_of, overload
 from wooly.device.tensors import new_tensor
@@ -295,7 +295,7 @@ def _lowered(info: OpInfo, entry: Entry, values: Sequence[Any]) -> CallPlan:
     expected = [None if o is None else Expected(wis_dtype(o.dtype), o.shape, o.strides or contiguous_strides(o.shape)) for o in outs]
     stencil = Stencil(lower(entry, args, kwargs, len(found.handles), expected, targets), info.name)
     scattered = info.mutates and any(info.args[i].written and not checks.is_dense(t) for i, t in checks.tensors_of(values))
-    soundness.check(stencil, scattered=scattered)
+    verify_stencil(stencil, scattered=scattered)
     buffers = stencil.n_handles + len(stencil.temps)
     if len(stencil.code) > LIMITS.instructions_max or buffers > LIMITS.buffers_max:
         raise Unsupported("one program cannot hold it")

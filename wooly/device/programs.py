@@ -18,15 +18,18 @@ from typing import Final
 
 from wis.dtypes import DType
 from wis.encoding import digest, encode_program
+from wis.errors import VerifyError
 from wis.kernel.limits import KERNEL_LIMITS
 from wis.limits import LIMITS
 from wis.ops import BY_NAME
 from wis.program import KERNELS_VERSION, VERSION, BufferKind, Imm, Instr, Program, Ref
+from wis.verify import verify
+from wooly.device.lowering import Unsupported
 from wooly.device.lowering.template import Counter, Seed, Template
 from wooly.device.lowering.values import Derived, Number, ScalarArg
 from wooly.shared.lru import LruDict
 
-__all__ = ["Stencil", "Record", "Built", "Wired", "ProgramCache", "TooLarge", "wire"]
+__all__ = ["Stencil", "Record", "Built", "Wired", "ProgramCache", "TooLarge", "wire", "verify_stencil"]
 
 _LAUNCH: Final = BY_NAME["launch"].code
 EXTERNAL, CREATED, TEMP = int(BufferKind.EXTERNAL), int(BufferKind.CREATED), int(BufferKind.TEMP)
@@ -314,3 +317,24 @@ def _dims(wired: Wired) -> bytes:
 
 def _little(values: array[int]) -> bytes:
     return struct.pack(f"<{len(values)}q", *values)
+
+
+_SOUND: Final[set[int]] = set()
+"""Structures that passed. Types are part of one; sizes are not, but they come from torch's own inference: only empty ones surprise."""
+
+
+def verify_stencil(stencil: Stencil, *, scattered: bool) -> None:
+    """Raises Unsupported when the verifier has findings. Costs some 100 microseconds, once a structure.
+
+    Always when something is empty, and when a written tensor is ``scattered``: its elements do not fill one run of memory, and may overlap.
+    """
+    if not scattered and stencil.structure in _SOUND and all(stencil.needs) and all(stencil.temps):
+        return
+    kinds = (BufferKind.EXTERNAL,) * stencil.n_handles + (BufferKind.TEMP,) * len(stencil.temps)
+    program = Program(VERSION, kinds, stencil.n_dynamic + len(stencil.constants), stencil.code)
+    nbytes = (*stencil.needs, *stencil.temps)
+    try:
+        verify(program, struct.pack(f"<{len(nbytes)}q", *nbytes) + stencil.dims)
+    except VerifyError as error:
+        raise Unsupported(str(error)) from error
+    _SOUND.add(stencil.structure)
