@@ -14,7 +14,6 @@ import os
 import secrets
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -29,6 +28,7 @@ from wooly import progress
 from wooly.config import Config
 from wooly.errors import ForkError, NodeLostError, ProtocolError, WoolyError, from_fault
 from wooly.link import Flush, ReadBytes, Ticket
+from wooly.shared.lru import LruDict
 from wooly.transport.batches import BatchEncoder
 from wooly.transport.bus import BusThread, NoAnswer
 from wooly.transport.credentials import bus_credentials
@@ -106,7 +106,7 @@ class Session:
         self._answers: dict[int, _Answer] = {}
         self._fault: WoolyError | None = None
         self._refusal: tuple[int, WoolyError] | None = None
-        self._lost_at: OrderedDict[int, str] = OrderedDict()
+        self._lost_at: LruDict[int, str] = LruDict(_LOST_TOLD_MAX)
         self._halt = Halt()
         self._seq = 0
         self._closed = False
@@ -379,8 +379,6 @@ class Session:
             where = f"{where}; the work that was refused was {cause}" if where and cause else where
         elif not fault.fatal and where:
             self._lost_at[done.seq] = where
-            if len(self._lost_at) > _LOST_TOLD_MAX:
-                self._lost_at.popitem(last=False)
         text = origin.explain(fault.instruction, fault.message) if origin is not None and fault.instruction >= 0 else fault.message
         return from_fault(fault.name, text, fault.places, where)
 

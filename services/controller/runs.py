@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -60,6 +60,7 @@ from services.kit.errors import BusRefused, BusUnavailable, Conflict
 from services.kit.follow import Follower
 from services.kit.log import get_logger
 from services.kit.streams import run_logs_stream_config, runs_stream_config
+from wooly.shared.lru import LruDict
 
 __all__ = ["LogPart", "Runs", "WAIT_S_MAX"]
 
@@ -103,7 +104,7 @@ class Runs:
         self._one = asyncio.Lock()
         self._waiting: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
         self._follower: Follower | None = None
-        self._tails: OrderedDict[str, str] = OrderedDict()
+        self._tails: LruDict[str, str] = LruDict(_TAILS_MAX)
         self.book = RunBook(time.monotonic())
 
     async def __aenter__(self) -> Self:
@@ -245,9 +246,6 @@ class Runs:
     async def _on_log(self, subject: str, data: bytes) -> None:
         task = subject.rsplit(".", 1)[1]
         self._tails[task] = (self._tails.get(task, "") + data[-_TAIL_CHARS:].decode(errors="replace"))[-_TAIL_CHARS:]
-        self._tails.move_to_end(task)
-        while len(self._tails) > _TAILS_MAX:
-            self._tails.popitem(last=False)
         self._wake(task)
 
     def _wake(self, task: str) -> None:

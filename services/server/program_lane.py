@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from typing import Final
 
 import msgspec
@@ -21,6 +21,7 @@ from wis.errors import WisError
 from wis.kernel.encoding import decode_kernel
 from wis.ops import BY_CODE, BY_NAME
 from wis.program import Instr
+from wooly.shared.lru import LruDict
 
 __all__ = ["ProgramLane"]
 
@@ -38,9 +39,9 @@ class ProgramLane:
 
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
-        self._operations: OrderedDict[bytes, tuple[str, ...]] = OrderedDict()
-        self._kernels: OrderedDict[bytes, str] = OrderedDict()
-        self._origins: OrderedDict[tuple[str, bytes], str] = OrderedDict()
+        self._operations: LruDict[bytes, tuple[str, ...]] = LruDict(_PROGRAMS_MAX)
+        self._kernels: LruDict[bytes, str] = LruDict(_PROGRAMS_MAX)
+        self._origins: LruDict[tuple[str, bytes], str] = LruDict(_PROGRAMS_MAX)
         self._said: set[bytes | tuple[str, bytes]] = set()
         self._began_s = -_SEGMENT_S
         lane.on_gap = self._begin
@@ -51,13 +52,9 @@ class ProgramLane:
             self._learn_kernel(body)
         if batch.program_body and batch.program not in self._operations:
             self._operations[batch.program] = self._operations_of(batch.program_body)
-            if len(self._operations) > _PROGRAMS_MAX:
-                self._operations.popitem(last=False)
         here = (batch.session, batch.program)
         if batch.program and batch.origin and here not in self._origins:
             self._origins[here] = "".join(letter if letter.isprintable() else "?" for letter in batch.origin)
-            if len(self._origins) > _PROGRAMS_MAX:
-                self._origins.popitem(last=False)
         if time.monotonic() - self._began_s > _SEGMENT_S or len(self._said) >= _SAID_MAX:
             self._begin()
         name = content[:PROGRAM_NAME_BYTES]
@@ -78,8 +75,6 @@ class ProgramLane:
             return
         with contextlib.suppress(WisError, msgspec.DecodeError):
             self._kernels[name] = decode_kernel(body).name[:_NAME_MAX]
-        if len(self._kernels) > _PROGRAMS_MAX:
-            self._kernels.popitem(last=False)
 
     def _operations_of(self, body: bytes) -> tuple[str, ...]:
         """The operations of a program, the most frequent first, as ``matmul x3``; none of one that cannot be read: its batch is refused."""

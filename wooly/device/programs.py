@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import struct
 from array import array
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +24,7 @@ from wis.ops import BY_NAME
 from wis.program import KERNELS_VERSION, VERSION, BufferKind, Imm, Instr, Program, Ref
 from wooly.device.lowering.template import Counter, Seed, Template
 from wooly.device.lowering.values import Derived, Number, ScalarArg
+from wooly.shared.lru import LruDict
 
 __all__ = ["Stencil", "Record", "Built", "Wired", "ProgramCache", "TooLarge", "wire"]
 
@@ -226,9 +226,8 @@ class ProgramCache:
     """Programs by the wiring of their records, least recently used first to go."""
 
     def __init__(self, n_built: int = 512, n_structures: int = 2048) -> None:
-        self._built: OrderedDict[tuple[object, ...], Built] = OrderedDict()
-        self._structures: OrderedDict[tuple[object, ...], _Structure] = OrderedDict()
-        self._n_built, self._n_structures = n_built, n_structures
+        self._built: LruDict[tuple[object, ...], Built] = LruDict(n_built)
+        self._structures: LruDict[tuple[object, ...], _Structure] = LruDict(n_structures)
 
     def get(self, wired: Wired) -> Built:
         """The program of ``wired``; raises TooLarge when it would pass what a node accepts."""
@@ -242,8 +241,6 @@ class ProgramCache:
         s = structure
         built = Built(s.program, s.body, digest(dims), dims, s.keep, s.dynamic, s.constants, s.kernels)
         self._built[key] = built
-        if len(self._built) > self._n_built:
-            self._built.popitem(last=False)
         return built
 
     def _structure(self, wired: Wired) -> _Structure:
@@ -253,8 +250,6 @@ class ProgramCache:
             self._structures.move_to_end(key)
             return structure
         structure = self._structures[key] = _build(wired)
-        if len(self._structures) > self._n_structures:
-            self._structures.popitem(last=False)
         return structure
 
 

@@ -5,11 +5,12 @@ A guess only decides what is prepared while the device is idle; what is executed
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+
+from wooly.shared.lru import LruDict
 
 __all__ = ["Foresight"]
 
@@ -22,7 +23,7 @@ class Foresight:
     """Remembers, for the programs executed last, their dims and how these changed."""
 
     def __init__(self) -> None:
-        self._seen: OrderedDict[bytes, tuple[bytes, _Numbers, _Numbers | None]] = OrderedDict()
+        self._seen: LruDict[bytes, tuple[bytes, _Numbers, _Numbers | None]] = LruDict(_PROGRAMS_MAX)
 
     def next(self, program: bytes, name: bytes, dims: bytes) -> bytes | None:
         """``program`` ran with ``dims`` (digest ``name``): the dims that go on as the last two steps did, None when those differ."""
@@ -32,9 +33,6 @@ class Foresight:
         now = np.frombuffer(dims, "<i8")
         step = now - last[1] if last is not None and last[1].size == now.size else None
         self._seen[program] = name, now, step
-        self._seen.move_to_end(program)
-        if len(self._seen) > _PROGRAMS_MAX:
-            self._seen.popitem(last=False)
         if last is None or step is None or last[2] is None or not np.array_equal(step, last[2]):
             return None
         return (now + step).tobytes()
