@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -59,6 +59,7 @@ from services.kit.errors import BusRefused, BusUnavailable, Conflict
 from services.kit.follow import Follower
 from services.kit.log import get_logger
 from services.kit.streams import run_logs_stream_config, runs_stream_config
+from wooly.shared.lru import LruDict
 
 __all__ = ["LogPart", "Runs", "WAIT_S_MAX"]
 
@@ -100,7 +101,7 @@ class Runs:
         self._one = asyncio.Lock()
         self._waiting: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
         self._follower: Follower | None = None
-        self._tails: OrderedDict[str, str] = OrderedDict()
+        self._tails: LruDict[str, str] = LruDict(_TAILS_MAX)
         self.book = RunBook(time.monotonic())
         self.on_log: Callable[[str], None] = lambda task: None
         """Called with a task when its script has written something."""
@@ -256,15 +257,9 @@ class Runs:
 
     async def _on_log(self, subject: str, data: bytes) -> None:
         task = subject.rsplit(".", 1)[1]
-        self._keep_tail(task, data[-_TAIL_CHARS:].decode(errors="replace"))
+        self._tails[task] = (self._tails.get(task, "") + data[-_TAIL_CHARS:].decode(errors="replace"))[-_TAIL_CHARS:]
         self._wake(task)
         self.on_log(task)
-
-    def _keep_tail(self, task: str, more: str) -> None:
-        self._tails[task] = (self._tails.get(task, "") + more)[-_TAIL_CHARS:]
-        self._tails.move_to_end(task)
-        while len(self._tails) > _TAILS_MAX:
-            self._tails.popitem(last=False)
 
     def _wake(self, task: str) -> None:
         for event in self._waiting.get(task, ()):
