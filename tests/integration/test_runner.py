@@ -267,9 +267,12 @@ def test_a_webhook_is_notified_of_a_budget_that_runs_low(stack: EmbeddedStack, t
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Hook) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         task = submit(stack, code, title="spends", tenant="thrifty", webhook=f"http://127.0.0.1:{server.server_port}/hook")
-        until(lambda: len(_Hook.got) > 1, "the webhook is notified of the budget")
-        assert task_of(stack, task)["state"] == "started"
-        gate.touch()
+        try:
+            log_says(stack, task, "1000.0")
+            until(lambda: len(_Hook.got) > 1, "the webhook is notified of the budget")
+            assert task_of(stack, task)["state"] == "started"
+        finally:
+            gate.touch()
         until(lambda: task_of(stack, task)["run"]["webhook_result"] == "delivered", "the webhook is notified of the end")
         server.shutdown()
     _, low, ended = _Hook.got
