@@ -228,8 +228,8 @@ class Runs:
         text = self._tails.get(task)
         if text is None:
             found = await self._bus.message(LOGS_STREAM, last_by_subj=run_log(task))
-            self._keep_tail(task, "")  # what was received while the message was read is newer than the message, or is the message
-            text = self._tails[task] = self._tails[task] or (found[1].decode(errors="replace") if found is not None else "")
+            received = self._tails.get(task)  # while the message was read: is newer than the message, or is the message
+            text = self._tails[task] = received or (found[1].decode(errors="replace") if found is not None else "")
         return tuple(text.splitlines()[-_TAIL_LINES:])
 
     async def _part(self, task: str, after: int) -> LogPart:
