@@ -92,7 +92,7 @@ _GAUGES: Final[tuple[_Measure, ...]] = (
     ("vram_reserved_bytes", "Quotas of open sessions, together", lambda device: device.reserved_bytes),
 )
 _COUNTERS: Final[tuple[_Measure, ...]] = (
-    ("busy_seconds", "Time with a launch running (of one life of the executor)", lambda device: device.occupancy_ns()[0] / 1e9),
+    ("busy_seconds", "Time with a launch running (since the executor started)", lambda device: device.occupancy_ns()[0] / 1e9),
     ("fed_seconds", "Time with a further launch waiting while one ran (likewise)", lambda device: device.occupancy_ns()[1] / 1e9),
     ("charged_core_seconds", "Core time charged to sessions", lambda device: device.spent.charged_ns / 1e9),
     ("scheduler_core_seconds", "Core time of the executor beside launches", lambda device: device.spent.scheduler_ns / 1e9),
