@@ -72,7 +72,7 @@ def _executor(folder: Path) -> Executor:
     content = Content(staging)
     port = DataPort(staging, content, folder / "d", "127.0.0.1", 0, "127.0.0.1")
     memory = DeviceMemory(engine, content, MemorySettings(swap_disk_bytes=0))
-    return Executor(engine, folder / "x", port, staging, content, memory, 1.0)
+    return Executor(engine=engine, socket_path=folder / "x", data_port=port, staging=staging, content=content, memory=memory, orphan_s=1.0)
 
 
 def play(path: Path, batches: int, profile: bool = False) -> dict[str, float]:

@@ -116,7 +116,7 @@ class Session:
         self._shaken = asyncio.Event()
         self.totals: SessionClosed | None = None
         self.outcome: Outcome | None = None
-        """How the script ended, for ``close`` to report; None: it goes on."""
+        """How the script ended, for ``close`` to report; None while it runs."""
         self.batches = 0
         self.waits = 0
 

@@ -38,7 +38,15 @@ def totals(state: DispatchState, session: str) -> Totals:
     behind_ns = s.behind_ns
     if s.present:
         behind_ns += (state.occupancy.busy_ns - s.mark_busy_ns) - (s.run_ns - s.mark_run_ns)
-    return Totals(s.core_ns, s.waits, s.wait_ns, s.wait_max_ns, s.slices, s.slice_ns, behind_ns)
+    return Totals(
+        core_ns=s.core_ns,
+        waits=s.waits,
+        wait_ns=s.wait_ns,
+        wait_max_ns=s.wait_max_ns,
+        slices=s.slices,
+        slice_ns=s.slice_ns,
+        behind_ns=behind_ns,
+    )
 
 
 def standing(state: DispatchState, session: str) -> str:

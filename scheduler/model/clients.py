@@ -101,7 +101,9 @@ def _facts(batches: Sequence[Seen]) -> _Facts:
     bounded, unasked = _unasked(batches, under_way)
     bound, long_ns = max(under_way) + 1, max(_LONG_NS, _LONG_ANSWERS * usual_ns)
     clock = unasked or _by_the_clock(turns)
-    return _Facts(under_way, bound, bounded, unasked, clock, long_ns, _reaction(batches, bound))
+    return _Facts(
+        under_way=under_way, bound=bound, bounded=bounded, unasked=unasked, clock=clock, long_ns=long_ns, react_ns=_reaction(batches, bound)
+    )
 
 
 def _reaction(batches: Sequence[Seen], bound: int) -> int:

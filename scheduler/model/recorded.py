@@ -118,15 +118,15 @@ class Recording:
             if session.session not in self._sessions and session.live:
                 self._sessions[session.session] = _Session(
                     SessionOpened(
-                        state.now_ns,
-                        session.session,
-                        session.epoch,
-                        session.priority,
-                        session.next_seq,
-                        b"",
-                        session.weight,
-                        session.sla_ns,
-                        session.pace_permille,
+                        at_ns=state.now_ns,
+                        session=session.session,
+                        epoch=session.epoch,
+                        priority=session.priority,
+                        next_seq=session.next_seq,
+                        chain=b"",
+                        weight=session.weight,
+                        sla_ns=session.sla_ns,
+                        pace_permille=session.pace_permille,
                     )
                 )
 
@@ -179,7 +179,16 @@ class Recording:
         finished = isinstance(report, LaunchFinished)
         if report.wall_ns or finished:
             batch.pieces.append(
-                _Piece(report.session, handed_ns, before_ns, report.at_ns, report.wall_ns, launch.limit_ns, finished, stopped_ns)
+                _Piece(
+                    session=report.session,
+                    handed_ns=handed_ns,
+                    before_ns=before_ns,
+                    heard_ns=report.at_ns,
+                    wall_ns=report.wall_ns,
+                    limit_ns=launch.limit_ns,
+                    finished=finished,
+                    preempted_ns=stopped_ns,
+                )
             )
             self._order.append(batch.pieces[-1])
             batch.outcome.slices += 1
@@ -213,21 +222,28 @@ class Recording:
             whys = explain_arrivals(seen)
             tenants.append(
                 Tenant(
-                    name, opened.priority, opened.weight, opened.sla_ns, opened.pace_permille, opened.at_ns, closes, _reactions(seen, whys)
+                    session=name,
+                    priority=opened.priority,
+                    weight=opened.weight,
+                    sla_ns=opened.sla_ns,
+                    pace_permille=opened.pace_permille,
+                    open_ns=opened.at_ns,
+                    close_after_ns=closes,
+                    reactions=_reactions(seen, whys),
                 )
             )
             for seq, (batch, why) in enumerate(zip(session.done, whys, strict=True)):
                 beside_ns = sum(piece.beside_ns for piece in batch.pieces) - (len(batch.pieces) - 1) * costs.slice_ns
                 arrivals.append(
                     Arrival(
-                        name,
-                        seq,
-                        batch.outcome.wall_ns,
-                        batch.outcome.core_ns,
-                        why.at_ns,
-                        why.after_seq,
-                        why.think_ns,
-                        why.gap_ns,
+                        session=name,
+                        seq=seq,
+                        wall_ns=batch.outcome.wall_ns,
+                        core_ns=batch.outcome.core_ns,
+                        at_ns=why.at_ns,
+                        after_seq=why.after_seq,
+                        think_ns=why.think_ns,
+                        gap_ns=why.gap_ns,
                         overhead_ns=max(0, beside_ns),
                         way_ns=ways.of(name),
                         nbytes=batch.nbytes,

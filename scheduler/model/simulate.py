@@ -97,7 +97,15 @@ class _Run:
         for client in self._clients.values():
             tenant = client.tenant
             opened = SessionOpened(
-                tenant.open_ns, tenant.session, _EPOCH, tenant.priority, 0, b"", tenant.weight, tenant.sla_ns, tenant.pace_permille
+                at_ns=tenant.open_ns,
+                session=tenant.session,
+                epoch=_EPOCH,
+                priority=tenant.priority,
+                next_seq=0,
+                chain=b"",
+                weight=tenant.weight,
+                sla_ns=tenant.sla_ns,
+                pace_permille=tenant.pace_permille,
             )
             self._push(tenant.open_ns, _STIMULUS, opened)
         begin_ns = min((client.tenant.open_ns for client in self._clients.values()), default=0)

@@ -58,11 +58,26 @@ class Decision:
         """The fact to append to the log."""
         if self.gpus:
             return TaskPlaced(
-                self.at_ns, self.task, self.node, self.gpus, self.scores, self.refusals, self.position, self.considered, self.candidates,
-                self.refused,
-            )  # fmt: skip
+                at_ns=self.at_ns,
+                task=self.task,
+                node=self.node,
+                gpus=self.gpus,
+                scores=self.scores,
+                refusals=self.refusals,
+                position=self.position,
+                considered=self.considered,
+                candidates=self.candidates,
+                refused=self.refused,
+            )
         return TaskRefused(
-            self.at_ns, self.task, self.refusals, self.position, self.considered, self.refused, self.reserved_node, self.reserved_gpus
+            at_ns=self.at_ns,
+            task=self.task,
+            refusals=self.refusals,
+            position=self.position,
+            considered=self.considered,
+            refused=self.refused,
+            reserved_node=self.reserved_node,
+            reserved_gpus=self.reserved_gpus,
         )
 
 
@@ -79,7 +94,18 @@ def explain(view: ClusterView, task: TaskSubmitted, at_ns: int) -> Decision:
 def _decide(view: ClusterView, task: TaskSubmitted, at_ns: int, *, full: bool) -> Decision:
     everywhere = refuse_cluster(view, task)
     if everywhere is not None:
-        return Decision(at_ns, task.task, "", (), (), (everywhere,), (), view.position, 0, ((everywhere[2], 1),))
+        return Decision(
+            at_ns=at_ns,
+            task=task.task,
+            node="",
+            gpus=(),
+            scores=(),
+            refusals=(everywhere,),
+            considered=(),
+            position=view.position,
+            candidates=0,
+            refused=((everywhere[2], 1),),
+        )
     kept = kept_from(view, task, at_ns)
     found = survey(view, task, kept)
     made_of = parts(view.columns, found.fits, priority_of(view, task), found.need)
@@ -148,7 +174,15 @@ def _considered(found: Survey, at: int, made_of: Ints) -> Considered:
     device: list[int] = found.columns.devices[:, row].tolist()
     free_bytes = max(0, device[col.SCHEDULABLE] - device[col.PROMISED])
     score_parts = tuple(made_of[:, at].tolist())
-    return Considered(node, gpu, device[col.UTILIZATION], device[col.STARVATION], device[col.USED], free_bytes, score_parts)
+    return Considered(
+        node=node,
+        gpu=gpu,
+        utilization_percent=device[col.UTILIZATION],
+        starvation_percent=device[col.STARVATION],
+        vram_used_bytes=device[col.USED],
+        free_bytes=free_bytes,
+        parts=score_parts,
+    )
 
 
 def _refusals(
@@ -210,7 +244,14 @@ def _with_all_devices(view: ClusterView, task: TaskSubmitted, recorded: TaskPlac
     considered = () if refuse_cluster(view, task) is not None else _all_considered(then, task)
     if decision.gpus:
         return TaskPlaced(
-            recorded.at_ns, task.task, decision.node, decision.gpus, decision.scores, decision.refusals, decision.position, considered
+            at_ns=recorded.at_ns,
+            task=task.task,
+            node=decision.node,
+            gpus=decision.gpus,
+            scores=decision.scores,
+            refusals=decision.refusals,
+            position=decision.position,
+            considered=considered,
         )
     return TaskRefused(recorded.at_ns, task.task, decision.refusals, decision.position, considered)
 

@@ -32,7 +32,7 @@ _LATE_NS: Final = 60 * _NS
 _MICRO_MAX = 10**18
 Token = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}\Z", description="1 to 64 letters, digits, '-' or '_'")]
 Percent = Annotated[int, Meta(ge=0, le=1_000)]
-Note = Annotated[str, Meta(max_length=200, description="why; it is kept in the log")]
+Note = Annotated[str, Meta(max_length=200, description="the reason; stored in the event log")]
 From = Annotated[str, Meta(max_length=40, description="valid from: Unix seconds or ISO 8601 (UTC), not in the past; empty: from now on")]
 
 
@@ -41,7 +41,7 @@ class GrantBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     tenant: Annotated[str, Meta(min_length=1, max_length=200)]
     micro: Annotated[int, Meta(ge=-_MICRO_MAX, le=_MICRO_MAX, description="micro-credits, not 0")]
-    id: Annotated[Token | None, Meta(description="names the grant for ever: repeating the request grants once")] = None
+    id: Annotated[Token | None, Meta(description="identifies the grant permanently: a repeated request grants once")] = None
     note: Note = ""
 
 
@@ -49,8 +49,8 @@ class BudgetBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """What a tenant may spend in the period. ``limit_micro`` null: there is no such budget."""
 
     limit_micro: Annotated[int, Meta(ge=0, le=_MICRO_MAX)] | None
-    warn_percent: Annotated[Percent, Meta(description="at this part of the limit the log says so; 0: never")] = 80
-    stop_percent: Annotated[Percent, Meta(description="at this part of the limit the next batch is refused; 0: never")] = 100
+    warn_percent: Annotated[Percent, Meta(description="percentage of the limit at which a warning is recorded; 0: never")] = 80
+    stop_percent: Annotated[Percent, Meta(description="percentage of the limit at which the next batch is refused; 0: never")] = 100
     note: Note = ""
 
 

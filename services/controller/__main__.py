@@ -24,6 +24,7 @@ from services.controller.log_projection import LogProjection
 from services.controller.parts import Parts
 from services.controller.placer import Placer
 from services.controller.reconciler import Reconciler
+from services.controller.run_book import BudgetCrossings
 from services.controller.runs import Runs
 from services.controller.settings import Settings
 from services.controller.store import open_store
@@ -51,6 +52,7 @@ async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
         projection.also(AccessView)
         projection.also(TierBook)
         projection.also(PriceBook)
+        projection.also(BudgetCrossings)
         await stack.enter_async_context(projection)
         gc.freeze()  # the history stays: looking through it for garbage again and again would stop every answer for long
         access = await open_access(

@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from billing.budgets import STOPPED, WARNING
+from bus_schemas.events import BudgetCrossed, Event
 from bus_schemas.runs import ENDED, PENDING, TAKEN, RunnerSync, RunState
 from scheduler.placement import ClusterView
 from scheduler.placement.states import CANCELLED
 
-__all__ = ["Heard", "RunBook"]
+__all__ = ["BudgetCrossings", "Heard", "RunBook"]
 
 SILENT_S: Final = 30.0
 """A runner that asks nothing for so long has lost its runs."""
@@ -29,6 +31,17 @@ class Heard:
 
     sync: RunnerSync
     at_s: float  #: when it was received, monotonic
+
+
+class BudgetCrossings:
+    """A fold over the log: the last warning or stop of every budget, with its position, by tenant and period."""
+
+    def __init__(self) -> None:
+        self.last: dict[str, dict[str, tuple[int, BudgetCrossed]]] = {}
+
+    def apply(self, position: int, event: Event) -> None:
+        if isinstance(event, BudgetCrossed) and event.threshold in (WARNING, STOPPED):
+            self.last.setdefault(event.tenant, {})[event.period] = position, event
 
 
 @dataclass(slots=True)
@@ -120,6 +133,20 @@ class RunBook:
 
     def to_notify(self) -> list[RunState]:
         return [state for _, state in self.states.values() if state.state == ENDED and state.webhook and not state.notified]
+
+    def to_warn(self, crossings: BudgetCrossings) -> list[tuple[RunState, int, BudgetCrossed]]:
+        """Runs whose webhook is to be notified of a budget of their tenant, and of which: the earliest that was crossed during the run."""
+        found = []
+        for _, state in self.states.values():
+            if not state.webhook:
+                continue
+            during = [
+                (position, crossed)
+                for position, crossed in crossings.last.get(state.tenant, {}).values()
+                if position > state.budget_position and state.submitted_ns <= crossed.at_ns <= (state.ended_ns or crossed.at_ns)
+            ]
+            found += [(state, *min(during, key=lambda one: one[0]))] if during else []
+        return found
 
     def forget(self, now_ns: int) -> None:
         """Drop the states that the stream has dropped."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +20,7 @@ import blake3
 import msgspec
 from msgspec.structs import replace
 
-from bus_schemas.events import ActionTaken, Event, KeyIssued, KeyRevoked, Outcome, TaskStateChanged, TaskSubmitted
+from bus_schemas.events import ActionTaken, BudgetCrossed, Event, KeyIssued, KeyRevoked, Outcome, TaskStateChanged, TaskSubmitted
 from bus_schemas.runs import (
     BEATS,
     ENDED,
@@ -48,7 +48,7 @@ from services.controller.actions import TaskActions
 from services.controller.errors import Invalid, OutOfState, TaskExists
 from services.controller.identity import Caller
 from services.controller.log_projection import LogProjection
-from services.controller.run_book import RunBook
+from services.controller.run_book import BudgetCrossings, RunBook
 from services.controller.webhook import Webhooks
 from services.controller.writer import Writer
 from services.kit.access import AccessView
@@ -59,6 +59,7 @@ from services.kit.errors import BusRefused, BusUnavailable, Conflict
 from services.kit.follow import Follower
 from services.kit.log import get_logger
 from services.kit.streams import run_logs_stream_config, runs_stream_config
+from wooly.shared.lru import LruDict
 
 __all__ = ["LogPart", "Runs", "WAIT_S_MAX"]
 
@@ -100,8 +101,10 @@ class Runs:
         self._one = asyncio.Lock()
         self._waiting: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
         self._follower: Follower | None = None
-        self._tails: OrderedDict[str, str] = OrderedDict()
+        self._tails: LruDict[str, str] = LruDict(_TAILS_MAX)
         self.book = RunBook(time.monotonic())
+        self.on_log: Callable[[str], None] = lambda task: None
+        """Called with a task when its script has written something."""
 
     async def __aenter__(self) -> Self:
         try:
@@ -218,13 +221,15 @@ class Runs:
                 del self._waiting[task]
 
     async def tail(self, task: str) -> tuple[str, ...]:
-        """The last lines of a task's log; where this controller has not received them, those of its last message."""
+        """The last lines of a task's log; where this controller has not received them, those of its last message. Raises BusUnavailable,
+        BusRefused."""
         if self.book.get(task) is None:
             return ()
         text = self._tails.get(task)
         if text is None:
             found = await self._bus.message(LOGS_STREAM, last_by_subj=run_log(task))
-            text = found[1].decode(errors="replace") if found is not None else ""
+            self._keep_tail(task, "")  # what was received while the message was read is newer than the message, or is the message
+            text = self._tails[task] = self._tails[task] or (found[1].decode(errors="replace") if found is not None else "")
         return tuple(text.splitlines()[-_TAIL_LINES:])
 
     async def _part(self, task: str, after: int) -> LogPart:
@@ -253,10 +258,8 @@ class Runs:
     async def _on_log(self, subject: str, data: bytes) -> None:
         task = subject.rsplit(".", 1)[1]
         self._tails[task] = (self._tails.get(task, "") + data[-_TAIL_CHARS:].decode(errors="replace"))[-_TAIL_CHARS:]
-        self._tails.move_to_end(task)
-        while len(self._tails) > _TAILS_MAX:
-            self._tails.popitem(last=False)
         self._wake(task)
+        self.on_log(task)
 
     def _wake(self, task: str) -> None:
         for event in self._waiting.get(task, ()):
@@ -358,7 +361,8 @@ class Runs:
     # -- work of the leader --------------------------------------------------------------------------------------------
 
     async def look_after(self) -> None:
-        """End the runs that no runner will report about, and notify of ended ones. Raises BusUnavailable, BusRefused."""
+        """End the runs that no runner will report about; notify of ended ones and of budgets that run low.
+        Raises BusUnavailable, BusRefused."""
         now_ns = time.time_ns()
         for state, reason in list(self.book.over(self._projection.view, time.monotonic(), now_ns)):
             await self._over(state, reason)
@@ -367,6 +371,10 @@ class Runs:
             if outcome:
                 with contextlib.suppress(Conflict):
                     await self._put(replace(state, notified=outcome), self.book.states[state.task][0])
+        for state, position, crossed in self.book.to_warn(self._projection.fold(BudgetCrossings)):
+            if self._webhooks.step(f"{state.task} {position}", state.webhook, partial(self._budget_notice, state, crossed)):
+                with contextlib.suppress(Conflict):
+                    await self._put(replace(state, budget_position=position), self.book.states[state.task][0])
         self.book.forget(now_ns)
 
     async def _over(self, state: RunState, reason: str) -> None:
@@ -377,18 +385,36 @@ class Runs:
         await self._finish(state, replace(state, state=ENDED, ended_ns=time.time_ns(), reason=reason))
 
     def _notice(self, state: RunState) -> dict[str, object]:
-        """The body of the notification."""
+        """The body of the notification of its end."""
         task = self._projection.view.tasks.get(state.task)
         seconds = (state.ended_ns - state.taken_ns) / 1e9 if state.taken_ns else 0.0
         return {
+            "event": "ended",
             "task": state.task,
-            "title": task.submitted.title if task is not None else state.name,
+            "title": self._title(state),
             "state": task.state if task is not None else "",
             "reason": state.reason or (task.reason if task is not None else ""),
             "exit_code": state.exit_code,
             "signal": state.signal,
             "seconds": round(seconds, 3),
         }
+
+    def _budget_notice(self, state: RunState, crossed: BudgetCrossed) -> dict[str, object]:
+        """The body of the notification that a budget of its tenant runs low (``warning``) or is used up (``stopped``)."""
+        return {
+            "event": "budget",
+            "task": state.task,
+            "title": self._title(state),
+            "tenant": crossed.tenant,
+            "threshold": crossed.threshold,
+            "period": crossed.period,
+            "used_micro": crossed.used_micro,
+            "limit_micro": crossed.limit_micro,
+        }
+
+    def _title(self, state: RunState) -> str:
+        task = self._projection.view.tasks.get(state.task)
+        return task.submitted.title if task is not None else state.name
 
     # -- writing -----------------------------------------------------------------------------------------------------------------------
 

@@ -144,15 +144,15 @@ class Accounting:
             self.allowances.ran(self._gpu, account.tenant, done.session, done.core_ns, done.launches > 0)
         self.meter.work(
             done.session,
-            done.begin_ns,
-            done.start_ns,
-            done.end_ns,
-            done.finish_ns,
-            done.core_ns,
-            done.instructions,
-            done.launches,
-            done.resident_bytes,
-            done.others,
+            begin_ns=done.begin_ns,
+            start_ns=done.start_ns,
+            end_ns=done.end_ns,
+            finish_ns=done.finish_ns,
+            core_ns=done.core_ns,
+            instructions=done.instructions,
+            launches=done.launches,
+            resident_bytes=done.resident_bytes,
+            others=done.others,
         )
 
     def charged(self, report: Charged) -> None:
@@ -194,24 +194,33 @@ class Accounting:
         stream, position = self._position()
         report = self._report
         accounts = tuple(self.meter.accounts.values())
-        progress = Progress(self._gpu, self._boot, self.meter.accounted_ns, self._executor, report, accounts, stream, position)
+        progress = Progress(
+            gpu=self._gpu,
+            boot=self._boot,
+            accounted_ns=self.meter.accounted_ns,
+            executor=self._executor,
+            report=report,
+            accounts=accounts,
+            stream=stream,
+            position=position,
+        )
         self._facts.note(progress, lambda: confirm(report))
 
     def _closed_fact(
         self, account: Account, launch_digest: str, reason: str, failed: bool, outcome: Outcome | None = None
     ) -> SessionClosed:
         fact = SessionClosedFact(
-            time.time_ns(),
-            account.session,
-            self._node,
-            reason,
-            account.core_ns,
-            account.byte_ms,
-            account.instructions,
-            account.launches,
-            launch_digest,
-            failed,
-            outcome,
+            at_ns=time.time_ns(),
+            session=account.session,
+            node=self._node,
+            reason=reason,
+            core_ns=account.core_ns,
+            byte_ms=account.byte_ms,
+            instructions=account.instructions,
+            launches=account.launches,
+            launch_digest=launch_digest,
+            failed=failed,
+            outcome=outcome,
         )
         self._facts.record("session", account.session, [fact])
         return SessionClosed(account.session, account.core_ns, account.byte_ms, account.instructions, account.launches, launch_digest)

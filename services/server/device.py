@@ -83,6 +83,7 @@ class Device:
 
     def __init__(
         self,
+        *,
         gpu: int,
         settings: ExecutorSettings,
         accounting: Accounting,

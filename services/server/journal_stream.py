@@ -83,17 +83,17 @@ class Lane:
         if not self._frames:
             return
         part = JournalPart(
-            self._node,
-            self._epoch,
-            self._gpu,
-            self._name,
-            self.segment,
-            self._first,
-            self._records,
-            b"".join(self._frames),
-            self._digest_of(),
-            self._offset_ns,
-            self._snapshot,
+            node=self._node,
+            epoch=self._epoch,
+            gpu=self._gpu,
+            lane=self._name,
+            segment=self.segment,
+            first=self._first,
+            records=self._records,
+            frames=b"".join(self._frames),
+            digest=self._digest_of(),
+            unix_offset_ns=self._offset_ns,
+            snapshot=self._snapshot,
         )
         self._kept += _nbytes(part)
         self._first += self._records

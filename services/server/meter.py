@@ -120,6 +120,7 @@ class Meter:
     def work(
         self,
         session: str,
+        *,
         begin_ns: int,
         start_ns: int,
         end_ns: int,
@@ -182,18 +183,18 @@ class Meter:
         at = from_ns + self.unix_offset_ns
         events.append(
             DeviceAccounted(
-                self.node,
-                self.epoch,
-                self.gpu,
-                self.device_serial,
-                at,
-                wall,
-                self.cores,
-                charged,
-                scheduler,
-                idle,
-                serial_first,
-                self.serial,
+                node=self.node,
+                epoch=self.epoch,
+                gpu=self.gpu,
+                serial=self.device_serial,
+                from_ns=at,
+                wall_ns=wall,
+                cores=self.cores,
+                charged_core_ns=charged,
+                scheduler_core_ns=scheduler,
+                idle_core_ns=idle,
+                serial_first=serial_first,
+                serial_last=self.serial,
             )
         )
         self.accounted_ns = to_ns
@@ -263,18 +264,18 @@ class Meter:
             return None
         self.serial += 1
         return UsageRecorded(
-            self.node,
-            self.epoch,
-            self.gpu,
-            self.serial,
-            session,
-            account.tenant,
-            account.task,
-            account.priority,
-            from_ns + self.unix_offset_ns,
-            to_ns + self.unix_offset_ns,
-            use.core_ns,
-            byte_ms,
-            use.instructions,
-            use.launches,
+            node=self.node,
+            epoch=self.epoch,
+            gpu=self.gpu,
+            serial=self.serial,
+            session=session,
+            tenant=account.tenant,
+            task=account.task,
+            priority=account.priority,
+            from_ns=from_ns + self.unix_offset_ns,
+            to_ns=to_ns + self.unix_offset_ns,
+            core_ns=use.core_ns,
+            byte_ms=byte_ms,
+            instructions=use.instructions,
+            launches=use.launches,
         )

@@ -88,16 +88,16 @@ class Node:
         settings, facts = self._settings, self._facts
         folder, lane = settings.data_dir / "dispatch", self._journal.lane(gpu, DISPATCH)
         return Device(
-            gpu,
-            settings.executor(gpu, run_dir),
-            Accounting(self._node, gpu, facts, self._position, self._allowances),
-            settings.dispatch,
-            lambda: DispatchLog(folder, gpu, facts.epoch, lane),
-            self._journal.lane(gpu, VRAM),
-            ProgramLane(self._journal.lane(gpu, PROGRAMS)),
-            self._counters,
-            self._send_done,
-            self._tracing,
+            gpu=gpu,
+            settings=settings.executor(gpu, run_dir),
+            accounting=Accounting(self._node, gpu, facts, self._position, self._allowances),
+            config=settings.dispatch,
+            log_factory=lambda: DispatchLog(folder, gpu, facts.epoch, lane),
+            memory_lane=self._journal.lane(gpu, VRAM),
+            programs=ProgramLane(self._journal.lane(gpu, PROGRAMS)),
+            counters=self._counters,
+            send_done=self._send_done,
+            tracing=self._tracing,
         )
 
     async def start(self) -> None:
@@ -333,7 +333,18 @@ class Node:
                     )
                 )
         c = self._counters
-        return _encode(NodeStats(self._node, self._facts.epoch, tuple(sessions), c.received, c.executed, c.dropped, c.refused, c.restarts))
+        return _encode(
+            NodeStats(
+                node=self._node,
+                epoch=self._facts.epoch,
+                sessions=tuple(sessions),
+                batches_received=c.received,
+                batches_executed=c.executed,
+                batches_dropped=c.dropped,
+                batches_refused=c.refused,
+                executor_restarts=c.restarts,
+            )
+        )
 
     async def _models(self, subject: str, data: bytes) -> bytes | None:
         request = _decode(data, OpenModelCache)
@@ -377,7 +388,16 @@ class Node:
         elif not problem and away:
             problem = f"the executor of device {', '.join(away)} is being restarted"
         facts, connected = self._facts, self._bus.connected
-        return Standing(self._node, facts.epoch, self._devices, self._counters, facts.waiting, connected, problem, failed)
+        return Standing(
+            node=self._node,
+            epoch=facts.epoch,
+            devices=self._devices,
+            counters=self._counters,
+            facts_waiting=facts.waiting,
+            connected=connected,
+            problem=problem,
+            failed=failed,
+        )
 
     # -- helpers -------------------------------------------------------------------------------------------------------------------
 
@@ -393,7 +413,16 @@ class Node:
         infos = tuple(info for device in self._devices if (info := device.info()) is not None)
         ports = next((device.attached.data_port for device in self._devices if device.attached is not None), ())
         s = self._settings
-        return NodeInfo(self._node, s.node_name, s.node_address, self._facts.epoch, infos, ports, s.groups, VERSION)
+        return NodeInfo(
+            node=self._node,
+            name=s.node_name,
+            address=s.node_address,
+            epoch=self._facts.epoch,
+            devices=infos,
+            data_port=ports,
+            groups=s.groups,
+            version=VERSION,
+        )
 
     def _opened(self, record: SessionRecord) -> SessionOpened:
         device = self._devices[record.gpu]
@@ -414,7 +443,16 @@ class Node:
     def _registered(self) -> NodeRegistered:
         info = self._info()
         devices = tuple(DeviceFact(d.index, d.name, d.backend, d.cores, d.vram_bytes) for d in info.devices)
-        return NodeRegistered(time.time_ns(), self._node, info.name, info.address, self._facts.epoch, devices, info.groups, info.version)
+        return NodeRegistered(
+            at_ns=time.time_ns(),
+            node=self._node,
+            name=info.name,
+            address=info.address,
+            epoch=self._facts.epoch,
+            devices=devices,
+            groups=info.groups,
+            version=info.version,
+        )
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work`` in the background; it is held until it ends."""

@@ -80,7 +80,18 @@ class _Node:
 
     def report(self, session: str) -> None:
         others = tuple((name, self.content.charged(name)) for name in self.content.take_changed() if name != session)
-        self.meter.work(session, self.now_ns, self.now_ns, self.now_ns, self.now_ns, 0, 0, 0, self.content.charged(session), others)
+        self.meter.work(
+            session,
+            begin_ns=self.now_ns,
+            start_ns=self.now_ns,
+            end_ns=self.now_ns,
+            finish_ns=self.now_ns,
+            core_ns=0,
+            instructions=0,
+            launches=0,
+            resident_bytes=self.content.charged(session),
+            others=others,
+        )
 
     def open(self, session: str, domain: str) -> None:
         self.staging.open(session, "", 1 << 40)

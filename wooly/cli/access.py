@@ -137,7 +137,7 @@ def create_tenant(controller: str, name: str, title: str) -> None:
 
 def _tenant_state(controller: str, name: str, disabled: bool) -> None:
     changed = send_json("PATCH", controller, f"{_PATH}/tenants/{quote(name, safe='')}", {"disabled": disabled}, what=_WHAT)
-    click.echo(f"tenant {changed['id']} is {'disabled: its keys and users open nothing' if disabled else 'enabled'}")
+    click.echo(f"tenant {changed['id']} is {'disabled: its keys and users are refused' if disabled else 'enabled'}")
 
 
 @tenants.command("disable")

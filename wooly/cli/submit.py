@@ -40,7 +40,7 @@ _UNKNOWN: Final = 1
 @click.option("--ram", "ram_mb", type=click.IntRange(0), default=0, metavar="MB", help="Limit of its address space in MiB (default: none).")
 @click.option("--queue-timeout", "queue_s", type=click.IntRange(0), default=0, help="Seconds it may wait in the queue (default: no limit).")
 @click.option("--runner", default="", help="The only runner that may execute it (default: any).")
-@click.option("--webhook", default="", metavar="URL", help="This URL gets a POST when the task has ended.")
+@click.option("--webhook", default="", metavar="URL", help="This URL gets a POST when the task has ended, and when a budget runs low.")
 @click.option("--follow/--no-follow", default=True, show_default=True, help="Show its log until it ends, and end with its exit code.")
 @controller_flag
 @json_flag

@@ -48,7 +48,7 @@ def _made(view: BillingView, name: str, asked: GrantBody) -> Grant | None:
     return known
 
 
-@get("/api/v1/billing/grants", summary="Credits given, newest first", action="credits.read", responses=problems())
+@get("/api/v1/billing/grants", summary="List grants of credits, newest first", action="credits.read", responses=problems())
 async def grants(request: Ask, tenant: TenantName = None) -> Json:
     only = tenant_filter(request, "credits.read", tenant)
     view = await fresh_view(request)
@@ -57,9 +57,9 @@ async def grants(request: Ask, tenant: TenantName = None) -> Json:
     return {"items": [_answer(name, grant) for name, grant in found], "total": len(found)}
 
 
-@post("/api/v1/billing/grants", summary="Give credits to a tenant", action="credits.grant", responses=problems(404, 409, 413))
+@post("/api/v1/billing/grants", summary="Grant credits to a tenant", action="credits.grant", responses=problems(404, 409, 413))
 async def post_grant(request: Ask, data: GrantBody) -> Response[Json]:
-    """201; 200 when the same grant was made before under this id; 409 when the id is of another one."""
+    """201: granted. 200: the same grant exists under this id. 409: the id belongs to another grant."""
     if data.micro == 0:
         raise Invalid("micro", "a grant of nothing is none")
     parts = parts_of(request)

@@ -51,12 +51,12 @@ def _all(request: Ask, view: BillingView) -> Json:
     return {"items": [_tier(view, tier, now_ns) for tier in TIERS], "tenants": members, "default_tier": DEFAULT_TIER}
 
 
-@get("/api/v1/billing/prices", summary="Prices by tier, now and over time", action="credits.read", responses=problems())
+@get("/api/v1/billing/prices", summary="List prices by tier, current and over time", action="credits.read", responses=problems())
 async def prices(request: Ask) -> Json:
     return _all(request, await fresh_view(request))
 
 
-@get("/api/v1/billing/tiers", summary="What tiers cost and allow, and the tenants in each", action="credits.read", responses=problems())
+@get("/api/v1/billing/tiers", summary="List tiers: prices, what they allow, their tenants", action="credits.read", responses=problems())
 async def tiers(request: Ask) -> Json:
     return _all(request, await fresh_view(request))
 
@@ -68,12 +68,12 @@ def _must_be_tier(tier: str) -> None:
 
 @put(
     "/api/v1/billing/prices/{tier:str}",
-    summary="Set what a tier costs from a moment on",
+    summary="Set the prices of a tier, from a given time on",
     action="tariff.write",
     responses=problems(404, 409, 413),
 )
 async def put_price(request: Ask, tier: str, data: PriceBody, if_match: Revision = None) -> Json:
-    """What is used before that moment costs what it cost: a time in the past is refused."""
+    """Usage before that time keeps its price; a time in the past is refused."""
     permit(request, "tariff.write")
     _must_be_tier(tier)
     now_ns = time.time_ns()
@@ -84,12 +84,12 @@ async def put_price(request: Ask, tier: str, data: PriceBody, if_match: Revision
 
 @put(
     "/api/v1/billing/tiers/{tier:str}",
-    summary="Set what a tier allows from a moment on",
+    summary="Set what a tier allows, from a given time on",
     action="tariff.write",
     responses=problems(404, 409, 413),
 )
 async def put_tier(request: Ask, tier: str, data: TierBody, if_match: Revision = None) -> Json:
-    """Tasks that run already keep their priority."""
+    """Running tasks keep their priority and memory. ``default_vram_mb`` null: the cluster's default applies; left out: unchanged."""
     permit(request, "tariff.write")
     _must_be_tier(tier)
     now_ns = time.time_ns()
@@ -119,7 +119,7 @@ async def _write(request: Ask, tier: str, fact: Callable[[BillingView], Event], 
 
 @put(
     "/api/v1/billing/tenants/{tenant:str}/tier",
-    summary="Put a tenant into a tier from a moment on",
+    summary="Assign a tenant to a tier, from a given time on",
     action="tariff.write",
     responses=problems(404, 409, 413),
 )

@@ -29,7 +29,7 @@ KeyId = Annotated[str, Parameter(description="id of a key")]
 Moment = Annotated[str | None, Parameter(description="a time such as 2030-01-31T12:00:00Z")]
 
 
-@get("/api/v1/tenants", summary="The tenants that the caller may know of", action="tenant.read", responses=problems())
+@get("/api/v1/tenants", summary="List the tenants that the caller may see", action="tenant.read", responses=problems())
 async def tenants(request: Ask, limit: Limit = 1_000, offset: Offset = 0) -> Json:
     parts = parts_of(request)
     await parts.projection.caught_up()
@@ -37,21 +37,26 @@ async def tenants(request: Ask, limit: Limit = 1_000, offset: Offset = 0) -> Jso
     return {"items": [tenant_answer(tenant) for tenant in shown], "total": total}
 
 
-@get("/api/v1/tenants/{tenant:str}", summary="One tenant", action="tenant.read", responses=problems(404))
+@get("/api/v1/tenants/{tenant:str}", summary="Get a tenant", action="tenant.read", responses=problems(404))
 async def tenant(request: Ask, tenant: TenantId) -> Json:
     parts = parts_of(request)
     await parts.projection.caught_up()
     return tenant_answer(parts.tenants.seen(caller_of(request), tenant))
 
 
-@post("/api/v1/tenants", summary="Make a tenant", action="tenant.write", responses=problems(409, 413))
+@post("/api/v1/tenants", summary="Create a tenant", action="tenant.write", responses=problems(409, 413))
 async def post_tenant(request: Ask, data: NewTenantBody) -> Json:
     return tenant_answer(await parts_of(request).tenants.create(caller_of(request), data.id, data.title))
 
 
-@patch("/api/v1/tenants/{tenant:str}", summary="Name or disable a tenant", action="tenant.write", responses=problems(404, 409, 413))
+@patch(
+    "/api/v1/tenants/{tenant:str}",
+    summary="Change a tenant's title or disable it",
+    action="tenant.write",
+    responses=problems(404, 409, 413),
+)
 async def patch_tenant(request: Ask, tenant: TenantId, data: TenantBody, if_match: Revision = None) -> Json:
-    """A disabled tenant's keys and users open nothing from now on; what they did stays in the log and on the bill."""
+    """Keys and users of a disabled tenant are refused from now on; their earlier actions and usage stay in the log and on the bill."""
     changed = await parts_of(request).tenants.change(
         caller_of(request),
         tenant,
@@ -62,7 +67,7 @@ async def patch_tenant(request: Ask, tenant: TenantId, data: TenantBody, if_matc
     return tenant_answer(changed)
 
 
-@get("/api/v1/users", summary="The users that the caller may know of", action="user.read", responses=problems())
+@get("/api/v1/users", summary="List the users that the caller may see", action="user.read", responses=problems())
 async def users(request: Ask, tenant: str | None = None, limit: Limit = 1_000, offset: Offset = 0) -> Json:
     parts = parts_of(request)
     await parts.projection.caught_up()
@@ -70,14 +75,14 @@ async def users(request: Ask, tenant: str | None = None, limit: Limit = 1_000, o
     return {"items": [user_answer(user) for user in shown], "total": total}
 
 
-@get("/api/v1/users/{user:str}", summary="One user", action="user.read", responses=problems(404))
+@get("/api/v1/users/{user:str}", summary="Get a user", action="user.read", responses=problems(404))
 async def user(request: Ask, user: UserId) -> Json:
     parts = parts_of(request)
     await parts.projection.caught_up()
     return user_answer(parts.users.seen(caller_of(request), user))
 
 
-@post("/api/v1/users", summary="Make a user", action="user.write", responses=problems(409, 413))
+@post("/api/v1/users", summary="Create a user", action="user.write", responses=problems(409, 413))
 async def post_user(request: Ask, data: NewUserBody) -> Json:
     """Callers cannot grant privileges beyond their own. Without a password the user can authenticate by API keys only."""
     return user_answer(await parts_of(request).users.create(caller_of(request), data.id, values_of(UserValues, data)))
@@ -85,12 +90,12 @@ async def post_user(request: Ask, data: NewUserBody) -> Json:
 
 @patch("/api/v1/users/{user:str}", summary="Change or disable a user", action="user.write", responses=problems(404, 409, 413))
 async def patch_user(request: Ask, user: UserId, data: UserBody, if_match: Revision = None) -> Json:
-    """A new password ends the user's sessions. 409 also when this would shut out the last admin of the cluster."""
+    """A new password ends the user's sessions. 409 also if this would lock out the last admin of the cluster."""
     values = values_of(UserValues, data)
     return user_answer(await parts_of(request).users.change(caller_of(request), user, values, revision=revision_of(if_match)))
 
 
-@get("/api/v1/keys", summary="One's own keys; for admins also those of others, the newest first", action="key.read", responses=problems())
+@get("/api/v1/keys", summary="List the caller's keys; for admins also those of others", action="key.read", responses=problems())
 async def keys(request: Ask, tenant: str | None = None, user: str | None = None, limit: Limit = 1_000, offset: Offset = 0) -> Json:
     parts = parts_of(request)
     await parts.projection.caught_up()
@@ -99,30 +104,30 @@ async def keys(request: Ask, tenant: str | None = None, user: str | None = None,
     return {"items": [key_answer(view, key, time.time_ns()) for key in shown], "total": total}
 
 
-@get("/api/v1/keys/{key:str}", summary="One key, without its secret", action="key.read", responses=problems(404))
+@get("/api/v1/keys/{key:str}", summary="Get a key, without its secret", action="key.read", responses=problems(404))
 async def key(request: Ask, key: KeyId) -> Json:
     parts = parts_of(request)
     await parts.projection.caught_up()
     return key_answer(parts.projection.fold(AccessView), parts.keys.seen(caller_of(request), key), time.time_ns())
 
 
-@post("/api/v1/keys", summary="Make a key; only this answer contains its text", action="key.write", responses=problems(409, 413))
+@post("/api/v1/keys", summary="Create a key; only this answer contains its secret", action="key.write", responses=problems(409, 413))
 async def post_key(request: Ask, data: KeyBody) -> Json:
-    """For oneself, within one's own rights; admins also for others, for nodes and for services."""
+    """For the caller, within the caller's own permissions; admins may also create keys for other users, nodes and services."""
     parts = parts_of(request)
     made, text = await parts.keys.issue(caller_of(request), values_of(KeyValues, data))
     return {**key_answer(parts.projection.fold(AccessView), made, time.time_ns()), "key": text.text}
 
 
-@delete("/api/v1/keys/{key:str}", status_code=200, summary="Revoke a key, at once", action="key.write", responses=problems(404, 409))
+@delete("/api/v1/keys/{key:str}", status_code=200, summary="Revoke a key immediately", action="key.write", responses=problems(404, 409))
 async def delete_key(request: Ask, key: KeyId) -> Json:
-    """REST refuses it from now on, and its connections to the bus end. 409 when it is the last way in for an admin of the cluster."""
+    """REST refuses it from now on, and its connections to the bus end. 409 if no other credential of a cluster admin is left."""
     parts = parts_of(request)
     revoked = await parts.keys.revoke(caller_of(request), key)
     return key_answer(parts.projection.fold(AccessView), revoked, time.time_ns())
 
 
-@get("/api/v1/audit", summary="Who did what, the newest first", action="audit.read", responses=problems())
+@get("/api/v1/audit", summary="List audit records, newest first", action="audit.read", responses=problems())
 async def audit(
     request: Ask,
     *,
@@ -135,7 +140,7 @@ async def audit(
     limit: Limit = 100,
     offset: Offset = 0,
 ) -> Json:
-    """Of one's own tenant, or of the whole cluster; the last hundred thousand."""
+    """Those of the caller's tenant, or of the whole cluster; the last hundred thousand are kept."""
     if action is not None and action not in AUDITED:
         raise Invalid("action", f"there is no action {action}; there are: {', '.join(sorted(AUDITED))}")
     from_ns, to_ns = _ns("after", after), _ns("before", before)

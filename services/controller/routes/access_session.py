@@ -32,13 +32,13 @@ __all__ = ["ROUTES"]
 _BEGIN: Final = "session.begin"
 
 
-@get("/api/v1/session", summary="Who is asking", action="anyone", responses=problems())
+@get("/api/v1/session", summary="Get the caller's identity and permissions", action="anyone", responses=problems())
 async def session(request: Ask) -> Json:
-    """``csrf_token``: what writes of this session carry in the header X-CSRF-Token; null for keys."""
+    """``csrf_token``: the value that changes with this session must send in the header X-CSRF-Token; null for API keys."""
     return identity_answer(caller_of(request).identity, csrf_token=proof_of(request).csrf or None)
 
 
-@post("/api/v1/session", status_code=200, summary="Log in: a cookie for an API key, or for a user with a password", action=None,
+@post("/api/v1/session", status_code=200, summary="Log in with an API key, or with user and password; sets a cookie", action=None,
       responses=problems(413))  # fmt: skip
 async def post_session(request: Ask, data: LoginBody) -> Response[Json]:
     check_same_site(request.scope)
@@ -52,14 +52,14 @@ async def post_session(request: Ask, data: LoginBody) -> Response[Json]:
 
 @delete("/api/v1/session", status_code=200, summary="Log out", action="anyone", responses=problems())
 async def delete_session(request: Ask) -> Response[Json]:
-    """The session's token opens nothing from now on, wherever a copy of it may be."""
+    """The session's token is invalid from now on, including copies of it."""
     await _log_out(request)
     return Response({"ended": True}, headers={"set-cookie": end_cookie(proof_of(request).secure)})
 
 
-@post("/api/v1/session/password", status_code=200, summary="Change one's own password", action="anyone", responses=problems(409, 413))
+@post("/api/v1/session/password", status_code=200, summary="Change the caller's password", action="anyone", responses=problems(409, 413))
 async def post_password(request: Ask, data: PasswordBody) -> Response[Json]:
-    """All sessions of the user end, but this one, which goes on with a new cookie."""
+    """All other sessions of the user end; this one gets a new cookie."""
     caller = caller_of(request)
     await parts_of(request).users.change_own_password(caller, data.old_password, data.new_password)
     headers = {}

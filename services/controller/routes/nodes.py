@@ -33,23 +33,18 @@ def _answer(request: Ask, parts: Parts, node: str) -> Json:
     return {**shown, "revision": node_revision(parts.projection, node)}
 
 
-@get(
-    "/api/v1/nodes",
-    summary="Every node that ever joined, with its devices and what is promised on them",
-    action="node.read",
-    responses=problems(),
-)
+@get("/api/v1/nodes", summary="List nodes with their devices and the memory promised on them", action="node.read", responses=problems())
 async def nodes(
     request: Ask,
     *,
     search: Search = "",
     node_state: Annotated[State | None, Parameter(query="state")] = None,
     group: Name = None,
-    sort: Annotated[Literal["id", "-id", "name", "-name"], Parameter(description="with - before it the other way round")] = "id",
+    sort: Annotated[Literal["id", "-id", "name", "-name"], Parameter(description="sort key; with - before it: descending")] = "id",
     limit: Limit = 1_000,
     offset: Offset = 0,
 ) -> Json:
-    """``total``: how many there are on all pages."""
+    """``total``: the number of matches on all pages."""
     parts = parts_of(request)
     view = await parts.fresh_view()
     found = [
@@ -64,7 +59,7 @@ async def nodes(
     return {"items": [_answer(request, parts, name) for _, name in shown], "total": total}
 
 
-@get("/api/v1/nodes/{node:str}", summary="One node", action="node.read", responses=problems(404, 409))
+@get("/api/v1/nodes/{node:str}", summary="Get a node", action="node.read", responses=problems(404, 409))
 async def node(request: Ask, node: NodeId) -> Json:
     parts = parts_of(request)
     await parts.fresh_view()
@@ -73,7 +68,7 @@ async def node(request: Ask, node: NodeId) -> Json:
 
 @put(
     "/api/v1/nodes/{node:str}/config",
-    summary="Set a node's overcommit, or take it out of service for new tasks",
+    summary="Set a node's overcommit and whether it is drained",
     action="node.configure",
     responses=problems(404, 409),
 )
@@ -91,7 +86,7 @@ async def put_node_config(request: Ask, node: NodeId, data: NodeConfigBody, if_m
 @post(
     "/api/v1/nodes/{node:str}/drain",
     status_code=200,
-    summary="No new tasks; it finishes what it has",
+    summary="Drain a node: it gets no new tasks and finishes those it has",
     action="node.configure",
     responses=problems(404, 409),
 )
@@ -101,7 +96,13 @@ async def drain(request: Ask, node: NodeId, if_match: Revision = None) -> Json:
     return _answer(request, parts, node)
 
 
-@post("/api/v1/nodes/{node:str}/resume", status_code=200, summary="New tasks again", action="node.configure", responses=problems(404, 409))
+@post(
+    "/api/v1/nodes/{node:str}/resume",
+    status_code=200,
+    summary="Give a drained node new tasks",
+    action="node.configure",
+    responses=problems(404, 409),
+)
 async def resume(request: Ask, node: NodeId, if_match: Revision = None) -> Json:
     parts = parts_of(request)
     await parts.nodes.resume(caller_of(request), node, revision=revision_of(if_match))

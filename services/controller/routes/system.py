@@ -24,10 +24,10 @@ from services.kit.errors import KitError
 __all__ = ["CONFIG", "SERVICE"]
 
 _STREAM_INFO_S: Final = 1.0
-_UNWELL: Final = {503: ResponseSpec(dict[str, Any], description="It does not; detail says why", generate_examples=False)}
+_UNWELL: Final = {503: ResponseSpec(dict[str, Any], description="It is not; detail gives the reason", generate_examples=False)}
 
 
-@get("/api/v1/telemetry", summary="The last measurements of every device: live, not from the log", action="node.read", responses=problems())
+@get("/api/v1/telemetry", summary="Get the last measurements of every device, live", action="node.read", responses=problems())
 async def telemetry(request: Ask) -> Json:
     caller = caller_of(request)
     now_ns = time.time_ns()
@@ -35,23 +35,23 @@ async def telemetry(request: Ask) -> Json:
     return {"items": items, "total": len(items)}
 
 
-@get("/health", summary="Whether the controller follows the log", action=None, responses=_UNWELL)
+@get("/health", summary="Check whether the controller follows the event log", action=None, responses=_UNWELL)
 async def health(request: Ask) -> Response[Json]:
     return _health(parts_of(request))
 
 
-@get("/health/live", summary="Whether the process does its work: restart it when it does not", action=None, responses=_UNWELL)
+@get("/health/live", summary="Liveness: if it fails, restart the process", action=None, responses=_UNWELL)
 async def live(request: Ask) -> Response[Json]:
-    """A bus that is away is no reason to restart: the controller goes on when it is back. A log it cannot read is."""
+    """Stays healthy while the bus is unreachable, because the controller reconnects by itself; fails if the event log cannot be read."""
     parts = parts_of(request)
     if parts.projection.failure is not None:
         return _health(parts)
     return Response({"status": "ok", "position": parts.projection.position})
 
 
-@get("/health/ready", summary="Whether to send requests here", action=None, responses=_UNWELL)
+@get("/health/ready", summary="Readiness: whether to send requests here", action=None, responses=_UNWELL)
 async def is_ready(request: Ask) -> Response[Json]:
-    """Bus and log are there, and the view is up to the log's end."""
+    """Ready if bus and event log are reachable and all events of the log are applied."""
     parts = parts_of(request)
     if parts.projection.failure is None and parts.projection.connected and not await parts.projection.caught_up():
         return Response(
@@ -71,7 +71,7 @@ def _health(parts: Parts) -> Response[Json]:
 
 @get("/metrics", summary="Prometheus metrics", media_type="text/plain; version=0.0.4", action="cluster.read", responses=problems())
 async def metrics(request: Ask) -> str:
-    """Of the whole cluster: not for people of one tenant."""
+    """For the whole cluster; not available to users of a tenant."""
     caller_of(request).require("cluster.read", "")
     parts = parts_of(request)
     log_bytes = None
@@ -81,7 +81,7 @@ async def metrics(request: Ask) -> str:
     return metrics_text(parts.projection, parts.gauges, on_duty=parts.reconciler.on_duty, log_bytes=log_bytes)
 
 
-@get("/api/v1/config", summary="The global configuration", action="config.read", responses=problems())
+@get("/api/v1/config", summary="Get the global configuration", action="config.read", responses=problems())
 async def get_config(request: Ask) -> Json:
     parts = parts_of(request)
     await parts.fresh_view()

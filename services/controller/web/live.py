@@ -5,7 +5,7 @@
     live.wake("telemetry")          # something of that kind changed
     await live.run()                # beside the server
 
-Kinds of change: ``telemetry``, ``node``, ``task``, ``session``, ``config``, ``group``, ``access``, ``billing``.
+Kinds of change: ``telemetry``, ``node``, ``task``, ``session``, ``config``, ``group``, ``access``, ``billing``, ``log``.
 """
 
 from __future__ import annotations
@@ -93,10 +93,11 @@ class Live:
     def channels(self) -> int:
         return len(self._channels)
 
-    def wake(self, kind: str) -> None:
-        """Something of this kind changed. Costs next to nothing, so it may be called for every event."""
+    def wake(self, kind: str, *, of: str = "") -> None:
+        """Something of this kind changed; with ``of``, only pages of this one show it. Costs next to nothing, so it may be called for every
+        event."""
         for channel in self._channels.values():
-            if kind in channel.topic.wakes and not channel.dirty:
+            if kind in channel.topic.wakes and not channel.dirty and of in ("", channel.query.get("topic", "").partition(".")[0]):
                 channel.dirty = True
                 self._work.set()
 

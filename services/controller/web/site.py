@@ -67,6 +67,7 @@ class Web:
         parts.gauges.on_seen(web._on_seen)
         web.past = parts.gauges.position
         projection.on_live_event(web._on_event)
+        parts.runs.on_log = lambda task: web.live.wake("log", of=task)
         return web
 
     async def read_past(self, bus: Bus) -> None:

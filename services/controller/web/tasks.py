@@ -244,9 +244,10 @@ def tasks_topic(parts: Parts) -> Topic:
 
 
 def task_topic(parts: Parts) -> Topic:
-    """Followed as ``/live/task.<id>.<revision>``: state, priority and waiting of one task, and whether it changed since that revision."""
+    """Followed as ``/live/task.<id>.<revision>``: state, priority, waiting and the end of the log of one task, and whether it changed since
+    that revision."""
 
-    def render(scope: Scope, query: Mapping[str, str]) -> Patch:
+    async def render(scope: Scope, query: Mapping[str, str]) -> Patch:
         name, _, revision = query.get("topic", "").partition(".")
         view = parts.projection.view
         task = view.tasks.get(name)
@@ -255,9 +256,12 @@ def task_topic(parts: Parts) -> Topic:
         parts_of_page: Any = ENVIRONMENT.get_template("tasks/now.html").module
         changed = revision != str(task_revision(parts.projection, name))
         waiting = waiting_of(view, name, time.time_ns(), scope.sees)
-        return Patch({"task-now": str(parts_of_page.head(task_row(view, task), changed)), "task-waits": str(parts_of_page.waits(waiting))})
+        html = {"task-now": parts_of_page.head(task_row(view, task), changed), "task-waits": parts_of_page.waits(waiting)}
+        with contextlib.suppress(BusUnavailable, BusRefused):  # the log stays as it is shown
+            html["task-log"] = parts_of_page.log(await parts.runs.tail(name))
+        return Patch({name: str(part) for name, part in html.items()})
 
-    return Topic("task", frozenset({"task", "session", "node", "config"}), "task.read", render)
+    return Topic("task", frozenset({"task", "session", "node", "config", "log"}), "task.read", render)
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,15 @@ def main() -> int:
         return 2
     log.info("executor ready", gpu=settings.gpu, backend=engine.info.backend, cores=engine.info.cores)
     memory = DeviceMemory(engine, content, settings.memory)
-    Executor(engine, Path(settings.socket), data_port, staging, content, memory, settings.orphan_s).serve()
+    Executor(
+        engine=engine,
+        socket_path=Path(settings.socket),
+        data_port=data_port,
+        staging=staging,
+        content=content,
+        memory=memory,
+        orphan_s=settings.orphan_s,
+    ).serve()
     memory.shut()
     engine.close()
     return 0

@@ -83,12 +83,12 @@ class CachePort:
             holders |= found
             resident_bytes += tensor.nbytes if found else 0
         return ModelStatus(
-            model.name,
-            model.dtype,
-            len(model.tensors),
-            sum(tensor.nbytes for tensor in model.tensors),
-            sum(-(-tensor.nbytes // LIMITS.chunk_bytes) for tensor in model.tensors),
-            self._cache.missing(self._domain, model),
-            len(holders),
-            resident_bytes,
+            name=model.name,
+            dtype=model.dtype,
+            tensors=len(model.tensors),
+            nbytes=sum(tensor.nbytes for tensor in model.tensors),
+            chunks=sum(-(-tensor.nbytes // LIMITS.chunk_bytes) for tensor in model.tensors),
+            chunks_missing=self._cache.missing(self._domain, model),
+            holders=len(holders),
+            resident_bytes=resident_bytes,
         )

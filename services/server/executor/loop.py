@@ -87,6 +87,7 @@ class Executor:
 
     def __init__(
         self,
+        *,
         engine: Engine,
         socket_path: Path,
         data_port: DataPort,
@@ -243,7 +244,16 @@ class Executor:
         self._page.clear()  # what an earlier server sent is carried out by now, this one counts anew
         self._report(
             Attached(
-                PROTOCOL, os.getpid(), info.name, info.backend, info.cores, info.vram_bytes, addresses, held, results, str(self._page_path)
+                protocol=PROTOCOL,
+                pid=os.getpid(),
+                name=info.name,
+                backend=info.backend,
+                cores=info.cores,
+                vram_bytes=info.vram_bytes,
+                data_port=addresses,
+                held=held,
+                results=results,
+                stop_page=str(self._page_path),
             )
         )
 
@@ -335,22 +345,22 @@ class Executor:
         over = status in (RAN, FAULTED)
         others = self._runner.take_changed(command.session)
         executed = Executed(
-            self._index,
-            command.session,
-            command.seq,
-            status,
-            begin_ns,
-            start_ns,
-            end_ns,
-            finish_ns,
-            launch.core_ns if launch is not None else 0,
-            launch.instructions if launch is not None and over else 0,
-            int(launch is not None and over),
-            self._runner.charged_bytes(tenant) if tenant is not None else 0,
-            done,
-            others,
-            self._runner.memory_of(tenant) if tenant is not None else (0, 0, 0),
-            self._memory_of(others),
+            index=self._index,
+            session=command.session,
+            seq=command.seq,
+            status=status,
+            begin_ns=begin_ns,
+            start_ns=start_ns,
+            end_ns=end_ns,
+            finish_ns=finish_ns,
+            core_ns=launch.core_ns if launch is not None else 0,
+            instructions=launch.instructions if launch is not None and over else 0,
+            launches=int(launch is not None and over),
+            resident_bytes=self._runner.charged_bytes(tenant) if tenant is not None else 0,
+            done=done,
+            others=others,
+            memory=self._runner.memory_of(tenant) if tenant is not None else (0, 0, 0),
+            others_memory=self._memory_of(others),
         )
         self._results.append(executed)
         self._report(executed)

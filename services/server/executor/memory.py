@@ -124,7 +124,17 @@ class DeviceMemory:
         tenant.priority = priority
         self._tenants[tenant.session] = tenant
         self._content.open(tenant.session, domain, tenant.space)
-        self._on(SessionOpened(time.monotonic_ns(), tenant.session, quota_bytes, 0, priority, swap, wait_ms * 1_000_000))
+        self._on(
+            SessionOpened(
+                at_ns=time.monotonic_ns(),
+                session=tenant.session,
+                quota_bytes=quota_bytes,
+                use_bytes=0,
+                priority=priority,
+                swap=swap,
+                wait_ns=wait_ms * 1_000_000,
+            )
+        )
 
     def prioritise(self, tenant: Tenant, priority: int) -> None:
         """Another priority from now on; moves under way go on as they began."""
@@ -184,7 +194,13 @@ class DeviceMemory:
         for _ in range(2):
             growth = max(0, plan.workspace_bytes - space.workspace_bytes)
             asked = AllocationRequested(
-                time.monotonic_ns(), tenant.session, made_bytes + growth, back_bytes, pinned_bytes, attached_bytes, copied_bytes
+                at_ns=time.monotonic_ns(),
+                session=tenant.session,
+                nbytes=made_bytes + growth,
+                back_bytes=back_bytes,
+                pinned_bytes=pinned_bytes,
+                attached_bytes=attached_bytes,
+                copied_bytes=copied_bytes,
             )
             refusal = ""
             for decision in self._on(asked):

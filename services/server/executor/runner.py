@@ -224,13 +224,13 @@ class Runner:
             self.memory.free(tenant, handle)
         self.memory.over(tenant)
         done = Done(
-            tenant.session,
-            batch.seq,
-            way.core_ns,
-            launch.instructions if launch else 0,
-            tenant.space.resident_bytes,
-            reads,
-            fault,
+            session=tenant.session,
+            seq=batch.seq,
+            core_ns=way.core_ns,
+            instructions=launch.instructions if launch else 0,
+            resident_bytes=tenant.space.resident_bytes,
+            reads=reads,
+            fault=fault,
             launch_digest=chain,
         )
         return Outcome(launch, encode_done(done), blobs, fault is not None)

@@ -61,7 +61,17 @@ class World:
         start = self.clock.now_ns
         self.clock.now_ns += core_ns
         self.books.ran(0, "lab", "s", core_ns, True)
-        self.meter.work("s", start, start, self.clock.now_ns, self.clock.now_ns, core_ns, 1, 1, resident)
+        self.meter.work(
+            "s",
+            begin_ns=start,
+            start_ns=start,
+            end_ns=self.clock.now_ns,
+            finish_ns=self.clock.now_ns,
+            core_ns=core_ns,
+            instructions=1,
+            launches=1,
+            resident_bytes=resident,
+        )
 
     def settle(self) -> None:
         events = self.meter.cut(self.clock.now_ns)

@@ -43,16 +43,16 @@ class Bench:
         journal = JournalStream("n", 1)
         lane = journal.lane(0, DISPATCH)
         self.device = Device(
-            0,
-            executor_settings(folder),
-            Accounting("n", 0, facts, lambda: ("", 0), Allowances(time.time_ns, time.monotonic_ns)),
-            DispatchConfig(parked_batches_max=2),
-            lambda: DispatchLog(folder / "dispatch", 0, 1, lane),
-            journal.lane(0, VRAM),
-            ProgramLane(journal.lane(0, PROGRAMS)),
-            Counters(),
-            lambda _, done: self._answered(decode_done(done)),
-            Tracing("test"),
+            gpu=0,
+            settings=executor_settings(folder),
+            accounting=Accounting("n", 0, facts, lambda: ("", 0), Allowances(time.time_ns, time.monotonic_ns)),
+            config=DispatchConfig(parked_batches_max=2),
+            log_factory=lambda: DispatchLog(folder / "dispatch", 0, 1, lane),
+            memory_lane=journal.lane(0, VRAM),
+            programs=ProgramLane(journal.lane(0, PROGRAMS)),
+            counters=Counters(),
+            send_done=lambda _, done: self._answered(decode_done(done)),
+            tracing=Tracing("test"),
         )
         send = ExecutorProcess.send
 

@@ -31,7 +31,7 @@ def devices(events: list[Event]) -> list[DeviceAccounted]:
 def test_one_launch_in_one_interval() -> None:
     """100 ns of work around a launch of 60 ns that occupied one and a half of two cores."""
     m = meter()
-    m.work("s", 100, 120, 180, 200, 90, 7, 1, 0)
+    m.work("s", begin_ns=100, start_ns=120, end_ns=180, finish_ns=200, core_ns=90, instructions=7, launches=1, resident_bytes=0)
     (used,), (device,) = usage(events := m.cut(1000)), devices(events)
     assert (used.core_ns, used.instructions, used.launches) == (90, 7, 1)
     assert (device.charged_core_ns, device.scheduler_core_ns, device.idle_core_ns) == (90, 80, 2000 - 90 - 80)
@@ -40,7 +40,7 @@ def test_one_launch_in_one_interval() -> None:
 def test_a_long_launch_is_split_in_proportion_and_adds_up() -> None:
     m = meter(cores=3)
     end = 2 * SECOND + 333_333_334
-    m.work("s", 0, 1, end, end, 3 * end - 7, 11, 1, 0)
+    m.work("s", begin_ns=0, start_ns=1, end_ns=end, finish_ns=end, core_ns=3 * end - 7, instructions=11, launches=1, resident_bytes=0)
     events = m.cut(end)
     parts = [event.core_ns for event in usage(events)]
     assert len(parts) == 3
@@ -81,7 +81,7 @@ def test_a_clock_that_was_set_dates_what_follows_and_one_that_was_not_leaves_no_
 
 def test_work_of_a_closed_session_is_scheduler_time() -> None:
     m = meter()
-    m.work("gone", 0, 10, 20, 30, 20, 5, 1, 100)
+    m.work("gone", begin_ns=0, start_ns=10, end_ns=20, finish_ns=30, core_ns=20, instructions=5, launches=1, resident_bytes=100)
     (device,) = devices(m.cut(100))
     assert (device.charged_core_ns, device.scheduler_core_ns, device.idle_core_ns) == (0, 40, 160)
 
@@ -129,7 +129,17 @@ def test_the_identity_holds_for_every_timeline(timeline: list[Step], cores: int)
         start = begin + step.before
         end = start + step.launch
         at = end + step.after
-        m.work(step.session, begin, start, end, at, int(step.launch * cores * step.share), 3, 1, step.resident)
+        m.work(
+            step.session,
+            begin_ns=begin,
+            start_ns=start,
+            end_ns=end,
+            finish_ns=at,
+            core_ns=int(step.launch * cores * step.share),
+            instructions=3,
+            launches=1,
+            resident_bytes=step.resident,
+        )
         if step.session in launches:
             launches[step.session] += 1
         if step.cut:

@@ -59,7 +59,9 @@ def executor(engine: Engine, tmp_path: Path) -> Iterator[Executor]:
     content = Content(staging)
     memory = DeviceMemory(engine, content, MemorySettings())
     port = DataPort(staging, content, tmp_path / "d", "127.0.0.1", 0, "127.0.0.1")
-    executor = Executor(engine, tmp_path / "x", port, staging, content, memory, 1.0)
+    executor = Executor(
+        engine=engine, socket_path=tmp_path / "x", data_port=port, staging=staging, content=content, memory=memory, orphan_s=1.0
+    )
     executor._carry_out(OpenSpace("s", "token", b"", TERMS))
     yield executor
     memory.shut()
