@@ -27,7 +27,7 @@ PROGRAM_NAME_BYTES: Final = 8
 
 
 class JournalPart(msgspec.Struct, array_like=True, frozen=True, tag="journal.v1"):
-    """``segment`` grows with every life of this core on this device. ``first``: the number of the first record in its segment, from 0.
+    """``segment`` grows with every start of this core on this device. ``first``: the number of the first record in its segment, from 0.
     ``frames``: ``records`` of them. ``digest``: the journal's digest (32 bytes) after the last one. ``snapshot``: of a part with first
     0, the state that the segment begins with (empty: a new core). ``unix_offset_ns``: Unix time minus the times in the records."""
 

@@ -82,7 +82,7 @@ class RunState(msgspec.Struct, frozen=True):
 
 class RunnerSync(msgspec.Struct, frozen=True):
     """A runner's request. ``running``: its runs, until the report of their end is acknowledged. ``tenants``: whose scripts it takes, empty:
-    everyone's. ``free``: it can start another one now."""
+    of all tenants. ``free``: it can start another one now."""
 
     runner: str
     instance: str

@@ -109,7 +109,7 @@ class CloseSession(msgspec.Struct, frozen=True):
 
 
 class SessionClosed(msgspec.Struct, frozen=True):
-    """What the session used: totals over its life, and its launch-order digest (hex)."""
+    """What the session used: totals from open to close, and its launch-order digest (hex)."""
 
     session: str
     core_ns: int = 0

@@ -27,7 +27,7 @@ JOURNAL_STREAM: Final = "WOOLY_JOURNAL"
 JOURNAL_ALL: Final = "wooly.journal.>"
 DISCOVER_ALL: Final = "wooly.discover.*"
 LOCAL: Final = "local"
-"""The principal of everybody where authentication is off."""
+"""The principal of every connection where authentication is off."""
 
 _NODE_NAMESPACE: Final = uuid.UUID("6f0a2c9e-6d0c-5b0e-9a65-1d5f6f9e3a11")
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")

@@ -1,7 +1,7 @@
 """Telemetry: a node's measurements of each device, about once a second. A signal for routing, never the basis of a bill. Pure: data types
 and codec.
 
-Published on ``subjects.telemetry_subject(node, gpu)``; also the node's sign of life: the controller holds a node for lost that sends none
+Published on ``subjects.telemetry_subject(node, gpu)``; also the node's heartbeat: the controller holds a node for lost that sends none
 for its lease. Array-like: new fields go last and have defaults; nothing is renamed, reordered or retyped.
 """
 

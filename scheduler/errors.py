@@ -16,7 +16,7 @@ class StimulusError(SchedulerError):
 
 
 class IllegalTransition(SchedulerError):
-    """A fault of the core: a step in the life of ``name`` that its table does not have. The message tells the ``story`` so far, the steps
+    """A fault of the core: a step of ``name`` that its table does not have. The message tells the ``story`` so far, the steps
     (at, from, to) in order, ``at`` being the time of the stimulus or the position of the event: enough to find it in the journal or log."""
 
     def __init__(self, name: str, before: str, after: str, story: Iterable[tuple[int, str, str]]) -> None:

@@ -1,7 +1,7 @@
 """An NVIDIA device through CuPy (or an AMD one through CuPy's ROCm build): one stream, memory, modules, cuBLAS.
 
 Kernels of one ``compile`` become one module, compiled by NVRTC for exactly this device's architecture, and kept in the object cache. CuPy's
-memory pools are not used: blocks are parts of one allocation, and memory is set to zero before anybody sees it.
+memory pools are not used: blocks are parts of one allocation, and memory is set to zero before a session can read it.
 
 The only module that touches CuPy.
 """
@@ -78,7 +78,7 @@ class _Mark(NamedTuple):
 
 
 class CudaDevice:
-    """Device ``number`` of those that the driver lists. ``guard``: where foreign kernels are compiled."""
+    """Device ``number`` of those that the driver lists. ``guard``: where user kernels are compiled."""
 
     def __init__(self, cache: ObjectCache, number: int = 0, guard: CompileProcess | None = None) -> None:
         self._cupy = cupy = _cupy()

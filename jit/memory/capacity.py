@@ -152,7 +152,7 @@ class Capacity:
     def _drop_oldest(self) -> None:
         block, owner = next(iter(self._idle.items()))
         shelf = self._shelves[owner, block.room]
-        assert shelf[0] is block, "a shelf is in order of age"
+        assert shelf[0] is block, "blocks of a size are in order of age"
         del shelf[0]
         if not shelf:
             del self._shelves[owner, block.room]

@@ -98,7 +98,7 @@ class _Buffer:
 
 
 class OpenclDevice:
-    """``threads``: how many compute units of a processor to use (None: all). ``guard``: where foreign kernels are compiled.
+    """``threads``: how many compute units of a processor to use (None: all). ``guard``: where user kernels are compiled.
 
     ``number``: which device, when there are several.
 

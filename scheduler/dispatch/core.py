@@ -272,7 +272,7 @@ class Dispatch:
             out.append(Release(session.session))
 
     def _transition(self, session: SessionState, to: Phase) -> None:
-        """A step in the life of a session. Raises IllegalTransition, with nothing changed by it, on one that is not in TRANSITIONS."""
+        """A step of a session's state machine. Raises IllegalTransition, with nothing changed by it, on one that is not in TRANSITIONS."""
         before, live = session.phase, session.live
         if (before, to) not in TRANSITIONS:
             raise IllegalTransition(f"session {session.session}", before, to, session.story)

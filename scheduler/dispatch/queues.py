@@ -15,7 +15,7 @@ __all__ = ["age", "best", "forget_shares", "new_turn", "next_wakeup_ns", "rebase
 Item = TypeVar("Item", Entry, tuple[int, str])
 
 _SLACK: Final = 64
-"""Outdated entries that a heap may hold beside as many as it has good ones."""
+"""Stale entries that a heap (lazy deletion) may hold beside as many as it has good ones."""
 
 
 def requeue(state: DispatchState, session: SessionState) -> None:

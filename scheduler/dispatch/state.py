@@ -1,6 +1,6 @@
-"""The dispatcher's state: what one device has open, waiting and in flight, and the life of a session. Data only; changed by its neighbours.
+"""The dispatcher's state: what one device has open, waiting and in flight, and phases of sessions. Data only; changed by its neighbours.
 
-A session's life (``Phase``), with every legal step (``TRANSITIONS``):
+A session's state machine (``Phase``), with every legal step (``TRANSITIONS``):
 
     OPEN ──SessionClosed──▶ CLOSING ──its last batch has run──▶ RELEASED
      │ a launch faults       │ a launch faults                     ▲
@@ -24,7 +24,7 @@ Entry = tuple[int, int, str]
 
 
 class Phase(StrEnum):
-    """Where a session is in its life."""
+    """The phase of a session."""
 
     #: Its batches are kept and launched.
     OPEN = "open"
@@ -131,7 +131,7 @@ class SessionState:
     last_seq: int | None = None
     #: Changed by Dispatch._transition alone.
     phase: Phase = Phase.OPEN
-    #: The steps of its life so far, (at_ns, from, to): at most three.
+    #: The steps of its state machine so far, (at_ns, from, to): at most three.
     story: list[tuple[int, Phase, Phase]] = field(default_factory=list)
 
     #: Its entry in the heap of ``level``, None: no batch of it may be launched now.

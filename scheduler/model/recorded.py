@@ -99,7 +99,7 @@ class _Session:
 
 @dataclass(slots=True)
 class Recording:
-    """Feed it the records of one life of a core in order. ``awaited``: batches that waited for memory (their waits are in the record, and
+    """Feed it the records of one run of a core in order. ``awaited``: batches that waited for memory (their waits are in the record, and
     not in what is made of it)."""
 
     _sessions: dict[str, _Session] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The cluster as columns of integers, one row a device and one a node, in order of (node id, gpu), and who holds memory on each device.
+"""The cluster as columns of integers, one row a device and one a node, in order of (node id, gpu), and holders of memory on each device.
 
 A decision over thousands of devices reads the columns; the fold keeps them (``view``). A live placed task holds its VRAM on each of its
 devices. An open session holds its quota, unless its task holds memory there for it.

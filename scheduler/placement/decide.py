@@ -87,7 +87,7 @@ def decide(view: ClusterView, task: TaskSubmitted, at_ns: int) -> Decision:
 
 
 def explain(view: ClusterView, task: TaskSubmitted, at_ns: int) -> Decision:
-    """The same decision with every candidate and every refusal: for a person who asks why, not for the log."""
+    """The same decision with every candidate and every refusal: to explain it to a person, not for the log."""
     return _decide(view, task, at_ns, full=True)
 
 

@@ -27,7 +27,7 @@ REASON_SILENT = "silent"
 
 
 class Heard(msgspec.Struct, array_like=True, frozen=True, tag="heard.v1"):
-    """A sign of life (telemetry, registration) of a node in this epoch, received at ``at_ns`` of the controller's clock."""
+    """A heartbeat (telemetry, registration) of a node in this epoch, received at ``at_ns`` of the controller's clock."""
 
     at_ns: int
     node: str
@@ -51,7 +51,7 @@ class LivenessConfig:
 
 @dataclass(slots=True)
 class Liveness:
-    """``heard``: the last sign of life by node, with its epoch. ``listening_ns``: since when we listen without a break."""
+    """``heard``: the last heartbeat by node, with its epoch. ``listening_ns``: since when we listen without a break."""
 
     config: LivenessConfig = field(default_factory=LivenessConfig)
     listening_ns: int | None = None
@@ -99,7 +99,7 @@ def overdue_tasks(view: ClusterView, unix_ns: int, start_lease_ms: int) -> list[
 
 
 def _given_up(view: ClusterView, session: str, limit_ns: int) -> bool:
-    """Has the session's node had a new life since before ``limit_ns``, without it?"""
+    """Has the session's node started a new epoch before ``limit_ns``, without it?"""
     known = view.sessions[session]
     return known.cut_off == CUT_RESTARTED and view.nodes[known.fact.node].registered.at_ns < limit_ns
 

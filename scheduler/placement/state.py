@@ -63,7 +63,7 @@ class Reservation:
 @dataclass(slots=True)
 class SessionView:
     """An open session with its current ``priority``. ``cut_off``: why it does not count now, or empty. CUT_LOST: its node is held for
-    lost, and may recover; CUT_RESTARTED: its node has a new life, and has not yet said that the session lives on."""
+    lost, and may recover; CUT_RESTARTED: its node has a new epoch, and has not yet said that the session lives on."""
 
     fact: SessionOpenedFact
     cut_off: str = ""
@@ -104,7 +104,7 @@ class TaskView:
     shape: Shape = (0, 1, False, False, ())
     #: How its script ended, None: nothing was reported (yet).
     outcome: Outcome | None = None
-    #: The last steps of its life, (position, from, to).
+    #: The last steps of its state machine, (position, from, to).
     story: tuple[tuple[int, Phase, Phase], ...] = ()
 
     @property

@@ -1,4 +1,4 @@
-"""The life of a task: its phases with their legal steps, and the state that follows from how its scripts ended; configuration keys with
+"""Task phases with their legal steps, and the state that follows from how its scripts ended; configuration keys with
 limits and defaults, and why things ended. Pure; words are appended, never renamed.
 
 A task may have several sessions: one a device, and those of processes that its script started. The main process decides; a child counts
@@ -37,7 +37,7 @@ LIVE: Final = frozenset({QUEUED, STARTED})
 
 
 class Phase(StrEnum):
-    """Where a task is in its life; ``state`` of a TaskView is the word of REST and log for it (both of the first two are queued)."""
+    """The phase of a task; ``state`` of a TaskView is the word of REST and log for it (both of the first two are queued)."""
 
     #: Submitted, and not placed, or not any more.
     WAITING = "waiting"
@@ -80,7 +80,7 @@ REPORTED: Final = {str(phase): phase for phase in (Phase.STARTED, Phase.COMPLETE
 """The phases that a TaskStateChanged may ask for, by its word."""
 
 STORY_MAX: Final = 16
-"""Steps of a task's life that are kept for error messages."""
+"""Steps of a task's state machine that are kept for error messages."""
 
 GLOBAL: Final = "global"
 ENVIRONMENT: Final = "environment"

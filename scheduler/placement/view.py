@@ -379,7 +379,7 @@ class ClusterView(ClusterState):
             self._transition(task, to, at_ns, reason)
 
     def _transition(self, task: TaskView, to: Phase, at_ns: int, reason: str = "") -> None:
-        """A step in the life of a task, and with it whether it waits, and whether it holds VRAM on its node. Raises IllegalTransition, with
+        """A step of a task, and with it whether it waits, and whether it holds VRAM on its node. Raises IllegalTransition, with
         nothing changed by it, on a step that is not in TRANSITIONS."""
         name, before = task.submitted.task, task.phase
         if (before, to) not in TRANSITIONS:
@@ -434,7 +434,7 @@ class ClusterView(ClusterState):
         self.recent.pop(task.submitted.task, None)
         self.recent[task.submitted.task] = self.position
 
-    # who holds what
+    # holders of memory
 
     def _recount_task(self, task: TaskView) -> None:
         """Bring the sums up to what a task and its sessions hold now."""

@@ -39,7 +39,7 @@ class Waiting:
 
 
 def why_waiting(view: ClusterView, name: str, at_ns: int) -> Waiting | None:
-    """Of a task that waits for room at Unix time ``at_ns``; None when it does not. Milliseconds of work: for who asks about one task."""
+    """Of a task that waits for room at Unix time ``at_ns``; None when it does not. Milliseconds of work: for questions about one task."""
     task = view.tasks.get(name)
     if task is None or not task.waiting:
         return None

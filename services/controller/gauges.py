@@ -43,7 +43,7 @@ class Gauges:
         await self._follower.stop()
 
     def on_heard(self, listener: Callable[[str, int], None]) -> None:
-        """Call ``listener(node, epoch)`` for every measurement published since the start: a sign of life."""
+        """Call ``listener(node, epoch)`` for every measurement published since the start: a heartbeat."""
         self._listeners.append(listener)
 
     def on_seen(self, listener: Callable[[Telemetry], None]) -> None:

@@ -23,7 +23,7 @@ __all__ = ["Placer"]
 _SLICE_S = 0.05
 """How long one pass over the queue may take before pending requests are served."""
 _AT_MOST_S = 1.0
-"""How long before the other duties have their turn."""
+"""How long before the other periodic work has its turn."""
 
 
 class Placer:

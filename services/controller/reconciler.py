@@ -1,7 +1,7 @@
 """Leader-elected background reconciler: it declares silent nodes lost, fails overdue tasks, places queued tasks, appends measurements to
 the log, and sends nodes the changes of their tasks.
 
-The leader is the controller that holds the duty key under a lease. All writes are conditional appends, so a short overlap of two leaders is
+The leader is the controller with the leader's key under a lease. All writes are conditional appends, so a short overlap of two leaders is
 harmless.
 """
 

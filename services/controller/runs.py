@@ -358,7 +358,7 @@ class Runs:
         ended = replace(state, state=ENDED, ended_ns=time.time_ns(), exit_code=report.exit_code, signal=report.signal, reason=reason)
         await self._finish(state, ended)
 
-    # -- duties of the leader ----------------------------------------------------------------------------------------------
+    # -- work of the leader --------------------------------------------------------------------------------------------
 
     async def look_after(self) -> None:
         """End the runs that no runner will report about; notify of ended ones and of budgets that run low.

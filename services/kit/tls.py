@@ -51,7 +51,7 @@ def plain_allowed(environment: Mapping[str, str], host: str, what: str, instead:
     if is_loopback(host):
         return
     if environment.get(INSECURE_VARIABLE, "").strip() == "1":
-        get_logger().warning(f"{INSECURE_VARIABLE}=1: {what} goes over {host} in plain text; anyone on that network can read and change it")
+        get_logger().warning(f"{INSECURE_VARIABLE}=1: {what} goes over {host} in plain text; hosts on that network can read and change it")
         return
     raise SettingError(
         f"{what} would go over {host} in plain text: {instead}, or stay on 127.0.0.1 "

@@ -3,7 +3,7 @@
 A lane is replayed part by part: its frames are decoded, every stimulus goes through a new core, and what that decides is compared with
 what is on record, decision by decision and digest by digest.
 
-A *life* of a dispatcher is a stretch without a gap: segments of one device, each beginning with the snapshot of the one before. It ends
+A *run* of a dispatcher is a stretch without a gap: segments of one device, each beginning with the snapshot of the one before. It ends
 where a core began anew (the executor was started again) or where records are missing.
 """
 

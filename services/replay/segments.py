@@ -1,6 +1,6 @@
 """Parts of the journal put together: lanes, segments, and what is missing between them. Pure.
 
-A lane is one core (dispatch or vram) of one device of one node; a segment one stretch of its life, which begins with an empty core or a
+A lane is one core (dispatch or vram) of one device of one node; a segment one stretch of its record, which begins with an empty core or a
 snapshot. Retention takes the oldest parts first, so the first segment of a lane may lack its beginning: nothing of it can be run again.
 """
 

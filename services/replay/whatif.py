@@ -24,7 +24,7 @@ __all__ = ["whatif"]
 
 @dataclass(slots=True)
 class _Life:
-    """One life of a device's dispatcher, read. ``busy_ns`` and ``fed_ns``: of the records taken."""
+    """One run of a device's dispatcher, read. ``busy_ns`` and ``fed_ns``: of the records taken."""
 
     node: str
     gpu: int
@@ -56,7 +56,7 @@ class _Life:
 async def whatif(
     segments: AsyncIterator[Segment], question: Question, nodes: Mapping[str, str], names: Mapping[str, Named]
 ) -> dict[str, Any]:
-    """The document: a part for every life that ran something. Raises ReplayError, NothingFound."""
+    """The document: a part for every run that launched something. Raises ReplayError, NothingFound."""
     lives: dict[tuple[str, int], _Life] = {}
     before: dict[tuple[str, int], Segment] = {}
     done: list[_Life] = []
@@ -76,7 +76,7 @@ async def whatif(
 
 
 def _part(life: _Life, question: Question, nodes: Mapping[str, str], names: Mapping[str, Named]) -> dict[str, Any] | None:
-    """One life: recorded, the model under the recorded policy (how far it can be trusted), and under the one asked for."""
+    """One run: recorded, the model under the recorded policy (how far it can be trusted), and under the one asked for."""
     tenants, arrivals, costs = life.recording.inputs()
     if not arrivals:
         return None

@@ -123,7 +123,7 @@ class Device:
         self._log = get_logger()
         self._dispatch = log_factory()
 
-    # -- life ----------------------------------------------------------------------------------------------------------------------
+    # -- start and stop ---------------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Find or start the executor and take over what it holds. Raises StartError."""

@@ -1,6 +1,6 @@
 """The dispatch core of one device with its journal on disk and on the bus: every stimulus with its decisions, for ``wooly replay``.
 
-The record is cut into segments: one begins with every life of a core, and with a snapshot of its state when the one before has grown
+The record is cut into segments: one begins with every start of a core, and with a snapshot of its state when the one before has grown
 long or the bus was away for too long. A segment is one file of frames (and beside it ``.snapshot``, unless its core is new); the last few
 are kept.
 """

@@ -39,7 +39,7 @@ class Started(msgspec.Struct, array_like=True, frozen=True, tag="started.v1"):
 
 
 class Recorded(msgspec.Struct, array_like=True, frozen=True, tag="recorded.v1"):
-    """Facts to be published on (area, entity); ``index`` counts these over the journal's life, ``epoch`` is the start that recorded them
+    """Facts to be published on (area, entity); ``index`` counts these from the journal's start, ``epoch`` is the start that recorded them
     (0 in v1 journals). ``nonce`` is random, so that the id of their message is unpredictable (empty in v1 journals)."""
 
     index: int

@@ -120,7 +120,7 @@ class Node:
             ("end_task", self._orders.end_task), ("set_priority", self._orders.set_priority),
         ):  # fmt: skip
             await self._bus.serve(subjects.node_requests(self._node, verb), handler, principal=subjects.requester)
-        await self._bus.nc.flush()  # who hears that the node is there must find it
+        await self._bus.nc.flush()  # a client that discovers the node must find it
         self._ticker = asyncio.create_task(self._tick_forever(), name="tick")
 
     async def stop(self) -> None:

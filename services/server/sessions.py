@@ -27,7 +27,7 @@ CANCELLED: Final = "cancelled"
 
 
 class SessionRecord(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
-    """What stays true of a session for its life. The executor keeps a copy, so that a restarted server finds it."""
+    """What stays true of a session from open to close. The executor keeps a copy, so that a restarted server finds it."""
 
     session: str
     terms: TaskTerms
@@ -105,7 +105,7 @@ class Session:
     """An open session. Times are the node's monotonic clock."""
 
     record: SessionRecord
-    #: The last sign of life of its client.
+    #: The last heartbeat of its client.
     heard_ns: int
     #: The last batch executed.
     seq_done: int = 0

@@ -3,7 +3,7 @@
 See ``regions`` for the order in which threads run and ``runs`` for what becomes a loop. Labels: B<n> block n for all threads, E<n> all
 threads come to the divergent block n, S<n> the unit that starts at block n for the threads that are there, T<run>_<n> inside of a loop.
 ``pc[t]`` is the block where a divergent thread is, ``ended``, or beyond that the barrier it waits at; ``rc`` the block where divergent
-threads meet again.
+threads reconverge.
 """
 
 from __future__ import annotations

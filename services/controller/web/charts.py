@@ -146,7 +146,7 @@ async def past_charts(store: MetricsStore, chosen: Range, now_s: float, node: st
 
 
 def credits_chart(history: History, scope: Scope, now_s: float) -> Chart:
-    """Credits per hour at the rate of each half minute: everybody's, or the scope's tenant's."""
+    """Credits per hour at the rate of each half minute: of all tenants, or the scope's tenant's."""
     ring = history.credits
     spent = ring.series(scope.tenant or ALL_TENANTS, now_s)["spent"] * (_HOUR_S / ring.step_s)
     spent[-1] = np.nan  # it has only begun

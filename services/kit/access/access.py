@@ -105,7 +105,7 @@ class Access:
         return self._token("session", secrets.token_hex(_SESSION_ID_BYTES), who, now_s, now_s, SESSION_S)
 
     def renewed(self, token: Token) -> Token:
-        """The same session for another quarter of an hour, within its life."""
+        """The same session for another quarter of an hour, within its longest duration."""
         now_s = int(time.time())
         expires_s = min(now_s + SESSION_S, token.began_s + SESSION_MAX_S)
         return Token(token.kind, token.id, token.user, token.key, token.stamp, token.began_s, now_s, expires_s)

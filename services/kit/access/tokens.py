@@ -30,10 +30,10 @@ KEY_ID: Final = "[a-z2-7]{16}"
 _KEY: Final = re.compile(rf"wk_({KEY_ID})_([a-z2-7]{{52}})", re.ASCII)
 _ONLY_ID: Final = re.compile(KEY_ID, re.ASCII)
 SESSION_S: Final = 15 * 60
-"""Life of a session's token; it is renewed while the session is used."""
+"""Validity of a session's token; it is renewed while the session is used."""
 RENEW_AFTER_S: Final = 5 * 60
 SESSION_MAX_S: Final = 12 * 3600
-"""Life of a session, however much it is used."""
+"""Longest duration of a session, however much it is used."""
 RELAY_S: Final = 60
 _TEXT_MAX: Final = 1024
 _PREFIX: Final = "wt_"

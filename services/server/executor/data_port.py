@@ -266,7 +266,7 @@ class DataPort:
         self._failure: OSError | None = None
 
     def start(self) -> None:
-        """Serve from a thread of its own, for the life of the process. Raises OSError when the port cannot be had."""
+        """Serve from a thread of its own, until the process ends. Raises OSError when the port cannot be had."""
         threading.Thread(target=lambda: uvloop.run(self._serve()), name="data port", daemon=True).start()
         self._started.wait()
         if self._failure is not None:

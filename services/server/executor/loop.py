@@ -77,7 +77,7 @@ __all__ = ["Executor"]
 _RECEIVE_BYTES: Final = 1 << 20
 _STAGED_BYTES_MAX: Final = 8 << 30
 _RECALLED_BYTES_MAX: Final = 4 << 20
-"""Of answers that are sent again at a time: a session may ask as often as it likes, and everybody waits while they leave."""
+"""Of answers that are sent again at a time: a session may ask as often as it likes, and all sessions wait while they leave."""
 _JOURNAL_NS: Final = 1_000_000_000
 """How long the memory core's journal is gathered before it is sent."""
 

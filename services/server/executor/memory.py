@@ -272,7 +272,7 @@ class DeviceMemory:
         return ()
 
     def expect(self, session: str) -> None:
-        """A batch of the session will come soon: bring back what fits without anybody's giving up anything."""
+        """A batch of the session will come soon: bring back what fits without evicting another session."""
         tenant = self._tenants.get(session)
         if tenant is not None and tenant.kept and session not in self._moves and self._vram.state.sessions[session].waiter is None:
             tenant.wanted = ()

@@ -155,7 +155,7 @@ class Runner:
 
     def _ready(self, tenant: Tenant, batch: Batch) -> Ready:
         """What runs the batch's program. What was refused when it was prepared is not tried again: a compiler may have taken all the time
-        for it that it gets, and everybody waits for this thread."""
+        for it that it gets, and all sessions wait for this thread."""
         brought = tenant.brought.get(batch.seq)
         if brought is not None and brought.refusal is not None:
             raise Refused(brought.refusal)

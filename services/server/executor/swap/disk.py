@@ -33,7 +33,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class DiskTier:
-    """Files in ``folder``, which is this tier's own: what an earlier life left there is removed. Equal chunks are one file, removed with
+    """Files in ``folder``, which is this tier's own: what an earlier process left there is removed. Equal chunks are one file, removed with
     the last that names it. Nothing is forced to the medium: after a crash the files are not read."""
 
     def __init__(self, folder: Path, bytes_max: int) -> None:
@@ -80,7 +80,7 @@ class DiskTier:
             return
         del self._names[name]
         self.used_bytes -= nbytes
-        with contextlib.suppress(OSError):  # the next life removes what this one cannot
+        with contextlib.suppress(OSError):  # the next process removes what this one cannot
             self._path(name).unlink()
 
     def _write(self, name: bytes, data: Bytes) -> None:
