@@ -86,7 +86,7 @@ simulate: $(STAMP).dev ## 10,000 random nodes in virtual time, judged by indepen
 	$(BIN)/python -m tests.simulation.node --seeds 10000
 	$(BIN)/pytest -q -m soak tests/simulation
 
-replay-runs: $(STAMP).dev ## 20 recorded lives of real nodes with several tenants, decided again; results go to docs/replay.md
+replay-runs: $(STAMP).dev ## 20 recorded runs of real nodes with several tenants, decided again; results go to docs/replay.md
 	$(BIN)/python -m tests.replay --report default
 
 what-if: $(STAMP).dev ## predictions of other policies beside real runs under them; wants a quiet machine for half an hour (docs/what-if.md)

@@ -32,10 +32,13 @@ _GIVEN_MAX: Final = 1 << 62
 
 
 class Lease(msgspec.Struct, array_like=True, frozen=True):
-    """``ceiling_micro`` and ``counted_micro`` (what the node said it has used) since the log began; ``until_ms`` Unix time."""
+    """The part of a budget that a node may spend."""
 
+    #: bound on the sum of charges since the log began, micro-credits
     ceiling_micro: int
+    #: charges that the node had counted when it asked
     counted_micro: int
+    #: end, Unix ms
     until_ms: int
     busy: bool
 

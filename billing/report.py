@@ -34,14 +34,14 @@ class CreditLine(msgspec.Struct, frozen=True):
 
 
 class CreditReport(msgspec.Struct, frozen=True):
-    """``from_ns``/``to_ns``: the period really covered (whole minutes, end exclusive; to_ns 0: no end).
-
-    ``position``: the log position of the view.
-    """
+    """Credits of a period."""
 
     by: str
+    #: start of the period that is covered, whole minutes, Unix ns
     from_ns: int
+    #: its end, exclusive; 0: no end
     to_ns: int
+    #: log position of the view
     position: int
     lines: tuple[CreditLine, ...]
     total: CreditLine

@@ -37,19 +37,19 @@ def statement(view: BillingView, tenant: str, month: str) -> Statement:
     core, vram = sum(line[0] for line in lines.values()), sum(line[1] for line in lines.values())
     granted = sum(grant.micro for grant in grants)
     return Statement(
-        tenant,
-        month,
-        from_ns,
-        to_ns,
-        view.position,
-        opening,
-        granted,
-        core,
-        vram,
-        opening + granted - core - vram,
-        tuple(StatementLine(*key, *lines[key]) for key in sorted(lines)),
-        tuple(sorted(grants, key=lambda grant: (grant.at_ns, grant.grant))),
-        _prices(view, tenant, from_ns, to_ns),
+        tenant=tenant,
+        month=month,
+        from_ns=from_ns,
+        to_ns=to_ns,
+        position=view.position,
+        opening_micro=opening,
+        granted_micro=granted,
+        core_micro=core,
+        vram_micro=vram,
+        closing_micro=opening + granted - core - vram,
+        lines=tuple(StatementLine(*key, *lines[key]) for key in sorted(lines)),
+        grants=tuple(sorted(grants, key=lambda grant: (grant.at_ns, grant.grant))),
+        prices=_prices(view, tenant, from_ns, to_ns),
     )
 
 

@@ -44,7 +44,7 @@ class NodeRegistered(msgspec.Struct, array_like=True, frozen=True, tag="node.reg
 
 
 class NodeLost(msgspec.Struct, array_like=True, frozen=True, tag="node.lost.v1"):
-    """A node stopped, by itself (reason ``stopped``) or by missing its lease."""
+    """A node shut down (reason ``stopped``), or its lease expired."""
 
     at_ns: int
     node: str
@@ -53,7 +53,7 @@ class NodeLost(msgspec.Struct, array_like=True, frozen=True, tag="node.lost.v1")
 
 
 class NodeRecovered(msgspec.Struct, array_like=True, frozen=True, tag="node.recovered.v1"):
-    """A node held for lost is heard again in the same epoch: it was cut off, not stopped, and its sessions are alive."""
+    """A node that was considered lost sends telemetry again in the same epoch: it was disconnected, and its sessions are open."""
 
     at_ns: int
     node: str
@@ -75,7 +75,7 @@ class SessionOpenedFact(msgspec.Struct, array_like=True, frozen=True, tag="sessi
     sla_ms_p99: int = 0
     pace_percent: int = 0
     traceparent: str = ""
-    """W3C: the trace that the session's sampled batches are in, or empty."""
+    """W3C trace context of the session's sampled batches, or empty."""
 
 
 OUTCOME_ERROR_CHARS_MAX: Final = 200
@@ -111,7 +111,7 @@ class SessionClosedFact(msgspec.Struct, array_like=True, frozen=True, tag="sessi
 
 class UsageRecorded(msgspec.Struct, array_like=True, frozen=True, tag="usage.recorded.v1"):
     """One session, one interval on one device: [from_ns, to_ns) of the node's Unix time. ``core_ns``: launch time x cores occupied;
-    ``byte_ms``: resident bytes x time. (node, epoch, gpu, serial) names the fact for ever: a repeat is the same fact."""
+    ``byte_ms``: resident bytes x time. (node, epoch, gpu, serial) identifies the event; a repetition is ignored."""
 
     node: str
     epoch: int
@@ -159,20 +159,20 @@ class TaskSubmitted(msgspec.Struct, array_like=True, frozen=True, tag="task.subm
     noswap: bool = False
     title: str = ""
     queue: bool = False
-    """Wait for room instead of failing when nothing fits now."""
+    """Wait in the queue instead of failing if no device fits now."""
     weight: int = 100
     sla_ms_p99: int = 0
     pace_percent: int = 0
     queue_timeout_ms: int = 0
-    """How long it may wait for room before it fails (0: for ever)."""
+    """Waiting time after which it fails (0: no limit)."""
     vram_grows: bool = False
-    """Its submitter named no amount: ``vram_bytes`` is the cluster's default, by which it is placed, and its sessions have no quota but
-    the device."""
+    """The submission named no VRAM: ``vram_bytes`` is the default of the tier or the cluster, by which the task is placed, and its sessions
+    have no quota but the device."""
 
 
 class Considered(msgspec.Struct, array_like=True, frozen=True):
-    """What a decision knew of one device beyond the log: the last telemetry heard (zeros: none); and what it made of it: the promisable
-    memory free before the task, and the parts of the score (utilization, starvation, VRAM, priority: 0-100 each; empty when refused)."""
+    """The inputs of a decision on one device that are not in the log (the last telemetry; zeros: none) and the results: the promisable
+    memory free before the task, and the parts of the score (utilization, starvation, VRAM, priority: 0-100 each; empty if refused)."""
 
     node: str
     gpu: int
@@ -185,11 +185,11 @@ class Considered(msgspec.Struct, array_like=True, frozen=True):
 
 class TaskPlaced(msgspec.Struct, array_like=True, frozen=True, tag="task.placed.v1"):
     """``scores``: (node, gpu, score) of every candidate, best first; ``refusals``: (node, gpu, reason, detail) of the others. ``position``:
-    the log position of the last event the decision saw. ``considered``: every device looked at, so that it can be made again.
+    the log position of the last event the decision saw. ``considered``: every device examined, so that the decision can be repeated.
 
-    Where ``refused`` or ``candidates`` says something, the decision looked at nothing but the log up to ``position`` and ``at_ns``, and
-    only a part of what it found is here: ``scores`` and ``considered`` of the best few of ``candidates``, ``refusals`` as examples of each
-    of the reasons that ``refused`` counts."""
+    If ``refused`` or ``candidates`` is set, the decision depends only on the log up to ``position`` and on ``at_ns``, and the event holds a
+    part of the result: ``scores`` and ``considered`` of the best of ``candidates``, and ``refusals`` as examples of each reason counted in
+    ``refused``."""
 
     at_ns: int
     task: str
@@ -204,7 +204,7 @@ class TaskPlaced(msgspec.Struct, array_like=True, frozen=True, tag="task.placed.
 
 
 class TaskRefused(msgspec.Struct, array_like=True, frozen=True, tag="task.refused.v1"):
-    """As TaskPlaced. ``reserved_node`` and ``reserved_gpus``: from now on these devices are kept for the task; empty: none are."""
+    """Fields as in TaskPlaced. ``reserved_node`` and ``reserved_gpus``: devices reserved for the task from now on; empty: none."""
 
     at_ns: int
     task: str
@@ -246,7 +246,7 @@ class TariffSet(msgspec.Struct, array_like=True, frozen=True, tag="tariff.set.v1
 
 
 class GrantRecorded(msgspec.Struct, array_like=True, frozen=True, tag="grant.recorded.v1"):
-    """Credits given to a tenant (``grant`` names the fact for ever)."""
+    """Credits granted to a tenant (``grant`` identifies the event; a repetition is ignored)."""
 
     at_ns: int
     grant: str
@@ -256,15 +256,15 @@ class GrantRecorded(msgspec.Struct, array_like=True, frozen=True, tag="grant.rec
 
 
 class LoadObserved(msgspec.Struct, array_like=True, frozen=True, tag="load.observed.v1"):
-    """Measurements that placement may look at, as one controller heard them: (node, gpu, utilization percent, starvation percent, used
-    bytes) of devices whose measurement changed enough to matter. What was heard before of the others still holds."""
+    """Measurements for placement, as one controller received them: (node, gpu, utilization percent, starvation percent, used bytes) of
+    devices whose measurement changed significantly. Earlier measurements of all other devices stay valid."""
 
     at_ns: int
     devices: tuple[tuple[str, int, int, int, int], ...]
 
 
 class TaskPriorityChanged(msgspec.Struct, array_like=True, frozen=True, tag="task.priority_changed.v1"):
-    """Of a task that is not over. Open sessions follow when their node says so (SessionPriorityChanged)."""
+    """The priority of a task that has not ended. Its open sessions follow with SessionPriorityChanged, reported by their node."""
 
     at_ns: int
     task: str
@@ -279,7 +279,7 @@ class SessionPriorityChanged(msgspec.Struct, array_like=True, frozen=True, tag="
 
 
 class GroupChanged(msgspec.Struct, array_like=True, frozen=True, tag="group.changed.v1"):
-    """A group as it is from now on. ``nodes``: its members beside the nodes that name it themselves when they register."""
+    """The new state of a group. ``nodes``: its members, apart from nodes that name the group when they register."""
 
     at_ns: int
     group: str
@@ -289,7 +289,7 @@ class GroupChanged(msgspec.Struct, array_like=True, frozen=True, tag="group.chan
 
 
 class TenantChanged(msgspec.Struct, array_like=True, frozen=True, tag="tenant.changed.v1"):
-    """A tenant as it is from now on. ``disabled``: its keys and users open nothing."""
+    """The new state of a tenant. ``disabled``: its keys and users are refused."""
 
     at_ns: int
     tenant: str
@@ -298,8 +298,8 @@ class TenantChanged(msgspec.Struct, array_like=True, frozen=True, tag="tenant.ch
 
 
 class UserChanged(msgspec.Struct, array_like=True, frozen=True, tag="user.changed.v1"):
-    """A person as they are from now on. ``tenant``: empty for those who work for the whole cluster. ``role``: admin, operator, member or
-    viewer. ``password_hash``: argon2id in its PHC string form, empty: no password (keys only)."""
+    """The new state of a user. ``tenant``: empty for users of the whole cluster. ``role``: admin, operator, member or viewer.
+    ``password_hash``: argon2id as a PHC string; empty: no password (keys only)."""
 
     at_ns: int
     user: str
@@ -311,9 +311,8 @@ class UserChanged(msgspec.Struct, array_like=True, frozen=True, tag="user.change
 
 
 class KeyIssued(msgspec.Struct, array_like=True, frozen=True, tag="key.issued.v1"):
-    """An API key; its secret was shown once and is not here. ``secret_hash``: argon2id, PHC string. ``role``: as of a user, or ``node``
-    (then ``node`` is the only node it may be) or ``service``. ``scopes``: what of the role it may do, empty: all. ``expires_ns`` 0:
-    never."""
+    """An API key, without its secret. ``secret_hash``: argon2id, PHC string. ``role``: as for a user, or ``node`` (then ``node`` is the
+    only node that may use it) or ``service``. ``scopes``: restrict the role's permissions; empty: all. ``expires_ns`` 0: never."""
 
     at_ns: int
     key: str
@@ -333,9 +332,9 @@ class KeyRevoked(msgspec.Struct, array_like=True, frozen=True, tag="key.revoked.
 
 
 class ActionTaken(msgspec.Struct, array_like=True, frozen=True, tag="action.taken.v1"):
-    """The audit record of an action. It is in the same message as the facts that it caused, so record and effect commit atomically.
-    ``actor``: user or key;
-    ``action``: an Action of services.kit.access; ``target``: id of what it was done to; ``source``: address it came from, or empty."""
+    """The audit record of an action. It is in the same message as the events that it caused, so record and effect commit atomically.
+    ``actor``: user or key; ``action``: an Action of services.kit.access; ``target``: id of the changed object; ``source``: address of the
+    caller, or empty."""
 
     at_ns: int
     actor: str
@@ -347,8 +346,8 @@ class ActionTaken(msgspec.Struct, array_like=True, frozen=True, tag="action.take
 
 
 class BudgetSet(msgspec.Struct, array_like=True, frozen=True, tag="budget.set.v1"):
-    """What a tenant may spend in a period (``day``, ``month`` or ``total``, UTC) from now on; ``limit_micro`` -1: no budget.
-    At ``warn_percent`` of it BudgetCrossed says so, at ``stop_percent`` the tenant's next batch is refused (0: never)."""
+    """A tenant's budget for a period (``day``, ``month`` or ``total``, UTC); ``limit_micro`` -1: no budget. At ``warn_percent`` of it
+    BudgetCrossed is recorded, at ``stop_percent`` the tenant's next batch is refused (0: never)."""
 
     at_ns: int
     tenant: str
@@ -359,8 +358,8 @@ class BudgetSet(msgspec.Struct, array_like=True, frozen=True, tag="budget.set.v1
 
 
 class BudgetCrossed(msgspec.Struct, array_like=True, frozen=True, tag="budget.crossed.v1"):
-    """``threshold``: ``warning``, ``stopped``, or ``open`` (a new period, a raised limit). ``position``: of the last event it follows
-    from."""
+    """A budget reached a threshold. ``threshold``: ``warning``, ``stopped``, or ``open`` (a new period, a raised limit). ``position``: the
+    log position of the event that caused it."""
 
     at_ns: int
     tenant: str
@@ -370,13 +369,13 @@ class BudgetCrossed(msgspec.Struct, array_like=True, frozen=True, tag="budget.cr
     limit_micro: int
     position: int
     period: str = ""
-    """``day``, ``month`` or ``total``: of which of the tenant's budgets."""
+    """Which of the tenant's budgets: ``day``, ``month`` or ``total``."""
 
 
 class TierSet(msgspec.Struct, array_like=True, frozen=True, tag="tier.set.v1"):
-    """What a tier allows from now on: ``priority_ceiling`` is the best (lowest) priority its tasks may have, ``default_vram_mb`` the VRAM
-    (MiB) by which a task is placed that names none (0: the cluster's default). A tenant's tier is set by the last GrantRecorded or TierSet
-    that names the tenant (``tenant`` empty: the tier itself is described)."""
+    """What a tier allows: ``priority_ceiling`` is the best (lowest) priority of its tasks, ``default_vram_mb`` the VRAM (MiB) by which a
+    task is placed that names none (0: the cluster's default). With ``tenant``: assigns the tenant to the tier instead, as a GrantRecorded
+    with a tier does; the last one holds."""
 
     at_ns: int
     tier: str

@@ -76,6 +76,8 @@ class RunState(msgspec.Struct, frozen=True):
     reason: str = ""
     notified: str = ""
     digest: str = ""
+    budget_position: int = 0
+    """Log position of the last BudgetCrossed that the webhook was notified of."""
 
 
 class RunnerSync(msgspec.Struct, frozen=True):

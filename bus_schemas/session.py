@@ -100,7 +100,7 @@ class SessionOpened(msgspec.Struct, frozen=True):
 
 
 class CloseSession(msgspec.Struct, frozen=True):
-    """The client ends its session. ``outcome``: how the script ended, None when it goes on or the client does not know."""
+    """The client closes its session. ``outcome``: how the script ended; None if it is still running, or if the client cannot tell."""
 
     session: str
     reason: str = "done"

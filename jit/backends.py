@@ -5,10 +5,13 @@ A back end is imported when its first engine is created: `host` needs LLVM, `ope
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from jit.cache import ObjectCache
+from jit.compiling.process import CompileProcess
 from jit.engine import Engine, EngineConfig
 from jit.errors import UnknownBackend
 
@@ -31,15 +34,24 @@ def _host(config: EngineConfig) -> Engine:
 
 
 def _opencl(config: EngineConfig) -> Engine:
-    from jit.opencl.engine import opencl_engine
+    from jit.accel.engine import AccelEngine
+    from jit.opencl.device import OpenclDevice
 
-    return opencl_engine(config)
+    if config.cache_dir is not None:  # PoCL keeps machine code by block shape beside its programs, wherever this says when it starts
+        os.environ.setdefault("POCL_CACHE_DIR", str(config.cache_dir / "pocl"))
+    device = OpenclDevice(ObjectCache(_folder(config, "opencl")), config.threads, CompileProcess(), number=config.device)
+    return AccelEngine(device, "opencl", config)
 
 
 def _cuda(config: EngineConfig) -> Engine:
-    from jit.cuda.engine import cuda_engine
+    from jit.accel.engine import AccelEngine
+    from jit.cuda.device import CudaDevice
 
-    return cuda_engine(config)
+    return AccelEngine(CudaDevice(ObjectCache(_folder(config, "cuda")), config.device, CompileProcess()), "cuda", config)
+
+
+def _folder(config: EngineConfig, name: str) -> Path | None:
+    return None if config.cache_dir is None else config.cache_dir / name
 
 
 BACKENDS: Final[dict[str, Callable[[EngineConfig], Engine]]] = {

@@ -48,7 +48,7 @@ class ToolchainError(JitError):
 
 
 class Inexpressible(JitError):
-    """The kernel tier has no op for something in a fused group; run the group on the host back end."""
+    """A back end has no native form of an operation for these operands; the reference executes it."""
 
 
 class Unspelled(JitError):

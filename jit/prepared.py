@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
+from jit.engine import Launch, Number
 from jit.lru import Lru
-from jit.memory import room_for
+from jit.memory import Block, SpaceMemory, room_for
 from jit.plan.arena import Arena
 from jit.plan.calls import Call
 from jit.plan.memo import Memo
 from jit.plan.planner import Planner, PlanOptions, Target
-from jit.runs import written_keys
-from jit.space import KeySpec
+from jit.runs import OVER, KeySpec, LaunchTotals, check_there, trap_of_run, written_keys
 from wis.program import BufferKind
+from wis.traps import NO_TRAP
 from wis.verify import Verified
 
-__all__ = ["PlannedProgram", "PlanningEngine"]
+__all__ = ["PlannedProgram", "PlannedRun", "PlanningEngine"]
 
 PREPARED_MAX = 256
 PLANNERS_MAX = 256
@@ -30,6 +32,9 @@ class Plan(Protocol):
 
     @property
     def instructions(self) -> int: ...
+
+    @property
+    def constants(self) -> tuple[float, ...]: ...
 
 
 C = TypeVar("C", bound=Call)
@@ -61,6 +66,47 @@ class PlannedProgram(Generic[P]):
     @property
     def workspace_bytes(self) -> int:
         return room_for(self.plan.arena.nbytes) if self.plan.arena.nbytes else 0
+
+
+class PlannedRun(Generic[R]):
+    """A run of a planned program, but for its steps. ``blocks``: of its keys, in its space's ``memory``; ``arena``: for its temporaries."""
+
+    def __init__(
+        self, memory: SpaceMemory, ready: R, scalars: Sequence[Number], keys: Sequence[int], blocks: Sequence[Block], arena: Block | None
+    ) -> None:
+        self._memory, self._ready, self._keys, self._arena = memory, ready, keys, arena
+        self._blocks: Sequence[Block] = blocks
+        self._values: list[Number] = [*scalars, *ready.plan.constants]
+        self._totals = LaunchTotals()
+        self._trap = NO_TRAP
+        self._begun = False
+        self.over = False
+
+    def drop(self) -> None:
+        """Give up what is left. Safe to call twice, and when it is over."""
+        self.over = True
+        self._blocks, self._arena = (), None  # a space keeps its last run, which must not keep memory
+
+    def _check_live(self) -> None:
+        if self.over:
+            raise ValueError(OVER)
+
+    def _begin_piece(self) -> bool:
+        """Check that the buffers are still the ones of the run; whether this is its first piece."""
+        if self._begun:
+            check_there(self._memory, self._keys, self._blocks)
+        first, self._begun = not self._begun, True
+        return first
+
+    def _launched(self, start_ns: int, end_ns: int, core_ns: int, cores: int) -> Launch:
+        """The account of a piece; the last one's is that of the run."""
+        if not self.over:
+            return Launch(start_ns, end_ns, core_ns, cores, 0, None, stopped=True)
+        self.drop()
+        totals, ready = self._totals, self._ready
+        trap, trap_at = trap_of_run(ready.verified.bound, totals.texts, self._trap)
+        instructions = ready.instructions + totals.instructions
+        return Launch(start_ns, end_ns, core_ns, cores, instructions, trap, totals.out_of_fuel, trap_at=trap_at)
 
 
 class PlanningEngine(Generic[C, P, R]):

@@ -11,14 +11,13 @@ import numpy as np
 
 from jit.engine import EngineConfig, EngineInfo, Launch, MemoryUse, Number, Prepared, Stop
 from jit.memory import Block, Capacity, SpaceMemory
-from jit.runs import OVER, check_begin, check_there, reached, trap_of_run, written_keys
-from jit.space import ByteSpace, KeySpec
+from jit.runs import OVER, ByteSpace, KeySpec, check_begin, check_there, fuel_text, reached, trap_of_run, written_keys
 from wis import cost, reference
 from wis.launches import addresses
 from wis.program import BoundProgram, BufferKind
 from wis.verify import Verified
 
-__all__ = ["ReferenceEngine", "fuel_text", "key_specs"]
+__all__ = ["ReferenceEngine", "key_specs"]
 
 
 def key_specs(bound: BoundProgram) -> list[KeySpec]:
@@ -28,11 +27,6 @@ def key_specs(bound: BoundProgram) -> list[KeySpec]:
         for kind, nbytes in zip(bound.program.buffers, bound.nbytes, strict=True)
         if kind != BufferKind.TEMP
     ]
-
-
-def fuel_text(traps: reference.Traps) -> str | None:
-    """The message for a run that ran out of fuel; None when it did not."""
-    return f"kernel {traps.out_of_fuel}: the launch executed more thread-instructions than it may" if traps.out_of_fuel else None
 
 
 class ReferencePrepared:
@@ -126,8 +120,9 @@ class ReferenceRun:
         self.drop()
         traps = execution.traps
         instructions = self._plan.instructions + traps.instructions
+        out_of_fuel = fuel_text(traps.out_of_fuel) if traps.out_of_fuel else None
         trap, trap_at = trap_of_run(self._plan.verified.bound, traps.texts, traps.key)
-        return Launch(start_ns, end_ns, end_ns - start_ns, 1, instructions, trap, fuel_text(traps), trap_at=trap_at)
+        return Launch(start_ns, end_ns, end_ns - start_ns, 1, instructions, trap, out_of_fuel, trap_at=trap_at)
 
 
 class ReferenceEngine:

@@ -75,16 +75,19 @@ class Dist(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One operation. ``n_ins`` is (least, most) with -1 for no upper bound; ``n_outs`` -1: as the kernel says; ``rmw``: outs[0] is read as well as written."""
+    """One operation."""
 
     code: int
     name: str
     kind: Kind
     types: Types
+    #: (least, most); most -1: no bound
     n_ins: tuple[int, int]
+    #: -1: as the kernel says
     n_outs: int
     attrs: tuple[str, ...]
     doc: str
+    #: outs[0] is read as well as written
     rmw: bool = False
 
 
@@ -106,7 +109,7 @@ def _op(
     rmw: bool = False,
 ) -> None:
     span = (n_ins, n_ins) if isinstance(n_ins, int) else n_ins
-    op = Op(code, name, kind, types, span, n_outs, attrs, doc, rmw)
+    op = Op(code, name, kind, types, span, n_outs=n_outs, attrs=attrs, doc=doc, rmw=rmw)
     assert code not in BY_CODE and name not in BY_NAME, name
     OPS.append(op)
     BY_CODE[code] = op

@@ -33,7 +33,7 @@ class BufferKind(IntEnum):
     """How long a buffer of a program lives."""
 
     EXTERNAL = 0  # existed before; may be read and written
-    CREATED = 1  # made by this program, zero length of life before, outlives it
+    CREATED = 1  # made by this program, zero bytes at first, kept after it
     TEMP = 2  # made and dropped inside; never visible outside
 
 
@@ -62,13 +62,15 @@ class Instr(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Program(msgspec.Struct, frozen=True, array_like=True):
-    """The structure. ``buffers`` holds one BufferKind a buffer; ``n_scalars`` is the number of immediates' slots; ``kernels`` the digests
-    (32 bytes each) of the kernels that ``launch`` instructions name by their place here."""
+    """The structure of a program."""
 
     version: int
+    #: a BufferKind for each buffer
     buffers: tuple[int, ...]
+    #: slots of immediates
     n_scalars: int
     code: tuple[Instr, ...]
+    #: digests (32 bytes) of the kernels that ``launch`` instructions name by their place here
     kernels: tuple[bytes, ...] = ()
 
 

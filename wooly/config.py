@@ -224,7 +224,11 @@ KEYS: Final[tuple[Key, ...]] = (
     ),
     Key("GPU_COUNT", "gpu_count", _integer(1, 64), "an integer from 1 to 64", "GPUs for this task"),
     Key(
-        "CONTROLLER_URL", "controller_url", _url("http", "https"), "a URL such as http://controller:8080", "ask this controller for a place"
+        "CONTROLLER_URL",
+        "controller_url",
+        _url("http", "https"),
+        "a URL such as http://controller:8080",
+        "the controller that places this task",
     ),
     Key(
         "CONTROLLER_NODE_GROUP_IDS",
@@ -246,7 +250,7 @@ KEYS: Final[tuple[Key, ...]] = (
         "task_id",
         _name,
         "the id of a task: 1 to 64 letters, digits, - or _",
-        "run as this task, which was submitted on the page or by REST: its place, priority, VRAM and GPUs hold (with CONTROLLER_URL)",
+        "run as this task, which was submitted on the page or by REST: its place, priority, VRAM and GPUs apply (with CONTROLLER_URL)",
     ),
     Key(
         "REQUIRED_VRAM",
@@ -255,15 +259,15 @@ KEYS: Final[tuple[Key, ...]] = (
         "an integer number of megabytes, such as 8000",
         "VRAM this task needs, in MB; also its quota; unset: the default of the tier, else of the cluster, and it may grow",
     ),
-    Key("GPU_MODE", "gpu_mode", _choice("Shared", "Exclusive"), "Shared or Exclusive", "may other tasks share the GPU"),
-    Key("GPUS", "gpus", _indices, "different device numbers separated by commas, such as 0 or 0,1", "devices in the server's list"),
+    Key("GPU_MODE", "gpu_mode", _choice("Shared", "Exclusive"), "Shared or Exclusive", "whether other tasks may share the GPU"),
+    Key("GPUS", "gpus", _indices, "different device numbers separated by commas, such as 0 or 0,1", "the node's devices to use, by number"),
     Key("WOOLYAI_WEIGHTS_DEDUP", "weights_dedup", _switch, _BOOL, "share identical read-only weights with other tasks"),
-    Key("WOOLYAI_SWAP_FROM_VRAM", "swap_from_vram", _switch, _BOOL, "may this task's cold VRAM be swapped out"),
+    Key("WOOLYAI_SWAP_FROM_VRAM", "swap_from_vram", _switch, _BOOL, "whether this task's unused VRAM may be swapped out"),
     Key("WOOLY_NATS_URL", "nats_urls", _urls("nats", "tls", "ws", "wss"), "URLs such as nats://bus:4222, separated by commas", "the bus"),
     Key("WOOLY_DEBUG", "debug", _switch, _BOOL, "verbose client log"),
     Key("WOOLY_CHECK", "check", _choice("off", "cpu"), "off or cpu", "run every operation on the CPU too; stop at the first that differs"),
     Key("WOOLY_CHECK_DIR", "check_dir", _path, "a folder", "where WOOLY_CHECK writes scripts; unset: the working directory"),
-    Key("WOOLY_TENANT", "tenant", _name, "1 to 64 letters, digits, - or _", "who is billed"),
+    Key("WOOLY_TENANT", "tenant", _name, "1 to 64 letters, digits, - or _", "the tenant that is billed"),
     Key("WOOLY_CPU_FALLBACK", "cpu_fallback", _switch, _BOOL, "run an operation the device lacks on this machine's CPU"),
     Key("WOOLY_LOCAL_GPU", "local_gpu", _switch, _BOOL, "use the remote device although this machine has a GPU (which is hidden)"),
     Key(
@@ -285,21 +289,21 @@ KEYS: Final[tuple[Key, ...]] = (
         "weight",
         _integer(1, 10_000),
         "an integer from 1 to 10000",
-        "part of the core time beside other tasks of the same priority; 200 gets twice as much as 100",
+        "share of core time relative to other tasks of the same priority; 200 gets twice as much as 100",
     ),
     Key(
         "WOOLY_SLA_MS_P99",
         "sla_ms_p99",
         _integer(1, 3_600_000),
         "an integer number of milliseconds from 1 to 3600000",
-        "latency that 99 of 100 batches shall have on the device, PRIO 0 only; unset: none",
+        "latency target for 99 of 100 batches on the device, PRIO 0 only; unset: none",
     ),
     Key(
         "WOOLY_PACE_PERCENT",
         "pace_percent",
         _integer(1, 100),
         "an integer from 1 to 100",
-        "the most of the device's core time that this task takes, in percent; unset: no bound",
+        "limit on this task's share of the device's core time, in percent; unset: no limit",
     ),
     Key(
         "WOOLY_VRAM_WAIT_MS",
@@ -308,9 +312,24 @@ KEYS: Final[tuple[Key, ...]] = (
         "an integer number of milliseconds from 0 to 3600000",
         "how long to wait for memory that other tasks hold before an out-of-memory error; 0: not at all",
     ),
-    Key("WOOLY_API_KEY", "api_key", _api_key, "a key such as wk_<id>_<secret>, as `wooly login` stores it", "who you are", secret=True),
-    Key("WOOLY_TLS_CA", "tls_ca", _path, "a file of certificates (PEM)", "who signs certificates of bus and services; unset: the system's"),
-    Key("WOOLY_INSECURE", "insecure", _switch, _BOOL, "send the API key in plain text to other machines: only in a private network"),
+    Key(
+        "WOOLY_API_KEY",
+        "api_key",
+        _api_key,
+        "a key such as wk_<id>_<secret>, as `wooly login` stores it",
+        "the API key that authenticates you",
+        secret=True,
+    ),
+    Key(
+        "WOOLY_TLS_CA",
+        "tls_ca",
+        _path,
+        "a file of certificates (PEM)",
+        "the CA certificates that bus and services are verified with; unset: the system's",
+    ),
+    Key(
+        "WOOLY_INSECURE", "insecure", _switch, _BOOL, "allow sending the API key in plain text to other machines; only for private networks"
+    ),
 )
 _BY_NAME: Final = {key.name: key for key in KEYS}
 

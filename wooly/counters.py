@@ -14,19 +14,23 @@ __all__ = ["Counters", "COUNTERS"]
 
 @dataclass(slots=True)
 class Counters:
-    """``ops``: operations recorded and sent. ``batches``: flushes sent. ``waits``: times the script had to wait for the node.
+    """Totals of this process."""
 
-    ``wire_bytes``: bytes sent, all included. ``upload_bytes`` and ``fetch_bytes``: tensor data given to and taken from the node.
-    ``templates``: distinct (operation, metadata) pairs met. ``fallbacks``: calls computed on this machine instead, by operation.
-    """
-
+    #: operations recorded and sent
     ops: int = 0
+    #: flushes sent
     batches: int = 0
+    #: times the script waited for the node
     waits: int = 0
+    #: bytes sent, all included
     wire_bytes: int = 0
+    #: tensor data sent to the node
     upload_bytes: int = 0
+    #: tensor data received from the node
     fetch_bytes: int = 0
+    #: distinct (operation, metadata) pairs
     templates: int = 0
+    #: calls computed on this machine instead, by operation
     fallbacks: Counter[str] = field(default_factory=Counter)
 
     def snapshot(self) -> dict[str, Any]:

@@ -50,7 +50,7 @@ class WoolyError(RuntimeError):
 
 
 class ConfigError(WoolyError):
-    """The configuration is wrong: names the key, the value, where it came from and what is allowed."""
+    """The configuration is wrong. The message names the key, the value, its source and what is allowed."""
 
 
 class ActivationError(WoolyError):
@@ -58,15 +58,15 @@ class ActivationError(WoolyError):
 
 
 class UnsupportedTorch(ActivationError):
-    """This build of torch is outside what is tested, or lacks an interface the device depends on."""
+    """This build of torch is not supported, or lacks an interface that the device depends on."""
 
 
 class ServiceError(WoolyError):
-    """The service side is missing or answered badly: an operator's matter, not the script's."""
+    """A service is missing or failed: a matter for the operator, not a fault of the script."""
 
 
 class NoServerError(ServiceError):
-    """Nothing answers: wrong URL, no bus, or no node on it."""
+    """No service answers: the URL is wrong, or no bus or no node is running."""
 
 
 class NodeLostError(ServiceError):
@@ -78,11 +78,11 @@ class SessionLostError(ServiceError):
 
 
 class PlacementError(ServiceError):
-    """The controller could not be asked, or has no place for this task."""
+    """The controller could not be reached, or no device fits this task."""
 
 
 class ApiError(ServiceError):
-    """A REST service refused a request. ``status``: of HTTP; ``fields``: (name, message) of what in the request is wrong; ``kind`` and
+    """A REST service refused a request. ``status``: the HTTP status; ``fields``: (name, message) of each invalid field; ``kind`` and
     ``detail``: of the problem document (the last part of its type, and its sentence), empty without one."""
 
     def __init__(self, message: str, *, status: int = 0, fields: Sequence[tuple[str, str]] = (), kind: str = "", detail: str = "") -> None:
@@ -98,8 +98,8 @@ class TaskCancelledError(ServiceError):
 
 
 class BudgetExceededError(ServiceError):
-    """The tenant's budget is used up: no batch of it is run now. Nothing is lost: the session keeps its memory and the batches that were
-    not run; a script that catches this and continues later, after a grant or in a new period, continues where it stopped."""
+    """The tenant's budget is used up, and its batches are refused. The session keeps its memory and the batches that were not run: a script
+    that catches this and continues later, after a grant or in a new period, resumes where it stopped."""
 
 
 class DeviceError(WoolyError):
@@ -107,7 +107,7 @@ class DeviceError(WoolyError):
 
 
 class QuotaExceeded(DeviceError):
-    """The task's VRAM quota is used up. ``quota_bytes``, ``used_bytes`` and ``asked_bytes`` are 0 when the node did not say."""
+    """The task's VRAM quota is used up. ``quota_bytes``, ``used_bytes`` and ``asked_bytes`` are 0 if the node did not report them."""
 
     def __init__(self, message: str, *, quota_bytes: int = 0, used_bytes: int = 0, asked_bytes: int = 0) -> None:
         super().__init__(message)
@@ -121,31 +121,31 @@ class DeviceAssertError(DeviceError):
 
 
 class OutOfFuelError(DeviceError):
-    """The user's script: a kernel executed more thread-instructions than a launch may; it may be endless. The session is over."""
+    """A kernel of the script executed more thread-instructions than a launch may; it may be endless. The session is over."""
 
 
 class SwapCorruptError(ServiceError):
-    """The node's disk: memory that was swapped out did not come back as it went. None of it was used; the session is over."""
+    """Swapped-out memory was damaged on the node's disk. None of it was used; the session is over."""
 
 
 class KernelError(DeviceError):
-    """The user's script: the node's device cannot run a kernel, or compiling it took more time or memory than is allowed."""
+    """The node's device cannot run a kernel of the script, or compiling it exceeded the limits of time or memory."""
 
 
 class KernelArgumentError(DeviceError, TypeError):
-    """The user's script: a kernel was given too few or too many arguments, or one of the wrong kind; the message names it."""
+    """A kernel of the script was called with too few or too many arguments, or with one of the wrong type; the message names it."""
 
 
 class KernelLaunchError(DeviceError, ValueError):
-    """The user's script: grid, block, shared memory or alignment of a launch are beyond what a kernel or any node accepts."""
+    """Grid, block, shared memory or alignment of a launch exceed what the kernel or any node accepts."""
 
 
 class UnsupportedOperation(DeviceError, NotImplementedError):
-    """An operation the device lacks, with falling back to the CPU switched off or impossible."""
+    """The device lacks an operation, and the fallback to the CPU is switched off or impossible."""
 
 
 class CompileError(WoolyError):
-    """The user's CUDA source does not compile; ``log`` is the compiler's."""
+    """The CUDA source does not compile; ``log`` is the compiler's output."""
 
     def __init__(self, message: str, *, log: str = "") -> None:
         super().__init__(message)
@@ -157,7 +157,7 @@ class ToolchainMissing(WoolyError):
 
 
 class ForkError(DeviceError):
-    """The device was used in a forked child of the process that had opened it."""
+    """The device was used in a forked child of the process that opened it."""
 
 
 class ForeignPointerError(DeviceError):
@@ -165,8 +165,8 @@ class ForeignPointerError(DeviceError):
 
 
 class CheckFailed(WoolyError):
-    """WOOLY_CHECK found an operation that differs on the device: a fault of ours. ``operation``: its name; ``script``: the path of a script
-    that makes the call again."""
+    """WOOLY_CHECK found an operation whose result differs on the device: a bug in Wooly. ``operation``: its name; ``script``: the path of a
+    script that repeats the call."""
 
     def __init__(self, message: str, *, operation: str = "", script: str = "") -> None:
         super().__init__(message)
@@ -180,7 +180,7 @@ def refuse_received(text: str) -> NoReturn:
 
 
 class RefusedError(WoolyError):
-    """The node refused a batch that this client built: a fault of ours. ``places`` holds one ``rule @ place: text`` a finding."""
+    """The node refused a batch that this client built: a bug in Wooly. ``places``: one ``rule @ place: text`` for each finding."""
 
     def __init__(self, message: str, *, name: str = "", places: Sequence[str] = (), where: str = "") -> None:
         super().__init__(message + "".join(f"\n  {line}" for line in (*places, where) if line))
@@ -189,7 +189,7 @@ class RefusedError(WoolyError):
 
 
 class ProtocolError(WoolyError):
-    """Client and node do not understand each other: different versions."""
+    """Client and node have incompatible versions."""
 
 
 _BY_FAULT: dict[str, type[WoolyError]] = {

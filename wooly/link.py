@@ -36,12 +36,15 @@ class Operation(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where in the user's script a flush comes from: recorded after line ``since`` (of the flush before; empty: none) and up to ``until``,
-    both as ``file:line``. ``operations``: of its program, in order. ``exact``: all of it was recorded at line ``until``."""
+    """The place in the user's script that a flush comes from. Lines are ``file:line``."""
 
+    #: line of the flush before; empty: none
     since: str
+    #: line of this flush
     until: str
+    #: of its program, in order
     operations: Sequence[Operation] = ()
+    #: all of it was recorded at ``until``
     exact: bool = False
 
     def lines(self) -> str:
@@ -102,40 +105,43 @@ _INSTRUCTION: Final = re.compile(r"@ code (\d+)")
 
 @dataclass(slots=True)
 class Flush:
-    """One batch as the recorder hands it over. A node does, in this order: allocs, uploads, program, reads, frees.
+    """One batch as the recorder hands it over. A node does, in this order: allocs, uploads, program, reads, frees."""
 
-    ``program`` and ``dims`` are blake3 digests (32 bytes), both empty when the flush carries no program; the bodies are always
-    given, the link decides whether the node needs them. ``handles`` has one session-unique handle for every EXTERNAL and
-    CREATED buffer of the program, in buffer order. ``allocs`` are zeroed buffers (handle, nbytes). ``uploads`` each make a fresh
-    buffer of exactly their length; their memory does not change any more. ``reads`` are
-    (handle, offset, nbytes) in bytes. ``frees`` name buffers the node holds, each once. ``n_ops`` counts recorded operations. ``kernels``:
-    digest and body of every kernel that the program names. ``origin``: where it comes from, for messages.
-    """
-
+    #: blake3 digest of ``program_body``, 32 bytes; empty: no program
     program: bytes = b""
+    #: always given; the link decides whether the node needs it
     program_body: bytes = b""
+    #: blake3 digest of ``dims``; empty without a program
     dims_digest: bytes = b""
     dims: bytes = b""
     scalars: Sequence[int | float | complex] = ()
+    #: unique in the session; one for every EXTERNAL and CREATED buffer of the program, in buffer order
     handles: Sequence[int] = ()
+    #: (handle, bytes) of zeroed buffers
     allocs: Sequence[tuple[int, int]] = ()
+    #: each makes a fresh buffer of exactly its length; the memory does not change any more
     uploads: Sequence[tuple[int, memoryview]] = ()
+    #: (handle, offset, bytes)
     reads: Sequence[tuple[int, int, int]] = ()
+    #: handles of buffers that the node holds, each once
     frees: Sequence[int] = ()
+    #: recorded operations
     n_ops: int = 0
+    #: digest and body of every kernel that the program names
     kernels: Sequence[tuple[bytes, bytes]] = ()
+    #: for messages
     origin: Origin | None = None
 
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """A submitted flush. ``seq`` is its place in the session, from 1; ``n_reads``: how many answers it will have.
+    """A submitted flush."""
 
-    ``answer`` is for the link's own use.
-    """
-
+    #: its place in the session, from 1
     seq: int
+    #: how many answers it will have
     n_reads: int = 0
+    #: for the link's own use
     answer: list[ReadBytes] = field(default_factory=list)
 
 

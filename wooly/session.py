@@ -14,7 +14,6 @@ import os
 import secrets
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -29,6 +28,7 @@ from wooly import progress
 from wooly.config import Config
 from wooly.errors import ForkError, NodeLostError, ProtocolError, WoolyError, from_fault
 from wooly.link import Flush, ReadBytes, Ticket
+from wooly.shared.lru import LruDict
 from wooly.transport.batches import BatchEncoder
 from wooly.transport.bus import BusThread, NoAnswer
 from wooly.transport.credentials import bus_credentials
@@ -53,7 +53,7 @@ _KILLED_S: Final = 1.5
 _INLINE_TOTAL_BYTES: Final = 512 << 10
 _UPLOAD_SAID_BYTES: Final = 64 << 20
 """Larger uploads are announced on a terminal."""
-_LOST_TOLD_MAX: Final = 64
+_LOST_KEPT_MAX: Final = 64
 """Of how many refused batches it is remembered where they came from."""
 _CHUNK_ATTEMPTS_MAX: Final = 5
 _FORKED: Final = "the device was used before this process was forked; use the 'spawn' start method, or first use it in the child"
@@ -106,7 +106,7 @@ class Session:
         self._answers: dict[int, _Answer] = {}
         self._fault: WoolyError | None = None
         self._refusal: tuple[int, WoolyError] | None = None
-        self._lost_at: OrderedDict[int, str] = OrderedDict()
+        self._lost_at: LruDict[int, str] = LruDict(_LOST_KEPT_MAX)
         self._halt = Halt()
         self._seq = 0
         self._closed = False
@@ -116,7 +116,7 @@ class Session:
         self._shaken = asyncio.Event()
         self.totals: SessionClosed | None = None
         self.outcome: Outcome | None = None
-        """How the script ended, for ``close`` to report; None: it goes on."""
+        """How the script ended, for ``close`` to report; None while it runs."""
         self.batches = 0
         self.waits = 0
 
@@ -153,7 +153,7 @@ class Session:
             if not self._halt:
                 self._bus.post(self._send, sent)
         if full:
-            self._halt.tell()
+            self._halt.raise_pending()
         return Ticket(seq, len(flush.reads))
 
     def report(self) -> None:
@@ -176,7 +176,7 @@ class Session:
             while not answer.event.wait(1.0):
                 self._raise_fault()
         if answer.done is None and self._fault is None:
-            self._halt.tell()
+            self._halt.raise_pending()
         with self._state:
             self._answers.pop(ticket.seq, None)
         if answer.done is None:
@@ -379,8 +379,6 @@ class Session:
             where = f"{where}; the work that was refused was {cause}" if where and cause else where
         elif not fault.fatal and where:
             self._lost_at[done.seq] = where
-            if len(self._lost_at) > _LOST_TOLD_MAX:
-                self._lost_at.popitem(last=False)
         text = origin.explain(fault.instruction, fault.message) if origin is not None and fault.instruction >= 0 else fault.message
         return from_fault(fault.name, text, fault.places, where)
 
@@ -489,7 +487,7 @@ class Session:
         )
 
     def _settle(self, fault: WoolyError) -> None:
-        """The session is over: everybody who waits, now or later, gets ``fault``."""
+        """The session is over: every waiting call, now or later, raises ``fault``."""
         with self._state:
             if self._fault is None:
                 self._fault = fault

@@ -44,20 +44,12 @@ class VerboseLink:
     def submit(self, flush: Flush) -> Ticket:
         start, before = time.perf_counter(), self._link.wire_bytes
         ticket = self._link.submit(flush)
+        sent_bytes, sent_ms = self._link.wire_bytes - before, (time.perf_counter() - start) * 1e3
+        uploaded_bytes = sum(len(data) for _, data in flush.uploads)
         _log.debug(
-            "batch %d: %d operations, program %s, %d scalars, %d uploads of %d bytes, %d allocations, %d frees, %d reads; "
-            "%d bytes sent in %.1f ms",
-            ticket.seq,
-            flush.n_ops,
-            bytes(flush.program[:4]).hex() or "none",
-            len(flush.scalars),
-            len(flush.uploads),
-            sum(len(data) for _, data in flush.uploads),
-            len(flush.allocs),
-            len(flush.frees),
-            len(flush.reads),
-            self._link.wire_bytes - before,
-            (time.perf_counter() - start) * 1e3,
+            f"batch {ticket.seq}: {flush.n_ops} operations, program {bytes(flush.program[:4]).hex() or 'none'}, "
+            f"{len(flush.scalars)} scalars, {len(flush.uploads)} uploads of {uploaded_bytes} bytes, {len(flush.allocs)} allocations, "
+            f"{len(flush.frees)} frees, {len(flush.reads)} reads; {sent_bytes} bytes sent in {sent_ms:.1f} ms"
         )
         return ticket
 

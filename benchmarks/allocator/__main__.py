@@ -55,8 +55,8 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[s
 
 
 def _lives(operations: int) -> Iterator[str]:
-    """Waste over a long life. Operations are counted, so the figures are the same on every machine, but for the time."""
-    yield "Random life, 8 spaces, sizes log-uniform from 256 B to 256 MiB, 70 to 90 % of the device live:\n"
+    """Waste over a long series. Operations are counted, so the figures are the same on every machine, but for the time."""
+    yield "Random operations, 8 spaces, sizes log-uniform from 256 B to 256 MiB, 70 to 90 % of the device live:\n"
     rows: list[list[object]] = []
     for capacity in (8 * GIB, 80 * GIB):
         for account in churn(capacity, operations, max(operations // 10, 1)):

@@ -25,7 +25,7 @@ _NICE: Final = -20
 
 
 class Stand:
-    """``journals``: of device 0's dispatcher, by policy, all lives of the server under it in turn. Made by ``stand``."""
+    """``journals``: of device 0's dispatcher, by policy, all runs of the server under it in turn. Made by ``stand``."""
 
     def __init__(self, node: Node, cores: list[int]) -> None:
         self.journals: dict[str, list[Record]] = {}
@@ -70,7 +70,7 @@ class Stand:
         return sorted((self._node.folder / "server" / "dispatch").glob("gpu0-*.journal"))
 
     def _journal(self) -> list[Record]:
-        """What this life of the server has on disk; empty while a session is open in it."""
+        """What this run of the server has on disk; empty while a session is open in it."""
         records: list[Record] = []
         for path in self._segments():
             if path not in self._read:

@@ -73,10 +73,10 @@ def _shown(value: Any) -> str:
 def _client() -> str:
     defaults: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(Config)}
     rows = [
-        (f"`{key.name}`", "" if key.secret else f"`{flag_name(key)}`", key.allowed, _shown(defaults[key.field]), sentence(key.help))
+        (f"`{key.name}`" + ("" if key.secret else f" `{flag_name(key)}`"), key.allowed, _shown(defaults[key.field]), sentence(key.help))
         for key in KEYS
     ]
-    return table(("Key", "Flag", "Allowed", "Default", "Meaning"), rows)
+    return table(("Key, flag", "Allowed", "Default", "Meaning"), rows)
 
 
 def _foreign() -> str:

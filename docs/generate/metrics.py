@@ -61,9 +61,9 @@ def _caught(module: ModuleType) -> Iterator[list[CollectorRegistry]]:
 
 
 def _controller() -> CollectorRegistry:
-    mirror = SimpleNamespace(view=ClusterView(), position=0, failure=None, connected=True)
+    projection = SimpleNamespace(view=ClusterView(), position=0, failure=None, connected=True)
     with _caught(controller) as found:
-        controller.metrics_text(cast(Any, mirror), cast(Any, SimpleNamespace(last=list)), log_bytes=0)
+        controller.metrics_text(cast(Any, projection), cast(Any, SimpleNamespace(last=list)), log_bytes=0)
     return found[0]
 
 

@@ -39,7 +39,13 @@ def _page(document: dict[str, Any]) -> str:
 
 
 def _operation(document: dict[str, Any], method: str, path: str, operation: dict[str, Any]) -> str:
-    parts = [f"\n## {method.upper()} {path}\n", sentence(operation.get("summary", "")), "", operation.get("description", ""), ""]
+    parts = [
+        f"\n## {method.upper()} {path}\n",
+        sentence(operation.get("summary", "")),
+        "",
+        operation.get("description", "").replace("``", "`"),
+        "",
+    ]
     rows = []
     for parameter in operation.get("parameters", []):
         what = sentence(parameter.get("description") or "")

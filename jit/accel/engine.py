@@ -14,16 +14,14 @@ from jit.accel.foreign import UserKernels
 from jit.accel.lowering import Lowering, supported
 from jit.accel.memory import device_memory
 from jit.accel.run import AccelPrepared, AccelRun
-from jit.accel.scratch import Scratch
-from jit.accel.state import STATE_BYTES
+from jit.accel.state import STATE_BYTES, Scratch
 from jit.accel.tables import Plan, make_plan
 from jit.engine import EngineConfig, EngineInfo, Launch, MemoryUse, Number, Prepared
 from jit.errors import Interrupted
 from jit.memory import Capacity
 from jit.plan.planner import Target
 from jit.prepared import PlanningEngine
-from jit.runs import check_begin
-from jit.space import ByteSpace
+from jit.runs import ByteSpace, check_begin
 from wis.verify import Verified
 
 __all__ = ["AccelEngine"]
@@ -106,7 +104,7 @@ class AccelEngine(PlanningEngine[Call, Plan, AccelPrepared]):
         return AccelSpace(self, self._capacity)
 
     def _ready(self, verified: Verified, plan: Plan) -> AccelPrepared:
-        foreign = UserKernels(self.device, verified, plan, self.scratch)
+        foreign = UserKernels(self.device, verified, plan, self.scratch, self.fuel)
         missing = [name for name in plan.kernels if name not in self._kernels]
         with self.lock:
             made = self.device.compile([self._lowering.requests[name] for name in missing])

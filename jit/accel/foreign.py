@@ -9,7 +9,7 @@ blocks than run at the same time anywhere, or the memory that blocks need beside
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
 from typing import Any, Final, Protocol
 
@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from jit.accel.device import BUFFER_WORDS, GRID_WORDS, Device, Request
-from jit.accel.scratch import SCRATCH_BYTES_MAX, Scratch
+from jit.accel.state import SCRATCH_BYTES_MAX, Scratch
 from jit.accel.tables import Plan
 from jit.kernels.cfamily import Region, fresh_state, launch_words
 from jit.plan.calls import UserLaunch
+from jit.runs import LaunchTotals
 from wis.kernel.model import Access, BufferParam
-from wis.kernel.report import describe_trap
 from wis.kernel.traps import trap_of
 from wis.kernel.verify import VerifiedKernel
 from wis.launches import KernelCall, kernel_call, launch_params
@@ -30,7 +30,7 @@ from wis.program import BoundInstr, Operand
 from wis.reference.access import Number
 from wis.verify import Verified
 
-__all__ = ["UserKernels", "LaunchTotals", "Runs", "UnderWay"]
+__all__ = ["UserKernels", "Runs", "UnderWay"]
 
 _Key = tuple[tuple[int, ...], bool]
 """Of a compiled launch: its attributes, and whether its regions overlap."""
@@ -55,21 +55,12 @@ class Runs(Protocol):
     @property
     def preemptible(self) -> bool: ...
 
+    @property
+    def addresses(self) -> Sequence[int]: ...
+
     def region(self, buffer: int) -> tuple[Any, int, int]: ...
 
     def mark(self, mark: Any, blocks: int) -> None: ...
-
-
-@dataclass(slots=True)
-class LaunchTotals:
-    """What launches of one run left behind. ``out_of_fuel``: said of the launch that was stopped; nothing after it may run."""
-
-    fuel: int
-    addresses: Sequence[int]
-    values: Sequence[Number]
-    instructions: int = 0
-    texts: list[str] = field(default_factory=list)
-    out_of_fuel: str | None = None
 
 
 @dataclass(slots=True)
@@ -96,11 +87,11 @@ class UnderWay:
 
 
 class UserKernels:
-    """The launches of one program."""
+    """The launches of one program. ``fuel``: thread-instructions that each may execute."""
 
-    def __init__(self, device: Device, verified: Verified, plan: Plan, scratch: Scratch) -> None:
+    def __init__(self, device: Device, verified: Verified, plan: Plan, scratch: Scratch, fuel: int) -> None:
         self._device = device
-        self._scratch = scratch
+        self._scratch, self._fuel = scratch, fuel
         self._verified = verified
         self._kernels: dict[_Key, _Kernel] = {}
         launches = (step.instr for step in plan.steps if isinstance(step, UserLaunch))
@@ -125,18 +116,15 @@ class UserKernels:
         kernel = self._verified.kernels[instr.attrs[0]]
         return instr.attrs, _overlapping(kernel, launch_params(instr, kernel))
 
-    def begin(self, fuel: int, addresses: Sequence[int], values: Sequence[Number]) -> LaunchTotals:
-        return LaunchTotals(fuel, addresses, values)
-
-    def open(self, instr: BoundInstr, ran: LaunchTotals) -> UnderWay:
+    def open(self, instr: BoundInstr, values: Sequence[Number]) -> UnderWay:
         """A launch of which no block ran. Raises LaunchError for a grid beyond the limits."""
-        call = kernel_call(instr, self._verified.kernels, ran.values)
-        return UnderWay(call, self._kernels[self._key(instr)], fresh_state(ran.fuel))
+        call = kernel_call(instr, self._verified.kernels, values)
+        return UnderWay(call, self._kernels[self._key(instr)], fresh_state(self._fuel))
 
-    def go(self, launch: UnderWay, ran: LaunchTotals, run: Runs) -> bool:
+    def go(self, launch: UnderWay, totals: LaunchTotals, run: Runs) -> bool:
         """Run what is left of it; whether it came to its end. A piece of a run that begins with it runs one slice at least."""
         call, kernel, device = launch.call, launch.kernel, self._device
-        buffers, params = self._params(call, ran, run)
+        buffers, params = self._params(call, run)
         device.finish()  # what is in the table and the state now was used
         device.write(self._state, 0, launch.state.view(np.uint8))
         total = prod(call.grid)
@@ -154,16 +142,12 @@ class UserKernels:
             run.mark(mark, count)
             launch.first += count
             launch.state = device.read(self._state, 0, launch.state.nbytes).view(np.uint64).copy()
-            if launch.spent > ran.fuel:
-                ran.out_of_fuel = f"kernel {call.kernel.kernel.name}: the launch executed more thread-instructions than it may"
+            if launch.spent > self._fuel:
                 break
-        ran.instructions += launch.spent
-        trap = trap_of(int(launch.state[0]))
-        if trap is not None and ran.out_of_fuel is None:
-            ran.texts.append(describe_trap(call.kernel, call.grid, call.block, trap))
+        totals.add(call, launch.spent, trap_of(int(launch.state[0])), out_of_fuel=launch.spent > self._fuel)
         return True
 
-    def _params(self, call: KernelCall, ran: LaunchTotals, run: Runs) -> tuple[list[Any], list[Region | int | float]]:
+    def _params(self, call: KernelCall, run: Runs) -> tuple[list[Any], list[Region | int | float]]:
         """Memory of the buffer parameters, and what stands in the table for every parameter."""
         buffers: list[Any] = []
         params: list[Region | int | float] = []
@@ -171,7 +155,7 @@ class UserKernels:
             if isinstance(x, Operand):
                 store, offset, _ = run.region(x.buffer)
                 buffers.append(store)
-                whole = Region(offset + x.offset, x.shape[0], ran.addresses[x.buffer] + x.offset)
+                whole = Region(offset + x.offset, x.shape[0], run.addresses[x.buffer] + x.offset)
                 params.append(whole if x.shape[0] else Region(0, 0, 0))  # an empty region is a null pointer
             else:
                 params.append(x)

@@ -14,7 +14,7 @@ from typing import Final
 from jit.accel import library
 from jit.accel.calls import Arg, Buf, Call, KernelCall, block_of
 from jit.accel.device import OWN, Facts, Request
-from jit.accel.library.build import Build, Unsupported
+from jit.accel.library.build import Build
 from jit.accel.library.writer import Made
 from jit.errors import Inexpressible
 from jit.kernels.assemble import Assembler
@@ -120,7 +120,7 @@ class Lowering:
         build = Build(new_temp, self._library, self._facts)
         try:
             lowering(build, instr)
-        except (Unsupported, Inexpressible):
+        except Inexpressible:
             return [Fallback.of(instr)]
         return list(build.calls)
 

@@ -20,14 +20,13 @@ import numpy as np
 
 from jit.accel.device import Bytes, Device, Matrix
 from jit.accel.foreign import UnderWay, UserKernels
-from jit.accel.scratch import SCRATCH_BYTES_MAX, Scratch
-from jit.accel.state import STATE_BYTES, engine_state, trap_key
+from jit.accel.state import SCRATCH_BYTES_MAX, STATE_BYTES, Scratch, engine_state, trap_key
 from jit.accel.tables import KernelStep, Plan, ProductStep, Step, fill
 from jit.engine import Launch, Number, Stop
 from jit.memory import Block, SpaceMemory
 from jit.plan.calls import UserLaunch
-from jit.prepared import PlannedProgram
-from jit.runs import OVER, check_there, reached, trap_of_run
+from jit.prepared import PlannedProgram, PlannedRun
+from jit.runs import reached
 from wis import reference
 from wis.launches import addresses
 from wis.program import BoundInstr, Operand
@@ -44,7 +43,7 @@ QUEUED_NS: Final = 1_000_000
 
 class RunContext(Protocol):
     """What the runs of one engine share. A piece of a run holds ``lock``; ``stop``: set to stop the piece in progress; ``state``: device
-    memory where kernels of the engine say which index was out of bounds; ``fuel``: thread-instructions a launch may execute;
+    memory where kernels of the engine say which index was out of bounds;
     ``cut_after``: for tests, every piece is so many launches (0: all of them)."""
 
     @property
@@ -63,9 +62,6 @@ class RunContext(Protocol):
     def state(self) -> Any: ...
 
     @property
-    def fuel(self) -> int: ...
-
-    @property
     def cut_after(self) -> int: ...
 
 
@@ -80,22 +76,19 @@ class AccelPrepared(PlannedProgram[Plan]):
         self.step_ns: dict[int, int] = {}
 
 
-class AccelRun:
-    """One run. ``blocks``: of its keys, in its space's ``memory``; ``arena``: for its temporaries."""
+class AccelRun(PlannedRun[AccelPrepared]):
+    """One run. ``addresses``: where each buffer of the program is, for pointers of its kernels."""
 
     def __init__(
         self, engine: RunContext, memory: SpaceMemory, ready: AccelPrepared, scalars: Sequence[Number], keys: Sequence[int],
         blocks: Sequence[Block], arena: Block | None,
     ) -> None:  # fmt: skip
-        self._engine, self._memory, self._ready = engine, memory, ready
-        self._keys, self._blocks, self._arena = keys, blocks, arena
+        super().__init__(memory, ready, scalars, keys, blocks, arena)
+        self._engine = engine
         self._device, self._scratch = engine.device, engine.scratch
-        self._values = [*scalars, *ready.plan.constants]
-        self._outcome = ready.foreign.begin(engine.fuel, addresses(ready.verified.bound, keys), self._values)
+        self.addresses = addresses(ready.verified.bound, keys)
         self._at = 0
         self._launch: UnderWay | None = None
-        self._trap = NO_TRAP
-        self._begun = False
         self._bases: list[Any] = []
         self._marks: list[tuple[Any, int, int]] = []  # launches of this piece: mark, blocks, step
         self._queue: deque[tuple[Any, int]] = deque()  # those that may be under way: mark, ns by what is known
@@ -103,20 +96,17 @@ class AccelRun:
         self._deadline_ns = 0
         self._left = -1  # launches and reference steps of this piece, -1: any number
         self._stop: Stop | None = None
-        self.over = False
 
     def drop(self) -> None:
-        """Give up what is left. Safe to call twice, and when it is over."""
-        self.over = True
-        self._blocks, self._arena, self._bases, self._marks, self._launch = (), None, [], [], None  # a space keeps its last run
+        super().drop()
+        self._bases, self._marks, self._launch = [], [], None
 
     def go(self, limit_ns: int = 0, stop: Stop | None = None) -> Launch:
         """Run on, as ``jit.engine.Run`` says.
 
         Raises BadBuffer when a buffer of the run is not there, LaunchError for a grid beyond the limits; the run is over then.
         """
-        if self.over:
-            raise ValueError(OVER)
+        self._check_live()
         engine = self._engine
         with engine.lock:
             start_ns = time.monotonic_ns()
@@ -136,34 +126,26 @@ class AccelRun:
             self._trap = min(self._trap, trap_key(self._device.read(engine.state, 0, STATE_BYTES)))
             end_ns = time.monotonic_ns()
             core_ns, cores = self._account(end_ns - start_ns)
-        if not self.over:
-            return Launch(start_ns, end_ns, core_ns, cores, 0, None, stopped=True)
-        self.drop()
-        outcome = self._outcome
-        trap, trap_at = trap_of_run(self._ready.verified.bound, outcome.texts, self._trap)
-        instructions = self._ready.instructions + outcome.instructions
-        return Launch(start_ns, end_ns, core_ns, cores, instructions, trap, outcome.out_of_fuel, trap_at=trap_at)
+        return self._launched(start_ns, end_ns, core_ns, cores)
 
     def _prepare(self) -> None:
         """What has to be in memory before the first step of a piece."""
         device, ready, arena = self._device, self._ready, self._arena
-        if self._begun:
-            check_there(self._memory, self._keys, self._blocks)
+        first = self._begin_piece()
         self._bases = [*(block.store for block in self._blocks), arena.store if arena is not None else None, self._engine.state]
         self._marks = []
         device.write(ready.table, 0, fill(ready.plan, self._values).view(np.uint8))
         device.write(self._engine.state, 0, engine_state())
-        if not self._begun:
+        if first:
             for offset, nbytes in ready.plan.cleared:
                 assert arena is not None
                 device.zero(arena.store, offset, nbytes)
-        self._begun = True
 
     def _steps(self) -> None:
         steps = self._ready.plan.steps
         self._left = self._engine.cut_after or -1
         first = self._at
-        while self._at < len(steps) and self._outcome.out_of_fuel is None:
+        while self._at < len(steps) and self._totals.out_of_fuel is None:
             if self.stop_requested or (self._at > first and self.past_deadline):
                 return
             if not self._step(steps[self._at]):
@@ -198,8 +180,8 @@ class AccelRun:
         elif isinstance(step, UserLaunch):
             foreign = self._ready.foreign
             if self._launch is None:
-                self._launch = foreign.open(step.instr, self._outcome)
-            if not foreign.go(self._launch, self._outcome, self):
+                self._launch = foreign.open(step.instr, self._values)
+            if not foreign.go(self._launch, self._totals, self):
                 return False
             self._launch = None
         else:

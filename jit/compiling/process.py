@@ -41,7 +41,7 @@ class CompileProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def compile(self, job: str, payload: bytes) -> bytes:
-        """The result of ``job`` (a name of ``jobs.JOBS``). Raises KernelRefused when the compiler refuses the input, dies, or takes more
+        """The result of ``job`` (a name of ``worker.JOBS``). Raises KernelRefused when the compiler refuses the input, dies, or takes more
         than it may."""
         with self._lock:
             process = self._running()

@@ -12,12 +12,19 @@ import resource
 import struct
 import sys
 from collections.abc import Callable
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 import msgspec
 
-from jit.compiling.jobs import JOBS
 from jit.errors import ToolchainError
+
+JOBS: Final[dict[str, str]] = {
+    "llvm": "jit.host.toolchain:compile_job",
+    "opencl": "jit.opencl.device:compile_job",
+    "nvrtc": "jit.cuda.device:compile_job",
+}
+"""Each job as ``module:function`` from bytes to bytes. The module is imported when the job is first asked for; the function raises
+ToolchainError for input that its compiler refuses."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[str, bytes]).decode

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from jit.host import library
-from jit.host.block import arg_block
 from jit.host.emit.kernel import function_text
-from jit.host.record import SCRATCH_BYTES, Arg, Ptr, Record, ScalarArg, TempPtr, TempRef
+from jit.host.library import blas
+from jit.host.record import F32, F64, SCRATCH_BYTES, Arg, Ptr, Record, ScalarArg, Symbol, TempPtr, TempRef, TrapPtr, TrapSite
 from jit.host.toolchain import Toolchain
 from jit.kernels.loop import LoopKernel
 from jit.plan import calls
 from jit.plan.access import Access, access
-from jit.plan.calls import Fallback
+from jit.plan.calls import ArgBlock, Fallback
 from jit.plan.form import FormedLoop, form
 from jit.plan.group import Group
 from wis.dtypes import DType
 from wis.program import BoundInstr, Operand, Scalar
+from wis.traps import index_key
 
-__all__ = ["Call", "Lowering"]
+__all__ = ["Call", "Lowering", "title"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,8 +56,8 @@ class Lowering:
         """A fused group as one call."""
         made = form(group)
         return Call(
-            arg_block([_arg(x) for x in made.args]), tuple(group.loads), tuple(group.stores), address=self._kernel(made.kernel),
-            units=made.units, grain=made.grain, max_chunks=0, scratch_bytes=SCRATCH_BYTES, name=_title(made),
+            _arg_block([_arg(x) for x in made.args]), tuple(group.loads), tuple(group.stores), address=self._kernel(made.kernel),
+            units=made.units, grain=made.grain, max_chunks=0, scratch_bytes=SCRATCH_BYTES, name=title(made),
         )  # fmt: skip
 
     def _kernel(self, kernel: LoopKernel) -> int:
@@ -93,7 +96,7 @@ class Lowering:
             return Ptr(temps[x.id][0], x.byte_offset) if isinstance(x, TempPtr) else x
 
         return Call(
-            arg_block([arg(x) for x in record.args]), tuple(touched(x) for x in record.reads), tuple(touched(x) for x in record.writes),
+            _arg_block([arg(x) for x in record.args]), tuple(touched(x) for x in record.reads), tuple(touched(x) for x in record.writes),
             address=self._library(record.fn), units=record.units, grain=record.grain, max_chunks=record.max_chunks,
             scratch_bytes=max(record.scratch_bytes, SCRATCH_BYTES), name=record.fn,
         )  # fmt: skip
@@ -114,7 +117,7 @@ def _arg(x: int | Access | Scalar) -> Arg:
     return ScalarArg(x.slot, x.dtype) if isinstance(x, Scalar) else x
 
 
-def _title(made: FormedLoop) -> str:
+def title(made: FormedLoop) -> str:
     return f"{made.kernel.form.name.lower()}[{'+'.join(node.op for node in made.kernel.nodes if node.op not in ('load', 'scalar'))}]"
 
 
@@ -130,3 +133,36 @@ def _emitter_digest() -> str:
         for path in sorted(Path(str(package.__file__)).parent.glob("*.py")):
             digest.update(path.read_bytes())
     return digest.hexdigest()
+
+
+def _arg_block(args: Sequence[Arg]) -> ArgBlock:
+    """The block of these arguments; what only a run knows is 0 in ``words``."""
+    words: list[int] = []
+    pointers: list[tuple[int, int, int]] = []
+    traps: list[int] = []
+    sites: list[int] = []
+    scalars: list[tuple[DType, int, int]] = []
+    for slot, x in enumerate(args):
+        value = 0
+        if isinstance(x, int):
+            value = x
+        elif isinstance(x, Ptr):
+            pointers.append((slot, x.buffer, x.byte_offset))
+        elif isinstance(x, ScalarArg):
+            scalars.append((x.dtype, slot, x.slot))
+        elif isinstance(x, F32):
+            value = int(np.float32(x.value).view(np.uint32))
+        elif isinstance(x, F64):
+            value = int(np.float64(x.value).view(np.int64))
+        elif isinstance(x, Symbol):
+            value = blas.address(x.name)
+        elif isinstance(x, TrapPtr):
+            traps.append(slot)
+        elif isinstance(x, TrapSite):
+            sites.append(slot)
+            value = index_key(x.dimension, 0)
+        else:
+            raise TypeError(f"{x!r} is not resolved to a buffer")
+        words.append(value)
+    table = np.array(pointers, np.int64).reshape(-1, 3)
+    return ArgBlock(np.array(words, np.int64), table, tuple(traps), tuple(scalars), tuple(sites))

@@ -16,6 +16,7 @@ from jit.errors import Interrupted
 from jit.host.calls import Call, Lowering
 from jit.host.emit.ops import supported
 from jit.host.foreign import Launches, UserKernels
+from jit.host.gangs import GangLowering
 from jit.host.run import HostPrepared, HostRun
 from jit.host.schedule import levels_of
 from jit.host.simt.compile import KernelCompiler
@@ -26,8 +27,7 @@ from jit.host.walker import Walker
 from jit.memory import ALIGN_BYTES, Capacity, new_block
 from jit.plan.planner import Target
 from jit.prepared import PlanningEngine
-from jit.runs import check_begin
-from jit.space import ByteSpace
+from jit.runs import ByteSpace, check_begin
 from wis.verify import Verified
 
 __all__ = ["HostEngine"]
@@ -63,13 +63,14 @@ class HostSpace(ByteSpace):
 class HostEngine(PlanningEngine[Call, Plan, HostPrepared]):
     """One CPU as a device. ``cut_after``: for tests, every piece of a run ends after so many claims of its caller (0: it does not).
 
-    ``trap``: the word where native functions say which index was out of bounds; ``walker``: the threads.
+    ``trap``: the word where native functions say which index was out of bounds; ``walker``: the threads; ``gangs``: fused groups go through
+    the kernel tier (``jit.host.gangs``), not through ``jit.host.emit``.
     """
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, *, gangs: bool = False) -> None:
         self._guard = CompileProcess()
         self.toolchain = Toolchain(ObjectCache(config.cache_dir), self._guard)
-        self._lowering = Lowering(self.toolchain)
+        self._lowering = GangLowering(self.toolchain) if gangs else Lowering(self.toolchain)
         super().__init__(Target(self._lowering, supported, levels_of, make_plan))
         self.walker = Walker(self.toolchain, config.threads)
         self._runner = GridRunner(self.walker)
@@ -98,7 +99,7 @@ class HostEngine(PlanningEngine[Call, Plan, HostPrepared]):
     def _launches(self, verified: Verified, plan: Plan) -> Launches:
         """The kernels that the program brings, compiled. What they need besides is compiled when the first one comes."""
         if not verified.kernels:
-            return Launches(verified, {})
+            return {}
         return self.foreign.prepare(verified, plan)
 
     @property

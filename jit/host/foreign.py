@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from jit.engine import Number
 from jit.host.simt.compile import HostKernel, KernelCompiler
@@ -11,29 +11,16 @@ from jit.host.simt.run import Grid, GridRunner, Region
 from jit.host.tables import Plan
 from jit.kernels.launch import CHECKED, KernelLaunch
 from jit.plan.calls import UserLaunch
-from wis.kernel.report import describe_trap
+from jit.runs import LaunchTotals
 from wis.launches import KernelCall, kernel_call
 from wis.program import BoundInstr, Operand
 from wis.verify import Verified
 
-__all__ = ["UserKernels", "Launches", "LaunchTotals", "UnderWay"]
+__all__ = ["UserKernels", "Launches", "UnderWay"]
 
 
-@dataclass(slots=True)
-class LaunchTotals:
-    """Totals of the launches of one run. ``out_of_fuel``: the message about the launch that was stopped; nothing after it may run."""
-
-    instructions: int = 0
-    texts: list[str] = field(default_factory=list)
-    out_of_fuel: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Launches:
-    """The compiled kernels of one program, by the attributes of its launches."""
-
-    verified: Verified
-    kernels: dict[tuple[int, ...], HostKernel]
+Launches = Mapping[tuple[int, ...], HostKernel]
+"""The compiled kernels of one program, by the attributes of its launches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +40,18 @@ class UserKernels:
     def prepare(self, verified: Verified, plan: Plan) -> Launches:
         """Raises KernelRefused."""
         wanted = {part.instr.attrs for part in plan.parts if isinstance(part, UserLaunch)}
-        kernels: dict[tuple[int, ...], HostKernel] = {
+        return {
             (number, x, y, z, dynamic): self._compiler.prepare(verified.kernels[number], (x, y, z), dynamic, CHECKED, foreign=True)
             for number, x, y, z, dynamic in wanted
         }
-        return Launches(verified, kernels)
 
-    def open(self, instr: BoundInstr, launches: Launches, values: Sequence[Number]) -> UnderWay:
+    def open(self, instr: BoundInstr, verified: Verified, launches: Launches, values: Sequence[Number]) -> UnderWay:
         """A launch of which nothing ran. Raises LaunchError for a grid beyond the limits."""
-        call = kernel_call(instr, launches.verified.kernels, values)
+        call = kernel_call(instr, verified.kernels, values)
         where = KernelLaunch(call.grid, call.block, call.dynamic_bytes, fuel=self._fuel)
-        return UnderWay(call, self._runner.open(launches.kernels[instr.attrs], where))
+        return UnderWay(call, self._runner.open(launches[instr.attrs], where))
 
-    def go(self, launch: UnderWay, region: Callable[[int], Region], ran: LaunchTotals) -> bool:
+    def go(self, launch: UnderWay, region: Callable[[int], Region], totals: LaunchTotals) -> bool:
         """Run what is left of it; whether it came to its end. ``region``: a whole buffer of the program.
 
         Raises Interrupted when the run was stopped within a block.
@@ -75,11 +61,7 @@ class UserKernels:
         outcome = self._runner.go(launch.grid, params)
         if outcome is None:
             return False
-        ran.instructions += outcome.instructions
-        if outcome.out_of_fuel:
-            ran.out_of_fuel = f"kernel {call.kernel.kernel.name}: the launch executed more thread-instructions than it may"
-        elif outcome.trap is not None:
-            ran.texts.append(describe_trap(call.kernel, call.grid, call.block, outcome.trap))
+        totals.add(call, outcome.instructions, outcome.trap, out_of_fuel=outcome.out_of_fuel)
         return True
 
 

@@ -19,15 +19,13 @@ import numpy as np
 import numpy.typing as npt
 
 from jit.engine import Launch, Number, Stop
-from jit.host.foreign import Launches, LaunchTotals, UnderWay, UserKernels
-from jit.host.scalars import given_scalars, scalar_words
+from jit.host.foreign import Launches, UnderWay, UserKernels
 from jit.host.simt.run import Region
-from jit.host.tables import Native, Plan
+from jit.host.tables import Native, Plan, given_scalars, scalar_words
 from jit.host.walker import Walker
 from jit.memory import Block, SpaceMemory
 from jit.plan.calls import UserLaunch
-from jit.prepared import PlannedProgram
-from jit.runs import OVER, check_there, trap_of_run
+from jit.prepared import PlannedProgram, PlannedRun
 from wis import reference
 from wis.launches import addresses
 from wis.program import BoundInstr
@@ -70,28 +68,22 @@ class HostPrepared(PlannedProgram[Plan]):
         self.given = given_scalars(plan, self.n_scalars)
 
 
-class HostRun:
-    """One run. ``blocks``: of its keys, in its space's ``memory``; ``arena``: for its temporaries."""
+class HostRun(PlannedRun[HostPrepared]):
+    """One run."""
 
     def __init__(
         self, engine: RunContext, memory: SpaceMemory, ready: HostPrepared, scalars: Sequence[Number], keys: Sequence[int],
         blocks: Sequence[Block], arena: Block,
     ) -> None:  # fmt: skip
-        self._engine, self._memory, self._ready = engine, memory, ready
-        self._keys, self._blocks, self._arena = keys, blocks, arena
-        self._values = [*scalars, *ready.plan.constants]
+        super().__init__(memory, ready, scalars, keys, blocks, arena)
+        self._engine = engine
         self._part = self._phase = self._claim = 0
         self._launch: UnderWay | None = None
-        self._ran = LaunchTotals()
-        self._trap = NO_TRAP
         self._arrays: list[npt.NDArray[np.uint8] | None] | None = None
-        self._begun = False
-        self.over = False
 
     def drop(self) -> None:
-        """Give up what is left. Safe to call twice, and when it is over."""
-        self.over = True
-        self._blocks, self._arrays, self._launch = (), None, None  # a space keeps its last run, which must not keep memory
+        super().drop()
+        self._arrays, self._launch = None, None
 
     def go(self, limit_ns: int = 0, stop: Stop | None = None) -> Launch:
         """Run on, as ``jit.engine.Run`` says.
@@ -105,8 +97,7 @@ class HostRun:
         return self._go(0, None, whole=True)
 
     def _go(self, limit_ns: int, stop: Stop | None, *, whole: bool) -> Launch:
-        if self.over:
-            raise ValueError(OVER)
+        self._check_live()
         engine, plan = self._engine, self._ready.plan
         walker = engine.walker
         with engine.running(whole):
@@ -126,14 +117,7 @@ class HostRun:
         wall_ns = end_ns - start_ns
         native_ns = wall_ns - alone_ns
         core_ns = alone_ns + (native_ns * account.core_cycles // account.cycles if account.cycles > 0 else native_ns)
-        cores = max(1, account.cores)
-        if not self.over:
-            return Launch(start_ns, end_ns, core_ns, cores, 0, None, stopped=True)
-        self.drop()
-        ran = self._ran
-        trap, trap_at = trap_of_run(self._ready.launches.verified.bound, ran.texts, self._trap)
-        instructions = self._ready.instructions + ran.instructions
-        return Launch(start_ns, end_ns, core_ns, cores, instructions, trap, ran.out_of_fuel, trap_at=trap_at)
+        return self._launched(start_ns, end_ns, core_ns, max(1, account.cores))
 
     def _parts(self, deadline_ns: int) -> int:
         """Run parts until the end or until the walker stops; returns the ns that reference steps took."""
@@ -152,7 +136,7 @@ class HostRun:
             elif isinstance(part, UserLaunch):
                 if not self._foreign(part.instr):
                     return alone_ns
-                if self._ran.out_of_fuel is not None:
+                if self._totals.out_of_fuel is not None:
                     break
             else:
                 if walker.stopped:
@@ -169,8 +153,8 @@ class HostRun:
         """One launch of a kernel that the program brings; whether it came to its end."""
         engine, ready = self._engine, self._ready
         if self._launch is None:
-            self._launch = engine.foreign.open(instr, ready.launches, self._values)
-        if not engine.foreign.go(self._launch, self._regions(), self._ran):
+            self._launch = engine.foreign.open(instr, ready.verified, ready.launches, self._values)
+        if not engine.foreign.go(self._launch, self._regions(), self._totals):
             return False
         self._launch = None
         engine.walker.tables(ready.claims_at, ready.chunks_at)
@@ -179,30 +163,29 @@ class HostRun:
     def _fill(self) -> None:
         """Addresses and scalars into the plan's arguments."""
         plan, arena = self._ready.plan, self._arena
-        if self._begun:
-            check_there(self._memory, self._keys, self._blocks)
-        args = plan.args
+        assert arena is not None
+        first, args = self._begin_piece(), plan.args
         bases = np.array([*(block.address for block in self._blocks), arena.address], np.int64)
         args[plan.pointer_slots] = bases[plan.pointer_bases] + plan.pointer_offsets
         for dtype, slots, numbers in self._ready.given:
             args[slots] = scalar_words(dtype, [self._values[n] for n in numbers])
         self._engine.trap[0] = NO_TRAP
-        if not self._begun:
+        if first:
             for offset, nbytes in plan.cleared:
                 arena.data[offset : offset + nbytes] = 0
-        self._begun = True
         self._arrays = None
 
     def _regions(self) -> Callable[[int], Region]:
         """Where a buffer of the program is: here, how long, and for pointers that lost their buffer."""
         ready = self._ready
-        plan, bound = ready.plan, ready.launches.verified.bound
+        plan, bound, arena = ready.plan, ready.verified.bound, self._arena
+        assert arena is not None
         places = addresses(bound, self._keys)
         block_of = dict(zip(ready.keyed, self._blocks, strict=True))
 
         def region(buffer: int) -> Region:
             block = block_of.get(buffer)
-            address = block.address if block is not None else self._arena.address + plan.arena.offsets.get(buffer, 0)
+            address = block.address if block is not None else arena.address + plan.arena.offsets.get(buffer, 0)
             return address, bound.nbytes[buffer], places[buffer]
 
         return region
@@ -210,12 +193,13 @@ class HostRun:
     def _by_reference(self, instr: BoundInstr, place: int) -> None:
         """One instruction by the definition; it is at ``place`` of the program."""
         if self._arrays is None:
-            plan = self._ready.plan
+            plan, arena = self._ready.plan, self._arena
+            assert arena is not None
             arrays: list[Any] = [None] * plan.n_buffers
             for number, block in zip(self._ready.keyed, self._blocks, strict=True):
                 arrays[number] = block.data
             for number, offset in plan.arena.offsets.items():
-                arrays[number] = self._arena.data[offset : offset + plan.temp_nbytes[number]]
+                arrays[number] = arena.data[offset : offset + plan.temp_nbytes[number]]
             self._arrays = arrays
         key = reference.step(instr, self._values, self._arrays)
         if key != NO_TRAP:

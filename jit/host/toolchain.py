@@ -75,8 +75,8 @@ class _Host:
     def machine(self) -> Any:
         return self._target.create_target_machine(cpu=self.cpu, features=self.features, opt=3, jit=True)
 
-    def compile(self, text: str, optimise: bool) -> bytes:
-        """The object of a module. Raises ToolchainError."""
+    def compile(self, text: str, optimise: bool, passes: Sequence[str] = ()) -> bytes:
+        """The object of a module; ``passes``: these instead of the usual ones. Raises ToolchainError."""
         try:
             module = llvm.parse_assembly(text)
             module.verify()
@@ -86,7 +86,10 @@ class _Host:
             options = llvm.create_pipeline_tuning_options(speed_level=2)
             options.loop_vectorization = True
             builder = llvm.create_pass_builder(self._machine, options)
-            builder.getModulePassManager().run(module, builder)
+            manager = llvm.create_new_module_pass_manager() if passes else builder.getModulePassManager()
+            for name in passes:
+                getattr(manager, f"add_{name}_pass")()
+            manager.run(module, builder)
         body: bytes = self._machine.emit_object(module)
         return body
 
@@ -149,14 +152,21 @@ class Toolchain:
         self._loaded = 0
 
     def functions(
-        self, key: str, names: Sequence[str], text: Callable[[], str], *, optimise: bool = False, foreign: bool = False
+        self,
+        key: str,
+        names: Sequence[str],
+        text: Callable[[], str],
+        *,
+        optimise: bool = False,
+        passes: Sequence[str] = (),
+        foreign: bool = False,
     ) -> dict[str, int]:
         """The addresses of ``names``, defined by the module ``text()``; ``key`` identifies the text, which the cache may make needless.
 
         Names must be unique among all modules ever given. ``foreign``: the text was made from a user's kernel; raises KernelRefused when
         its compilation exceeds a limit.
         """
-        seal = blake3(f"{self._seal}\n{optimise}\n{' '.join(names)}\n{key}".encode()).hexdigest()
+        seal = blake3(f"{self._seal}\n{optimise} {passes}\n{' '.join(names)}\n{key}".encode()).hexdigest()
         if seal not in self._addresses:
             body = self._cache.get(seal)
             if body is None:
@@ -164,7 +174,7 @@ class Toolchain:
                 if foreign and self._guard is not None:
                     body = self._guard.compile("llvm", (b"\1" if optimise else b"\0") + text().encode())
                 else:
-                    body = self._host.compile(text(), optimise)
+                    body = self._host.compile(text(), optimise, passes)
                 self._cache.put(seal, body)
             self._addresses[seal] = self._load(body, names)
         return self._addresses[seal]

@@ -19,6 +19,7 @@ class KernelOptions:
     check: bool = True  # accesses outside of their memory load 0, store nothing, trap
     meter: bool = True  # count thread-instructions
     fuel: bool = True  # stop when they exceed the launch's fuel (needs meter)
+    clear: bool = True  # shared memory starts as zeros; off for kernels that write before they read
 
 
 CHECKED: Final = KernelOptions()

@@ -29,13 +29,13 @@ from wis.dtypes import DType
 from wis.kernel.limits import KERNEL_LIMITS
 from wis.kernel.model import Access, Bar, Br, Kernel, Math, RegType, Space, Special
 
-__all__ = ["What", "Argument", "Lowered", "lower", "ELEMENT_THREADS", "LANES"]
+__all__ = ["What", "Argument", "Lowered", "Writer", "lower", "ELEMENT_THREADS", "LANES", "SHARED_TYPE"]
 
 ELEMENT_THREADS: Final = 256
 COLUMN_THREADS: Final = 64
 LANES: Final = 32
 LEVELS: Final = 5
-_SHARED_TYPE: Final = {
+SHARED_TYPE: Final = {
     RegType.PRED: DType.BOOL, RegType.I16: DType.I16, RegType.I32: DType.I32, RegType.I64: DType.I64, RegType.F32: DType.F32,
     RegType.F64: DType.F64,
 }  # fmt: skip
@@ -85,7 +85,7 @@ def lower(
         any(node.op in REDUCTIONS for node in loop.nodes) or any(loop.place_uniform(place) for place, _ in loop.stores)
     )
     by_column = columns and not by_element
-    writer = _Writer(loop, by_element, by_column, fixed)
+    writer = _ThreadWriter(loop, by_element, by_column, fixed)
     writer.write()
     kernel = writer.a.kernel(name, math, ELEMENT_THREADS if by_element else COLUMN_THREADS if by_column else LANES)
     if len(kernel.params) > KERNEL_LIMITS.params_max:
@@ -93,20 +93,25 @@ def lower(
     return Lowered(kernel, tuple(writer.arguments), tuple(writer.sizes_at[d] for d in writer.kept), by_element, by_column)
 
 
-class _Writer:
-    """Loops are numbered as in the layout: outer, then mid, then inner."""
+class Writer:
+    """Parameters, addresses and values of a kernel. Loops are numbered as in the layout: outer, then mid, then inner."""
 
-    def __init__(self, loop: LoopKernel, by_element: bool, by_column: bool, fixed: Mapping[int, int]) -> None:
-        self.a, self.loop, self.by_element, self.by_column, self.fixed = Assembler(), loop, by_element, by_column, fixed
+    def __init__(self, loop: LoopKernel, fixed: Mapping[int, int]) -> None:
+        self.a, self.loop, self.fixed = Assembler(), loop, fixed
         self.arguments: list[Argument] = []
         at, n, m = loop.layout, loop.n_outer, loop.n_mid
         inner = at.total if loop.form is Form.FLAT else at.inner_size
         self.sizes_at = [*range(at.outer_sizes, at.outer_sizes + n), *range(at.mid_sizes, at.mid_sizes + m), inner]
-        every, mid = list(range(n + m + 1)), list(range(n, n + m))
-        self.reduced = [] if by_element else (mid if loop.form is Form.COLS else [*mid, n + m])
-        self.kept = [d for d in every if d not in self.reduced]
 
     def write(self) -> None:
+        """The whole kernel."""
+        self._parameters()
+        self._body()
+
+    def _body(self) -> None:
+        raise NotImplementedError
+
+    def _parameters(self) -> None:
         a, loop = self.a, self.loop
         stored = {place for place, _ in loop.stores}
         loaded = {node.args[0] for node in loop.nodes if node.op == "load"}
@@ -122,14 +127,11 @@ class _Writer:
         self.values: dict[int, int] = {}
         for i, node in enumerate(loop.nodes):
             if node.op == "scalar":
-                given = self._scalar(memory_kind(node.dtype), What.VALUE, loop.layout.scalars + node.args[0])
-                self.values[i] = from_memory(a, node.dtype, given)
-        if self.by_element:
-            self._element()
-        elif self.by_column:
-            self._column()
-        else:
-            self._lanes()
+                self.values[i] = self._given(node.dtype, loop.layout.scalars + node.args[0])
+
+    def _given(self, dtype: DType, slot: int) -> int:
+        """A scalar of the program."""
+        return from_memory(self.a, dtype, self._scalar(memory_kind(dtype), What.VALUE, slot))
 
     def _slot(self, place: int) -> int:
         return self.loop.layout.places + place * self.loop.layout.place_slots
@@ -174,6 +176,45 @@ class _Writer:
         for d in loops:
             total = self.a.same("mul", total, self.sizes[d])
         return total
+
+    # --- what happens when
+    def _at(self, level: int) -> tuple[list[int], list[tuple[int, int]]]:
+        """What is reduced and what is stored on the walk of this level."""
+        loop = self.loop
+        folds = [i for i, node in enumerate(loop.nodes) if node.op in REDUCTIONS and loop.level[i] == level + 1]
+        return folds, [(place, i) for place, i in loop.stores if loop.level[i] == level and not self._standing(place, i)]
+
+    def _standing(self, place: int, i: int) -> bool:
+        return self.loop.uniform[i] and self.loop.place_uniform(place)
+
+    def _source(self, i: int) -> DType:
+        """The element type of what reduction ``i`` reduces."""
+        return self.loop.nodes[self.loop.nodes[i].args[0]].dtype
+
+    def _start_of(self, i: int, into: int | None = None) -> int:
+        """What a fold starts from, in a new register or in ``into``."""
+        source = self._source(i)
+        return self.a.op("mov", held(source), self.a.const(held(source), identity(self.loop.nodes[i].op, source)), into=into)
+
+
+class _ThreadWriter(Writer):
+    """The shapes of launch for threads."""
+
+    def __init__(self, loop: LoopKernel, by_element: bool, by_column: bool, fixed: Mapping[int, int]) -> None:
+        super().__init__(loop, fixed)
+        self.by_element, self.by_column = by_element, by_column
+        n, m = loop.n_outer, loop.n_mid
+        every, mid = list(range(n + m + 1)), list(range(n, n + m))
+        self.reduced = [] if by_element else (mid if loop.form is Form.COLS else [*mid, n + m])
+        self.kept = [d for d in every if d not in self.reduced]
+
+    def _body(self) -> None:
+        if self.by_element:
+            self._element()
+        elif self.by_column:
+            self._column()
+        else:
+            self._lanes()
 
     def _thread_of_its_own(self) -> None:
         """A thread for each kept element; threads beyond the last one end."""
@@ -253,12 +294,6 @@ class _Writer:
         for i, result in zip(folds, results, strict=True):
             self.values[i] = round_to(a, loop.nodes[i].dtype, result)
 
-    def _at(self, level: int) -> tuple[list[int], list[tuple[int, int]]]:
-        """What is reduced and what is stored on the walk of this level."""
-        loop = self.loop
-        folds = [i for i, node in enumerate(loop.nodes) if node.op in REDUCTIONS and loop.level[i] == level + 1]
-        return folds, [(place, i) for place, i in loop.stores if loop.level[i] == level and not self._standing(place, i)]
-
     def _walk(self, start: int, step: int, folds: Sequence[int], totals: Sequence[int], stores: Sequence[tuple[int, int]]) -> None:
         """Elements ``start``, ``start + step``, ... of the reduced loops: folded into ``totals``, and stored."""
         a, loop = self.a, self.loop
@@ -303,9 +338,6 @@ class _Writer:
             a.jump(last)
             a.start(last)
 
-    def _standing(self, place: int, i: int) -> bool:
-        return self.loop.uniform[i] and self.loop.place_uniform(place)
-
     def _uniform(self, level: int) -> None:
         """Values that do not depend on the reduced loops and can be computed now."""
         loop = self.loop
@@ -323,17 +355,11 @@ class _Writer:
         if folds:
             self._meet(folds, totals)
 
-    def _start_of(self, i: int, into: int | None = None) -> int:
-        """What a fold starts from, in a new register or in ``into``."""
-        node = self.loop.nodes[i]
-        source = self.loop.nodes[node.args[0]].dtype
-        return self.a.op("mov", held(source), self.a.const(held(source), identity(node.op, source)), into=into)
-
     def _meet(self, folds: Sequence[int], totals: Sequence[int]) -> None:
         """Lane l takes up l + 16, then l + 8, ..., in shared memory; then all threads have the result."""
         a, loop = self.a, self.loop
-        arrays = [a.shared(_SHARED_TYPE[a.kind(total)], LANES) for total in totals]
-        kinds = [(_SHARED_TYPE[a.kind(total)], a.kind(total)) for total in totals]
+        arrays = [a.shared(SHARED_TYPE[a.kind(total)], LANES) for total in totals]
+        kinds = [(SHARED_TYPE[a.kind(total)], a.kind(total)) for total in totals]
         for array, (memory, _), total in zip(arrays, kinds, totals, strict=True):
             a.store(Space.SHARED, array, memory, self.lane, total)
         half = a.op("mov", RegType.I64, a.const(RegType.I64, LANES // 2))

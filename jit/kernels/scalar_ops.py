@@ -116,7 +116,7 @@ def _bool(a: Assembler, name: str, x: Sequence[int]) -> int:
 
 
 _REAL: Final = frozenset({
-    "neg", "abs", "sqrt", "floor", "ceil", "trunc", "add", "sub", "mul", "div", "min", "max", "fmin", "fmax", "copysign", "fma",
+    "neg", "abs", "sqrt", "floor", "ceil", "trunc", "add", "sub", "mul", "div", "min", "max", "fmin", "fmax", "copysign", "fma", "rem",
 }) | NAMED  # fmt: skip
 
 
@@ -132,6 +132,8 @@ def _real(a: Assembler, name: str, x: Sequence[int]) -> int:
         return a.same("div", a.const(kind, 1), x[0])
     if name == "trunc_div":
         return a.same("trunc", a.same("div", *x))
+    if name in ("fmod", "mod", "floor_div"):
+        return _remainder(a, name, x)
     if name == "sign":
         zero = a.const(kind, 0)
         above = a.same("sel", a.test("lt", zero, x[0]), a.const(kind, 1), zero)
@@ -145,7 +147,29 @@ def _real(a: Assembler, name: str, x: Sequence[int]) -> int:
         return a.test("lt_s", a.op("reinterpret", whole, x[0]), a.const(whole, 0))
     if name == "conj":
         return x[0]
-    raise Inexpressible(f"{name} of floats: the kernel tier has no exact remainder, power or neighbour for it")
+    raise Inexpressible(f"{name} of floats")
+
+
+def _remainder(a: Assembler, name: str, x: Sequence[int]) -> int:
+    """Remainder towards 0 or -inf, and the quotient towards -inf: from what the remainder leaves, because floor(a / b) alone is off by one
+    where the division rounds up to a whole number."""
+    kind = a.kind(x[1])
+    rest = a.same("rem", *x)
+    if name == "fmod":
+        return rest
+    zero, one = a.const(kind, 0), a.const(kind, 1)
+    unlike = a.same("xor", a.test("lt", x[1], zero), a.test("lt", rest, zero))
+    fix = a.same("and", unlike, a.test("ne", rest, zero))
+    if name == "mod":
+        return a.same("sel", fix, a.same("add", rest, x[1]), rest)
+    plain = a.same("div", *x)
+    quotient = a.same("div", a.same("sub", x[0], rest), x[1])
+    quotient = a.same("sel", fix, a.same("sub", quotient, one), quotient)
+    whole = a.same("floor", quotient)
+    up = a.test("lt", a.const(kind, 0.5), a.same("sub", quotient, whole))
+    whole = a.same("sel", up, a.same("add", whole, one), whole)
+    whole = a.same("sel", a.test("eq", quotient, zero), a.same("copysign", zero, plain), whole)
+    return a.same("sel", a.test("eq", x[1], zero), plain, whole)
 
 
 _PLAIN: Final = frozenset({"neg", "not", "add", "sub", "mul", "and", "or", "xor", "shl"})

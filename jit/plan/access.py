@@ -11,9 +11,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from wis.dtypes import DType
-from wis.program import Operand
+from wis.program import BoundInstr, Operand
 
-__all__ = ["Dims", "Access", "access", "canonical", "refine", "split", "lift", "may_overlap", "operand_of"]
+__all__ = ["Dims", "Access", "access", "canonical", "refine", "split", "lift", "may_overlap", "operand_of", "overlaps"]
 
 Dims = tuple[tuple[int, int], ...]
 """(size, stride) from the slowest to the fastest; sizes above 1, neighbours merged where they are one run."""
@@ -149,3 +149,16 @@ def _interleaved(a: Access, b: Access, step: int) -> bool:
         windows.append((low, high))
     (low_a, high_a), (low_b, high_b) = windows
     return high_a <= low_b or high_b <= low_a
+
+
+def overlaps(instr: BoundInstr) -> bool:
+    """Whether an out shares bytes with an in: kernels of a library read and write in any order, so it must not."""
+    for out in instr.outs:
+        size = out.dtype.itemsize
+        low, high = (size * x for x in out.span())
+        for x in instr.ins:
+            if isinstance(x, Operand) and x.buffer == out.buffer:
+                a, b = (x.dtype.itemsize * y for y in x.span())
+                if a < high and low < b:
+                    return True
+    return False

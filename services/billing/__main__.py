@@ -22,10 +22,10 @@ from services.billing.writer import Writer
 from services.kit.access.access import hosts_of, open_access
 from services.kit.access.bus_state import AccessProjection
 from services.kit.bus import Bus, connect
-from services.kit.errors import KitError, SettingError
+from services.kit.errors import SettingError
 from services.kit.http import parse_address, serve
-from services.kit.log import get_logger, setup_logging
-from services.kit.process import ready, run
+from services.kit.log import get_logger
+from services.kit.process import ready, run_service
 
 
 async def serve_until(stop: asyncio.Event) -> None:
@@ -81,15 +81,5 @@ async def first_of(stop: asyncio.Event, *tasks: asyncio.Task[None]) -> None:
         await task
 
 
-async def main(stop: asyncio.Event) -> int:
-    setup_logging("billing")
-    try:
-        await serve_until(stop)
-    except KitError as error:
-        sys.stderr.write(f"billing: {error}\n")
-        return 2
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(run(main))
+    sys.exit(run_service("billing", serve_until))

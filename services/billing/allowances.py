@@ -1,4 +1,4 @@
-"""Answers nodes that ask what their tenants may still spend. Any replica may answer; the leases are in a stream."""
+"""Grants nodes leases on the budgets of their tenants. Any replica may answer; the leases are in a stream."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _stream_config() -> dict[str, Any]:
 
 
 class Allowances:
-    """``await start()`` once the view is caught up."""
+    """The request handler; call ``start`` once the view is caught up."""
 
     def __init__(self, bus: Bus, projection: BillingProjection) -> None:
         self._bus = bus
@@ -54,7 +54,7 @@ class Allowances:
         await self._bus.serve(ALLOWANCE_ALL, self._asked, queue=_QUEUE)
 
     async def _asked(self, subject: str, data: bytes) -> bytes | None:
-        """None (silence) when nothing can be said: the node then asks again."""
+        """The answer; None (silence) while there is none: the node then asks again."""
         node = subject.rsplit(".", 1)[1]
         try:
             asked = _decode(data)

@@ -1,4 +1,4 @@
-"""Tells the log what the fold derived: every BudgetCrossed that is due, once, however many billing services run."""
+"""Appends every BudgetCrossed event that the projection derived, once, however many billing services run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RETRY_S: Final = 1.0
 
 
 async def announce_forever(projection: BillingProjection, writer: Writer) -> None:
-    """Runs until cancelled. What could not be written is tried again: it stays due until the log holds it."""
+    """Runs until cancelled. An event that could not be written is retried: it stays due until the log holds it."""
     while True:
         while not projection.view.budgets.due:
             await projection.changed()

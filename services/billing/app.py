@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-from litestar import Litestar
+from litestar import Litestar, Request, Response
 
+from billing.errors import BillingRequestError
 from services.billing.parts import Parts
-from services.billing.problems import HANDLERS
 from services.billing.routes import ROUTES
-from services.kit.problems import unknown_parameters
+from services.kit.problems import HANDLERS, problem, unknown_parameters
 from services.kit.rest import make_rest_app
 
 __all__ = ["make_app"]
@@ -20,5 +20,15 @@ _BODY_BYTES_MAX: Final = 64 << 10
 def make_app(parts: Parts) -> Litestar:
     """The application over running parts."""
     return make_rest_app(
-        "Wooly billing", ROUTES, parts.access, parts=parts, before=unknown_parameters, handlers=HANDLERS, body_bytes_max=_BODY_BYTES_MAX
+        "Wooly billing",
+        ROUTES,
+        parts.access,
+        parts=parts,
+        before=unknown_parameters,
+        handlers={**HANDLERS, BillingRequestError: _bad_query},
+        body_bytes_max=_BODY_BYTES_MAX,
     )
+
+
+def _bad_query(_: Request[Any, Any, Any], error: BillingRequestError) -> Response[Any]:
+    return problem(400, "invalid-query", "The query is not valid", str(error), [(error.field, str(error))])

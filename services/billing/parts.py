@@ -11,8 +11,8 @@ from billing.budgets import Budget, level, stop_micro
 from billing.periods import bounds
 from billing.projection import BillingView
 from billing.report import credits_text
-from services.billing.described import Json
 from services.billing.projection import BillingProjection
+from services.billing.requests import Json
 from services.billing.writer import Writer
 from services.kit.access.access import Access
 from services.kit.access.requests import permit

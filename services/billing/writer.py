@@ -11,7 +11,6 @@ from billing.projection import BillingView
 from bus_schemas.events import Event
 from bus_schemas.subjects import EVENTS_STREAM, event_subject, token
 from services.billing.projection import BillingProjection
-from services.kit.bus import Bus
 from services.kit.errors import BusUnavailable, Conflict
 from services.kit.facts import FactWriter
 
@@ -21,12 +20,8 @@ _ATTEMPTS: Final = 20
 _REACH_S: Final = 10.0
 
 
-class Writer(FactWriter):
+class Writer(FactWriter[BillingProjection]):
     """``decide(view)`` gives the facts of one message; it is called again when another writer came first, and may raise."""
-
-    def __init__(self, bus: Bus, projection: BillingProjection) -> None:
-        super().__init__(bus, projection)
-        self._billing = projection
 
     async def tenant(self, tenant: str, decide: Callable[[BillingView], list[Event]]) -> int:
         """Append to the subject of ``tenant``'s money; the position, 0 when there was nothing to append. Raises BusUnavailable."""
@@ -40,7 +35,7 @@ class Writer(FactWriter):
         for attempt in range(_ATTEMPTS):
             expected, _ = await self._bus.message(EVENTS_STREAM, last_by_subj=subject) or (0, b"")
             await self._shown(expected)
-            events = decide(self._billing.view)
+            events = decide(self._projection.view)
             if not events:
                 return 0
             try:

@@ -18,27 +18,26 @@ from services.controller.app import make_app
 from services.controller.bootstrap import bootstrap, bootstrap_nodes
 from services.controller.bus_guard import BusGuard
 from services.controller.configuration import Configuration
-from services.controller.errors import LogUnreadable
 from services.controller.gauges import Gauges
 from services.controller.journals import Journals
-from services.controller.mirror import Mirror
+from services.controller.log_projection import LogProjection
 from services.controller.parts import Parts
 from services.controller.placer import Placer
 from services.controller.reconciler import Reconciler
+from services.controller.run_book import BudgetCrossings
 from services.controller.runs import Runs
 from services.controller.settings import Settings
-from services.controller.store import StoreError, open_store
+from services.controller.store import open_store
 from services.controller.web.context import UiContext
 from services.controller.web.history import PriceBook
-from services.controller.web.house import WEB_ROUTES, Web
+from services.controller.web.site import WEB_ROUTES, Web
 from services.controller.writer import Writer
 from services.kit.access import AccessView
 from services.kit.access.access import hosts_of, open_access
 from services.kit.bus import connect
-from services.kit.errors import KitError
 from services.kit.http import serve
-from services.kit.log import get_logger, setup_logging
-from services.kit.process import ready, run
+from services.kit.log import get_logger
+from services.kit.process import ready, run_service
 
 
 async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
@@ -49,30 +48,31 @@ async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
         await bus.ensure_streams()
         store = await open_store(bus, settings.etcd_url)
         stack.push_async_callback(store.close)
-        mirror = Mirror(bus)
-        mirror.also(AccessView)
-        mirror.also(TierBook)
-        mirror.also(PriceBook)
-        await stack.enter_async_context(mirror)
+        projection = LogProjection(bus)
+        projection.also(AccessView)
+        projection.also(TierBook)
+        projection.also(PriceBook)
+        projection.also(BudgetCrossings)
+        await stack.enter_async_context(projection)
         gc.freeze()  # the history stays: looking through it for garbage again and again would stop every answer for long
         access = await open_access(
             bus,
             os.environ,
             listens_on=[settings.address[0], *hosts_of(settings.nats_url)],
-            view=lambda: mirror.fold(AccessView),
-            follows_log=lambda: mirror.connected and mirror.failure is None,
+            view=lambda: projection.fold(AccessView),
+            follows_log=lambda: projection.connected and projection.failure is None,
             pages=True,
         )
         stack.callback(access.close)
-        writer = Writer(bus, mirror)
+        writer = Writer(bus, projection)
         gauges = Gauges(bus)
-        placer = Placer(mirror, writer)
-        tasks = TaskActions(mirror, writer, placer)
-        runs = Runs(bus, mirror, writer, tasks, access)
+        placer = Placer(projection, writer)
+        tasks = TaskActions(projection, writer, placer)
+        runs = Runs(bus, projection, writer, tasks, access)
         reconciler = Reconciler(
             bus=bus,
             store=store,
-            mirror=mirror,
+            projection=projection,
             gauges=gauges,
             writer=writer,
             placer=placer,
@@ -81,14 +81,14 @@ async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
             start_lease_ms=settings.start_lease_ms,
         )
         await stack.enter_async_context(gauges)
-        configuration = Configuration(store, mirror, writer)
+        configuration = Configuration(store, projection, writer)
         await configuration.start(settings.overcommit_percent)
-        await bootstrap(os.environ, access, mirror, writer)
-        await bootstrap_nodes(os.environ, mirror, writer)
-        await stack.enter_async_context(BusGuard.from_environment(settings.nats_url, bus, access, mirror))
+        await bootstrap(os.environ, access, projection, writer)
+        await bootstrap_nodes(os.environ, writer)
+        await stack.enter_async_context(BusGuard.from_environment(settings.nats_url, bus, access, projection))
         await stack.enter_async_context(runs)
         parts = Parts(
-            mirror=mirror,
+            projection=projection,
             gauges=gauges,
             writer=writer,
             configuration=configuration,
@@ -103,7 +103,7 @@ async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
         app = make_app(parts, access, more_routes=WEB_ROUTES)
         app.state.web = web
         http = await stack.enter_async_context(serve(app, settings.address))
-        get_logger().info("controller listening", http=http, position=mirror.position)
+        get_logger().info("controller listening", http=http, position=projection.position)
         async with asyncio.TaskGroup() as group:
             beside = [
                 group.create_task(reconciler.run()),
@@ -117,15 +117,5 @@ async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
                 task.cancel()
 
 
-async def main(stop: asyncio.Event) -> int:
-    setup_logging("controller")
-    try:
-        await serve_until(stop, Settings.from_environment())
-    except (KitError, StoreError, LogUnreadable) as error:
-        sys.stderr.write(f"controller: {error}\n")
-        return 2
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(run(main))
+    sys.exit(run_service("controller", lambda stop: serve_until(stop, Settings.from_environment())))

@@ -19,45 +19,27 @@ from services.controller.webhook import URL_CHARS_MAX
 from services.kit.access.checker import PASSWORD_MAX
 
 __all__ = [
-    "TaskBody",
-    "RunBody",
-    "PriorityBody",
-    "GroupBody",
-    "NewGroupBody",
-    "ConfigBody",
-    "NodeConfigBody",
-    "MIB",
-    "KeyBody",
-    "LoginBody",
-    "LoginForm",
-    "LogoutForm",
-    "values_of",
-    "NewTenantBody",
-    "NewUserBody",
-    "PasswordBody",
-    "TenantBody",
-    "UserBody",
-]
+    "TaskBody", "RunBody", "PriorityBody", "GroupBody", "NewGroupBody", "ConfigBody", "NodeConfigBody", "MIB", "KeyBody", "LoginBody",
+    "LoginForm", "LogoutForm", "values_of", "NewTenantBody", "NewUserBody", "PasswordBody", "TenantBody", "UserBody",
+]  # fmt: skip
 
 MIB = 1 << 20
 
 Token = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}\Z", description="1 to 64 letters, digits, '-' or '_'")]
 Percent = Annotated[int, Meta(ge=0, le=PERCENT_MAX)]
-
-
 Title = Annotated[str, Meta(max_length=200)]
 Role = Literal["admin", "operator", "member", "viewer"]
 Scope = Literal["read", "submit", "operate", "admin", "bus"]
 Password = Annotated[str, Meta(max_length=PASSWORD_MAX)]
 TenantOrCluster = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{0,64}\Z", description="empty: the whole cluster")]
 _DECADE_S = 10 * 366 * 86_400
-
-
 Defaults = Callable[[str, str, bool], tuple[int, int]]
-"""(task, tenant, whether it has a latency target) to the priority and the bytes of VRAM of a task that says nothing."""
-
-
+"""(task, tenant, whether it has a latency target) to the default priority and bytes of VRAM of the task."""
 T = TypeVar("T")
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}\Z")
+_OWN_NAMES: Final = ("WOOLY_", "CONTROLLER_", "RUNNER_", "LD_")
+_OWN: Final = frozenset({"HOME", "TMPDIR", "TORCH_DEVICE_BACKEND_AUTOLOAD"})
+_ARGUMENTS_BYTES_MAX: Final = 64 << 10
 
 
 def values_of(kind: type[T], body: msgspec.Struct) -> T:
@@ -70,27 +52,27 @@ class TaskBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A task to place."""
 
     required_vram_mb: (
-        Annotated[int, Meta(ge=1, le=1 << 30, description="VRAM on each of its GPUs, in MiB; left out: a default, and it may grow")] | None
+        Annotated[int, Meta(ge=1, le=1 << 30, description="VRAM on each of its GPUs, in MiB; left out: a default, which may grow")] | None
     ) = None
     id: Token | None = None
-    tenant: Annotated[str, Meta(min_length=1, max_length=200, description="whose it is; left out: the caller's own")] | None = None
+    tenant: Annotated[str, Meta(min_length=1, max_length=200, description="its tenant; left out: the caller's own")] | None = None
     priority: Annotated[int, Meta(ge=0, le=4, description="0 is highest; left out: the middle of what the tier allows")] | None = None
     gpu_count: Annotated[int, Meta(ge=1, le=64, description="devices, all on one node")] = 1
     gpu_mode: Literal["Shared", "Exclusive"] = "Shared"
-    groups: Annotated[tuple[Token, ...], Meta(max_length=64, description="only nodes of these groups; empty: nodes of no group")] = ()
+    groups: Annotated[tuple[Token, ...], Meta(max_length=64, description="only nodes in these groups; empty: only nodes in no group")] = ()
     noswap: Annotated[bool, Meta(description="may not be swapped out: must fit physical VRAM")] = False
     title: Title = ""
-    queue: Annotated[bool, Meta(description="wait for room when nothing fits now")] = False
-    weight: Annotated[int, Meta(ge=1, le=10_000, description="part of the core time beside tasks of the same priority")] = 100
+    queue: Annotated[bool, Meta(description="wait in the queue if no device fits now")] = False
+    weight: Annotated[int, Meta(ge=1, le=10_000, description="share of core time relative to other tasks of the same priority")] = 100
     sla_ms_p99: Annotated[int, Meta(ge=0, le=3_600_000, description="latency wanted for 99 of 100 batches, priority 0 only; 0: none")] = 0
-    pace_percent: Annotated[int, Meta(ge=0, le=100, description="the most of a device's core time it may take; 0: no bound")] = 0
+    pace_percent: Annotated[int, Meta(ge=0, le=100, description="limit on its share of a device's core time; 0: no limit")] = 0
 
     queue_timeout_ms: Annotated[
-        int, Meta(ge=0, le=30 * 86_400_000, description="how long it may wait for room before it fails, with queue; 0: for ever")
+        int, Meta(ge=0, le=30 * 86_400_000, description="with queue: waiting time after which it fails; 0: no limit")
     ] = 0
 
     def contradiction(self) -> tuple[str, str] | None:
-        """(field, reason) of what cannot be meant together."""
+        """(field, reason) of fields that contradict each other, None: none do."""
         if self.sla_ms_p99 and self.priority:
             return "sla_ms_p99", f"a latency target needs priority 0: at priority {self.priority} others go first, whatever it says"
         if self.sla_ms_p99 and self.pace_percent:
@@ -100,7 +82,7 @@ class TaskBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return None
 
     def submitted(self, at_ns: int, own_tenant: str, defaults: Defaults) -> TaskSubmitted:
-        """The fact; an id is made when there is none. ``own_tenant``: the caller's, empty for those who are of none."""
+        """The fact; without an id one is made. ``own_tenant``: the caller's tenant, or empty."""
         task, tenant = self.id or uuid.uuid4().hex, self.tenant or own_tenant or "default"
         priority, vram_bytes = defaults(task, tenant, bool(self.sla_ms_p99))
         return TaskSubmitted(
@@ -123,31 +105,28 @@ class TaskBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         )
 
 
-_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}\Z")
-_OWN_NAMES: Final = ("WOOLY_", "CONTROLLER_", "RUNNER_", "LD_")
-_OWN: Final = frozenset({"HOME", "TMPDIR", "TORCH_DEVICE_BACKEND_AUTOLOAD"})
-_ARGUMENTS_BYTES_MAX: Final = 64 << 10
-
-
 class RunBody(TaskBody, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """A task to place, and the script that a runner executes for it."""
 
     script: Annotated[str, Meta(min_length=1, max_length=SCRIPT_BYTES_MAX, description="the text of a Python program, 256 KiB at most")]
     name: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\Z", description="the file's name")] = "script.py"
-    arguments: Annotated[tuple[Annotated[str, Meta(max_length=8192)], ...], Meta(max_length=256, description="of the program")] = ()
+    arguments: Annotated[
+        tuple[Annotated[str, Meta(max_length=8192)], ...], Meta(max_length=256, description="of the program's command line")
+    ] = ()
     environment: Annotated[
-        dict[str, Annotated[str, Meta(max_length=8192)]], Meta(max_length=128, description="variables of the program; no secrets")
+        dict[str, Annotated[str, Meta(max_length=8192)]],
+        Meta(max_length=128, description="variables of the program; stored: put no secrets here"),
     ] = {}
-    wall_limit_s: Annotated[int, Meta(ge=1, le=7 * 86_400, description="the script is killed after so long")] = 86_400
+    wall_limit_s: Annotated[int, Meta(ge=1, le=7 * 86_400, description="run time in seconds after which the script is killed")] = 86_400
     ram_limit_mb: Annotated[
-        int, Meta(ge=0, le=1 << 24, description="bound of its address space in MiB; PyTorch alone reserves some GiB; 0: none")
+        int, Meta(ge=0, le=1 << 24, description="limit of its address space in MiB (PyTorch alone reserves several GiB); 0: no limit")
     ] = 0
     runner: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{0,64}\Z", description="the only runner that may take it; empty: any")] = ""
-    webhook: Annotated[str, Meta(max_length=URL_CHARS_MAX, description="http or https address that gets a POST at the end")] = ""
-    queue: Annotated[bool, Meta(description="wait for room when nothing fits now")] = True
+    webhook: Annotated[str, Meta(max_length=URL_CHARS_MAX, description="URL that gets a POST at the end, and when a budget runs low")] = ""
+    queue: Annotated[bool, Meta(description="wait in the queue if no device fits now")] = True
 
     def fault(self) -> tuple[str, str] | None:
-        """(field, reason) of what the types do not say."""
+        """(field, reason) of a fault that the types do not catch, None: there is none."""
         if len(self.script.encode(errors="replace")) > SCRIPT_BYTES_MAX:
             return "script", f"it has more than {SCRIPT_BYTES_MAX >> 10} KiB; put data elsewhere"
         texts = [self.script, *self.arguments, *self.environment.values()]
@@ -205,22 +184,26 @@ class ConfigBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     default_vram_overcommit_percent: Percent | None
     queue_age_ms: (
-        Annotated[int, Meta(ge=0, le=GLOBAL_LIMITS[QUEUE_AGE_MS], description="a waiting task rises one priority for each; 0: never")]
+        Annotated[
+            int, Meta(ge=0, le=GLOBAL_LIMITS[QUEUE_AGE_MS], description="waiting time after which a task rises one priority; 0: never")
+        ]
         | UnsetType
         | None
     ) = UNSET
     queue_protect_ms: (
-        Annotated[int, Meta(ge=0, le=GLOBAL_LIMITS[QUEUE_PROTECT_MS], description="after it a waiting task has devices kept; 0: never")]
+        Annotated[
+            int, Meta(ge=0, le=GLOBAL_LIMITS[QUEUE_PROTECT_MS], description="waiting time after which devices are reserved; 0: never")
+        ]
         | UnsetType
         | None
     ) = UNSET
     queue_reservations_max: (
-        Annotated[int, Meta(ge=0, le=GLOBAL_LIMITS[QUEUE_RESERVATIONS], description="tasks that may have devices kept at a time")]
+        Annotated[int, Meta(ge=0, le=GLOBAL_LIMITS[QUEUE_RESERVATIONS], description="the most tasks with reserved devices at a time")]
         | UnsetType
         | None
     ) = UNSET
     default_vram_mb: (
-        Annotated[int, Meta(ge=0, le=GLOBAL_LIMITS[DEFAULT_VRAM_MB], description="VRAM of a task that names none, in MiB; 0: it must")]
+        Annotated[int, Meta(ge=0, le=GLOBAL_LIMITS[DEFAULT_VRAM_MB], description="default VRAM of a task, in MiB; 0: tasks must name it")]
         | UnsetType
         | None
     ) = UNSET
@@ -249,7 +232,7 @@ class TenantBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """What is left out stays as it is."""
 
     title: Title | UnsetType = UNSET
-    disabled: Annotated[bool, Meta(description="its keys and users open nothing")] | UnsetType = UNSET
+    disabled: Annotated[bool, Meta(description="true: its keys and users are refused")] | UnsetType = UNSET
 
 
 class NewUserBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -270,7 +253,7 @@ class UserBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     tenant: TenantOrCluster | UnsetType = UNSET
     title: Title | UnsetType = UNSET
     disabled: bool | UnsetType = UNSET
-    password: Annotated[str, Meta(max_length=PASSWORD_MAX, description="empty: none any more")] | UnsetType = UNSET
+    password: Annotated[str, Meta(max_length=PASSWORD_MAX, description="empty: removes the password")] | UnsetType = UNSET
 
     def __repr__(self) -> str:
         return "UserBody()"
@@ -280,12 +263,12 @@ class KeyBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A new key; fields left out default to those of the caller."""
 
     title: Title = ""
-    user: Annotated[str, Meta(max_length=64, description="whose key it is; empty: not a user's")] | UnsetType = UNSET
+    user: Annotated[str, Meta(max_length=64, description="the user that the key belongs to; empty: no user")] | UnsetType = UNSET
     tenant: TenantOrCluster | UnsetType = UNSET
     role: Literal["admin", "operator", "member", "viewer", "node", "service"] | UnsetType = UNSET
-    scopes: Annotated[tuple[Scope, ...], Meta(max_length=8, description="what of the role it may do; empty: all")] | UnsetType = UNSET
+    scopes: Annotated[tuple[Scope, ...], Meta(max_length=8, description="restricts the role's permissions; empty: all")] | UnsetType = UNSET
     expires_in_s: Annotated[int, Meta(ge=1, le=_DECADE_S)] | None = None
-    node: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{0,64}\Z", description="the only node a key of role node may be")] = ""
+    node: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{0,64}\Z", description="with role node: the only node that may use the key")] = ""
 
 
 class LoginBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):

@@ -15,13 +15,13 @@ from typing import Final
 
 import msgspec
 
-from bus_schemas.events import ActionTaken, KeyIssued
-from services.controller.mirror import Mirror
+from bus_schemas.events import ActionTaken, Event, KeyIssued
+from services.controller.log_projection import LogProjection
 from services.controller.writer import Writer
 from services.kit.access import AccessView
 from services.kit.access.access import Access
 from services.kit.access.tokens import parse_key
-from services.kit.errors import Conflict, SettingError
+from services.kit.errors import SettingError
 from services.kit.keyring import NODES_VARIABLE, NodeKey
 from services.kit.log import get_logger
 
@@ -31,14 +31,14 @@ BOOTSTRAP_KEY: Final = "WOOLY_BOOTSTRAP_KEY"
 _ACTOR: Final = "bootstrap"
 
 
-async def bootstrap(environment: Mapping[str, str], access: Access, mirror: Mirror, writer: Writer) -> None:
+async def bootstrap(environment: Mapping[str, str], access: Access, projection: LogProjection, writer: Writer) -> None:
     """Record the key, and warn when no identity can log in. Raises SettingError for an invalid key."""
     if not access.on:
         return
     text = environment.get(BOOTSTRAP_KEY, "").strip() or _from_file(environment)
     if text:
-        await _take_over(text, access, mirror, writer)
-    if not mirror.fold(AccessView).ways_in(time.time_ns()):
+        await _take_over(text, access, projection, writer)
+    if not projection.fold(AccessView).ways_in(time.time_ns()):
         get_logger().warning(
             "no user or key can log in: make a key with `wooly keys generate` and start again with it", setting=BOOTSTRAP_KEY
         )
@@ -53,20 +53,26 @@ def _from_file(environment: Mapping[str, str]) -> str:
         raise SettingError(f"{BOOTSTRAP_KEY}_FILE={path} cannot be read: {error}") from None
 
 
-async def _take_over(text: str, access: Access, mirror: Mirror, writer: Writer) -> None:
+async def _take_over(text: str, access: Access, projection: LogProjection, writer: Writer) -> None:
     key = parse_key(text)
     if key is None:
         raise SettingError(f"{BOOTSTRAP_KEY} is no API key; make one with `wooly keys generate`")
-    while key.id not in mirror.fold(AccessView).keys:
-        after = mirror.access_position
-        now_ns = time.time_ns()
-        phc = await access.checker.hasher.hash_secret(key.secret)
-        issued = KeyIssued(now_ns, key.id, "", "", "admin", phc, title="first key")
-        try:
-            await writer.append_access(key.id, [issued, ActionTaken(now_ns, _ACTOR, "", "key.write", key.id, "issued: admin")], after)
-            get_logger().info("the bootstrap key is valid", key=key.id)
-        except Conflict:
-            await mirror.caught_up()  # another replica took it over
+    if key.id in projection.fold(AccessView).keys:
+        return
+    phc = await access.checker.hasher.hash_secret(key.secret)
+    await _record(KeyIssued(time.time_ns(), key.id, "", "", "admin", phc, title="first key"), "issued: admin", writer)
+
+
+async def _record(issued: KeyIssued, detail: str, writer: Writer) -> None:
+    """Append the key, unless the log has it."""
+
+    def decide(view: AccessView) -> tuple[str, list[Event]] | None:
+        if issued.key in view.keys:
+            return None
+        get_logger().info("a bootstrap key becomes valid", key=issued.key, title=issued.title)
+        return issued.key, [issued, ActionTaken(issued.at_ns, _ACTOR, "", "key.write", issued.key, detail)]
+
+    await writer.change_access(decide)
 
 
 def _read(path: str) -> list[NodeKey]:
@@ -76,19 +82,10 @@ def _read(path: str) -> list[NodeKey]:
         raise SettingError(f"{NODES_VARIABLE}={path} cannot be read: {error}") from None
 
 
-async def bootstrap_nodes(environment: Mapping[str, str], mirror: Mirror, writer: Writer) -> None:
-    """Issue the keys that the log has never heard of. Raises SettingError."""
+async def bootstrap_nodes(environment: Mapping[str, str], writer: Writer) -> None:
+    """Issue the keys that the log does not have. Raises SettingError."""
     path = environment.get(NODES_VARIABLE, "").strip()
-    if not path:
-        return
-    for key in _read(path):
-        while key.key not in mirror.fold(AccessView).keys:
-            now_ns, after = time.time_ns(), mirror.access_position
-            role = "node" if key.node else "viewer"
-            issued = KeyIssued(now_ns, key.key, "", "", role, key.secret_hash, title=key.name, node=key.node)
-            took = ActionTaken(now_ns, _ACTOR, "", "key.write", key.key, f"issued: {key.name}")
-            try:
-                await writer.append_access(key.key, [issued, took], after)
-                get_logger().info("a key of the installation is valid", key=key.key, of=key.name)
-            except Conflict:
-                await mirror.caught_up()
+    for key in _read(path) if path else ():
+        role = "node" if key.node else "viewer"
+        issued = KeyIssued(time.time_ns(), key.key, "", "", role, key.secret_hash, title=key.name, node=key.node)
+        await _record(issued, f"issued: {key.name}", writer)

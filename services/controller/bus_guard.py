@@ -1,11 +1,8 @@
-"""NATS auth callout: which clients may connect, and with which permissions; it also ends connections whose rights were revoked.
+"""NATS auth callout: which clients may connect, with which permissions; it also ends connections whose rights were revoked.
 
-Every controller answers (one of a queue group for each connection). Rights are a pure function of the log (``of_key`` of the principal's
-identity), and the bus says when a connection began; so any controller, also one started since, can see which connections have rights that
-they should not have any more, and ends them: at once when the log says something about access, and every few seconds whatever happened.
-
-May live here: the callout, ending connections, answering nodes' requests about principals. May not: the rights themselves
-(kit.bus_permissions), the consumer proxy for clients authenticated by API key (readings.py).
+The controllers answer as one queue group. Rights are a pure function of the log (``of_key`` of the principal's identity), and the bus
+says when a connection began; so any controller, also one started later, finds the connections whose rights have changed and ends them: at
+once on an event about access, and every few seconds.
 """
 
 from __future__ import annotations
@@ -25,8 +22,8 @@ import msgspec
 
 from bus_schemas.access import WHO_ALL, WHO_CHANGED, Principal, WhoIs
 from bus_schemas.events import Event, KeyIssued, KeyRevoked, TenantChanged, UserChanged
-from services.controller.mirror import Mirror
-from services.controller.readings import Readings
+from services.controller.consumer_proxy import ConsumerProxy
+from services.controller.log_projection import LogProjection
 from services.kit import nats_jwt
 from services.kit.access import AccessView
 from services.kit.access.access import Access
@@ -55,16 +52,16 @@ _ABOUT_ACCESS: Final = (KeyIssued, KeyRevoked, UserChanged, TenantChanged)
 
 
 class BusGuard:
-    """``async with BusGuard.from_environment(...)``: answers from then on. ``bus``: the controller's own connection."""
+    """``async with BusGuard.from_environment(...)`` answers the callout. ``bus``: the controller's own connection."""
 
-    def __init__(self, url: str, folder: Path, bus: Bus, access: Access, mirror: Mirror) -> None:
+    def __init__(self, url: str, folder: Path, bus: Bus, access: Access, projection: LogProjection) -> None:
         self._url = url
         self._bus = bus
         self._access = access
-        self._mirror = mirror
+        self._projection = projection
         self._look = asyncio.Event()
         self._nodes: set[str] = set()
-        self._readings = Readings(bus, mirror)
+        self._consumer_proxy = ConsumerProxy(bus, projection)
         try:
             self._seed = (folder / "guard.nk").read_text()
             self._issuer = nats_jwt.key_from_seed((folder / "issuer.nk").read_text())
@@ -72,17 +69,19 @@ class BusGuard:
             raise SettingError(f"{GUARD_VARIABLE}={folder}: {error}; it holds guard.nk and issuer.nk of the bus") from None
 
     @classmethod
-    def from_environment(cls, url: str, bus: Bus, access: Access, mirror: Mirror) -> contextlib.AbstractAsyncContextManager[object]:
+    def from_environment(
+        cls, url: str, bus: Bus, access: Access, projection: LogProjection
+    ) -> contextlib.AbstractAsyncContextManager[object]:
         """The guard, or nothing where the bus needs no authentication. Raises SettingError."""
         folder = os.environ.get(GUARD_VARIABLE, "").strip()
-        return cls(url, Path(folder), bus, access, mirror) if folder else contextlib.nullcontext()
+        return cls(url, Path(folder), bus, access, projection) if folder else contextlib.nullcontext()
 
     async def __aenter__(self) -> Self:
         shown = replace(Credentials.from_environment(os.environ, self._url), nkey_seed=self._seed, seal_key=b"")
         self._system = await connect(self._url, name="guard", credentials=shown)
-        self._mirror.on_live_event(self._heard)
+        self._projection.on_live_event(self._heard)
         await self._bus.serve(WHO_ALL, self._who, queue=_QUEUE)
-        await self._readings.serve(_QUEUE)
+        await self._consumer_proxy.serve(_QUEUE)
         await self._bus.nc.flush()
         await self._system.serve(_CALLOUT, self._asked, queue=_QUEUE)
         await self._system.nc.flush()
@@ -95,7 +94,7 @@ class BusGuard:
             await self._task
         await self._system.close()
 
-    # -- coming in ---------------------------------------------------------------------------------------------------------------------
+    # -- admission ---------------------------------------------------------------------------------------------------------------------
 
     async def _asked(self, subject: str, data: bytes) -> bytes | None:
         """The bus asks about a connection."""
@@ -116,7 +115,7 @@ class BusGuard:
         return nats_jwt.sign_claims(self._issuer, {"sub": user, "aud": server, "nats": answer}, now_s).encode()
 
     async def _admit(self, user: str, key: str, secret: str, source: str, now_s: int) -> str:
-        """The rights of who comes with this key, as a token for the bus. Raises AccessError, BusUnavailable, BusRefused."""
+        """The permissions of a key as a token for the bus. Raises AccessError, BusUnavailable, BusRefused."""
         who = await self._access.identity_of_key(key, secret, source)
         granted = of_key(who)
         if granted is None:
@@ -125,12 +124,12 @@ class BusGuard:
             await self._bus.ensure_stream(batch_stream_config(who.node))  # nodes may not make streams
             self._nodes.add(who.node)
         claims: dict[str, Any] = {"sub": user, "aud": _ACCOUNT, "name": who.key, "nats": _user(granted)}
-        known = self._mirror.fold(AccessView).keys.get(who.key)
+        known = self._projection.fold(AccessView).keys.get(who.key)
         if known is not None and known.fact.expires_ns:
             claims["exp"] = max(now_s + 1, known.fact.expires_ns // 10**9)
         return nats_jwt.sign_claims(self._issuer, claims, now_s)
 
-    # -- going out ---------------------------------------------------------------------------------------------------------------------
+    # -- revocation --------------------------------------------------------------------------------------------------------------------
 
     def _heard(self, position: int, event: Event) -> None:
         if isinstance(event, _ABOUT_ACCESS):
@@ -143,19 +142,19 @@ class BusGuard:
                 async with asyncio.timeout(_LOOK_S):  # wait_for forgets a cancellation that meets a wake-up (Python 3.11)
                     heard = await self._look.wait()
             self._look.clear()
-            if not self._mirror.connected or self._mirror.failure is not None:
+            if not self._projection.connected or self._projection.failure is not None:
                 continue
             try:
                 if heard:
                     await self._bus.publish(WHO_CHANGED, b"")
                 await self._end_connections()
-                await self._readings.end_those_without_right()
+                await self._consumer_proxy.delete_unauthorised()
             except (BusUnavailable, BusRefused, ValueError, KeyError) as error:
                 get_logger().warning("connections to the bus cannot be looked through", error=str(error))
 
     async def _end_connections(self) -> None:
-        """End every connection whose key opens nothing any more, or has changed since it came."""
-        view, now_ns, offset = self._mirror.fold(AccessView), time.time_ns(), 0
+        """End every connection whose key is no longer valid, or has changed since the connection began."""
+        view, now_ns, offset = self._projection.fold(AccessView), time.time_ns(), 0
         while True:
             question = {"auth": True, "acc": _ACCOUNT, "limit": _PAGE, "offset": offset}
             answer = json.loads(await self._system.request("$SYS.REQ.SERVER.PING.CONNZ", json.dumps(question).encode(), _CONNECTIONS_S))
@@ -173,17 +172,17 @@ class BusGuard:
     # -- for nodes ---------------------------------------------------------------------------------------------------------------------
 
     async def _who(self, subject: str, data: bytes) -> bytes | None:
-        """A node asks who a principal is. Silence when that cannot be known now: another controller may know, or the node asks again."""
-        if not self._mirror.connected or self._mirror.failure is not None:
+        """Resolve a principal for a node. No answer while the log is not followed: the node asks again, or another controller answers."""
+        if not self._projection.connected or self._projection.failure is not None:
             return None
         try:
             asked = msgspec.msgpack.decode(data, type=WhoIs)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
-        who = self._mirror.fold(AccessView).principal(asked.principal, time.time_ns())
+        who = self._projection.fold(AccessView).principal(asked.principal, time.time_ns())
         if who is None or not who.may("bus.client", who.tenant or None):
             return msgspec.msgpack.encode(Principal(asked.principal, False))
-        task = self._mirror.view.tasks.get(asked.task)
+        task = self._projection.view.tasks.get(asked.task)
         task_good = not asked.task or (task is not None and (not who.tenant or task.submitted.tenant == who.tenant))
         return msgspec.msgpack.encode(Principal(asked.principal, True, who.tenant, who.role, who.name, task_good))
 

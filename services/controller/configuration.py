@@ -1,7 +1,7 @@
-"""Configuration: the store says what is wanted, the log says what holds. This keeps the log up to the store.
+"""Reconciler of the configuration: the store holds the desired values, the log the values in force.
 
 A change goes to the store first, then into the log as ConfigChanged; decisions look only at the log, so a rebuild sees the values that held
-at each decision. Changes made in the store by others (another controller, an operator with etcdctl) come in by the watch.
+at each decision. Changes by other writers (another controller, an operator with etcdctl) arrive through the watch.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import msgspec
 from bus_schemas.events import ActionTaken, ConfigChanged, Event, decode_events, encode_events
 from scheduler.placement.states import ENVIRONMENT, GLOBAL, GLOBAL_LIMITS, NODE_LIMITS, OVERCOMMIT_GLOBAL
 from services.controller.errors import LogUnreadable
-from services.controller.mirror import Mirror
+from services.controller.log_projection import LogProjection
 from services.controller.store import ConfigStore, Entry, StoreConflict, StoreUnavailable
 from services.controller.writer import Writer
-from services.kit.errors import BusRefused, BusUnavailable, Conflict
+from services.kit.errors import BusRefused, BusUnavailable
 from services.kit.log import get_logger
 
 __all__ = ["Configuration"]
@@ -38,7 +38,7 @@ Unchanged = Callable[[], None]
 
 
 class _By(msgspec.Struct):
-    """Who wrote a stored document: ActionTaken's fields by name, and the values they wrote."""
+    """The author of a stored document: ActionTaken's fields by name, and the values that they wrote."""
 
     took: dict[str, int | str]
     of: Values
@@ -46,7 +46,7 @@ class _By(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class _Document:
-    """What the store holds of one scope, and who wrote it (None: not written through a controller)."""
+    """The stored values of one scope, and their author (None: not written through a controller)."""
 
     values: Values
     took: ActionTaken | None = None
@@ -55,9 +55,9 @@ class _Document:
 class Configuration:
     """``follow()`` runs for ever beside the API."""
 
-    def __init__(self, store: ConfigStore, mirror: Mirror, writer: Writer) -> None:
+    def __init__(self, store: ConfigStore, projection: LogProjection, writer: Writer) -> None:
         self._store = store
-        self._mirror = mirror
+        self._projection = projection
         self._writer = writer
         self._one = asyncio.Lock()
 
@@ -67,7 +67,7 @@ class Configuration:
         await self._adopt_all(await self._store.entries(_PREFIX))
 
     async def set_global(self, changes: Values, took: ActionTaken, unchanged: Unchanged | None = None) -> None:
-        """Change global values; None unsets. ``took``: who did it. ``unchanged`` is asked before anything is written."""
+        """Change global values; None unsets. ``took``: the audit record. ``unchanged`` is called before anything is written."""
         await self._change(_GLOBAL_KEY, GLOBAL, changes, took, unchanged)
 
     async def set_node(self, node: str, changes: Values, took: ActionTaken, unchanged: Unchanged | None = None) -> None:
@@ -106,7 +106,7 @@ class Configuration:
                     else:
                         await self._store.cas(key, body, entry.revision)
                 except StoreConflict:
-                    await self._mirror.caught_up()
+                    await self._projection.caught_up()
                     continue
             await self._adopt(scope, _Document(values, took))
             return
@@ -114,34 +114,30 @@ class Configuration:
     async def _adopt_all(self, entries: list[Entry]) -> None:
         """Make the log equal to the store; what the log has and the store has not is unset."""
         wanted = {scope: _decode(entry.key, entry.value) for entry in entries if (scope := _scope(entry.key)) is not None}
-        for scope in sorted({scope for scope, _ in self._mirror.view.config} - {ENVIRONMENT} | set(wanted)):
+        for scope in sorted({scope for scope, _ in self._projection.view.config} - {ENVIRONMENT} | set(wanted)):
             document = wanted.get(scope, _Document({}))
             if document is not None:
                 await self._adopt(scope, document)
 
     def _held(self, scope: str) -> Values:
         """The values of a scope that the log has."""
-        return {key: value for (of, key), value in self._mirror.view.config.items() if of == scope and isinstance(value, int)}
+        return {key: value for (of, key), value in self._projection.view.config.items() if of == scope and isinstance(value, int)}
 
     async def _adopt(self, scope: str, wanted: _Document) -> None:
-        """Append what differs between ``wanted`` and the log, with who did it."""
+        """Append the differences between ``wanted`` and the log, with the audit record."""
+
+        def decide() -> list[Event]:
+            held = {key: value for (of, key), value in self._projection.view.config.items() if of == scope}
+            differing = [key for key in sorted({*held, *wanted.values}) if held.get(key) != wanted.values.get(key)]
+            facts: list[Event] = [ConfigChanged(time.time_ns(), scope, key, wanted.values.get(key)) for key in differing]
+            return [*facts, wanted.took] if facts and wanted.took is not None else facts
+
         async with self._one:
-            while True:
-                held = {key: value for (of, key), value in self._mirror.view.config.items() if of == scope}
-                differing = [key for key in sorted({*held, *wanted.values}) if held.get(key) != wanted.values.get(key)]
-                if not differing:
-                    return
-                facts: list[Event] = [ConfigChanged(time.time_ns(), scope, key, wanted.values.get(key)) for key in differing]
-                if wanted.took is not None:
-                    facts.append(wanted.took)
-                try:
-                    await self._writer.append("config", scope, facts)
-                except Conflict:
-                    await self._mirror.caught_up()  # another controller takes the same change over
+            await self._writer.change("config", scope, decide)
 
 
 def _scope(key: str) -> str | None:
-    """The scope a key is about, None for keys that are none of ours."""
+    """The scope a key is about, None for other keys."""
     if key == _GLOBAL_KEY:
         return GLOBAL
     node = key.removeprefix(_NODES)
@@ -149,9 +145,9 @@ def _scope(key: str) -> str | None:
 
 
 def _decode(key: str, value: bytes | None) -> _Document | None:
-    """The valid values in a stored document; others are left out, with a warning: an operator's slip must not stop the controller. None
-    when nothing in it is valid: then what holds goes on, and no slip takes a drained node into service. Who wrote it is believed only of
-    the very values they wrote."""
+    """The valid values in a stored document; others are left out, with a warning: an operator's mistake must not stop the controller. None
+    when nothing in it is valid: then the present values stay, and no mistake takes a drained node into service. The author is recorded only
+    with exactly the values that they wrote."""
     if value is None:
         return _Document({})
     try:

@@ -12,7 +12,7 @@ __all__ = [
 class Ambiguous(RequestError):
     """The name in the request fits several entities."""
 
-    kind, title = "ambiguous", "Several have this name"
+    kind, title = "ambiguous", "The name is ambiguous"
 
 
 class Denied(RequestError):

@@ -1,7 +1,4 @@
-"""The last telemetry of every device: live measurements, not facts. A decision that uses them records them.
-
-May live here: what was heard, and how old it is. May not: anything the log knows.
-"""
+"""The last telemetry of every device: live measurements, not facts. A decision that uses them records them."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from services.kit.streams import telemetry_stream_config
 __all__ = ["Gauges"]
 
 _HISTORY: Final = 2_000
-"""Messages looked back at the start, for devices measured just before it."""
+"""Messages read from before the start, for devices measured just before it."""
 
 
 class Gauges:
@@ -68,7 +65,7 @@ class Gauges:
         return [self._last[key] for key in sorted(self._last)]
 
     def measured(self) -> dict[tuple[str, int], Measured]:
-        """What placement may look at, by node and gpu. A node that says nothing any more is lost before its last measurement is old."""
+        """The input of placement, by node and gpu. A silent node is declared lost before its last measurement is old."""
         return {key: Measured(seen.utilization_percent, seen.starvation_percent, seen.vram_used_bytes) for key, seen in self._last.items()}
 
     def _on_message(self, position: int, subject: str, data: bytes) -> None:

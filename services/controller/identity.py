@@ -1,8 +1,5 @@
 """The caller's identity, as routes and actions see it. The access middleware has put the identity into the request's scope; it is
-``everyone()`` without authentication (an embedded stack on loopback).
-
-May live here: reading identity and address off a request, the fact of an action. May not: checking secrets, rules (services.kit.access).
-"""
+``local_identity()`` without authentication (an embedded stack on loopback)."""
 
 from __future__ import annotations
 
@@ -15,9 +12,9 @@ from litestar.connection import ASGIConnection
 from bus_schemas.events import ActionTaken
 from services.controller.errors import Denied
 from services.kit.access import Action, Identity
-from services.kit.access.requests import proof_of, who
+from services.kit.access.requests import identity_of, proof_of
 
-__all__ = ["Caller", "caller_of", "who"]
+__all__ = ["Caller", "caller_of"]
 
 Connection = ASGIConnection[Any, Any, Any, Any]
 
@@ -43,9 +40,10 @@ class Caller:
             raise Denied(f"{self.identity.name} ({self.identity.role}) may not {action}{where}")
 
     def took(self, action: Action, target: str, *, tenant: str = "", detail: str = "") -> ActionTaken:
-        """The fact that rides with the facts they caused. ``tenant``: whose thing it was done to (default: the caller's own)."""
-        return ActionTaken(time.time_ns(), self.identity.name, tenant or self.identity.tenant, action, target, detail, self.source)
+        """The audit record, appended with the facts of the action. ``tenant``: the owner of the target (default: the caller's own)."""
+        who = self.identity
+        return ActionTaken(time.time_ns(), who.name, tenant or who.tenant, action, target, detail=detail, source=self.source)
 
 
 def caller_of(connection: Connection) -> Caller:
-    return Caller(who(connection), proof_of(connection).source)
+    return Caller(identity_of(connection), proof_of(connection).source)

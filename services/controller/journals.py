@@ -1,7 +1,7 @@
-"""What the journals of the nodes say of one task: services.replay run in a process of its own, with bounds on how many run at once.
+"""The journals' record of one task: runs services.replay in a child process, with bounds on concurrency, and caches its answers.
 
-Running a journal again takes seconds of processor time, so it never happens in this process. The answers are kept: of a task that is over
-for good, of one that runs for a few seconds.
+Replaying a journal takes seconds of processor time, so it never happens in this process. The answer for a task that is over is cached until
+it is evicted, that for a running one for a few seconds.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import msgspec
 
-from services.controller.answers import Json
 from services.controller.errors import Busy, OutOfState
+from services.controller.presenters.common import Json
 from services.kit.errors import BusUnavailable
 from services.kit.log import get_logger
 from services.kit.process import child_environment
@@ -46,14 +46,17 @@ _NOTHING: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """One task as its facts tell it: its ``sessions``, the ``devices`` (node, GPU index) that had them, from when to when it ran (Unix ns;
-    ``to_ns`` 0: it is not over)."""
+    """One task as the event log has it."""
 
     task: str
     tenant: str
+    #: ids
     sessions: tuple[str, ...]
+    #: (node, GPU index) of every device that had one of the sessions
     devices: tuple[tuple[str, int], ...]
+    #: first session opened, Unix ns
     from_ns: int
+    #: end of the task, Unix ns; 0: it is not over
     to_ns: int
 
 

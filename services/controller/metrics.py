@@ -1,6 +1,6 @@
-"""Prometheus metrics of the cluster, made anew for each scrape from the view and the last telemetry.
+"""Prometheus metrics of the cluster, made for each scrape from the view and the last telemetry.
 
-Every controller shows all of this, so of several replicas one is enough; only what begins with wooly_controller_ is about itself.
+Every controller exports all of them, so one replica is enough; only those that begin with wooly_controller_ are about itself.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from bus_schemas.telemetry import RunningSession
 from scheduler.placement import capacity
 from scheduler.placement.view import STATES
 from services.controller.gauges import Gauges
-from services.controller.mirror import Mirror
+from services.controller.log_projection import LogProjection
 
 __all__ = ["metrics_text"]
 
 _DEVICE = ("node", "gpu")
 
 
-def metrics_text(mirror: Mirror, gauges: Gauges, *, on_duty: bool = False, log_bytes: int | None = None) -> str:
+def metrics_text(projection: LogProjection, gauges: Gauges, *, on_duty: bool = False, log_bytes: int | None = None) -> str:
     """The text exposition format. ``on_duty``: this controller does the periodic work. ``log_bytes``: of the event log, None: unknown."""
     registry = CollectorRegistry()
-    view = mirror.view
+    view = projection.view
 
     def gauge(name: str, text: str, labels: tuple[str, ...] = ()) -> Gauge:
         return Gauge(f"wooly_{name}", text, labels, registry=registry)
 
-    gauge("controller_log_position", "Position of the last event applied").set(mirror.position)
-    gauge("controller_following", "1 while the event log is followed").set(0 if mirror.failure else 1)
-    gauge("controller_bus_connected", "1 while the bus is there").set(mirror.connected)
+    gauge("controller_log_position", "Position of the last event applied").set(projection.position)
+    gauge("controller_following", "1 while the event log is followed").set(0 if projection.failure else 1)
+    gauge("controller_bus_connected", "1 while the bus is connected").set(projection.connected)
     gauge("controller_on_duty", "1 for the controller that does the periodic work").set(on_duty)
 
     if log_bytes is not None:
@@ -46,11 +46,11 @@ def metrics_text(mirror: Mirror, gauges: Gauges, *, on_duty: bool = False, log_b
     waiting = [view.tasks[name] for name in view.queue]
     now_ns = time.time_ns()
     longest_ns = max((now_ns - task.wait_from_ns for task in waiting), default=0)
-    gauge("tasks_waiting", "Tasks that wait for room").set(len(waiting))
-    gauge("task_wait_max_seconds", "How long the task that has waited longest for room has waited").set(max(0, longest_ns) / 1e9)
+    gauge("tasks_waiting", "Tasks in the queue").set(len(waiting))
+    gauge("task_wait_max_seconds", "Waiting time of the task that has waited longest").set(max(0, longest_ns) / 1e9)
     gauge("sessions_open", "Open sessions").set(len(view.sessions))
 
-    up = gauge("node_up", "1 while the node is not held for lost", ("node",))
+    up = gauge("node_up", "1 while the node is not considered lost", ("node",))
     drained = gauge("node_drained", "1 while the node takes no new tasks", ("node",))
     schedulable = gauge("device_vram_schedulable_bytes", "VRAM that may be promised", _DEVICE)
     promised = gauge("device_vram_promised_bytes", "VRAM promised to tasks and sessions", _DEVICE)
@@ -64,14 +64,14 @@ def metrics_text(mirror: Mirror, gauges: Gauges, *, on_duty: bool = False, log_b
 
     utilization = gauge("device_utilization_percent", "Share of the last window with a launch running", _DEVICE)
     starvation = gauge("device_starvation_percent", "Share of the last window with a further launch waiting while one ran", _DEVICE)
-    age = gauge("device_telemetry_age_seconds", "How old the last measurement is", _DEVICE)
-    total = gauge("device_vram_total_bytes", "VRAM there is", _DEVICE)
-    reserved = gauge("device_vram_reserved_bytes", "Quotas of open sessions, together", _DEVICE)
+    age = gauge("device_telemetry_age_seconds", "Age of the last measurement", _DEVICE)
+    total = gauge("device_vram_total_bytes", "VRAM of the device", _DEVICE)
+    reserved = gauge("device_vram_reserved_bytes", "Sum of the quotas of open sessions", _DEVICE)
     used = gauge("device_vram_used_bytes", "VRAM in use", _DEVICE)
-    swapped = gauge("device_vram_swapped_bytes", "VRAM of sessions that is held elsewhere", _DEVICE)
+    swapped = gauge("device_vram_swapped_bytes", "VRAM of sessions that is swapped out", _DEVICE)
     shared = gauge("device_vram_shared_bytes", "VRAM that several sessions share, counted once", _DEVICE)
     saved = gauge("device_vram_saved_bytes", "VRAM that sharing saves", _DEVICE)
-    live = [seen for seen in gauges.last() if not _gone(mirror, seen.node)]
+    live = [seen for seen in gauges.last() if not _lost(projection, seen.node)]
     for seen in live:
         for measure, value in (
             (utilization, seen.utilization_percent), (starvation, seen.starvation_percent), (used, seen.vram_used_bytes),
@@ -87,21 +87,21 @@ def metrics_text(mirror: Mirror, gauges: Gauges, *, on_duty: bool = False, log_b
     return generate_latest(registry).decode()
 
 
-def _gone(mirror: Mirror, name: str) -> bool:
-    """The last measurement of a node held for lost says nothing of now."""
-    node = mirror.view.nodes.get(name)
+def _lost(projection: LogProjection, name: str) -> bool:
+    """Whether the node is lost: then its last measurement is outdated."""
+    node = projection.view.nodes.get(name)
     return node is not None and node.lost is not None
 
 
 _SESSION: Final[tuple[tuple[str, str, Callable[[RunningSession], float]], ...]] = (
     ("core_seconds", "Core time used in the last window", lambda run: run.core_ns / 1e9),
     ("waits", "Batches launched in the last window", lambda run: run.waits),
-    ("wait_seconds", "Waits of the batches launched in the last window, together", lambda run: run.wait_ns / 1e9),
-    ("wait_max_seconds", "The longest of them", lambda run: run.wait_max_ns / 1e9),
+    ("wait_seconds", "Sum of the waiting times of the batches launched in the last window", lambda run: run.wait_ns / 1e9),
+    ("wait_max_seconds", "Longest waiting time of a batch launched in the last window", lambda run: run.wait_max_ns / 1e9),
     ("slices", "Slices run in the last window", lambda run: run.slices),
-    ("slice_seconds", "Their time, together", lambda run: run.slice_ns / 1e9),
-    ("behind_seconds", "Time of the last window in which a batch was ready and another session's ran", lambda run: run.behind_ns / 1e9),
-    ("vram_resident_bytes", "VRAM it is charged for", lambda run: run.resident_bytes),
-    ("vram_swapped_bytes", "Of what it allocated, held elsewhere", lambda run: run.swapped_bytes),
-    ("vram_shared_bytes", "Of what it allocated, held together with others", lambda run: run.shared_bytes),
+    ("slice_seconds", "Sum of the run times of the slices", lambda run: run.slice_ns / 1e9),
+    ("behind_seconds", "Time of the last window in which a batch was ready while another session ran", lambda run: run.behind_ns / 1e9),
+    ("vram_resident_bytes", "VRAM that the session is charged for", lambda run: run.resident_bytes),
+    ("vram_swapped_bytes", "Allocated memory of the session that is swapped out", lambda run: run.swapped_bytes),
+    ("vram_shared_bytes", "Allocated memory of the session that is shared with others", lambda run: run.shared_bytes),
 )

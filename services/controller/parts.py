@@ -21,20 +21,23 @@ from services.controller.actions import (
 from services.controller.configuration import Configuration
 from services.controller.gauges import Gauges
 from services.controller.journals import Journals
-from services.controller.mirror import Mirror
+from services.controller.log_projection import LogProjection
 from services.controller.reconciler import Reconciler
 from services.controller.runs import Runs
+from services.controller.task_index import TaskIndex
 from services.controller.writer import Writer
 from services.kit.access.access import Access
 
-__all__ = ["Parts", "parts_of"]
+__all__ = ["Ask", "Parts", "parts_of"]
+
+Ask = Request[Any, Any, Any]
 
 
 @dataclass(slots=True, kw_only=True)
 class Parts:
     """The actions (``tasks`` to ``keys``) are the same for REST and pages."""
 
-    mirror: Mirror  #: it keeps an AccessView
+    projection: LogProjection  #: it keeps an AccessView
     gauges: Gauges
     writer: Writer
     configuration: Configuration
@@ -43,6 +46,7 @@ class Parts:
     journals: Journals  #: what the nodes' journals say of a task
     runs: Runs  #: scripts that runners execute
     tasks: TaskActions
+    index: TaskIndex = field(default_factory=TaskIndex)
     nodes: NodeActions = field(init=False)
     groups: GroupActions = field(init=False)
     config: ConfigActions = field(init=False)
@@ -52,20 +56,25 @@ class Parts:
     keys: KeyActions = field(init=False)
 
     def __post_init__(self) -> None:
-        self.nodes = NodeActions(self.mirror, self.configuration)
-        self.groups = GroupActions(self.mirror, self.writer)
-        self.config = ConfigActions(self.mirror, self.configuration)
-        self.access_log = AccessLog(self.mirror, self.writer, self.access)
+        self.nodes = NodeActions(self.projection, self.configuration)
+        self.groups = GroupActions(self.projection, self.writer)
+        self.config = ConfigActions(self.projection, self.configuration)
+        self.access_log = AccessLog(self.projection, self.writer, self.access)
         self.tenants = TenantActions(self.access_log)
         self.users = UserActions(self.access_log, self.access)
         self.keys = KeyActions(self.access_log, self.access)
 
+    def task_index(self) -> TaskIndex:
+        """The index of the view's tasks, up to date with the view."""
+        self.index.follow(self.projection.view)
+        return self.index
+
     async def fresh_view(self) -> ClusterView:
         """The view, with everything that is in the log now."""
-        await self.mirror.caught_up()
-        return self.mirror.view
+        await self.projection.caught_up()
+        return self.projection.view
 
 
-def parts_of(request: Request[Any, Any, Any]) -> Parts:
+def parts_of(request: Ask) -> Parts:
     found: Parts = request.app.state.parts
     return found

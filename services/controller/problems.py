@@ -8,7 +8,8 @@ from litestar import Request, Response
 
 from bus_schemas.events import TaskRefused
 from scheduler.placement import ClusterView
-from services.controller.answers import Shown, refusal_sentence, refusals_answer
+from services.controller.presenters.common import Shown
+from services.controller.presenters.tasks import refusal_sentence, refusals_answer
 from services.controller.store import StoreUnavailable
 from services.kit import problems
 from services.kit.problems import Handlers, invalid, problem
@@ -23,7 +24,7 @@ def field_problem(field: str, reason: str) -> Response[dict[str, Any]]:
 
 def no_fit(view: ClusterView, decision: TaskRefused, shown: Shown) -> Response[dict[str, Any]]:
     """409: a task that no device can serve. ``shown``: whether the caller may know of a tenant's tasks."""
-    members = {"task": decision.task, "refusals": refusals_answer(decision, shown)}
+    members = {"task": decision.task, "refusals": refusals_answer(decision.refusals, shown)}
     return problem(409, "no-placement", "No device fits", refusal_sentence(view, decision, shown), members=members)
 
 

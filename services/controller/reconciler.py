@@ -37,7 +37,7 @@ from scheduler.placement import (
 from scheduler.placement.reconcile import cancelled_by
 from services.controller.errors import LogUnreadable
 from services.controller.gauges import Gauges
-from services.controller.mirror import Mirror
+from services.controller.log_projection import LogProjection
 from services.controller.placer import Placer
 from services.controller.runs import Runs
 from services.controller.store import ConfigStore, Lease, LeaseLost, StoreConflict, StoreUnavailable
@@ -74,7 +74,7 @@ class Reconciler:
         *,
         bus: Bus,
         store: ConfigStore,
-        mirror: Mirror,
+        projection: LogProjection,
         gauges: Gauges,
         writer: Writer,
         placer: Placer,
@@ -84,7 +84,7 @@ class Reconciler:
     ) -> None:
         self._bus = bus
         self._store = store
-        self._mirror = mirror
+        self._projection = projection
         self._gauges = gauges
         self._writer = writer
         self._placer = placer
@@ -97,7 +97,7 @@ class Reconciler:
         self._instance = uuid.uuid4().hex
         self._lease: Lease | None = None
         self._renew_at = 0.0
-        mirror.on_live_event(self._on_event)
+        projection.on_live_event(self._on_event)
         gauges.on_heard(self.heard)
 
     @property
@@ -105,7 +105,7 @@ class Reconciler:
         return self._lease is not None
 
     def heard(self, node: str, epoch: int) -> None:
-        self._liveness.on(Heard(time.monotonic_ns(), node, epoch), self._mirror.view)
+        self._liveness.on(Heard(time.monotonic_ns(), node, epoch), self._projection.view)
 
     async def run(self) -> None:
         try:
@@ -124,10 +124,10 @@ class Reconciler:
             self.heard(event.node, event.epoch)
 
     async def _tick(self) -> None:
-        if not self._bus.connected or self._mirror.failure is not None:
-            return  # disconnected: silence then says nothing about the nodes
-        hearing = self._gauges.hearing  # if not, silence says nothing about the nodes either, and all else goes on
-        facts = self._liveness.on(Clock(time.monotonic_ns(), time.time_ns()), self._mirror.view) if hearing else []
+        if not self._bus.connected or self._projection.failure is not None:
+            return  # disconnected: silence is then no sign of a lost node
+        hearing = self._gauges.hearing  # if not, silence is no sign of a lost node either; all else goes on
+        facts = self._liveness.on(Clock(time.monotonic_ns(), time.time_ns()), self._projection.view) if hearing else []
         if not await self._hold_duty():
             self._placer.look()
             return
@@ -136,29 +136,29 @@ class Reconciler:
                 await self._writer.append("node", fact.node, [fact])
                 get_logger().warning(type(fact).__name__, node=fact.node, epoch=fact.epoch)
             await self._look_around()
-        self._node_requests.step(self._mirror.view)
+        self._node_requests.step(self._projection.view)
         await self._placer.place_waiting()
 
     async def _look_around(self) -> None:
-        """Every second, as it looks at every task that is not over and at every device: end what is overdue, append measurements."""
+        """End overdue tasks, append measurements. Every second, as it reads every live task and every device."""
         if time.monotonic() < self._look_again:
             return
         self._look_again = time.monotonic() + _LOOK_S
         now_ns = time.time_ns()
-        overdue = overdue_tasks(self._mirror.view, now_ns, self._start_lease_ms)
+        overdue = overdue_tasks(self._projection.view, now_ns, self._start_lease_ms)
         unstarted = [
-            change for change in overdue if not self._runs.book.going(change.task) or self._mirror.view.tasks[change.task].sessions
+            change for change in overdue if not self._runs.book.going(change.task) or self._projection.view.tasks[change.task].sessions
         ]
-        for change in [*unstarted, *expired_waiting(self._mirror.view, now_ns)]:
-            if self._mirror.view.tasks[change.task].live:
+        for change in [*unstarted, *expired_waiting(self._projection.view, now_ns)]:
+            if self._projection.view.tasks[change.task].live:
                 await self._writer.append("task", change.task, [change])
         await self._runs.look_after()
-        load = self._load.due(self._mirror.view, self._gauges.measured(), time.time_ns())
+        load = self._load.due(self._projection.view, self._gauges.measured(), time.time_ns())
         if load is not None:
             await self._writer.append("load", self._instance, [load])
 
     async def _hold_duty(self) -> bool:
-        """Take the duty or keep it; whether it is ours."""
+        """Take or keep the lease; whether this controller is the leader."""
         if time.monotonic() < self._renew_at:
             return self.on_duty
         self._renew_at = time.monotonic() + _KEEPALIVE_S

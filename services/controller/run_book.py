@@ -1,5 +1,5 @@
-"""What is known of runs and runners, and what follows from it: which run a runner gets, what it must stop, which runs are over without a
-report. Pure.
+"""The known state of runs and runners, and pure decisions on it: which run a runner gets, what it must stop, which runs ended without a
+report.
 """
 
 from __future__ import annotations
@@ -9,34 +9,47 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from billing.budgets import STOPPED, WARNING
+from bus_schemas.events import BudgetCrossed, Event
 from bus_schemas.runs import ENDED, PENDING, TAKEN, RunnerSync, RunState
 from scheduler.placement import ClusterView
 from scheduler.placement.states import CANCELLED
 
-__all__ = ["Heard", "RunBook"]
+__all__ = ["BudgetCrossings", "Heard", "RunBook"]
 
 SILENT_S: Final = 30.0
 """A runner that asks nothing for so long has lost its runs."""
 _UNKNOWN_S: Final = 10.0
-"""A runner may say nothing of a run that it was given a moment ago."""
+"""A runner may not list a run for this long after it was handed over."""
 _KEPT_NS: Final = 7 * 86_400 * 10**9
-"""As long as the stream keeps them."""
+"""The retention of the stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """The last request of a runner, received at ``at_s`` (monotonic)."""
+    """The last request of a runner."""
 
     sync: RunnerSync
-    at_s: float
+    at_s: float  #: when it was received, monotonic
+
+
+class BudgetCrossings:
+    """A fold over the log: the last warning or stop of every budget, with its position, by tenant and period."""
+
+    def __init__(self) -> None:
+        self.last: dict[str, dict[str, tuple[int, BudgetCrossed]]] = {}
+
+    def apply(self, position: int, event: Event) -> None:
+        if isinstance(event, BudgetCrossed) and event.threshold in (WARNING, STOPPED):
+            self.last.setdefault(event.tenant, {})[event.period] = position, event
 
 
 @dataclass(slots=True)
 class RunBook:
-    """``states``: (position in the stream, state) by task. ``runners``: by name. ``since_s``: since when it listens to runners."""
+    """The states of runs by task, and the runners by name."""
 
-    since_s: float
-    states: dict[str, tuple[int, RunState]] = field(default_factory=dict)
+    since_s: float  #: when it began to listen to runners
+    states: dict[str, tuple[int, RunState]] = field(default_factory=dict)  #: (position in the stream, state) by task
     runners: dict[str, Heard] = field(default_factory=dict)
     _going: set[str] = field(default_factory=set)
 
@@ -66,7 +79,7 @@ class RunBook:
         return Counter(self.states[task][1].tenant for task in self._going)[tenant]
 
     def takers(self, tenant: str, wanted: str, now_s: float) -> list[str]:
-        """Runners heard of lately that would take a script of ``tenant`` (``wanted``: only the one of this name)."""
+        """Connected runners that would take a script of ``tenant`` (``wanted``: only the one of this name)."""
         return sorted(
             name
             for name, heard in self.runners.items()
@@ -80,7 +93,7 @@ class RunBook:
     def _stops(self, view: ClusterView, sync: RunnerSync, task: str) -> bool:
         known, state = view.tasks.get(task), self.get(task)
         if state is None:
-            return False  # our copy may be behind
+            return False  # the local copy may be behind
         cancelled = known is not None and known.state == CANCELLED
         return cancelled or state.state == ENDED or (state.state == TAKEN and state.instance != sync.instance)
 
@@ -120,6 +133,20 @@ class RunBook:
 
     def to_notify(self) -> list[RunState]:
         return [state for _, state in self.states.values() if state.state == ENDED and state.webhook and not state.notified]
+
+    def to_warn(self, crossings: BudgetCrossings) -> list[tuple[RunState, int, BudgetCrossed]]:
+        """Runs whose webhook is to be notified of a budget of their tenant, and of which: the earliest that was crossed during the run."""
+        found = []
+        for _, state in self.states.values():
+            if not state.webhook:
+                continue
+            during = [
+                (position, crossed)
+                for position, crossed in crossings.last.get(state.tenant, {}).values()
+                if position > state.budget_position and state.submitted_ns <= crossed.at_ns <= (state.ended_ns or crossed.at_ns)
+            ]
+            found += [(state, *min(during, key=lambda one: one[0]))] if during else []
+        return found
 
     def forget(self, now_ns: int) -> None:
         """Drop the states that the stream has dropped."""

@@ -1,4 +1,4 @@
-"""Runs: taking scripts in, handing them to runners, noting how they end, reading their logs.
+"""Runs: accepting scripts, handing them to runners, recording how they end, reading their logs.
 
 The state of a run is the last message on its subject, and every change is a conditional append to it; so a run is taken once, however many
 controllers hand it over.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +20,7 @@ import blake3
 import msgspec
 from msgspec.structs import replace
 
-from bus_schemas.events import ActionTaken, Event, KeyIssued, KeyRevoked, Outcome, TaskStateChanged, TaskSubmitted
+from bus_schemas.events import ActionTaken, BudgetCrossed, Event, KeyIssued, KeyRevoked, Outcome, TaskStateChanged, TaskSubmitted
 from bus_schemas.runs import (
     BEATS,
     ENDED,
@@ -47,8 +47,8 @@ from scheduler.placement.states import CANCELLED, COMPLETED, FAILED, LOST, QUEUE
 from services.controller.actions import TaskActions
 from services.controller.errors import Invalid, OutOfState, TaskExists
 from services.controller.identity import Caller
-from services.controller.mirror import Mirror
-from services.controller.run_book import RunBook
+from services.controller.log_projection import LogProjection
+from services.controller.run_book import BudgetCrossings, RunBook
 from services.controller.webhook import Webhooks
 from services.controller.writer import Writer
 from services.kit.access import AccessView
@@ -59,6 +59,7 @@ from services.kit.errors import BusRefused, BusUnavailable, Conflict
 from services.kit.follow import Follower
 from services.kit.log import get_logger
 from services.kit.streams import run_logs_stream_config, runs_stream_config
+from wooly.shared.lru import LruDict
 
 __all__ = ["LogPart", "Runs", "WAIT_S_MAX"]
 
@@ -66,8 +67,6 @@ WAIT_S_MAX: Final = 20
 _QUEUE: Final = "wooly-controllers"
 _UNFINISHED_MAX: Final = 200
 """Runs of one tenant that are not over."""
-_NO_MESSAGE: Final = 10037
-"""JetStream err_code: there is no message."""
 _PART_BYTES: Final = 128 << 10
 _PART_MESSAGES: Final = 64
 _FOLLOWERS_MAX: Final = 500
@@ -82,19 +81,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """``text`` of a log; ``next``: where to go on. ``ended``: there is no more."""
+    """A part of a log."""
 
     text: str
-    next: int
-    ended: bool
+    next: int  #: position to go on from
+    ended: bool  #: there is no more
 
 
 class Runs:
     """``async with Runs(...)``: answers runners from then on."""
 
-    def __init__(self, bus: Bus, mirror: Mirror, writer: Writer, tasks: TaskActions, access: Access) -> None:
+    def __init__(self, bus: Bus, projection: LogProjection, writer: Writer, tasks: TaskActions, access: Access) -> None:
         self._bus = bus
-        self._mirror = mirror
+        self._projection = projection
         self._writer = writer
         self._tasks = tasks
         self._access = access
@@ -102,8 +101,10 @@ class Runs:
         self._one = asyncio.Lock()
         self._waiting: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
         self._follower: Follower | None = None
-        self._tails: OrderedDict[str, str] = OrderedDict()
+        self._tails: LruDict[str, str] = LruDict(_TAILS_MAX)
         self.book = RunBook(time.monotonic())
+        self.on_log: Callable[[str], None] = lambda task: None
+        """Called with a task when its script has written something."""
 
     async def __aenter__(self) -> Self:
         try:
@@ -135,7 +136,7 @@ class Runs:
         if not self.book.takers(task.tenant, wanted, time.monotonic()):
             who = f"no runner called {wanted} takes" if wanted else "no runner takes"
             raise Invalid("runner", f"{who} scripts of tenant {task.tenant} at present; an operator starts one with `wooly runner`")
-        if self._access.on and task.tenant not in self._mirror.fold(AccessView).tenants:
+        if self._access.on and task.tenant not in self._projection.fold(AccessView).tenants:
             raise Invalid("tenant", f"there is no tenant {task.tenant}; a script runs with a key of its tenant, so name one that exists")
         reason = self._webhooks.refusal(webhook) if webhook else ""
         if reason:
@@ -154,8 +155,19 @@ class Runs:
         if not placed.live:
             await self._discard(task.task)
             return placed, new
-        user = by.identity.name if by.identity.name in self._mirror.fold(AccessView).users else ""
-        state = RunState(task.task, task.tenant, script.name, PENDING, time.time_ns(), script.wall_s, wanted, user, webhook, digest=digest)
+        user = by.identity.name if by.identity.name in self._projection.fold(AccessView).users else ""
+        state = RunState(
+            task=task.task,
+            tenant=task.tenant,
+            name=script.name,
+            state=PENDING,
+            submitted_ns=time.time_ns(),
+            wall_s=script.wall_s,
+            wanted=wanted,
+            user=user,
+            webhook=webhook,
+            digest=digest,
+        )
         with contextlib.suppress(Conflict):  # the same request came twice
             await self._put(state, 0)
         return placed, new
@@ -167,7 +179,7 @@ class Runs:
         stored = await self._bus.message(RUNS_STREAM, last_by_subj=subject)
         if stored is not None and stored[1] == data:
             return
-        if stored is not None or task in self._mirror.view.tasks:
+        if stored is not None or task in self._projection.view.tasks:
             raise _taken(task)
         try:
             await self._bus.publish_acked(subject, data, expect_last_on_subject=0)
@@ -209,13 +221,15 @@ class Runs:
                 del self._waiting[task]
 
     async def tail(self, task: str) -> tuple[str, ...]:
-        """The last lines of a task's log; where this controller has not heard them, of its last message."""
+        """The last lines of a task's log; where this controller has not received them, those of its last message. Raises BusUnavailable,
+        BusRefused."""
         if self.book.get(task) is None:
             return ()
         text = self._tails.get(task)
         if text is None:
             found = await self._bus.message(LOGS_STREAM, last_by_subj=run_log(task))
-            text = found[1].decode(errors="replace") if found is not None else ""
+            received = self._tails.get(task)  # while the message was read: is newer than the message, or is the message
+            text = self._tails[task] = received or (found[1].decode(errors="replace") if found is not None else "")
         return tuple(text.splitlines()[-_TAIL_LINES:])
 
     async def _part(self, task: str, after: int) -> LogPart:
@@ -244,10 +258,8 @@ class Runs:
     async def _on_log(self, subject: str, data: bytes) -> None:
         task = subject.rsplit(".", 1)[1]
         self._tails[task] = (self._tails.get(task, "") + data[-_TAIL_CHARS:].decode(errors="replace"))[-_TAIL_CHARS:]
-        self._tails.move_to_end(task)
-        while len(self._tails) > _TAILS_MAX:
-            self._tails.popitem(last=False)
         self._wake(task)
+        self.on_log(task)
 
     def _wake(self, task: str) -> None:
         for event in self._waiting.get(task, ()):
@@ -259,12 +271,12 @@ class Runs:
             self.book.heard(sync, time.monotonic())
 
     async def _synced(self, subject: str, data: bytes) -> bytes | None:
-        """Silence when nothing can be said now: the runner asks again."""
+        """No answer while the log is not followed: the runner asks again."""
         sync = _decoded(data, RunnerSync)
-        if sync is None or not self._mirror.connected or self._mirror.failure is not None:
+        if sync is None or not self._projection.connected or self._projection.failure is not None:
             return None
         self.book.heard(sync, time.monotonic())
-        view = self._mirror.view
+        view = self._projection.view
         orders = RunOrders(self.book.to_stop(view, sync))
         if sync.free:
             try:
@@ -278,7 +290,7 @@ class Runs:
         again = self.book.handed_over(sync)
         if again is not None:
             return await self._order(again, again)
-        for state in self.book.to_take(self._mirror.view, sync):
+        for state in self.book.to_take(self._projection.view, sync):
             taken = replace(state, state=TAKEN, runner=sync.runner, instance=sync.instance, taken_ns=time.time_ns())
             try:
                 order = await self._order(state, taken)
@@ -303,7 +315,17 @@ class Runs:
             phc = await self._access.checker.hasher.hash_secret(text.secret)
             expires_ns = time.time_ns() + (script.wall_s + _KEY_SPARE_S) * 10**9
             title = f"run {known.task}"
-            issued = KeyIssued(time.time_ns(), text.id, known.tenant, known.user, "member", phc, ("submit",), expires_ns, title)
+            issued = KeyIssued(
+                at_ns=time.time_ns(),
+                key=text.id,
+                tenant=known.tenant,
+                user=known.user,
+                role="member",
+                secret_hash=phc,
+                scopes=("submit",),
+                expires_ns=expires_ns,
+                title=title,
+            )
             await self._note_access(lambda _: issued, text.id, known.tenant, f"issued: member (submit) for {title}")
             await self._revoke(known)  # the key of an order that was lost
         await self._change_task(known.task, lambda task: [(STARTED, "")] if task.state == QUEUED else [])
@@ -311,7 +333,7 @@ class Runs:
 
     async def _reported(self, subject: str, data: bytes) -> bytes | None:
         report = _decoded(data, RunReport)
-        if report is None or not self._mirror.connected or self._mirror.failure is not None:
+        if report is None or not self._projection.connected or self._projection.failure is not None:
             return None
         try:
             await self._note_report(report)
@@ -324,30 +346,35 @@ class Runs:
         state = self.book.get(report.task)
         if state is None or state.state != TAKEN or state.instance != report.instance:
             return
-        await self._mirror.caught_up()  # what the script's own client reported says more
+        await self._projection.caught_up()  # the report of the script's own client has more detail
         if report.reason:
             await self._change_task(report.task, lambda task: _end(task, FAILED, report.reason))
         if not report.ended:
             return
-        task = self._mirror.view.tasks.get(report.task)
+        task = self._projection.view.tasks.get(report.task)
         reason = report.reason or (task.reason if task is not None and task.state == CANCELLED else "")
         outcome = Outcome(report.exit_code or 0, "", report.signal)
         await self._change_task(report.task, lambda task: _end(task, *state_after(outcome, False, "")))
         ended = replace(state, state=ENDED, ended_ns=time.time_ns(), exit_code=report.exit_code, signal=report.signal, reason=reason)
         await self._finish(state, ended)
 
-    # -- what a controller on duty does ----------------------------------------------------------------------------------------------
+    # -- duties of the leader ----------------------------------------------------------------------------------------------
 
     async def look_after(self) -> None:
-        """End the runs that no runner will report about, and notify of ended ones. Raises BusUnavailable, BusRefused."""
+        """End the runs that no runner will report about; notify of ended ones and of budgets that run low.
+        Raises BusUnavailable, BusRefused."""
         now_ns = time.time_ns()
-        for state, reason in list(self.book.over(self._mirror.view, time.monotonic(), now_ns)):
+        for state, reason in list(self.book.over(self._projection.view, time.monotonic(), now_ns)):
             await self._over(state, reason)
         for state in self.book.to_notify():
             outcome = self._webhooks.step(state.task, state.webhook, partial(self._notice, state))
             if outcome:
                 with contextlib.suppress(Conflict):
                     await self._put(replace(state, notified=outcome), self.book.states[state.task][0])
+        for state, position, crossed in self.book.to_warn(self._projection.fold(BudgetCrossings)):
+            if self._webhooks.step(f"{state.task} {position}", state.webhook, partial(self._budget_notice, state, crossed)):
+                with contextlib.suppress(Conflict):
+                    await self._put(replace(state, budget_position=position), self.book.states[state.task][0])
         self.book.forget(now_ns)
 
     async def _over(self, state: RunState, reason: str) -> None:
@@ -358,18 +385,36 @@ class Runs:
         await self._finish(state, replace(state, state=ENDED, ended_ns=time.time_ns(), reason=reason))
 
     def _notice(self, state: RunState) -> dict[str, object]:
-        """The body of the notification."""
-        task = self._mirror.view.tasks.get(state.task)
+        """The body of the notification of its end."""
+        task = self._projection.view.tasks.get(state.task)
         seconds = (state.ended_ns - state.taken_ns) / 1e9 if state.taken_ns else 0.0
         return {
+            "event": "ended",
             "task": state.task,
-            "title": task.submitted.title if task is not None else state.name,
+            "title": self._title(state),
             "state": task.state if task is not None else "",
             "reason": state.reason or (task.reason if task is not None else ""),
             "exit_code": state.exit_code,
             "signal": state.signal,
             "seconds": round(seconds, 3),
         }
+
+    def _budget_notice(self, state: RunState, crossed: BudgetCrossed) -> dict[str, object]:
+        """The body of the notification that a budget of its tenant runs low (``warning``) or is used up (``stopped``)."""
+        return {
+            "event": "budget",
+            "task": state.task,
+            "title": self._title(state),
+            "tenant": crossed.tenant,
+            "threshold": crossed.threshold,
+            "period": crossed.period,
+            "used_micro": crossed.used_micro,
+            "limit_micro": crossed.limit_micro,
+        }
+
+    def _title(self, state: RunState) -> str:
+        task = self._projection.view.tasks.get(state.task)
+        return task.submitted.title if task is not None else state.name
 
     # -- writing -----------------------------------------------------------------------------------------------------------------------
 
@@ -386,18 +431,14 @@ class Runs:
         self._wake(state.task)
 
     async def _change_task(self, name: str, changes: Callable[[TaskView], list[tuple[str, str]]]) -> None:
-        """Append the (state, reason) that ``changes`` makes of the task as it is, and again while others write about it."""
-        while True:
-            task = self._mirror.view.tasks.get(name)
+        """Append the (state, reason) that ``changes`` makes of the task as it is."""
+
+        def decide() -> list[Event]:
+            task = self._projection.view.tasks.get(name)
             wanted = changes(task) if task is not None else []
-            if not wanted:
-                return
-            facts: list[Event] = [TaskStateChanged(time.time_ns(), name, state, reason) for state, reason in wanted]
-            try:
-                await self._writer.append("task", name, facts)
-                return
-            except Conflict:
-                await self._mirror.caught_up()
+            return [TaskStateChanged(time.time_ns(), name, state, reason) for state, reason in wanted]
+
+        await self._writer.change("task", name, decide)
 
     async def _revoke(self, state: RunState) -> None:
         key = state.key
@@ -410,17 +451,12 @@ class Runs:
             await self._note_access(revoked, key, state.tenant, "revoked")
 
     async def _note_access(self, decide: Callable[[AccessView], Event | None], key: str, tenant: str, detail: str) -> None:
-        while True:
-            after = self._mirror.access_position
-            event = decide(self._mirror.fold(AccessView))
-            if event is None:
-                return
+        def events(view: AccessView) -> tuple[str, list[Event]] | None:
+            event = decide(view)
             took = ActionTaken(time.time_ns(), _ACTOR, tenant, "key.write", key, detail)
-            try:
-                await self._writer.append_access(key, [event, took], after)
-                return
-            except Conflict:
-                await self._mirror.caught_up()
+            return None if event is None else (key, [event, took])
+
+        await self._writer.change_access(events)
 
 
 def _end(task: TaskView, state: str, reason: str) -> list[tuple[str, str]]:
@@ -448,5 +484,5 @@ def _decoded(data: bytes, kind: type[T]) -> T | None:
     try:
         return msgspec.msgpack.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        get_logger().warning("a runner says something unreadable; is it of another version?")
+        get_logger().warning("a request of a runner cannot be read; is it of another version?")
         return None

@@ -15,14 +15,14 @@ __all__ = ["Settings"]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """``node_lease_ms``: silence after which a node is lost. ``start_lease_ms``: time a placed task has to open its session."""
+    """Settings of one controller."""
 
     nats_url: str
     etcd_url: str
     address: tuple[str, int]
     overcommit_percent: int
-    node_lease_ms: int
-    start_lease_ms: int
+    node_lease_ms: int  #: silence after which a node is lost
+    start_lease_ms: int  #: time in which a placed task must open its session
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:

@@ -1,4 +1,4 @@
-"""Notifications of ended runs: one POST of a small JSON document to an address that a tenant chose.
+"""Notifications of ended runs and of budgets that run low: one POST of a small JSON document to an address that a tenant chose.
 
 The address must not reach what the controller can reach and the tenant cannot. So it is resolved once, every address it resolves to must be
 public, the connection goes to one of these very addresses, and redirects are not followed. WOOLY_WEBHOOK_PRIVATE=1 permits private,
@@ -40,11 +40,11 @@ class _NotPublic(Exception):
 
 @dataclass(slots=True)
 class _Due:
-    """``tries``: attempts made; ``at_s``: when the next is due (monotonic); ``outcome``: how it ended, empty: it has not."""
+    """A notification under way."""
 
-    tries: int = 0
-    at_s: float = 0.0
-    outcome: str = ""
+    tries: int = 0  #: attempts made
+    at_s: float = 0.0  #: when the next is due (monotonic)
+    outcome: str = ""  #: how it ended; empty: not yet
     under_way: asyncio.Task[None] | None = None
 
 
@@ -70,7 +70,7 @@ class Webhooks:
         return "" if self._private or _is_public(address) else _not_public(str(address))
 
     def step(self, task: str, url: str, body: Callable[[], Mapping[str, object]]) -> str:
-        """Go on with the notification of a task: begins an attempt if one is due. How it ended, once it has: ``delivered`` or the
+        """Continue the notification that ``task`` names: begins an attempt if one is due. How it ended, once it has: ``delivered`` or the
         problem."""
         due = self._due.setdefault(task, _Due())
         if due.outcome:

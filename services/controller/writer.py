@@ -2,35 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from bus_schemas.events import Event
 from bus_schemas.subjects import event_subject
-from services.controller.mirror import ACCESS, Mirror
-from services.kit.bus import Bus
+from services.controller.log_projection import ACCESS, LogProjection
+from services.kit.access import AccessView
+from services.kit.errors import Conflict
 from services.kit.facts import FactWriter
 
 __all__ = ["Writer"]
 
 
-class Writer(FactWriter):
+class Writer(FactWriter[LogProjection]):
     """Its methods raise kit.errors.Conflict when the log has moved on, BusUnavailable or BusRefused when it cannot be written; they return
-    the position once the mirror shows the fact."""
-
-    def __init__(self, bus: Bus, mirror: Mirror) -> None:
-        super().__init__(bus, mirror)
-        self._mirror = mirror
+    the position once the projection shows the fact."""
 
     async def append(self, area: str, entity: str, events: Sequence[Event]) -> int:
-        """Append to the subject of ``entity`` if its last fact is the one the mirror knows. An ActionTaken goes behind the facts it
+        """Append to the subject of ``entity`` if its last fact is the one the projection knows. An ActionTaken goes behind the facts it
         caused."""
         subject = event_subject(area, entity)
-        return await self.write(subject, events, after=self._mirror.subject_positions.get(subject, 0))
+        return await self.write(subject, events, after=self._projection.subject_positions.get(subject, 0))
+
+    async def change(self, area: str, entity: str, decide: Callable[[], Sequence[Event]]) -> None:
+        """Append what ``decide`` makes of the view; on a conflict decide again. Nothing is written when it raises or returns nothing."""
+        while events := decide():
+            try:
+                await self.append(area, entity, events)
+                return
+            except Conflict:
+                await self._projection.caught_up()
+
+    async def change_access(self, decide: Callable[[AccessView], tuple[str, Sequence[Event]] | None]) -> None:
+        """The same for facts about a tenant, user or key: ``decide`` gives its id and the facts."""
+        while True:
+            after = self._projection.access_position
+            wanted = decide(self._projection.fold(AccessView))
+            if wanted is None:
+                return
+            try:
+                await self.append_access(*wanted, after)
+                return
+            except Conflict:
+                await self._projection.caught_up()
 
     async def append_placement(self, task: str, event: Event) -> int:
-        """Append a placement decided on the mirror's view as it is at this call, if no other of any task came meanwhile: so no two promise
-        the same memory, however many controllers there are (``turns``)."""
-        turns = self._mirror.turns
+        """Append a placement decided on the projection's view as it is at this call, if no other of any task came meanwhile: so no two
+        promise the same memory, however many controllers there are (``turns``)."""
+        turns = self._projection.turns
         return await self.write(turns.subject(task), [event], after=turns.last, among=turns.rivals())
 
     async def append_access(self, entity: str, events: Sequence[Event], after: int) -> int:
@@ -43,5 +62,5 @@ class Writer(FactWriter):
         return await self.write(event_subject(area, entity), events)
 
     def _tenant(self, events: Sequence[Event]) -> str:
-        task = self._mirror.view.tasks.get(getattr(events[0], "task", "")) if events else None
+        task = self._projection.view.tasks.get(getattr(events[0], "task", "")) if events else None
         return task.submitted.tenant if task is not None else ""

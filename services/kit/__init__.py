@@ -1,4 +1,4 @@
-"""Shared plumbing of all services: the bus, the embedded nats-server, process life cycle, logging, tracing.
+"""Shared infrastructure of the services: the bus, projections of the event log, REST, the embedded nats-server, processes, logs, traces.
 
-May live here: plumbing with no opinion about sessions, tasks or credits. May not: anything one service alone needs.
+May live here: what several services need. May not: decisions about sessions, tasks or credits; code of one service alone.
 """

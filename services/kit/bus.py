@@ -28,11 +28,11 @@ from nats.aio.msg import Msg
 from bus_schemas import subjects
 from bus_schemas.events import Event, encode_events
 from bus_schemas.reading import AboutStream
+from services.kit.consumers import Consumers, JetStreamConsumers, ProxiedConsumers, stored_message
 from services.kit.credentials import Credentials
 from services.kit.errors import BusRefused, BusUnavailable, Conflict
 from services.kit.follow import Follower, Handler, Replay
 from services.kit.log import get_logger
-from services.kit.reading import AskedReads, JetStreamReads, Reads, stored_message
 from services.kit.seal import HEADER, NAME_HEADER, SEALED_FROM, Seal, is_fact
 from services.kit.streams import batch_stream_config, events_stream_config, journal_stream_config, telemetry_stream_config
 from wooly.shared.nats_client import connect as open_connection
@@ -45,10 +45,10 @@ EVENTS_PER_MESSAGE_MAX: Final = 100
 _EVENTS_BYTES_MAX: Final = 512 << 10
 _ACK_TIMEOUT_S: Final = 2.0
 _CONNECT_S: Final = 8.0
-_KEPT_RIGHT: Final = ("subjects", "no_ack")
-"""Options of a stream that an older version may have made differently, and that must be as we say."""
+_CORRECTED: Final = ("subjects", "no_ack")
+"""Options of a stream that are corrected if an older version created it with others."""
 _INBOXES: Final = ("_INBOX", "$SYS._INBOX.")
-"""How inboxes begin: ours, and those in which a nats-server awaits answers itself."""
+"""Prefixes of inboxes: those of clients, and those of nats-servers."""
 _WRONG_LAST: Final = frozenset({10071, 10070, 10164})
 """JetStream err_codes of a failed expectation: wrong last sequence, wrong last msg id, wrong last sequence (constant)."""
 
@@ -70,13 +70,15 @@ class Bus:
     def __init__(
         self, nc: Client, *, window: int = 256, seal: Seal | None = None, principal: str = subjects.LOCAL, keyed: bool = False
     ) -> None:
-        """``keyed``: we came with a key, and may not speak to JetStream."""
+        """``keyed``: authenticated by an API key, without access to JetStream."""
         self.nc = nc
         self.principal = principal
         self.keyed = keyed
         self.recent_errors: deque[str] = deque(maxlen=16)
-        """What the bus said last that it does not allow, in lower case."""
-        self.reads: Reads = AskedReads(self.request, principal, self.recent_errors) if keyed else JetStreamReads(self.js_api)
+        """The last refusals of the bus, in lower case."""
+        self.consumers: Consumers = JetStreamConsumers(self.js_api)
+        if keyed:
+            self.consumers = ProxiedConsumers(self.request, principal, self.recent_errors)
         self.seal = seal
         self._acks: dict[str, asyncio.Future[_Ack]] = {}
         self._ack_inbox = nc.new_inbox()
@@ -98,7 +100,7 @@ class Bus:
         self._reconnected.append(callback)
 
     def off_reconnect(self, callback: Callable[[], None]) -> None:
-        """Call it no more."""
+        """Undo ``on_reconnect``."""
         self._reconnected.remove(callback)
 
     async def publish(self, subject: str, data: bytes) -> None:
@@ -121,12 +123,12 @@ class Bus:
         principal: Callable[[str], str] | None = None,
         queue: str = "",
     ) -> Any:
-        """Answer requests: ``await handler(subject, data)`` gives the reply, None for silence. Requests run side by side. Of those who
-        serve with the same ``queue`` one answers each request.
+        """Answer requests: ``await handler(subject, data)`` gives the reply, None for silence. Requests are handled concurrently. Of the
+        services with the same ``queue`` one answers each request.
 
-        ``principal(subject)`` says who asked: the answer then goes into that principal's inbox or nowhere; without it, into an inbox. The
-        bus does not check what a publisher writes as reply subject, so anybody could have an answer sent to anybody, or stored as ours.
-        Nor does it check onto what a stream delivers: a message that was not published on ``subject`` is no request."""
+        ``principal(subject)`` gives the requester: the answer then goes into that principal's inbox or nowhere; without it, into an inbox.
+        The bus does not check reply subjects, so any publisher could have an answer sent to any client, or stored as ours. Nor does it
+        check onto which subject a stream delivers: a message that was not published on ``subject`` is no request."""
 
         async def answer_it(message: Msg) -> None:
             if not subjects.matches(subject, message.subject):
@@ -260,12 +262,12 @@ class Bus:
         return answer
 
     async def ensure_stream(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Create the stream, or leave it as it is when it exists (but for _KEPT_RIGHT); its info. Options an older server does not know
+        """Create the stream, or leave it as it is when it exists (but for _CORRECTED); its info. Options an older server does not know
         are left out."""
         name = config["name"]
         with contextlib.suppress(BusRefused):
             info = await self.js_api(f"STREAM.INFO.{name}")
-            wanted: dict[str, Any] = {option: config[option] for option in _KEPT_RIGHT if option in config}
+            wanted: dict[str, Any] = {option: config[option] for option in _CORRECTED if option in config}
             if all(info["config"].get(option) == value for option, value in wanted.items()):
                 return info
             return await self.js_api(f"STREAM.UPDATE.{name}", {**info["config"], **wanted})
@@ -277,9 +279,9 @@ class Bus:
                 return await self.js_api(f"STREAM.INFO.{name}")
             return await self.js_api(f"STREAM.CREATE.{name}", {k: v for k, v in config.items() if k != "persist_mode"})
 
-    async def stream_there(self, config: dict[str, Any]) -> None:
+    async def require_stream(self, config: dict[str, Any]) -> None:
         """Create the stream unless it exists. A client authenticated by API key cannot create it: raises BusRefused while it is missing."""
-        await (self.reads.about(AboutStream(config["name"])) if self.keyed else self.ensure_stream(config))
+        await (self.consumers.about(AboutStream(config["name"])) if self.keyed else self.ensure_stream(config))
 
     async def ensure_streams(self, node: str | None = None) -> None:
         """Make sure that the events, telemetry and journal streams exist, and with ``node`` its batch stream. The first service with a seal
@@ -295,7 +297,7 @@ class Bus:
         await self.ensure_stream(telemetry_stream_config())
         try:
             await self.ensure_stream(journal_stream_config())
-        except BusRefused as refused:  # no room for it: it serves people, everything else goes on without
+        except BusRefused as refused:  # no room for it: only replay needs it
             get_logger().warning("there is no stream for journals", problem=str(refused))
         if node is not None:
             await self.ensure_stream(batch_stream_config(node))
@@ -303,7 +305,7 @@ class Bus:
     async def last_position(self, stream: str, subject: str = "") -> int:
         """Position of the last message of ``stream`` (on ``subject``, unless empty), 0 when there is none. Raises BusRefused when there is
         no such stream."""
-        about = await self.reads.about(AboutStream(stream, subject))
+        about = await self.consumers.about(AboutStream(stream, subject))
         return about.last_on_subject if subject else about.last
 
     async def message(self, stream: str, **query: Any) -> tuple[int, bytes] | None:
@@ -401,7 +403,7 @@ async def connect(url: str, *, name: str, deadline_s: float = 10.0, credentials:
             await holder[0]._on_reconnected()
 
     async def on_error(error: Exception) -> None:
-        """Errors of the connection show as overdue acknowledgements and answers; what is left are failures in handlers: ours."""
+        """Errors of the connection show as overdue acknowledgements and answers; the others are exceptions of our handlers."""
         (holder[0].recent_errors if holder else recent_errors).append(str(error).lower())
         if not isinstance(error, OSError | TimeoutError | nats.errors.Error):
             get_logger().error("a handler of a bus message failed", exc_info=error)

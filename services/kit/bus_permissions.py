@@ -1,7 +1,7 @@
 """Bus permissions of each identity, publish and subscribe: the one table. Pure.
 
-People and programs come with keys (``of_key``); controller, billing and runners are users that the bus knows itself (``of_service``).
-Everything not named here is refused by the bus. Why each line is as narrow as it is: docs/security.md.
+Clients and nodes authenticate by API key (``of_key``); controller, billing and runners are users in the configuration of the bus
+(``of_service``). The bus refuses every other subject. docs/security.md has the reason for each line.
 """
 
 from __future__ import annotations
@@ -36,18 +36,19 @@ _NO_INBOXES: Final = ("wooly.*", "wooly.*.*", "$JS.*", "$JS.*.*", "$KV.>", "$SYS
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
-    """Subjects with wildcards. ``forbidden``: of those it may publish on, the ones it may not after all. ``replies``: it may answer a
-    request once, whatever the reply subject: so any requester, itself included, can make it publish on any subject. For services, whose
-    code checks reply subjects."""
+    """Subjects, with wildcards."""
 
     publish: tuple[str, ...]
     subscribe: tuple[str, ...]
+    #: exceptions from ``publish``
     forbidden: tuple[str, ...] = ()
+    #: may answer a request once on any reply subject: so any requester, itself included, can make it publish on any subject. For services,
+    #: whose code checks reply subjects
     replies: bool = False
 
 
 def of_key(who: Identity) -> Permissions | None:
-    """Of a key on the bus; None when it has no business there."""
+    """The permissions of a key; None when it may not connect."""
     if who.role == "node":
         return _node(who.key, who.node) if _is_node(who) else None
     client = who.may("bus.client", who.tenant or None)
@@ -70,14 +71,15 @@ def of_key(who: Identity) -> Permissions | None:
 
 
 def may_follow(who: Identity, stream: str, subject: str) -> bool:
-    """Whether controllers read messages of ``stream`` on ``subject`` (empty: all) to ``who``."""
+    """Whether the consumer proxy delivers messages of ``stream`` on ``subject`` (empty: all) to ``who``."""
     if who.role == "node":
         return _is_node(who) and (stream, subject) in _node_reads(who.node)
     return _reads_everything(who) and stream in PUBLIC_STREAMS
 
 
 def may_know(who: Identity, stream: str, subject: str) -> bool:
-    """Whether controllers report to ``who`` how long ``stream`` is, and where the last message on ``subject`` (empty: none) is."""
+    """Whether the consumer proxy reports to ``who`` the length of ``stream``, and the position of the last message on ``subject`` (empty:
+    none)."""
     if who.role == "node":
         return _is_node(who) and not subject and stream in (subjects.batch_stream(who.node), *PUBLIC_STREAMS)
     return _reads_everything(who) and stream in PUBLIC_STREAMS
@@ -88,7 +90,7 @@ def _is_node(who: Identity) -> bool:
 
 
 def _reads_everything(who: Identity) -> bool:
-    """For `wooly replay` and `wooly why`."""
+    """The global-read permission: for `wooly replay` and `wooly why`."""
     return not who.tenant and who.role != "node" and who.may("cluster.read") and who.may("audit.read")
 
 

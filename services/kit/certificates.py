@@ -69,7 +69,7 @@ class Authority:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Only this user can read it, at no moment anybody else."""
+    """Readable by this user alone, from its creation on."""
     write_atomically(path, data, mode=0o600)
 
 

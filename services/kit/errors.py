@@ -1,4 +1,4 @@
-"""Errors of the services. Each class says whose fault it is; each message says what to do."""
+"""Errors of the services. Each message says what to do."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Invalid(RequestError):
 class Stale(RequestError):
     """The change is based on an outdated revision. ``revision``: the current one."""
 
-    status, kind, title = 409, "stale-revision", "Changed meanwhile"
+    status, kind, title = 409, "stale-revision", "Changed in the meantime"
 
     def __init__(self, what: str, revision: int) -> None:
         super().__init__(f"{what} has changed: its revision is {revision} now; read it again and repeat", "If-Match")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from bus_schemas.events import Event, LoadObserved, encode_events
 from services.kit.bus import Bus
@@ -19,12 +19,13 @@ _IDS: Final = (
 _FREQUENT: Final = (LoadObserved,)
 _FILTER: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
 _DEADLINE_S: Final = 10.0
+P = TypeVar("P", bound=Projection)
 
 
-class FactWriter:
+class FactWriter(Generic[P]):
     """Appends facts about what ``projection`` shows."""
 
-    def __init__(self, bus: Bus, projection: Projection) -> None:
+    def __init__(self, bus: Bus, projection: P) -> None:
         self._bus = bus
         self._projection = projection
 

@@ -1,9 +1,9 @@
 """An ordered consumer: every message of a stream from a position on, in order, each once.
 
-The broker delivers into an inbox of ours and stops when we do not say that we keep up (flow control). Its consumer keeps no state that
-matters: when it is lost, falls silent or skips, a new one is made from the next position. After a broker has lost its tail (a crash
-before a sync), positions of lost messages are given out anew: where that may happen, ``rewind`` says how many messages to read again
-after a break, so that none behind the loss is missed. Handlers then bear repeats (they check their own sequence).
+The broker delivers into our inbox, and stops while we do not answer its flow control. The consumer keeps no state that matters: when it is
+lost, falls silent or skips a message, a new one is created from the next position. After a broker has lost the tail of a stream (a crash
+before a sync), it assigns the positions of the lost messages again: ``rewind`` is the number of messages to read again after an
+interruption, so that none is missed. Handlers then tolerate repeats (they check their own sequence).
 """
 
 from __future__ import annotations
@@ -13,21 +13,19 @@ import contextlib
 import secrets
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 import nats.errors
+from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from bus_schemas.events import Event, decode_events
 from bus_schemas.reading import AboutStream, Follow, StreamAbout, Unfollow, consumer_prefix
 from bus_schemas.subjects import EVENTS_STREAM
+from services.kit.consumers import HEARTBEAT_S, Consumers
 from services.kit.errors import BusRefused, BusUnavailable
-from services.kit.reading import HEARTBEAT_S
-from services.kit.seal import SealedLog
-
-if TYPE_CHECKING:
-    from services.kit.bus import Bus
+from services.kit.seal import Seal, SealedLog
 
 __all__ = ["Follower", "Handler", "Messages", "Replay"]
 
@@ -43,12 +41,32 @@ _LAST_DELIVERED: Final = "Nats-Last-Consumer"
 """Headers of heartbeats (ADR-15 of NATS): where a stalled consumer waits for an answer; the sequence of what it delivered last."""
 
 
+class Connection(Protocol):
+    """What a follower needs of a ``Bus``."""
+
+    nc: Client
+    principal: str
+    seal: Seal | None
+    consumers: Consumers
+
+    @property
+    def connected(self) -> bool: ...
+
+    def on_reconnect(self, callback: Callable[[], None]) -> None: ...
+
+    def off_reconnect(self, callback: Callable[[], None]) -> None: ...
+
+    async def ensure_stream(self, config: dict[str, Any]) -> dict[str, Any]: ...
+
+    async def last_position(self, stream: str, subject: str = "") -> int: ...
+
+
 class Follower:
     """Made by ``Bus.follow``. ``position`` is the last one handed to the handler."""
 
     def __init__(
         self,
-        bus: Bus,
+        bus: Connection,
         stream: str,
         from_position: int,
         handler: Handler,
@@ -74,13 +92,13 @@ class Follower:
         self._consumer_sequence = 0
         self._paused = False
         self._stalled = ""
-        """Where the broker waits to hear that we keep up, while we pause."""
+        """The subject of an unanswered flow control request, while we pause."""
         self._last_heard = 0.0
         self._log = SealedLog(bus.seal) if stream == EVENTS_STREAM else None
 
     @property
     def hearing(self) -> bool:
-        """Whether the consumer lives: silence then says that there are no messages. (Without any, it gives a sign every second.)"""
+        """Whether the consumer is alive: without messages it sends a heartbeat every second."""
         return not self._broken and asyncio.get_running_loop().time() - self._last_heard <= _SILENCE_S
 
     async def start(self) -> None:
@@ -96,7 +114,7 @@ class Follower:
         self._wake.set()
 
     def pause(self) -> None:
-        """Say no more that we keep up, until ``resume``. What the broker sends ahead still comes: two MiB at first, 32 at most."""
+        """Do not answer flow control until ``resume``. The broker still sends two MiB at first, 32 at most."""
         self._paused = True
 
     def resume(self) -> None:
@@ -115,7 +133,7 @@ class Follower:
         await self._detach()
 
     async def _watch(self) -> None:
-        """Look after the consumer: let it go on after a pause, replace it when it broke or fell silent."""
+        """Maintain the consumer: continue after a pause, replace it after a loss or without heartbeats."""
         loop = asyncio.get_running_loop()
         while True:
             with contextlib.suppress(TimeoutError):
@@ -154,7 +172,7 @@ class Follower:
         self._last_heard = asyncio.get_running_loop().time()
         self._subscription = await self._bus.nc.subscribe(inbox, cb=self._on_message)
         try:
-            following = await self._bus.reads.follow(Follow(self._stream, self._consumer, inbox, self.position + 1, self._subject))
+            following = await self._bus.consumers.follow(Follow(self._stream, self._consumer, inbox, self.position + 1, self._subject))
         except (BusRefused, BusUnavailable):
             self.position = max(self.position, known)  # the next attempt goes back from here, and not from where this one began
             raise
@@ -165,7 +183,7 @@ class Follower:
         """Information about the stream. A stream in the broker's memory may have been lost; then it is created again."""
         if self._made_anew is not None:
             await self._bus.ensure_stream(self._made_anew)
-        return await self._bus.reads.about(AboutStream(self._stream))
+        return await self._bus.consumers.about(AboutStream(self._stream))
 
     async def _detach(self) -> None:
         subscription, self._subscription = self._subscription, None
@@ -175,10 +193,10 @@ class Follower:
         consumer, self._consumer = self._consumer, ""
         if consumer and self._bus.connected:
             with contextlib.suppress(BusRefused, BusUnavailable):  # else it ends by itself, unused
-                await self._bus.reads.unfollow(Unfollow(self._stream, consumer))
+                await self._bus.consumers.unfollow(Unfollow(self._stream, consumer))
 
     async def _keep_up(self, reply: str) -> None:
-        """Tell the broker that everything it sent before it asked on ``reply`` has been handed over."""
+        """Answer a flow control request: everything sent before it has been handled."""
         self._stalled = ""
         with contextlib.suppress(nats.errors.Error, ConnectionError):  # it asks again with its next sign
             await self._bus.nc.publish(reply, b"")
@@ -208,7 +226,7 @@ class Follower:
             self.current.set()
 
     async def _on_status(self, message: Msg) -> None:
-        """100 is a heartbeat, or the question whether we keep up; anything else is the consumer's end (409: it was deleted)."""
+        """100 is a heartbeat or a flow control request; anything else ends the consumer (409: it was deleted)."""
         headers = message.headers or {}
         if headers.get("Status", "") != "100":
             self.restart()
@@ -227,20 +245,24 @@ class Messages:
     """Async iterator over a stream: history first, then the live tail, as (position, data). The broker stops delivering while more than
     ``buffered_max`` messages wait here."""
 
-    def __init__(self, bus: Bus, stream: str, from_position: int, subject: str = "", buffered_max: int = _BUFFERED_MAX) -> None:
+    def __init__(self, bus: Connection, stream: str, from_position: int, subject: str = "", buffered_max: int = _BUFFERED_MAX) -> None:
         self._buffer: deque[tuple[int, bytes]] = deque()
         self._buffered_max = buffered_max
         self._arrived = asyncio.Event()
-        self._follower = bus.follow(stream, max(1, from_position), self._on_message, subject=subject)
+        self._follower = Follower(bus, stream, max(1, from_position), self._on_message, subject=subject)
         self._started = False
 
     def __aiter__(self) -> Messages:
         return self
 
-    async def __anext__(self) -> tuple[int, bytes]:
+    async def start(self) -> None:
+        """Begin to receive; done by the first iteration otherwise. Raises BusRefused, BusUnavailable."""
         if not self._started:
             self._started = True
             await self._follower.start()
+
+    async def __anext__(self) -> tuple[int, bytes]:
+        await self.start()
         while not self._buffer:
             self._arrived.clear()
             await self._arrived.wait()
@@ -261,7 +283,7 @@ class Messages:
 class Replay:
     """Made by ``Bus.replay``. Yields (position, events); raises msgspec.DecodeError, with the position, on what cannot be decoded."""
 
-    def __init__(self, bus: Bus, stream: str, from_position: int) -> None:
+    def __init__(self, bus: Connection, stream: str, from_position: int) -> None:
         self._bus = bus
         self._stream = stream
         self._messages = Messages(bus, stream, from_position)
@@ -271,6 +293,7 @@ class Replay:
         """Position of the last message there was when the replay started; 0 when the stream was empty."""
         if self._end is None:
             self._end = await self._bus.last_position(self._stream)
+            await self._messages.start()
         return self._end
 
     def __aiter__(self) -> Replay:

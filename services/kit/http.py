@@ -91,7 +91,7 @@ async def serve(app: Any, address: tuple[str, int]) -> AsyncIterator[str]:
 
 
 class SlowClientProtocol(H11Protocol):
-    """uvicorn's connection, which by itself waits for ever."""
+    """uvicorn's connection with time limits, which it lacks."""
 
     head_s = _HEAD_S
     unread_s = _UNREAD_S

@@ -1,4 +1,4 @@
-"""Everything secret that an installation of ours has, in one folder, each service's own part in a folder of its own.
+"""The secrets of one installation in a folder, with a subfolder for each service.
 
     ca/          ca.pem (give it to clients; every part has a copy), ca.key (needed only to sign certificates)
     bus/         cert.pem, key.pem, security.conf: accounts, service users, the callout; for nats-server
@@ -43,12 +43,14 @@ _SERVICES: Final = (CONTROLLER, BILLING, RUNNER)
 
 
 class NodeKey(msgspec.Struct, frozen=True):
-    """The key of node ``node`` (its id), as the controller reads it: ``secret_hash`` is argon2id, PHC string. ``node`` empty: a key with
-    read access to the whole cluster."""
+    """The key of a node, as the controller reads it."""
 
+    #: id of the key
     key: str
+    #: id of the node; empty: a key with read access to the whole cluster
     node: str
     name: str
+    #: argon2id, PHC string
     secret_hash: str
 
 
@@ -112,7 +114,7 @@ class Keyring:
         return out
 
     def _bus_config(self, at: str) -> str:
-        """What nats-server includes. Service users it knows by their public keys; everybody else is asked about at the callout."""
+        """Configuration that nats-server includes: service users by their public keys; the auth callout decides about other clients."""
         public = {name: nats_jwt.public_key((self.folder / name / "nats.nk").read_text()) for name in _SERVICES}
         guard = nats_jwt.public_key((self.folder / CONTROLLER / "guard.nk").read_text())
         issuer = nats_jwt.public_key((self.folder / CONTROLLER / "issuer.nk").read_text())

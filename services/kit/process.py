@@ -16,9 +16,12 @@ from typing import IO, Any, Final
 
 import uvloop
 
+from services.kit.errors import KitError
+from services.kit.log import setup_logging
+
 __all__ = [
-    "DIE_WITH_PARENT", "child_environment", "die_with_parent", "exited", "free_port", "ready", "run", "spawn",
-    "stop_process",
+    "DIE_WITH_PARENT", "child_environment", "die_with_parent", "exited", "free_port", "ready", "run", "run_service",
+    "spawn", "stop_process",
 ]  # fmt: skip
 
 DIE_WITH_PARENT: Final = "WOOLY_DIE_WITH_PARENT"
@@ -129,6 +132,21 @@ def run(main: Callable[[asyncio.Event], Coroutine[Any, Any, int]]) -> int:
         return uvloop.run(body())
     finally:
         _let_go_of_output()
+
+
+def run_service(name: str, serve: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> int:
+    """``run`` a service with its log set up; the exit code: 2, with one line on standard error, after one of our errors."""
+
+    async def main(stop: asyncio.Event) -> int:
+        setup_logging(name)
+        try:
+            await serve(stop)
+        except KitError as error:
+            sys.stderr.write(f"{name}: {error}\n")
+            return 2
+        return 0
+
+    return run(main)
 
 
 def _let_go_of_output() -> None:

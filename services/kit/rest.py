@@ -25,8 +25,7 @@ __all__ = ["Before", "Revision", "check_revision", "make_rest_app", "revision_of
 Before = Callable[[Request[Any, Any, Any]], Response[Any] | None]
 """A check of every request before its route: the refusal, if there is one."""
 Revision = Annotated[
-    str | None,
-    Parameter(header="If-Match", max_length=40, description="the revision the change is meant for; when it holds no longer: 409"),
+    str | None, Parameter(header="If-Match", max_length=40, description="the revision that the change is based on; 409 if it is outdated")
 ]
 _KEY: Final = SecurityScheme(type="http", scheme="bearer", description="an API key: `wooly keys create`, or Settings, API keys")
 
@@ -86,6 +85,7 @@ def _description(title: str) -> OpenAPIConfig:
         title=title,
         version="1",
         render_plugins=[JsonRenderPlugin(), YamlRenderPlugin()],
+        use_handler_docstrings=True,
         components=Components(security_schemes={"key": _KEY}),
         security=[{"key": []}],
     )

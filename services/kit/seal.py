@@ -105,7 +105,8 @@ def _area(subject: str) -> str:
 
 
 def _of_node(subject: str, data: bytes) -> bytes:
-    """A node's message without what nodes do not say, or not about themselves. What cannot be read is nothing: no node stops a service."""
+    """A node's message, less the events that nodes may not write or that name another node. An unreadable one counts as empty, so that no
+    node can stop a service."""
     try:
         events = decode_events(data)
     except msgspec.DecodeError:

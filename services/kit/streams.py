@@ -17,7 +17,7 @@ _WEEK_NS: Final = 7 * 24 * _HOUR_NS
 
 
 def events_stream_config() -> dict[str, Any]:
-    """Facts: kept for ever, on disk, deduplicated for ten minutes (longer than any outage a publisher rides out)."""
+    """Facts: without expiry, on disk, deduplicated for ten minutes (longer than any publisher retries)."""
     return {
         "name": subjects.EVENTS_STREAM,
         "subjects": [subjects.EVENTS_ALL],
@@ -44,8 +44,8 @@ def telemetry_stream_config() -> dict[str, Any]:
 
 
 def journal_stream_config() -> dict[str, Any]:
-    """The journals of all nodes' cores: on disk for a week, the oldest parts give way to new ones. They serve people, so a crash of the
-    broker may cost the last of them."""
+    """The journals of all nodes' cores: on disk for a week, the oldest parts are evicted. A crash of the broker may lose the last of
+    them."""
     return {
         "name": subjects.JOURNAL_STREAM,
         "subjects": [subjects.JOURNAL_ALL],
@@ -73,7 +73,7 @@ def batch_stream_config(node: str) -> dict[str, Any]:
         "discard": "old",
         "duplicate_window": 2 * _MINUTE_NS,
         "persist_mode": "async",
-        "no_ack": True,  # an answer would go wherever the sender says, onto other people's subjects too
+        "no_ack": True,  # an acknowledgement would go to any reply subject that the sender chooses
     }
 
 

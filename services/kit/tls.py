@@ -1,7 +1,7 @@
 """TLS for the bus, the data port and REST: contexts from files, and the rule that plain text stays on loopback.
 
-WOOLY_TLS_CA: whom to believe (a file of certificates; unset: the system's). WOOLY_TLS_CERT, WOOLY_TLS_KEY: this process's own certificate.
-WOOLY_INSECURE=1: plain text beyond loopback after all, for a network that is private by other means.
+WOOLY_TLS_CA: trusted authorities (a file of certificates; unset: the system's). WOOLY_TLS_CERT, WOOLY_TLS_KEY: this process's own
+certificate. WOOLY_INSECURE=1: plain text beyond loopback after all, for a network that is private by other means.
 """
 
 from __future__ import annotations

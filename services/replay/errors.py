@@ -10,4 +10,4 @@ class ReplayError(Exception):
 
 
 class NothingFound(ReplayError):
-    """The asker's fault: no journal, node or task of that name is on record."""
+    """No journal, node or task of that name is on record."""

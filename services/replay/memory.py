@@ -24,7 +24,8 @@ class _Wait:
 
 @dataclass(slots=True)
 class MemoryStory:
-    """Feed it every record of the lane. ``moves``: what was swapped of the sessions: (when, session, what, bytes, for whom)."""
+    """Fold of every record of the lane. ``moves``: swaps of the sessions' memory: (Unix ns, session, out or failed or in, bytes,
+    beneficiary)."""
 
     sessions: Collection[str]
     waits: list[_Wait] = field(default_factory=list)

@@ -20,24 +20,33 @@ SLOTS_MAX: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Times are Unix time in ns, ``to_ns`` exclusive; ``node`` empty: every node; ``files``: instead of the bus. ``sessions``: those of the
-    task, where the asker knows them (no names are read then). ``slots``: of the timeline, 0: none. ``limit_s``: after so long the answer is
-    made of what was read until then, 0: no limit. ``service``: with whose credentials it is asked (it names ``node`` by
-    id), empty: a person's. ``gpu``: only this one of the node."""
+    """What to replay, and the bounds of the answer."""
 
+    #: check, why or whatif
     verb: str
+    #: id or name; empty: every node
     node: str = ""
+    #: Unix ns
     from_ns: int = 0
+    #: Unix ns, exclusive; None: no bound
     to_ns: int | None = None
+    #: journal files, instead of the bus
     files: tuple[Path, ...] = ()
+    #: id, title, or the beginning of an id
     task: str = ""
+    #: waits in the answer
     top: int = 10
     policy: str = ""
     quantum_ms: int | None = None
+    #: sessions of the task, if known (names are then not read)
     sessions: tuple[str, ...] = ()
+    #: columns of the timeline; 0: no timeline
     slots: int = 0
+    #: after so long the answer is made of what was read until then; 0: no limit
     limit_s: float = 0
+    #: the service whose credentials are used (``node`` is then an id); empty: those of a user
     service: str = ""
+    #: only this device of the node
     gpu: int | None = None
 
 

@@ -17,14 +17,16 @@ __all__ = ["Segment", "Segments", "segment_of_file"]
 
 @dataclass(slots=True)
 class Segment:
-    """Consecutive ``parts`` from the segment's record 0 on. ``gap``: why there are not more of them (empty: there are all)."""
+    """A stretch of one lane."""
 
     node: str
     epoch: int
     gpu: int
     lane: str
     number: int
+    #: consecutive, from the segment's record 0 on
     parts: list[JournalPart] = field(default_factory=list)
+    #: why further parts are missing; empty: none is
     gap: str = ""
 
     @property

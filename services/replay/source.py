@@ -78,7 +78,7 @@ async def session_names(bus: Bus) -> dict[str, Named]:
 
 
 def _readable(data: bytes) -> list[Event]:
-    """Facts of a node; none of a message that no node of ours wrote."""
+    """The events of a message; none of an unreadable one."""
     try:
         return decode_events(data)
     except msgspec.DecodeError:

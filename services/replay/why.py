@@ -32,7 +32,7 @@ RULES: Final = {
     why.TURN_ORDER: "the policy is turns, and it was the turn of others",
     why.PACED: "it had used what its own pace gives it",
     why.AWAITS_MEMORY: "the memory it needs was not free",
-    why.QUEUED: "it was with the device already, behind a launch that had to end or stop first",
+    why.QUEUED: "it was in the queue of the device, behind a launch that had to end or stop first",
     why.STOPPING: "it had been stopped for a task of higher priority, and was coming to its end",
     why.PARKED: "an earlier batch of it had not come",
     RESENT: "the node lacked its program and had to ask for it again",
@@ -42,7 +42,7 @@ RULES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What facts say about a session. Without facts: its id."""
+    """A session with the names from the event log; without events: its id."""
 
     session: str
     task: str = ""

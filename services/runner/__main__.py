@@ -17,9 +17,8 @@ import shutil
 import sys
 
 from services.kit.bus import connect
-from services.kit.errors import KitError
-from services.kit.log import get_logger, setup_logging
-from services.kit.process import ready, run
+from services.kit.log import get_logger
+from services.kit.process import ready, run_service
 from services.runner.process import become_subreaper, kill_marked
 from services.runner.runs import Runs
 from services.runner.settings import Settings
@@ -34,17 +33,17 @@ async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
     runs = Runs(bus, settings)
     working = asyncio.create_task(runs.run())
     stopping = asyncio.create_task(stop.wait())
-    heard = asyncio.create_task(runs.heard.wait())
+    connected = asyncio.create_task(runs.connected.wait())
     try:
-        await asyncio.wait((heard, stopping, working), return_when=asyncio.FIRST_COMPLETED)
-        if heard.done():
+        await asyncio.wait((connected, stopping, working), return_when=asyncio.FIRST_COMPLETED)
+        if connected.done():
             get_logger().info("runner ready", name=settings.name, slots=settings.slots, tenants=settings.tenants)
             ready({"runner": settings.name})
         await asyncio.wait((stopping, working), return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             working.result()
     finally:
-        for task in (working, stopping, heard):
+        for task in (working, stopping, connected):
             task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await working
@@ -52,18 +51,8 @@ async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
         await bus.close()
 
 
-async def main(stop: asyncio.Event) -> int:
-    setup_logging("runner")
-    try:
-        await serve_until(stop, Settings.from_environment())
-    except KitError as error:
-        sys.stderr.write(f"runner: {error}\n")
-        return 2
-    return 0
-
-
 if __name__ == "__main__":
     if {"-h", "--help"} & set(sys.argv[1:]):
         print(__doc__)
         sys.exit(0)
-    sys.exit(run(main))
+    sys.exit(run_service("runner", lambda stop: serve_until(stop, Settings.from_environment())))

@@ -1,4 +1,4 @@
-"""What is kept of a script's output: its first and its last 256 KiB. Pure."""
+"""Bounded log of a script's output: its first and its last 256 KiB. Pure."""
 
 from __future__ import annotations
 

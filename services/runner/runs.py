@@ -39,7 +39,7 @@ _Announce = Callable[[str], Awaitable[object]]
 
 
 class Runs:
-    """``run()`` never returns; ``close`` kills what runs."""
+    """The scripts of one runner. ``run`` does not return; ``close`` kills the scripts that run."""
 
     def __init__(self, bus: Bus, settings: Settings) -> None:
         self._bus = bus
@@ -47,10 +47,10 @@ class Runs:
         self._instance = uuid.uuid4().hex
         self._running: dict[str, _Run] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        #: every task whose script this process has started, the oldest first: none is started twice
         self._known: dict[str, None] = {}
-        """Every task whose script this process has started, the oldest first: none is started twice."""
-        self.heard = asyncio.Event()
-        """Set once a controller has answered."""
+        #: set once a controller has answered
+        self.connected = asyncio.Event()
 
     async def run(self) -> None:
         while True:
@@ -77,7 +77,7 @@ class Runs:
         await self._bus.publish(run_beat(sync.runner), data)
         answer = await self._bus.request(run_sync(sync.runner), data, _ANSWER_S)
         orders = msgspec.msgpack.decode(answer, type=RunOrders)
-        self.heard.set()
+        self.connected.set()
         for task in orders.stop:
             if task in self._running:
                 self._running[task].stop("")

@@ -18,16 +18,22 @@ __all__ = ["Settings"]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """``nats_url`` and ``controller_url`` are also what scripts get. ``tenants``: whose scripts it takes, empty: everyone's. ``slots``:
-    scripts at a time. ``python_path``: PYTHONPATH of scripts, empty: none. ``folder``: where scripts have their folders."""
+    """Of one runner process."""
 
+    #: unique among the runners of a cluster
     name: str
+    #: of the runner and of its scripts
     nats_url: str
+    #: as scripts reach it
     controller_url: str
     tls_ca: str
+    #: the tenants whose scripts it takes; empty: all
     tenants: tuple[str, ...]
+    #: scripts at a time
     slots: int
+    #: of the scripts' working folders
     folder: Path
+    #: PYTHONPATH of scripts; empty: none
     python_path: str = ""
 
     @classmethod

@@ -201,7 +201,7 @@ class JournalStream:
         while True:
             await asyncio.sleep(_MISSING_S)
             with contextlib.suppress(BusUnavailable, BusRefused):
-                await self._bus.stream_there(journal_stream_config())
+                await self._bus.require_stream(journal_stream_config())
                 return
 
 

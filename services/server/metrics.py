@@ -50,18 +50,18 @@ class _Node(Collector):
 
     def collect(self) -> Iterator[Metric]:
         s, c = self._standing, self._standing.counters
-        info = GaugeMetricFamily("wooly_node_info", "1, with what the node is", labels=["node", "epoch"])
+        info = GaugeMetricFamily("wooly_node_info", "1; the labels describe the node", labels=["node", "epoch"])
         info.add_metric([s.node, str(s.epoch)], 1)
         yield info
-        yield _gauge("wooly_node_ready", "1 while the node does the work it is sent", not s.problem)
-        yield _gauge("wooly_node_bus_connected", "1 while the bus is there", s.connected)
-        yield _gauge("wooly_node_facts_waiting", "Messages of facts that the log has not acknowledged", s.facts_waiting)
+        yield _gauge("wooly_node_ready", "1 while the node accepts work", not s.problem)
+        yield _gauge("wooly_node_bus_connected", "1 while the bus is connected", s.connected)
+        yield _gauge("wooly_node_facts_waiting", "Messages with events that the log has not acknowledged", s.facts_waiting)
         for name, text, value in (
-            ("batches_received", "Batches that came", c.received),
-            ("batches_executed", "Batches that ran to their end", c.executed),
-            ("batches_dropped", "Batches that were repeats, or of sessions that are over", c.dropped),
-            ("batches_refused", "Batches that were refused", c.refused),
-            ("executor_restarts", "Executors that were lost", c.restarts),
+            ("batches_received", "Batches received", c.received),
+            ("batches_executed", "Batches executed", c.executed),
+            ("batches_dropped", "Batches dropped: repetitions, or of sessions that have ended", c.dropped),
+            ("batches_refused", "Batches refused", c.refused),
+            ("executor_restarts", "Executors lost and restarted", c.restarts),
         ):
             yield CounterMetricFamily(f"wooly_node_{name}", text, value=value)
         for name, text, measure in _GAUGES:
@@ -84,18 +84,22 @@ _Measure = tuple[str, str, Callable[[Device], float]]
 
 _GAUGES: Final[tuple[_Measure, ...]] = (
     ("up", "1 while the device has an executor", lambda device: float(device.attached is not None)),
-    ("cores", "Units that core time counts", lambda device: device.attached.cores if device.attached is not None else 0),
+    ("cores", "Cores of the device", lambda device: device.attached.cores if device.attached is not None else 0),
     ("sessions_open", "Open sessions", lambda device: len(device.sessions)),
-    ("launches_in_flight", "Launches with the executor", lambda device: device.in_flight),
-    ("vram_total_bytes", "VRAM there is", lambda device: device.attached.vram_bytes if device.attached is not None else 0),
+    ("launches_in_flight", "Launches that the executor holds", lambda device: device.in_flight),
+    ("vram_total_bytes", "VRAM of the device", lambda device: device.attached.vram_bytes if device.attached is not None else 0),
     ("vram_used_bytes", "VRAM that sessions are charged for", lambda device: device.used_bytes),
-    ("vram_reserved_bytes", "Quotas of open sessions, together", lambda device: device.reserved_bytes),
+    ("vram_reserved_bytes", "Sum of the quotas of open sessions", lambda device: device.reserved_bytes),
 )
 _COUNTERS: Final[tuple[_Measure, ...]] = (
-    ("busy_seconds", "Time with a launch running (of one life of the executor)", lambda device: device.occupancy_ns()[0] / 1e9),
-    ("fed_seconds", "Time with a further launch waiting while one ran (likewise)", lambda device: device.occupancy_ns()[1] / 1e9),
+    ("busy_seconds", "Time with a launch running (since the executor started)", lambda device: device.occupancy_ns()[0] / 1e9),
+    (
+        "fed_seconds",
+        "Time with a further launch waiting while one ran (since the executor started)",
+        lambda device: device.occupancy_ns()[1] / 1e9,
+    ),
     ("charged_core_seconds", "Core time charged to sessions", lambda device: device.spent.charged_ns / 1e9),
-    ("scheduler_core_seconds", "Core time of the executor beside launches", lambda device: device.spent.scheduler_ns / 1e9),
+    ("scheduler_core_seconds", "Core time of the executor outside of launches", lambda device: device.spent.scheduler_ns / 1e9),
     ("idle_core_seconds", "Core time that was not used", lambda device: device.spent.idle_ns / 1e9),
 )
 

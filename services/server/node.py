@@ -150,7 +150,7 @@ class Node:
     async def _follow_batches(self) -> None:
         """Read on where the books ended; a stream made anew is read from its start."""
         stream = subjects.batch_stream(self._node)
-        self._stream_made = (await self._bus.reads.about(AboutStream(stream))).made
+        self._stream_made = (await self._bus.consumers.about(AboutStream(stream))).made
         known = [p.position for p in self._facts.progress.values() if p.stream == self._stream_made]
         self._follower = self._bus.follow(stream, min(known, default=0) + 1, self._on_batch, rewind=_REWIND)
         await self._follower.start()

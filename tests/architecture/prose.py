@@ -29,10 +29,15 @@ SUFFIXES: Final = (".py", ".md", ".html", ".yml", ".yaml", ".conf", ".toml", ".c
 
 
 class Word(NamedTuple):
-    """A word that prose does not use: a regular expression, and what to write instead."""
+    """A word that prose does not use: a regular expression, and what to write instead. ``skip``: folders that `make lint` does not check;
+    the census counts it there too."""
 
     pattern: str
     instead: str
+    skip: tuple[str, ...] = ()
+
+
+_LATER: Final = ("bus_schemas", "jit", "scheduler", "services")
 
 
 WORDS: Final = (
@@ -53,11 +58,25 @@ WORDS: Final = (
     Word(r"refuges?", "fuel-exit block"),
     Word(r"parted", "diverged, divergent, separated"),
     Word(r"whose\s+turn", "name the mechanism: fence, round robin, queue"),
+    Word(r"forfeit\w*", "poisoned, poison", _LATER),
+    Word(r"not\s+one\s+without\s+the\s+other", "commit atomically", _LATER),
+    Word(r"under\s+new\s+names", "with new message ids, bypassing deduplication", _LATER),
+    Word(r"and\s+is\s+none", "name the property: Non-inbox subjects", _LATER),
+    Word(r"(?<!/)life(?![\s-]cycle)|lives\s+of", "epoch of a process, duration of an object, heartbeat of a node, run", _LATER),
+    Word(r"(?:every|any)(?:body|one)(?:'s)?|someone(?:'s)?", "name the component or the role: all sessions, each caller", _LATER),
+    Word(
+        r"who\s+(?:comes?|reads|hears|waits|asks|writes|holds|knows)", "name the component or the role: the caller, the subscriber", _LATER
+    ),
+    Word(r"shel(?:f|ves)", "secondary index, free list", _LATER),
+    Word(r"dut(?:y|ies)", "periodic work of the leader", _LATER),
+    Word(r"outdated\s+(?:entr(?:y|ies)|places?)", "stale heap entry (lazy deletion)", _LATER),
+    Word(r"foreign\s+kernels?", "user kernel", _LATER),
+    Word(r"meets?\s+again|meeting\s+points?", "reconverge, reconvergence point", _LATER),
 )
 
-ALLOWED: Final = re.compile(r"410\s+Gone|told\s+apart|event:\s+gone|\"gone\"", re.IGNORECASE)
-"""Uses with a standard meaning: the name of an HTTP status, the participle of "to tell apart" (to distinguish), and the name of an event in
-the pages' stream."""
+ALLOWED: Final = re.compile(r"410\s+Gone|told\s+apart|event:\s+gone|\"gone\"|game\s+of\s+life|void\s+life|\"anyone\"", re.IGNORECASE)
+"""Uses with a standard meaning: the name of an HTTP status, the participle of "to tell apart" (to distinguish), the name of an event in
+the pages' stream, a cellular automaton, and the action of routes that any identity may call."""
 
 _WORD: Final = re.compile("|".join(rf"(?P<w{i}>\b(?:{word.pattern})\b)" for i, word in enumerate(WORDS)), re.IGNORECASE)
 _CODE: Final = re.compile(r"``[^`]*``|`[^`\n]*`")
@@ -72,6 +91,7 @@ class Finding(NamedTuple):
     line: int
     text: str
     instead: str
+    skip: tuple[str, ...] = ()
 
 
 def _blank(match: re.Match[str]) -> str:
@@ -83,7 +103,7 @@ def _match(text: str, first_line: int) -> Iterator[Finding]:
     text = ALLOWED.sub(_blank, _CODE.sub(_blank, text))
     for match in _WORD.finditer(text):
         word = WORDS[int((match.lastgroup or "w0")[1:])]
-        yield Finding(first_line + text.count("\n", 0, match.start()), " ".join(match[0].split()), word.instead)
+        yield Finding(first_line + text.count("\n", 0, match.start()), " ".join(match[0].split()), word.instead, word.skip)
 
 
 def check(source: str, *, python: bool) -> list[Finding]:
@@ -112,9 +132,10 @@ def main(roots: list[str]) -> int:
         path = ROOT / name
         if not name.endswith(SUFFIXES) or not path.is_file():
             continue
-        for line, text, instead in check(path.read_text(), python=name.endswith(".py")):
-            print(f"{name}:{line}: {text!r}: {instead}")
-            count += 1
+        for line, text, instead, skip in check(path.read_text(), python=name.endswith(".py")):
+            if name.split("/")[0] not in skip:
+                print(f"{name}:{line}: {text!r}: {instead}")
+                count += 1
     return 1 if count else 0
 
 

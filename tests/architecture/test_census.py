@@ -16,7 +16,25 @@ from tests.architecture.census import (
     long_functions,
     page,
     published,
+    python_files,
+    working_tree,
 )  # fmt: skip
+
+KEPT = ("wooly", "wis", "billing")
+"""Packages without any of what the census finds."""
+
+
+@pytest.fixture(scope="module")
+def files() -> dict[str, str]:
+    return python_files(working_tree(), KEPT)
+
+
+def test_no_import_circle(files: dict[str, str]) -> None:
+    assert circles(imports(files)) == []
+
+
+def test_no_long_signature(files: dict[str, str]) -> None:
+    assert [*long_functions(files), *long_calls(files)] == []
 
 
 def test_deferred_and_typing_imports_close_a_circle() -> None:

@@ -56,6 +56,13 @@ def test_every_package_says_what_may_live_there() -> None:
         assert "ay live here" in text or "may live" in text.lower(), f"{package} does not say what may live in it"
 
 
+def test_only_packages_say_what_may_live_there() -> None:
+    """Once a package: boundaries that matter are import contracts."""
+    folders = ("wooly/device", "wooly/kernels", "wooly/cli", "wis", "billing", "benchmarks", "tests/support")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    assert [str(path) for path in files if path.name != "__init__.py" and "May live here" in path.read_text()] == []
+
+
 def test_the_client_needs_no_server_dependency() -> None:
     """Import all of the client where the server's libraries cannot be imported."""
     code = f"""

@@ -40,7 +40,7 @@ def test_private_words_are_found_in_python_prose(source: str, lines: list[int]) 
         f'SUBJECT = "wooly.access.{WORD}"\n',
         f'f"{{{WORD}}} sessions"\n',
         f'"""``{WORD}``: the flag, and `{WORD}`."""\n',
-        "# the two are told apart by size; answers 410 Gone\n",
+        "# the two are told apart by size; answers 410 TopicEnded\n",
     ],
 )
 def test_code_and_standard_uses_are_no_findings(source: str) -> None:

@@ -42,7 +42,7 @@ class Differs(Exception):
 def check(have: list[Any], want: list[Any], truth: Truth, *, cast: bool = False, shifted: Truth | None = None) -> str:
     """Compare the leaves of two results, fetched; the method that was needed, a name in METHODS.
 
-    ``truth()`` gives the leaves in the widest type, or [] where there are none. ``cast``: ``want`` is the truth itself, because the CPU
+    ``truth()`` gives the leaves in the widest type, or [] without a truth. ``cast``: ``want`` is the truth itself, because the CPU
     lacks the type: values are compared in the device's type. ``shifted()``: the truth for inputs one unit aside. Raises Differs.
     """
     if len(have) != len(want):

@@ -19,7 +19,7 @@ import pytest
 from bus_schemas.events import KeyIssued, KeyRevoked, UserChanged
 from services.controller.actions.access import AccessLog, Change, UserActions
 from services.controller.identity import Caller
-from services.controller.mirror import Mirror
+from services.controller.log_projection import LogProjection
 from services.controller.writer import Writer
 from services.kit.access import AccessView, Identity
 from services.kit.access.access import Access
@@ -101,7 +101,7 @@ def test_under_tls_the_cookie_is_bound_to_the_host(door: Door) -> None:
 
 
 def test_forwarded_addresses_count_only_from_configured_proxies() -> None:
-    """Also not who comes from this machine: the HTTP server underneath would believe them."""
+    """Also not for a caller on this machine: the HTTP server underneath would believe them."""
     with Plane(WOOLY_AUTH="on", WOOLY_BOOTSTRAP_KEY=ADMIN) as plane:
         door = Door(plane.controller.url)
         assert door("POST", "/api/v1/tenants", {"id": "acme"}, ADMIN).status == 201
@@ -168,7 +168,7 @@ def test_writes_of_a_session_need_its_token_and_our_own_page(door: Door) -> None
 
 def test_every_form_of_a_session_needs_its_token(door: Door, plane: Plane) -> None:
     """Of all routes that look for the token themselves: none forgot."""
-    from services.controller.web.house import WEB_ROUTES
+    from services.controller.web.site import WEB_ROUTES
 
     session = door.log_in("root")
     forms = [handler for handler in WEB_ROUTES if getattr(handler, "opt", {}).get("csrf") == "form"]
@@ -259,11 +259,11 @@ def test_a_key_makes_no_other_in_its_last_moment(tmp_path: Path) -> None:
     """It is revoked between the look at the log and the append: the append loses its race, and the second look ends it."""
 
     async def race(bus: Bus) -> None:
-        mirror = Mirror(bus)
-        mirror.also(AccessView)
-        async with mirror:
-            writer = Writer(bus, mirror)
-            access = Access(on=True, view=lambda: mirror.fold(AccessView), secret=b"s" * 32)
+        projection = LogProjection(bus)
+        projection.also(AccessView)
+        async with projection:
+            writer = Writer(bus, projection)
+            access = Access(on=True, view=lambda: projection.fold(AccessView), secret=b"s" * 32)
             maker, made = make_key().id, make_key().id
             await writer.append_access(maker, [KeyIssued(1, maker, "", "", "admin", "")], 0)
             caller = Caller(Identity(maker, "", "admin", key=maker))
@@ -282,8 +282,8 @@ def test_a_key_makes_no_other_in_its_last_moment(tmp_path: Path) -> None:
 
             writer.append_access = late  # type: ignore[method-assign]
             with pytest.raises(Unauthenticated):
-                await AccessLog(mirror, writer, access).change(caller, decide)
-            assert len(looks) == 1 and made not in mirror.fold(AccessView).keys
+                await AccessLog(projection, writer, access).change(caller, decide)
+            assert len(looks) == 1 and made not in projection.fold(AccessView).keys
             access.close()
 
     on_a_bus(tmp_path, race)
@@ -293,26 +293,26 @@ def test_a_password_that_was_changed_meanwhile_is_not_changed_again(tmp_path: Pa
     """A client with the old password changes it while an admin sets another one: the admin's holds."""
 
     async def race(bus: Bus) -> None:
-        mirror = Mirror(bus)
-        mirror.also(AccessView)
-        async with mirror:
-            writer, access = Writer(bus, mirror), Access(on=True, view=lambda: mirror.fold(AccessView), secret=b"s" * 32)
+        projection = LogProjection(bus)
+        projection.also(AccessView)
+        async with projection:
+            writer, access = Writer(bus, projection), Access(on=True, view=lambda: projection.fold(AccessView), secret=b"s" * 32)
             old, safe = await access.checker.hash_password(PASSWORD), await access.checker.hash_password(f"safe {PASSWORD}")
             await writer.append_access("anna", [UserChanged(1, "anna", "acme", "member", old)], 0)
             hashing = access.checker.hash_password
 
             async def slowly(password: str) -> str:
-                await writer.append_access("anna", [UserChanged(2, "anna", "acme", "member", safe)], mirror.access_position)
+                await writer.append_access("anna", [UserChanged(2, "anna", "acme", "member", safe)], projection.access_position)
                 return await hashing(password)
 
             access.checker.hash_password = slowly  # type: ignore[method-assign]  # hashing takes long: this is where the admin comes between
-            anna = mirror.fold(AccessView).person("anna")
+            anna = projection.fold(AccessView).person("anna")
             assert anna is not None
             with pytest.raises(Unauthenticated):
-                await UserActions(AccessLog(mirror, writer, access), access).change_own_password(
+                await UserActions(AccessLog(projection, writer, access), access).change_own_password(
                     Caller(anna), PASSWORD, "a thief's sentence"
                 )
-            assert mirror.fold(AccessView).users["anna"].fact.password_hash == safe
+            assert projection.fold(AccessView).users["anna"].fact.password_hash == safe
             access.close()
 
     on_a_bus(tmp_path, race)

@@ -1,5 +1,5 @@
-"""Everybody asks for everything: role x route x tenant, on a real controller and a real billing service. Every forbidden cell is tried, and
-answered with exactly 401, 403 or 404."""
+"""Each principal requests each resource: role x route x tenant, on a real controller and a real billing service. Every forbidden cell is
+tried, and answered with exactly 401, 403 or 404."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from litestar.routes import HTTPRoute
 from services.billing.app import make_app as billing_app
 from services.billing.parts import Parts as BillingParts
 from services.controller.app import make_app as controller_app
-from services.controller.web.house import WEB_ROUTES
+from services.controller.web.site import WEB_ROUTES
 from services.kit.access.access import Access
 from services.kit.access.rules import ACTIONS
 from tests.support.access_table import BILLING, CONTROLLER, MAY, ONLY_CLUSTER, SCOPED, Route

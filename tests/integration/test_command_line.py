@@ -68,6 +68,8 @@ def test_a_run_is_placed_executed_and_billed(stack: EmbeddedStack, wooly: Wooly)
     )
     table = wooly("tasks", "--state", "completed", **where).stdout
     assert "script.py" in table and "team-a" in table and tasks[0]["id"] in table
+    brief = wooly("tasks", **where, FORCE_COLOR="1").stdout
+    assert tasks[0]["id"][:8] in brief and tasks[0]["id"] not in brief  # a terminal gets ids that are short enough to type
     assert wooly("tasks", "--state", "failed", **where).stdout == "no tasks\n"
 
     for by, key in (("tenant", "team-a"), ("task", tasks[0]["id"])):

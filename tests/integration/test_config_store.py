@@ -242,7 +242,7 @@ def test_a_lease_kept_alive_outlives_its_time(opener: Opener) -> None:
 
 
 def test_a_lease_that_ran_out_is_lost_although_its_key_has_another_holder(opener: Opener) -> None:
-    """A controller stood still for long, and another took the duty: the first must hear that it has it no more."""
+    """A controller stood still for long, and another became leader: the first must learn that it is not the leader any more."""
 
     async def body(store: ConfigStore) -> None:
         async with store.watch("taken/") as changes:
@@ -259,7 +259,7 @@ def test_a_lease_that_ran_out_is_lost_although_its_key_has_another_holder(opener
 
 
 def test_a_revoked_lease_frees_its_key_for_the_next(opener: Opener) -> None:
-    """How the duty passes from one controller to the next."""
+    """Leadership passes from one controller to the next."""
 
     async def body(store: ConfigStore) -> None:
         first, second = await store.lease(30), await store.lease(30)

@@ -16,7 +16,7 @@ import pytest
 from bus_schemas.events import ActionTaken, NodeLost, SessionClosedFact, SessionOpenedFact, TaskPlaced, TaskRefused, TaskSubmitted
 from bus_schemas.telemetry import Telemetry
 from scheduler.placement import ClusterView, check_recorded
-from services.controller.mirror import Mirror
+from services.controller.log_projection import LogProjection
 from services.controller.placer import Placer
 from services.controller.store.etcd import EtcdStore
 from services.controller.writer import Writer
@@ -173,7 +173,7 @@ def test_a_placed_task_that_never_starts_gives_its_vram_back() -> None:
 
 
 def test_a_silent_node_is_lost_and_comes_back() -> None:
-    """A cut cable: telemetry stops, the node's task fails; telemetry of the same life resumes, its session was alive all the time."""
+    """A cut cable: telemetry stops, the node's task fails; telemetry of the same epoch resumes, its session was alive all the time."""
     with Plane(CONTROLLER_NODE_LEASE_MS="1500") as plane:
         controller = plane.controller
         plane.register("n1")
@@ -373,7 +373,7 @@ def test_measurements_count_after_a_nodes_clock_was_set_back() -> None:
 
 
 def test_a_log_that_takes_nothing_stops_no_controller() -> None:
-    """The broker refuses facts, for want of room or by its limits: duties wait until it takes them again."""
+    """The broker refuses facts, for want of room or by its limits: periodic work waits until it takes them again."""
     with Plane(CONTROLLER_NODE_LEASE_MS="1500") as plane:
         plane.register("n1")
         with plane.measuring("n1"):
@@ -392,11 +392,11 @@ def test_a_task_that_is_in_the_log_and_cannot_be_read_yet_is_not_answered(tmp_pa
     async def submitted(url: str) -> None:
         bus = await connect(url, name="controller")
         await bus.ensure_streams()
-        async with Mirror(bus) as mirror:
-            await mirror._follower.stop()
+        async with LogProjection(bus) as projection:
+            await projection._follower.stop()
             await bus.publish_events("task", "t", [task])
             with pytest.raises(BusUnavailable, match="try again"):
-                await Placer(mirror, Writer(bus, mirror)).submit(task, ActionTaken(1, "u", "acme", "task.submit", "t"))
+                await Placer(projection, Writer(bus, projection)).submit(task, ActionTaken(1, "u", "acme", "task.submit", "t"))
         await bus.close()
 
     nats = NatsServer(tmp_path, sync_always=False)

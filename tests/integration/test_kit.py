@@ -96,7 +96,7 @@ class TestPublish:
         run(body())
 
     def test_message_ids_are_unpredictable(self, nats: NatsServer) -> None:
-        """Who reads what was published (nodes read facts of services) must not know under which id the next message comes."""
+        """A reader of what was published (nodes read facts of services) must not know under which id the next message comes."""
 
         async def body() -> None:
             bus = await ready(nats)
@@ -235,7 +235,7 @@ class TestReplay:
             await bus.close()
 
         async def _paused(replay: Any) -> bool:
-            return bool(replay._follower._paused)
+            return bool(replay._messages._follower._paused)
 
         run(body())
 
@@ -277,7 +277,7 @@ BAD_WORDS = (b"\xff", b"a\x0bb", b"a\x0c7", b"\x00", b"*")
 
 
 def test_no_message_stops_those_who_hear_it(nats: NatsServer) -> None:
-    """The bus takes any bytes for headers, and nearly any in subjects and replies. Who hears them, live or of a stream, hears on."""
+    """The bus takes any bytes for headers, and nearly any in subjects and replies. A subscriber that receives them continues."""
     asked = [_message(b"test.asked", reply=word) for word in BAD_WORDS] + [_message(b"test.asked", head) for head in BAD_HEADERS]
     facts = [_message(b"wooly.evt.session.%s.n1" % word) for word in BAD_WORDS]
     facts += [_message(b"wooly.evt.node.n1", head) for head in BAD_HEADERS]
@@ -356,7 +356,7 @@ def test_a_follower_goes_back_once_however_often_it_is_refused(nats: NatsServer)
             return len(heard) >= count
 
         await until_async(lambda: heard_to(100), "everything")
-        bus.reads = Refusing(bus.reads)
+        bus.consumers = Refusing(bus.consumers)
         follower.restart()
         await until_async(lambda: heard_to(110), "the last ten again")
         assert heard[100:] == list(range(91, 101))

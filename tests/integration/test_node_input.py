@@ -72,7 +72,7 @@ COUNT = iter(range(10**6))
 
 
 def check(node: Node, scenario: Any, vram_bytes: int = 0) -> None:
-    """Run ``scenario(raw)`` on a session of its own, then check that the node still works for everybody else."""
+    """Run ``scenario(raw)`` on a session of its own, then check that the node still works for other sessions."""
 
     async def body() -> None:
         bus = await connect(node.nats.url, name="raw")

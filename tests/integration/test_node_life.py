@@ -1,4 +1,4 @@
-"""A node over its life: telemetry, the dispatch journal, the data port over TCP, several devices, what it tells about itself."""
+"""A node from start to stop: telemetry, the dispatch journal, the data port over TCP, several devices, what it tells about itself."""
 
 from __future__ import annotations
 

@@ -263,4 +263,4 @@ def test_an_empty_cluster_says_how_to_begin() -> None:
     with Plane() as empty:
         assert "No node has joined yet" in ask(empty, "/nodes").text and "wooly server" in ask(empty, "/nodes").text
         page = ask(empty, "/").text
-        assert "No device is measured" in page and "No task waits" in page and "Nothing runs" in page
+        assert "No device has reported yet" in page and "No task is waiting" in page and "Nothing runs" in page

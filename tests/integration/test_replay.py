@@ -105,7 +105,7 @@ def test_a_busy_life_with_kills_and_a_restart_is_reproduced_and_changes_are_foun
     load(later, program, 5)
     later.close()
     # The journal goes out about once a second; what a killed server had not published is lost.
-    until(lambda: len({part.segment for part in parts(node) if part.lane == "dispatch"}) == 2, "the second life on the stream")
+    until(lambda: len({part.segment for part in parts(node) if part.lane == "dispatch"}) == 2, "the second segment on the stream")
     node.kill_server()
     node.start_server()
     again = node.open(prio=3)
@@ -117,7 +117,7 @@ def test_a_busy_life_with_kills_and_a_restart_is_reproduced_and_changes_are_foun
     lines = document["segments"]
     assert code == 0 and document["equal"], lines
     dispatched = [line for line in lines if line["lane"] == "dispatch"]
-    assert len(dispatched) >= 3, "a segment for each life of the core"
+    assert len(dispatched) >= 3, "a segment for each start of the core"
     assert {line["lane"] for line in lines} == {"dispatch", "vram"}
     assert not any(line["gap"] for line in lines)
     assert sum(line["decisions"] for line in dispatched) > 100
@@ -174,7 +174,7 @@ def test_why_names_the_neighbour_and_the_rule(node: Node, wooly: Wooly) -> None:
     waited = sum(line["ns"] for line in story["by_rule"])
     assert waited == story["waited_ns"] == sum(line["ns"] for line in story["by_other"])
     shown = wooly("why", low.info.session, WOOLY_NATS_URL=node.nats.url).stdout
-    assert "a task of a higher priority had work" in shown and "by who ran" in shown
+    assert "a task of a higher priority had work" in shown and "by what ran" in shown
     missing = wooly("why", "unknown", WOOLY_NATS_URL=node.nats.url)
     assert missing.returncode == 2 and "no task or session 'unknown'" in missing.stderr
 

@@ -250,8 +250,67 @@ def test_a_webhook_is_notified_again_until_it_takes_it(stack: EmbeddedStack) -> 
         server.shutdown()
     assert len(_Hook.got) == 2 and _Hook.got[0] == _Hook.got[1]
     seconds = _Hook.got[0].pop("seconds")
-    said = {"task": task, "title": "with a hook", "state": "failed", "reason": "exit code 4", "exit_code": 4, "signal": 0}
+    said = {"event": "ended", "task": task, "title": "with a hook", "state": "failed", "reason": "exit code 4", "exit_code": 4, "signal": 0}
     assert _Hook.got[0] == said and 0 < seconds < 60
+
+
+def test_a_webhook_is_notified_of_a_budget_that_runs_low(stack: EmbeddedStack, tmp_path: Path) -> None:
+    """While the script runs; then of its end. The budget had no crossing before the run."""
+    gate = tmp_path / "gate"
+    budget = {"limit_micro": 10**6, "warn_percent": 50, "stop_percent": 0}
+    url = stack.addresses["billing"] + "/api/v1/billing/budgets/thrifty/month"
+    put = urllib.request.Request(url, json.dumps(budget).encode(), {"Content-Type": "application/json"}, method="PUT")
+    urllib.request.urlopen(put, timeout=30).close()
+    code = "import os, time, torch\nprint(torch.ones(1000, device='cuda').sum().item(), flush=True)\n"
+    code += f"while not os.path.exists({str(gate)!r}): time.sleep(0.1)\n"
+    _Hook.got = [None]  # the first is refused
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Hook) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        task = submit(stack, code, title="spends", tenant="thrifty", webhook=f"http://127.0.0.1:{server.server_port}/hook")
+        try:
+            log_says(stack, task, "1000.0")
+            until(lambda: len(_Hook.got) > 1, "the webhook is notified of the budget")
+            assert task_of(stack, task)["state"] == "started"
+        finally:
+            gate.touch()
+        until(lambda: task_of(stack, task)["run"]["webhook_result"] == "delivered", "the webhook is notified of the end")
+        server.shutdown()
+    _, low, ended = _Hook.got
+    used_micro = low.pop("used_micro")
+    said = {
+        "event": "budget",
+        "task": task,
+        "title": "spends",
+        "tenant": "thrifty",
+        "threshold": "warning",
+        "period": "month",
+        "limit_micro": 10**6,
+    }
+    assert low == said and used_micro >= 500_000 and (ended["event"], ended["task"], ended["exit_code"]) == ("ended", task, 0)
+
+
+def test_an_open_page_follows_the_log(stack: EmbeddedStack, tmp_path: Path) -> None:
+    """The stream of the task's page sends the end of the log again when it grows, and only to pages of that task."""
+    gate = tmp_path / "gate"
+    code = f"import os, time\nprint('<first>', flush=True)\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.1)\nprint('second')\n"
+    task, other = submit(stack, code), submit(stack, "print('other')")
+    log_says(stack, task, "<first>")
+    log_of(stack, other)
+    logs = []
+    with httpx.stream("GET", f"{stack.addresses['controller']}/live/task.{task}.0", timeout=60) as stream:
+        for line in stream.iter_lines():
+            if not line.startswith("data: {") or "task-log" not in line:
+                continue
+            logs.append(json.loads(line.removeprefix("data: "))["html"]["task-log"])
+            if len(logs) == 1:
+                gate.touch()
+            if "second" in logs[-1]:
+                break
+    assert "&lt;first&gt;\n" in logs[0] and "second" not in logs[0] and "&lt;first&gt;\nsecond\n" in logs[-1]
+    assert not any("other" in log for log in logs)
+    with httpx.stream("GET", f"{stack.addresses['controller']}/live/task.{other}.0", timeout=60) as stream:
+        shown = next(line for line in stream.iter_lines() if "task-log" in line)
+    assert "other" in shown and "&lt;first&gt;" not in shown
 
 
 def test_the_command_shows_the_log_and_ends_as_the_script(stack: EmbeddedStack, tmp_path: Path) -> None:

@@ -342,7 +342,7 @@ class TestForgery:
         assert asyncio.run(body()).session_known
 
     def test_what_the_bus_keeps_is_not_the_secret_of_sessions(self, world: World) -> None:
-        """An attacker who reads the bus's disk, or has other bytes stored there, cannot forge a session."""
+        """An attacker with access to the bus's disk, or has other bytes stored there, cannot forge a session."""
         kept = world.log(lambda bus: _kept(bus, f"$KV.{BUCKET}.session_secret"))
         now_s = int(time.time())
         forged = Token("session", "x", "", world.stack.admin.split("_")[1], "", now_s, now_s, now_s + 60)

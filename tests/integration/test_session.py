@@ -341,7 +341,7 @@ class TestOpening:
         node.open()
 
     def test_a_tenant_has_so_many_sessions_and_no_more(self, tmp_path: Path) -> None:
-        """Each costs everybody else on the node a little. Others are not affected, and one that ends makes room."""
+        """Each costs the other sessions of the node a little. Others are not affected, and one that ends makes room."""
         with Node(tmp_path, WOOLY_TENANT_SESSIONS_MAX="2", WOOLY_DEVICES="2") as node:
             first, _ = node.open(), node.open(gpus=(1,))
             with pytest.raises(PlacementError, match="tenant default has 2 sessions open on node test-node"):

@@ -113,7 +113,7 @@ def test_why_answers_a_member_about_their_own_tasks(shared: Shared, wooly: Wooly
     for asked in ("acme-train", shared.tasks["acme"], shared.tasks["acme"][:10]):
         done = wooly("why", asked, **shared.environment(key, bus=False))
         assert done.returncode == 0, done.stderr
-        assert f"{BATCHES + 1} batches came" in done.stdout and HIDDEN in done.stdout and "zebra" not in done.stdout
+        assert f"{BATCHES + 1} batches arrived" in done.stdout and HIDDEN in done.stdout and "zebra" not in done.stdout
     for asked in ("zebra-serve", shared.tasks["zebra"]):
         done = wooly("why", asked, **shared.environment(key))
         assert done.returncode == 2 and f"there is no task {asked}" in done.stderr

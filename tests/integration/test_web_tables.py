@@ -70,7 +70,7 @@ def test_a_member_sees_what_is_theirs(member: httpx.Client) -> None:
     assert "task of acme" in tasks and "globex" not in tasks and "theirs" not in tasks
     assert "globex" not in member.get("/tasks?tenant=globex").text.replace('value="globex"', "").replace("tenant=globex", "")
     story = member.get("/tasks/ours").text
-    assert "kept for a task that has waited long" in story and "kept for task theirs" not in story
+    assert "reserved for a task that has waited long" in story and "kept for task theirs" not in story
     for path in ("/tasks/theirs", "/tasks/nobody"):
         answer = member.get(path)
         assert answer.status_code == 404 and "There is nothing here" in answer.text
@@ -134,9 +134,9 @@ def test_a_cancel_needs_no_revision_and_minds_none(member: httpx.Client) -> None
 @pytest.mark.parametrize(
     "path",
     [
-        "/static/x/../../house.py",
-        "/static/x/..%2f..%2fhouse.py",
-        "/static/x/%2e%2e/%2e%2e/house.py",
+        "/static/x/../../site.py",
+        "/static/x/..%2f..%2fsite.py",
+        "/static/x/%2e%2e/%2e%2e/site.py",
         "/static/x//etc/passwd",
         "/static/x/wooly.css%00",
     ],

@@ -52,7 +52,7 @@ class Score:
 
 
 def equivalents() -> dict[str, str]:
-    """Why a mutant changes nothing that anybody could see, by its name."""
+    """Why a mutant changes nothing observable, by its name."""
     return {entry["mutant"]: entry["reason"] for entry in tomllib.loads(_EQUIVALENT.read_text()).get("equivalent", [])}
 
 

@@ -44,7 +44,7 @@ OPEN: Final = (
     "not implemented for", "not supported for", "single memory location", "Integer division by zero", "INTERNAL ASSERT", "on CPU",
     "expected scalar type", "MKL", "oneDNN", "mkldnn", "only supports", "for 'Half'", "for 'BFloat16'", "must be between", "NameError",
 )  # fmt: skip
-"""Errors of the CPU that are none on a device, or that a device finds too late to be an exception of the line."""
+"""Errors of the CPU that are no errors on a device, or that a device finds too late to be an exception of the line."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""``python -m tests.replay [--runs N] [--first SEED] [--report PATH]``: lives of real nodes, recorded and run again; 1 when one differs."""
+"""``python -m tests.replay [--runs N] [--first SEED] [--report PATH]``: runs of real nodes, recorded and replayed; 1 when one differs."""
 
 from __future__ import annotations
 

@@ -226,7 +226,7 @@ class House:
         )
 
     def _live(self, guest: Guest) -> None:
-        """One guest's life: open, take memory, step and think, until the house closes or its rounds are over."""
+        """One simulated user: open, take memory, step and pause, until the cluster stops or its rounds are over."""
         session = open_session(self.config(guest), title=guest.title)
         self._opened += 1
         try:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from jit.accel.device import Device, Request
 from jit.accel.foreign import BLOCKS_MAX
-from jit.accel.scratch import SCRATCH_BYTES_MAX
+from jit.accel.state import SCRATCH_BYTES_MAX
 from jit.cache import ObjectCache
 from jit.errors import KernelRefused
 from jit.host.simt.compile import HostKernel, KernelCompiler

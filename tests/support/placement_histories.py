@@ -1,4 +1,4 @@
-"""Random lives of a small cluster for property tests of placement: facts of every kind, and a controller that decides in between."""
+"""Random histories of a small cluster for property tests of placement: facts of every kind, and a controller that decides in between."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def dated(event: Event, at_ns: int) -> Event:
 def live(
     history: Sequence[Event], seen: Callable[[ClusterView, Decision], None] | None = None, memory: QueueMemory | None = None
 ) -> tuple[ClusterView, list[Event]]:
-    """A controller's life, a millisecond a fact: after each it goes through the queue, and what it decides joins the log. ``seen`` is
+    """A controller's run, a millisecond a fact: after each it goes through the queue, and what it decides joins the log. ``seen`` is
     shown each decision on the view that it was made on. ``memory``: kept from one pass to the next. The view, and the log."""
     view, log = ClusterView(), list[Event]()
 

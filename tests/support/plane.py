@@ -165,7 +165,7 @@ class Plane:
         self.publish("node", name, registered(name, gib=gib, groups=groups, epoch=epoch))
 
     def publish_telemetry(self, seen: Telemetry) -> None:
-        """Publish a measurement, and do not ask whether anybody shows it."""
+        """Publish a measurement, and do not wait until it is shown."""
         self._runner.run(self.bus.publish_acked(telemetry_subject(seen.node, seen.gpu), encode_telemetry(seen)))
 
     @contextlib.contextmanager

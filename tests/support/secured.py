@@ -138,7 +138,7 @@ class Secured:
             raise RuntimeError("billing did not start:\n" + (self.folder / "billing.log").read_text()[-4000:])
 
     def _furnish(self) -> None:
-        """Tenants with a task, a user and a key each; then everybody who asks."""
+        """Tenants with a task, a user and a key each; then all callers."""
         self._plane.register("node-a", gib=(8,))
         self.admin("POST", "/api/v1/groups", {"id": "team", "title": "Team"})
         for tenant in (HOME, OTHER):

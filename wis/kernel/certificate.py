@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from wis.dtypes import DType
-from wis.kernel.affine import Place, places
+from wis.kernel.affine import AccessRange, access_ranges
 from wis.kernel.flow import Flow
 from wis.kernel.model import Atomic, Call, Cbr, Kernel, Op, Space, Special, Switch, Sync
 from wis.kernel.ops import Sig, codes_of
@@ -76,7 +76,7 @@ def certify(flat: Kernel, flow: Flow) -> Certificate:
             return Certificate(False, in_out, reason)
     if not in_out:
         return Certificate(True, ())
-    found = places(flat, flow, Facts(row_threads_max=ROW_THREADS_MAX), QUICK) or []
+    found = access_ranges(flat, flow, Facts(row_threads_max=ROW_THREADS_MAX), QUICK) or []
     for buffer in in_out:
         own = [p for p in found if p.space == Space.GLOBAL and p.which == buffer]
         if not _thread_owns(own):
@@ -111,7 +111,7 @@ def _not_commuting(buffer: int, ops: Sequence[Op], read: set[int]) -> str:
     return ""
 
 
-def _thread_owns(own: Sequence[Place]) -> bool:
+def _thread_owns(own: Sequence[AccessRange]) -> bool:
     """Whether all accesses to a buffer are in windows that the threads of a grid of one row have for themselves."""
     number = (("special", int(Special.TID_X)), ("start", 0))
     windows = set()

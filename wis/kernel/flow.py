@@ -27,7 +27,7 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What the graph says. ``ipdom[b]``: the block where all paths from b meet again; None when that is only the end of the thread."""
+    """Facts of the graph. ``ipdom[b]``: the immediate post-dominator of b, None when that is only the end of the thread."""
 
     succ: tuple[tuple[int, ...], ...]
     pred: tuple[tuple[int, ...], ...]
@@ -175,7 +175,7 @@ def _loops(pred: Graph, number: dict[int, int], retreating: Sequence[tuple[int, 
 
 
 def is_ordered(flow: Flow) -> bool:
-    """Whether blocks are numbered so that threads of a warp meet again: only edges to the head of an own loop lead backwards, and a loop's
+    """Whether blocks are numbered so that threads of a warp reconverge: only edges to the head of an own loop lead backwards, and a loop's
     blocks are neighbours, its head the first."""
     heads = {(b, loop.head) for loop in flow.loops for b in loop.blocks}
     forward = all(a < b or (a, b) in heads for a in flow.order for b in flow.succ[a])

@@ -262,26 +262,29 @@ class Function(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Kernel(msgspec.Struct, frozen=True, array_like=True):
-    """One kernel. ``threads_max``: threads a block of a launch may have; ``regs``: a RegType a register; threads start at block 0.
-
-    ``dynamic`` 1: a launch may add bytes to the last shared array; ``local_bytes``: memory of each thread, zeros at first; ``constants``:
-    the bytes of the space CONST; ``file``, ``lines``: where the code came from, a source line (0: unknown) for every op in order of
-    blocks, then those of the functions; empty when unknown.
-    """
+    """One kernel. Threads start at block 0."""
 
     version: int
     name: str
+    #: a Math policy
     math: int
+    #: threads that a block of a launch may have
     threads_max: int
     params: tuple[BufferParam | ScalarParam, ...]
     shared: tuple[Shared, ...]
+    #: a RegType for each register
     regs: tuple[int, ...]
     blocks: tuple[Block, ...]
+    #: 1: a launch may add bytes to the last shared array
     dynamic: int = 0
+    #: memory of each thread, zeroed
     local_bytes: int = 0
+    #: bytes of the space CONST
     constants: bytes = b""
     functions: tuple[Function, ...] = ()
+    #: source file; empty: unknown
     file: str = ""
+    #: source line (0: unknown) of each op, in order of blocks, then of the functions; empty: unknown
     lines: tuple[int, ...] = ()
 
 

@@ -63,17 +63,20 @@ class Sig(Enum):
 
 @dataclass(frozen=True, slots=True)
 class KernelOp:
-    """One op. ``named``: evaluated by the kernel's math policy. ``core``: back ends must know it; the others are rewritten into core ops
-    first (wis.kernel.expand). ``n_ins`` or ``n_outs`` -1: as many as the attributes say."""
+    """One op."""
 
     code: int
     name: str
     sig: Sig
+    #: -1: as many as the attributes say
     n_ins: int
+    #: -1: as many as the attributes say
     n_outs: int
     attrs: tuple[str, ...]
     doc: str
+    #: evaluated by the kernel's math policy
     named: bool = False
+    #: back ends implement it; other ops are rewritten to core ops (wis.kernel.expand)
     core: bool = True
 
 
@@ -94,7 +97,7 @@ def _op(
     named: bool = False,
     core: bool = True,
 ) -> None:
-    op = KernelOp(code, name, sig, n_ins, n_outs, attrs, doc, named, core)
+    op = KernelOp(code, name, sig, n_ins, n_outs, attrs=attrs, doc=doc, named=named, core=core)
     assert code not in BY_CODE and name not in BY_NAME, name
     KERNEL_OPS.append(op)
     BY_CODE[code] = op
@@ -126,6 +129,7 @@ for _c, _n, _s, _a, _d in (
     (24, "ceil", Sig.FLOAT, 1, "towards +inf"),
     (25, "trunc", Sig.FLOAT, 1, "towards 0"),
     (26, "copysign", Sig.FLOAT, 2, "|a| with the sign bit of b"),
+    (27, "rem", Sig.FLOAT, 2, "exact remainder of a / b rounded towards 0, with the sign of a; by 0 gives NaN"),
     (30, "div_s", Sig.INT, 2, "signed quotient towards 0; by 0 gives 0"),
     (31, "div_u", Sig.INT, 2, "unsigned quotient; by 0 gives 0"),
     (32, "rem_s", Sig.INT, 2, "signed remainder with the sign of a; by 0 gives 0"),

@@ -21,12 +21,14 @@ _THREAD_BITS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Trap:
-    """``cta``: number of the block in the whole grid (x fastest); ``thread`` likewise in its block; ``site``: index into
-    ``VerifiedKernel.sites`` (their number, for traps at a barrier)."""
+    """A trap of one thread."""
 
     kind: TrapKind
+    #: number of its block in the grid (x fastest)
     cta: int
+    #: number in its block (x fastest)
     thread: int
+    #: index into ``VerifiedKernel.sites``; their number: at a barrier
     site: int
 
 

@@ -50,14 +50,13 @@ class Registers(Set[int]):
 
 @dataclass(frozen=True, slots=True)
 class Uniformity:
-    """What may differ between the threads of a block.
+    """What may differ between the threads of a block."""
 
-    ``varying[b]``: registers that may differ when block b of the code starts; ``divergent``: blocks of code that only some threads may be
-    in; ``split``: blocks whose branch may send threads different ways.
-    """
-
+    #: by block of code: registers that may differ when it starts
     varying: tuple[Registers, ...]
+    #: blocks of code that only some threads may be in
     divergent: frozenset[int]
+    #: blocks whose branch may send threads different ways
     split: frozenset[int]
 
 
@@ -65,7 +64,7 @@ _VARYING_SPECIALS: Final = frozenset({Special.TID_X, Special.TID_Y, Special.TID_
 _ANSWERS: Final = codes_of(Sig.VOTE, Sig.BALLOT, Sig.MATCH_ALL, Sig.ACTIVEMASK, Sig.REDUX)  # the same for the lanes that ask together
 _ALWAYS: Final = _ANSWERS | codes_of(Sig.ATOM, Sig.SHFL, Sig.MATCH_ANY)
 _LOADS: Final = codes_of(Sig.LOAD, Sig.BYTES_LOAD)
-_REGIONS_MAX: Final = 300_000  # blocks between branches and their meeting points, looked at until an analysis is given up
+_REGIONS_MAX: Final = 300_000  # blocks between branches and their reconvergence points, visited until an analysis is given up
 _SPECIAL, _ATOM, _SHFL = BY_NAME["special"].code, BY_NAME["atom"].code, BY_NAME["shfl"].code
 
 
@@ -73,7 +72,7 @@ def uniformity(kernel: Kernel, flow: Flow) -> Uniformity:
     """What may differ between the threads of a block, in whatever order they run: a sound approximation, to a fixed point.
 
     Sources are thread numbers, what warps and atomics answer, and loads that another thread could have changed. A branch on a varying
-    register makes everything from it to its meeting point divergent, and what is written there varying (so also what threads carry out of
+    register makes the blocks up to its reconvergence point divergent, and what is written there varying (so also what threads carry out of
     a loop they leave at different times).
     """
     entry = [0] * len(kernel.blocks)
@@ -130,7 +129,7 @@ def _spreads(kernel: Kernel, op: Op) -> bool:
 
 
 def _region(succ: Sequence[Sequence[int]], branch: int, stop: int | None) -> set[int]:
-    """Blocks on paths from ``branch`` before its meeting point ``stop``."""
+    """Blocks on paths from ``branch`` before its reconvergence point ``stop``."""
     region: set[int] = set()
     todo = [b for b in succ[branch] if b != stop]
     while todo:
@@ -181,7 +180,7 @@ def apart(flow: Flow, split: Set[int], waits: Set[int]) -> frozenset[int]:
         return frozenset()
     succ = [[c for c in targets if c in staying] if b in staying else [] for b, targets in enumerate(flow.succ)]
     ends = [b for b in staying if not succ[b]]
-    # Round a loop that is left only towards the end of the thread, every way out counts as an end: more ends, later meeting points.
+    # Round a loop that is left only towards the end of the thread, every way out counts as an end: more ends, later reconvergence points.
     stops = post_dominators(succ, ends or [b for b in staying if len(succ[b]) < len(flow.succ[b])])
     result: set[int] = set()
     work = 0
@@ -294,7 +293,7 @@ class _Together:
         return written
 
     def _part(self, b: int) -> None:
-        """Threads part at the end of block b: what they carry to where they meet again may differ."""
+        """Threads diverge at the end of block b: registers may differ at their reconvergence point."""
         self.split.add(b)
         stop = self.flow.ipdom[b]
         region = _region(self.flow.succ, b, stop)
@@ -317,7 +316,7 @@ class _Together:
     def _meet(self, sources: set[int], reach: set[int], written: int) -> None:
         """Let ``written`` vary at every block of ``reach`` that paths from different sources lead to.
 
-        Every source gives its name to what it leads to; where two names come together is a meeting point, with a name of its own. Edges
+        Every source gives its name to what it leads to; where two names come together is a reconvergence point, with its own name. Edges
         back to the head of a loop bring nothing new: threads on them entered the loop there, or are covered by its exits.
         """
         names: dict[int, int] = {}

@@ -16,26 +16,26 @@ from wis.kernel.limits import KERNEL_LIMITS
 from wis.kernel.model import WARP, Cbr, Kernel, Op, RegType, ScalarParam, Special
 from wis.kernel.ops import BY_CODE
 
-__all__ = ["Effort", "QUICK", "THOROUGH", "Facts", "Form", "Value", "Values", "known_values"]
+__all__ = ["Effort", "QUICK", "THOROUGH", "Facts", "AffineForm", "Value", "Values", "known_values"]
 
 Symbol = tuple[str, int]
 """("special", a Special), ("start", d): ctaid * ntid in dimension d, or ("param", number)."""
 
 
-class Form(NamedTuple):
+class AffineForm(NamedTuple):
     """constant + the sum of coefficient * symbol, an exact integer; symbols in order, no coefficient 0."""
 
     constant: int
     terms: tuple[tuple[Symbol, int], ...]
 
-    def plus(self, other: Form, sign: int = 1) -> Form:
+    def plus(self, other: AffineForm, sign: int = 1) -> AffineForm:
         terms = dict(self.terms)
         for symbol, coefficient in other.terms:
             terms[symbol] = terms.get(symbol, 0) + sign * coefficient
-        return Form(self.constant + sign * other.constant, tuple(sorted((s, c) for s, c in terms.items() if c)))
+        return AffineForm(self.constant + sign * other.constant, tuple(sorted((s, c) for s, c in terms.items() if c)))
 
-    def times(self, factor: int) -> Form:
-        return Form(self.constant * factor, tuple((s, c * factor) for s, c in self.terms) if factor else ())
+    def times(self, factor: int) -> AffineForm:
+        return AffineForm(self.constant * factor, tuple((s, c * factor) for s, c in self.terms) if factor else ())
 
 
 class Value(NamedTuple):
@@ -44,7 +44,7 @@ class Value(NamedTuple):
     low: int
     high: int
     zeros: int
-    form: Form | None
+    form: AffineForm | None
     number: object
 
 
@@ -225,14 +225,14 @@ class Values:
         bits = self.bits[op.outs[0]]
         if name == "const":
             c = op.attrs[0]
-            return Value(c, c, _zeros(c), Form(c, ()), at)
+            return Value(c, c, _zeros(c), AffineForm(c, ()), at)
         if name == "special":
             return self._special(Special(op.attrs[0]), at)
         if name == "param":
             limit = 1 << bits - 1
             symbol = ("param", op.attrs[0])
             assert isinstance(self.kernel.params[op.attrs[0]], ScalarParam)
-            return Value(-limit, limit - 1, 0, Form(0, ((symbol, 1),)), symbol)
+            return Value(-limit, limit - 1, 0, AffineForm(0, ((symbol, 1),)), symbol)
         if name == "sel":
             both = _join(self.get(state, op.ins[1], at), self.get(state, op.ins[2], at))
             return both._replace(number=at) if isinstance(both, Value) else None
@@ -266,7 +266,7 @@ class Values:
                 high = (most - 1) // WARP
             case Special.DYNAMIC:
                 high = KERNEL_LIMITS.dynamic_shared_bytes_max
-        form = Form(low, ()) if low == high else Form(0, ((("special", int(which)), 1),))
+        form = AffineForm(low, ()) if low == high else AffineForm(0, ((("special", int(which)), 1),))
         return Value(low, high, _zeros(low) if low == high else 0, form, at)
 
     def _fitted(self, value: Value, bits: int) -> Value:
@@ -279,7 +279,7 @@ class Values:
             return value
         return Value(-limit, limit - 1, min(value.zeros, bits), None, value.number)
 
-    def _bounds(self, form: Form) -> tuple[int, int]:
+    def _bounds(self, form: AffineForm) -> tuple[int, int]:
         """Bounds of a form; a thread's place in the grid, start + tid, has better ones than its parts."""
         terms = dict(form.terms)
         low = high = form.constant
@@ -338,7 +338,7 @@ def _mul(width: int, bits: int, a: Value, b: Value) -> Value:
     return Value(min(ends), max(ends), min(64, a.zeros + b.zeros), form, None)
 
 
-def _start(a: Form, b: Form) -> Form | None:
+def _start(a: AffineForm, b: AffineForm) -> AffineForm | None:
     """ctaid * ntid of one dimension, when a and b are those."""
     if len(a.terms) != 1 or a.constant:
         return None
@@ -348,7 +348,7 @@ def _start(a: Form, b: Form) -> Form | None:
     d = which - Special.CTAID_X
     ntid = ("special", int(Special.NTID_X) + d)
     if b.constant == 0 and len(b.terms) == 1 and b.terms[0][0] == ntid:
-        return Form(0, ((("start", d), factor * b.terms[0][1]),))
+        return AffineForm(0, ((("start", d), factor * b.terms[0][1]),))
     return None
 
 

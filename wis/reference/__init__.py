@@ -16,7 +16,7 @@ from wis.dtypes import DType
 from wis.kernel.verify import VerifiedKernel
 from wis.ops import Dist, Kind, ScatterMode
 from wis.program import BoundInstr, BoundProgram, BufferKind, Operand, Scalar
-from wis.reference import coarse, contract, index, philox, pool, reduce
+from wis.reference import coarse, contract, index, philox, reduce
 from wis.reference.access import Array, Buffers, Number, convert, immediate, load, store, view
 from wis.reference.elementwise import function
 from wis.traps import NO_TRAP, site_key
@@ -28,15 +28,15 @@ __all__ = ["Execution", "Kernels", "Traps", "run", "run_bound", "step"]
 
 @dataclass(frozen=True, slots=True)
 class Traps:
-    """What went wrong in a run; true when anything trapped.
+    """Traps of a run; true when anything trapped."""
 
-    ``key``: the first index that was out of bounds (``wis.traps``); ``texts``: what happened in kernels; ``instructions``:
-    thread-instructions of kernels; ``out_of_fuel``: the kernel that ran out, and with it ended the program.
-    """
-
+    #: the first index that was out of bounds (``wis.traps``)
     key: int = NO_TRAP
+    #: traps of kernels
     texts: tuple[str, ...] = ()
+    #: thread-instructions of kernels
     instructions: int = 0
+    #: the kernel that used up its fuel and ended the program
     out_of_fuel: str = ""
 
     def __bool__(self) -> bool:
@@ -91,7 +91,7 @@ def run_bound(bound: BoundProgram, scalars: Sequence[Number], buffers: Sequence[
 
 
 class Execution:
-    """A program under way, instruction by instruction: for who wants to stop between two of them."""
+    """A program under way, instruction by instruction, for callers that stop between two of them."""
 
     def __init__(self, bound: BoundProgram, scalars: Sequence[Number], kernels: Kernels = _NO_KERNELS) -> None:
         self._bound, self._scalars, self._kernels = bound, scalars, kernels
@@ -141,8 +141,8 @@ def step(instr: BoundInstr, scalars: Sequence[Number], buffers: Buffers) -> int:
             _map(instr, scalars, buffers)
             return NO_TRAP
         if instr.op.name in _TRAPPING:
-            return _TRAPPING[instr.op.name](_Call(instr, scalars, buffers))
-        results = _PLAIN[instr.op.name](_Call(instr, scalars, buffers))
+            return _TRAPPING[instr.op.name](_Operands(instr, scalars, buffers))
+        results = _PLAIN[instr.op.name](_Operands(instr, scalars, buffers))
         for out, values in zip(instr.outs, results, strict=True):
             store(out, values, buffers)
         return NO_TRAP
@@ -164,7 +164,7 @@ def _map(instr: BoundInstr, scalars: Sequence[Number], buffers: Buffers) -> None
     store(instr.outs[0], np.asarray(function(instr.op.name, instr.ins[-1].dtype)(*arrays)), buffers)
 
 
-class _Call:
+class _Operands:
     """One instruction's operands, as arrays."""
 
     __slots__ = ("buffers", "instr", "scalars")
@@ -194,7 +194,7 @@ class _Call:
         return self.array(i) if i < len(self.instr.ins) else None
 
 
-def _iota(c: _Call) -> list[Array]:
+def _iota(c: _Operands) -> list[Array]:
     out, (dim,) = c.out(), c.attrs
     lead = [-1 if d == dim else 1 for d in range(len(out.shape))]
     if out.dtype.is_integer:
@@ -203,23 +203,23 @@ def _iota(c: _Call) -> list[Array]:
     return [(c.number(0) + c.number(1) * np.arange(out.shape[dim], dtype=np.float64)).reshape(lead)]
 
 
-def _random(c: _Call) -> list[Array]:
+def _random(c: _Operands) -> list[Array]:
     out = c.out()
     seed, offset = int(c.array(0)), int(c.array(1))
     return [philox.draw(Dist(c.attrs[0]), out.dtype, seed, offset, out.numel).reshape(out.shape)]
 
 
-def _adamw(c: _Call) -> list[Array]:
+def _adamw(c: _Operands) -> list[Array]:
     h = coarse.AdamW(*(c.number(i) for i in range(1, 8)))
     return list(coarse.adamw(c.current(0), c.current(1), c.current(2), c.array(0), h, bool(c.attrs[0]), bool(c.attrs[1])))
 
 
-def _sdpa_dx(c: _Call) -> list[Array]:
+def _sdpa_dx(c: _Operands) -> list[Array]:
     arrays = coarse.Attention(*(c.array(i) for i in range(6)))
     return list(coarse.sdpa_dx(arrays, c.number(6), c.optional(7), bool(c.attrs[0])))
 
 
-_PLAIN: Final[dict[str, Callable[[_Call], Sequence[Array]]]] = {
+_PLAIN: Final[dict[str, Callable[[_Operands], Sequence[Array]]]] = {
     "iota": _iota,
     "random": _random,
     **{n: lambda c: [reduce.fold(c.instr.op.name, c.array(0), c.out().shape)] for n in ("sum", "prod", "reduce_max", "reduce_min")},
@@ -230,9 +230,9 @@ _PLAIN: Final[dict[str, Callable[[_Call], Sequence[Array]]]] = {
     "conv": lambda c: [contract.conv(c.array(0), c.array(1), c.attrs[0], window_of(c.instr), c.out().shape[2:])],
     "conv_dx": lambda c: [contract.conv_dx(c.array(0), c.array(1), c.attrs[0], window_of(c.instr), c.out().shape[2:])],
     "conv_dw": lambda c: [contract.conv_dw(c.array(0), c.array(1), c.attrs[0], window_of(c.instr))],
-    "max_pool": lambda c: pool.max_pool(c.array(0), window_of(c.instr), c.out().shape[2:]),
-    "avg_pool": lambda c: [pool.avg_pool(c.array(0), window_of(c.instr), c.out().shape[2:], bool(c.attrs[0]), c.attrs[1])],
-    "avg_pool_dx": lambda c: [pool.avg_pool_dx(c.array(0), window_of(c.instr), c.out().shape[2:], bool(c.attrs[0]), c.attrs[1])],
+    "max_pool": lambda c: contract.max_pool(c.array(0), window_of(c.instr), c.out().shape[2:]),
+    "avg_pool": lambda c: [contract.avg_pool(c.array(0), window_of(c.instr), c.out().shape[2:], bool(c.attrs[0]), c.attrs[1])],
+    "avg_pool_dx": lambda c: [contract.avg_pool_dx(c.array(0), window_of(c.instr), c.out().shape[2:], bool(c.attrs[0]), c.attrs[1])],
     "sort": lambda c: index.sort(c.array(0), c.attrs[0], bool(c.attrs[1])),
     "topk": lambda c: index.top(c.array(0), c.attrs[0], bool(c.attrs[1]), c.out().shape[c.attrs[0]]),
     "search_sorted": lambda c: [index.search_sorted(c.array(0), c.array(1), bool(c.attrs[0]))],
@@ -254,21 +254,21 @@ _PLAIN: Final[dict[str, Callable[[_Call], Sequence[Array]]]] = {
 }
 
 
-def _stored(c: _Call, result: tuple[Array, int]) -> int:
+def _stored(c: _Operands, result: tuple[Array, int]) -> int:
     store(c.out(), result[0], c.buffers)
     return result[1]
 
 
-def _scatter(c: _Call) -> int:
+def _scatter(c: _Operands) -> int:
     return _stored(c, index.scatter(c.current(), c.array(0), c.array(1), c.attrs[0], ScatterMode(c.attrs[1])))
 
 
-def _index_put(c: _Call) -> int:
+def _index_put(c: _Operands) -> int:
     indices = [c.array(i) for i in range(1, len(c.instr.ins))]
     return _stored(c, index.put(c.current(), c.array(0), indices, ScatterMode(c.attrs[0])))
 
 
-_TRAPPING: Final[dict[str, Callable[[_Call], int]]] = {
+_TRAPPING: Final[dict[str, Callable[[_Operands], int]]] = {
     "gather": lambda c: _stored(c, index.gather(c.array(0), c.array(1), c.attrs[0])),
     "scatter": _scatter,
     "index": lambda c: _stored(c, index.take(c.array(0), [c.array(i) for i in range(1, len(c.instr.ins))])),

@@ -72,22 +72,25 @@ _HEAVY: Final = frozenset({Kind.MATMUL, Kind.CONV, Kind.POOL, Kind.COARSE})  # t
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """A program and dims that keep every rule. ``digest`` names the program, ``dims_digest`` the ``dims`` (32 bytes each).
-
-    ``zeroed``: CREATED and TEMP buffers whose initial zeros can be seen; a back end need not clear the others.
-    The rest serves ``verify(like=)``: where instructions' dims start, which instructions touch a buffer, reads of unwritten temps (all
-    without elements), and the limits it was checked against. ``kernels``: what launches name, in the program's order.
-    """
+    """A program and dims that keep every rule. Fields from ``layout`` on serve ``verify(like=)``."""
 
     bound: BoundProgram
     dims: bytes
+    #: names the program, 32 bytes
     digest: bytes
+    #: names ``dims``, 32 bytes
     dims_digest: bytes
+    #: CREATED and TEMP buffers whose initial zeros can be seen; a back end need not clear the others
     zeroed: frozenset[int]
+    #: where the dims of each instruction start
     layout: tuple[int, ...]
+    #: by buffer: the instructions that touch it
     touched: dict[int, tuple[int, ...]]
+    #: reads of unwritten TEMP buffers, all without elements
     early: tuple[EarlyRead, ...]
+    #: that it was checked against
     limits: Limits
+    #: of its launches, in the program's order
     kernels: tuple[VerifiedKernel, ...] = ()
 
 
@@ -126,7 +129,18 @@ def verify(
     _stop(report)
     touched = touches(program)
     name = digest(encode_program(program))
-    return Verified(bound, dims, name, digest(dims), find_zeroed(bound, touched), layout, touched, early, limits, named)
+    return Verified(
+        bound,
+        dims,
+        digest=name,
+        dims_digest=digest(dims),
+        zeroed=find_zeroed(bound, touched),
+        layout=layout,
+        touched=touched,
+        early=early,
+        limits=limits,
+        kernels=named,
+    )
 
 
 def _verify_changes(like: Verified, dims: bytes, report: Report) -> Verified:

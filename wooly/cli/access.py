@@ -53,7 +53,7 @@ def list_keys(controller: str, user: str | None, tenant: str | None, as_json: bo
 @keys.command("create")
 @controller_flag
 @click.option("--title", default="", help="What it is for.")
-@click.option("--user", default=None, metavar="NAME", help="Whose it is (admins; default: yours).")
+@click.option("--user", default=None, metavar="NAME", help="The user that it belongs to (admins; default: you).")
 @click.option("--tenant", default=None, metavar="NAME", help="Where it is good (default: where its user is).")
 @click.option("--role", type=click.Choice((*_PEOPLE, *_PROGRAMS)), default=None, help="At most this (default: as its user).")
 @click.option("--scope", "scopes", type=click.Choice(_SCOPES), multiple=True, help="Only this of the role; may be given more than once.")
@@ -62,6 +62,7 @@ def list_keys(controller: str, user: str | None, tenant: str | None, as_json: bo
 @json_flag
 def create_key(
     controller: str,
+    *,
     title: str,
     user: str | None,
     tenant: str | None,
@@ -98,7 +99,7 @@ def revoke_key(controller: str, key: str) -> None:
 
 @keys.command("generate")
 def generate_key() -> None:
-    """Print a new key without asking anybody: for WOOLY_BOOTSTRAP_KEY, the first admin's way in."""
+    """Print a new key without a request: for WOOLY_BOOTSTRAP_KEY, the key of the first admin."""
     click.echo(f"wk_{_base32(10)}_{_base32(32)}")
 
 
@@ -136,7 +137,7 @@ def create_tenant(controller: str, name: str, title: str) -> None:
 
 def _tenant_state(controller: str, name: str, disabled: bool) -> None:
     changed = send_json("PATCH", controller, f"{_PATH}/tenants/{quote(name, safe='')}", {"disabled": disabled}, what=_WHAT)
-    click.echo(f"tenant {changed['id']} is {'disabled: its keys and users open nothing' if disabled else 'enabled'}")
+    click.echo(f"tenant {changed['id']} is {'disabled: its keys and users are refused' if disabled else 'enabled'}")
 
 
 @tenants.command("disable")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import click
 
-from wooly.cli import checks_local, checks_remote
+from wooly.cli import checks
 from wooly.cli.checks import Finding
 from wooly.cli.errors import CommandError
 from wooly.cli.options import json_flag
@@ -20,18 +20,18 @@ _MARK = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
 
 def findings() -> Iterator[Finding]:
     """All checks, in the order in which their fixes make sense."""
-    yield checks_local.python()
-    yield checks_local.torch()
-    yield checks_local.entry_point()
-    yield checks_local.platform_parts()
-    yield checks_local.local_gpu()
-    config, finding = checks_local.configuration()
+    yield checks.python()
+    yield checks.torch()
+    yield checks.entry_point()
+    yield checks.platform_parts()
+    yield checks.local_gpu()
+    config, finding = checks.configuration()
     yield finding
     if config is None:
         return  # nothing else can be asked without a configuration
-    yield checks_local.fallback(config)
-    yield from checks_remote.bus(config)
-    yield from checks_remote.controller(config)
+    yield checks.fallback(config)
+    yield from checks.bus(config)
+    yield from checks.controller(config)
 
 
 @click.command()

@@ -3,33 +3,61 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["bytes_text", "print_json", "print_table"]
+__all__ = ["bytes_text", "columns_within", "print_json", "print_table"]
+
+_ID: Final = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{24}\b")
+_GAP: Final = 2
+_TIME: Final = re.compile(r"\b(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?Z")
 
 
 def print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2, default=str))
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, numbers: Sequence[str] = (), empty: str) -> None:
-    """A table on standard output; ``numbers`` are right-aligned columns; ``empty`` is said when there are no rows."""
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[Any]], *, numbers: Sequence[str] = (), optional: Sequence[str] = (), empty: str
+) -> None:
+    """A table on standard output; ``numbers`` are right-aligned columns; ``optional`` are those that a narrow terminal does without,
+    first to last; ``empty`` is said when there are no rows."""
     if not rows:
         click.echo(empty)
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*("" if value is None else str(value) for value in row))
     console = Console()
-    # Not a terminal: programs that read a pipe need whole lines.
+    cells = [["" if value is None else str(value) for value in row] for row in rows]
+    shown: Sequence[str] = columns
+    if console.is_terminal:  # else programs read it: they need whole lines and whole ids
+        cells = [[_brief(cell) for cell in row] for row in cells]
+        shown = columns_within(columns, cells, optional, console.width)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in shown:
+        table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+    for row in cells:
+        table.add_row(*(cell for column, cell in zip(columns, row, strict=True) if column in shown))
     Console(width=max(console.width, 200) if not console.is_terminal else None, soft_wrap=not console.is_terminal).print(table)
+
+
+def columns_within(columns: Sequence[str], rows: Sequence[Sequence[str]], optional: Sequence[str], width: int) -> list[str]:
+    """The columns that fit ``width`` characters, in order; without ``optional`` ones, first to last, as far as they do not."""
+    widths = {name: max(len(name), *(len(row[at]) for row in rows), 0) for at, name in enumerate(columns)}
+    shown = list(columns)
+    for name in optional:
+        if sum(widths[one] + _GAP for one in shown) - _GAP <= width:
+            break
+        shown.remove(name)
+    return shown
+
+
+def _brief(cell: str) -> str:
+    """For a terminal: of a made id its first eight digits, which commands accept; of a time whole seconds."""
+    return _TIME.sub(r"\1 \2Z", _ID.sub(r"\1", cell))
 
 
 def bytes_text(nbytes: int) -> str:

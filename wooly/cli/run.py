@@ -27,7 +27,7 @@ _OURS = (ActivationError, ConfigError, ServiceError)
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @config_flags
-@click.option("--embedded", is_flag=True, help="Start a private stack for the script's life, and print its bill last.")
+@click.option("--embedded", is_flag=True, help="Start a private stack for the duration of the script, and print its bill last.")
 @click.option("--backend", default=None, metavar="NAME", help="With --embedded: the node's backend.")
 @click.option("-m", "--module", is_flag=True, help="SCRIPT is the name of a module, as in python -m.")
 @click.argument("script")

@@ -28,9 +28,7 @@ class _Stop(Exception):
 @click.option(
     "--runner", is_flag=True, help="Also start a runner: it executes submitted scripts, other people's Python code, as your own user."
 )
-@click.option(
-    "--listen", default=None, metavar="HOST", help="Be there for other machines too (0.0.0.0: on all addresses); implies --secure."
-)
+@click.option("--listen", default=None, metavar="HOST", help="Listen for other machines too (0.0.0.0: on all addresses); implies --secure.")
 def up(folder: str | None, backend: str | None, secure: bool, runner: bool, listen: str | None) -> None:
     """Start bus, controller, billing and one node on this machine; print how to use them; run until Ctrl-C."""
     arguments = [*(("--dir", folder) if folder else ()), *(("--backend", backend) if backend else ()), *(("--secure",) if secure else ())]

@@ -23,8 +23,8 @@ from wooly.cli.bus import connect, discover
 from wooly.cli.errors import CommandError
 from wooly.cli.http import get_json
 from wooly.cli.options import billing_flag, json_flag, nats_flag
-from wooly.cli.output import print_json
-from wooly.cli.top_rows import COLUMNS, NUMBERS, Prices, device_line, session_json, session_row, sessions, telemetry_of
+from wooly.cli.output import columns_within, print_json
+from wooly.cli.top_rows import COLUMNS, NUMBERS, OPTIONAL, Prices, device_line, session_json, session_row, sessions, telemetry_of
 
 __all__ = ["top"]
 
@@ -87,15 +87,18 @@ class _Screen:
             for seen in self.devices()
         ]
 
-    def draw(self) -> Group:
+    def draw(self, width: int) -> Group:
+        """As lines of at most ``width`` characters: what does not fit is left out."""
         parts: list[Text | Table] = []
         for seen in self.devices():
             parts.append(Text(device_line(self._name(seen), seen), style="bold"))
             table = Table(box=None, pad_edge=False, header_style="dim", expand=False)
-            for column in COLUMNS:
+            rows = [session_row(seen, session, self._prices) for session in sessions(seen)]
+            shown = columns_within(COLUMNS, rows, OPTIONAL, width)
+            for column in shown:
                 table.add_column(column, justify="right" if column in NUMBERS else "left", no_wrap=True)
-            for session in sessions(seen):
-                table.add_row(*session_row(seen, session, self._prices))
+            for row in rows:
+                table.add_row(*(cell for column, cell in zip(COLUMNS, row, strict=True) if column in shown))
             parts.append(table if seen.running else Text("no task", style="dim"))
             parts.append(Text(""))
         return Group(*(parts or [Text("no device has sent measurements lately; wooly nodes lists nodes, wooly server starts one")]))
@@ -159,13 +162,14 @@ def _show(screen: _Screen, first: Callable[[], None], follow: Callable[[Callable
         if as_json:
             print_json(screen.as_json())
         else:
-            Console(width=max(console.width, 200) if not console.is_terminal else None).print(screen.draw())
+            width = console.width if console.is_terminal else max(console.width, 200)
+            Console(width=width).print(screen.draw(width))
         return
     with contextlib.suppress(KeyboardInterrupt), Live(console=console, screen=console.is_terminal, auto_refresh=False) as live:
 
         def draw() -> bool:
             screen.refresh_prices()
-            live.update(screen.draw(), refresh=True)
+            live.update(screen.draw(console.width), refresh=True)
             return False
 
         follow(draw)

@@ -11,13 +11,15 @@ from typing import Any, Final
 from bus_schemas.telemetry import RunningSession, Telemetry
 from wooly.cli.output import bytes_text
 
-__all__ = ["COLUMNS", "NUMBERS", "Prices", "device_line", "session_json", "session_row", "sessions", "telemetry_of"]
+__all__ = ["COLUMNS", "NUMBERS", "OPTIONAL", "Prices", "device_line", "session_json", "session_row", "sessions", "telemetry_of"]
 
 COLUMNS: Final = (
     "task", "tenant", "prio", "weight", "state", "share", "waits", "wait", "max", "behind", "slice", "resident", "swapped", "shared",
     "credits/s",
 )  # fmt: skip
 NUMBERS: Final = frozenset(COLUMNS) - {"task", "tenant", "prio", "state"}
+OPTIONAL: Final = ("weight", "slice", "behind", "max", "shared", "swapped", "tenant", "waits", "wait")
+"""Columns that a narrow terminal does without, first to last."""
 
 _MICRO: Final = 10**6
 _GIB: Final = 1 << 30

@@ -78,11 +78,11 @@ def show(document: dict[str, Any]) -> None:
     columns: tuple[str, ...] = ("rule", "waited", "times", "it waited because")
     rows = [(line["rule"], duration(line["ns"]), line["times"], line["meaning"]) for line in document["by_rule"]]
     _table("\nby rule", columns, rows, ("waited", "times"))
-    columns = ("who ran meanwhile", "prio", "waited", "times", "its core time")
-    _table("\nby who ran", columns, [_other_row(line) for line in document["by_other"]], columns[1:])
+    columns = ("ran meanwhile", "prio", "waited", "times", "its core time")
+    _table("\nby what ran", columns, [_other_row(line) for line in document["by_other"]], columns[1:])
     columns = ("program", "operations", "recorded at", "batches", "on the device", "longest", "core time")
     _table("\nby program", columns, [_program_row(line) for line in document.get("programs", ())], columns[3:])
-    columns = ("batch", "arrived", "waited", "at", "for", "rule", "who ran", "prio", "its core time")
+    columns = ("batch", "arrived", "waited", "at", "for", "rule", "what ran", "prio", "its core time")
     rows = [row for batch in document["longest"] for row in _batch_rows(batch)]
     _table("\nlongest waits", columns, rows, ("waited", "at", "for", "prio", "its core time"))
     rows = _memory_rows(document["memory"])
@@ -155,7 +155,7 @@ def _sentences(document: dict[str, Any]) -> list[str]:
         return ["no batch of it is on record"]
     meaning = {line["rule"]: line["meaning"] for line in document["by_rule"]}
     part = f", {100 * waited_ns // latency_ns} % of the time from their arrival to their end" if latency_ns else ""
-    waited = f"{batches} batches came; they waited {_time(waited_ns)} in all{part}"
+    waited = f"{batches} batches arrived; they waited {_time(waited_ns)} in all{part}"
     out = [f"{waited}; {document['waited']} waited for a millisecond or longer"]
     out += [f"{_time(line['ns'])} of it: {line['meaning']}" for line in document["by_rule"][:3]]
     for line in document["by_other"][:3]:
@@ -167,7 +167,7 @@ def _sentences(document: dict[str, Any]) -> list[str]:
     if moved:
         out.append(f"its memory was moved {len(moved)} times, {sum(move['nbytes'] for move in moved) / 1e6:.1f} MB in all")
     if document["preempted"]:
-        out.append(f"{document['preempted']} launches of it were cut short so that a task of higher priority could run")
+        out.append(f"{document['preempted']} of its launches were preempted so that another task could run")
     if not document["complete"]:
         out.append("the journal of this time was too long to be read whole: what is shown ends early")
     return out

@@ -81,6 +81,7 @@ _kernel = click.option("-k", "--kernel", "name", help="Which kernel (needed when
 @json_flag
 def run(
     source: BinaryIO,
+    *,
     name: str | None,
     grid: Dim3,
     block: Dim3,
@@ -167,7 +168,7 @@ def _facts(entry: Entry, block: Dim3) -> dict[str, Any]:
     verified = _verified(entry)
     kernel, flat = verified.kernel, verified.flat
     certificate = verified.certificate
-    safe = statically_safe(verified, block)
+    safe = statically_safe(verified.flat, verified.flow, block)
     return {
         "kernel": entry.name,
         "digest": verified.digest.hex(),

@@ -88,7 +88,7 @@ def storage_of(tensor: torch.Tensor) -> Any:
 
 
 def offset_of(tensor: torch.Tensor) -> int:
-    """Elements from the storage's start (torch's signature allows symbolic ones; there are none here)."""
+    """Elements from the storage's start (torch's signature allows symbolic ones; here they never are)."""
     return int(tensor.storage_offset())
 
 

@@ -14,17 +14,17 @@ import torch
 from wis.limits import LIMITS
 from wis.views import contiguous_strides
 from wooly.counters import COUNTERS
-from wooly.device import checks, fallback, numbers, random, soundness, transfer
+from wooly.device import checks, fallback, numbers, random, transfer
 from wooly.device.backend import handle_of, is_our_device, offset_of, raw_device
 from wooly.device.infer import Unknown, infer
 from wooly.device.lowering import LOWERINGS, Entry, Expected, LoweringError, Meta, ScalarArg, Unsupported, lower, wis_dtype
 from wooly.device.lowering.values import Number, span_nbytes
-from wooly.device.programs import Stencil
+from wooly.device.programs import Stencil, verify_stencil
 from wooly.device.recorder import RECORDER
 from wooly.device.schema import Kind, OpInfo, functional_of, overload
 from wooly.device.tensors import new_tensor
 
-__all__ = ["Plan", "OutSpec", "carry_out", "make_plan", "number_is_plain", "mutated", "drawn", "first"]
+__all__ = ["CallPlan", "OutSpec", "carry_out", "make_plan", "number_is_plain", "mutated", "drawn", "first"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +38,19 @@ class OutSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """How calls of one signature are carried out.
+class CallPlan:
+    """How calls of one signature are executed.
 
-    With a ``stencil``: make ``outs``, record, and return what ``build`` makes of the new tensors (mutating calls return their arguments).
-    Without: ``substitute(*values)`` does everything. ``entry`` is the lowering the stencil came from.
+    With a ``stencil``: make ``outs``, record, and return the result of ``build`` (mutating calls return their arguments). Without:
+    ``substitute(*values)`` does everything.
     """
 
     stencil: Stencil | None
     outs: tuple[OutSpec, ...] = ()
+    #: makes the result of the call from the new tensors
     build: Callable[[list[torch.Tensor]], Any] | None = None
     substitute: Callable[..., Any] | None = None
+    #: the lowering of the stencil
     entry: Entry | None = None
 
 
@@ -113,7 +115,7 @@ def _arguments(info: OpInfo, entry: Entry, values: Sequence[Any]) -> _Arguments:
 _DROPPED: Final = frozenset({Kind.DEVICE, Kind.LAYOUT, Kind.IGNORED, Kind.GENERATOR})
 
 
-def make_plan(info: OpInfo, values: Sequence[Any]) -> Plan:
+def make_plan(info: OpInfo, values: Sequence[Any]) -> CallPlan:
     """Decide how calls like this one are carried out. Raises what the operation itself raises for wrong arguments."""
     checks.devices(info, values)
     checks.indices(info, values)
@@ -122,22 +124,22 @@ def make_plan(info: OpInfo, values: Sequence[Any]) -> Plan:
         numbers.check(info, values)
     elsewhere = _device_elsewhere(info, values)
     if elsewhere is not None:
-        return Plan(None, substitute=lambda *now: fallback.make_elsewhere(info, now, elsewhere))
+        return CallPlan(None, substitute=lambda *now: fallback.make_elsewhere(info, now, elsewhere))
     if _has_cpu_indices(info, values):
-        return Plan(None, substitute=lambda *now: _with_indices_here(info, now))
+        return CallPlan(None, substitute=lambda *now: _with_indices_here(info, now))
     if info.base in ("fill_", "zero_") and checks.repeats(values[0]):
-        return Plan(None, substitute=lambda *now: _filled_once(info, now))
+        return CallPlan(None, substitute=lambda *now: _filled_once(info, now))
     checks.overlap(info, values)
     checks.arguments(info, values)
     name = functional_of(info) if info.mutates and info.name not in LOWERINGS else info.name
     compute = _to_convert(info, values) if info.is_out and not info.draws else None
     if info.is_out and any(arg.written and not arg.is_out for arg in info.args):
-        return Plan(None, substitute=lambda *now: _made_then_copied(info, now))
+        return CallPlan(None, substitute=lambda *now: _made_then_copied(info, now))
     typed = _as_out_type(info, values)
     if typed is not None:
         return typed
     if compute is not None:
-        return Plan(None, substitute=lambda *now: fallback.write_back(info, compute, now))
+        return CallPlan(None, substitute=lambda *now: fallback.write_back(info, compute, now))
     entry = LOWERINGS.get(name) if name is not None else None
     unknown = None
     if entry is not None:
@@ -151,7 +153,7 @@ def make_plan(info: OpInfo, values: Sequence[Any]) -> Plan:
             pass
         except LoweringError as error:
             fallback.report(info, f"its lowering failed ({error})")
-    return Plan(None, substitute=fallback.choose(info, name, unknown))
+    return CallPlan(None, substitute=fallback.choose(info, name, unknown))
 
 
 def _to_convert(info: OpInfo, values: Sequence[Any]) -> Any:
@@ -180,7 +182,7 @@ _TYPED_BY_OUT: Final = frozenset({"sum", "prod", "cumsum", "cumprod", "mean", "n
 """Operations whose ``dtype``, where none is given, is that of their out= tensor."""
 
 
-def _as_out_type(info: OpInfo, values: Sequence[Any]) -> Plan | None:
+def _as_out_type(info: OpInfo, values: Sequence[Any]) -> CallPlan | None:
     """For an out= call that computes in the type of its output: a plan that says so to the operation."""
     if info.is_out and not info.draws and all(arg.is_out for arg in info.args if arg.kind in (Kind.TENSOR, Kind.TENSORS)):
         return _made_from_nothing(info, values)
@@ -193,7 +195,7 @@ def _as_out_type(info: OpInfo, values: Sequence[Any]) -> Plan | None:
         now = (*now[:at], out.dtype, *now[at + 1 :])
         return carry_out(info, make_plan(info, now), now)
 
-    return Plan(None, substitute=substitute)
+    return CallPlan(None, substitute=substitute)
 
 
 def _made_then_copied(info: OpInfo, values: Sequence[Any]) -> Any:
@@ -207,7 +209,7 @@ def _made_then_copied(info: OpInfo, values: Sequence[Any]) -> Any:
     return outs
 
 
-def _made_from_nothing(info: OpInfo, values: Sequence[Any]) -> Plan | None:
+def _made_from_nothing(info: OpInfo, values: Sequence[Any]) -> CallPlan | None:
     """For the out= form of a function that makes a tensor in a type of the caller's choice: a plan that makes one of the output's type."""
     name = functional_of(info)
     if name not in LOWERINGS:
@@ -222,7 +224,7 @@ def _made_from_nothing(info: OpInfo, values: Sequence[Any]) -> Plan | None:
         transfer.resize_output(out, new.size())
         return out.copy_(new)
 
-    return Plan(None, substitute=substitute)
+    return CallPlan(None, substitute=substitute)
 
 
 _FILLING: Final = frozenset({"arange", "linspace", "logspace"})
@@ -265,7 +267,7 @@ def _with_indices_here(info: OpInfo, values: Sequence[Any]) -> Any:
     return info.op(*args, **kwargs)
 
 
-def _lowered(info: OpInfo, entry: Entry, values: Sequence[Any]) -> Plan:
+def _lowered(info: OpInfo, entry: Entry, values: Sequence[Any]) -> CallPlan:
     """The plan through a lowering; raises Unknown, Unsupported or LoweringError."""
     own = entry.name == info.name
     makes = bool(info.returns) if not info.mutates else own and None in info.returns
@@ -293,12 +295,12 @@ def _lowered(info: OpInfo, entry: Entry, values: Sequence[Any]) -> Plan:
     expected = [None if o is None else Expected(wis_dtype(o.dtype), o.shape, o.strides or contiguous_strides(o.shape)) for o in outs]
     stencil = Stencil(lower(entry, args, kwargs, len(found.handles), expected, targets), info.name)
     scattered = info.mutates and any(info.args[i].written and not checks.is_dense(t) for i, t in checks.tensors_of(values))
-    soundness.check(stencil, scattered=scattered)
+    verify_stencil(stencil, scattered=scattered)
     buffers = stencil.n_handles + len(stencil.temps)
     if len(stencil.code) > LIMITS.instructions_max or buffers > LIMITS.buffers_max:
         raise Unsupported("one program cannot hold it")
     specs = tuple(o for o in outs if o is not None)
-    return Plan(stencil, specs, build, None, entry)
+    return CallPlan(stencil, specs, build, None, entry)
 
 
 _NARROWING: Final = frozenset({"cumsum_", "cumprod_"})
@@ -345,7 +347,7 @@ def _as_lowered(info: OpInfo, lowered: Sequence[Any], own: bool) -> tuple[list[A
     return args, kwargs, targets
 
 
-def _resized(info: OpInfo, values: Sequence[Any], result: Any) -> Plan | None:
+def _resized(info: OpInfo, values: Sequence[Any], result: Any) -> CallPlan | None:
     """For out= tensors of another shape than the result: a plan that resizes them first. Raises when their type does not fit."""
     outs = [t for i, t in checks.tensors_of(values) if info.args[i].is_out]
     metas = [r for r in (result if isinstance(result, list | tuple) else [result]) if isinstance(r, torch.Tensor)]
@@ -364,7 +366,7 @@ def _resized(info: OpInfo, values: Sequence[Any], result: Any) -> Plan | None:
             transfer.resize_output(out, *layout)
         return carry_out(info, make_plan(info, now), now)
 
-    return Plan(None, substitute=substitute)
+    return CallPlan(None, substitute=substitute)
 
 
 _ROWS_WHEN_RESIZED: Final = frozenset({"_fft_c2c", "_fft_c2r", "_fft_r2c", "slice_scatter"})
@@ -425,7 +427,7 @@ def _spec(meta: torch.Tensor) -> OutSpec:
     return OutSpec(meta.dtype, shape, None if nbytes and strides == contiguous_strides(shape) else strides, nbytes)
 
 
-def carry_out(info: OpInfo, plan: Plan, values: Sequence[Any]) -> Any:
+def carry_out(info: OpInfo, plan: CallPlan, values: Sequence[Any]) -> Any:
     """Do one call by its plan."""
     stencil = plan.stencil
     if stencil is None:

@@ -15,7 +15,7 @@ import torch
 
 from wooly.device import numbers, tensors
 from wooly.device.backend import DEVICE, HANDLE_SHIFT, HAS_SWAP, handle_of, has_kernel, is_tracing, make_empty, make_storage, untraced
-from wooly.device.calls import Plan, carry_out, first, make_plan
+from wooly.device.calls import CallPlan, carry_out, first, make_plan
 from wooly.device.fallback import split
 from wooly.device.lowering import LOWERINGS, Entry
 from wooly.device.recorder import RECORDER, RECORDS_MAX
@@ -163,7 +163,7 @@ _RECORDED_INSIDE: Final[dict[str, Callable[..., Any]]] = {"aten::convolution": _
 """Operations that the tracer does not record: it waits for another that torch's own kernels of them call."""
 
 
-def _quick(info: OpInfo, plan: Plan, values: Sequence[Any]) -> tuple[Any, ...]:
+def _quick(info: OpInfo, plan: CallPlan, values: Sequence[Any]) -> tuple[Any, ...]:
     """What the generated code wants of a plan: (stencil, ...) where it can do it all itself, else (None, function of the values)."""
     stencil = plan.stencil
     cpu = any(t.is_cpu for v in values for t in (v if isinstance(v, list | tuple) else [v]) if isinstance(t, torch.Tensor))

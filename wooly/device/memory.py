@@ -10,10 +10,10 @@ from typing import Final
 
 from wooly.errors import from_fault
 
-__all__ = ["Memory", "MEMORY"]
+__all__ = ["MemoryCounter", "MEMORY"]
 
 
-class Memory:
+class MemoryCounter:
     """``allocated`` bytes live now, ``quota`` bytes allowed (0: not limited); ``refusals``: how often more was asked for.
     ``capacity``: bytes of the device, which no buffer can exceed (0: not known).
 
@@ -71,5 +71,5 @@ def _mib(nbytes: int) -> str:
     return f"{nbytes / (1 << 20):.2f} MiB" if nbytes < 1 << 30 else f"{nbytes / (1 << 30):.2f} GiB"
 
 
-MEMORY: Final = Memory()
+MEMORY: Final = MemoryCounter()
 """The one device's memory in this process."""

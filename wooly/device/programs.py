@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import struct
 from array import array
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,14 +18,18 @@ from typing import Final
 
 from wis.dtypes import DType
 from wis.encoding import digest, encode_program
+from wis.errors import VerifyError
 from wis.kernel.limits import KERNEL_LIMITS
 from wis.limits import LIMITS
 from wis.ops import BY_NAME
 from wis.program import KERNELS_VERSION, VERSION, BufferKind, Imm, Instr, Program, Ref
+from wis.verify import verify
+from wooly.device.lowering import Unsupported
 from wooly.device.lowering.template import Counter, Seed, Template
 from wooly.device.lowering.values import Derived, Number, ScalarArg
+from wooly.shared.lru import LruDict
 
-__all__ = ["Stencil", "Record", "Built", "Wired", "ProgramCache", "TooLarge", "wire"]
+__all__ = ["Stencil", "Record", "Built", "Wired", "ProgramCache", "TooLarge", "wire", "verify_stencil"]
 
 _LAUNCH: Final = BY_NAME["launch"].code
 EXTERNAL, CREATED, TEMP = int(BufferKind.EXTERNAL), int(BufferKind.CREATED), int(BufferKind.TEMP)
@@ -226,9 +229,8 @@ class ProgramCache:
     """Programs by the wiring of their records, least recently used first to go."""
 
     def __init__(self, n_built: int = 512, n_structures: int = 2048) -> None:
-        self._built: OrderedDict[tuple[object, ...], Built] = OrderedDict()
-        self._structures: OrderedDict[tuple[object, ...], _Structure] = OrderedDict()
-        self._n_built, self._n_structures = n_built, n_structures
+        self._built: LruDict[tuple[object, ...], Built] = LruDict(n_built)
+        self._structures: LruDict[tuple[object, ...], _Structure] = LruDict(n_structures)
 
     def get(self, wired: Wired) -> Built:
         """The program of ``wired``; raises TooLarge when it would pass what a node accepts."""
@@ -242,8 +244,6 @@ class ProgramCache:
         s = structure
         built = Built(s.program, s.body, digest(dims), dims, s.keep, s.dynamic, s.constants, s.kernels)
         self._built[key] = built
-        if len(self._built) > self._n_built:
-            self._built.popitem(last=False)
         return built
 
     def _structure(self, wired: Wired) -> _Structure:
@@ -253,8 +253,6 @@ class ProgramCache:
             self._structures.move_to_end(key)
             return structure
         structure = self._structures[key] = _build(wired)
-        if len(self._structures) > self._n_structures:
-            self._structures.popitem(last=False)
         return structure
 
 
@@ -319,3 +317,24 @@ def _dims(wired: Wired) -> bytes:
 
 def _little(values: array[int]) -> bytes:
     return struct.pack(f"<{len(values)}q", *values)
+
+
+_SOUND: Final[set[int]] = set()
+"""Structures that passed. Types are part of one; sizes are not, but they come from torch's own inference: only empty ones surprise."""
+
+
+def verify_stencil(stencil: Stencil, *, scattered: bool) -> None:
+    """Raises Unsupported when the verifier has findings. Costs some 100 microseconds, once a structure.
+
+    Always when something is empty, and when a written tensor is ``scattered``: its elements do not fill one run of memory, and may overlap.
+    """
+    if not scattered and stencil.structure in _SOUND and all(stencil.needs) and all(stencil.temps):
+        return
+    kinds = (BufferKind.EXTERNAL,) * stencil.n_handles + (BufferKind.TEMP,) * len(stencil.temps)
+    program = Program(VERSION, kinds, stencil.n_dynamic + len(stencil.constants), stencil.code)
+    nbytes = (*stencil.needs, *stencil.temps)
+    try:
+        verify(program, struct.pack(f"<{len(nbytes)}q", *nbytes) + stencil.dims)
+    except VerifyError as error:
+        raise Unsupported(str(error)) from error
+    _SOUND.add(stencil.structure)

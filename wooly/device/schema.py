@@ -59,15 +59,15 @@ class Arg:
 
 @dataclass(frozen=True, slots=True)
 class OpInfo:
-    """An overload. ``returns[i]`` is the index of the argument that return i aliases, or None for a new value.
+    """An overload."""
 
-    ``name`` is as in registration, ``aten::add.Tensor`` (no ``.default``). ``list_return``: it returns one list of tensors.
-    """
-
+    #: as in registration, ``aten::add.Tensor`` (no ``.default``)
     name: str
     op: Any
     args: tuple[Arg, ...]
+    #: by return: the index of the argument that it aliases, or None for a new value
     returns: tuple[int | None, ...]
+    #: it returns one list of tensors
     list_return: bool
     tensor_returns: bool
     tags: frozenset[Any]

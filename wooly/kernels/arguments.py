@@ -24,11 +24,15 @@ Number = int | float
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Memory from a pointer to the end of its storage: ``offset`` and ``nbytes`` in bytes of buffer ``handle``, kept alive by ``keep``."""
+    """Memory from a pointer to the end of its storage."""
 
+    #: of the buffer; -1: no memory
     handle: int
+    #: in bytes
     offset: int
+    #: to the end of the storage
     nbytes: int
+    #: keeps the storage alive
     keep: Any
 
 

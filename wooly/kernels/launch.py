@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
@@ -20,6 +19,7 @@ from wooly.device.programs import Stencil
 from wooly.device.recorder import RECORDER
 from wooly.errors import KernelLaunchError
 from wooly.kernels.arguments import Given, Region, register_type
+from wooly.shared.lru import LruDict
 
 __all__ = ["Dim3", "Launcher", "dim3"]
 
@@ -44,7 +44,7 @@ class Launcher:
     def __init__(self, verified: VerifiedKernel) -> None:
         self.verified = verified
         self._name = (verified.digest, encode_kernel(verified.kernel))
-        self._stencils: OrderedDict[tuple[object, ...], Stencil] = OrderedDict()
+        self._stencils: LruDict[tuple[object, ...], Stencil] = LruDict(_STENCILS_MAX)
 
     def launch(self, grid: Dim3, block: Dim3, given: Given, shared_bytes: int) -> None:
         """Record one. Raises KernelLaunchError for what no node accepts."""
@@ -56,8 +56,6 @@ class Launcher:
         stencil = self._stencils.get(key)
         if stencil is None:
             stencil = self._stencils[key] = Stencil(self._template(block, shared_bytes, places, len(distinct)), self.verified.kernel.name)
-            if len(self._stencils) > _STENCILS_MAX:
-                self._stencils.popitem(last=False)
         numbers = [x for x in given.params if not isinstance(x, Region)]
         RECORDER.link()  # a launch without memory may be the first thing a script does
         RECORDER.push((stencil, distinct, [*grid, *numbers]))

@@ -103,11 +103,11 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         "CONTROLLER_DEFAULT_VRAM_OVERCOMMIT_PERCENT", 0, 0, 1000, _CONTROLLER,
         "VRAM overcommit of nodes, in percent, unless a global or a node's own value is stored.",
     ),
-    _number("CONTROLLER_NODE_LEASE_MS", 5_000, 500, 3_600_000, _CONTROLLER, "Silence after which a node is held for lost, in ms."),
+    _number("CONTROLLER_NODE_LEASE_MS", 5_000, 500, 3_600_000, _CONTROLLER, "Silence after which a node is considered lost, in ms."),
     _number("CONTROLLER_START_LEASE_MS", 120_000, 1_000, _DAY_MS, _CONTROLLER, "Time that a placed task has to open its session, in ms."),
-    Variable("WOOLY_BOOTSTRAP_KEY", "API key", "", _CONTROLLER, "The first admin key; taken over into the event log once."),
+    Variable("WOOLY_BOOTSTRAP_KEY", "API key", "", _CONTROLLER, "The first admin key; copied into the event log once."),
     Variable("WOOLY_BOOTSTRAP_KEY_FILE", "path", "", _CONTROLLER, "A file that holds `WOOLY_BOOTSTRAP_KEY`."),
-    Variable("WOOLY_BOOTSTRAP_NODES", "path", "", _CONTROLLER, "A file with the first keys of nodes, as hashes; taken over once."),
+    Variable("WOOLY_BOOTSTRAP_NODES", "path", "", _CONTROLLER, "A file with the first keys of nodes, as hashes; copied into the log once."),
     Variable(
         "WOOLY_GUARD_DIR", "path", "no auth callout", _CONTROLLER,
         "The folder with `guard.nk` and `issuer.nk`: the controller then answers the authentication callout of the bus.",
@@ -121,7 +121,7 @@ VARIABLES: Final[tuple[Variable, ...]] = (
     Variable(
         "NODE_ADDRESS", "host", "127.0.0.1", ("node", "up"), "The host that clients connect to for the data port; part of certificates."
     ),
-    Variable("NODE_GROUPS", "ids, comma-separated", "none", _NODE, "Groups that the node joins by itself."),
+    Variable("NODE_GROUPS", "ids, comma-separated", "none", _NODE, "Groups that the node joins when it registers."),
     Variable("WOOLY_BACKEND", "host, opencl, cuda or reference", "host", ("node", "up"), "The back end that runs programs."),
     _number("WOOLY_DEVICES", 1, 1, 64, _NODE, "Devices that the node offers."),
     _number("WOOLY_DEVICE_THREADS", "the usable cores", 1, 1024, _NODE, "Threads of all devices together (back ends on the processor)."),
@@ -148,17 +148,17 @@ VARIABLES: Final[tuple[Variable, ...]] = (
     # Node: scheduling.
     Variable("WOOLY_SCHED_POLICY", "strict, fifo or timeslice", "strict", _NODE, "How a device is shared between sessions."),
     _number("WOOLY_SCHED_QUANTUM_MS", 10, 1, 10_000, _NODE, "Longest slice of a session beside others of its priority, in ms."),
-    _number("WOOLY_SCHED_LOW_SLICE_MS", 20, 1, 10_000, _NODE, "Most work below the highest priority that is in flight at once, in ms."),
+    _number("WOOLY_SCHED_LOW_SLICE_MS", 20, 1, 10_000, _NODE, "Limit on work below the highest priority that is in flight at once, in ms."),
     _number("WOOLY_SCHED_AGING_MS", 0, 0, 3_600_000, _NODE, "Waiting time after which a session rises one priority, in ms. 0: never."),
     _number("WOOLY_SCHED_RESERVE_PERCENT", 0, 0, 90, _NODE, "Core time that goes to the lowest priority with work, in percent."),
     # Node: memory.
     _number(
         "WOOLY_VRAM_RESERVE_MB", "2048, or an eighth of a device below 16 GiB", 0, _MB_MAX, _NODE,
-        "Memory of a device that is never promised, in MB.",
+        "Device memory that is never promised to tasks, in MB.",
     ),
     _number(
-        "WOOLY_VRAM_OVERCOMMIT_PERCENT", "what the controller says", 0, 1000, _NODE,
-        "How much more memory than there is may be promised, in percent.",
+        "WOOLY_VRAM_OVERCOMMIT_PERCENT", "the controller's value", 0, 1000, _NODE,
+        "Memory that may be promised beyond the physical memory, in percent.",
     ),
     _number("WOOLY_SWAP_IDLE_MS", 300_000, 0, _DAY_MS, _NODE, "Idle time after which a session's memory may be swapped out, in ms."),
     _number(
@@ -166,7 +166,7 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         "Host memory for swapped memory, in MB.",
     ),
     _number("WOOLY_SWAP_DISK_MB", 65_536, 0, _MB_MAX, _NODE, "Disk space for swapped memory, in MB."),
-    Variable("WOOLY_SWAP_DIR", "path", "`swap` in WOOLY_DATA_DIR", _NODE, "Where swapped memory goes on disk."),
+    Variable("WOOLY_SWAP_DIR", "path", "`swap` in WOOLY_DATA_DIR", _NODE, "The folder for memory that is swapped to disk."),
     Variable("WOOLY_DEDUP_TRUST", "a,b;c,d", "each tenant alone", _NODE, "Groups of tenants that share identical weights with each other."),
     _number("WOOLY_MODEL_CACHE_MB", 16_384, 0, _MB_MAX, _NODE, "Disk space of the model cache, in MB. 0: no cache."),
     Variable(
@@ -175,10 +175,10 @@ VARIABLES: Final[tuple[Variable, ...]] = (
     ),
     # A runner.
     Variable("CONTROLLER_URL", "URL", "required", _RUNNER, "The controller, as scripts reach it."),
-    Variable("RUNNER_NAME", "name", "the name of the machine", _RUNNER, "What `wooly submit --runner` names; one process a name."),
-    _number("RUNNER_SLOTS", 2, 1, 256, _RUNNER, "Scripts that run at a time."),
-    Variable("RUNNER_TENANTS", "tenants, comma-separated", "all", _RUNNER, "The tenants whose scripts it takes."),
-    Variable("RUNNER_PYTHONPATH", "paths", "none", _RUNNER, "Folders that scripts import from, beside the installed packages."),
+    Variable("RUNNER_NAME", "name", "the name of the machine", _RUNNER, "The name for `wooly submit --runner`; one runner a name."),
+    _number("RUNNER_SLOTS", 2, 1, 256, _RUNNER, "Scripts that may run at a time."),
+    Variable("RUNNER_TENANTS", "tenants, comma-separated", "all", _RUNNER, "The tenants whose scripts the runner executes."),
+    Variable("RUNNER_PYTHONPATH", "paths", "none", _RUNNER, "Folders that scripts import from, in addition to the installed packages."),
     # Every service.
     Variable("WOOLY_LOG", "debug, info, warning or error", "info", _EVERY, "Level of the log (JSON lines on standard error)."),
     Variable(
@@ -189,7 +189,7 @@ VARIABLES: Final[tuple[Variable, ...]] = (
     Variable("NATS_SERVER_BIN", "path", "nats-server of the environment or PATH", ("up",), "The nats-server that `wooly up` starts."),
     Variable("WOOLY_HOSTS", "names, comma-separated", "none", ("keyring",), "Names and addresses of this machine, for the certificates."),
     # Between processes of one service; not for operators.
-    Variable("WOOLY_EXECUTOR", "JSON", "", ("executor",), "Set by the node for its executor processes."),
+    Variable("WOOLY_EXECUTOR", "JSON", "", ("executor",), "Set by the node for its executor processes; not for users."),
     Variable(
         "WOOLY_DIE_WITH_PARENT", "process id", "", ("node", "controller", "billing", "replay", "runner", "up"),
         "Set by the process that starts the service: end with it.",

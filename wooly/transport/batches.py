@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+from msgspec import structs
 
 from bus_schemas.batch import Batch, Read, Upload, encode_batch, pack_message
 from bus_schemas.faults import OVERSIZED
@@ -37,7 +38,8 @@ class BatchEncoder:
         program_body = b"" if not flush.program or self._is_known(flush.program) else flush.program_body
         dims_body, dims_delta = self._dims(flush)
         kernels = tuple(body for digest, body in flush.kernels if not self._is_known(digest))
-        data = self._batch(seq, flush, uploads, program_body, dims_body, dims_delta, kernels, trace)
+        batch = self._batch(seq, flush, uploads, trace, program_body)
+        data = encode_batch(structs.replace(batch, dims_body=dims_body, dims_delta=dims_delta, kernels=kernels))
         if len(data) > self._bytes_max:
             raise RefusedError(
                 f"a batch of {len(data)} bytes exceeds the node's limit of {self._bytes_max}; synchronize more often", name=OVERSIZED
@@ -46,40 +48,27 @@ class BatchEncoder:
 
     def encode_whole(self, seq: int, flush: Flush, uploads: tuple[Upload, ...], trace: str = "") -> bytes:
         """The batch as a message with all bodies: for a node that answered that it lacks some."""
-        kernels = tuple(body for _, body in flush.kernels)
-        return _message(self._batch(seq, flush, uploads, flush.program_body, flush.dims, None, kernels, trace), uploads)
+        return _message(encode_batch(self._batch(seq, flush, uploads, trace, flush.program_body)), uploads)
 
-    def _batch(
-        self,
-        seq: int,
-        flush: Flush,
-        uploads: tuple[Upload, ...],
-        program_body: bytes,
-        dims_body: bytes,
-        dims_delta: tuple[bytes, bytes, bytes] | None,
-        kernels: tuple[bytes, ...],
-        trace: str,
-    ) -> bytes:
-        return encode_batch(
-            Batch(
-                session=self._session,
-                epoch=self._epoch,
-                seq=seq,
-                program=flush.program,
-                dims=flush.dims_digest,
-                program_body=program_body,
-                dims_body=dims_body,
-                dims_delta=dims_delta,
-                scalars=tuple((value.real, value.imag) if isinstance(value, complex) else value for value in flush.scalars),
-                handles=pack_handles(flush.handles) if flush.program else b"",
-                allocs=tuple(flush.allocs),
-                uploads=uploads,
-                reads=tuple(Read(at, handle, offset, nbytes) for at, (handle, offset, nbytes) in enumerate(flush.reads)),
-                frees=tuple(flush.frees),
-                trace=trace,
-                kernels=kernels,
-                origin=flush.origin.lines() if program_body and flush.origin is not None else "",
-            )
+    def _batch(self, seq: int, flush: Flush, uploads: tuple[Upload, ...], trace: str, program_body: bytes) -> Batch:
+        """With the bodies of dims and kernels."""
+        return Batch(
+            session=self._session,
+            epoch=self._epoch,
+            seq=seq,
+            program=flush.program,
+            dims=flush.dims_digest,
+            program_body=program_body,
+            dims_body=flush.dims,
+            scalars=tuple((value.real, value.imag) if isinstance(value, complex) else value for value in flush.scalars),
+            handles=pack_handles(flush.handles) if flush.program else b"",
+            allocs=tuple(flush.allocs),
+            uploads=uploads,
+            reads=tuple(Read(at, handle, offset, nbytes) for at, (handle, offset, nbytes) in enumerate(flush.reads)),
+            frees=tuple(flush.frees),
+            trace=trace,
+            kernels=tuple(body for _, body in flush.kernels),
+            origin=flush.origin.lines() if program_body and flush.origin is not None else "",
         )
 
     def _is_known(self, digest: bytes) -> bool:

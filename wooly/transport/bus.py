@@ -34,7 +34,7 @@ class NoAnswer(Exception):
 
 
 class BusThread:
-    """``on_reconnect`` runs on the bus thread after every reconnect. Everything marked *(bus thread)* may be called only there."""
+    """The bus thread. Everything marked *(bus thread)* may be called only there; ``on_reconnect`` callbacks run there too."""
 
     def __init__(self, urls: Sequence[str], name: str, credentials: BusCredentials | None = None) -> None:
         self._urls = list(urls)
@@ -91,7 +91,7 @@ class BusThread:
 
     @property
     def refused(self) -> bool:
-        """The bus did not let us in (any more)."""
+        """Whether the bus has refused our credentials."""
         return self._refused and not self.connected
 
     def on_reconnect(self, callback: Callable[[], None]) -> None:
@@ -138,7 +138,7 @@ class BusThread:
             self._reconnected()
 
         async def failed(error: Exception) -> None:
-            """What matters shows as a missing answer; nats-py would print a traceback."""
+            """Errors show as missing answers; nats-py would print a traceback."""
             self._refused |= _AUTHORIZATION in str(error).lower()
 
         async with asyncio.timeout(_CONNECT_S):
@@ -161,7 +161,7 @@ class BusThread:
             what = "does not accept the API key" if self.credentials.secret else "asks for an API key"
             return f"the bus at {where} {what}: run `wooly login`, or set WOOLY_API_KEY to a key that is good"
         if isinstance(error, ssl.SSLError):
-            return f"the bus at {where} is not who we expect ({error}); set WOOLY_TLS_CA to the installation's ca.pem"
+            return f"the bus at {where} does not prove its identity ({error}); set WOOLY_TLS_CA to the installation's ca.pem"
         if isinstance(error, TimeoutError):
             error = TimeoutError(f"no answer within {_CONNECT_S:g} s")
         return f"no NATS server answers at {where} ({error}); check WOOLY_NATS_URL, and that the bus runs"

@@ -45,19 +45,20 @@ T = TypeVar("T")
 
 
 class _Refusal(OSError):
-    """The node will not do it. Tried once more like any other failure: what was damaged on the way is refused too."""
+    """The node refuses. Retried once like any other failure: it also refuses data that was damaged on the way."""
 
 
 class DataPort:
-    """``addresses``: ``unix:/path``, ``tcp:host:port`` and ``tls:host:port``, best first. ``tls``: whom to believe. ``sent_bytes`` counts
-    what went out."""
+    """The client of a node's data port."""
 
     def __init__(self, addresses: Sequence[str], session: str, token: str, tls: ssl.SSLContext | None = None) -> None:
+        """``addresses``: ``unix:/path``, ``tcp:host:port`` and ``tls:host:port``, best first. ``tls``: for the last kind."""
         self._addresses = addresses
         self._tls = tls
         self._hello = Hello(session, token)
         self._socket: socket.socket | None = None
         self._lock = threading.Lock()
+        #: messages and bodies
         self.sent_bytes = 0
 
     def put(self, chunks: Sequence[memoryview]) -> list[bytes]:

@@ -21,12 +21,12 @@ class Halt:
         return self._error is not None
 
     def set(self, error: WoolyError) -> None:
-        """The node refuses; another refusal of the same batches says nothing new."""
+        """Record a refusal; further refusals of the same batches change nothing."""
         with self._lock:
             if self._error is None:
                 self._error, self._raised = error, False
 
-    def tell(self) -> None:
+    def raise_pending(self) -> None:
         """Raise the refusal, if there is one."""
         with self._lock:
             error, self._raised = self._error, self._error is not None

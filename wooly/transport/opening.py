@@ -45,7 +45,7 @@ def discover(bus: BusThread, deadline_s: float = _DISCOVER_S) -> NodeInfo:
 
 
 def open_on_node(bus: BusThread, config: Config, title: str, device: int, traceparent: str = "") -> SessionOpened:
-    """Open a session for the script's device ``device``, in this trace; the node's answer. Raises what ``open_session`` says."""
+    """Open a session for the script's device ``device``, in this trace; the node's answer. Raises what ``open_session`` raises."""
     place = controller.place_for(config, title, device) if config.controller_url else _own_choice(bus, config, title)
     node, gpus = place.node, place.gpus
     if not 0 <= device < len(gpus):
@@ -67,12 +67,12 @@ def open_on_node(bus: BusThread, config: Config, title: str, device: int, tracep
     if opened.fault is not None:
         raise from_fault(opened.fault.name, opened.fault.message, opened.fault.places)
     if opened.node is None:
-        raise ProtocolError("the node opened a session without saying who it is; client and node are of different versions")
+        raise ProtocolError("the node opened a session without identifying itself; client and node are of different versions")
     return msgspec.structs.replace(opened, task=place.terms.task)
 
 
 def _own_choice(bus: BusThread, config: Config, title: str) -> Place:
-    """Without a controller: the first node that answers, and what the configuration says."""
+    """Without a controller: the first node that answers, with the terms of the configuration."""
     terms = TaskTerms(
         tenant=config.tenant,
         title=title,
@@ -88,7 +88,7 @@ def _own_choice(bus: BusThread, config: Config, title: str) -> Place:
 
 
 def _open(bus: BusThread, node: str, request: OpenSession) -> SessionOpened:
-    """Ask twice: the node takes a repeat for what it is."""
+    """Ask twice: the node recognises a repeated request."""
     for last in (False, True):
         try:
             asking = bus.request(subjects.node_request(node, "open", bus.principal), _encode(request), _OPEN_S)

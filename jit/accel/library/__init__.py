@@ -1,6 +1,7 @@
 """What fusion does not cover, as kernels of the kernel tier: verified like any other, and the same on every device.
 
-``LOWER`` has the lowering of each operation that has one; it adds calls to a ``Build``, or raises Unsupported (the reference then runs it).
+``LOWER`` has the lowering of each operation that has one; it adds calls to a ``Build``, or raises
+Inexpressible (the reference then runs it).
 
     writer, build      the means: values with operators and control flow; views, temporaries, calls
     copy               between layouts and element types

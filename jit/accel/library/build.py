@@ -11,22 +11,19 @@ import numpy as np
 from jit.accel.calls import Arg, Buf, Call, KernelCall, ProductCall, block_of
 from jit.accel.device import Facts
 from jit.accel.library.writer import Made
+from jit.errors import Inexpressible
 from jit.plan.access import access
 from jit.plan.calls import ArgBlock
 from wis.dtypes import DType
 from wis.kernel.model import RegType, ScalarParam
-from wis.program import BoundInstr, Operand, Scalar
+from wis.program import Operand, Scalar
 from wis.views import contiguous_strides
 
-__all__ = ["Args", "Build", "Unsupported", "Grid", "overlaps", "operand", "parts", "raw", "merged", "places"]
+__all__ = ["Args", "Build", "Grid", "operand", "parts", "raw", "merged", "places"]
 
 
 Args = dict[str, Arg]
 """Parameters of a kernel by name."""
-
-
-class Unsupported(Exception):
-    """This instruction has no form here; the caller falls back to the reference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,21 +73,8 @@ def merged(shape: Sequence[int], strides: Mapping[str, Sequence[int]]) -> Grid:
 def operand(x: Operand | Scalar) -> Operand:
     """A buffer operand; an immediate is not supported where this is asked."""
     if isinstance(x, Scalar):
-        raise Unsupported("an immediate where a buffer is needed")
+        raise Inexpressible("an immediate where a buffer is needed")
     return x
-
-
-def overlaps(instr: BoundInstr) -> bool:
-    """Whether an out shares bytes with an in (kernels read and write in any order, so it must not)."""
-    for out in instr.outs:
-        size = out.dtype.itemsize
-        low, high = (size * x for x in out.span())
-        for x in instr.ins:
-            if isinstance(x, Operand) and x.buffer == out.buffer:
-                a, b = (x.dtype.itemsize * y for y in x.span())
-                if a < high and low < b:
-                    return True
-    return False
 
 
 _PARTS = {DType.C64: DType.F32, DType.C128: DType.F64}
@@ -105,9 +89,9 @@ _WORDS = {1: DType.U8, 2: DType.U16, 4: DType.U32, 8: DType.U64}
 
 
 def raw(x: Operand) -> Operand:
-    """An operand whose elements are only moved, as integers of their size. Raises Unsupported for elements of 16 bytes."""
+    """An operand whose elements are only moved, as integers of their size. Raises Inexpressible for elements of 16 bytes."""
     if x.dtype.itemsize not in _WORDS:
-        raise Unsupported("elements of 16 bytes")
+        raise Inexpressible("elements of 16 bytes")
     return replace(x, dtype=_WORDS[x.dtype.itemsize])
 
 

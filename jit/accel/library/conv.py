@@ -17,11 +17,13 @@ from dataclasses import replace
 from functools import cache
 from math import prod
 
-from jit.accel.library.build import Args, Build, Unsupported, merged, operand, overlaps, places
+from jit.accel.library.build import Args, Build, merged, operand, places
 from jit.accel.library.copy import copy
 from jit.accel.library.matmul import product
 from jit.accel.library.windows import Numbers, positions, source, target, window_args
 from jit.accel.library.writer import THREADS, Made, Writer
+from jit.errors import Inexpressible
+from jit.plan.access import overlaps
 from wis.dtypes import ACCUMULATE, DType
 from wis.kernel.model import Access
 from wis.program import BoundInstr, Operand
@@ -144,7 +146,7 @@ def _as(x: Operand, *shape: int) -> Operand:
 def _checked(instr: BoundInstr) -> tuple[Operand, Operand, Operand, int, Window]:
     out, a, b = instr.outs[0], operand(instr.ins[0]), operand(instr.ins[1])
     if overlaps(instr) or 0 in (out.numel, a.numel, b.numel):
-        raise Unsupported
+        raise Inexpressible
     return out, a, b, instr.attrs[0], window_of(instr)
 
 

@@ -11,9 +11,11 @@ from dataclasses import replace
 from functools import cache, reduce
 
 from jit.accel.calls import Site, TrapWord
-from jit.accel.library.build import Args, Build, Unsupported, merged, operand, overlaps, parts, places, raw
+from jit.accel.library.build import Args, Build, merged, operand, parts, places, raw
 from jit.accel.library.copy import copy
 from jit.accel.library.writer import Made, Val, Writer
+from jit.errors import Inexpressible
+from jit.plan.access import overlaps
 from wis.dtypes import ACCUMULATE, DType
 from wis.kernel.model import Access
 from wis.ops import ScatterMode
@@ -67,7 +69,7 @@ def _gather(dtype: DType, rank: int) -> Made:
 def gather(build: Build, instr: BoundInstr) -> None:
     """out[i] = x[i with i[dim] replaced by idx[i]]."""
     if overlaps(instr):
-        raise Unsupported
+        raise Inexpressible
     x, i, y, (dim,) = operand(instr.ins[0]), operand(instr.ins[1]), instr.outs[0], instr.attrs
     if x.dtype is DType.C128:
         x, y = parts(x), parts(y)
@@ -141,7 +143,7 @@ def index(build: Build, instr: BoundInstr) -> None:
     """out[S, rest] = x[idx_1[S], .., idx_k[S], rest]."""
     x, y, indices = operand(instr.ins[0]), instr.outs[0], [operand(i) for i in instr.ins[1:]]
     if overlaps(instr) or (y.numel == 0 and indices[0].numel):
-        raise Unsupported  # nothing to read, but a position outside must still trap
+        raise Inexpressible  # nothing to read, but a position outside must still trap
     if x.dtype is DType.C128:
         x, y = parts(x), parts(y)
     x, y = raw(x), raw(y)
@@ -214,14 +216,14 @@ def _in_form(build: Build, mode: ScatterMode, y: Operand, x: Operand | Scalar) -
         if isinstance(x, Operand):
             return raw(y), raw(x), None
         if y.dtype.is_complex:
-            raise Unsupported("a complex immediate")
+            raise Inexpressible("a complex immediate")
         return y, x, None
     if mode in (ScatterMode.ADD, ScatterMode.MUL) and y.dtype in ACCUMULATE:
         wide = build.temp(ACCUMULATE[y.dtype], y.shape)
         copy(build, y, wide)
         return wide, replace(x, dtype=wide.dtype) if isinstance(x, Scalar) else _widened(build, x, wide.dtype), y
     if y.dtype is DType.BOOL or y.dtype.is_complex:
-        raise Unsupported(f"{mode.name} of {y.dtype.text}")
+        raise Inexpressible(f"{mode.name} of {y.dtype.text}")
     return y, x, None
 
 
@@ -234,16 +236,16 @@ def _widened(build: Build, x: Operand, dtype: DType) -> Operand:
 def scatter(build: Build, instr: BoundInstr) -> None:
     """out[i with i[dim] replaced by idx[i]] = or op= src[i], in row-major order of i: lines are independent of each other."""
     if overlaps(instr):
-        raise Unsupported
+        raise Inexpressible
     dim, mode = instr.attrs[0], ScatterMode(instr.attrs[1])
     x, i, y = instr.ins[0], operand(instr.ins[1]), instr.outs[0]
     if not i.shape:
-        raise Unsupported("no dimension")
+        raise Inexpressible("no dimension")
     if isinstance(x, Operand) and _by_parts(y.dtype, mode):
         x, y = parts(x), parts(y)
         i = replace(i, shape=(*i.shape, 2), strides=(*i.strides, 0))
     if isinstance(x, Scalar) and y.dtype in ACCUMULATE and mode in (ScatterMode.ADD, ScatterMode.MUL):
-        raise Unsupported("an immediate that is rounded before it is widened")
+        raise Inexpressible("an immediate that is rounded before it is widened")
     y, x, back = _in_form(build, mode, y, x)
     constant = isinstance(x, Scalar)
     reads = {"i": i} if isinstance(x, Scalar) else {"i": i, "x": x}
@@ -309,7 +311,7 @@ def index_put(build: Build, instr: BoundInstr) -> None:
     source, y, indices = operand(instr.ins[0]), instr.outs[0], [operand(i) for i in instr.ins[1:]]
     k, lead = len(indices), len(indices[0].shape)
     if overlaps(instr) or (source.numel == 0 and indices[0].numel):
-        raise Unsupported  # nothing to write, but a position outside must still trap
+        raise Inexpressible  # nothing to write, but a position outside must still trap
     if _by_parts(y.dtype, mode):
         source, y = parts(source), parts(y)
     y, x, back = _in_form(build, mode, y, source)

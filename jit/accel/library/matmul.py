@@ -8,10 +8,12 @@ from __future__ import annotations
 from functools import cache
 from math import prod
 
-from jit.accel.library.build import Build, Unsupported, merged, operand, overlaps, places
+from jit.accel.library.build import Build, merged, operand, places
 from jit.accel.library.copy import copy
 from jit.accel.library.writer import Made, Val, Writer
+from jit.errors import Inexpressible
 from jit.kernels.scalar_ops import held
+from jit.plan.access import overlaps
 from wis.dtypes import ACCUMULATE, DType
 from wis.kernel.model import Access, Special
 from wis.program import BoundInstr, Operand
@@ -85,7 +87,7 @@ def product(build: Build, out: Operand, a: Operand, b: Operand) -> None:
         build.product(out, a, b)
         return
     if out.dtype is DType.BOOL or out.dtype in ACCUMULATE:
-        raise Unsupported(f"a product of {out.dtype.text}")
+        raise Inexpressible(f"a product of {out.dtype.text}")
     held(out.dtype)
     m, n = out.shape[-2:]
     operands = {"out": out, "a": a, "b": b}
@@ -102,7 +104,7 @@ def matmul(build: Build, instr: BoundInstr) -> None:
     """[.., m, k] x [.., k, n]."""
     out, a, b = instr.outs[0], operand(instr.ins[0]), operand(instr.ins[1])
     if overlaps(instr):
-        raise Unsupported
+        raise Inexpressible
     wide = ACCUMULATE.get(out.dtype)
     if wide is None:
         product(build, out, a, b)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from functools import cache
 
-from jit.accel.library.build import Args, Build, Unsupported, merged, operand, overlaps, places
+from jit.accel.library.build import Args, Build, merged, operand, places
 from jit.accel.library.writer import THREADS, Made, Val, Writer
+from jit.errors import Inexpressible
 from jit.kernels.scalar_ops import held
+from jit.plan.access import overlaps
 from wis.dtypes import DType
 from wis.kernel.model import Access
 from wis.program import BoundInstr
@@ -125,7 +127,7 @@ def sort(build: Build, instr: BoundInstr) -> None:
     """sort and topk along a dimension, with the original indices."""
     (dim, down), x, (y, i) = instr.attrs, operand(instr.ins[0]), instr.outs
     if overlaps(instr) or not x.shape or x.dtype.is_complex:
-        raise Unsupported
+        raise Inexpressible
     if y.numel == 0:
         return
     args: Args
@@ -195,7 +197,7 @@ def search_sorted(build: Build, instr: BoundInstr) -> None:
     """Positions of values in sorted lines."""
     line, values, y, (right,) = operand(instr.ins[0]), operand(instr.ins[1]), instr.outs[0], instr.attrs
     if overlaps(instr) or line.dtype is not values.dtype:
-        raise Unsupported
+        raise Inexpressible
     if y.numel == 0:
         return
     held(line.dtype)
@@ -264,7 +266,7 @@ def nonzero(build: Build, instr: BoundInstr) -> None:
     """Rows of indices of nonzeros, and their count."""
     x, (y, count) = operand(instr.ins[0]), instr.outs
     if overlaps(instr) or x.numel == 0:
-        raise Unsupported
+        raise Inexpressible
     held(x.dtype)
     rank, chunks = len(x.shape), -(-x.numel // CHUNK)
     counts = build.temp(DType.I64, (chunks,))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from functools import cache
 
-from jit.accel.library.build import Build, Unsupported, operand, overlaps, places
+from jit.accel.library.build import Build, operand, places
 from jit.accel.library.windows import Numbers, positions, source, target, window_args
 from jit.accel.library.writer import THREADS, Made, Val, Writer
+from jit.errors import Inexpressible
 from jit.kernels.scalar_ops import held, identity
+from jit.plan.access import overlaps
 from wis.dtypes import DType
 from wis.kernel.model import Access
 from wis.program import BoundInstr, Operand
@@ -68,7 +70,7 @@ def max_pool(build: Build, instr: BoundInstr) -> None:
     """The greatest of each window and its flat index in *s."""
     x, y, i = operand(instr.ins[0]), *instr.outs
     if overlaps(instr) or x.numel == 0:
-        raise Unsupported
+        raise Inexpressible
     held(x.dtype)
     made = _max_pool(x.dtype, len(x.shape) - 2)
     _call(build, made, instr, {"x": x}, {"y": y, "i": i}, x.shape[2:], y.shape[2:])
@@ -113,7 +115,7 @@ def avg_pool(build: Build, instr: BoundInstr) -> None:
     """Each window's sum over its divisor."""
     x, y, (count_pad, divisor) = operand(instr.ins[0]), instr.outs[0], instr.attrs[:2]
     if overlaps(instr) or x.numel == 0:
-        raise Unsupported
+        raise Inexpressible
     made = _avg_pool(x.dtype, len(x.shape) - 2, bool(count_pad), bool(divisor))
     _call(build, made, instr, {"x": x}, {"y": y}, x.shape[2:], y.shape[2:], **({"divisor": divisor} if divisor else {}))
 
@@ -143,6 +145,6 @@ def avg_pool_dx(build: Build, instr: BoundInstr) -> None:
     """Each window hands its share back to the elements it saw."""
     y, x, (count_pad, divisor) = operand(instr.ins[0]), instr.outs[0], instr.attrs[:2]
     if overlaps(instr) or y.numel == 0:
-        raise Unsupported
+        raise Inexpressible
     made = _avg_pool_dx(y.dtype, len(y.shape) - 2, bool(count_pad), bool(divisor))
     _call(build, made, instr, {"y": y}, {"x": x}, x.shape[2:], y.shape[2:], **({"divisor": divisor} if divisor else {}))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import cache
 from math import pi
 
-from jit.accel.library.build import Build, Unsupported, merged
+from jit.accel.library.build import Build, merged
 from jit.accel.library.writer import Made, Val, Writer
+from jit.errors import Inexpressible
 from wis.dtypes import DType
 from wis.kernel.model import Access, RegType
 from wis.ops import Dist
@@ -87,7 +88,7 @@ def random(build: Build, instr: BoundInstr) -> None:
     logarithm and cosine."""
     dist, out = Dist(instr.attrs[0]), instr.outs[0]
     if dist is Dist.NORMAL and out.dtype is DType.F64:
-        raise Unsupported
+        raise Inexpressible
     if out.numel == 0:
         return
     seed, offset = instr.ins

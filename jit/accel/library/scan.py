@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
-from jit.accel.library.build import Build, Unsupported, merged, operand, overlaps
+from jit.accel.library.build import Build, merged, operand
 from jit.accel.library.writer import Made, Val, Writer
+from jit.errors import Inexpressible
 from jit.kernels.scalar_ops import held, round_to
+from jit.plan.access import overlaps
 from wis.dtypes import DType
 from wis.kernel.model import Access
 from wis.program import BoundInstr, Operand
@@ -55,7 +57,7 @@ def _joined(w: Writer, name: str, dtype: DType, total: Val, x: Val) -> Val:
 def _ordered(instr: BoundInstr) -> Operand:
     x = operand(instr.ins[0])
     if overlaps(instr) or not x.shape:
-        raise Unsupported
+        raise Inexpressible
     held(x.dtype)  # complex numbers have no register
     return x
 
@@ -66,7 +68,7 @@ def running(build: Build, instr: BoundInstr) -> None:
     if x.numel == 0:
         return
     if x.dtype is DType.BOOL:
-        raise Unsupported
+        raise Inexpressible
     shape, strides = _lines(dim, x.shape, {"x": x, "y": y})
     over = merged(shape, strides)
     made = _running(instr.op.name, x.dtype, over.rank)
@@ -132,7 +134,7 @@ def arg_extreme(build: Build, instr: BoundInstr) -> None:
     if y.numel == 0:
         return
     if x.numel == 0:
-        raise Unsupported
+        raise Inexpressible
     shape, strides = _lines(dim, x.shape, {"x": x, "y": y})
     over = merged(shape, strides)
     made = _arg_extreme(instr.op.name == "argmax", x.dtype, over.rank)

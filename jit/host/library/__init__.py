@@ -4,7 +4,7 @@
 ``source(symbol)`` gives the LLVM IR of one kernel, to be compiled when first needed; ``requires(symbol)`` the symbols to load before it.
 
     value, emit, elements, nest    the means: typed values, functions with loops and branches, element types, index spaces
-    blas, host                     numpy's BLAS; what this machine's vectors are like
+    blas                           numpy's BLAS
     kernels/                       the functions, as IR emitters; one module a family (``tiles``: the matrix product all others use)
     build, matmul, conv, ...       the lowerings; one module a family of operations
 
@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from jit.errors import Inexpressible
 from jit.host.library import attention, blas, conv, index, matmul, order, pool, random, scan
-from jit.host.library.build import Unsupported
 from jit.host.library.kernels import kernel
 from jit.host.record import Record
 from wis.program import BoundInstr
@@ -60,7 +60,7 @@ def lower(instr: BoundInstr) -> list[Record] | None:
         return None
     try:
         return lowering(instr)
-    except Unsupported:
+    except Inexpressible:
         return None
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from jit.host.library import blas
-from jit.host.library.build import Build, View, overlaps, view
+from jit.host.library.build import Build, View, view
 from jit.host.library.matmul import BLAS_LETTER
 from jit.host.record import Arg, Record, ScalarArg, Symbol
+from jit.plan.access import overlaps
 from wis.dtypes import ACCUMULATE, DType
 from wis.program import BoundInstr, Operand, Scalar
 

@@ -6,17 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from jit.errors import Inexpressible
 from jit.host.library.kernels import PREFIX, kernel
 from jit.host.library.nest import Space, space
 from jit.host.record import Arg, Ptr, Record, TempPtr, TempRef
 from wis.dtypes import DType
-from wis.program import BoundInstr, Operand, Scalar
+from wis.program import Operand, Scalar
 
-__all__ = ["Build", "Unsupported", "View", "contiguous", "overlaps", "view"]
-
-
-class Unsupported(Exception):
-    """This instruction has no native form here; the caller falls back to the reference."""
+__all__ = ["Build", "View", "contiguous", "view"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +59,8 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
 def view(operand: Operand | Scalar) -> View:
     """The whole of a buffer operand; an immediate is not supported where this is asked."""
     if isinstance(operand, Scalar):
-        raise Unsupported("an immediate where a buffer is needed")
+        raise Inexpressible("an immediate where a buffer is needed")
     return View(operand, operand.dtype, operand.shape, operand.strides, operand.offset)
-
-
-def overlaps(instr: BoundInstr) -> bool:
-    """Whether an out shares bytes with an in (records read and write in pieces, so it must not)."""
-    for out in instr.outs:
-        size = out.dtype.itemsize
-        low, high = (size * x for x in out.span())
-        for operand in instr.ins:
-            if isinstance(operand, Operand) and operand.buffer == out.buffer:
-                a, b = (operand.dtype.itemsize * x for x in operand.span())
-                if a < high and low < b:
-                    return True
-    return False
 
 
 class Build:

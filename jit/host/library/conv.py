@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Final
 
-from jit.host.library.build import Build, View, contiguous, overlaps, view
+from jit.host.library.build import Build, View, contiguous, view
 from jit.host.library.kernels.conv import SLACK
 from jit.host.library.matmul import product
 from jit.host.library.windows import five, is_plane, plane_args, spread, walk_of, window_args
 from jit.host.record import Arg, Record
+from jit.plan.access import overlaps
 from wis.dtypes import ACCUMULATE, DType
 from wis.program import BoundInstr
 

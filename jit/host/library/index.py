@@ -6,10 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 
-from jit.host.library.build import Build, Unsupported, View, overlaps, view
+from jit.errors import Inexpressible
+from jit.host.library.build import Build, View, view
 from jit.host.library.elements import ELEMENTS
 from jit.host.library.nest import space
 from jit.host.record import Arg, Record, ScalarArg, TrapPtr, TrapSite
+from jit.plan.access import overlaps
 from wis.dtypes import ACCUMULATE, DType
 from wis.ops import ScatterMode
 from wis.program import BoundInstr, Operand, Scalar
@@ -54,7 +56,7 @@ def _mode_and_kind(mode: ScatterMode, dtype: DType) -> str:
     if mode is ScatterMode.SET:
         return f"{dtype.itemsize}.set"
     if dtype is DType.BOOL or dtype.text not in ELEMENTS:
-        raise Unsupported("combining elements of this type")
+        raise Inexpressible("combining elements of this type")
     return f"{dtype.text}.{mode.name.lower()}"
 
 
@@ -114,7 +116,7 @@ def _scatter(build: Build, y: View, x: View | None, idx: View, dim: int, mode: S
 
 def _scatter_value(build: Build, y: View, idx: View, value: ScalarArg, dim: int, mode: ScatterMode) -> None:
     if y.dtype.text not in ELEMENTS or (mode is not ScatterMode.SET and y.dtype is DType.BOOL):
-        raise Unsupported("scatter of this type")
+        raise Inexpressible("scatter of this type")
     n = idx.shape[dim]
     strides = {"index": _without(idx.strides, dim), "y": _without(y.strides, dim)}
     over = space(_without(idx.shape, dim), strides, block=max(1, 2048 // max(n, 1)))

@@ -6,12 +6,14 @@ from dataclasses import replace
 from math import prod
 from typing import Final
 
+from jit.errors import Inexpressible
 from jit.host.library import blas
-from jit.host.library.build import Build, Unsupported, View, overlaps, view
+from jit.host.library.build import Build, View, view
 from jit.host.library.kernels.gemm import BATCH_RANK
 from jit.host.library.kernels.tiles import product_scratch
 from jit.host.library.nest import space
 from jit.host.record import Arg, Record, Symbol
+from jit.plan.access import overlaps
 from wis.dtypes import ACCUMULATE, DType
 from wis.program import BoundInstr
 
@@ -59,7 +61,7 @@ def product(build: Build, a: View, b: View, out: View) -> None:
     elif out.dtype.is_integer:
         _native(build, a, b, out)
     else:
-        raise Unsupported("matmul of bool")
+        raise Inexpressible("matmul of bool")
 
 
 def _shrunk(x: View) -> View:
@@ -93,7 +95,7 @@ def _readable(build: Build, x: View) -> View:
 def _batched(build: Build, a: View, b: View, out: View) -> None:
     """Types that BLAS knows: make the operands fit for the way they go, then walk the batch."""
     if not blas.available() and out.dtype not in _TILED:
-        raise Unsupported("no BLAS")
+        raise Inexpressible("no BLAS")
     by_vectors = out.dtype in _TILED and blas.available() and (a.shape[-2] == 1 or b.shape[-1] == 1)
     if by_vectors or out.dtype not in _TILED:
         a, b = _readable(build, a), _readable(build, b)
@@ -111,7 +113,7 @@ def _over_batches(build: Build, a: View, b: View, c: View, batch: tuple[int, ...
     extra = over.sizes[:-BATCH_RANK]
     count = prod(extra)
     if count > 64:
-        raise Unsupported("too many separate batches")
+        raise Inexpressible("too many separate batches")
     views = {"a": a, "b": b, "c": c}
     for number in range(count):
         shift, rest = dict.fromkeys("abc", 0), number
@@ -269,7 +271,7 @@ def _native(build: Build, a: View, b: View, c: View) -> None:
     batch = c.shape[:-2]
     over = space(batch, {"a": a.strides[:-2], "b": b.strides[:-2], "c": c.strides[:-2]}, block=1)
     if over.rank > BATCH_RANK:
-        raise Unsupported("too many batch dimensions")
+        raise Inexpressible("too many batch dimensions")
     args: dict[str, Arg] = {"a": a.ptr(), "b": b.ptr(), "c": c.ptr(), "m": m, "n": n, "k": k}
     for name, x in (("a", a), ("b", b), ("c", c)):
         args |= {f"{name}_row": x.strides[-2] * itemsize, f"{name}_col": x.strides[-1] * itemsize}

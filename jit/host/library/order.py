@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from jit.host.library.build import Build, overlaps, view
+from jit.host.library.build import Build, view
 from jit.host.library.elements import ELEMENTS
 from jit.host.library.kernels.order import HISTOGRAM_BYTES, INSERTION, key_bytes
 from jit.host.library.nest import space
 from jit.host.library.scan import lines
 from jit.host.record import Arg, Record
+from jit.plan.access import overlaps
 from wis.program import BoundInstr
 
 __all__ = ["nonzero", "search_sorted", "sort"]

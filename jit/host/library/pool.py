@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from jit.host.library.build import Build, View, overlaps, view
+from jit.host.library.build import Build, View, view
 from jit.host.library.elements import ELEMENTS
 from jit.host.library.windows import five, plane_args, spread, walk_of, window_args
 from jit.host.record import Arg, Record
+from jit.plan.access import overlaps
 from wis.dtypes import ACCUMULATE
 from wis.program import BoundInstr
 

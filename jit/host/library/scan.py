@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from jit.host.library.build import Build, View, overlaps, view
+from jit.host.library.build import Build, View, view
 from jit.host.library.elements import ELEMENTS
 from jit.host.library.kernels.scan import LANES
 from jit.host.library.nest import Space, space
 from jit.host.record import Arg, Record
+from jit.plan.access import overlaps
 from wis.program import BoundInstr
 
 __all__ = ["arg_extreme", "lines", "running"]

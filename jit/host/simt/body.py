@@ -170,10 +170,26 @@ class Body:
             kinds = [regs.kind(r) for r in op.ins]
             if isinstance(fact.shape, Vector) and not all(regs.is_same(r) for r in op.ins):
                 args = [regs.vector(r) for r in op.ins]
+                parts = self._parts(row.name, op) if not self.memory.guarded else None
                 regs.put_vector(out, value_of(regs.v, row, regs.kind(out), kinds, args))
+                if parts is not None:
+                    regs.sums[out] = parts
             else:
                 args = [regs.scalar(r) for r in op.ins]
                 regs.put_scalar(out, value_of(regs.one, row, regs.kind(out), kinds, args))
+
+    def _parts(self, name: str, op: Op) -> tuple[str, str] | None:
+        """A 64-bit sum as what all lanes share and what they do not: together they are an address without arithmetic on vectors."""
+        regs, (out,) = self.regs, op.outs
+        if name != "add" or regs.kind(out) is not RegType.I64 or out in op.ins:
+            return None
+        same = [r for r in op.ins if regs.is_same(r)]
+        other = [r for r in op.ins if regs.is_vector(r)]
+        if len(same) != 1 or len(other) != 1:
+            return None
+        shared, lanes = regs.sums.get(other[0], ("", regs.vector(other[0])))
+        scalar = regs.scalar(same[0])
+        return self.code.add(shared, scalar) if shared else scalar, lanes
 
     def _constant(self, op: Op, out: int) -> str:
         return literal_bits(self.regs.kind(out), op.attrs[0])

@@ -20,7 +20,7 @@ from wis.kernel.verify import VerifiedKernel
 
 __all__ = ["HostKernel", "KernelCompiler"]
 
-_VERSION: Final = 3
+_VERSION: Final = 4
 """Of the code generator: objects of another one are not used."""
 
 

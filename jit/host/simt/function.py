@@ -206,7 +206,7 @@ class _Function:
         code.fork("%block.more", "block.body", "done")
         code.label("block.body")
         self._block_numbers()
-        if self.shared_bytes:
+        if self.shared_bytes and self.options.clear:
             self._clear("%scratch", self.shared_bytes)
         if self.has_barriers:
             self._phases()

@@ -255,7 +255,9 @@ class Memory:
 
     def _displaced(self, offset: str, access: Access) -> str:
         if access.unit != 1:
-            offset = self.code.mul(self.one.intrinsic("umin", "i64", offset, str(_FAR)), str(access.unit))
+            if self.guarded:
+                offset = self.one.intrinsic("umin", "i64", offset, str(_FAR))
+            offset = self.code.mul(offset, str(access.unit))
         return self.code.add(offset, str(access.displacement)) if access.displacement else offset
 
     def places(self, r: int, access: Access) -> str:
@@ -264,7 +266,8 @@ class Memory:
         if self.regs.kind(r) is RegType.I32:
             offsets = self.v.convert("zext", "i32", offsets, "i64")
         if access.unit != 1:
-            offsets = self.v.intrinsic("umin", "i64", offsets, self.v.const("i64", _FAR))
+            if self.guarded:
+                offsets = self.v.intrinsic("umin", "i64", offsets, self.v.const("i64", _FAR))
             offsets = self.v.op("mul", "i64", offsets, self.v.const("i64", access.unit))
         if access.displacement:
             offsets = self.v.op("add", "i64", offsets, self.v.const("i64", access.displacement))
@@ -546,6 +549,11 @@ class Memory:
     def _checked(self, r: int, access: Access, region: Region, site: int) -> tuple[str, str | None]:
         """Pointers of the lanes, and which of them may be used (None: all)."""
         code, v = self.code, self.v
+        kind = MEMORY_LLVM[access.dtype]
+        if not self.guarded and r in self.regs.sums and not region.lane_stride and access.unit == access.dtype.itemsize:
+            shared, lanes = self.regs.sums[r]
+            base = code.gep(kind, region.base, shared)
+            return code.value(f"getelementptr {kind}, ptr {base}, {v.type('i64')} {lanes}"), self.regs.mask
         if region.fixed is not None and self.regs.kind(r) is RegType.I32 and access.unit == 1 and abs(access.displacement) < 1 << 30:
             places, kind = self.regs.vector(r), "i32"
             good = self._inside_narrow(places, access, region)

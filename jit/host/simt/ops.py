@@ -20,8 +20,8 @@ _SIGNED: Final = {RegType.PRED: DType.BOOL, RegType.I16: DType.I16, RegType.I32:
 _UNSIGNED: Final = {RegType.I16: DType.U16, RegType.I32: DType.U32, RegType.I64: DType.U64}
 _PLAIN: Final = {"add", "sub", "mul", "neg", "abs", "div", "fma", "sqrt", "floor", "ceil", "trunc", "copysign", "and", "or", "xor", "not"}
 _RENAMED: Final = {
-    "rint": "round", "div_s": "trunc_div", "div_u": "trunc_div", "rem_s": "fmod", "rem_u": "fmod", "min_s": "min", "min_u": "min",
-    "max_s": "max", "max_u": "max", "shl": "shl", "shr_s": "shr", "shr_u": "shr",
+    "rint": "round", "rem": "fmod", "div_s": "trunc_div", "div_u": "trunc_div", "rem_s": "fmod", "rem_u": "fmod", "min_s": "min",
+    "min_u": "min", "max_s": "max", "max_u": "max", "shl": "shl", "shr_s": "shr", "shr_u": "shr",
 }  # fmt: skip
 _COMPARE: Final = {"eq": "eq", "ne": "ne", "lt_s": "slt", "lt_u": "ult", "le_s": "sle", "le_u": "ule"}
 _COMPARE_FLOAT: Final = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole"}

@@ -62,6 +62,7 @@ class Registers:
         self.given: dict[int, str] = {}  # registers that are values from the start: parameters and numbers of the thread
         self.mask: str | None = None
         self.kept = 0
+        self.sums: dict[int, tuple[str, str]] = {}  # registers that are a scalar plus a vector: found in this block
         self._cache: dict[tuple[int, str], str] = {}
         self._declared: set[str] = set()
 
@@ -85,6 +86,7 @@ class Registers:
     def start_block(self) -> None:
         """Forget values found in the block before."""
         self._cache.clear()
+        self.sums.clear()
 
     def variable(self, name: str, kind: str, initial: str = "zeroinitializer") -> str:
         """A stack slot, made (and set) once at the function's start."""
@@ -201,6 +203,7 @@ class Registers:
 
     def forget(self, r: int) -> None:
         """The register was written: what was read from it before is not its value any more."""
+        self.sums.pop(r, None)
         for what in ("read0", "read1", "lane0", "vector"):
             self._cache.pop((r, what), None)
 

@@ -8,16 +8,16 @@ but where threads that ended do not count at barriers (CUDA), it just ends.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from jit.kernels.cfamily.abi import Form, Source
 from jit.kernels.cfamily.frame import POLL_BITS, Frame
 from jit.kernels.cfamily.language import REGISTER
 from jit.kernels.cfamily.stopping import FuelExits, Place
-from jit.kernels.cfamily.warp import WARP_SIGS, asks_lanes
-from jit.kernels.cfamily.warp_lanes import lane_statement
-from wis.kernel.model import WARP, Bar, Br, Cbr, RegType, Ret, Switch, Sync, Terminator
-from wis.kernel.ops import BY_CODE
+from jit.kernels.cfamily.warp import WARP_SIGS, asks_lanes, folding, kind_of, source_lane, vote
+from wis.kernel.model import WARP, Bar, Br, Cbr, Kernel, Op, RegType, Ret, Switch, Sync, Terminator
+from wis.kernel.ops import BY_CODE, Sig
 from wis.kernel.verify import Barriers
 
 __all__ = ["ThreadForm"]
@@ -145,7 +145,7 @@ class ThreadForm(Frame):
         if self.options.meter:
             lines.append(f"  n += {self.verified.costs[b]}u;")
         for i, op in enumerate(self.kernel.blocks[b].code):
-            text = lane_statement(self.kernel, op, self.register) if BY_CODE[op.op].sig in WARP_SIGS else self.statement(b, i)
+            text = _lane_statement(self.kernel, op, self.register) if BY_CODE[op.op].sig in WARP_SIGS else self.statement(b, i)
             if text:
                 lines.append("  " + text)
         return [*lines, *("  " + line for line in self._end(b, self.kernel.blocks[b].end))]
@@ -187,3 +187,37 @@ class ThreadForm(Frame):
             return ask + f"if (WARP_BALLOT(wm, dead)) {{ dead = 1; {leave} }} "
         together = "BARRIER; if (t == 0) stop[0] = wis_over(state, fuel); BARRIER; if (stop[0]) goto END;"
         return ask + f"if (++it == {_POLL_EVERY}u) {{ it = 0; {together} }} "
+
+
+# --- warp ops on devices with warps of 32: all lanes of a warp (mask ``wm``) run them together
+_EACH = "for (u32 l = 0; l < 32; l++) if (wm >> l & 1)"
+
+
+def _lane_statement(kernel: Kernel, op: Op, register: Callable[[int], str]) -> str:
+    """One warp op of the thread."""
+    x, out = [register(r) for r in op.ins], [register(r) for r in op.outs]
+    match BY_CODE[op.op].sig:
+        case Sig.WARPSYNC:
+            return "WARP_SYNC(wm);"
+        case Sig.ACTIVEMASK:
+            return f"{out[0]} = wm;"
+        case Sig.SHFL:
+            kind = kind_of(kernel, op)
+            lane = source_lane(op, "(t & 31u)", x[1], x[2])
+            return (
+                f"{{ {lane} ok &= wm >> j; const {kind} v = WARP_SHFL(wm, {x[0]}, j); {out[0]} = ok & 1 ? v : {x[0]}; {out[1]} = ok & 1; }}"
+            )
+        case Sig.VOTE:
+            return f"{{ const u32 m = {x[1]} & wm, h = WARP_BALLOT(wm, {x[0]}) & m; {out[0]} = {vote(op, 'h', 'm')}; }}"
+        case Sig.BALLOT:
+            return f"{out[0]} = WARP_BALLOT(wm, {x[0]}) & {x[1]} & wm;"
+        case Sig.MATCH_ANY:
+            return f"{{ u32 h = 0; {_EACH} h |= (u32)(WARP_SHFL(wm, {x[0]}, l) == {x[0]}) << l; {out[0]} = h & {x[1]}; }}"
+        case Sig.MATCH_ALL:
+            wanted = f"const {kind_of(kernel, op)} v = WARP_SHFL(wm, {x[0]}, m ? 31u - CLZ32(m & (0u - m)) : 0u);"
+            every = f"u32 h = 0; {_EACH} h |= (u32)(WARP_SHFL(wm, {x[0]}, l) == v) << l;"
+            return f"{{ const u32 m = {x[1]} & wm; {wanted} {every} h = (h & m) == m; {out[0]} = h ? m : 0u; {out[1]} = h; }}"
+        case _:
+            start, fold = folding(op)
+            step = f"{{ const u32 v = WARP_SHFL(wm, {x[0]}, l); if (m >> l & 1) h = {fold('h', 'v')}; }}"
+            return f"{{ const u32 m = {x[1]}; u32 h = {start}; {_EACH} {step} {out[0]} = h; }}"

@@ -23,6 +23,7 @@ _INFIX: Final = {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor
 _COMPARE: Final = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "lt_u": "<", "le_u": "<=", "lt_s": "<", "le_s": "<="}
 _PLAIN: Final = {
     "abs": "fabs", "fma": "fma", "sqrt": "sqrt", "rint": "rint", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "copysign": "copysign",
+    "rem": "fmod",
 }  # fmt: skip
 _ROUNDED: Final = frozenset({"rint", "floor", "ceil", "trunc"})
 _SPELLED: Final = {"sigmoid": "{one} / ({one} + {exp}(-{0}))", "rsqrt": "{one} / {sqrt}({0})"}

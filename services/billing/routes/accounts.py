@@ -10,8 +10,8 @@ from litestar import get
 from billing.periods import PERIODS, bounds
 from billing.projection import BillingView
 from billing.report import credits_text
-from services.billing.described import Json, TenantName
 from services.billing.parts import Ask, budget_answer, fresh_view, known_tenants, tenant_must_be
+from services.billing.requests import Json, TenantName
 from services.kit.access.requests import permit, tenant_filter
 from services.kit.problems import problems
 
@@ -35,7 +35,7 @@ def _account(view: BillingView, tenant: str, now_ns: int) -> Json:
     }
 
 
-@get("/api/v1/billing/accounts", summary="Balance, tier and budgets of every tenant", action="credits.read", responses=problems())
+@get("/api/v1/billing/accounts", summary="List balances, tiers and budgets", action="credits.read", responses=problems())
 async def accounts(request: Ask, tenant: TenantName = None) -> Json:
     only = tenant_filter(request, "credits.read", tenant)
     view = await fresh_view(request)
@@ -44,15 +44,17 @@ async def accounts(request: Ask, tenant: TenantName = None) -> Json:
     return {"items": [_account(view, name, now_ns) for name in names], "total": len(names), "position": view.position}
 
 
-@get("/api/v1/billing/accounts/{tenant:str}", summary="Balance, tier and budgets", action="credits.read", responses=problems(404))
+@get("/api/v1/billing/accounts/{tenant:str}", summary="Get balance, tier and budgets", action="credits.read", responses=problems(404))
 async def account(request: Ask, tenant: str) -> Json:
-    """The balance is what was granted less what was charged; negative when the tenant owes."""
+    """The balance is the credits granted minus those charged; negative if the tenant owes."""
     view = await fresh_view(request)
     tenant_must_be(request, view, "credits.read", tenant)
     return _account(view, tenant, time.time_ns())
 
 
-@get("/api/v1/billing/ledger", summary="Every account and its balance; debits equal credits", action="credits.read", responses=problems())
+@get(
+    "/api/v1/billing/ledger", summary="Get every account and its balance; debits equal credits", action="credits.read", responses=problems()
+)
 async def ledger(request: Ask) -> Json:
     permit(request, "credits.read")
     view = await fresh_view(request)

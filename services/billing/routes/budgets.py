@@ -10,10 +10,9 @@ from litestar import get, put
 from billing.projection import BillingView
 from billing.report import amount_text
 from bus_schemas.events import BudgetSet, Event
-from services.billing.bodies import BudgetBody
-from services.billing.described import Json, TenantName
 from services.billing.parts import Ask, budget_answer, fresh_view, parts_of, tenant_must_be
-from services.kit.access.requests import taken, tenant_filter
+from services.billing.requests import BudgetBody, Json, TenantName
+from services.kit.access.requests import audit_record, tenant_filter
 from services.kit.problems import problems
 from services.kit.rest import Revision, check_revision, revision_of
 
@@ -30,14 +29,14 @@ def _items(view: BillingView, only: str | None) -> list[Json]:
     ]
 
 
-@get("/api/v1/billing/budgets", summary="Every budget and where it stands", action="credits.read", responses=problems())
+@get("/api/v1/billing/budgets", summary="List budgets and how much of each is used", action="credits.read", responses=problems())
 async def budgets(request: Ask, tenant: TenantName = None) -> Json:
     only = tenant_filter(request, "credits.read", tenant)
     items = _items(await fresh_view(request), only)
     return {"items": items, "total": len(items)}
 
 
-@get("/api/v1/billing/budgets/{tenant:str}", summary="A tenant's budgets", action="credits.read", responses=problems(404))
+@get("/api/v1/billing/budgets/{tenant:str}", summary="List a tenant's budgets", action="credits.read", responses=problems(404))
 async def budgets_of(request: Ask, tenant: str) -> Json:
     view = await fresh_view(request)
     tenant_must_be(request, view, "credits.read", tenant)
@@ -47,15 +46,15 @@ async def budgets_of(request: Ask, tenant: str) -> Json:
 
 @put(
     "/api/v1/billing/budgets/{tenant:str}/{period:str}",
-    summary="Set or remove a tenant's budget of a day, a month or in all (UTC)",
+    summary="Set or remove a tenant's budget per day, per month (UTC) or in total",
     action="budget.write",
     responses=problems(404, 409, 413),
 )
 async def put_budget(
     request: Ask, tenant: str, period: Literal["day", "month", "total"], data: BudgetBody, if_match: Revision = None
 ) -> Json:
-    """At ``warn_percent`` of the limit the log says so; at ``stop_percent`` a running batch ends and the next one is refused, until the
-    limit is raised, the period is over, or (``total``) credits are granted."""
+    """At ``warn_percent`` of the limit a warning is recorded. At ``stop_percent`` a running batch finishes, and the next one is refused
+    until the limit is raised, the period ends, or (``total``) credits are granted."""
     parts = parts_of(request)
     tenant_must_be(request, await fresh_view(request), "budget.write", tenant)
     expected = revision_of(if_match)
@@ -63,7 +62,7 @@ async def put_budget(
     fact = BudgetSet(time.time_ns(), tenant, period, limit, data.warn_percent, data.stop_percent)
     most = "no limit" if limit < 0 else f"{amount_text(limit)} credits, warn at {data.warn_percent} %, stop at {data.stop_percent} %"
     detail = f"{period}: {most}{f': {data.note}' if data.note else ''}"
-    action = taken(request, "budget.write", tenant, detail, tenant=tenant)
+    action = audit_record(request, "budget.write", tenant, detail, tenant=tenant)
 
     def decide(view: BillingView) -> list[Event]:
         budget = view.budgets.by_tenant.get(tenant, {}).get(period)

@@ -11,8 +11,8 @@ from litestar.params import Parameter
 from billing.periods import DAY_NS
 from billing.report import CreditLine, CreditReport, credit_report, credits_text, report_csv
 from billing.series import credit_series
-from services.billing.described import Json, TenantName, also_as, parse_time_ns
 from services.billing.parts import Ask, fresh_view
+from services.billing.requests import Json, TenantName, also_as, parse_time_ns
 from services.kit.access.requests import tenant_filter
 from services.kit.problems import problems
 
@@ -51,7 +51,7 @@ def _json(report: CreditReport) -> Json:
 
 @get(
     "/api/v1/billing/credits",
-    summary="Credits used, by tenant, task, model or node",
+    summary="Report credits used, by tenant, task, model or node",
     media_type=MediaType.JSON,
     action="credits.read",
     responses=problems(),
@@ -60,7 +60,7 @@ def _json(report: CreditReport) -> Json:
 async def credits(
     request: Ask, by: By = "tenant", from_: From = "", to: To = "", tenant: TenantName = None, task: TaskName = None
 ) -> Response[Any]:
-    """JSON, or CSV when the Accept header prefers text/csv. Waits a moment for facts that are in the log already."""
+    """JSON, or CSV if the Accept header prefers text/csv. Waits briefly until events that are already in the log are applied."""
     only = tenant_filter(request, "credits.read", tenant)
     view = await fresh_view(request)
     report = credit_report(view, by, parse_time_ns("from", from_), parse_time_ns("to", to), only, task)
@@ -72,7 +72,7 @@ async def credits(
 
 @get(
     "/api/v1/billing/series",
-    summary="Credits over time, in buckets of a minute, an hour or a day",
+    summary="Report credits over time, in buckets of a minute, an hour or a day",
     action="credits.read",
     responses=problems(),
 )
@@ -83,9 +83,9 @@ async def series(
     to: To = "",
     step: Annotated[str, Parameter(max_length=20, description="minute, hour or day")] = "hour",
     tenant: TenantName = None,
-    top: Annotated[int, Parameter(ge=1, le=50, description="lines of their own; the rest is summed")] = 8,
+    top: Annotated[int, Parameter(ge=1, le=50, description="the number of separate lines; all others are summed into one")] = 8,
 ) -> Json:
-    """Without ``from``, the day before ``to``; without ``to``, up to now. Both are widened to whole buckets."""
+    """Without ``from``: the day before ``to``. Without ``to``: up to now. The period is extended to whole buckets."""
     only = tenant_filter(request, "credits.read", tenant)
     view = await fresh_view(request)
     to_ns = parse_time_ns("to", to) or time.time_ns()

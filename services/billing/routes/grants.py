@@ -11,15 +11,22 @@ from litestar import Response, get, post
 from billing.projection import BillingView, Grant
 from billing.report import amount_text, credits_text
 from bus_schemas.events import Event, GrantRecorded
-from services.billing.bodies import GrantBody
-from services.billing.described import Json, TenantName
 from services.billing.parts import Ask, fresh_view, parts_of, tenant_must_be
-from services.billing.problems import GrantExists
-from services.kit.access.requests import taken, tenant_filter
-from services.kit.errors import Invalid
+from services.billing.requests import GrantBody, Json, TenantName
+from services.kit.access.requests import audit_record, tenant_filter
+from services.kit.errors import Invalid, RequestError
 from services.kit.problems import problems
 
 __all__ = ["ROUTES"]
+
+
+class GrantExists(RequestError):
+    """The id belongs to a grant of another tenant or another amount."""
+
+    kind, title = "grant-exists", "The grant exists"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, "id")
 
 
 def _answer(name: str, grant: Grant) -> Json:
@@ -41,7 +48,7 @@ def _made(view: BillingView, name: str, asked: GrantBody) -> Grant | None:
     return known
 
 
-@get("/api/v1/billing/grants", summary="Credits given, newest first", action="credits.read", responses=problems())
+@get("/api/v1/billing/grants", summary="List grants of credits, newest first", action="credits.read", responses=problems())
 async def grants(request: Ask, tenant: TenantName = None) -> Json:
     only = tenant_filter(request, "credits.read", tenant)
     view = await fresh_view(request)
@@ -50,9 +57,9 @@ async def grants(request: Ask, tenant: TenantName = None) -> Json:
     return {"items": [_answer(name, grant) for name, grant in found], "total": len(found)}
 
 
-@post("/api/v1/billing/grants", summary="Give credits to a tenant", action="credits.grant", responses=problems(404, 409, 413))
+@post("/api/v1/billing/grants", summary="Grant credits to a tenant", action="credits.grant", responses=problems(404, 409, 413))
 async def post_grant(request: Ask, data: GrantBody) -> Response[Json]:
-    """201; 200 when the same grant was made before under this id; 409 when the id is of another one."""
+    """201: granted. 200: the same grant exists under this id. 409: the id belongs to another grant."""
     if data.micro == 0:
         raise Invalid("micro", "a grant of nothing is none")
     parts = parts_of(request)
@@ -60,7 +67,7 @@ async def post_grant(request: Ask, data: GrantBody) -> Response[Json]:
     name = data.id or uuid.uuid4().hex
     fact = GrantRecorded(time.time_ns(), name, data.tenant, data.micro)
     detail = f"{amount_text(data.micro)} credits{f': {data.note}' if data.note else ''} (grant {name})"
-    action = taken(request, "credits.grant", data.tenant, detail, tenant=data.tenant)
+    action = audit_record(request, "credits.grant", data.tenant, detail, tenant=data.tenant)
 
     def decide(view: BillingView) -> list[Event]:
         return [] if _made(view, name, data) else [fact, action]

@@ -11,8 +11,8 @@ from litestar.params import Parameter
 
 from billing.periods import month_name
 from billing.statement import statement, statement_csv
-from services.billing.described import also_as
 from services.billing.parts import Ask, fresh_view, tenant_must_be
+from services.billing.requests import also_as
 from services.billing.statement_page import statement_page
 from services.kit.problems import problems
 
@@ -24,7 +24,7 @@ _PAGE_HEADERS: Final = {"content-security-policy": "default-src 'none'; style-sr
 
 @get(
     "/api/v1/billing/statements/{tenant:str}",
-    summary="A tenant's monthly statement: JSON, CSV or a page to print",
+    summary="Get a tenant's monthly statement as JSON, CSV or a printable page",
     media_type=MediaType.JSON,
     action="credits.read",
     responses=problems(404),
@@ -34,10 +34,10 @@ async def get_statement(
     request: Ask,
     tenant: str,
     month: Annotated[str, Parameter(max_length=10, description="YYYY-MM in UTC; empty: this month so far")] = "",
-    form: Annotated[Literal["json", "csv", "html"] | None, Parameter(query="format", description="else as Accept says")] = None,
+    form: Annotated[Literal["json", "csv", "html"] | None, Parameter(query="format", description="left out: by the Accept header")] = None,
 ) -> Response[Any]:
-    """It balances to the unit: opening + grants - charges = closing. It names the log position it was drawn up at: a fact of the month that
-    reaches the log later changes it."""
+    """Opening balance + grants - charges = closing balance, exactly. The statement names the log position that it was computed at: an event
+    of the month that reaches the log later changes it."""
     view = await fresh_view(request)
     tenant_must_be(request, view, "credits.read", tenant)
     found = statement(view, tenant, month or month_name(time.time_ns()))

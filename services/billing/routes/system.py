@@ -13,8 +13,8 @@ from prometheus_client.registry import Collector
 
 from billing.budgets import STOPPED, WARNING
 from billing.ledger import CORE, VRAM
-from services.billing.described import Json
 from services.billing.parts import Ask, parts_of
+from services.billing.requests import Json
 from services.kit.access.requests import permit
 from services.kit.problems import problems
 
@@ -22,7 +22,7 @@ __all__ = ["ROUTES"]
 
 _CATCH_UP_S: Final = 1.0
 """How long a question about readiness waits for messages that are under way; less than health checks wait."""
-_NOT_READY: Final = {503: ResponseSpec(dict[str, Any], description="It is not; detail says why", generate_examples=False)}
+_NOT_READY: Final = {503: ResponseSpec(dict[str, Any], description="It is not; detail gives the reason", generate_examples=False)}
 
 
 @get("/api/v1/billing/verify", summary="Recompute the whole bill from the log and compare", action="credits.read", responses=problems())
@@ -49,19 +49,19 @@ def _health(request: Ask) -> Response[Any]:
     return Response({"status": "ok", "position": projection.view.position})
 
 
-@get("/health", summary="Whether billing follows the log", action=None)
+@get("/health", summary="Check whether billing follows the event log", action=None)
 async def health(request: Ask) -> Response[Any]:
     return _health(request)
 
 
-@get("/health/live", summary="Whether the process answers", action=None)
+@get("/health/live", summary="Liveness: whether the process answers", action=None)
 async def live() -> Json:
     return {"status": "ok"}
 
 
-@get("/health/ready", summary="Whether its answers are as fresh as the log", action=None, responses=_NOT_READY)
+@get("/health/ready", summary="Readiness: whether all events of the log are applied", action=None, responses=_NOT_READY)
 async def ready(request: Ask) -> Response[Any]:
-    """503 while the bus is away, and while messages of the log are not applied yet, as in the first minutes over a long log."""
+    """503 while the bus is unreachable, and while events are not applied yet, for example in the first minutes with a long log."""
     projection = parts_of(request).projection
     if projection.failure is not None:
         return _health(request)
@@ -88,7 +88,7 @@ class _Charged(Collector):
 
 @get("/metrics", summary="Prometheus metrics", media_type=MediaType.TEXT, action="cluster.read", responses=problems())
 async def metrics(request: Ask) -> str:
-    """Of the whole cluster: not for people of one tenant."""
+    """For the whole cluster; not available to users of a tenant."""
     permit(request, "cluster.read", "")
     projection = parts_of(request).projection
     view = projection.view
@@ -98,8 +98,8 @@ async def metrics(request: Ask) -> str:
     values = {
         "wooly_billing_log_position": ("Position of the last event billed", view.position),
         "wooly_billing_following": ("1 while the event log is followed", projection.failure is None),
-        "wooly_billing_bus_connected": ("1 while the bus is there", projection.connected),
-        "wooly_billing_findings": ("Places in the log that do not add up", len(view.findings)),
+        "wooly_billing_bus_connected": ("1 while the bus is connected", projection.connected),
+        "wooly_billing_findings": ("Inconsistencies found in the log", len(view.findings)),
         "wooly_billing_budgets_warning": ("Budgets beyond their warning, not used up", levels.count(WARNING)),
         "wooly_billing_budgets_stopped": ("Budgets that are used up", levels.count(STOPPED)),
     }

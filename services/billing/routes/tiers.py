@@ -13,10 +13,9 @@ from billing.projection import BillingView
 from billing.report import amount_text
 from billing.tariff import DEFAULT_TIER, TIERS
 from bus_schemas.events import Event, TariffSet, TierSet
-from services.billing.bodies import MembershipBody, PriceBody, TierBody
-from services.billing.described import Json, not_past_ns
 from services.billing.parts import Ask, fresh_view, parts_of, tenant_must_be
-from services.kit.access.requests import permit, taken, who
+from services.billing.requests import Json, MembershipBody, PriceBody, TierBody, not_past_ns
+from services.kit.access.requests import audit_record, identity_of, permit
 from services.kit.errors import NotThere
 from services.kit.problems import problems
 from services.kit.rest import Revision, check_revision, revision_of
@@ -47,17 +46,17 @@ def _tier(view: BillingView, tier: str, now_ns: int) -> Json:
 
 def _all(request: Ask, view: BillingView) -> Json:
     now_ns = time.time_ns()
-    asking = who(request)
+    asking = identity_of(request)
     members = {tenant: view.tiers.tier_of(tenant, now_ns) for tenant in sorted(view.tiers.members) if asking.may("credits.read", tenant)}
     return {"items": [_tier(view, tier, now_ns) for tier in TIERS], "tenants": members, "default_tier": DEFAULT_TIER}
 
 
-@get("/api/v1/billing/prices", summary="Prices by tier, now and over time", action="credits.read", responses=problems())
+@get("/api/v1/billing/prices", summary="List prices by tier, current and over time", action="credits.read", responses=problems())
 async def prices(request: Ask) -> Json:
     return _all(request, await fresh_view(request))
 
 
-@get("/api/v1/billing/tiers", summary="What tiers cost and allow, and the tenants in each", action="credits.read", responses=problems())
+@get("/api/v1/billing/tiers", summary="List tiers: prices, what they allow, their tenants", action="credits.read", responses=problems())
 async def tiers(request: Ask) -> Json:
     return _all(request, await fresh_view(request))
 
@@ -69,12 +68,12 @@ def _must_be_tier(tier: str) -> None:
 
 @put(
     "/api/v1/billing/prices/{tier:str}",
-    summary="Set what a tier costs from a moment on",
+    summary="Set the prices of a tier, from a given time on",
     action="tariff.write",
     responses=problems(404, 409, 413),
 )
 async def put_price(request: Ask, tier: str, data: PriceBody, if_match: Revision = None) -> Json:
-    """What is used before that moment costs what it cost: a time in the past is refused."""
+    """Usage before that time keeps its price; a time in the past is refused."""
     permit(request, "tariff.write")
     _must_be_tier(tier)
     now_ns = time.time_ns()
@@ -85,12 +84,12 @@ async def put_price(request: Ask, tier: str, data: PriceBody, if_match: Revision
 
 @put(
     "/api/v1/billing/tiers/{tier:str}",
-    summary="Set what a tier allows from a moment on",
+    summary="Set what a tier allows, from a given time on",
     action="tariff.write",
     responses=problems(404, 409, 413),
 )
 async def put_tier(request: Ask, tier: str, data: TierBody, if_match: Revision = None) -> Json:
-    """Tasks that run already keep their priority."""
+    """Running tasks keep their priority and memory. ``default_vram_mb`` null: the cluster's default applies; left out: unchanged."""
     permit(request, "tariff.write")
     _must_be_tier(tier)
     now_ns = time.time_ns()
@@ -108,7 +107,7 @@ async def put_tier(request: Ask, tier: str, data: TierBody, if_match: Revision =
 async def _write(request: Ask, tier: str, fact: Callable[[BillingView], Event], detail: str, if_match: str | None) -> Json:
     parts = parts_of(request)
     expected = revision_of(if_match)
-    action = taken(request, "tariff.write", tier, detail)
+    action = audit_record(request, "tariff.write", tier, detail)
 
     def decide(view: BillingView) -> list[Event]:
         check_revision(f"tier {tier}", view.revisions.get(f"tier:{tier}", 0), expected)
@@ -120,7 +119,7 @@ async def _write(request: Ask, tier: str, fact: Callable[[BillingView], Event], 
 
 @put(
     "/api/v1/billing/tenants/{tenant:str}/tier",
-    summary="Put a tenant into a tier from a moment on",
+    summary="Assign a tenant to a tier, from a given time on",
     action="tariff.write",
     responses=problems(404, 409, 413),
 )
@@ -130,7 +129,7 @@ async def put_membership(request: Ask, tenant: str, data: MembershipBody, if_mat
     expected = revision_of(if_match)
     now_ns = time.time_ns()
     fact = TierSet(now_ns, data.tier, 0, tenant, not_past_ns(data.from_, now_ns))
-    action = taken(request, "tariff.write", tenant, f"tier {data.tier}", tenant=tenant)
+    action = audit_record(request, "tariff.write", tenant, f"tier {data.tier}", tenant=tenant)
 
     def decide(view: BillingView) -> list[Event]:
         check_revision(f"the account of {tenant}", view.revisions.get(tenant, 0), expected)

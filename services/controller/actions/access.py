@@ -10,11 +10,13 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Final
 
+from msgspec.structs import replace
+
 from bus_schemas.events import ActionTaken, Event, KeyIssued, KeyRevoked, TenantChanged, UserChanged
 from services.controller.errors import Denied, Invalid, NotThere, OutOfState
 from services.controller.identity import Caller
-from services.controller.mirror import Mirror
-from services.controller.revisions import check
+from services.controller.log_projection import LogProjection
+from services.controller.lookup import check
 from services.controller.writer import Writer
 from services.kit.access import AccessView, Identity
 from services.kit.access.access import Access
@@ -22,24 +24,12 @@ from services.kit.access.checker import PASSWORD_MAX
 from services.kit.access.errors import Unauthenticated
 from services.kit.access.rules import PEOPLE, check_grant, check_over
 from services.kit.access.tokens import KeyText, is_key_id, make_key
-from services.kit.access.view import Key, Tenant, User
-from services.kit.errors import Conflict
+from services.kit.access.view import Done, Key, Tenant, User
 
 __all__ = [
-    "AccessLog",
-    "Change",
-    "TenantActions",
-    "visible_tenants",
-    "PASSWORD_MIN",
-    "UserActions",
-    "UserValues",
-    "visible_users",
-    "KeyActions",
-    "KeyValues",
-    "visible_keys",
-]
-
-
+    "AccessLog", "Change", "TenantActions", "visible_tenants", "PASSWORD_MIN", "UserActions", "UserValues", "visible_users", "KeyActions",
+    "KeyValues", "visible_actions", "visible_keys",
+]  # fmt: skip
 PASSWORD_MIN: Final = 12
 _RESERVED: Final = frozenset({"local", "bootstrap", "system", "nobody", "everyone"})
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)
@@ -50,48 +40,47 @@ _LIVE_MAX: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """``event`` about ``target`` of ``tenant``; ``action`` (of AUDITED) and ``detail`` are what the log says was done."""
+    """A change of access and its audit record."""
 
     event: Event
-    action: str
+    action: str  #: of AUDITED
     target: str
     tenant: str
-    detail: str
+    detail: str  #: what the audit record says
 
 
 class AccessLog:
-    def __init__(self, mirror: Mirror, writer: Writer, access: Access) -> None:
-        self._mirror = mirror
+    def __init__(self, projection: LogProjection, writer: Writer, access: Access) -> None:
+        self._projection = projection
         self._writer = writer
         self._access = access
 
     @property
     def view(self) -> AccessView:
-        return self._mirror.fold(AccessView)
+        return self._projection.fold(AccessView)
 
     async def caught_up(self) -> AccessView:
-        await self._mirror.caught_up()
+        await self._projection.caught_up()
         return self.view
 
     async def change(self, by: Caller, decide: Callable[[AccessView], Change | None]) -> AccessView:
         """Append what ``decide`` makes of the view as it is (None: nothing is to be done), and again while others write at the same time;
         the view then. Raises what ``decide`` raises, OutOfState when no administrator would be left, Unauthenticated when the caller's
         identity was revoked meanwhile (a key that is being revoked makes no other in its last moment), BusUnavailable."""
-        while True:
-            view = await self.caught_up()
-            if self._access.again(by.identity) != by.identity:
+        await self.caught_up()
+
+        def events(view: AccessView) -> tuple[str, list[Event]] | None:
+            if self._access.resolve(by.identity) != by.identity:
                 raise Unauthenticated("your rights have changed meanwhile; try again")
-            after = self._mirror.access_position
             change = decide(view)
             if change is None:
-                return view
+                return None
             _check_way_in(view, change.event)
             took = ActionTaken(time.time_ns(), by.identity.name, change.tenant, change.action, change.target, change.detail, by.source)
-            try:
-                await self._writer.append_access(change.target, [change.event, took], after)
-            except Conflict:
-                continue
-            return self.view
+            return change.target, [change.event, took]
+
+        await self._writer.change_access(events)
+        return self.view
 
     async def note(self, by: Caller, done: ActionTaken) -> None:
         """Append an audit record of an action that changes no rights."""
@@ -139,7 +128,7 @@ class TenantActions:
     async def change(
         self, by: Caller, tenant: str, *, title: str | None = None, disabled: bool | None = None, revision: int | None = None
     ) -> Tenant:
-        """What is None stays as it is. A disabled tenant's keys and users open nothing, at once; its facts stay."""
+        """None: unchanged. The keys and users of a disabled tenant are refused at once; its facts stay."""
         by.require("tenant.write")
 
         def decide(view: AccessView) -> Change | None:
@@ -163,13 +152,13 @@ def visible_tenants(view: AccessView, by: Caller) -> list[Tenant]:
 
 @dataclass(frozen=True, slots=True)
 class UserValues:
-    """What a user is to be; None: as it is. ``password`` empty: none any more."""
+    """Values of a user; None: unchanged."""
 
     tenant: str | None = None
     role: str | None = None
     title: str | None = None
     disabled: bool | None = None
-    password: str | None = None
+    password: str | None = None  #: empty: the user has none
 
     def __repr__(self) -> str:
         return f"UserValues({self.tenant!r}, {self.role!r}, ...)"  # a password is in no log
@@ -184,7 +173,7 @@ class UserActions:
         self._access = access
 
     def seen(self, by: Caller, user: str) -> User:
-        """Oneself, or whom one may see. Raises NotThere."""
+        """The caller's own user, or one that they may read. Raises NotThere."""
         found = self._log.view.users.get(user)
         if found is None or not (user == by.identity.name or by.may("user.read", found.fact.tenant)):
             raise NotThere(f"there is no user {user}")
@@ -219,15 +208,8 @@ class UserActions:
             self._check_may(by, held)
             check(f"user {user}", held.position, revision)
             old = held.fact
-            new = UserChanged(
-                time.time_ns(),
-                user,
-                old.tenant if values.tenant is None else values.tenant,
-                old.role if values.role is None else values.role,
-                old.password_hash if phc is None else phc,
-                old.title if values.title is None else values.title,
-                old.disabled if values.disabled is None else values.disabled,
-            )
+            given = {"tenant": values.tenant, "role": values.role, "password_hash": phc, "title": values.title, "disabled": values.disabled}
+            new = replace(old, at_ns=time.time_ns(), **{name: value for name, value in given.items() if value is not None})
             check_grant(by.identity, new.role, new.tenant)
             _check_tenant(view, new)
             done = _what_changed(old, new)
@@ -250,7 +232,7 @@ class UserActions:
             fact = view.users[user].fact
             if view.users[user].stamp != proved:
                 raise Unauthenticated("the password has changed meanwhile")
-            changed = UserChanged(time.time_ns(), user, fact.tenant, fact.role, phc, fact.title, fact.disabled)
+            changed = replace(fact, at_ns=time.time_ns(), password_hash=phc)
             return Change(changed, "password.change", user, fact.tenant, "")
 
         return (await self._log.change(by, decide)).users[user]
@@ -301,20 +283,19 @@ def visible_users(view: AccessView, by: Caller, tenant: str | None = None) -> li
 
 @dataclass(frozen=True, slots=True)
 class KeyValues:
-    """The values of a new key; None: those of the caller. ``user`` empty: not a user's key. ``expires_in_s`` None: never (or with the key
-    that makes it)."""
+    """Values of a new key; None: those of the caller."""
 
     title: str = ""
-    user: str | None = None
+    user: str | None = None  #: empty: not a user's key
     tenant: str | None = None
     role: str | None = None
     scopes: tuple[str, ...] | None = None
-    expires_in_s: int | None = None
+    expires_in_s: int | None = None  #: None: never, or with the key that makes it
     node: str = ""
 
 
 class KeyActions:
-    """Each method raises Denied and kit.access.errors.Forbidden, NotThere (also for keys that are not theirs to see), Invalid, OutOfState,
+    """Each method raises Denied and kit.access.errors.Forbidden, NotThere (also for keys that they may not read), Invalid, OutOfState,
     TooMany, and
     kit.errors.BusUnavailable; it returns once the view shows what was done."""
 
@@ -337,16 +318,16 @@ class KeyActions:
         text = make_key()
         phc = await self._access.checker.hasher.hash_secret(text.secret)
         fact = KeyIssued(
-            time.time_ns(),
-            text.id,
-            wanted.tenant,
-            wanted.name,
-            wanted.role,
-            phc,
-            wanted.scopes,
-            self._expires_ns(by, values),
-            values.title,
-            wanted.node,
+            at_ns=time.time_ns(),
+            key=text.id,
+            tenant=wanted.tenant,
+            user=wanted.name,
+            role=wanted.role,
+            secret_hash=phc,
+            scopes=wanted.scopes,
+            expires_ns=self._expires_ns(by, values),
+            title=values.title,
+            node=wanted.node,
         )
 
         def decide(view: AccessView) -> Change:
@@ -387,7 +368,7 @@ class KeyActions:
         role = values.role or (user.fact.role if user is not None else who.role)
         tenant = values.tenant if values.tenant is not None else "" if program else user.fact.tenant if user is not None else who.tenant
         scopes = tuple(sorted(set(values.scopes))) if values.scopes is not None else () if program else who.scopes
-        check_grant(who, role, tenant, scopes)  # first: the other answers would reveal which tenants exist
+        check_grant(who, role, tenant, scopes)  # first: later refusals would reveal which tenants exist
         if tenant and tenant not in view.tenants:
             raise Invalid("tenant", f"there is no tenant {tenant}")
         if program and tenant:
@@ -429,3 +410,12 @@ def _may_see(by: Caller, key: Key) -> bool:
         return False
     own = fact.user == by.identity.name if fact.user else fact.key == by.identity.key
     return own or by.may("user.read", fact.tenant)
+
+
+def visible_actions(view: AccessView, by: Caller, *, actor: str, action: str) -> list[Done]:
+    """The last hundred thousand audit records that the caller may read, the newest first. ``actor``, ``action``: empty: any."""
+    return [
+        done
+        for done in reversed(view.actions)
+        if actor in ("", done.fact.actor) and action in ("", done.fact.action) and by.may("audit.read", done.fact.tenant)
+    ]

@@ -13,13 +13,11 @@ from scheduler.placement.state import default_priority, default_vram_bytes
 from scheduler.placement.states import CANCELLED, CANCELLED_BY
 from services.controller.errors import Invalid, OutOfState, TaskImpossible
 from services.controller.identity import Caller
-from services.controller.mirror import Mirror
-from services.controller.names import find_task
+from services.controller.log_projection import LogProjection
+from services.controller.lookup import check, find_task, task_revision
 from services.controller.placer import Placer
-from services.controller.revisions import check, task_revision
 from services.controller.writer import Writer
 from services.kit.access import Action
-from services.kit.errors import Conflict
 
 __all__ = ["TaskActions"]
 
@@ -28,8 +26,8 @@ class TaskActions:
     """Tasks go by id, title or the beginning of their id. Each method raises Denied, NotThere (also for another tenant's task), Ambiguous,
     Stale when ``revision`` is given and no longer holds, and kit.errors.BusUnavailable; it returns once the view shows what was done."""
 
-    def __init__(self, mirror: Mirror, writer: Writer, placer: Placer) -> None:
-        self._mirror = mirror
+    def __init__(self, projection: LogProjection, writer: Writer, placer: Placer) -> None:
+        self._projection = projection
         self._writer = writer
         self._placer = placer
 
@@ -46,22 +44,22 @@ class TaskActions:
         by.require("task.submit", task.tenant)
         self._named_vram(task)
         self._under_ceiling(task.tenant, task.priority)
-        reason = beyond_every_device(self._mirror.view, task)
-        if reason and task.task not in self._mirror.view.tasks:
+        reason = beyond_every_device(self._projection.view, task)
+        if reason and task.task not in self._projection.view.tasks:
             raise TaskImpossible("required_vram_mb", reason)
 
     def defaults(self, task: str, tenant: str, latency_target: bool) -> tuple[int, int]:
-        """Priority and bytes of VRAM of a task that says nothing; of one that was submitted before, what it got then."""
-        known = self._mirror.view.tasks.get(task)
+        """Default priority and bytes of VRAM of a task; for one that was submitted before, the defaults of that time."""
+        known = self._projection.view.tasks.get(task)
         if known is not None:
             return known.submitted.priority, known.submitted.vram_bytes
-        tiers, now_ns = self._mirror.fold(TierBook), time.time_ns()
+        tiers, now_ns = self._projection.fold(TierBook), time.time_ns()
         tier_mb = tiers.default_vram_mb(tiers.tier_of(tenant, now_ns), now_ns)
-        return self.default_priority(tenant, latency_target=latency_target), default_vram_bytes(self._mirror.view, tier_mb)
+        return self.default_priority(tenant, latency_target=latency_target), default_vram_bytes(self._projection.view, tier_mb)
 
     def default_priority(self, tenant: str, *, latency_target: bool = False) -> int:
         """The middle of what the tenant's tier allows."""
-        return default_priority(self._mirror.fold(TierBook).ceiling_of(tenant, time.time_ns()), latency_target=latency_target)
+        return default_priority(self._projection.fold(TierBook).ceiling_of(tenant, time.time_ns()), latency_target=latency_target)
 
     @staticmethod
     def _named_vram(task: TaskSubmitted) -> None:
@@ -78,7 +76,7 @@ class TaskActions:
         return await self._placer.dry_run(task)
 
     async def cancel(self, by: Caller, task: str, *, revision: int | None = None) -> TaskView:
-        """End it, wherever it is: what waits leaves the queue, what runs is ended by its node. Of a task cancelled before: nothing.
+        """End it: a waiting task leaves the queue, a running one is ended by its node. Of a task cancelled before: nothing.
         Raises OutOfState when it is over in another way."""
 
         def change(view: TaskView) -> Event | None:
@@ -103,31 +101,29 @@ class TaskActions:
 
     def _under_ceiling(self, tenant: str, priority: int) -> None:
         """Raises Invalid when the tenant's tier has no such priority."""
-        text = priority_refusal(self._mirror.fold(TierBook), tenant, priority, time.time_ns())
+        text = priority_refusal(self._projection.fold(TierBook), tenant, priority, time.time_ns())
         if text is not None:
             raise Invalid("priority", text)
 
     def seen(self, by: Caller, task: str) -> TaskView:
-        """A task that they may know of, by id, title or the beginning of its id. Raises NotThere, Ambiguous."""
-        view = self._mirror.view
+        """A task that the caller may read, by id, title or the beginning of its id. Raises NotThere, Ambiguous."""
+        view = self._projection.view
         return view.tasks[find_task(view, task, by.sees)]
 
     async def _change(
         self, by: Caller, action: Action, task: str, revision: int | None, detail: str, change: Callable[[TaskView], Event | None]
     ) -> TaskView:
-        """Append what ``change`` makes of the task as it is, and again while others write about it at the same time."""
-        while True:
-            await self._mirror.caught_up()
+        """Append what ``change`` makes of the task as it is."""
+        await self._projection.caught_up()
+        task = self.seen(by, task).submitted.task
+
+        def decide() -> list[Event]:
             found = self.seen(by, task)
-            task = found.submitted.task
             tenant = found.submitted.tenant
             by.require(action, tenant)
-            check(f"task {task}", task_revision(self._mirror, task), revision)
+            check(f"task {task}", task_revision(self._projection, task), revision)
             event = change(found)
-            if event is None:
-                return found
-            try:
-                await self._writer.append("task", task, [event, by.took(action, task, tenant=tenant, detail=detail)])
-            except Conflict:
-                continue
-            return self._mirror.view.tasks[task]
+            return [] if event is None else [event, by.took(action, task, tenant=tenant, detail=detail)]
+
+        await self._writer.change("task", task, decide)
+        return self._projection.view.tasks[task]

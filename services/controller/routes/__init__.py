@@ -1,16 +1,14 @@
-"""The REST face of the controller, under /api/v1, a file for each kind of thing. Reads show the log; writes go through ``actions``.
+"""The REST API of the controller, under /api/v1. Reads show the log; writes go through ``actions``.
 
-Every handler names the action it is (``action="task.read"``): that is what a guard asks the table of rights about. What a tenant may not
-see is left out or not found, here and in the actions.
-
-May live here: routes. May not: decisions, what an answer looks like (answers), what a body may hold (bodies).
+Every handler names its action (``action="task.read"``), which the guard looks up in the table of rights. What a tenant may not see is
+left out or not found, here and in the actions.
 """
 
 from typing import Final
 
 from litestar import Router
 
-from services.controller.routes import access, access_session, config, groups, nodes, system, tasks
+from services.controller.routes import access, access_session, groups, nodes, system, tasks
 
 __all__ = ["ROUTES"]
 
@@ -20,8 +18,8 @@ _TAGGED: Final = {
     "Runs": tasks.RUNS,
     "Groups": groups.ROUTES,
     "Placements": tasks.PLACEMENTS,
-    "Configuration": config.ROUTES,
-    "Service": system.ROUTES,
+    "Configuration": system.CONFIG,
+    "Service": system.SERVICE,
     "Login": access_session.ROUTES,
     "Tenants": access.TENANTS,
     "Users": access.USERS,

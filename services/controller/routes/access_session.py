@@ -1,45 +1,44 @@
-"""Coming in and leaving: the session of a browser, and who one is. A key needs no session; programs send it with every request."""
+"""Sessions of browsers: login, logout, the caller's identity. A key needs no session; programs send it with every request."""
 
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 from urllib.parse import urlencode
 
-from litestar import Request, Response, delete, get, post
+from litestar import Response, delete, get, post
 from litestar.enums import RequestEncodingType
 from litestar.params import Body
 
 from bus_schemas.events import ActionTaken
-from services.controller.access_answers import identity_answer
-from services.controller.answers import Json
 from services.controller.bodies import LoginBody, LoginForm, LogoutForm, PasswordBody
 from services.controller.errors import Invalid
 from services.controller.identity import Caller, caller_of
-from services.controller.parts import parts_of
+from services.controller.parts import Ask, parts_of
+from services.controller.presenters.access import identity_answer
+from services.controller.presenters.common import Json
 from services.controller.routes.described import problems
 from services.kit.access.access import Access
 from services.kit.access.errors import TooMany, Unauthenticated
 from services.kit.access.headers import check_same_site
 from services.kit.access.requests import proof_of
-from services.kit.access.rules import Identity, everyone
+from services.kit.access.rules import Identity, local_identity
 from services.kit.access.tokens import Token
 from services.kit.access.view import SESSION_END
 from services.kit.access.web import check_form_token, end_cookie, session_cookie_header
 
 __all__ = ["ROUTES"]
 
-Ask = Request[Any, Any, Any]
 _BEGIN: Final = "session.begin"
 
 
-@get("/api/v1/session", summary="Who is asking", action="anyone", responses=problems())
+@get("/api/v1/session", summary="Get the caller's identity and permissions", action="anyone", responses=problems())
 async def session(request: Ask) -> Json:
-    """``csrf_token``: what writes of this session carry in the header X-CSRF-Token; null for keys."""
+    """``csrf_token``: the value that changes with this session must send in the header X-CSRF-Token; null for API keys."""
     return identity_answer(caller_of(request).identity, csrf_token=proof_of(request).csrf or None)
 
 
-@post("/api/v1/session", status_code=200, summary="Log in: a cookie for an API key, or for a user with a password", action=None,
+@post("/api/v1/session", status_code=200, summary="Log in with an API key, or with user and password; sets a cookie", action=None,
       responses=problems(413))  # fmt: skip
 async def post_session(request: Ask, data: LoginBody) -> Response[Json]:
     check_same_site(request.scope)
@@ -53,14 +52,14 @@ async def post_session(request: Ask, data: LoginBody) -> Response[Json]:
 
 @delete("/api/v1/session", status_code=200, summary="Log out", action="anyone", responses=problems())
 async def delete_session(request: Ask) -> Response[Json]:
-    """The session's token opens nothing from now on, wherever a copy of it may be."""
+    """The session's token is invalid from now on, including copies of it."""
     await _log_out(request)
     return Response({"ended": True}, headers={"set-cookie": end_cookie(proof_of(request).secure)})
 
 
-@post("/api/v1/session/password", status_code=200, summary="Change one's own password", action="anyone", responses=problems(409, 413))
+@post("/api/v1/session/password", status_code=200, summary="Change the caller's password", action="anyone", responses=problems(409, 413))
 async def post_password(request: Ask, data: PasswordBody) -> Response[Json]:
-    """All sessions of the user end, but this one, which goes on with a new cookie."""
+    """All other sessions of the user end; this one gets a new cookie."""
     caller = caller_of(request)
     await parts_of(request).users.change_own_password(caller, data.old_password, data.new_password)
     headers = {}
@@ -95,7 +94,7 @@ async def _log_in(request: Ask, user: str, password: str, key: str) -> tuple[Ide
     """The identity and its new session (None without authentication). Raises Invalid, Unauthenticated, TooMany, Unsure."""
     access = _access(request)
     if not access.on:
-        return everyone(), None
+        return local_identity(), None
     source = proof_of(request).source
     if bool(key) == bool(user):
         raise Invalid("key" if key else "user", "give either a user with a password, or a key")
@@ -125,7 +124,7 @@ async def _note(request: Ask, who: Identity, action: str, token: Token) -> None:
 
 
 def _inside(target: str) -> str:
-    """A path of ours, or the start page: a link to elsewhere is no place to be led to after a login."""
+    """``target`` if it is a path of this site, else the start page: prevents open redirects."""
     plain = target.isprintable() and target.isascii() and "\\" not in target
     return target if plain and target.startswith("/") and not target.startswith("//") else "/"
 

@@ -12,11 +12,11 @@ from services.kit.rest import Revision, revision_of
 
 __all__ = ["Limit", "Offset", "Name", "Search", "TaskId", "Revision", "problems", "revision_of", "page", "words"]
 
-Limit = Annotated[int, Parameter(ge=1, le=10_000, description="how many at most")]
-Offset = Annotated[int, Parameter(ge=0, le=1 << 53, description="how many to leave out")]
-Name = Annotated[str | None, Parameter(min_length=1, max_length=200, description="only of this one")]
+Limit = Annotated[int, Parameter(ge=1, le=10_000, description="the most items to return")]
+Offset = Annotated[int, Parameter(ge=0, le=1 << 53, description="the number of items to skip")]
+Name = Annotated[str | None, Parameter(min_length=1, max_length=200, description="only matches of this one")]
 TaskId = Annotated[str, Parameter(description="id of a task, its title, or the beginning of its id")]
-Search = Annotated[str, Parameter(query="q", max_length=200, description="words that must all occur in what names it")]
+Search = Annotated[str, Parameter(query="q", max_length=200, description="words that must all occur in its names")]
 
 
 def problems(*statuses: int) -> dict[int, ResponseSpec]:
@@ -26,7 +26,7 @@ def problems(*statuses: int) -> dict[int, ResponseSpec]:
 
 def words(search: str) -> tuple[str, ...]:
     """The words of a search, as they are looked for."""
-    return tuple(search.lower().split())
+    return tuple(search.casefold().split())
 
 
 def page(items: list[Any], limit: int, offset: int) -> tuple[list[Any], int]:

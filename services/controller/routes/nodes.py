@@ -1,60 +1,56 @@
-"""Nodes: what joined, what is promised there, overcommit, drain and resume."""
+"""Nodes: list, read, overcommit, drain and resume."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
-from litestar import Request, get, post, put
+from litestar import get, post, put
 from litestar.params import Parameter
 from msgspec import UNSET
 
 from scheduler.placement.view import DRAINED, OVERCOMMIT_NODE
-from services.controller.answers import Json, node_answer, node_state_of
 from services.controller.bodies import NodeConfigBody
 from services.controller.configuration import Values
 from services.controller.identity import caller_of
-from services.controller.names import find_node
-from services.controller.parts import Parts, parts_of
-from services.controller.revisions import node_revision
+from services.controller.lookup import find_node, node_revision
+from services.controller.parts import Ask, Parts, parts_of
+from services.controller.presenters.common import Json
+from services.controller.presenters.nodes import node_answer
+from services.controller.presenters.nodes import node_state as state_of
 from services.controller.routes.described import Limit, Name, Offset, Revision, Search, page, problems, revision_of, words
 
 __all__ = ["ROUTES"]
 
-Ask = Request[Any, Any, Any]
 NodeId = Annotated[str, Parameter(description="id of a node, its name, or the beginning of its id")]
 State = Literal["ready", "drained", "lost"]
 
 
 def _answer(request: Ask, parts: Parts, node: str) -> Json:
-    view = parts.mirror.view
+    view = parts.projection.view
     node = find_node(view, node)
     caller = caller_of(request)
-    shown = node_answer(view, node, view.nodes[node], caller.sees)
-    return {**shown, "revision": node_revision(parts.mirror, node)}
+    shown = node_answer(view, node, caller.sees)
+    return {**shown, "revision": node_revision(parts.projection, node)}
 
 
-@get(
-    "/api/v1/nodes",
-    summary="Every node that ever joined, with its devices and what is promised on them",
-    action="node.read",
-    responses=problems(),
-)
+@get("/api/v1/nodes", summary="List nodes with their devices and the memory promised on them", action="node.read", responses=problems())
 async def nodes(
     request: Ask,
+    *,
     search: Search = "",
     node_state: Annotated[State | None, Parameter(query="state")] = None,
     group: Name = None,
-    sort: Annotated[Literal["id", "-id", "name", "-name"], Parameter(description="with - before it the other way round")] = "id",
+    sort: Annotated[Literal["id", "-id", "name", "-name"], Parameter(description="sort key; with - before it: descending")] = "id",
     limit: Limit = 1_000,
     offset: Offset = 0,
 ) -> Json:
-    """``total``: how many there are on all pages."""
+    """``total``: the number of matches on all pages."""
     parts = parts_of(request)
     view = await parts.fresh_view()
     found = [
         (node.registered.name if sort.endswith("name") else "", name)
         for name, node in view.nodes.items()
-        if (node_state is None or node_state_of(view, name, node) == node_state)
+        if (node_state is None or state_of(view, name, node) == node_state)
         and (group is None or group in view.groups_of(name))
         and all(word in f"{name}\n{node.registered.name}\n{node.registered.address}".lower() for word in words(search))
     ]
@@ -63,7 +59,7 @@ async def nodes(
     return {"items": [_answer(request, parts, name) for _, name in shown], "total": total}
 
 
-@get("/api/v1/nodes/{node:str}", summary="One node", action="node.read", responses=problems(404, 409))
+@get("/api/v1/nodes/{node:str}", summary="Get a node", action="node.read", responses=problems(404, 409))
 async def node(request: Ask, node: NodeId) -> Json:
     parts = parts_of(request)
     await parts.fresh_view()
@@ -72,7 +68,7 @@ async def node(request: Ask, node: NodeId) -> Json:
 
 @put(
     "/api/v1/nodes/{node:str}/config",
-    summary="Set a node's overcommit, or take it out of service for new tasks",
+    summary="Set a node's overcommit and whether it is drained",
     action="node.configure",
     responses=problems(404, 409),
 )
@@ -90,7 +86,7 @@ async def put_node_config(request: Ask, node: NodeId, data: NodeConfigBody, if_m
 @post(
     "/api/v1/nodes/{node:str}/drain",
     status_code=200,
-    summary="No new tasks; it finishes what it has",
+    summary="Drain a node: it gets no new tasks and finishes those it has",
     action="node.configure",
     responses=problems(404, 409),
 )
@@ -100,7 +96,13 @@ async def drain(request: Ask, node: NodeId, if_match: Revision = None) -> Json:
     return _answer(request, parts, node)
 
 
-@post("/api/v1/nodes/{node:str}/resume", status_code=200, summary="New tasks again", action="node.configure", responses=problems(404, 409))
+@post(
+    "/api/v1/nodes/{node:str}/resume",
+    status_code=200,
+    summary="Give a drained node new tasks",
+    action="node.configure",
+    responses=problems(404, 409),
+)
 async def resume(request: Ask, node: NodeId, if_match: Revision = None) -> Json:
     parts = parts_of(request)
     await parts.nodes.resume(caller_of(request), node, revision=revision_of(if_match))

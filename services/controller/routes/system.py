@@ -1,4 +1,4 @@
-"""The service itself: live measurements, health, metrics."""
+"""The service itself: live measurements, health, metrics, the global configuration."""
 
 from __future__ import annotations
 
@@ -6,26 +6,28 @@ import contextlib
 import time
 from typing import Any, Final
 
-from litestar import Request, Response, get
+from litestar import Response, get, put
 from litestar.openapi.datastructures import ResponseSpec
 
 from bus_schemas.subjects import EVENTS_STREAM
-from services.controller.answers import Json
+from services.controller.bodies import ConfigBody
 from services.controller.identity import caller_of
+from services.controller.lookup import config_revision
 from services.controller.metrics import metrics_text
-from services.controller.parts import Parts, parts_of
-from services.controller.routes.described import problems
-from services.controller.telemetry_answer import telemetry_answer
+from services.controller.parts import Ask, Parts, parts_of
+from services.controller.presenters.common import Json
+from services.controller.presenters.config import config_answer
+from services.controller.presenters.nodes import telemetry_answer
+from services.controller.routes.described import Revision, problems, revision_of
 from services.kit.errors import KitError
 
-__all__ = ["ROUTES"]
+__all__ = ["CONFIG", "SERVICE"]
 
-Ask = Request[Any, Any, Any]
 _STREAM_INFO_S: Final = 1.0
-_UNWELL: Final = {503: ResponseSpec(dict[str, Any], description="It does not; detail says why", generate_examples=False)}
+_UNWELL: Final = {503: ResponseSpec(dict[str, Any], description="It is not; detail gives the reason", generate_examples=False)}
 
 
-@get("/api/v1/telemetry", summary="The last measurements of every device: live, not from the log", action="node.read", responses=problems())
+@get("/api/v1/telemetry", summary="Get the last measurements of every device, live", action="node.read", responses=problems())
 async def telemetry(request: Ask) -> Json:
     caller = caller_of(request)
     now_ns = time.time_ns()
@@ -33,48 +35,65 @@ async def telemetry(request: Ask) -> Json:
     return {"items": items, "total": len(items)}
 
 
-@get("/health", summary="Whether the controller follows the log", action=None, responses=_UNWELL)
+@get("/health", summary="Check whether the controller follows the event log", action=None, responses=_UNWELL)
 async def health(request: Ask) -> Response[Json]:
     return _health(parts_of(request))
 
 
-@get("/health/live", summary="Whether the process does its work: restart it when it does not", action=None, responses=_UNWELL)
+@get("/health/live", summary="Liveness: if it fails, restart the process", action=None, responses=_UNWELL)
 async def live(request: Ask) -> Response[Json]:
-    """A bus that is away is no reason to restart: the controller goes on when it is back. A log it cannot read is."""
+    """Stays healthy while the bus is unreachable, because the controller reconnects by itself; fails if the event log cannot be read."""
     parts = parts_of(request)
-    if parts.mirror.failure is not None:
+    if parts.projection.failure is not None:
         return _health(parts)
-    return Response({"status": "ok", "position": parts.mirror.position})
+    return Response({"status": "ok", "position": parts.projection.position})
 
 
-@get("/health/ready", summary="Whether to send requests here", action=None, responses=_UNWELL)
+@get("/health/ready", summary="Readiness: whether to send requests here", action=None, responses=_UNWELL)
 async def is_ready(request: Ask) -> Response[Json]:
-    """Bus and log are there, and the view is up to the log's end."""
+    """Ready if bus and event log are reachable and all events of the log are applied."""
     parts = parts_of(request)
-    if parts.mirror.failure is None and parts.mirror.connected and not await parts.mirror.caught_up():
-        return Response({"status": "behind", "position": parts.mirror.position, "detail": "the view is behind the log"}, status_code=503)
+    if parts.projection.failure is None and parts.projection.connected and not await parts.projection.caught_up():
+        return Response(
+            {"status": "behind", "position": parts.projection.position, "detail": "the view is behind the log"}, status_code=503
+        )
     return _health(parts)
 
 
 def _health(parts: Parts) -> Response[Json]:
-    mirror = parts.mirror
-    if mirror.failure is not None:
-        return Response({"status": "failed", "position": mirror.position, "detail": str(mirror.failure)}, status_code=503)
-    if not mirror.connected:
-        return Response({"status": "disconnected", "position": mirror.position, "detail": "the bus is away"}, status_code=503)
-    return Response({"status": "ok", "position": mirror.position, "sentinel": parts.reconciler.on_duty})
+    projection = parts.projection
+    if projection.failure is not None:
+        return Response({"status": "failed", "position": projection.position, "detail": str(projection.failure)}, status_code=503)
+    if not projection.connected:
+        return Response({"status": "disconnected", "position": projection.position, "detail": "the bus is away"}, status_code=503)
+    return Response({"status": "ok", "position": projection.position, "sentinel": parts.reconciler.on_duty})
 
 
 @get("/metrics", summary="Prometheus metrics", media_type="text/plain; version=0.0.4", action="cluster.read", responses=problems())
 async def metrics(request: Ask) -> str:
-    """Of the whole cluster: not for people of one tenant."""
+    """For the whole cluster; not available to users of a tenant."""
     caller_of(request).require("cluster.read", "")
     parts = parts_of(request)
     log_bytes = None
     with contextlib.suppress(KitError):  # a metric that is missing, not a scrape that fails
-        stream = await parts.mirror.bus.js_api(f"STREAM.INFO.{EVENTS_STREAM}", timeout_s=_STREAM_INFO_S)
+        stream = await parts.projection.bus.js_api(f"STREAM.INFO.{EVENTS_STREAM}", timeout_s=_STREAM_INFO_S)
         log_bytes = int(stream["state"]["bytes"])
-    return metrics_text(parts.mirror, parts.gauges, on_duty=parts.reconciler.on_duty, log_bytes=log_bytes)
+    return metrics_text(parts.projection, parts.gauges, on_duty=parts.reconciler.on_duty, log_bytes=log_bytes)
 
 
-ROUTES: Final = [telemetry, health, live, is_ready, metrics]
+@get("/api/v1/config", summary="Get the global configuration", action="config.read", responses=problems())
+async def get_config(request: Ask) -> Json:
+    parts = parts_of(request)
+    await parts.fresh_view()
+    return config_answer(parts.projection.view, config_revision(parts.projection))
+
+
+@put("/api/v1/config", summary="Change the global configuration", action="config.write", responses=problems(409))
+async def put_config(request: Ask, data: ConfigBody, if_match: Revision = None) -> Json:
+    parts = parts_of(request)
+    await parts.config.change(caller_of(request), data.changes(), revision=revision_of(if_match))
+    return config_answer(parts.projection.view, config_revision(parts.projection))
+
+
+SERVICE: Final = [telemetry, health, live, is_ready, metrics]
+CONFIG: Final = [get_config, put_config]

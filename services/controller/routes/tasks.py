@@ -1,4 +1,4 @@
-"""Tasks: submit, list, look, cancel, give another priority."""
+"""Tasks, the placement decisions on them, and runs: submit (a script for a runner as a run), list, read, cancel, set the priority."""
 
 from __future__ import annotations
 
@@ -6,34 +6,32 @@ import contextlib
 import time
 from typing import Annotated, Any, Final, Literal
 
-from litestar import Request, Response, get, patch, post
+from litestar import Response, get, patch, post
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import Parameter
 
 from bus_schemas.events import TaskRefused
 from scheduler.placement import TaskView, why_waiting
-from services.controller.answers import Json, placement_answer, task_answer
 from services.controller.bodies import PriorityBody, RunBody, TaskBody
 from services.controller.errors import Invalid, NotThere, OutOfState
 from services.controller.identity import caller_of
-from services.controller.journal_answer import timeline_answer, waits_answer
-from services.controller.names import find_node
-from services.controller.parts import parts_of
+from services.controller.lookup import find_node, task_revision
+from services.controller.parts import Ask, parts_of
+from services.controller.presenters.common import Json
+from services.controller.presenters.journal import timeline_answer, waits_answer
+from services.controller.presenters.tasks import placement_answer, run_answer, task_answer
+from services.controller.presenters.waiting import waiting_answer
 from services.controller.problems import field_problem, no_fit
-from services.controller.revisions import task_revision
 from services.controller.routes.described import Limit, Name, Offset, Revision, Search, TaskId, problems, revision_of, words
-from services.controller.run_answer import run_answer
 from services.controller.runs import WAIT_S_MAX
-from services.controller.task_query import TaskQuery, find_tasks
-from services.controller.waiting_answer import waiting_answer
-from services.controller.web.tasks.history import life_of
+from services.controller.task_history import life_of
+from services.controller.task_index import TaskQuery, find_tasks
 
 __all__ = ["PLACEMENTS", "RUNS", "TASKS"]
 
-Ask = Request[Any, Any, Any]
 _SUBMITTED: Final = {
     200: ResponseSpec(dict[str, Any], description="It was submitted before, with the same body", generate_examples=False),
-    202: ResponseSpec(dict[str, Any], description="It waits for room", generate_examples=False),
+    202: ResponseSpec(dict[str, Any], description="It waits in the queue", generate_examples=False),
 }
 State = Literal["queued", "started", "completed", "failed", "cancelled", "lost"]
 Sort = Literal[
@@ -44,37 +42,40 @@ Sort = Literal[
 
 def answer_of(request: Ask, task: TaskView) -> Json:
     parts, caller = parts_of(request), caller_of(request)
-    shown = task_answer(parts.mirror.view, task, caller.sees)
+    shown = task_answer(parts.projection.view, task, caller.sees)
     run = parts.runs.book.get(task.submitted.task)
-    revision = task_revision(parts.mirror, task.submitted.task)
+    revision = task_revision(parts.projection, task.submitted.task)
     return {**shown, "revision": revision, "run": run_answer(run) if run is not None else None}
 
 
-@get("/api/v1/tasks", summary="Tasks, newest first", action="task.read", responses=problems())
+@get("/api/v1/tasks", summary="List tasks, newest first", action="task.read", responses=problems())
 async def tasks(
     request: Ask,
+    *,
     task_state: Annotated[State | None, Parameter(query="state")] = None,
     priority: Annotated[int | None, Parameter(ge=0, le=4)] = None,
     node: Name = None,
     group: Name = None,
     tenant: Name = None,
     search: Search = "",
-    sort: Annotated[Sort, Parameter(description="what to sort by; with - before it the other way round")] = "-submitted",
+    sort: Annotated[Sort, Parameter(description="sort key; with - before it: descending")] = "-submitted",
     limit: Limit = 100,
     offset: Offset = 0,
 ) -> Json:
-    """``total``: how many there are on all pages."""
+    """``total``: the number of matches on all pages."""
     parts = parts_of(request)
     view = await parts.fresh_view()
     if node is not None and node not in view.nodes:
         with contextlib.suppress(NotThere):  # a node that is not there has no tasks
             node = find_node(view, node)
-    query = TaskQuery(task_state, priority, node, group, tenant, words(search), False, sort, limit, offset)
-    found, total = find_tasks(view, query, caller_of(request).identity.tenant)
-    return {"items": [answer_of(request, task) for task in found], "total": total}
+    asked = {"state": task_state, "priority": priority, "node": node, "group": group}
+    filters = {facet: (str(value),) for facet, value in asked.items() if value is not None}
+    query = TaskQuery(filters, tenant or "", words(search), sort)
+    found = find_tasks(parts.task_index(), query, lambda total: (offset, offset + limit), caller_of(request).identity.tenant)
+    return {"items": [answer_of(request, view.tasks[row.id]) for row in found.rows], "total": found.total}
 
 
-@get("/api/v1/tasks/{task:str}", summary="One task", action="task.read", responses=problems(404, 409))
+@get("/api/v1/tasks/{task:str}", summary="Get a task", action="task.read", responses=problems(404, 409))
 async def task(request: Ask, task: TaskId) -> Json:
     parts = parts_of(request)
     await parts.fresh_view()
@@ -83,12 +84,12 @@ async def task(request: Ask, task: TaskId) -> Json:
 
 @get(
     "/api/v1/tasks/{task:str}/waiting",
-    summary="Why a task waits, and what would let it in",
+    summary="Explain why a task waits and what would let it start",
     action="task.read",
     responses=problems(404, 409),
 )
 async def waiting(request: Ask, task: TaskId) -> Json:
-    """409 when it does not wait."""
+    """409 if it does not wait."""
     parts, caller = parts_of(request), caller_of(request)
     view = await parts.fresh_view()
     task = parts.tasks.seen(caller, task).submitted.task
@@ -101,14 +102,14 @@ async def waiting(request: Ask, task: TaskId) -> Json:
 def _submitted(request: Ask, placed: TaskView, new: bool) -> Response[Json]:
     """The answer to a submission: 201 placed, 200 submitted before, 202 waiting, 409 nothing fits."""
     if isinstance(placed.decision, TaskRefused) and not placed.submitted.queue:
-        return no_fit(parts_of(request).mirror.view, placed.decision, caller_of(request).sees)
+        return no_fit(parts_of(request).projection.view, placed.decision, caller_of(request).sees)
     status = 202 if placed.waiting else 201 if new else 200
     return Response(answer_of(request, placed), status_code=status)
 
 
 @post("/api/v1/tasks", summary="Submit a task and place it", action="task.submit", responses={**problems(409), **_SUBMITTED})
 async def post_task(request: Ask, data: TaskBody) -> Response[Json]:
-    """201 placed, 200 when the same id and body came before, 202 waiting, 409 when nothing fits now, 400 when nothing ever could."""
+    """201: placed. 200: the same id and body were submitted before. 202: it waits. 409: no device fits now. 400: none could ever fit."""
     parts, caller = parts_of(request), caller_of(request)
     contradiction = data.contradiction()
     if contradiction is not None:
@@ -119,7 +120,7 @@ async def post_task(request: Ask, data: TaskBody) -> Response[Json]:
     return _submitted(request, placed, new)
 
 
-@patch("/api/v1/tasks/{task:str}", summary="Give a task another priority", action="task.prioritise", responses=problems(404, 409))
+@patch("/api/v1/tasks/{task:str}", summary="Change the priority of a task", action="task.prioritise", responses=problems(404, 409))
 async def patch_task(request: Ask, task: TaskId, data: PriorityBody, if_match: Revision = None) -> Json:
     parts = parts_of(request)
     return answer_of(request, await parts.tasks.set_priority(caller_of(request), task, data.priority, revision=revision_of(if_match)))
@@ -128,12 +129,12 @@ async def patch_task(request: Ask, task: TaskId, data: PriorityBody, if_match: R
 @post(
     "/api/v1/tasks/{task:str}/cancel",
     status_code=200,
-    summary="End a task, waiting or running",
+    summary="Cancel a task, waiting or running",
     action="task.cancel",
     responses=problems(404, 409),
 )
 async def cancel_task(request: Ask, task: TaskId, if_match: Revision = None) -> Json:
-    """Of a task cancelled before: the task as it is. Of one that is over in another way: 409."""
+    """Idempotent: a task that is already cancelled is returned as it is. 409 if it has ended in another way."""
     parts = parts_of(request)
     return answer_of(request, await parts.tasks.cancel(caller_of(request), task, revision=revision_of(if_match)))
 
@@ -143,49 +144,52 @@ async def _journal(request: Ask, task: str) -> tuple[TaskView, Json]:
     parts = parts_of(request)
     await parts.fresh_view()
     found = parts.tasks.seen(caller_of(request), task)
-    return found, await parts.journals.of(await life_of(parts.mirror, found))
+    return found, await parts.journals.of(await life_of(parts.projection, found))
 
 
 @get(
     "/api/v1/tasks/{task:str}/waits",
-    summary="How long a task waited on its devices, what ran instead, and under which rule",
+    summary="Get a task's waits: how long, what ran instead, under which rule; and its time by program",
     action="task.read",
     responses=problems(404, 409),
 )
 async def waits(request: Ask, task: TaskId) -> Json:
-    """From the journals of its nodes, about a second behind; 409 when they hold nothing of it. Other tenants' sessions have no name.
-    Times are Unix times in ns."""
+    """Computed from the journals of its nodes, about a second behind; 409 if they do not contain the task. Other tenants' sessions appear
+    without names. Times are Unix times in ns. ``origin`` of a program: the lines of the script that recorded it."""
     found, document = await _journal(request, task)
     caller = caller_of(request)
-    return waits_answer(parts_of(request).mirror.view, found.submitted.tenant, document, caller.sees)
+    return waits_answer(parts_of(request).projection.view, found.submitted.tenant, document, caller.sees)
 
 
 @get(
     "/api/v1/tasks/{task:str}/timeline",
-    summary="When a task ran, waited, was preempted and was swapped out, and the memory it held",
+    summary="Get a task's timeline: when it ran, waited, was preempted or swapped out, and the memory it held",
     action="task.read",
     responses=problems(404, 409),
 )
 async def timeline(request: Ask, task: TaskId) -> Json:
-    """In slots of equal length: for each session the time of a slot that went to each condition, and the most memory it held in it (null:
-    not known). ``complete`` false: the journal was too long to be read whole."""
+    """In slots of equal length: for each session, the part of the slot spent in each state, and the most memory held in the slot (null:
+    not known). ``complete`` false: the journal was too long to be read in full."""
     _, document = await _journal(request, task)
-    return timeline_answer(parts_of(request).mirror.view, document)
+    return timeline_answer(parts_of(request).projection.view, document)
 
 
-@get("/api/v1/placements", summary="The last decision on every task, newest first", action="task.read", responses=problems())
+@get("/api/v1/placements", summary="List the last placement decision of every task, newest first", action="task.read", responses=problems())
 async def placements(request: Ask, limit: Limit = 100, offset: Offset = 0) -> Json:
-    view = await parts_of(request).fresh_view()
-    found, total = find_tasks(view, TaskQuery(decided=True, limit=limit, offset=offset), caller_of(request).identity.tenant)
+    parts, caller = parts_of(request), caller_of(request)
+    view = await parts.fresh_view()
+    query = TaskQuery({"decided": ("yes",)})
+    found = find_tasks(parts.task_index(), query, lambda total: (offset, offset + limit), caller.identity.tenant)
+    decisions = [view.tasks[row.id].decision for row in found.rows]
     return {
-        "items": [placement_answer(view, task.decision, caller_of(request).sees) for task in found if task.decision is not None],
-        "total": total,
+        "items": [placement_answer(view, decision, caller.sees) for decision in decisions if decision is not None],
+        "total": found.total,
     }
 
 
 @get(
     "/api/v1/placements/{task:str}",
-    summary="Where a task was placed: the choice, the scores, and why not the others",
+    summary="Get the placement decision of a task: the choice, the scores, and why other devices were refused",
     action="task.read",
     responses=problems(404, 409),
 )
@@ -201,7 +205,7 @@ async def placement(request: Ask, task: TaskId) -> Json:
 @post(
     "/api/v1/placements/query",
     status_code=200,
-    summary="Where would this task be placed now? Writes nothing",
+    summary="Compute where a task would be placed now, without submitting it",
     action="task.read",
     responses=problems(413),
 )
@@ -212,13 +216,13 @@ async def query_placement(request: Ask, data: TaskBody) -> Json:
         raise Invalid(*contradiction)
     await parts.fresh_view()
     decision = await parts.tasks.dry_run(caller, data.submitted(time.time_ns(), caller.identity.tenant, parts.tasks.defaults))
-    return placement_answer(parts.mirror.view, decision, caller_of(request).sees)
+    return placement_answer(parts.projection.view, decision, caller_of(request).sees)
 
 
 @post("/api/v1/runs", summary="Submit a script for a runner to execute", action="task.submit", responses={**problems(409), **_SUBMITTED})
 async def post_run(request: Ask, data: RunBody) -> Response[Json]:
-    """A task and the script that runs for it: statuses as for a task, 400 for ``runner`` when no runner takes scripts of this tenant. The
-    script starts once the task has a place and a runner is free."""
+    """Creates a task and its script; statuses as for a task, and 400 for ``runner`` if no runner takes scripts of this tenant. The script
+    starts once the task is placed and a runner is free."""
     parts, caller = parts_of(request), caller_of(request)
     wrong = data.contradiction() or data.fault()
     if wrong is not None:
@@ -229,17 +233,17 @@ async def post_run(request: Ask, data: RunBody) -> Response[Json]:
     return _submitted(request, placed, new)
 
 
-@get("/api/v1/tasks/{task:str}/log", summary="What the script of a task has written", action="task.read", responses=problems(404, 409))
+@get("/api/v1/tasks/{task:str}/log", summary="Get the output of a task's script", action="task.read", responses=problems(404, 409))
 async def log(
     request: Ask,
     task: TaskId,
     after: Annotated[
-        int, Parameter(ge=0, le=1 << 53, description="where to go on: ``next`` of the answer before; 0: from the beginning")
+        int, Parameter(ge=0, le=1 << 53, description="position to continue from: ``next`` of the previous answer; 0: from the beginning")
     ] = 0,
-    wait_s: Annotated[int, Parameter(ge=0, le=WAIT_S_MAX, description="how long to wait for more when there is nothing new")] = 0,
+    wait_s: Annotated[int, Parameter(ge=0, le=WAIT_S_MAX, description="seconds to wait for output if there is none yet")] = 0,
 ) -> Json:
-    """Standard output and standard error in the order they came, in parts. ``ended``: there is no more. ``run`` null: no runner has to do
-    with the task, or it ended more than a week ago."""
+    """Standard output and standard error in the order of writing, in parts. ``ended``: the output is complete. ``run`` null: no runner
+    executes the task's script, or it ended more than a week ago."""
     parts = parts_of(request)
     await parts.fresh_view()
     task = parts.tasks.seen(caller_of(request), task).submitted.task

@@ -12,12 +12,14 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from services.kit.errors import KitError
+
 __all__ = ["Entry", "Change", "Lease", "ConfigStore", "StoreError", "StoreConflict", "StoreUnavailable", "LeaseLost", "check_key"]
 
 _KEY: Final = re.compile(r"[A-Za-z0-9_-]{1,64}(/[A-Za-z0-9_-]{1,64}){0,7}\Z")
 
 
-class StoreError(Exception):
+class StoreError(KitError):
     """Base of the errors of configuration stores."""
 
 

@@ -1,12 +1,8 @@
-"""The web pages of the controller: server-rendered templates, one stylesheet, htmx for parts of pages, one stream of changes for all.
+"""The web pages of the controller: server-rendered templates, one stylesheet, htmx for parts of pages, one stream of changes for all
+pages.
 
-May live here: what pages show and how. May not: decisions, writes to the log (pages call the same actions as REST does).
-
-    templating   ``page(request, template, ...)``: a whole page as an answer, with its security headers
-    listing      search, filters, sort and paging of a table, from the query string and back
-    live         what changed, rendered once and sent to every open page that shows it
-    assets       stylesheet, scripts and fonts under addresses that name their content
-    problems     errors as pages, for people
-    flash        one message carried over a redirect
-    history      the last hour of every device, in bounded memory
+Modules: ``templating`` renders whole pages with their security headers; ``listing`` maps search, filters, sort and paging of a table to
+its address; ``live``, ``channel`` and ``stream`` push changes to open pages; ``forms`` reads posted forms and carries one message over a
+redirect; ``charts`` and ``history`` draw the last hour of every device; ``problems`` shows errors; the others are the pages. Writes go
+through ``actions``, as REST's do.
 """

@@ -13,16 +13,16 @@ from urllib.parse import unquote
 from litestar import HttpMethod, Request, Response, get, route
 
 from services.controller.errors import NotThere
+from services.controller.parts import Ask
 from services.controller.problems import problem
+from services.controller.web.billing import Unreachable
 from services.controller.web.context import context_of
-from services.controller.web.credits.client import Unreachable
 from services.controller.web.forms import redirect
 from services.controller.web.templating import page
 from services.kit.access.requests import proof_of, relay_authorization
 
 __all__ = ["ROUTES"]
 
-Ask = Request[Any, Any, Any]
 
 _WAIT_MAX_S: Final = 86_400
 _DOCUMENTS: Final = {"controller": "/schema/openapi.json", "billing": "/schema/billing.json"}

@@ -1,6 +1,7 @@
-"""Stylesheet, scripts and fonts: read once, served from memory under an address that names their content, so browsers keep them for ever.
+"""Stylesheet, scripts and fonts: read once, served from memory under an address that contains a digest of their content, cached without
+limit.
 
-May live here: static files. May not: anything that differs between requests. A path is a key of a table, so no path leads outside it.
+A path is a key of a table, so no path leads outside the folder.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _PACKED: Final = frozenset({".js", ".css", ".svg"})
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """``packed``: gzip of the body, empty where that is not worth it."""
+    """``packed``: gzip of the body, empty where it saves nothing."""
 
     body: bytes
     packed: bytes

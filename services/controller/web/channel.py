@@ -1,6 +1,6 @@
-"""One thing that pages follow: a topic, for one scope, with one query string. It is rendered once for all its followers.
+"""Live channels: the rendering of one topic, for one scope and query string, shared by all its readers, and patches between renderings.
 
-May live here: what was rendered last, the last few changes as bytes, and who waits for the next. May not: sockets, what is rendered.
+Two renderings of a page differ by a patch; a page that applies it looks like the second (static/live.js is the other end).
 """
 
 from __future__ import annotations
@@ -15,19 +15,22 @@ import msgspec
 
 from services.controller.web.scope import Scope
 
-__all__ = ["Channel", "Gone", "Render", "Topic", "Patch", "difference", "encode_patch"]
+__all__ = ["Channel", "TopicEnded", "Render", "Topic", "Patch", "difference", "encode_patch"]
 
 Point = tuple[float | None, ...]
+_KEPT: Final = 16
+"""Changes kept as bytes. A reader further behind than these gets the whole once more, so slow readers take no memory."""
+HEARTBEAT: Final = b": still here\n\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """``html``: id in the document to the element's markup, itself with that id. ``lists``: id of a list (a table's body) to the ids of its
-    children in order; the markup of each must be in ``html``. ``points``: chart id to its last points: seconds, then one value a series."""
+    """A rendering, or the difference between two."""
 
-    html: Mapping[str, str] = field(default_factory=dict)
+    html: Mapping[str, str] = field(default_factory=dict)  #: id in the document to the element's markup, itself with that id
+    #: id of a list to the ids of its children in order; their markup is in ``html``
     lists: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    points: Mapping[str, tuple[Point, ...]] = field(default_factory=dict)
+    points: Mapping[str, tuple[Point, ...]] = field(default_factory=dict)  #: chart id to its last points: seconds, then one value a series
 
 
 def difference(before: Patch | None, after: Patch) -> Patch | None:
@@ -58,43 +61,36 @@ def encode_patch(patch: Patch, whole: bool = False) -> bytes:
 
 Render = Callable[[Scope, Mapping[str, str]], Patch | Awaitable[Patch]]
 
-_KEPT: Final = 16
-"""Changes kept as bytes. A reader further behind than these gets the whole once more, so slow readers take no memory."""
-HEARTBEAT: Final = b": still here\n\n"
 
-
-class Gone(Exception):
-    """What this page shows is no more; the page is to be loaded again, and says so better than we could."""
+class TopicEnded(Exception):
+    """The entity that a page shows does not exist any more: the browser loads the page again, which explains it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """``wakes``: kinds of change (web.live) after which it may look different. ``action``: what one must be allowed to follow it.
-    ``render`` gives everything on the page that may change, for a scope and the page's query string; it may be a coroutine function."""
+    """Something that pages follow."""
 
     name: str
-    wakes: frozenset[str]
-    action: str
-    render: Render
+    wakes: frozenset[str]  #: kinds of change (web.live) after which it may look different
+    action: str  #: the right that a reader needs
+    render: Render  #: from a scope and a query string to everything on the page that may change; may be a coroutine function
 
 
 @dataclass(slots=True)
 class Channel:
-    """``version``: of what was rendered last; it grows. ``dirty``: something may have changed since. ``due``: loop time before which it is
-    not rendered again: what is slow to render is rendered less often. ``idle_since``: loop time since it has no followers. ``gone``: what
-    it showed does not exist any more."""
+    """A topic for one scope and query string."""
 
     topic: Topic
     scope: Scope
     query: dict[str, str]
-    version: int = 0
-    dirty: bool = True
-    due: float = 0.0
-    idle_since: float = 0.0
+    version: int = 0  #: of the last rendering; it grows
+    dirty: bool = True  #: something may have changed since
+    due: float = 0.0  #: loop time before which it is not rendered again: slow renderings are made less often
+    idle_since: float = 0.0  #: loop time since which it has no readers
     readers: int = 0
     shown: Patch | None = None
     beats: int = 0
-    gone: bool = False
+    ended: bool = False  #: what it showed does not exist any more
     _kept_from: int = 0
     _changes: deque[tuple[int, bytes]] = field(default_factory=deque)
     _whole: tuple[int, bytes] | None = None

@@ -1,62 +1,56 @@
-"""Charts as data: what static/charts.js draws, and the same as a table for those who do not see it. Pure."""
+"""Charts of the cluster and of devices as data for static/charts.js, and as tables for screen readers. Pure: the time comes with the
+question.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
 from services.controller.web.formats import bytes_text, clock_time, credits_text
-from services.controller.web.history import EVERYBODY, History
-from services.controller.web.metrics_store import MetricsStore, Range, times_of
+from services.controller.web.history import ALL_TENANTS, History
+from services.controller.web.metrics_store import RANGES, MetricsStore, Range, Unanswered, range_of, times_of
 from services.controller.web.ring import Floats
 from services.controller.web.scope import Scope
 
 __all__ = [
-    "Chart",
-    "Line",
-    "chart_data",
-    "chart_points",
-    "chart_table",
-    "cluster_charts",
-    "credits_chart",
-    "credits_per_hour",
-    "device_charts",
-    "past_charts",
-]
+    "Chart", "Line", "Charts", "chart_context", "chart_data", "chart_points", "chart_table", "cluster_charts", "credits_chart",
+    "credits_per_hour", "device_charts", "past_charts",
+]  # fmt: skip
 
 _TABLE_ROWS: Final = 12
 _TEXTS: Final = {"%": lambda value: f"{value:.0f} %", "bytes": bytes_text, "": credits_text}
+_HOUR_S: Final = 3600
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """``shade``: a class of the stylesheet, k1 to k6. ``unit``: ``%``, ``bytes`` or empty."""
+    """One series of a chart."""
 
     label: str
-    shade: str
-    unit: str
+    shade: str  #: class of the stylesheet, k1 to k6
+    unit: str  #: ``%``, ``bytes`` or empty
     values: Floats
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Lines over the same times (Unix seconds, evenly apart). ``top``: where the axis ends, None: by the values. ``least``: and at
-    least here. ``span_s``: how much time the axis shows."""
+    """Lines over the same times."""
 
-    times: Sequence[int]
+    times: Sequence[int]  #: Unix seconds, evenly apart
     lines: tuple[Line, ...]
     stacked: bool = False
-    top: float | None = None
-    least: float = 1.0
-    span_s: int = 3600
+    top: float | None = None  #: end of the axis; None: by the values
+    least: float = 1.0  #: the least end of the axis
+    span_s: int = 3600  #: how much time the axis shows
 
 
 def chart_data(chart: Chart) -> dict[str, Any]:
-    """What a page carries."""
+    """The data of a chart in a page."""
     series = [
         {"label": line.label, "class": line.shade, "unit": line.unit, "values": [_number(value) for value in line.values]}
         for line in chart.lines
@@ -101,7 +95,26 @@ def _mean(values: list[float], unit: str) -> str:
     return _TEXTS[unit](sum(values) / len(values)) if values else "–"
 
 
-_HOUR_S: Final = 3600
+Charts = Mapping[str, tuple[str, Chart]]
+"""By id in the document: title and chart."""
+
+
+async def chart_context(
+    query: Mapping[str, str], store: MetricsStore, charts: Charts, past: Callable[[Range], Awaitable[Charts]]
+) -> dict[str, Any]:
+    """What a page shows of its charts over the range that its address asks for: ``charts`` for the last hour, else those of ``past``."""
+    chosen, away = range_of(query), ""
+    if chosen is not RANGES[0]:
+        try:
+            charts = await past(chosen)
+        except Unanswered as error:
+            chosen, away = RANGES[0], str(error)
+    return {
+        "charts": {name: (title, chart_data(chart), chart_table(chart)) for name, (title, chart) in charts.items()},
+        "ranges": RANGES if store.url and (chosen is not RANGES[0] or away or await store.there()) else (),
+        "chosen": chosen,
+        "away": away,
+    }
 
 
 def cluster_charts(history: History, now_s: float) -> tuple[Chart, Chart]:
@@ -135,7 +148,7 @@ async def past_charts(store: MetricsStore, chosen: Range, now_s: float, node: st
 def credits_chart(history: History, scope: Scope, now_s: float) -> Chart:
     """Credits per hour at the rate of each half minute: everybody's, or the scope's tenant's."""
     ring = history.credits
-    spent = ring.series(scope.tenant or EVERYBODY, now_s)["spent"] * (_HOUR_S / ring.step_s)
+    spent = ring.series(scope.tenant or ALL_TENANTS, now_s)["spent"] * (_HOUR_S / ring.step_s)
     spent[-1] = np.nan  # it has only begun
     return Chart(ring.times(now_s), (Line("Credits per hour", "k1", "", spent),))
 

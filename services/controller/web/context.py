@@ -1,4 +1,4 @@
-"""UI context: dependencies of page handlers beside the parts: the task index, the clients of billing and of the metrics store."""
+"""UI context: dependencies of page handlers beside the parts: the clients of billing and of the metrics store, the trace viewer."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import Any, Final, Self
 
 from litestar import Request
 
-from services.controller.web.credits.client import BillingClient
+from services.controller.web.billing import BillingClient
 from services.controller.web.metrics_store import MetricsStore
-from services.controller.web.tasks.index import TaskIndex
 from services.kit.tls import client_context
 
 __all__ = ["UiContext", "context_of"]
@@ -27,11 +26,10 @@ class UiContext:
     billing: BillingClient
     trace_url: str = ""  #: address of one trace, with ``{trace}`` for its id; empty: no trace viewer
     metrics: MetricsStore = field(default_factory=lambda: MetricsStore(""))
-    tasks: TaskIndex = field(default_factory=TaskIndex)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
-        """WOOLY_BILLING_URL: where billing answers (WOOLY_TLS_CA: whom to believe there). WOOLY_TRACE_URL: for example
+        """WOOLY_BILLING_URL: address of billing (WOOLY_TLS_CA: its trusted authorities). WOOLY_TRACE_URL: for example
         ``http://jaeger.example:16686/trace/{trace}``. WOOLY_METRICS_URL: a Prometheus that scrapes the
         controllers. Raises SettingError."""
         url = environment.get("WOOLY_BILLING_URL", "")

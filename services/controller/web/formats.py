@@ -1,4 +1,4 @@
-"""Figures as people read them, for templates. Pure: no clock; how long ago something was is counted by the browser."""
+"""Template filters for figures and times. Pure: the browser counts how long ago a time was."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Values of a posted form, checked by the same structs as the bodies of REST: a page accepts what REST accepts, and names the same field.
+"""Posted forms, checked by the same structs as the bodies of REST, and one message carried over the redirect after them in a cookie.
 
     values = await form_values(request, lists=("groups",), flags=("queue",))     # the route declares csrf="form"
     body, errors = read_as(TaskBody, values)        # errors: {"priority": "At most 4."}
 
-May live here: from form to struct. May not: what a struct allows, HTML.
+Messages hold no secrets: every user of the browser can read the cookie.
 """
 
 from __future__ import annotations
@@ -42,8 +42,12 @@ _SAID: Final = tuple(
         (r"Invalid enum value|Expected `bool", "Choose one of what is offered."),
     )
 )
-"""What msgspec says of a bad value, and what a form says."""
+"""msgspec's messages about bad values, and those of forms."""
 _FIELDS_MAX: Final = 5_000
+COOKIE: Final = "wooly_flash"
+Kind = Literal["ok", "warn", "bad"]
+_KEPT_S: Final = 30
+_LONGEST: Final = 2_000
 
 
 async def form_values(request: Request[Any, Any, Any], *, lists: Collection[str] = (), flags: Collection[str] = ()) -> Values:
@@ -76,11 +80,11 @@ def read_as(kind: type[T], values: Values) -> tuple[T | None, dict[str, str]]:
         message = _PATH.sub("", text)
         named = _NAMED.search(message)
         field = at.group(1) if at and at.group(1) else named.group(1) if named else ""
-        return None, {field: _for_people(message)}
+        return None, {field: _form_message(message)}
 
 
-def _for_people(message: str) -> str:
-    """What msgspec says, as a form says it."""
+def _form_message(message: str) -> str:
+    """The form's message for one of msgspec's."""
     for pattern, text in _SAID:
         found = pattern.search(message)
         if found:
@@ -98,19 +102,13 @@ def revision_in(values: Values) -> int | None:
     return int(text)
 
 
-COOKIE: Final = "wooly_flash"
-Kind = Literal["ok", "warn", "bad"]
-_KEPT_S: Final = 30
-_LONGEST: Final = 2_000
-
-
 class _Flash(msgspec.Struct, array_like=True):
     kind: Kind
     text: str
 
 
 def redirect(to: str, text: str = "", kind: Kind = "ok") -> Redirect:
-    """303 to one of our own pages, with a message to show there. ``to`` must be a path: what a form says is not trusted."""
+    """303 to a page of this site, with a message to show there. ``to`` must be a path: values of forms are not trusted."""
     inside = to.startswith("/") and not to.startswith("//") and "\\" not in to and to.isascii() and to.isprintable()
     path = to if inside else "/"
     answer = Redirect(path, status_code=303)
@@ -121,7 +119,7 @@ def redirect(to: str, text: str = "", kind: Kind = "ok") -> Redirect:
 
 
 def read_flash(request: Request[Any, Any, Any]) -> tuple[Kind, str] | None:
-    """The message that came with the request, None when there is none or it is not one of ours."""
+    """The message that came with the request, None when there is none, or an invalid one."""
     value = request.cookies.get(COOKIE, "")
     if not value:
         return None

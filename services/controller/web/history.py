@@ -1,6 +1,5 @@
-"""The last hour of every device and tenant, from the telemetry stream: which holds it, so a controller that restarts has it again.
+"""Measurements of the last hour by device, and estimated credits by tenant, from the telemetry stream (which holds them over a restart).
 
-May live here: what is kept, and reading the stream's past. May not: the log, how it is drawn (web.charts).
 Memory: 24 bytes and a stamp for each of 360 slots of a device, about 12 KiB; at most 16,384 devices and 2,048 tenants.
 """
 
@@ -24,9 +23,9 @@ from services.kit.errors import BusRefused, BusUnavailable
 from services.kit.follow import Follower
 from services.kit.log import get_logger
 
-__all__ = ["History", "EVERYBODY", "PriceBook"]
+__all__ = ["History", "ALL_TENANTS", "PriceBook"]
 
-EVERYBODY: Final = ""
+ALL_TENANTS: Final = ""
 """The key under which credits of all tenants are added up."""
 
 _HOUR_S: Final = 3600
@@ -34,11 +33,11 @@ _STEP_S: Final = 10
 _CREDITS_STEP_S: Final = 30
 _BURST: Final = 2_000
 _REST_S: Final = 0.05
+_GIB: Final = 1 << 30
 
 
 class History:
-    """``devices``: by (node, gpu): utilization and starvation in percent, resident, shared and swapped bytes; each slot's mean is its sum
-    over its count. ``credits``: by tenant, spent in the slot. ``prices`` is asked each time: it may be another one later."""
+    """Rings of measurements. ``prices`` is called for each measurement: the view may be replaced."""
 
     def __init__(self, prices: Callable[[], PriceBook]) -> None:
         self._prices = prices
@@ -56,7 +55,7 @@ class History:
         spent = self._prices().spent(seen)
         for tenant, credits in spent.items():
             self.credits.add(tenant, at_s, (credits,))
-        self.credits.add(EVERYBODY, at_s, (sum(spent.values()),))
+        self.credits.add(ALL_TENANTS, at_s, (sum(spent.values()),))
 
     async def read_past(self, bus: Bus, before: int) -> None:
         """Take what the stream holds before position ``before``, in bursts with rests between, so that nothing waits for it long."""
@@ -74,7 +73,7 @@ class History:
             try:
                 seen = telemetry_on(subject, data)
             except msgspec.DecodeError:
-                return  # who follows it live says so
+                return  # the live follower logs it
             if seen.at_ns >= oldest_ns:
                 self.take(seen)
             taken += 1
@@ -93,9 +92,6 @@ class History:
         finally:
             await follower.stop()
         get_logger().info("charts filled from the stream", measurements=taken)
-
-
-_GIB: Final = 1 << 30
 
 
 class PriceBook:

@@ -1,19 +1,17 @@
 """Search, filters, sort and paging of a table: read from the query string, and written back into links, so that every state has an address.
 
-    listing = Listing.read(request, sorts=("updated", "priority"), default="-updated", filters=("state", "node"))
+    listing = Listing.parse("/nodes", request.query_params, sorts=("updated", "priority"), default="-updated", filters=("state", "node"))
     rows, listing = listing.take(sorted_rows)
 
-Invalid parameters (an unknown sort, page 0) fall back to the default: an old link still opens. Pure, but for reading the request.
+Invalid parameters (an unknown sort, page 0) fall back to the default: an old link still opens. Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Self, TypeVar
+from typing import Final, Self, TypeVar
 from urllib.parse import urlencode
-
-from litestar import Request
 
 __all__ = ["Listing", "PER_PAGE"]
 
@@ -27,27 +25,21 @@ _LAST_PAGE: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """``search``: what is typed into the search box. ``sort``: a key of the table's columns. ``total``: rows there are, known once
-    ``take`` was called. ``filters``: chosen values by name; a name without a choice is not in it."""
+    """The state of a table."""
 
     path: str
-    search: str = ""
-    sort: str = ""
+    search: str = ""  #: text of the search box
+    sort: str = ""  #: a key of the table's columns
     descending: bool = False
     page: int = 1
     per_page: int = PER_PAGE
-    filters: Mapping[str, str] = field(default_factory=dict)
+    filters: Mapping[str, str] = field(default_factory=dict)  #: chosen values by name; names without a choice are absent
     default: str = ""
-    total: int = 0
-
-    @classmethod
-    def read(cls, request: Request[Any, Any, Any], *, sorts: Sequence[str], default: str, filters: Sequence[str] = ()) -> Self:
-        """``default``: the sort of a plain link, with ``-`` before it for descending."""
-        return cls.parse(request.url.path, request.query_params, sorts=sorts, default=default, filters=filters)
+    total: int = 0  #: number of rows, known after ``take``
 
     @classmethod
     def parse(cls, path: str, query: Mapping[str, str], *, sorts: Sequence[str], default: str, filters: Sequence[str] = ()) -> Self:
-        """The same from the parts of an address: what the live stream has."""
+        """``default``: the sort of a plain link, with ``-`` before it for descending."""
         asked = query.get("sort", default)
         if asked.removeprefix("-") not in sorts:
             asked = default
@@ -89,7 +81,7 @@ class Listing:
 
     @property
     def narrowed(self) -> bool:
-        """Is anything left out by search or filters? An empty table then says so, and how to see all."""
+        """Whether search or filters leave anything out: an empty table then offers to show all."""
         return bool(self.search or self.filters)
 
     @property
@@ -129,7 +121,7 @@ class Listing:
         return self.path
 
     def sort_url(self, key: str, descending_first: bool = False) -> str:
-        """Where a click on a column's head leads: the other way round when it is the sorted one."""
+        """Target of a column's head: the reverse order when the table is sorted by it."""
         down = not self.descending if key == self.sort else descending_first
         return self.url(sort=("-" if down else "") + key)
 

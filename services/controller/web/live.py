@@ -1,13 +1,11 @@
-"""Live pages: one renderer for all of them. What changed is rendered once for each topic, scope and query string, at most about once a
-second, and the same bytes go to everybody who follows.
+"""Live pages: each topic is rendered once for each scope and query string, at most about once a second, and all readers get the same bytes.
 
     live = Live()
     live.add(Topic("nodes", frozenset({"node", "telemetry"}), "node.read", render_nodes))
     live.wake("telemetry")          # something of that kind changed
     await live.run()                # beside the server
 
-May live here: which channels there are, when each is rendered. May not: sockets (web.stream), what is rendered (each page's own).
-Kinds of change: ``telemetry``, ``node``, ``task``, ``session``, ``config``, ``group``, ``access``, ``billing``.
+Kinds of change: ``telemetry``, ``node``, ``task``, ``session``, ``config``, ``group``, ``access``, ``billing``, ``log``.
 """
 
 from __future__ import annotations
@@ -21,11 +19,11 @@ from typing import Final
 from urllib.parse import urlencode
 
 from bus_schemas import events
-from services.controller.web.channel import Channel, Gone, Topic
+from services.controller.web.channel import Channel, Topic, TopicEnded
 from services.controller.web.scope import Scope
 from services.kit.log import get_logger
 
-__all__ = ["Live", "Busy", "Topic", "Gone", "kind_of"]
+__all__ = ["Live", "Busy", "Topic", "TopicEnded", "kind_of"]
 
 _EVERY_S: Final = 1.0
 _SHARE: Final = 0.04
@@ -35,7 +33,7 @@ _BEAT_S: Final = 15.0
 _CHANNELS_MAX: Final = 256
 _READERS_MAX: Final = 2_000
 _TENANT_SHARE: Final = 0.5
-"""Of channels and of readers: what one tenant's people may take of them, so that they cannot shut out the others."""
+"""Of channels and of readers: the share that one tenant's users may take, so that they cannot lock out the others."""
 _QUERY_MAX: Final = 1_000
 
 _KINDS: Final[dict[type[object], str]] = {
@@ -70,7 +68,7 @@ def kind_of(event: events.Event) -> str:
 
 
 class Busy(Exception):
-    """As many follow as may."""
+    """The limit of readers or channels is reached."""
 
 
 class Live:
@@ -95,15 +93,16 @@ class Live:
     def channels(self) -> int:
         return len(self._channels)
 
-    def wake(self, kind: str) -> None:
-        """Something of this kind changed. Costs next to nothing, so it may be called for every event."""
+    def wake(self, kind: str, *, of: str = "") -> None:
+        """Something of this kind changed; with ``of``, only pages of this one show it. Costs next to nothing, so it may be called for every
+        event."""
         for channel in self._channels.values():
-            if kind in channel.topic.wakes and not channel.dirty:
+            if kind in channel.topic.wakes and not channel.dirty and of in ("", channel.query.get("topic", "").partition(".")[0]):
                 channel.dirty = True
                 self._work.set()
 
     def join(self, topic: Topic, scope: Scope, query: Mapping[str, str]) -> Channel:
-        """The channel of these, followed by one more. Raises Busy. ``leave`` gives it back."""
+        """The channel of these, with one more reader. Raises Busy. ``leave`` releases it."""
         if self.closed or self._crowded(scope):
             raise Busy
         own = {name: query[name] for name in sorted(query) if name != "since"}
@@ -184,14 +183,14 @@ class Live:
             shown = await patch if inspect.isawaitable(patch) else patch
             self._version += 1
             channel.show(shown, self._version, self.instance)
-        except Gone:
+        except TopicEnded:
             self._forget(channel)
         except Exception:
-            # One page's slip must not stop the others; it is rendered again at the next change.
+            # An error of one page must not stop the others; it is rendered again at the next change.
             get_logger().exception("a live page could not be rendered", topic=channel.topic.name, query=channel.query)
 
     def _forget(self, channel: Channel) -> None:
-        channel.gone = True
+        channel.ended = True
         self._channels = {key: kept for key, kept in self._channels.items() if kept is not channel}
         channel.beat()
 

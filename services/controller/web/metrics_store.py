@@ -1,7 +1,4 @@
-"""Load of devices further back than the last hour, read from a Prometheus (WOOLY_METRICS_URL) that scrapes the controllers.
-
-May live here: asking, and what is asked. May not: how it is drawn (web.dashboard.charts).
-"""
+"""Load of devices further back than the last hour, read from a Prometheus (WOOLY_METRICS_URL) that scrapes the controllers."""
 
 from __future__ import annotations
 
@@ -36,12 +33,12 @@ _MEANS: Final = ("utilization", "starvation")
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """``name``: in addresses; ``step_s``: between two points."""
+    """A range of time for charts."""
 
-    name: str
+    name: str  #: in addresses
     label: str
     span_s: int
-    step_s: int
+    step_s: int  #: between two points
 
 
 RANGES: Final = (
@@ -71,7 +68,7 @@ def times_of(chosen: Range, now_s: float) -> list[int]:
 
 def query_of(field: str, step_s: int, node: str | None = None) -> str:
     """PromQL for ``field`` at the end of each step: of the devices of ``node`` by GPU, or of the cluster (mean or sum over its devices).
-    What several controllers say of a device counts once."""
+    Values of one device from several controllers count once."""
     chosen = "" if node is None else f"{{node={json.dumps(node)}}}"
     each = f"max by (node, {_LABEL}) (avg_over_time({_METRICS[field]}{chosen}[{step_s}s]))"
     whole = f"{'avg' if field in _MEANS else 'sum'} ({each})"

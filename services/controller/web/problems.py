@@ -1,7 +1,4 @@
-"""Errors as pages, for people: what went wrong, and what to do. Programs get the same as a problem document (services.controller.problems).
-
-May live here: which answer is for a person, what helps. May not: what is an error, which status it has.
-"""
+"""Error pages: what is wrong and what to do. Programs get the same as a problem document (services.controller.problems)."""
 
 from __future__ import annotations
 
@@ -48,14 +45,14 @@ _PAGES: Final[dict[int, tuple[str, tuple[str, ...]]]] = {
 
 
 def for_people(handlers: dict[int | type[Exception], Handler]) -> dict[int | type[Exception], Handler]:
-    """The same handlers, whose answers are pages where a person asked; and one for unexpected errors."""
+    """The same handlers, with pages as answers to browsers; and one for unexpected errors."""
     return {kind: _wrapped(handler) for kind, handler in {500: _unforeseen, **handlers}.items()}
 
 
 def _wrapped(handler: Handler) -> Handler:
     def answer(request: Request[Any, Any, Any], error: Any) -> Response[Any]:
         found = handler(request, error)
-        return _page(request, found) if (found.status_code or 500) >= 400 and _is_for_a_person(request) else found
+        return _page(request, found) if (found.status_code or 500) >= 400 and _from_browser(request) else found
 
     return answer
 
@@ -65,7 +62,7 @@ def _unforeseen(request: Request[Any, Any, Any], error: Exception) -> Response[A
     return problem(500, "internal", "Internal error", "the controller failed to answer; its log names the reason")
 
 
-def _is_for_a_person(request: Request[Any, Any, Any]) -> bool:
+def _from_browser(request: Request[Any, Any, Any]) -> bool:
     if request.url.path.startswith(_FOR_PROGRAMS):
         return False
     return "text/html" in request.headers.get("accept", "") or "hx-request" in request.headers
@@ -85,7 +82,7 @@ def _page(request: Request[Any, Any, Any], found: Response[Any]) -> Response[Any
 
 
 def _to_login(request: Request[Any, Any, Any]) -> Response[Any]:
-    """Without a login: the login page, which leads back here."""
+    """Redirect to the login page, which leads back here."""
     here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     address = "/login?" + urlencode({"next": here}) if request.method == "GET" and here != "/" else "/login"
     if "hx-request" in request.headers:

@@ -1,6 +1,6 @@
-"""Numbers over time in bounded memory: for each key a row of slots, one slot for each step of time, the oldest overwritten by the newest.
+"""Time series in bounded memory: a ring of slots for each key, one slot for each step of time.
 
-Pure but for numpy: time comes with the numbers. One array a field for all keys, so that sums over thousands of them are one operation.
+Pure but for numpy: the time comes with the numbers. One array for each field of all keys, so a sum over thousands of keys is one operation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Floats = npt.NDArray[np.float32]
 
 class Ring:
     """``fields`` are added up in their slot by ``add``; ``count`` (how often) comes with them. At most ``rows_max`` keys: then the one
-    longest silent gives way."""
+    with the oldest last value is evicted."""
 
     def __init__(self, fields: Sequence[str], *, step_s: int, slots: int, rows_max: int) -> None:
         self.step_s = step_s
@@ -39,7 +39,7 @@ class Ring:
         return int(self._numbers.nbytes + self._values.nbytes)
 
     def add(self, key: Hashable, at_s: float, values: Sequence[float]) -> None:
-        """Add ``values`` (in the order of the fields) to the slot of ``at_s`` (Unix seconds). What is older than the ring is left out."""
+        """Add ``values`` (in the order of the fields) to the slot of ``at_s`` (Unix seconds). Values older than the ring are dropped."""
         number = int(at_s) // self.step_s
         slot = number % self.slots
         row = self._rows.get(key)
@@ -49,7 +49,7 @@ class Ring:
         if number < held:
             return
         if self._kept is not None and number < self._kept[0] - 1:
-            self._kept = None  # it comes late: what was thought to be over is not
+            self._kept = None  # late: a slot that was complete is not
         if number > held:
             self._numbers[row, slot] = number
             self._values[:, row, slot] = 0

@@ -1,7 +1,4 @@
-"""For whom something is rendered: whose rows, and which actions are offered. Two people of one scope see the same bytes.
-
-May live here: that. May not: rules (services.kit.access), requests.
-"""
+"""The scope of a rendering: whose rows it shows and which actions it offers. Two callers of one scope see the same bytes."""
 
 from __future__ import annotations
 
@@ -15,10 +12,10 @@ __all__ = ["CLUSTER", "Scope"]
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """``tenant``: whose rows, empty: everybody's. ``actions``: what may be done to what is shown (a member's: to their own)."""
+    """Whose rows are shown, and which actions are offered."""
 
-    tenant: str
-    actions: frozenset[str]
+    tenant: str  #: empty: all tenants
+    actions: frozenset[str]  #: actions offered; a tenant's: on its own things
 
     @classmethod
     def of(cls, identity: Identity) -> Scope:
@@ -29,7 +26,7 @@ class Scope:
         return action in self.actions
 
     def sees(self, tenant: str) -> bool:
-        """Are rows of ``tenant`` shown here?"""
+        """Whether rows of ``tenant`` are shown."""
         return not self.tenant or self.tenant == tenant
 
 

@@ -1,7 +1,7 @@
 """The stream of changes to one open page: server-sent events over plain ASGI.
 
-A reader is a place in its channel's changes, not a queue: one that reads slowly waits in its own socket, and is then sent what it missed
-or, too far behind, everything once more. Nothing grows with how slow it is.
+A reader is a version of its channel, not a queue: a slow reader waits in its own socket, and is then sent the changes that it missed or,
+too far behind, the whole rendering. Memory does not grow with the delay of readers.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from litestar.types import Scope as AsgiScope
 from services.controller.web.channel import HEARTBEAT, Channel
 from services.controller.web.live import Busy, Live
 from services.controller.web.scope import Scope
-from services.kit.access.requests import proof_of, who
+from services.kit.access.requests import identity_of, proof_of
 
 __all__ = ["live_stream"]
 
 _STUCK_S: Final = 30.0
-"""A reader that takes nothing for this long is cut off; its browser comes again by itself."""
+"""A reader that takes nothing for this long is disconnected; its browser reconnects."""
 _LIFE_S: Final = 600.0
 """Then the connection ends, and the browser makes another, which is authenticated again."""
 _FIELDS_MAX: Final = 64
@@ -44,7 +44,7 @@ async def live_stream(scope: AsgiScope, receive: Receive, send: Send) -> None:
     request: Request[Any, Any, Any] = Request(scope, receive, send)
     web = request.app.state.web
     live: Live = web.live
-    identity = who(request)
+    identity = identity_of(request)
     name = scope["path"].rstrip("/").rpartition("/")[2]
     name, _, entity = name.partition(".")
     topic = live.topic(name)
@@ -67,7 +67,7 @@ async def live_stream(scope: AsgiScope, receive: Receive, send: Send) -> None:
         return
     proof = proof_of(request)
     try:
-        await _follow(live, channel, _version(since, live.instance), receive, send, lambda: bool(web.still(identity, proof)))
+        await _follow(live, channel, _version(since, live.instance), receive, send, lambda: bool(web.is_current(identity, proof)))
     finally:
         live.leave(channel)
 
@@ -83,7 +83,7 @@ async def _follow(live: Live, channel: Channel, version: int, receive: Receive, 
         await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
         await _send(send, _HELLO)
         while not live.closed and loop.time() < until and still():
-            if channel.gone:
+            if channel.ended:
                 await _send(send, _GONE)
                 break
             data = channel.after(version, live.instance)
@@ -93,12 +93,12 @@ async def _follow(live: Live, channel: Channel, version: int, receive: Receive, 
             elif channel.beats != beats:
                 await _send(send, HEARTBEAT)
             beats = channel.beats
-            if channel.version == version and not live.closed and not channel.gone:
+            if channel.version == version and not live.closed and not channel.ended:
                 await channel.changed()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
     except (asyncio.CancelledError, TimeoutError, OSError):
         if not left.done() and reader.cancelling():
-            raise  # it was we who were stopped, not the reader who left
+            raise  # the server is stopping; the reader did not leave
     finally:
         left.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -119,7 +119,7 @@ async def _left(receive: Receive, reader: asyncio.Task[Any]) -> None:
 
 
 def _version(since: str, instance: str) -> int:
-    """The version a reader has, 0 when it is none of this process's."""
+    """The version that a reader has; 0: of another process."""
     known, _, version = since.rpartition("-")
     return int(version) if known == instance and version.isascii() and version.isdigit() and len(version) < 16 else 0
 

@@ -1,7 +1,6 @@
-"""Pages from templates: ``page(request, "nodes/list.html", title="Nodes", ...)``.
+"""Pages from templates: ``page(request, "nodes/list.html", title="Nodes", ...)``, and their security headers.
 
-May live here: the template environment and what every page knows (who asks, where in the house they are, theme, flash). May not: rows.
-Whatever a template prints is escaped; a name that is not there is an error, not an empty string.
+Whatever a template prints is escaped; an undefined name is an error, not an empty string.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from services.controller.web.forms import forget_cookie, read_flash
 from services.controller.web.scope import Scope
 from services.controller.web.terms import TERMS, term_of
 from services.kit.access.requests import ANONYMOUS
-from services.kit.access.rules import Identity, everyone
+from services.kit.access.rules import Identity, local_identity
 
 __all__ = ["ENVIRONMENT", "NAVIGATION", "fragment", "page", "page_text", "scope_of", "PAGE_HEADERS", "POLICY"]
 
@@ -36,6 +35,18 @@ NAVIGATION: Final = (
     ("/settings", "Settings", "settings", "config.read"),
 )
 """(path, label, icon, the action one needs to be shown it)."""
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; font-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "manifest-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+PAGE_HEADERS: Final = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-store",
+}
 
 
 def _environment() -> Environment:
@@ -60,11 +71,11 @@ def scope_of(request: Request[Any, Any, Any]) -> Scope:
 
 
 def _asking(request: Request[Any, Any, Any]) -> Identity:
-    """The caller's identity. Without a route there was no authentication: then ANONYMOUS, or ``everyone()`` where access is off."""
+    """The caller's identity. Without a route there was no authentication: then ANONYMOUS, or ``local_identity()`` where access is off."""
     found = request.scope.get("user")
     if isinstance(found, Identity):
         return found
-    return ANONYMOUS if request.app.state.access.on else everyone()
+    return ANONYMOUS if request.app.state.access.on else local_identity()
 
 
 def fragment(template: str, /, **context: Any) -> str:
@@ -107,17 +118,3 @@ def page_text(request: Request[Any, Any, Any], template: str, /, *, live: str = 
         "live_url": f"/live/{live}" + (f"?{query}" if query else "") if live else "",
     }
     return ENVIRONMENT.get_template(template).render(known | context)
-
-
-POLICY: Final = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; font-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "manifest-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-)
-PAGE_HEADERS: Final = {
-    "content-security-policy": POLICY,
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "same-origin",
-    "cross-origin-opener-policy": "same-origin",
-    "cache-control": "no-store",
-}

@@ -1,4 +1,4 @@
-"""The terms that pages explain: a tooltip where a term stands, all of them on the page /help. The same words as docs/glossary.md."""
+"""The terms that pages explain: a tooltip at the term, and all of them on the page /help. The same words as docs/glossary.md."""
 
 from __future__ import annotations
 

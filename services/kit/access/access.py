@@ -19,7 +19,7 @@ from services.kit.access.bus_state import shared_secret
 from services.kit.access.checker import Checker
 from services.kit.access.errors import TooMany, Unauthenticated
 from services.kit.access.limits import Buckets, Rate
-from services.kit.access.rules import Identity, everyone
+from services.kit.access.rules import Identity, local_identity
 from services.kit.access.tokens import RELAY_S, SESSION_MAX_S, SESSION_S, Token, csrf_token, parse_key, read_token, write_token
 from services.kit.access.view import AccessView
 from services.kit.bus import Bus
@@ -35,8 +35,8 @@ _SESSIONS: Final = Rate(30, 10.0)
 
 
 class Access:
-    """``on``: whether anybody is asked who they are. ``proxies``: networks whose word about a caller's address is believed.
-    ``pages``: whether this service has pages for people, a login page among them."""
+    """``on``: whether requests need authentication. ``proxies``: networks whose forwarded headers are trusted. ``pages``: whether this
+    service has web pages, a login page among them."""
 
     def __init__(
         self,
@@ -79,15 +79,15 @@ class Access:
         key = parse_key(text)
         return None if key is None else await self.checker.key(key, source)
 
-    def again(self, who: Identity) -> Identity | None:
+    def resolve(self, who: Identity) -> Identity | None:
         """Re-resolve a cached identity; None if it was revoked. For operations that last longer than a request."""
-        return self.view.again(who, time.time_ns()) if self.on else everyone()
+        return self.view.resolve(who, time.time_ns()) if self.on else local_identity()
 
-    def still(self, who: Identity, token: Token | None) -> bool:
+    def is_current(self, who: Identity, token: Token | None) -> bool:
         """Whether the identity ``who``, authenticated by the session ``token`` (None: by another proof), is still valid and the same. For
         streams."""
         if token is None:
-            return self.again(who) == who
+            return self.resolve(who) == who
         return not self.view.session_ended(token.id) and self._holder(token, time.time_ns()) == who
 
     # -- sessions and relays -----------------------------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ class Access:
         return Token(token.kind, token.id, token.user, token.key, token.stamp, token.began_s, now_s, expires_s)
 
     def relay(self, who: Identity) -> Token:
-        """What another service is shown for a minute: this caller asks, through us."""
+        """A token that proves to another service, for a minute, that this caller asks through us."""
         now_s = int(time.time())
         return self._token("relay", secrets.token_hex(_SESSION_ID_BYTES), who, now_s, now_s, RELAY_S)
 
@@ -122,7 +122,7 @@ class Access:
         return csrf_token(self._secret, session)
 
     def read(self, text: str, kind: str) -> tuple[Token, Identity] | None:
-        """The token and whose it is now; None when it opens nothing (any more). Raises Unsure."""
+        """The token and the identity of its holder now; None for an invalid, expired or revoked one. Raises Unsure."""
         now_ns = time.time_ns()
         token = read_token(self._secret, text, now_ns // 10**9, kind)
         if token is None or self.view.session_ended(token.id):
@@ -132,7 +132,7 @@ class Access:
         return None if who is None else (token, who)
 
     def _holder(self, token: Token, now_ns: int) -> Identity | None:
-        """Whose a token of ours is at ``now_ns``; None when its key opens nothing any more, or the user has another password."""
+        """The identity of the token's holder at ``now_ns``; None when its key is not valid any more, or the user has another password."""
         if token.key:
             return self.view.principal(token.key, now_ns)
         user = self.view.users.get(token.user)
@@ -154,7 +154,7 @@ async def open_access(
     follows_log: Callable[[], bool],
     pages: bool = False,
 ) -> Access:
-    """As the environment says: WOOLY_AUTH (on, off), WOOLY_TRUSTED_PROXIES (networks, separated by commas). Raises SettingError."""
+    """As configured by WOOLY_AUTH (on, off), WOOLY_TRUSTED_PROXIES (networks, separated by commas). Raises SettingError."""
     proxies = trusted_proxies(environment.get("WOOLY_TRUSTED_PROXIES", ""))
     if not authentication_on(environment, listens_on):
         return Access(on=False, view=view, follows_log=follows_log, proxies=proxies, pages=pages)
@@ -177,7 +177,7 @@ def authentication_on(environment: Mapping[str, str], listens_on: Iterable[str])
     outside = sorted({host for host in listens_on if not is_loopback(host)})
     if said == "off" and outside:
         raise SettingError(
-            f"WOOLY_AUTH is off, but {outside[0]} is not a loopback address: anybody who reaches it could do anything; "
+            f"WOOLY_AUTH is off, but {outside[0]} is not a loopback address: any client that reaches it could do anything; "
             "set WOOLY_AUTH=on (and WOOLY_BOOTSTRAP_KEY, made by `wooly keys generate`, for the first admin), "
             "or listen on 127.0.0.1 only (WOOLY_HTTP=127.0.0.1:8080)"
         )

@@ -22,7 +22,7 @@ _COOKIE: Final = "wooly_session"
 
 
 def address_of(scope: Scope, proxies: Iterable[Network]) -> str:
-    """The address a request came from; behind trusted proxies what the outermost of them says. Empty: unknown."""
+    """The address of the client; behind trusted proxies the one that the outermost of them forwards. Empty: unknown."""
     client = scope.get("client")
     address = str(client[0]) if client else ""
     networks = tuple(proxies)
@@ -76,7 +76,7 @@ def session_cookie(scope: Scope, secure: bool) -> str:
 
 
 def check_same_site(scope: Scope) -> None:
-    """Raises CrossSite when a browser says that the page behind this request is not ours. Programs say nothing, and pass."""
+    """Raises CrossSite when the browser marks the request as one of another site. Requests of programs carry no such headers, and pass."""
     site = _all(scope, b"sec-fetch-site")
     origin = _all(scope, b"origin")
     host = _all(scope, b"host")

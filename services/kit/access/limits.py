@@ -69,7 +69,7 @@ class FailureLimits:
         return 0
 
     def good(self, name: str, address: str) -> None:
-        """The try was good: its tokens come back, and the pair is known from now on."""
+        """The attempt succeeded: return its tokens, and remember the pair."""
         group = address_group(address)
         self._addresses.give_back(group)
         self._names.give_back(self._who(name, group))
@@ -80,7 +80,7 @@ class FailureLimits:
 
 
 def address_group(address: str) -> str:
-    """What counts as one address: itself, or for IPv6 its network of 64 bits, of which everybody has plenty of addresses."""
+    """The unit of limits: the address itself, or for IPv6 its network of 64 bits, whose addresses belong to one host."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:

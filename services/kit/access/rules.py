@@ -14,7 +14,7 @@ from typing import Final, Literal, get_args
 from services.kit.access.errors import Forbidden
 
 __all__ = [
-    "ACTIONS", "AUDITED", "Action", "Identity", "PEOPLE", "ROLES", "SCOPES", "allowed", "check_grant", "check_over", "everyone",
+    "ACTIONS", "AUDITED", "Action", "Identity", "PEOPLE", "ROLES", "SCOPES", "allowed", "check_grant", "check_over", "local_identity",
     "may_at_all", "rights",
 ]  # fmt: skip
 
@@ -47,7 +47,7 @@ Action = Literal[
 
 ACTIONS: Final[frozenset[str]] = frozenset(get_args(Action))
 AUDITED: Final = ACTIONS | {"session.begin", "session.end", "password.change"}
-"""What an ActionTaken may name: an action, or what people do with their own way in."""
+"""What an audit record may name: an action, or an operation on one's own session or password."""
 ROLES: Final = ("admin", "operator", "member", "viewer", "node", "service")
 PEOPLE: Final = ("admin", "operator", "member", "viewer")
 """Roles a user may have; the others are for keys of programs."""
@@ -87,14 +87,18 @@ credits, prices or existence."""
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """An authenticated caller. ``name``: user or key, as the log names them. ``tenant`` empty: the whole cluster. ``node``: the only node
-    that this identity may be (role ``node``). ``key``: id of the key it came with, or empty (a password, or no authentication)."""
+    """An authenticated caller."""
 
+    #: of the user or key, as in the log
     name: str
+    #: empty: the whole cluster
     tenant: str
     role: str
+    #: narrow the role; empty: all of it
     scopes: tuple[str, ...] = ()
+    #: id of the key it was authenticated by; empty: a password, or no authentication
     key: str = ""
+    #: the only node that this identity may be (role ``node``)
     node: str = ""
 
     def may(self, action: Action, tenant: str | None = None) -> bool:
@@ -111,7 +115,7 @@ def rights(role: str, scopes: Iterable[str] = (), tenant: str = "") -> frozenset
 
 
 def allowed(who: Identity, action: Action, tenant: str | None = None) -> bool:
-    """May they do this to something of ``tenant`` (None: to something that is no tenant's)?"""
+    """Whether ``who`` may do this to an entity of ``tenant`` (None: to one that belongs to no tenant)."""
     if action not in rights(who.role, who.scopes, who.tenant):
         return False
     if not who.tenant:
@@ -120,12 +124,12 @@ def allowed(who: Identity, action: Action, tenant: str | None = None) -> bool:
 
 
 def may_at_all(who: Identity, action: Action) -> bool:
-    """May they do this to anything? What a route asks before it looks for what the request is about."""
+    """Whether ``who`` may do this to any entity: checked before a route looks for the entity of the request."""
     return allowed(who, action, who.tenant or None) or allowed(who, action)
 
 
-def everyone() -> Identity:
-    """Who everybody is where authentication is off (an embedded stack on loopback)."""
+def local_identity() -> Identity:
+    """The identity of every caller where authentication is off (an embedded stack on loopback)."""
     return Identity("local", "", "admin")
 
 

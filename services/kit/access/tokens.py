@@ -58,7 +58,7 @@ def make_key() -> KeyText:
 
 
 def parse_key(text: str) -> KeyText | None:
-    """The parts of a key, None for anything that is none."""
+    """The parts of a key, None for text without the form of one."""
     found = _KEY.fullmatch(text) if len(text) < 100 else None
     return KeyText(found[1], found[2]) if found else None
 
@@ -72,15 +72,17 @@ def _base32(count: int) -> str:
 
 
 class Token(msgspec.Struct, array_like=True, frozen=True):
-    """``user`` or ``key``: who it is. ``stamp``: of the user's password, so that a new password ends what began with the old one.
-    Times are Unix seconds."""
+    """The payload. It names the holder by ``user`` or ``key``. Times are Unix seconds."""
 
     kind: Literal["session", "relay"]
     id: str
     user: str
     key: str
+    #: of the user's password: a new password invalidates the tokens that began with the old one
     stamp: str
+    #: of the session
     began_s: int
+    #: of this token
     issued_s: int
     expires_s: int
 
@@ -94,7 +96,7 @@ def write_token(secret: bytes, token: Token) -> str:
 
 
 def read_token(secret: bytes, text: str, now_s: int, kind: str) -> Token | None:
-    """The token, None unless it is ours, whole, of this kind and in its time."""
+    """The token, None unless its MAC and its kind are right and it has not expired."""
     if len(text) > _TEXT_MAX or not text.startswith(_PREFIX):
         return None
     payload_text, dot, mac_text = text.removeprefix(_PREFIX).partition(".")
@@ -104,7 +106,7 @@ def read_token(secret: bytes, text: str, now_s: int, kind: str) -> Token | None:
     try:
         token = _decoder.decode(payload)
     except msgspec.DecodeError:
-        return None  # of another version of ours: its owner logs in again
+        return None  # written by another version: its holder logs in again
     return token if token.kind == kind and token.issued_s - 60 <= now_s < token.expires_s else None
 
 

@@ -1,4 +1,4 @@
-"""Tenants, users, keys and who did what: a fold over the event log. Pure: no clock, no I/O; the same log gives the same view."""
+"""Tenants, users, keys and the audit log: a fold over the event log. Pure: no clock, no I/O; the same log gives the same view."""
 
 from __future__ import annotations
 
@@ -50,14 +50,17 @@ class Done:
 
 
 class AccessView:
-    """``position``: of the last event about access. ``actions``: the last hundred thousand, oldest first."""
+    """The projection of access events."""
 
     def __init__(self) -> None:
+        #: of the last event about access
         self.position = 0
         self.tenants: dict[str, Tenant] = {}
         self.users: dict[str, User] = {}
         self.keys: dict[str, Key] = {}
+        #: audit records, oldest first
         self.actions: deque[Done] = deque(maxlen=_ACTIONS_KEPT)
+        #: when sessions were ended, Unix ns
         self._ended: dict[str, int] = {}
 
     def apply(self, position: int, event: Event) -> None:
@@ -105,7 +108,7 @@ class AccessView:
         return Identity(name, fact.tenant, role, fact.scopes, fact.key, fact.node)
 
     def why_not(self, key: str, now_ns: int) -> str:
-        """Why this key opens nothing at ``now_ns``: ``unknown``, ``revoked``, ``expired``, ``disabled``; empty when it does."""
+        """Why this key is not valid at ``now_ns``: ``unknown``, ``revoked``, ``expired``, ``disabled``; empty when it is."""
         known = self.keys.get(key)
         if known is None:
             return "unknown"
@@ -129,7 +132,7 @@ class AccessView:
             return None
         return Identity(known.fact.user, known.fact.tenant, known.fact.role)
 
-    def again(self, who: Identity, now_ns: int) -> Identity | None:
+    def resolve(self, who: Identity, now_ns: int) -> Identity | None:
         """Re-resolve a cached identity; None if it was revoked. For operations that last longer than a request."""
         return self.principal(who.key, now_ns) if who.key else self.person(who.name)
 
@@ -137,10 +140,10 @@ class AccessView:
         known = self.tenants.get(tenant)
         return known is not None and known.fact.disabled
 
-    # -- the way in of those who rule --------------------------------------------------------------------------------------------------
+    # -- administrators ----------------------------------------------------------------------------------------------------------------
 
     def ways_in(self, now_ns: int) -> int:
-        """How many people and keys may make users and keys in the whole cluster, for good: a key that runs out does not count."""
+        """The number of users and keys that may create users and keys in the whole cluster. A key that expires does not count."""
         count = 0
         for user in self.users.values():
             who = self.person(user.fact.user)

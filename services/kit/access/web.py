@@ -1,4 +1,4 @@
-"""Access in a litestar application: every request has an identity, every route says what it needs, and none is left out.
+"""Authentication and authorisation in a litestar application: every request has an identity, every route names the action it needs.
 
 app = Litestar(handlers, plugins=[AccessPlugin(access)])
 @get("/api/v1/tasks", action="task.read")        # an Action; "anyone": any identity; None: no authentication
@@ -34,8 +34,8 @@ from services.kit.access.headers import (
     session_cookie,
     session_cookie_name,
 )
-from services.kit.access.requests import ANONYMOUS, Proof, proof_of, who
-from services.kit.access.rules import ACTIONS, Identity, everyone, may_at_all
+from services.kit.access.requests import ANONYMOUS, Proof, identity_of, proof_of
+from services.kit.access.rules import ACTIONS, Identity, local_identity, may_at_all
 from services.kit.access.tokens import RENEW_AFTER_S, Token
 from services.kit.errors import RequestError
 from services.kit.problems import Handlers, refused
@@ -69,7 +69,7 @@ class AccessPlugin(InitPlugin):
 
 
 class AccessMiddleware(ASGIMiddleware):
-    """Finds out who asks, and renews the session of those who stay."""
+    """Authenticates every request, and renews sessions that are in use."""
 
     scopes = (ScopeType.HTTP, ScopeType.WEBSOCKET, ScopeType.ASGI)
 
@@ -85,7 +85,7 @@ class AccessMiddleware(ASGIMiddleware):
             check_local_host(scope)
             if scope.get("method", "GET") not in SAFE_METHODS:
                 check_same_site(scope)
-            identity, proof = everyone(), Proof("off", source, secure)
+            identity, proof = local_identity(), Proof("off", source, secure)
         scope["user"], scope["auth"] = identity, proof
         scope["state"]["csrf_token"] = proof.csrf
         await next_app(scope, receive, self._sending(scope, send, proof))
@@ -98,7 +98,7 @@ class AccessMiddleware(ASGIMiddleware):
             identity = await self._access.identity_of_text(text, source)
             if identity is not None:
                 return identity, Proof("key", source, secure)
-            # Only services without pages are asked on behalf of others: a token that one of them was shown opens nothing here.
+            # Only services without pages accept relay tokens: one that was sent to such a service is not valid here.
             relayed = None if self._access.pages else self._access.read(text, "relay")
             if relayed is None:
                 raise Unauthenticated("the key is not valid")
@@ -141,18 +141,17 @@ class AccessMiddleware(ASGIMiddleware):
 
 
 def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
-    """Lets through who may do what the route needs to anything at all; whose thing it is, the handler asks. Raises Unauthenticated,
-    Forbidden."""
+    """Passes callers that may do the route's action to any entity; the handler checks the entity. Raises Unauthenticated, Forbidden."""
     needs = needs_of(handler)
     if needs == PUBLIC:
         return
-    identity = who(connection)
+    identity = identity_of(connection)
     if identity == ANONYMOUS:
         raise Unauthenticated(_LOGIN)
     if needs == ANYONE:
         return
     if needs not in ACTIONS:
-        raise Forbidden("this route does not say what it needs")
+        raise Forbidden("this route declares no action")
     if not may_at_all(identity, needs):  # type: ignore[arg-type]  # it is one of ACTIONS
         raise Forbidden(f"{identity.role} {identity.name} may not do this ({needs})")
 
@@ -172,8 +171,8 @@ HANDLERS: Final[Handlers] = {RequestError: refused, Unauthenticated: _unauthenti
 
 
 def needs_of(handler: Any) -> str:
-    """What a route needs: an Action, ``anyone``, ``public``, or empty when it does not say. litestar's own say nothing and show nothing:
-    the description of the API and the answer to OPTIONS."""
+    """What a route needs: an Action, ``anyone``, ``public``, or empty without a declaration. litestar's own routes declare none and reveal
+    nothing: the description of the API and the answer to OPTIONS."""
     options = getattr(handler, "opt", {})
     if "action" in options:
         return PUBLIC if options["action"] is None else str(options["action"])
@@ -226,7 +225,7 @@ def _of_litestar(handler: Any) -> bool:
 
 
 def _check_routes(app: Litestar) -> None:
-    """Raises RuntimeError naming the routes that do not say what they need."""
+    """Raises RuntimeError naming the routes that declare no action."""
     silent = sorted(
         f"{handler} at {route.path}"
         for route in app.routes

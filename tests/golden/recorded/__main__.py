@@ -89,7 +89,7 @@ def _placement() -> list[Any]:
 
 
 def _node() -> dict[str, Any]:
-    """What a node's life leaves on its disk and on the bus."""
+    """What a node leaves on its disk and on the bus."""
     with tempfile.TemporaryDirectory() as folder, Node(Path(folder), WOOLY_SCHED_QUANTUM_MS="2") as node:
         _work(node)
         until(lambda: all(segments(node, lane) for lane in (DISPATCH, VRAM)), "both journals on the bus")

@@ -264,7 +264,7 @@ class World:
         return None
 
     def _replay(self) -> Stimulus | None:
-        """An old batch turns up again, perhaps of an earlier life."""
+        """An old batch turns up again, perhaps of an earlier epoch."""
         client = self._some_client()
         if client is None or not client.sent:
             return None

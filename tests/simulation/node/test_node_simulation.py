@@ -42,4 +42,4 @@ def test_a_seed_reproduces_a_run() -> None:
 @pytest.mark.parametrize("canary", CANARIES, ids=lambda canary: canary.name)
 def test_the_simulation_catches_a_bug(canary: Canary) -> None:
     _, how = caught_by(canary)
-    assert "Violation" in how, f"it fell over before anybody judged it: {how}"
+    assert "Violation" in how, f"it failed before it was judged: {how}"

@@ -74,7 +74,7 @@ class Books:
     config: dict[tuple[str, str], int] = field(default_factory=dict)
     kept: dict[Device, str] = field(default_factory=dict)
     dead: set[str] = field(default_factory=set)
-    """Sessions of an earlier life of their node."""
+    """Sessions of an earlier epoch of their node."""
 
     def groups(self, node: str) -> set[str]:
         return set(self.nodes[node].declared) | {name for name, nodes in self.made.items() if node in nodes}
@@ -178,7 +178,7 @@ class Books:
     def _joined(self, event: NodeRegistered) -> None:
         self._unguard(event.node, event.at_ns)
         self.nodes[event.node] = Node({d.index: d.vram_bytes for d in event.devices}, frozenset(event.groups), event.epoch)
-        for session in [s for s in self.sessions.values() if s.node == event.node]:  # a new life of the node, without its sessions
+        for session in [s for s in self.sessions.values() if s.node == event.node]:  # a new epoch of the node, without its sessions
             self.dead.add(session.session)
             self.held.get((session.node, session.gpu), {}).pop(session.session, None)
 

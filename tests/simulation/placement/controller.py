@@ -51,7 +51,7 @@ class Controller:
         return placed
 
     def tick(self, at_ns: int, heard: dict[tuple[str, int], Measured]) -> list[TaskPlaced]:
-        """What the duty does: measurements, time-outs, tasks that never started, the queue."""
+        """The leader's periodic work: measurements, time-outs, tasks that never started, the queue."""
         observed = load_observed(self.view, heard, at_ns)
         for event in (*((observed,) if observed is not None else ()), *expired_waiting(self.view, at_ns)):
             self.append(event)

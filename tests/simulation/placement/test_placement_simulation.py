@@ -1,4 +1,4 @@
-"""A small cluster's life, audited; the large one is ``python -m tests.simulation.placement``. And the planted bugs."""
+"""A small cluster, audited; the large one is ``python -m tests.simulation.placement``. And the planted bugs."""
 
 from __future__ import annotations
 

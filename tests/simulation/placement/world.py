@@ -1,5 +1,5 @@
 """Everything that happens to a cluster by itself, by seed, in virtual time: tasks come, start and end, nodes go and come back, people
-change things. ``run(plan)`` is one life with a controller and an auditor."""
+change things. ``run(plan)`` is one run with a controller and an auditor."""
 
 from __future__ import annotations
 

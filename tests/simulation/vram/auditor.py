@@ -4,7 +4,7 @@
 2. A batch begins only when everything it names is on the device; its quota holds.
 3. A victim may be swapped, runs nothing, moves nothing, has been idle for the time, and did not just fail. P0 gives only to P0 and only
    when all that eligible others have goes too. No session is chosen while another eligible one of its kind was chosen longer ago.
-4. Who asks never gives a buffer of the batch it asks for.
+4. A requesting session never gives a buffer of the batch it asks for.
 5. At the end no session waits, no buffer is lost, and all is free.
 """
 

@@ -163,13 +163,13 @@ def test_a_stream_ends_with_what_it_was_opened_with() -> None:
         program = await house.access.identity_of_text(key.text)
         assert program is not None
         token = house.access.begin_session(anna)
-        assert house.access.still(anna, token) and house.access.still(anna, None) and house.access.still(program, None)
+        assert house.access.is_current(anna, token) and house.access.is_current(anna, None) and house.access.is_current(program, None)
         house.tell(UserChanged(2, "anna", "acme", "member", await house.access.checker.hash_password(f"another {PASSWORD}")))
-        assert not house.access.still(anna, token), "a new password ends the sessions of the old one"
-        assert house.access.still(anna, None)
+        assert not house.access.is_current(anna, token), "a new password ends the sessions of the old one"
+        assert house.access.is_current(anna, None)
         begun_with_it = house.access.begin_session(program)
         house.tell(KeyRevoked(3, key.id))
-        assert not house.access.still(program, None) and not house.access.still(program, begun_with_it)
+        assert not house.access.is_current(program, None) and not house.access.is_current(program, begun_with_it)
 
     run(work)
 

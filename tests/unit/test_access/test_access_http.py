@@ -12,7 +12,7 @@ from litestar.testing import TestClient
 
 from bus_schemas.events import ActionTaken, Event, UserChanged
 from services.kit.access.access import Access
-from services.kit.access.requests import permit, relay_authorization, taken, tenant_filter, tenant_of
+from services.kit.access.requests import audit_record, permit, relay_authorization, tenant_filter, tenant_of
 from services.kit.access.rules import Identity
 from services.kit.access.tokens import RENEW_AFTER_S, SESSION_MAX_S, Token
 from services.kit.access.view import AccessView
@@ -49,7 +49,7 @@ async def task(request: Request[Any, Any, Any], of: Annotated[str, QueryParamete
 @post("/api/tasks", action="task.submit")
 async def submit(request: Request[Any, Any, Any], tenant: Annotated[str | None, QueryParameter()] = None) -> dict[str, Any]:
     of = tenant_of(request, "task.submit", tenant)
-    fact = taken(request, "submit", "t1", "detail", tenant=of)
+    fact = audit_record(request, "submit", "t1", "detail", tenant=of)
     assert isinstance(fact, ActionTaken) and fact.at_ns > 10**18
     return {"of": of, "by": fact.actor, "tenant": fact.tenant, "source": fact.source}
 

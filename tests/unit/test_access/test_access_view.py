@@ -1,4 +1,4 @@
-"""The fold: who comes with a key, at every moment of its life and its user's."""
+"""The projection: the principal of a key, in every state of the key and of its user."""
 
 from __future__ import annotations
 

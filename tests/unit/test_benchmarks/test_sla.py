@@ -1,4 +1,4 @@
-"""The parts of the SLA benchmark that can be wrong without anybody seeing it: arrivals, quantiles, recordings that go on for ever."""
+"""The parts of the SLA benchmark that can be wrong unnoticed: arrivals, quantiles, recordings that go on for ever."""
 
 from __future__ import annotations
 

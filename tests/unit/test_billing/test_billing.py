@@ -69,7 +69,7 @@ def test_use_of_less_than_nothing_is_a_finding_and_no_credit(changed: dict[str, 
 
 
 def test_accounts_that_name_more_facts_than_there_can_be_are_a_finding_at_once() -> None:
-    """A node writes what it likes about itself; it must not stop the bill of everybody."""
+    """A node writes what it likes about itself; it must not stop the bills of others."""
     far = 1 << 62
     vast = DeviceAccounted("n1", 1, 0, 1, 0, SECOND, 1, 5, 0, SECOND - 5, -far, far)
     assert "usage facts sum to 1000000000" in fold([usage(far)], [vast]).findings[1]

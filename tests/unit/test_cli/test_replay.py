@@ -53,9 +53,9 @@ def test_why_tells_who_ran_and_under_which_rule(wooly: Wooly, journal: Path) -> 
     assert {line["rule"] for line in story["by_rule"]} == {"higher_priority"}
     assert story["by_other"][0]["core_ns"] == 120 * MS
     shown = wooly("why", "low", "--top", "2", "--file", str(journal)).stdout
-    assert "20 batches came; they waited 120.0 ms in all, 16 % of the time" in shown
+    assert "20 batches arrived; they waited 120.0 ms in all, 16 % of the time" in shown
     assert "high (P0) ran meanwhile, mostly because a task of a higher priority had work" in shown
-    assert "12 launches of it were cut short" in shown
+    assert "12 of its launches were preempted" in shown
     assert json.loads(wooly("why", "high", "--json", "--file", str(journal)).stdout)["waited_ns"] == 0
 
 

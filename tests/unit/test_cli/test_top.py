@@ -18,7 +18,8 @@ from bus_schemas.session import NodeInfo
 from bus_schemas.telemetry import RunningSession, Telemetry, encode_telemetry
 from services.kit.nats_server import NatsServer
 from tests.support.command import Wooly
-from wooly.cli.top_rows import COLUMNS, Prices, device_line, session_json, session_row, sessions
+from wooly.cli.output import columns_within
+from wooly.cli.top_rows import COLUMNS, OPTIONAL, Prices, device_line, session_json, session_row, sessions
 
 GIB = 1 << 30
 SERVE = RunningSession(
@@ -40,6 +41,23 @@ def test_rows_are_by_priority_and_say_what_each_gets() -> None:
     }  # fmt: skip
     train = dict(zip(COLUMNS, session_row(SEEN, TRAIN, PRICES), strict=True))
     assert (train["task"], train["share"], train["swapped"], train["credits/s"]) == ("s2", "50.0 %", "3.0 GiB", "10.0")
+
+
+def test_a_narrow_terminal_shows_fewer_columns_whole() -> None:
+    rows = [session_row(SEEN, session, PRICES) for session in sessions(SEEN)]
+    assert columns_within(COLUMNS, rows, OPTIONAL, 200) == list(COLUMNS) == columns_within(COLUMNS, [], OPTIONAL, 200)
+    assert columns_within(COLUMNS, rows, OPTIONAL, 80) == [
+        "task",
+        "tenant",
+        "prio",
+        "state",
+        "share",
+        "waits",
+        "wait",
+        "resident",
+        "credits/s",
+    ]
+    assert columns_within(COLUMNS, rows, OPTIONAL, 10) == ["task", "prio", "state", "share", "resident", "credits/s"]
 
 
 def test_without_prices_there_is_no_rate_and_without_a_window_no_share() -> None:

@@ -8,7 +8,9 @@ import pytest
 
 from bus_schemas.events import DeviceFact, NodeRegistered, TaskPlaced, TaskRefused, TaskSubmitted
 from scheduler.placement import ClusterView, decide
-from services.controller.answers import node_answer, placement_answer, refusal_sentence, rfc3339, task_answer
+from services.controller.presenters.common import rfc3339
+from services.controller.presenters.nodes import node_answer
+from services.controller.presenters.tasks import placement_answer, refusal_sentence, task_answer
 
 
 @pytest.mark.parametrize(
@@ -64,9 +66,9 @@ def test_equal_views_give_equal_bytes_whatever_the_order_of_sets() -> None:
     second.nodes["a"].tasks = set()
     for name in ("t10", "t2", "t1", "t3"):
         second.nodes["a"].tasks.add(name)
-    answers = [json.dumps(node_answer(view, "a", view.nodes["a"])) for view in (first, second)]
+    answers = [json.dumps(node_answer(view, "a")) for view in (first, second)]
     assert answers[0] == answers[1]
-    assert node_answer(first, "a", first.nodes["a"])["devices"][0]["tasks"] == ["t1", "t10", "t2", "t3"]
+    assert node_answer(first, "a")["devices"][0]["tasks"] == ["t1", "t10", "t2", "t3"]
 
 
 def test_a_waiting_task_has_no_node_and_no_placement() -> None:

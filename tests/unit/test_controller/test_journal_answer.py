@@ -7,7 +7,7 @@ from typing import Any
 
 from bus_schemas.events import DeviceFact, NodeRegistered, SessionOpenedFact, TaskSubmitted
 from scheduler.placement import ClusterView
-from services.controller.journal_answer import HIDDEN, timeline_answer, waits_answer
+from services.controller.presenters.journal import HIDDEN, timeline_answer, waits_answer
 
 GIB = 1 << 30
 _GIVEN = {"s-zebra": 1, "s-lion": 2, "s-sister": 4}

@@ -7,10 +7,10 @@ import json
 from bus_schemas.events import DeviceFact, NodeRegistered, SessionOpenedFact, TaskPlaced, TaskRefused, TaskSubmitted
 from bus_schemas.telemetry import RunningSession, Telemetry
 from scheduler.placement import ClusterView, why_waiting
-from services.controller.answers import node_answer, placement_answer, refusal_sentence, task_answer
-from services.controller.group_answer import group_answer
-from services.controller.telemetry_answer import telemetry_answer
-from services.controller.waiting_answer import waiting_answer
+from services.controller.presenters.groups import group_answer
+from services.controller.presenters.nodes import node_answer, telemetry_answer
+from services.controller.presenters.tasks import placement_answer, refusal_sentence, task_answer
+from services.controller.presenters.waiting import waiting_answer
 
 GIB = 1 << 30
 MINE, THEIRS = "mine-1", "theirs-1"
@@ -48,7 +48,7 @@ def test_nothing_names_them() -> None:
         placement_answer(seen, decision, shown),
         refusal_sentence(seen, decision, shown),
         task_answer(seen, seen.tasks[MINE], shown),
-        node_answer(seen, "n", seen.nodes["n"], shown),
+        node_answer(seen, "n", shown),
         group_answer(seen, "g", "me"),
         telemetry_answer(telemetry, 1, shown),
     ]
@@ -63,7 +63,7 @@ def test_that_room_is_taken_is_said_all_the_same() -> None:
     answer = waiting_answer(seen, waiting, shown)
     assert (answer["place"], answer["refused"]) == (1, [{"reason": "vram_short", "count": 1, "text": "1 device with too little free VRAM"}])
     assert answer["remedies"][0]["text"] == "the end of 1 task of other tenants on n, GPU 0"
-    (device,) = node_answer(seen, "n", seen.nodes["n"], shown)["devices"]
+    (device,) = node_answer(seen, "n", shown)["devices"]
     assert (device["promised_bytes"], device["tasks"], device["sessions"]) == (2 * GIB, [], [])
     assert group_answer(seen, "g", "me")["tasks"] == 1
 

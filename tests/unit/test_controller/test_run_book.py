@@ -6,10 +6,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from bus_schemas.events import DeviceFact, NodeRegistered, TaskPlaced, TaskStateChanged, TaskSubmitted
+from bus_schemas.events import BudgetCrossed, DeviceFact, Event, NodeRegistered, TaskPlaced, TaskStateChanged, TaskSubmitted
 from bus_schemas.runs import ENDED, PENDING, TAKEN, RunnerSync, RunState
 from scheduler.placement import ClusterView
-from services.controller.run_book import SILENT_S, RunBook
+from services.controller.run_book import SILENT_S, BudgetCrossings, RunBook
 
 S = 10**9
 
@@ -76,7 +76,7 @@ def test_a_run_whose_order_was_lost_is_handed_over_again_to_the_same_process_onl
     book = book_of(run("a", TAKEN, runner="r", instance="i"))
     assert book.handed_over(sync("r", "i")) == book.get("a")
     assert book.handed_over(sync("r", "i", "a")) is None
-    assert book.handed_over(sync("r", "another life")) is None
+    assert book.handed_over(sync("r", "another start")) is None
 
 
 def test_runs_that_are_over_without_a_report() -> None:
@@ -116,3 +116,28 @@ def test_an_ended_run_is_notified_once_and_forgotten_after_a_week() -> None:
     assert book.to_notify() == []
     book.forget(8 * 86_400 * S)
     assert book.get("a") is None
+
+
+def crossings(*events: Event) -> BudgetCrossings:
+    found = BudgetCrossings()
+    for position, event in enumerate(events, 100):
+        found.apply(position, event)
+    return found
+
+
+def crossed(at_ns: int, threshold: str, period: str = "month", tenant: str = "t") -> BudgetCrossed:
+    return BudgetCrossed(at_ns, tenant, threshold, 0, 80, 100, 1, period)
+
+
+def test_a_webhook_hears_of_each_budget_once_and_only_of_what_happened_during_its_run() -> None:
+    book = book_of(run("a", TAKEN, webhook="http://h"), run("silent", TAKEN), run("over", ENDED, ended_ns=5, webhook="http://h"))
+    assert book.to_warn(crossings(crossed(-1, "warning"), crossed(9, "warning", tenant="u"), crossed(9, "open"))) == []
+    seen = crossings(crossed(7, "warning"), crossed(8, "stopped", "day"), crossed(9, "stopped"))
+    (first,) = book.to_warn(seen)
+    assert (first[0].task, first[1], first[2].period) == ("a", 101, "day"), "the warning was overtaken by the stop"
+    book.note(10, replace(first[0], budget_position=101))
+    (second,) = book.to_warn(seen)
+    assert (second[1], second[2].threshold) == (102, "stopped")
+    book.note(11, replace(second[0], budget_position=102))
+    assert book.to_warn(seen) == []
+    assert [state.task for state, *_ in book.to_warn(crossings(crossed(4, "warning")))] == ["over"]

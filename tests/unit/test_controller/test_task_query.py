@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bus_schemas.events import TaskPlaced, TaskStateChanged, TaskSubmitted
-from scheduler.placement import ClusterView, TaskView
-from services.controller.task_query import SORTS, TaskQuery, find_tasks
+from scheduler.placement import ClusterView
+from services.controller.presenters.tasks import TaskRow
+from services.controller.task_index import SORTS, Found, TaskIndex, TaskQuery, find_tasks
 
 STATES = ("queued", "completed", "failed", "cancelled")
 
@@ -28,66 +29,65 @@ def view_of(count: int) -> ClusterView:
     return view
 
 
-VIEW = view_of(60)
+def index_of(view: ClusterView) -> TaskIndex:
+    index = TaskIndex()
+    index.follow(view)
+    return index
 
 
-def obviously(view: ClusterView, query: TaskQuery, tenant: str) -> tuple[list[TaskView], int]:
+INDEX = index_of(view_of(60))
+
+
+def page(index: TaskIndex, query: TaskQuery, limit: int, offset: int, tenant: str = "") -> Found:
+    return find_tasks(index, query, lambda total: (offset, offset + limit), tenant)
+
+
+def obviously(index: TaskIndex, query: TaskQuery, limit: int, offset: int, tenant: str) -> tuple[list[TaskRow], int]:
     found = []
-    for task in view.tasks.values():
-        said = task.submitted
-        node = task.placed.node if task.placed is not None else ""
+    for row in index.all.rows.values():
         wanted: list[tuple[Any, Any]] = [
-            (query.state, task.state),
-            (query.priority, task.priority),
-            (query.node, node),
-            (query.tenant, said.tenant),
-            (tenant or None, said.tenant),
+            (query.filters.get("state"), row.state),
+            (query.filters.get("priority"), str(row.priority)),
+            (query.filters.get("node"), row.node),
+            ((query.tenant,) if query.tenant else None, row.tenant),
+            ((tenant,) if tenant else None, row.tenant),
         ]
-        text = f"{said.task} {said.title} {said.tenant} {node}".lower()
-        if all(wish is None or wish == held for wish, held in wanted) and all(word in text for word in query.words):
-            found.append(task)
+        text = f"{row.id} {row.title} {row.tenant} {row.node}".lower()
+        if all(wish is None or held in wish for wish, held in wanted) and all(word in text for word in query.words):
+            found.append(row)
     found.sort(key=SORTS[query.sort.removeprefix("-")], reverse=query.sort.startswith("-"))
-    return found[query.offset : query.offset + query.limit], len(found)
+    return found[offset : offset + limit], len(found)
 
 
+FILTERS = st.fixed_dictionaries(
+    {},
+    optional={
+        "state": st.lists(st.sampled_from(STATES), min_size=1, max_size=2, unique=True).map(tuple),
+        "priority": st.integers(0, 4).map(lambda level: (str(level),)),
+        "node": st.sampled_from([("n0",), ("n1",)]),
+    },
+)
 QUERIES = st.builds(
     TaskQuery,
-    state=st.none() | st.sampled_from(STATES),
-    priority=st.none() | st.integers(0, 4),
-    node=st.none() | st.sampled_from(["n0", "n1"]),
-    tenant=st.none() | st.sampled_from(["tenant0", "nobody"]),
+    filters=FILTERS,
+    tenant=st.sampled_from(["", "tenant0", "nobody"]),
     words=st.lists(st.sampled_from(["run", "1", "tenant2", "zzz"]), max_size=2).map(tuple),
     sort=st.sampled_from([prefix + name for prefix in ("", "-") for name in SORTS]),
-    limit=st.integers(1, 70),
-    offset=st.integers(0, 70),
 )
 
 
-@given(query=QUERIES, tenant=st.sampled_from(["", "tenant1"]))
-def test_as_the_obvious_way_finds_them(query: TaskQuery, tenant: str) -> None:
-    assert find_tasks(VIEW, query, tenant) == obviously(VIEW, query, tenant)
+@given(query=QUERIES, limit=st.integers(1, 70), offset=st.integers(0, 70), tenant=st.sampled_from(["", "tenant1"]))
+def test_as_the_obvious_way_finds_them(query: TaskQuery, limit: int, offset: int, tenant: str) -> None:
+    found = page(INDEX, query, limit, offset, tenant)
+    assert (list(found.rows), found.total) == obviously(INDEX, query, limit, offset, tenant)
 
 
-@pytest.mark.parametrize("sort", ["submitted", "-submitted"])
+@pytest.mark.parametrize("sort", ["submitted", "-submitted", "updated", "-updated"])
 def test_an_unfiltered_page_looks_at_its_own_tasks_only(sort: str) -> None:
-    class Counted(dict[str, TaskView]):
-        looked = 0
+    found = page(INDEX, TaskQuery(sort=sort), 5, 10)
+    assert (len(found.rows), found.total, found.touched) == (5, 60, 5)
 
-        def values(self) -> Any:
-            return self
 
-        def __iter__(self) -> Any:
-            for task in super().values():
-                Counted.looked += 1
-                yield task
-
-        def __reversed__(self) -> Any:
-            for task in reversed(list(super().values())):
-                Counted.looked += 1
-                yield task
-
-    view = view_of(60)
-    view.tasks = Counted(view.tasks)
-    page, total = find_tasks(view, TaskQuery(sort=sort, limit=5, offset=10))
-    assert (len(page), total) == (5, 60)
-    assert Counted.looked == 15
+def test_decided_tasks_are_those_with_a_decision() -> None:
+    found = page(INDEX, TaskQuery({"decided": ("yes",)}, sort="id"), 100, 0)
+    assert [row.id for row in found.rows] == sorted(row.id for row in INDEX.all.rows.values() if row.node)

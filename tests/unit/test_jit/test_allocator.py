@@ -1,4 +1,4 @@
-"""What an arena wastes over a long life, that it never refuses what is free, and that moving is invisible."""
+"""The waste of an arena over many operations, that it never refuses what is free, and that moving is invisible."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RUNNING = [name for name in BACKENDS if name != "cuda"]
 
 
 def test_a_long_life_wastes_little_and_refuses_nothing() -> None:
-    """2 % is less than half of what is allowed and twice what rounding costs on average; late in a life no more is wasted than early."""
+    """2 % is less than half of what is allowed and twice what rounding costs on average; the waste does not grow with time."""
     accounts = list(churn(4 << 30, 30_000, 10_000, largest=64 << 20))
     assert [account.failed for account in accounts] == [0, 0, 0]
     assert accounts[-1].worst < 0.02
@@ -94,7 +94,7 @@ def test_a_piece_of_a_run_holds_that_lock(backend: str) -> None:
     run.go()
     assert not run.over
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("jit.reference", "jit.host.run", "jit.accel.run"):
+        for module in ("jit.reference", "jit.prepared"):
             patch.setattr(f"{module}.check_there", traced)
         run.go()
     ask()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jit.errors import Inexpressible
 from jit.kernels.lower import lower
 from tests.unit.test_jit.conftest import ulps
 from tests.unit.test_jit.lowered import Buffers, Runner, formed_loops, interpreted, run_by_kernels, run_by_reference, written_type
@@ -49,10 +48,13 @@ def test_golden_kernel(name: str) -> None:
     pinned(FOLDER / f"{name}.kernel", print_kernel(lower(loop.kernel, name).kernel))
 
 
-def test_float_remainders_are_refused_by_name() -> None:
-    b = Builder()
-    x, y = b.external(DType.F32, (40,)), b.created(DType.F32, (40,))
-    b.emit("fmod", y, [x, b.const(3.0, DType.F32)])
-    (loop,) = formed_loops(b)
-    with pytest.raises(Inexpressible, match="fmod of floats"):
-        lower(loop.kernel, "remainder")
+@pytest.mark.parametrize("name", ["fmod", "mod", "floor_div"])
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F64, DType.F16])
+def test_float_remainders_agree(name: str, dtype: DType) -> None:
+    """Signs of both kinds, zeros, infinities, and quotients that round up to a whole number."""
+    edges = np.array([0.0, -0.0, 1.0, -1.0, 0.1, -0.3, 3.0, -7.5, 1e4, -6e4, np.inf, -np.inf, np.nan, 2.0**-14, 0.7, 6.3])
+    a, b = (x.reshape(-1).astype(dtype.numpy) for x in np.meshgrid(edges, edges))
+    made = Builder()
+    x, y = made.external(dtype, (256,)), made.external(dtype, (256,))
+    made.emit(name, made.created(dtype, (256,)), [x, y])
+    assert agree(made, {x.buffer: a, y.buffer: b}, interpreted) == 1

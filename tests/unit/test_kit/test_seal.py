@@ -99,4 +99,4 @@ def test_who_chooses_the_salt_does_not_know_the_secret() -> None:
     made = SEAL.secret(salt)
     assert len(made) == 32 and made == SEAL.secret(salt) != salt
     assert made != Seal(b"x" * 32).secret(salt) and made != SEAL.secret(b"t" * 32)
-    assert made.hex() != SEAL.make("", "", salt), "seals are there for everybody to read"
+    assert made.hex() != SEAL.make("", "", salt), "seals are public"

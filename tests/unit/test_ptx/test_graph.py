@@ -1,4 +1,4 @@
-"""Any control flow keeps its meaning, and its blocks get an order in which threads of a warp meet again."""
+"""Any control flow keeps its meaning, and its blocks get an order in which threads of a warp reconverge."""
 
 from __future__ import annotations
 

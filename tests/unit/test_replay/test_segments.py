@@ -22,7 +22,7 @@ STIMULI: list[Stimulus] = [
 
 
 def parts(segment: int = 1, per_part: int = 3) -> list[JournalPart]:
-    """A whole life in parts."""
+    """A whole run in parts."""
     core, journal, out = Dispatch(), Journal(), []
     frames, first = b"", 0
     for stimulus in STIMULI:
@@ -90,7 +90,7 @@ def test_a_changed_byte_is_found(at: int) -> None:
 
 
 def test_a_decision_that_was_changed_with_its_checksum_is_found() -> None:
-    """An attacker who writes whole frames still cannot make the core decide so."""
+    """An attacker that can write whole frames still cannot make the core decide so."""
     journal = Journal()
     frames = b"".join(journal.add(stimulus, ()) for stimulus in STIMULI)
     verdict = check(Segment("n", 1, 0, "dispatch", 1, [JournalPart("n", 1, 0, "dispatch", 1, 0, 8, frames, journal.digest, OFFSET)]))

@@ -49,7 +49,7 @@ def test_a_decision_does_not_cost_more_with_a_thousand_waiting_batches(levels: i
 
 
 def test_heaps_do_not_keep_what_is_outdated() -> None:
-    """Every slice leaves an outdated place behind; they are cleared before they outnumber the good ones by much."""
+    """Every slice leaves a stale heap entry (lazy deletion); they are removed before they outnumber the others by much."""
     dispatch = backlog(50, 1)
     most = 0
 

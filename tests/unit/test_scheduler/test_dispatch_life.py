@@ -1,4 +1,4 @@
-"""The life of a session: every legal step is taken, no other one is, and an illegal step tells the story so far."""
+"""The state machine of a session: every legal step is taken, no other one is, and an illegal step reports the steps so far."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_a_controller_that_was_suspended_does_not_blame_the_nodes() -> None:
 
 
 def test_only_the_life_that_was_lost_recovers() -> None:
-    """A stopped node does not come back by telemetry that was still on its way; a new life must register first."""
+    """A stopped node does not come back by telemetry that was still on its way; a new epoch must register first."""
     view, liveness = cluster("a", "b"), Liveness(LivenessConfig(5_000))
     run(view, liveness, 3, {"a": 1, "b": 1})
     view.apply(9, NodeLost(3, "a", 1, "stopped"))

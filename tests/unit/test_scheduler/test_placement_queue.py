@@ -320,7 +320,7 @@ def test_only_measurements_that_matter_are_reported() -> None:
 
     assert not told(44, 0, 14)
     assert told(45, 0, 10)
-    assert told(40, 1, 10)  # it comes to life
+    assert told(40, 1, 10)  # it becomes active
     assert told(0, 0, 10)
     assert told(40, 0, 15)
     assert load_observed(view, {("nobody", 0): Measured(90)}, 5) is None

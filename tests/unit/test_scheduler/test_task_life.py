@@ -1,4 +1,4 @@
-"""The life of a task in the cluster's fold: facts take legal steps and nothing else does, and an illegal step tells the story so far."""
+"""The state machine of a task in the projection of the cluster: only legal steps, and an illegal one reports the steps so far."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ def test_connections_end_with_their_session(dial: Dial, port: DataPort, staging:
 
 
 def test_unauthenticated_clients_do_not_lock_out_others(dial: Dial) -> None:
-    """Who says nothing gives way to who comes next; who has said the word stays."""
+    """A silent connection gives way to the next one; an authenticated one stays."""
     first = hello(dial())
     strangers = [dial() for _ in range(19)]
     last = hello(dial(), "b")

@@ -204,7 +204,7 @@ NOTHING = {"uploads": Upload(1, 0), "frees": 0, "scalars": 0.5, "kernels": b"", 
 
 @pytest.mark.parametrize("field", NOTHING)
 def test_a_bomb_of_many_things_is_counted_and_not_made(field: str) -> None:
-    """A message of a few KB holds millions of them: to make them would keep the node from everybody else for seconds."""
+    """A message of a few KB holds millions of them: to make them would keep the node from other sessions for seconds."""
     count = 800_000
     message = zlib.compress(encode_batch(msgspec.structs.replace(GOOD, **{field: (NOTHING[field],) * count})), 9)
     tracemalloc.start()

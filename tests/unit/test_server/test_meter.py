@@ -182,7 +182,7 @@ def test_a_session_that_holds_much_for_long_stays_within_what_the_journal_can_wr
 
 
 def test_an_account_of_an_old_journal_goes_on_where_it_was() -> None:
-    """There, byte_ns held all of the session's life."""
+    """There, byte_ns held the total of the session."""
     m = meter()
     m.open(Account("s", "tenant", "task", 0, resident_bytes=1, byte_ns=5_000_000_000_400_000, byte_ms=5_000_000_000))
     (used,) = usage(m.cut(1_600_000))

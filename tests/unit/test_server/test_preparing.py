@@ -75,7 +75,7 @@ def executed(executor: Executor, seq: int, batch: bytes) -> Executed:
 
 
 def test_what_a_compiler_gave_up_is_not_given_to_it_again(executor: Executor, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has twenty seconds, and everybody waits for the launching thread: a kernel that takes them all must not take them there too."""
+    """It has twenty seconds, and all sessions wait for the launching thread: a kernel that takes them all must not take them there too."""
     tries: list[Verified] = []
 
     def give_up(verified: Verified) -> Prepared:

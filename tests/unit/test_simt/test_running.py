@@ -195,6 +195,18 @@ def test_random_kernels_in_blocks_of_one_thread(seed: int) -> None:
     assert not differences(run_case(ReferenceKernels(), verified, case), run_case(host(), verified, case))
 
 
+def test_kernels_that_trap_nowhere_do_the_same_without_checks() -> None:
+    compared = 0
+    for seed in range(60):
+        case = seeded_case(900 + seed, 20)
+        verified = verify_kernel(case.kernel)
+        want = run_case(ReferenceKernels(), verified, case)
+        if want.outcome.trap is None:
+            compared += 1
+            assert not differences(want, run_case(host(), verified, case, options=KernelOptions(check=False))), seed
+    assert compared >= 10
+
+
 def test_a_block_of_one_thread_is_scalar_code() -> None:
     text = kernel_text(VADD, "kernel", (1, 1, 1), 0, CHECKED)
     assert re.findall(r"<\d+ x ", text) == []

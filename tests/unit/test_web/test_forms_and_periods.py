@@ -12,9 +12,9 @@ from scheduler.placement import ClusterView
 from scheduler.placement.states import GLOBAL_LIMITS
 from services.controller.bodies import KeyBody, NewGroupBody, TaskBody
 from services.controller.errors import Invalid
-from services.controller.web.credits.asking import ask_of, chart_of, rows_of
+from services.controller.presenters.config import settings_of
+from services.controller.web.credits import ask_of, chart_of, rows_of
 from services.controller.web.forms import read_as, revision_in
-from services.controller.web.settings.cluster import settings_of
 from services.controller.web.settings.shared import micro_of
 from tests.browser.png import palette_png
 

@@ -21,7 +21,7 @@ from services.controller.web.charts import (
     credits_chart,
     credits_per_hour,
 )
-from services.controller.web.history import EVERYBODY, History, PriceBook
+from services.controller.web.history import ALL_TENANTS, History, PriceBook
 from services.controller.web.ring import Ring
 from services.controller.web.scope import CLUSTER, Scope
 
@@ -132,7 +132,7 @@ def test_a_tenant_sees_its_own_credits_only() -> None:
     everybody = credits_per_hour(credits_chart(history, CLUSTER, NOW_S))
     assert rates == {"acme": pytest.approx(3600), "globex": pytest.approx(3 * 3600), "other": 0.0}
     assert everybody == pytest.approx(4 * 3600)
-    assert EVERYBODY == ""  # no tenant's name is empty
+    assert ALL_TENANTS == ""  # no tenant's name is empty
 
 
 def test_a_chart_says_the_same_as_its_table() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from services.controller.web.channel import Channel, Gone, Patch, Topic, difference, encode_patch
+from services.controller.web.channel import Channel, Patch, Topic, TopicEnded, difference, encode_patch
 from services.controller.web.live import Busy, Live
 from services.controller.web.scope import CLUSTER, Scope
 
@@ -198,12 +198,12 @@ def test_a_page_of_a_deleted_entity_says_so(page: Page) -> None:
     async def body() -> None:
         live = Live()
         task = running(live, page)
-        page.fails = Gone()
+        page.fails = TopicEnded()
         topic = live.topic("page")
         assert topic is not None
         channel = live.join(topic, CLUSTER, {})
         async with asyncio.timeout(60):
-            while not channel.gone:
+            while not channel.ended:
                 await channel.changed()
         assert live.channels == 0
         task.cancel()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from services.controller.web.formats import short_time
-from services.controller.web.tasks.ran import ran_of
+from services.controller.web.timeline import device_timeline
 
 MS = 1_000_000
 ROWS = ("run_ns", "queue_ns", "preempted_ns", "memory_ns", "batches", "resident_bytes", "shared_bytes", "swapped_bytes")
@@ -33,7 +33,7 @@ def waits(**more: Any) -> dict[str, Any]:
 
 
 def test_neighbours_that_look_the_same_are_one_column_and_idle_time_is_none() -> None:
-    (band,) = ran_of(timeline(lane(run_ns=[100 * MS, 100 * MS, 0, 0, 50 * MS], queue_ns=[0, 0, 0, 0, 25 * MS])), waits(), 0).bands
+    (band,) = device_timeline(timeline(lane(run_ns=[100 * MS, 100 * MS, 0, 0, 50 * MS], queue_ns=[0, 0, 0, 0, 25 * MS])), waits(), 0).bands
     assert [(column.x, column.width) for column in band.columns] == [(0, 2), (4, 1)]
     assert band.columns[0].parts == (("run", 0.0, 100.0),)
     assert band.columns[1].parts == (("run", 50.0, 50.0), ("queue", 25.0, 25.0))
@@ -44,7 +44,7 @@ def test_neighbours_that_look_the_same_are_one_column_and_idle_time_is_none() ->
 @pytest.mark.parametrize("parts", [(1, 0, 0, 0), (99 * MS, 1, 1, 1), (25 * MS, 25 * MS, 25 * MS, 25 * MS)])
 def test_the_least_is_seen_and_nothing_sticks_out(parts: tuple[int, ...]) -> None:
     names = ("run_ns", "queue_ns", "preempted_ns", "memory_ns")
-    (band,) = ran_of(timeline(lane(**{name: [value] for name, value in zip(names, parts, strict=True)})), waits(), 0).bands
+    (band,) = device_timeline(timeline(lane(**{name: [value] for name, value in zip(names, parts, strict=True)})), waits(), 0).bands
     (column,) = band.columns
     assert len(column.parts) == sum(value > 0 for value in parts)
     assert all(height >= 5 and 0 <= y <= 100 - height + 0.2 for _, y, height in column.parts)
@@ -52,7 +52,7 @@ def test_the_least_is_seen_and_nothing_sticks_out(parts: tuple[int, ...]) -> Non
 
 def test_memory_that_is_elsewhere_shows_where_nothing_ran() -> None:
     rows = lane(run_ns=[100 * MS, 0, 0], resident_bytes=[400, 100, None], swapped_bytes=[0, 300, None])
-    (band,) = ran_of(timeline(rows), waits(), 800).bands
+    (band,) = device_timeline(timeline(rows), waits(), 800).bands
     assert [column.parts[0][0] for column in band.columns] == ["run", "swapped"]
     assert band.peak_bytes == 400
     areas = dict(band.memory)
@@ -62,7 +62,7 @@ def test_memory_that_is_elsewhere_shows_where_nothing_ran() -> None:
 
 
 def test_the_table_adds_up() -> None:
-    (band,) = ran_of(timeline(lane(run_ns=[10 * MS] * 100, batches=[1] * 100, resident_bytes=[1 << 20] * 100)), waits(), 0).bands
+    (band,) = device_timeline(timeline(lane(run_ns=[10 * MS] * 100, batches=[1] * 100, resident_bytes=[1 << 20] * 100)), waits(), 0).bands
     head, rows = band.table
     assert head[:2] == ["From (UTC)", "Running"] and len(rows) <= 24
     assert sum(int(row[6]) for row in rows) == 100
@@ -71,7 +71,7 @@ def test_the_table_adds_up() -> None:
 
 
 def test_nothing_is_known() -> None:
-    ran = ran_of({"from_ns": 1, "to_ns": 2, "slot_ns": 1, "lanes": [], "lanes_total": 0}, waits(latency_ns=0, waited_ns=0), 0)
+    ran = device_timeline({"from_ns": 1, "to_ns": 2, "slot_ns": 1, "lanes": [], "lanes_total": 0}, waits(latency_ns=0, waited_ns=0), 0)
     assert ran.bands == () and ran.waited_percent == 0 and ran.run_ns == 0
 
 

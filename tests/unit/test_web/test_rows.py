@@ -20,13 +20,14 @@ from bus_schemas.events import (
 )
 from bus_schemas.telemetry import RunningSession, Telemetry
 from scheduler.placement import ClusterView
-from services.controller.web.dashboard.rows import glance
+from services.controller.presenters.nodes import device_rows, node_row, session_rows
+from services.controller.web.dashboard import glance
 from services.controller.web.formats import bytes_text, credits_text, duration_text
 from services.controller.web.listing import Listing
-from services.controller.web.nodes.rows import SORTS, device_rows, listed_nodes, node_row, session_rows
+from services.controller.web.nodes import SORTS, listed_nodes
 from services.controller.web.scope import CLUSTER, Scope
 from services.controller.web.templating import ENVIRONMENT
-from services.kit.access import Identity, everyone
+from services.kit.access import Identity, local_identity
 
 GIB = 1 << 30
 ACME = Scope.of(Identity("ann", "acme", "member"))
@@ -78,7 +79,7 @@ def test_the_cluster_at_a_glance() -> None:
     assert (figures.utilization, figures.used_bytes, figures.swapped_bytes) == (34, 12 * GIB, 3 * GIB)  # the lost one does not count
     assert [(row.node, row.index) for row in found.devices] == [("n1", 0), ("n1", 1), ("n2", 0)]
     assert [row.share_percent for row in found.sessions] == [50.0, 50.0]
-    assert [(row.task, row.reason) for row in found.queue] == [("t3", "Not enough VRAM is left")]
+    assert [(row.id, row.refusal) for row in found.queue] == [("t3", "Not enough VRAM is left")]
 
 
 def test_a_member_sees_nodes_whole_and_tasks_of_their_tenant_only() -> None:
@@ -88,8 +89,8 @@ def test_a_member_sees_nodes_whole_and_tasks_of_their_tenant_only() -> None:
     assert (found.figures.running, found.figures.queued, found.figures.sessions) == (1, 0, 1)
     assert {row.tenant for row in found.sessions} == {"acme"} and not found.queue
     by_device = {(one.node, one.gpu): one for one in measured}
-    assert node_row(view, by_device, ACME, "n1").tasks == 1 and node_row(view, by_device, CLUSTER, "n1").tasks == 2
-    assert [row.sessions for row in device_rows(view, by_device, ACME, "n1")] == [1, 0]
+    assert node_row(view, by_device, ACME.sees, "n1").tasks == 1 and node_row(view, by_device, CLUSTER.sees, "n1").tasks == 2
+    assert [row.sessions for row in device_rows(view, by_device, ACME.sees, "n1")] == [1, 0]
     text = "".join(
         ENVIRONMENT.get_template(f"dashboard/{name}.html").render(glance=found, figures=found.figures, rate=0, scope=ACME)
         for name in ("stats", "devices", "sessions", "queue")
@@ -100,8 +101,8 @@ def test_a_member_sees_nodes_whole_and_tasks_of_their_tenant_only() -> None:
 def test_a_measurement_of_an_earlier_life_is_none() -> None:
     view = fold(node("n1", epoch=2))
     old = {("n1", 0): seen("n1", epoch=1)}
-    assert not device_rows(view, old, CLUSTER, "n1")[0].measured
-    assert node_row(view, old, CLUSTER, "n1").utilization == 0
+    assert not device_rows(view, old, CLUSTER.sees, "n1")[0].measured
+    assert node_row(view, old, CLUSTER.sees, "n1").utilization == 0
     assert session_rows(view, list(old.values()), CLUSTER) == []
 
 
@@ -144,10 +145,10 @@ def hostile_context() -> dict[str, Any]:
     measured = [seen("n1", running=(run,))]
     by_device = {("n1", 0): measured[0]}
     found = glance(view, measured, CLUSTER, 10**10)
-    row = node_row(view, by_device, CLUSTER, "n1")
+    row = node_row(view, by_device, CLUSTER.sees, "n1")
     return {
         "glance": found, "figures": found.figures, "rate": 1.0, "scope": CLUSTER, "row": row, "node": row,
-        "device": device_rows(view, by_device, CLUSTER, "n1")[0], "sessions": session_rows(view, measured, CLUSTER),
+        "device": device_rows(view, by_device, CLUSTER.sees, "n1")[0], "sessions": session_rows(view, measured, CLUSTER.sees),
     }  # fmt: skip
 
 
@@ -208,7 +209,7 @@ def test_credits() -> None:
 
 
 def test_a_scope_is_what_an_identity_may() -> None:
-    assert Scope.of(everyone()) == CLUSTER or Scope.of(everyone()).actions <= CLUSTER.actions
+    assert Scope.of(local_identity()) == CLUSTER or Scope.of(local_identity()).actions <= CLUSTER.actions
     viewer, member = Scope.of(Identity("v", "acme", "viewer")), ACME
     assert viewer.may("task.read") and not viewer.may("task.cancel") and not viewer.may("node.configure")
     assert member.may("task.cancel") and not member.may("node.configure")

@@ -19,10 +19,10 @@ from bus_schemas.events import (
 )
 from scheduler.placement import ClusterView, decide
 from scheduler.placement.reasons import REASONS
+from services.controller.presenters.tasks import REASON_TITLES, placement_of
+from services.controller.presenters.waiting import Waiting, waiting_of
+from services.controller.task_history import moments, session_lines, trace_of
 from services.controller.web.scope import CLUSTER, Scope
-from services.controller.web.tasks.history import moments, session_lines, trace_of
-from services.controller.web.tasks.story import REASON_TITLES, placement_of
-from services.controller.web.tasks.waiting import Waiting, waiting_of
 
 GIB = 1 << 30
 ACME = Scope("acme", frozenset())
@@ -51,7 +51,7 @@ def test_every_reason_has_words() -> None:
 def test_a_placement_names_its_devices_and_its_parts() -> None:
     view = fold(node("a", 8, 8), node("b", 2))
     placed(view, TaskSubmitted(2, "t", "acme", 1, 4 * GIB))
-    found = placement_of(view, view.tasks["t"], CLUSTER)
+    found = placement_of(view, view.tasks["t"], CLUSTER.sees)
     assert found is not None and found.placed and (found.node_name, found.fits) == ("a-name", 2)
     assert [one.chosen for one in found.candidates] == [True, False]
     for one in found.candidates:
@@ -63,13 +63,13 @@ def test_a_placement_names_its_devices_and_its_parts() -> None:
 def test_counts_of_reasons_are_of_all_and_not_of_the_examples() -> None:
     view = fold(*(node(f"n{number:03d}", 1) for number in range(50)))
     placed(view, TaskSubmitted(2, "t", "acme", 1, 4 * GIB, queue=True))
-    found = placement_of(view, view.tasks["t"], CLUSTER)
+    found = placement_of(view, view.tasks["t"], CLUSTER.sees)
     assert found is not None and not found.placed
     assert [(why.reason, why.count, len(why.examples)) for why in found.why_not] == [("vram_short", 50, 3)]
 
 
 def waiting(view: ClusterView, scope: Scope) -> Waiting:
-    found = waiting_of(view, "wish", 60 * 10**9, scope)
+    found = waiting_of(view, "wish", 60 * 10**9, scope.sees)
     assert found is not None
     return found
 
@@ -85,7 +85,7 @@ def test_remedies_name_only_what_the_reader_may_know() -> None:
     placed(view, TaskSubmitted(2, "wish", "acme", 2, 8 * GIB, queue=True))
     everyone, member = waiting(view, CLUSTER), waiting(view, ACME)
     assert (everyone.place, everyone.of) == (1, 1)
-    assert "my training" in text(everyone) and "secret project" in text(everyone) and "An overcommit of a-name" in text(everyone)
+    assert "my training" in text(everyone) and "secret project" in text(everyone) and "an overcommit of a-name" in text(everyone)
     assert "my training" in text(member) and "1 task of other tenants" in text(member)
     for word in ("secret", "other,", "globex"):
         assert word not in text(member)
@@ -95,15 +95,15 @@ def test_remedies_name_only_what_the_reader_may_know() -> None:
 def test_a_task_that_does_not_wait_has_nothing_to_tell() -> None:
     view = fold(node("a", 8))
     placed(view, TaskSubmitted(2, "t", "acme", 1, GIB))
-    assert waiting_of(view, "t", 10, CLUSTER) is None
-    assert waiting_of(view, "unheard-of", 10, CLUSTER) is None
+    assert waiting_of(view, "t", 10, CLUSTER.sees) is None
+    assert waiting_of(view, "unheard-of", 10, CLUSTER.sees) is None
 
 
 def test_reservations_are_shown_to_identities_that_see_all() -> None:
     view = fold(node("a", 8), TaskSubmitted(2, "t", "acme", 1, GIB, queue=True))
     view.apply(3, TaskRefused(3, "t", (("a", 0, "reserved", "kept for task theirs, which goes first"),), 2))
     for scope, named in ((CLUSTER, True), (ACME, False)):
-        found = placement_of(view, view.tasks["t"], scope)
+        found = placement_of(view, view.tasks["t"], scope.sees)
         assert found is not None and ("theirs" in found.why_not[0].examples[0][1]) is named
 
 

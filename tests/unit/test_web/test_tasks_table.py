@@ -8,10 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from bus_schemas.events import DeviceFact, NodeRegistered, TaskPlaced, TaskRefused, TaskStateChanged, TaskSubmitted
-from scheduler.placement import ClusterView, TaskView
+from scheduler.placement import ClusterView
+from services.controller.presenters.tasks import TaskRow, task_row
+from services.controller.task_index import SORTS, TaskIndex
 from services.controller.web.listing import Listing
-from services.controller.web.tasks.index import Row, TaskIndex, row_of
-from services.controller.web.tasks.table import DEFAULT_SORT, FILTERS, SORTS, ask
+from services.controller.web.tasks import DEFAULT_SORT, FILTERS, ask
 
 _NODES = ("alpha", "beta", "gamma")
 _TENANTS = ("acme", "globex", "initech")
@@ -63,18 +64,14 @@ def asking(search: str = "", sort: str = "-updated", page: int = 1, per_page: in
 def plainly(view: ClusterView, listing: Listing, tenant: str = "") -> tuple[list[str], int]:
     """The same question, as one would define it: rows of all tasks, filtered, sorted, cut."""
     order = {name: number for number, name in enumerate(view.recent)}
-    rows = [row_of(task, _name(view, task), order[task.submitted.task]) for task in view.tasks.values()]
+    rows = [task_row(view, task, order[task.submitted.task]) for task in view.tasks.values()]
     left = [row for row in rows if _wanted(row, listing) and (not tenant or row.tenant == tenant)]
     left.sort(key=SORTS[listing.sort], reverse=listing.descending)
     cut, counted = listing.take(left)
     return [row.id for row in cut], counted.total
 
 
-def _name(view: ClusterView, task: TaskView) -> str:
-    return view.nodes[task.placed.node].registered.name if task.placed is not None else ""
-
-
-def _wanted(row: Row, listing: Listing) -> bool:
+def _wanted(row: TaskRow, listing: Listing) -> bool:
     asked = listing.filters
     return (
         row.state in asked.get("state", row.state).split(",")

@@ -164,6 +164,10 @@ def kernel(head: str, code: str) -> VerifiedKernel:
     return verify_kernel(parse_kernel(f"kernel 2 k\nmath strict\nthreads 1024\n{head}{regs}\n{code}"))
 
 
+def safe_sites(verified: VerifiedKernel, block: tuple[int, int, int]) -> frozenset[int]:
+    return statically_safe(verified.flat, verified.flow, block)
+
+
 TILE = (
     "block 0\n r0 = special(tid.x)\n r1 = special(tid.y)\n r2 = const(4)\n r3 = const(2)\n r10 = const(1.0)\n r4 = shl r1, r2\n"
     " r4 = add r4, r0\n r4 = shl r4, r3\n store(s0 f32) r4, r10\n r5 = const(0)\n r6 = const(1)\n r7 = const(16)\n bar 1\n"
@@ -175,7 +179,7 @@ TILE = (
 @pytest.mark.parametrize(("block", "safe"), [((16, 16, 1), {0, 1}), ((16, 8, 2), {0, 1}), ((32, 8, 1), {0}), ((16, 32, 1), {1})])
 def test_tiles_of_shared_memory(block: tuple[int, int, int], safe: set[int]) -> None:
     """Rows of 16: the store is at (y, x), the load in a loop that ends by ``!=`` at (k, x)."""
-    assert statically_safe(kernel("shared f32[256]\n", TILE), block) == safe
+    assert safe_sites(kernel("shared f32[256]\n", TILE), block) == safe
 
 
 @pytest.mark.parametrize(
@@ -196,14 +200,14 @@ def test_tiles_of_shared_memory(block: tuple[int, int, int], safe: set[int]) -> 
 )
 def test_which_accesses_are_safe(access: str, safe: bool) -> None:
     head = "param buf f32 r\nshared f32[8]\nlocal 16\nconstants 00010203\n"
-    assert statically_safe(kernel(head, f"block 0\n r1 = const(0)\n {access}\n ret"), (1, 1, 1)) == ({0} if safe else set())
+    assert safe_sites(kernel(head, f"block 0\n r1 = const(0)\n {access}\n ret"), (1, 1, 1)) == ({0} if safe else set())
 
 
 def test_offsets_in_32_bits_are_unsigned() -> None:
     code = "block 0\n r0 = special(tid.x)\n r1 = const(-4)\n r2 = const(1)\n r0 = shl r0, r2\n r0 = add r0, r1\n"
     code += " r10 = load(s0 f32 +4) r0\n ret"
-    assert statically_safe(kernel("shared f32[8]\n", code), (1, 1, 1)) == set(), "4294967292 + 4 is no place, -4 + 4 would be"
-    assert statically_safe(kernel("shared f32[8]\n", code.replace("const(-4)", "const(4)")), (1, 1, 1)) == {0}
+    assert safe_sites(kernel("shared f32[8]\n", code), (1, 1, 1)) == set(), "4294967292 + 4 is no place, -4 + 4 would be"
+    assert safe_sites(kernel("shared f32[8]\n", code.replace("const(-4)", "const(4)")), (1, 1, 1)) == {0}
 
 
 NUMBER = "block 0\n r0 = special(ctaid.x)\n r1 = special(ntid.x)\n r2 = special(tid.x)\n r0 = mul r1, r0\n r0 = add r0, r2\n r8 = sext r0\n"

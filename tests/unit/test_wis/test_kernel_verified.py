@@ -248,7 +248,7 @@ def test_what_is_said_of_random_kernels_holds_when_they_run(first: int) -> None:
         case = seeded_case(seed)
         kernel = verify_kernel(case.kernel)
         assert verify_kernel(kernel.flat).costs == kernel.costs
-        safe = statically_safe(kernel, case.block)
+        safe = statically_safe(kernel.flat, kernel.flow, case.block)
         params = [p.copy() if isinstance(p, np.ndarray) else p for p in case.params]
         for block in range(prod(case.grid)):
             outcome = launch(kernel, Launch(case.grid, case.block, block, 1, case.dynamic_bytes), params, fuel=3_000_000)

@@ -11,7 +11,7 @@ from wis.frontends.ptx.classes import BITS, INTEGER
 from wis.frontends.ptx.code import Code, End, Node
 from wis.frontends.ptx.errors import PtxError
 from wis.frontends.ptx.graph import compact_order
-from wis.frontends.ptx.provenance import Memory, Places
+from wis.frontends.ptx.provenance import AddressRoot, Provenance
 from wis.frontends.ptx.scene import Scene
 from wis.frontends.ptx.syntax import Param
 from wis.kernel.limits import KERNEL_LIMITS
@@ -69,7 +69,7 @@ class Variables:
         return self._by_name[variable.name]
 
 
-def assemble(scene: Scene, codes: list[Code], places: Places, variables: Variables, math: Math, file: str) -> Entry:
+def assemble(scene: Scene, codes: list[Code], places: Provenance, variables: Variables, math: Math, file: str) -> Entry:
     """The entry of one kernel. ``codes``: the kernel's, then its functions'."""
     made = _Parameters(scene, codes[0], places, variables)
     built = [_Body(code, made.memory_params).built() for code in codes]
@@ -77,18 +77,18 @@ def assemble(scene: Scene, codes: list[Code], places: Places, variables: Variabl
     kernel = Kernel(
         KERNEL_VERSION,
         _name(scene.kernel.name),
-        int(math),
-        min(scene.kernel.threads or KERNEL_LIMITS.threads_max, KERNEL_LIMITS.threads_max),
-        tuple(made.params),
-        tuple(Shared(int(DType.U8), n) for n in places.arrays),
-        built[0][0],
-        built[0][1],
-        int(places.dynamic),
-        places.local_bytes,
-        places.constants,
-        tuple(_function(code, body) for code, body in zip(codes[1:], built[1:], strict=True)),
-        file,
-        tuple(lines) if any(lines) else (),
+        math=int(math),
+        threads_max=min(scene.kernel.threads or KERNEL_LIMITS.threads_max, KERNEL_LIMITS.threads_max),
+        params=tuple(made.params),
+        shared=tuple(Shared(int(DType.U8), n) for n in places.arrays),
+        regs=built[0][0],
+        blocks=built[0][1],
+        dynamic=int(places.dynamic),
+        local_bytes=places.local_bytes,
+        constants=places.constants,
+        functions=tuple(_function(code, body) for code, body in zip(codes[1:], built[1:], strict=True)),
+        file=file,
+        lines=tuple(lines) if any(lines) else (),
     )
     return Entry(scene.kernel.name, kernel, tuple(made.arguments))
 
@@ -113,7 +113,7 @@ def _name(name: str) -> str:
 class _Parameters:
     """Parameters and arguments; rewrites the code's ``argument`` ops to ``param``. ``memory_params``: parameter of each global memory."""
 
-    def __init__(self, scene: Scene, code: Code, places: Places, variables: Variables) -> None:
+    def __init__(self, scene: Scene, code: Code, places: Provenance, variables: Variables) -> None:
         self.scene, self.code, self.places = scene, code, places
         self.params: list[BufferParam | ScalarParam] = []
         self.arguments: list[Argument] = []
@@ -146,7 +146,7 @@ class _Parameters:
         self.memory_params[index] = len(self.params)
         self.params.append(BufferParam(common, int(access or Access.READ)))
 
-    def _variable(self, index: int, memory: Memory, variables: Variables) -> None:
+    def _variable(self, index: int, memory: AddressRoot, variables: Variables) -> None:
         symbol = self.scene.symbols[memory.symbol]
         self._buffer(index)
         variable = Variable(symbol.name, symbol.nbytes, int(symbol.space == "const"), symbol.data)

@@ -6,7 +6,7 @@ from typing import Final
 
 from wis.dtypes import DType
 from wis.frontends.ptx.classes import BITS, INTEGER
-from wis.frontends.ptx.lowering import FLOATS, Lowering, form
+from wis.frontends.ptx.lowering import FLOATS, RoutineLowering, access, element, lowers
 from wis.frontends.ptx.scene import Slot
 from wis.frontends.ptx.syntax import Address, Instruction, Name, Operand, Register
 from wis.kernel.model import RegType, Space
@@ -33,7 +33,7 @@ _REFUSED: Final = {
 }
 
 
-def argument_store(low: Lowering, ins: Instruction, items: list[Operand]) -> bool:
+def argument_store(low: RoutineLowering, ins: Instruction, items: list[Operand]) -> bool:
     """``st.param``: to an argument of the next call, or to a result of this function. False when the address is computed."""
     arg = ins.args[0]
     if not isinstance(arg, Address) or not isinstance(arg.base, Name):
@@ -59,7 +59,7 @@ def argument_store(low: Lowering, ins: Instruction, items: list[Operand]) -> boo
     raise low.fail(f"{name} is not declared")
 
 
-def _value(low: Lowering, item: Operand, type_: str) -> int:
+def _value(low: RoutineLowering, item: Operand, type_: str) -> int:
     """A copy of an argument's value as it is now."""
     natural = FLOATS.get(type_, INTEGER[BITS[type_]])
     if isinstance(item, Register) and low.type_of(item).bits == natural.bits:
@@ -68,7 +68,7 @@ def _value(low: Lowering, item: Operand, type_: str) -> int:
     return value if value in low.code.constants else low.op("mov", natural, value)
 
 
-def _results(low: Lowering) -> list[tuple[int, tuple[Slot, int | None]]]:
+def _results(low: RoutineLowering) -> list[tuple[int, tuple[Slot, int | None]]]:
     if low.routine.kernel:
         return []
     slots = low.scene.signature(low.routine.name).outs
@@ -76,7 +76,7 @@ def _results(low: Lowering) -> list[tuple[int, tuple[Slot, int | None]]]:
     return list(enumerate((slot, next(registers) if slot.type is not None else None) for slot in slots))
 
 
-def result_load(low: Lowering, ins: Instruction, name: str, offset: int, items: list[Operand]) -> bool:
+def result_load(low: RoutineLowering, ins: Instruction, name: str, offset: int, items: list[Operand]) -> bool:
     """``ld.param``: of an argument of this function, or of a result of the last call. False when it is neither."""
     type_ = ins.mods[-1]
     size = BITS[type_] // 8
@@ -103,7 +103,7 @@ def result_load(low: Lowering, ins: Instruction, name: str, offset: int, items: 
     raise low.fail(f"{name} is not a parameter")
 
 
-def _deliver(low: Lowering, items: list[Operand], values: list[int | None], type_: str) -> None:
+def _deliver(low: RoutineLowering, items: list[Operand], values: list[int | None], type_: str) -> None:
     for item, value in zip(items, values, strict=True):
         if value is None:
             raise low.fail("a part of a result that the call did not give")
@@ -117,9 +117,7 @@ def _deliver(low: Lowering, items: list[Operand], values: list[int | None], type
         low.put(item, value)
 
 
-def _load_local(low: Lowering, ins: Instruction, symbol: int, offset: int, items: list[Operand]) -> None:
-    from wis.frontends.ptx.memory import access, element
-
+def _load_local(low: RoutineLowering, ins: Instruction, symbol: int, offset: int, items: list[Operand]) -> None:
     type_ = ins.mods[-1]
     size = BITS[type_] // 8
     for k, item in enumerate(items):
@@ -128,7 +126,7 @@ def _load_local(low: Lowering, ins: Instruction, symbol: int, offset: int, items
         access(low, "load", Space.LOCAL, (base, offset + k * size), [low.write(item, register)], dtype)
 
 
-def _store_local(low: Lowering, symbol: int, offset: int, value: int, size: int) -> None:
+def _store_local(low: RoutineLowering, symbol: int, offset: int, value: int, size: int) -> None:
     have = low.code.types[value]
     exact = {RegType.F16: DType.F16, RegType.BF16: DType.BF16, RegType.F32: DType.F32, RegType.F64: DType.F64}.get(have)
     dtype = exact or {1: DType.U8, 2: DType.U16, 4: DType.U32, 8: DType.U64}[size]
@@ -136,8 +134,8 @@ def _store_local(low: Lowering, symbol: int, offset: int, value: int, size: int)
     low.emit("store", [], [base, value], (int(Space.LOCAL), 0, int(dtype), 1, offset, 0))
 
 
-@form("call", "uni", (1, 2), effect=True, typed=False)
-def _call(low: Lowering, ins: Instruction) -> None:
+@lowers("call", "uni", (1, 2), effect=True, typed=False)
+def _call(low: RoutineLowering, ins: Instruction) -> None:
     target = ins.args[0]
     assert ins.lists is not None, "a call has lists"
     if not isinstance(target, Name):
@@ -160,7 +158,7 @@ def _call(low: Lowering, ins: Instruction) -> None:
     _function(low, name, results, given)
 
 
-def _function(low: Lowering, name: str, results: list[Operand], given: list[Operand]) -> None:
+def _function(low: RoutineLowering, name: str, results: list[Operand], given: list[Operand]) -> None:
     signature = low.scene.signature(name)
     if len(given) != len(signature.ins) or len(results) != len(signature.outs):
         raise low.fail(f"{name} takes {len(signature.ins)} arguments and gives {len(signature.outs)} results")
@@ -187,7 +185,7 @@ def _function(low: Lowering, name: str, results: list[Operand], given: list[Oper
             _result(low, arg, next(registers))
 
 
-def _given(low: Lowering, arg: Operand, slot: Slot) -> dict[int, tuple[int, int]]:
+def _given(low: RoutineLowering, arg: Operand, slot: Slot) -> dict[int, tuple[int, int]]:
     """By offset, the register and size of what was stored to an argument."""
     if isinstance(arg, Name) and arg.text in low.routine.locals:
         return low.call_inputs.get(arg.text, {})
@@ -196,7 +194,7 @@ def _given(low: Lowering, arg: Operand, slot: Slot) -> dict[int, tuple[int, int]
     return {0: (low.read(arg, slot.type), slot.nbytes)}
 
 
-def _as(low: Lowering, value: int, type_: RegType) -> int:
+def _as(low: RoutineLowering, value: int, type_: RegType) -> int:
     have = low.code.types[value]
     if have.bits == type_.bits:
         return low.convert(value, type_)
@@ -205,14 +203,14 @@ def _as(low: Lowering, value: int, type_: RegType) -> int:
     return low.convert(part, type_)
 
 
-def _result(low: Lowering, arg: Operand, value: int) -> None:
+def _result(low: RoutineLowering, arg: Operand, value: int) -> None:
     if isinstance(arg, Name) and arg.text in low.routine.locals:
         low.call_results[arg.text] = {0: value}
     else:
         low.put(arg, value)
 
 
-def _math(low: Lowering, name: str, results: list[Operand], given: list[Operand]) -> None:
+def _math(low: RoutineLowering, name: str, results: list[Operand], given: list[Operand]) -> None:
     slot = Slot("", RegType.F32, -1, 4)
     arity = 2 if name in ("pow", "atan2", "hypot") else 1
     if len(given) != arity or len(results) != 1:

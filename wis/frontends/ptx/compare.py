@@ -6,7 +6,7 @@ from typing import Final
 
 from wis.frontends.ptx.classes import BITS, FIXED, INTEGER
 from wis.frontends.ptx.floats import half, widened
-from wis.frontends.ptx.lowering import FLOATS, HALVES, Lowering, form, pair
+from wis.frontends.ptx.lowering import FLOATS, HALVES, RoutineLowering, lowers, pair
 from wis.frontends.ptx.syntax import Instruction, Name, Operand, Register
 from wis.kernel.model import RegType
 
@@ -20,7 +20,7 @@ _COMPARISONS: Final = " ".join([*_SIGNED, *_UNSIGNED, *_UNORDERED, "num", "nan"]
 _COMBINE: Final = ("and", "or", "xor")
 
 
-def _integers(low: Lowering, how: str, a: int, b: int, signed: bool) -> int:
+def _integers(low: RoutineLowering, how: str, a: int, b: int, signed: bool) -> int:
     if how in _UNSIGNED:
         how, signed = _UNSIGNED[how], False
     if how in ("eq", "ne"):
@@ -30,7 +30,7 @@ def _integers(low: Lowering, how: str, a: int, b: int, signed: bool) -> int:
     return low.op(f"{how}_{'s' if signed else 'u'}", _PRED, a, b)
 
 
-def _floats(low: Lowering, how: str, a: int, b: int) -> int:
+def _floats(low: RoutineLowering, how: str, a: int, b: int) -> int:
     """Ordered comparisons are false and unordered ones true when an operand is NaN."""
     if how == "num" or how == "nan":
         one, other = ("eq", "and") if how == "num" else ("ne", "or")
@@ -48,7 +48,7 @@ def _floats(low: Lowering, how: str, a: int, b: int) -> int:
     return low.op(how, _PRED, a, b)
 
 
-def _compared(low: Lowering, ins: Instruction, type_: str) -> int:
+def _compared(low: RoutineLowering, ins: Instruction, type_: str) -> int:
     how = next((m for m in ins.mods if m in _SIGNED or m in _UNSIGNED or m in _UNORDERED or m in ("num", "nan")), "")
     if not how:
         raise low.fail(f"{ins.text} does not say how to compare")
@@ -60,7 +60,7 @@ def _compared(low: Lowering, ins: Instruction, type_: str) -> int:
     return _integers(low, how, a, b, type_[0] == "s")
 
 
-def _combined(low: Lowering, ins: Instruction, value: int) -> int:
+def _combined(low: RoutineLowering, ins: Instruction, value: int) -> int:
     how = next((m for m in ins.mods if m in _COMBINE), None)
     if how is None:
         return value
@@ -69,8 +69,8 @@ def _combined(low: Lowering, ins: Instruction, value: int) -> int:
     return low.op(how, _PRED, value, low.read(ins.args[3], _PRED))
 
 
-@form("setp", f"{_COMPARISONS} and or xor ftz", (3, 4))
-def _setp(low: Lowering, ins: Instruction) -> None:
+@lowers("setp", f"{_COMPARISONS} and or xor ftz", (3, 4))
+def _setp(low: RoutineLowering, ins: Instruction) -> None:
     type_ = ins.mods[-1]
     if type_.endswith("x2"):
         _setp_packed(low, ins, type_[:-2])
@@ -84,7 +84,7 @@ def _setp(low: Lowering, ins: Instruction) -> None:
     low.put(first, result)
 
 
-def _setp_packed(low: Lowering, ins: Instruction, type_: str) -> None:
+def _setp_packed(low: RoutineLowering, ins: Instruction, type_: str) -> None:
     words = [low.read(arg, _I32) for arg in ins.args[1:3]]
     how = next((m for m in ins.mods if m in _SIGNED or m in _UNORDERED or m in ("num", "nan")), "")
     if not how:
@@ -97,8 +97,8 @@ def _setp_packed(low: Lowering, ins: Instruction, type_: str) -> None:
         low.put(target, result)
 
 
-@form("set", f"{_COMPARISONS} and or xor ftz", (3, 4))
-def _set(low: Lowering, ins: Instruction) -> None:
+@lowers("set", f"{_COMPARISONS} and or xor ftz", (3, 4))
+def _set(low: RoutineLowering, ins: Instruction) -> None:
     """All ones (1.0 for floats) where the comparison holds, else zero."""
     if len(ins.mods) < 3:
         raise low.fail(f"{ins.text} needs two types")
@@ -110,7 +110,7 @@ def _set(low: Lowering, ins: Instruction) -> None:
     low.put(ins.args[0], _mask(low, result, to))
 
 
-def _mask(low: Lowering, pred: int, to: str) -> int:
+def _mask(low: RoutineLowering, pred: int, to: str) -> int:
     if to in FLOATS:
         bits = {"f16": 0x3C00, "bf16": 0x3F80, "f32": 0x3F800000, "f64": 0x3FF0000000000000}[to]
         kind = FLOATS[to]
@@ -119,7 +119,7 @@ def _mask(low: Lowering, pred: int, to: str) -> int:
     return low.op("sel", kind, pred, low.const(kind, -1), low.const(kind, 0))
 
 
-def _set_packed(low: Lowering, ins: Instruction, to: str, type_: str) -> None:
+def _set_packed(low: RoutineLowering, ins: Instruction, to: str, type_: str) -> None:
     words = [low.read(arg, _I32) for arg in ins.args[1:3]]
     how = next((m for m in ins.mods if m in _SIGNED or m in _UNORDERED or m in ("num", "nan")), "")
     if not how or not type_.endswith("x2"):
@@ -133,7 +133,7 @@ def _set_packed(low: Lowering, ins: Instruction, to: str, type_: str) -> None:
     low.put(ins.args[0], low.op("or", _I32, *parts))
 
 
-def _kind(low: Lowering, type_: str, arg: Operand) -> RegType:
+def _kind(low: RoutineLowering, type_: str, arg: Operand) -> RegType:
     """The register type for a value that is only moved: the target's own, when it has the width."""
     natural = FIXED[type_] if type_ in FIXED else INTEGER[BITS[type_]]
     if isinstance(arg, Register) and low.type_of(arg).bits == natural.bits:
@@ -141,15 +141,15 @@ def _kind(low: Lowering, type_: str, arg: Operand) -> RegType:
     return natural
 
 
-@form("selp", "", 4)
-def _selp(low: Lowering, ins: Instruction) -> None:
+@lowers("selp", "", 4)
+def _selp(low: RoutineLowering, ins: Instruction) -> None:
     kind = _kind(low, ins.mods[-1], ins.args[0])
     a, b = (low.read(arg, kind) for arg in ins.args[1:3])
     low.emit("sel", [low.write(ins.args[0], kind)], [low.read(ins.args[3], _PRED), a, b])
 
 
-@form("slct", "ftz", 4)
-def _slct(low: Lowering, ins: Instruction) -> None:
+@lowers("slct", "ftz", 4)
+def _slct(low: RoutineLowering, ins: Instruction) -> None:
     """The first operand where the third is not negative (nor NaN)."""
     kind = _kind(low, ins.mods[-2], ins.args[0])
     a, b = (low.read(arg, kind) for arg in ins.args[1:3])

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from wis.dtypes import DType
-from wis.frontends.ptx.lowering import FORMS, Form, Lowering, form, table_of
-from wis.frontends.ptx.memory import access, address, space_of
+from wis.frontends.ptx.lowering import LOWERINGS, InstructionLowering, RoutineLowering, access, lowers, table_of
+from wis.frontends.ptx.memory import address, space_of
 from wis.frontends.ptx.syntax import Instruction, Number
 from wis.kernel.model import RegType, Space
 
@@ -15,8 +15,8 @@ __all__: list[str] = []
 _I32, _PRED = RegType.I32, RegType.PRED
 
 
-@form("bra", "uni", (1, 2), effect=True, typed=False)
-def _bra(low: Lowering, ins: Instruction) -> None:
+@lowers("bra", "uni", (1, 2), effect=True, typed=False)
+def _bra(low: RoutineLowering, ins: Instruction) -> None:
     target = low.target(ins.args[-1])
     if ins.guard is None:
         low.end("br", [target])
@@ -27,8 +27,8 @@ def _bra(low: Lowering, ins: Instruction) -> None:
     low.current = low.code.parts[following]
 
 
-@form("brx", "idx uni", 2, effect=True, typed=False)
-def _brx(low: Lowering, ins: Instruction) -> None:
+@lowers("brx", "idx uni", 2, effect=True, typed=False)
+def _brx(low: RoutineLowering, ins: Instruction) -> None:
     """An index past the list means nothing in PTX; here the last label is taken."""
     targets = [low.target(label) for label in table_of(low, ins.args[1])]
     if not targets:
@@ -36,37 +36,37 @@ def _brx(low: Lowering, ins: Instruction) -> None:
     low.end("switch", targets, ins=[low.read(ins.args[0], _I32)])
 
 
-@form("ret", "uni", 0, effect=True, typed=False)
-def _ret(low: Lowering, ins: Instruction) -> None:
+@lowers("ret", "uni", 0, effect=True, typed=False)
+def _ret(low: RoutineLowering, ins: Instruction) -> None:
     low.end("ret", [])
 
 
-@form("exit", "", 0, effect=True, typed=False)
-def _exit(low: Lowering, ins: Instruction) -> None:
+@lowers("exit", "", 0, effect=True, typed=False)
+def _exit(low: RoutineLowering, ins: Instruction) -> None:
     if not low.routine.kernel:
         raise low.fail("exit inside of a function is not supported", "return to the kernel, and leave it there")
     low.end("ret", [])
 
 
-@form("trap brkpt", "", 0, effect=True, typed=False)
-def _trap(low: Lowering, ins: Instruction) -> None:
+@lowers("trap brkpt", "", 0, effect=True, typed=False)
+def _trap(low: RoutineLowering, ins: Instruction) -> None:
     low.emit("raise", [], [])
     low.end("ret", [])
 
 
-@form(
+@lowers(
     "nanosleep prefetch prefetchu pmevent discard applypriority setmaxnreg griddepcontrol",
     "mask global local shared L1 L2 param tensormap wait launch_dependents inc dec sync aligned",
     (0, 9),
     effect=True,
     typed=False,
 )
-def _nothing(low: Lowering, ins: Instruction) -> None:
+def _nothing(low: RoutineLowering, ins: Instruction) -> None:
     """Hints. A launch starts when those before it have ended, so there is nothing to wait for either."""
 
 
-@form("createpolicy", "fractional range cvt global", (1, 9))
-def _createpolicy(low: Lowering, ins: Instruction) -> None:
+@lowers("createpolicy", "fractional range cvt global", (1, 9))
+def _createpolicy(low: RoutineLowering, ins: Instruction) -> None:
     low.put(ins.args[0], low.const(RegType.I64, 0))
 
 
@@ -86,7 +86,7 @@ _HINTS: Final = {
 }  # fmt: skip
 
 
-def _refuse(low: Lowering, ins: Instruction) -> None:
+def _refuse(low: RoutineLowering, ins: Instruction) -> None:
     raise low.fail(f"{ins.text} is not portable", _HINTS[ins.op])
 
 
@@ -95,12 +95,12 @@ class _Anything(frozenset[str]):
         return True
 
 
-FORMS.update({name: Form(_refuse, _Anything(), True, (0, 99), False) for name in _HINTS})
+LOWERINGS.update({name: InstructionLowering(_refuse, _Anything(), True, (0, 99), False) for name in _HINTS})
 
 _ASYNC: Final = frozenset({"async", "ca", "cg", "shared", "global", "commit_group", "wait_group", "wait_all"})
 
 
-def _cp(low: Lowering, ins: Instruction) -> None:
+def _cp(low: RoutineLowering, ins: Instruction) -> None:
     """An asynchronous copy is a load and a store; what waits for it has nothing to wait for."""
     mods = ins.mods
     if not mods or mods[0] != "async" or any(m not in _ASYNC and "::" not in m for m in mods):
@@ -121,10 +121,10 @@ def _cp(low: Lowering, ins: Instruction) -> None:
     access(low, "store", Space.SHARED, where, values, DType.U32)
 
 
-FORMS["cp"] = Form(_cp, _Anything(), True, (0, 9), False)
+LOWERINGS["cp"] = InstructionLowering(_cp, _Anything(), True, (0, 9), False)
 
 
-def _partial(low: Lowering, space: Space, source: tuple[int, int], values: list[int], limit: int) -> None:
+def _partial(low: RoutineLowering, space: Space, source: tuple[int, int], values: list[int], limit: int) -> None:
     """The first ``limit`` bytes, zeros after them: words that lie past it are not read."""
     for k, value in enumerate(values):
         low.emit("mov", [value], [low.const(_I32, 0)])

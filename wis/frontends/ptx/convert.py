@@ -6,7 +6,7 @@ from typing import Final
 
 from wis.frontends.ptx.classes import BITS, INTEGER
 from wis.frontends.ptx.floats import ROUNDINGS, joined, narrowed, saturated
-from wis.frontends.ptx.lowering import FLOATS, HALVES, Lowering, form
+from wis.frontends.ptx.lowering import FLOATS, HALVES, RoutineLowering, lowers
 from wis.frontends.ptx.syntax import Instruction, Operand, Register
 from wis.kernel.model import RegType, Rounding
 
@@ -20,8 +20,8 @@ def _is_signed(type_: str) -> bool:
     return type_[0] == "s"
 
 
-@form("cvt", "rn rz rm rp rni rzi rmi rpi rna rs ftz sat satfinite relu pack", (2, 4))
-def _cvt(low: Lowering, ins: Instruction) -> None:
+@lowers("cvt", "rn rz rm rp rni rzi rmi rpi rna rs ftz sat satfinite relu pack", (2, 4))
+def _cvt(low: RoutineLowering, ins: Instruction) -> None:
     if len(ins.mods) < 2 or ins.mods[-1] not in BITS or ins.mods[-2] not in BITS or "rna" in ins.mods or "rs" in ins.mods:
         raise low.fail(f"{ins.text} is not supported", "formats of less than 16 bits and tf32 are not portable")
     to, source = ins.mods[-2:]
@@ -40,7 +40,7 @@ def _cvt(low: Lowering, ins: Instruction) -> None:
         _deliver(low, target, _int_int(low, ins, arg, source, to), to)
 
 
-def _deliver(low: Lowering, target: Operand, value: int, to: str) -> None:
+def _deliver(low: RoutineLowering, target: Operand, value: int, to: str) -> None:
     """Into a register that may be wider than the result."""
     if isinstance(target, Register) and BITS[target.type] > low.code.types[value].bits:
         value = low.extend(value, INTEGER[BITS[target.type]], signed=_is_signed(to))
@@ -50,7 +50,7 @@ def _deliver(low: Lowering, target: Operand, value: int, to: str) -> None:
 # -- integers --------------------------------------------------------------------------------------------------------------------------
 
 
-def _source(low: Lowering, arg: Operand, source: str) -> int:
+def _source(low: RoutineLowering, arg: Operand, source: str) -> int:
     """An integer operand, extended out of its type to a register."""
     bits = BITS[source]
     value = low.read_low(arg, INTEGER[bits]) if bits >= 16 else low.read_int(arg, bits)
@@ -59,7 +59,7 @@ def _source(low: Lowering, arg: Operand, source: str) -> int:
     return value
 
 
-def _byte(low: Lowering, value: int, signed: bool) -> int:
+def _byte(low: RoutineLowering, value: int, signed: bool) -> int:
     """The low byte, extended to the register."""
     kind = low.code.types[value]
     if not signed:
@@ -70,7 +70,7 @@ def _byte(low: Lowering, value: int, signed: bool) -> int:
     return low.op("bfe_s", kind, value, low.const(_I32, 0), low.const(_I32, 8))
 
 
-def _int_int(low: Lowering, ins: Instruction, arg: Operand, source: str, to: str) -> int:
+def _int_int(low: RoutineLowering, ins: Instruction, arg: Operand, source: str, to: str) -> int:
     value = _source(low, arg, source)
     if "sat" in ins.mods:
         value = _clamped(low, value, source, to)
@@ -89,7 +89,7 @@ def _range(type_: str) -> tuple[int, int]:
     return (-(1 << bits - 1), (1 << bits - 1) - 1) if _is_signed(type_) else (0, (1 << bits) - 1)
 
 
-def _clamped(low: Lowering, value: int, source: str, to: str) -> int:
+def _clamped(low: RoutineLowering, value: int, source: str, to: str) -> int:
     """A value of type ``source`` brought into the range of ``to``."""
     kind = low.code.types[value]
     sign = "s" if _is_signed(source) else "u"
@@ -104,7 +104,7 @@ def _clamped(low: Lowering, value: int, source: str, to: str) -> int:
 # -- integers and floats ---------------------------------------------------------------------------------------------------------------
 
 
-def _int_float(low: Lowering, ins: Instruction, arg: Operand, source: str, to: str) -> int:
+def _int_float(low: RoutineLowering, ins: Instruction, arg: Operand, source: str, to: str) -> int:
     """Halves by way of f32 where that is exact or far beyond their range (f16), else of f64 (bf16)."""
     value = _source(low, arg, source)
     name = "s2f" if _is_signed(source) else "u2f"
@@ -127,7 +127,7 @@ def _how(ins: Instruction) -> Rounding:
     return next((ROUNDINGS[m] for m in ins.mods if m in ROUNDINGS), Rounding.NEAREST)
 
 
-def _float_int(low: Lowering, ins: Instruction, arg: Operand, source: str, to: str) -> int:
+def _float_int(low: RoutineLowering, ins: Instruction, arg: Operand, source: str, to: str) -> int:
     value = _as_work(low, arg, source)
     kind = low.code.types[value]
     whole = next((_WHOLE[m] for m in ins.mods if m in _WHOLE), "trunc")
@@ -144,7 +144,7 @@ def _float_int(low: Lowering, ins: Instruction, arg: Operand, source: str, to: s
     return result
 
 
-def _as_work(low: Lowering, arg: Operand, source: str) -> int:
+def _as_work(low: RoutineLowering, arg: Operand, source: str) -> int:
     kind = FLOATS[source]
     value = low.read_low(arg, kind)
     return low.op("cvt", _F32, value) if source in HALVES else value
@@ -153,7 +153,7 @@ def _as_work(low: Lowering, arg: Operand, source: str) -> int:
 # -- floats ----------------------------------------------------------------------------------------------------------------------------
 
 
-def _float_float(low: Lowering, ins: Instruction, arg: Operand, source: str, to: str) -> int:
+def _float_float(low: RoutineLowering, ins: Instruction, arg: Operand, source: str, to: str) -> int:
     value = _as_work(low, arg, source)
     kind = low.code.types[value]
     whole = next((_WHOLE[m] for m in ins.mods if m in _WHOLE), None)
@@ -166,7 +166,7 @@ def _float_float(low: Lowering, ins: Instruction, arg: Operand, source: str, to:
     return _rounded(low, value, to, _how(ins), "satfinite" in ins.mods)
 
 
-def _rounded(low: Lowering, value: int, to: str, how: Rounding, finite: bool) -> int:
+def _rounded(low: RoutineLowering, value: int, to: str, how: Rounding, finite: bool) -> int:
     """A value in f32 or f64 as float type ``to``."""
     kind, have = FLOATS[to], low.code.types[value]
     if finite and to in HALVES:
@@ -180,7 +180,7 @@ def _rounded(low: Lowering, value: int, to: str, how: Rounding, finite: bool) ->
     return low.op("cvt_r", kind, value, attrs=(int(how),))
 
 
-def _packed(low: Lowering, ins: Instruction) -> None:
+def _packed(low: RoutineLowering, ins: Instruction) -> None:
     """Two s32 saturated and put side by side, the first above; with a third operand its low bits come above both."""
     types = [m for m in ins.mods if m in BITS]
     to, bits = types[0], BITS[types[0]]
@@ -192,7 +192,7 @@ def _packed(low: Lowering, ins: Instruction) -> None:
     low.put(ins.args[0], low.op("bfi", _I32, upper, word, low.const(_I32, bits), low.const(_I32, bits)))
 
 
-def _two(low: Lowering, ins: Instruction, to: str) -> None:
+def _two(low: RoutineLowering, ins: Instruction, to: str) -> None:
     """Two f32 to one word of halves, the first operand above."""
     if ins.mods[-1] != "f32" or to not in HALVES or len(ins.args) != 3:
         raise low.fail(f"{ins.text} is not supported")

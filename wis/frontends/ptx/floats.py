@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from wis.frontends.ptx.lowering import FLOATS, HALVES, Lowering, form
+from wis.frontends.ptx.lowering import FLOATS, HALVES, RoutineLowering, lowers
 from wis.frontends.ptx.syntax import Instruction, Operand
 from wis.kernel.model import RegType, Rounding
 
@@ -24,14 +24,14 @@ def rounding(ins: Instruction) -> Rounding:
     return next((ROUNDINGS[m] for m in ins.mods if m in ROUNDINGS), Rounding.NEAREST)
 
 
-def widened(low: Lowering, arg: Operand, type_: str, to: RegType) -> int:
+def widened(low: RoutineLowering, arg: Operand, type_: str, to: RegType) -> int:
     """An operand of a float type as f32 or f64."""
     have = FLOATS[type_]
     value = low.read(arg, have)
     return value if have is to else low.op("cvt", to, value)
 
 
-def narrowed(low: Lowering, value: int, type_: str) -> int:
+def narrowed(low: RoutineLowering, value: int, type_: str) -> int:
     """A value in f32 or f64 rounded once to a float type."""
     have, to = low.code.types[value], FLOATS[type_]
     if have is to:
@@ -41,13 +41,13 @@ def narrowed(low: Lowering, value: int, type_: str) -> int:
     return low.op("cvt", to, value)
 
 
-def saturated(low: Lowering, value: int) -> int:
+def saturated(low: RoutineLowering, value: int) -> int:
     """Clamped to 0 .. 1; NaN becomes 0."""
     type_ = low.code.types[value]
     return low.op("fmin", type_, low.op("fmax", type_, value, low.number(type_, 0.0)), low.number(type_, 1.0))
 
 
-def float_arithmetic(low: Lowering, ins: Instruction, name: str) -> None:
+def float_arithmetic(low: RoutineLowering, ins: Instruction, name: str) -> None:
     """add, sub, mul, div, fma, min, max of any float type, also packed."""
     type_ = ins.mods[-1]
     if type_.endswith("x2"):
@@ -62,7 +62,7 @@ def _work(name: str, type_: str) -> RegType:
     return _F64 if type_ == "f64" or (name == "fma" and type_ in HALVES) else _F32
 
 
-def _calculated(low: Lowering, ins: Instruction, name: str, values: list[int]) -> int:
+def _calculated(low: RoutineLowering, ins: Instruction, name: str, values: list[int]) -> int:
     type_ = low.code.types[values[0]]
     if name in ("min", "max"):
         return _extreme(low, ins, name, values)
@@ -74,7 +74,7 @@ def _calculated(low: Lowering, ins: Instruction, name: str, values: list[int]) -
     return low.op(name, type_, *values)
 
 
-def _extreme(low: Lowering, ins: Instruction, name: str, values: list[int]) -> int:
+def _extreme(low: RoutineLowering, ins: Instruction, name: str, values: list[int]) -> int:
     type_ = low.code.types[values[0]]
     op = name if "NaN" in ins.mods else f"f{name}"
     signs = values[:2]
@@ -89,7 +89,7 @@ def _extreme(low: Lowering, ins: Instruction, name: str, values: list[int]) -> i
     return result
 
 
-def _finished(low: Lowering, ins: Instruction, value: int, type_: str) -> int:
+def _finished(low: RoutineLowering, ins: Instruction, value: int, type_: str) -> int:
     if "sat" in ins.mods:
         value = saturated(low, value)
     if "relu" in ins.mods:
@@ -98,7 +98,7 @@ def _finished(low: Lowering, ins: Instruction, value: int, type_: str) -> int:
     return narrowed(low, value, type_)
 
 
-def _packed(low: Lowering, ins: Instruction, name: str, type_: str) -> None:
+def _packed(low: RoutineLowering, ins: Instruction, name: str, type_: str) -> None:
     words = [low.read(arg, _I32) for arg in ins.args[1:]]
     work = _work(name, type_)
     halves = []
@@ -108,7 +108,7 @@ def _packed(low: Lowering, ins: Instruction, name: str, type_: str) -> None:
     low.put(ins.args[0], joined(low, *halves))
 
 
-def half(low: Lowering, word: int, type_: str, upper: bool, work: RegType) -> int:
+def half(low: RoutineLowering, word: int, type_: str, upper: bool, work: RegType) -> int:
     """One half of a word as f32 or f64."""
     sixteen = low.const(_I32, 16)
     if type_ == "bf16":  # the upper half of an f32
@@ -119,13 +119,13 @@ def half(low: Lowering, word: int, type_: str, upper: bool, work: RegType) -> in
     return low.op("cvt", work, low.op("reinterpret", RegType.F16, bits))
 
 
-def joined(low: Lowering, lower: int, upper: int) -> int:
+def joined(low: RoutineLowering, lower: int, upper: int) -> int:
     """Two halves as one word."""
     first, second = (low.op("zext", _I32, low.convert(half, _I16)) for half in (lower, upper))
     return low.op("or", _I32, first, low.op("shl", _I32, second, low.const(_I32, 16)))
 
 
-def half_bits(low: Lowering, ins: Instruction, name: str) -> None:
+def half_bits(low: RoutineLowering, ins: Instruction, name: str) -> None:
     """abs and neg of halves: the sign bit."""
     double = ins.mods[-1].endswith("x2")
     kind = _I32 if double else _I16
@@ -136,13 +136,13 @@ def half_bits(low: Lowering, ins: Instruction, name: str) -> None:
         low.put(ins.args[0], low.op("xor", kind, value, low.const(kind, 0x80008000 if double else 0x8000)))
 
 
-@form("fma", "rn rz rm rp ftz sat relu oob", 4)
-def _fma(low: Lowering, ins: Instruction) -> None:
+@lowers("fma", "rn rz rm rp ftz sat relu oob", 4)
+def _fma(low: RoutineLowering, ins: Instruction) -> None:
     float_arithmetic(low, ins, "fma")
 
 
-@form("sqrt", "rn rz rm rp ftz approx", 2)
-def _sqrt(low: Lowering, ins: Instruction) -> None:
+@lowers("sqrt", "rn rz rm rp ftz approx", 2)
+def _sqrt(low: RoutineLowering, ins: Instruction) -> None:
     type_ = FLOATS[ins.mods[-1]]
     value, how = low.read(ins.args[1], type_), rounding(ins)
     if how is Rounding.NEAREST:
@@ -151,8 +151,8 @@ def _sqrt(low: Lowering, ins: Instruction) -> None:
         low.emit("sqrt_r", [low.write(ins.args[0], type_)], [value], (int(how),))
 
 
-@form("rcp", "rn rz rm rp ftz approx", 2)
-def _rcp(low: Lowering, ins: Instruction) -> None:
+@lowers("rcp", "rn rz rm rp ftz approx", 2)
+def _rcp(low: RoutineLowering, ins: Instruction) -> None:
     type_ = FLOATS[ins.mods[-1]]
     values, how = [low.number(type_, 1.0), low.read(ins.args[1], type_)], rounding(ins)
     if how is Rounding.NEAREST:
@@ -161,8 +161,8 @@ def _rcp(low: Lowering, ins: Instruction) -> None:
         low.emit("div_r", [low.write(ins.args[0], type_)], values, (int(how),))
 
 
-@form("rsqrt", "ftz approx", 2)
-def _rsqrt(low: Lowering, ins: Instruction) -> None:
+@lowers("rsqrt", "ftz approx", 2)
+def _rsqrt(low: RoutineLowering, ins: Instruction) -> None:
     """The named function in f32; in f64, where it has no strict form, the quotient of the root."""
     type_ = FLOATS[ins.mods[-1]]
     value = low.read(ins.args[1], type_)
@@ -175,8 +175,8 @@ def _rsqrt(low: Lowering, ins: Instruction) -> None:
 _NAMED: Final = {"ex2": "exp2", "lg2": "log2", "sin": "sin", "cos": "cos", "tanh": "tanh"}
 
 
-@form("ex2 lg2 sin cos tanh", "ftz approx", 2)
-def _named(low: Lowering, ins: Instruction) -> None:
+@lowers("ex2 lg2 sin cos tanh", "ftz approx", 2)
+def _named(low: RoutineLowering, ins: Instruction) -> None:
     type_, name = ins.mods[-1], _NAMED[ins.op]
     if type_.endswith("x2"):
         word = low.read(ins.args[1], _I32)
@@ -189,16 +189,16 @@ def _named(low: Lowering, ins: Instruction) -> None:
         raise low.fail(f"{ins.text} is not supported")
 
 
-@form("copysign", "", 3)
-def _copysign(low: Lowering, ins: Instruction) -> None:
+@lowers("copysign", "", 3)
+def _copysign(low: RoutineLowering, ins: Instruction) -> None:
     """The magnitude of the second operand with the sign of the first."""
     type_ = FLOATS[ins.mods[-1]]
     sign, magnitude = (low.read(arg, type_) for arg in ins.args[1:])
     low.emit("copysign", [low.write(ins.args[0], type_)], [magnitude, sign])
 
 
-@form("testp", "finite infinite number notanumber normal subnormal", 2)
-def _testp(low: Lowering, ins: Instruction) -> None:
+@lowers("testp", "finite infinite number notanumber normal subnormal", 2)
+def _testp(low: RoutineLowering, ins: Instruction) -> None:
     type_ = FLOATS[ins.mods[-1]]
     value = low.read(ins.args[1], type_)
     size = low.op("abs", type_, value)

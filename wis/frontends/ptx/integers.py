@@ -7,7 +7,7 @@ from typing import Final
 
 from wis.frontends.ptx.classes import BITS, INTEGER
 from wis.frontends.ptx.floats import float_arithmetic, half_bits
-from wis.frontends.ptx.lowering import FLOATS, Lowering, form, pair
+from wis.frontends.ptx.lowering import FLOATS, RoutineLowering, lowers, pair
 from wis.frontends.ptx.syntax import Instruction, Number, Operand
 from wis.kernel.model import RegType
 
@@ -22,7 +22,7 @@ def _is_float(type_: str) -> bool:
     return type_ in _FLOAT_TYPES
 
 
-def _ints(low: Lowering, ins: Instruction) -> tuple[RegType, list[int]]:
+def _ints(low: RoutineLowering, ins: Instruction) -> tuple[RegType, list[int]]:
     type_ = INTEGER[BITS[ins.mods[-1]]]
     return type_, [low.read(arg, type_) for arg in ins.args[1:]]
 
@@ -31,7 +31,7 @@ def _signed(ins: Instruction) -> bool:
     return ins.mods[-1][0] == "s"
 
 
-def packed(low: Lowering, ins: Instruction, one: Callable[[list[int]], int]) -> None:
+def packed(low: RoutineLowering, ins: Instruction, one: Callable[[list[int]], int]) -> None:
     """An operation on both halves of 32-bit operands."""
     words = [low.read(arg, _I32) for arg in ins.args[1:]]
     sixteen = low.const(_I32, 16)
@@ -42,8 +42,8 @@ def packed(low: Lowering, ins: Instruction, one: Callable[[list[int]], int]) -> 
     low.emit("or", [low.write(ins.args[0], _I32)], [lower, low.op("shl", _I32, upper, sixteen)])
 
 
-@form("add sub", f"{_FLOAT_MODS} cc", 3)
-def _add(low: Lowering, ins: Instruction) -> None:
+@lowers("add sub", f"{_FLOAT_MODS} cc", 3)
+def _add(low: RoutineLowering, ins: Instruction) -> None:
     type_ = ins.mods[-1]
     if _is_float(type_):
         float_arithmetic(low, ins, ins.op)
@@ -58,18 +58,18 @@ def _add(low: Lowering, ins: Instruction) -> None:
         low.emit(ins.op, [low.write(ins.args[0], kind)], values)
 
 
-def _saturated(low: Lowering, ins: Instruction) -> None:
+def _saturated(low: RoutineLowering, ins: Instruction) -> None:
     a, b = (low.op("sext", _I64, value) for value in _ints(low, ins)[1])
     least = low.op("min_s", _I64, low.op(ins.op, _I64, a, b), low.const(_I64, (1 << 31) - 1))
     low.emit("narrow", [low.write(ins.args[0], _I32)], [low.op("max_s", _I64, least, low.const(_I64, -1 << 31))])
 
 
-@form("addc subc", "cc", 3)
-def _addc(low: Lowering, ins: Instruction) -> None:
+@lowers("addc subc", "cc", 3)
+def _addc(low: RoutineLowering, ins: Instruction) -> None:
     _with_carry(low, ins, *_ints(low, ins)[1], use=True)
 
 
-def _with_carry(low: Lowering, ins: Instruction, a: int, b: int, *, use: bool) -> None:
+def _with_carry(low: RoutineLowering, ins: Instruction, a: int, b: int, *, use: bool) -> None:
     """Sum or difference, with the carry (borrow) of the instruction before when ``use``, and its own when the instruction says .cc."""
     type_ = low.code.types[a]
     subtract = ins.op.startswith("sub")
@@ -87,8 +87,8 @@ def _with_carry(low: Lowering, ins: Instruction, a: int, b: int, *, use: bool) -
     low.put(ins.args[0], result)
 
 
-@form("mul", f"{_FLOAT_MODS} lo hi wide", 3)
-def _mul(low: Lowering, ins: Instruction) -> None:
+@lowers("mul", f"{_FLOAT_MODS} lo hi wide", 3)
+def _mul(low: RoutineLowering, ins: Instruction) -> None:
     type_ = ins.mods[-1]
     if _is_float(type_):
         float_arithmetic(low, ins, "mul")
@@ -96,7 +96,7 @@ def _mul(low: Lowering, ins: Instruction) -> None:
         low.put(ins.args[0], _product(low, ins, *ins.args[1:3]))
 
 
-def _product(low: Lowering, ins: Instruction, a: Operand, b: Operand) -> int:
+def _product(low: RoutineLowering, ins: Instruction, a: Operand, b: Operand) -> int:
     type_ = INTEGER[BITS[ins.mods[-1]]]
     signed = _signed(ins)
     x, y = low.read(a, type_), low.read(b, type_)
@@ -110,8 +110,8 @@ def _product(low: Lowering, ins: Instruction, a: Operand, b: Operand) -> int:
     return low.op("mul", type_, x, y)
 
 
-@form("mad", f"{_FLOAT_MODS} lo hi wide cc", 4)
-def _mad(low: Lowering, ins: Instruction) -> None:
+@lowers("mad", f"{_FLOAT_MODS} lo hi wide cc", 4)
+def _mad(low: RoutineLowering, ins: Instruction) -> None:
     type_ = ins.mods[-1]
     if _is_float(type_):
         float_arithmetic(low, ins, "fma")
@@ -126,14 +126,14 @@ def _mad(low: Lowering, ins: Instruction) -> None:
         low.emit("add", [low.write(ins.args[0], low.code.types[product])], [product, c])
 
 
-@form("madc", "lo hi cc", 4)
-def _madc(low: Lowering, ins: Instruction) -> None:
+@lowers("madc", "lo hi cc", 4)
+def _madc(low: RoutineLowering, ins: Instruction) -> None:
     product = _product(low, ins, *ins.args[1:3])
     _with_carry(low, ins, product, low.read(ins.args[3], low.code.types[product]), use=True)
 
 
-@form("mul24 mad24", "lo hi", (3, 4))
-def _mul24(low: Lowering, ins: Instruction) -> None:
+@lowers("mul24 mad24", "lo hi", (3, 4))
+def _mul24(low: RoutineLowering, ins: Instruction) -> None:
     """Low or high 32 bits of the 48-bit product of the operands' low 24 bits."""
     shift = "shr_s" if _signed(ins) else "shr_u"
     eight = low.const(_I32, 8)
@@ -148,26 +148,26 @@ def _mul24(low: Lowering, ins: Instruction) -> None:
     low.put(ins.args[0], product)
 
 
-@form("div", f"{_FLOAT_MODS} approx full", 3)
-def _div(low: Lowering, ins: Instruction) -> None:
+@lowers("div", f"{_FLOAT_MODS} approx full", 3)
+def _div(low: RoutineLowering, ins: Instruction) -> None:
     if _is_float(ins.mods[-1]):
         float_arithmetic(low, ins, "div")
     else:
         _plain(low, ins, "div")
 
 
-@form("rem", "", 3)
-def _rem(low: Lowering, ins: Instruction) -> None:
+@lowers("rem", "", 3)
+def _rem(low: RoutineLowering, ins: Instruction) -> None:
     _plain(low, ins, "rem")
 
 
-def _plain(low: Lowering, ins: Instruction, name: str) -> None:
+def _plain(low: RoutineLowering, ins: Instruction, name: str) -> None:
     kind, values = _ints(low, ins)
     low.emit(f"{name}_{'s' if _signed(ins) else 'u'}", [low.write(ins.args[0], kind)], values)
 
 
-@form("min max", f"{_FLOAT_MODS} NaN xorsign abs relu", (3, 4))
-def _least(low: Lowering, ins: Instruction) -> None:
+@lowers("min max", f"{_FLOAT_MODS} NaN xorsign abs relu", (3, 4))
+def _least(low: RoutineLowering, ins: Instruction) -> None:
     type_ = ins.mods[-1]
     if _is_float(type_):
         float_arithmetic(low, ins, ins.op)
@@ -187,8 +187,8 @@ def _least(low: Lowering, ins: Instruction) -> None:
         low.put(ins.args[0], one(_ints(low, ins)[1]))
 
 
-@form("abs neg", "ftz", 2)
-def _unary(low: Lowering, ins: Instruction) -> None:
+@lowers("abs neg", "ftz", 2)
+def _unary(low: RoutineLowering, ins: Instruction) -> None:
     type_ = ins.mods[-1]
     if type_ in ("f16", "bf16", "f16x2", "bf16x2"):
         half_bits(low, ins, ins.op)
@@ -197,8 +197,8 @@ def _unary(low: Lowering, ins: Instruction) -> None:
     low.emit(ins.op, [low.write(ins.args[0], kind)], [low.read(ins.args[1], kind)])
 
 
-@form("sad", "", 4)
-def _sad(low: Lowering, ins: Instruction) -> None:
+@lowers("sad", "", 4)
+def _sad(low: RoutineLowering, ins: Instruction) -> None:
     kind, (a, b, c) = _ints(low, ins)
     sign = "s" if _signed(ins) else "u"
     distance = low.op("sub", kind, low.op(f"max_{sign}", kind, a, b), low.op(f"min_{sign}", kind, a, b))
@@ -208,28 +208,28 @@ def _sad(low: Lowering, ins: Instruction) -> None:
 # -- bits ------------------------------------------------------------------------------------------------------------------------------
 
 
-@form("and or xor", "", 3)
-def _logic(low: Lowering, ins: Instruction) -> None:
+@lowers("and or xor", "", 3)
+def _logic(low: RoutineLowering, ins: Instruction) -> None:
     kind = _PRED if ins.mods[-1] == "pred" else INTEGER[BITS[ins.mods[-1]]]
     values = [low.read(arg, kind) for arg in ins.args[1:]]
     low.emit(ins.op, [low.write(ins.args[0], kind)], values)
 
 
-@form("not", "", 2)
-def _not(low: Lowering, ins: Instruction) -> None:
+@lowers("not", "", 2)
+def _not(low: RoutineLowering, ins: Instruction) -> None:
     kind = _PRED if ins.mods[-1] == "pred" else INTEGER[BITS[ins.mods[-1]]]
     low.emit("not", [low.write(ins.args[0], kind)], [low.read(ins.args[1], kind)])
 
 
-@form("cnot", "", 2)
-def _cnot(low: Lowering, ins: Instruction) -> None:
+@lowers("cnot", "", 2)
+def _cnot(low: RoutineLowering, ins: Instruction) -> None:
     kind, (a,) = _ints(low, ins)
     zero = low.op("eq", _PRED, a, low.const(kind, 0))
     low.emit("sel", [low.write(ins.args[0], kind)], [zero, low.const(kind, 1), low.const(kind, 0)])
 
 
-@form("shl shr", "", 3)
-def _shift(low: Lowering, ins: Instruction) -> None:
+@lowers("shl shr", "", 3)
+def _shift(low: RoutineLowering, ins: Instruction) -> None:
     kind = INTEGER[BITS[ins.mods[-1]]]
     name = "shl" if ins.op == "shl" else "shr_s" if _signed(ins) else "shr_u"
     amount = low.read(ins.args[2], _I32)
@@ -240,25 +240,25 @@ def _shift(low: Lowering, ins: Instruction) -> None:
     low.emit(name, [low.write(ins.args[0], kind)], [low.read(ins.args[1], kind), amount])
 
 
-@form("shf", "l r wrap clamp", 4)
-def _funnel(low: Lowering, ins: Instruction) -> None:
+@lowers("shf", "l r wrap clamp", 4)
+def _funnel(low: RoutineLowering, ins: Instruction) -> None:
     values = [low.read(arg, _I32) for arg in ins.args[1:]]
     low.emit("shf_l" if "l" in ins.mods else "shf_r", [low.write(ins.args[0], _I32)], values, (int("wrap" in ins.mods),))
 
 
-@form("popc clz", "", 2)
-def _count(low: Lowering, ins: Instruction) -> None:
+@lowers("popc clz", "", 2)
+def _count(low: RoutineLowering, ins: Instruction) -> None:
     low.emit(ins.op, [low.write(ins.args[0], _I32)], [low.read(ins.args[1], INTEGER[BITS[ins.mods[-1]]])])
 
 
-@form("brev", "", 2)
-def _brev(low: Lowering, ins: Instruction) -> None:
+@lowers("brev", "", 2)
+def _brev(low: RoutineLowering, ins: Instruction) -> None:
     kind, values = _ints(low, ins)
     low.emit("brev", [low.write(ins.args[0], kind)], values)
 
 
-@form("bfind", "shiftamt", 2)
-def _bfind(low: Lowering, ins: Instruction) -> None:
+@lowers("bfind", "shiftamt", 2)
+def _bfind(low: RoutineLowering, ins: Instruction) -> None:
     kind, (a,) = _ints(low, ins)
     name = "bfind_s" if _signed(ins) else "bfind_u"
     if "shiftamt" not in ins.mods:
@@ -269,30 +269,30 @@ def _bfind(low: Lowering, ins: Instruction) -> None:
     low.put(ins.args[0], low.op("sel", _I32, none, place, low.op("sub", _I32, low.const(_I32, kind.bits - 1), place)))
 
 
-@form("bfe", "", 4)
-def _bfe(low: Lowering, ins: Instruction) -> None:
+@lowers("bfe", "", 4)
+def _bfe(low: RoutineLowering, ins: Instruction) -> None:
     kind = INTEGER[BITS[ins.mods[-1]]]
     values = [low.read(ins.args[1], kind), *(low.read(arg, _I32) for arg in ins.args[2:])]
     low.emit("bfe_s" if _signed(ins) else "bfe_u", [low.write(ins.args[0], kind)], values)
 
 
-@form("bfi", "", 5)
-def _bfi(low: Lowering, ins: Instruction) -> None:
+@lowers("bfi", "", 5)
+def _bfi(low: RoutineLowering, ins: Instruction) -> None:
     kind = INTEGER[BITS[ins.mods[-1]]]
     values = [low.read(ins.args[1], kind), low.read(ins.args[2], kind), *(low.read(arg, _I32) for arg in ins.args[3:])]
     low.emit("bfi", [low.write(ins.args[0], kind)], values)
 
 
-@form("szext", "clamp wrap", 3)
-def _szext(low: Lowering, ins: Instruction) -> None:
+@lowers("szext", "clamp wrap", 3)
+def _szext(low: RoutineLowering, ins: Instruction) -> None:
     """Sign or zero extension from the low b bits: a bit field at position 0."""
     a, b = (low.read(arg, _I32) for arg in ins.args[1:])
     length = low.op("and", _I32, b, low.const(_I32, 31)) if "wrap" in ins.mods else low.op("min_u", _I32, b, low.const(_I32, 32))
     low.emit("bfe_s" if _signed(ins) else "bfe_u", [low.write(ins.args[0], _I32)], [a, low.const(_I32, 0), length])
 
 
-@form("bmsk", "clamp wrap", 3)
-def _bmsk(low: Lowering, ins: Instruction) -> None:
+@lowers("bmsk", "clamp wrap", 3)
+def _bmsk(low: RoutineLowering, ins: Instruction) -> None:
     """b bits set, from position a upwards."""
     a, b = (low.read(arg, _I32) for arg in ins.args[1:])
     if "wrap" in ins.mods:
@@ -305,15 +305,15 @@ def _bmsk(low: Lowering, ins: Instruction) -> None:
 _PRMT_MODES: Final = {"f4e": 1, "b4e": 2, "rc8": 3, "ecl": 4, "ecr": 5, "rc16": 6}
 
 
-@form("prmt", " ".join(_PRMT_MODES), 4)
-def _prmt(low: Lowering, ins: Instruction) -> None:
+@lowers("prmt", " ".join(_PRMT_MODES), 4)
+def _prmt(low: RoutineLowering, ins: Instruction) -> None:
     mode = next((_PRMT_MODES[m] for m in ins.mods if m in _PRMT_MODES), 0)
     values = [low.read(arg, _I32) for arg in ins.args[1:]]
     low.emit("prmt", [low.write(ins.args[0], _I32)], values, (mode,))
 
 
-@form("lop3", "or and xor", (5, 6))
-def _lop3(low: Lowering, ins: Instruction) -> None:
+@lowers("lop3", "or and xor", (5, 6))
+def _lop3(low: RoutineLowering, ins: Instruction) -> None:
     target, second = pair(ins.args[0])
     table = ins.args[4]
     if not isinstance(table, Number) or not 0 <= table.value <= 255:
@@ -326,8 +326,8 @@ def _lop3(low: Lowering, ins: Instruction) -> None:
     low.put(target, result)
 
 
-@form("dp4a dp2a", "lo hi", 4)
-def _dot(low: Lowering, ins: Instruction) -> None:
+@lowers("dp4a dp2a", "lo hi", 4)
+def _dot(low: RoutineLowering, ins: Instruction) -> None:
     """c plus the products of four bytes, or of two 16-bit halves of a with two bytes of b."""
     signed = [m[0] == "s" for m in ins.mods if m[0] in "su"]
     a, b, total = (low.read(arg, _I32) for arg in ins.args[1:])
@@ -340,12 +340,12 @@ def _dot(low: Lowering, ins: Instruction) -> None:
     low.put(ins.args[0], total)
 
 
-def _field(low: Lowering, word: int, position: int, length: int, signed: bool) -> int:
+def _field(low: RoutineLowering, word: int, position: int, length: int, signed: bool) -> int:
     return low.op("bfe_s" if signed else "bfe_u", _I32, word, low.const(_I32, position), low.const(_I32, length))
 
 
-@form("fns", "", 4, effect=True)
-def _fns(low: Lowering, ins: Instruction) -> None:
+@lowers("fns", "", 4, effect=True)
+def _fns(low: RoutineLowering, ins: Instruction) -> None:
     """The place of the n-th set bit at or beyond ``base``: upwards for n > 0, downwards for n < 0, ``base`` itself for 0; -1: none."""
     mask, base, n = (low.read(arg, _I32) for arg in ins.args[1:])
     zero, one, none = low.const(_I32, 0), low.const(_I32, 1), low.const(_I32, -1)
@@ -372,8 +372,8 @@ def _fns(low: Lowering, ins: Instruction) -> None:
     low.put(ins.args[0], found)
 
 
-@form("vadd2 vadd4 vsub2 vsub4 vavrg2 vavrg4 vabsdiff2 vabsdiff4 vmin2 vmin4 vmax2 vmax4", "sat add", 4)
-def _video(low: Lowering, ins: Instruction) -> None:
+@lowers("vadd2 vadd4 vsub2 vsub4 vavrg2 vavrg4 vabsdiff2 vabsdiff4 vmin2 vmin4 vmax2 vmax4", "sat add", 4)
+def _video(low: RoutineLowering, ins: Instruction) -> None:
     """The operation on two or four parts of words, saturated to the type of the result when asked; with .add their sum and c."""
     types = [m for m in ins.mods if m in BITS]
     if len(types) != 3:
@@ -396,7 +396,7 @@ def _video(low: Lowering, ins: Instruction) -> None:
     low.put(ins.args[0], result)
 
 
-def _part(low: Lowering, name: str, x: int, y: int) -> int:
+def _part(low: RoutineLowering, name: str, x: int, y: int) -> int:
     if name == "absdiff":
         return low.op("abs", _I32, low.op("sub", _I32, x, y))
     if name == "avrg":

@@ -1,5 +1,5 @@
 """From PTX statements to ops: registers, constants, operands, blocks, guards. What each instruction becomes stands in the modules that
-register themselves in ``FORMS``.
+register themselves in ``LOWERINGS``.
 """
 
 from __future__ import annotations
@@ -9,43 +9,53 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from typing import Final, NamedTuple
 
+from wis.dtypes import DType
 from wis.frontends.ptx.classes import BITS, INTEGER, choose
 from wis.frontends.ptx.code import Code, End, Node, Part
 from wis.frontends.ptx.errors import PtxError
 from wis.frontends.ptx.scene import Scene
 from wis.frontends.ptx.syntax import Instruction, Name, Not, Number, Operand, Pair, Register, Routine
-from wis.kernel.model import RegType, Special
+from wis.kernel.model import RegType, Space, Special
 
-__all__ = ["Lowering", "Form", "FORMS", "form", "lower", "FLOATS", "HALVES"]
+__all__ = [
+    "RoutineLowering", "InstructionLowering", "LOWERINGS", "lowers", "lower", "element", "access",
+    "FLOATS", "HALVES", "EXACT", "SIGNED", "UNSIGNED",
+]  # fmt: skip
 
 FLOATS: Final = {"f16": RegType.F16, "bf16": RegType.BF16, "f32": RegType.F32, "f64": RegType.F64}
 HALVES: Final = frozenset({"f16", "bf16"})
+UNSIGNED: Final = {8: DType.U8, 16: DType.U16, 32: DType.U32, 64: DType.U64}
+SIGNED: Final = {8: DType.I8, 16: DType.I16, 32: DType.I32, 64: DType.I64}
+EXACT: Final = {
+    RegType.F16: DType.F16, RegType.BF16: DType.BF16, RegType.F32: DType.F32, RegType.F64: DType.F64,
+}  # fmt: skip
+_BYTES_MAX: Final = 16
 _ONES: Final = {RegType.PRED: 1, RegType.I16: -1, RegType.I32: -1, RegType.I64: -1}
 
 
-class Form(NamedTuple):
+class InstructionLowering(NamedTuple):
     """How an instruction is lowered. ``effect``: a guard must skip it (not: compute and drop); ``typed``: a modifier must be a type, and
     the lowering finds the types after all other modifiers."""
 
-    lower: Callable[[Lowering, Instruction], None]
+    lower: Callable[[RoutineLowering, Instruction], None]
     modifiers: frozenset[str]
     effect: bool
     args: tuple[int, int]
     typed: bool = True
 
 
-FORMS: Final[dict[str, Form]] = {}
+LOWERINGS: Final[dict[str, InstructionLowering]] = {}
 
 
-def form(
+def lowers(
     names: str, modifiers: str = "", args: tuple[int, int] | int = (0, 99), *, effect: bool = False, typed: bool = True
-) -> Callable[[Callable[[Lowering, Instruction], None]], Callable[[Lowering, Instruction], None]]:
+) -> Callable[[Callable[[RoutineLowering, Instruction], None]], Callable[[RoutineLowering, Instruction], None]]:
     """Register a function as the lowering of some instructions. ``modifiers``: those accepted beside types; ``args``: how many operands."""
     bounds = (args, args) if isinstance(args, int) else args
 
-    def register(lower: Callable[[Lowering, Instruction], None]) -> Callable[[Lowering, Instruction], None]:
+    def register(lower: Callable[[RoutineLowering, Instruction], None]) -> Callable[[RoutineLowering, Instruction], None]:
         for name in names.split():
-            FORMS[name] = Form(lower, frozenset(modifiers.split()), effect, bounds, typed)
+            LOWERINGS[name] = InstructionLowering(lower, frozenset(modifiers.split()), effect, bounds, typed)
         return lower
 
     return register
@@ -73,7 +83,7 @@ _REFUSED_SPECIALS: Final = {
 }
 
 
-class Lowering:
+class RoutineLowering:
     """The state while the code of one kernel or function becomes blocks."""
 
     def __init__(self, scene: Scene, routine: Routine) -> None:
@@ -323,9 +333,9 @@ class Lowering:
     # -- instructions ----------------------------------------------------------------------------------------------------------------
 
     def instruction(self, ins: Instruction) -> None:
-        known = FORMS.get(ins.op)
+        known = LOWERINGS.get(ins.op)
         if known is None:
-            near = get_close_matches(ins.op, FORMS, 1)
+            near = get_close_matches(ins.op, LOWERINGS, 1)
             raise self.fail(f"instruction {ins.text} is not known", f"there is {near[0]}" if near else "")
         for modifier in ins.mods:
             if modifier not in BITS and modifier not in known.modifiers and "::" not in modifier:
@@ -358,7 +368,7 @@ class Lowering:
             raise self.fail(f"{ins.text} does not say the type")
         ins.mods = (*(m for m in mods if m not in BITS), *types)
 
-    def _skipping(self, ins: Instruction, known: Form) -> None:
+    def _skipping(self, ins: Instruction, known: InstructionLowering) -> None:
         assert ins.guard is not None, "only guarded instructions are skipped"
         pred = self.read(ins.guard, RegType.PRED)
         body, after = self.new_block(), self.new_block()
@@ -371,8 +381,8 @@ class Lowering:
 
 def lower(scene: Scene, routine: Routine) -> Code:
     """The code of one routine. Raises PtxError."""
-    state = Lowering(scene, routine)
-    scene.enter(state)
+    state = RoutineLowering(scene, routine)
+    _enter(state)
     indices = set(routine.labels.values())
     code, located = routine.code, scene.source.located
     _find_targets(state, routine)
@@ -389,7 +399,26 @@ def lower(scene: Scene, routine: Routine) -> Code:
     return state.code
 
 
-def _find_targets(state: Lowering, routine: Routine) -> None:
+def _enter(state: RoutineLowering) -> None:
+    """Give the code of a function the registers of its arguments and results."""
+    if state.routine.kernel:
+        return
+    signature = state.scene.signature(state.routine.name)
+    for slots, params, registers in (
+        (signature.ins, state.routine.params, state.code.ins),
+        (signature.outs, state.routine.results, state.code.outs),
+    ):
+        for slot, param in zip(slots, params, strict=True):
+            if slot.type is None:
+                continue
+            register = state.code.temp(slot.type)
+            if param.register is not None:
+                state.classes[param.register] = slot.type
+                state.registers[param.register] = register
+            registers.append(register)
+
+
+def _find_targets(state: RoutineLowering, routine: Routine) -> None:
     for ins in routine.code:
         state.line = ins.line
         if ins.op == "bra" and ins.args:
@@ -399,7 +428,7 @@ def _find_targets(state: Lowering, routine: Routine) -> None:
                 state.target(label)
 
 
-def table_of(state: Lowering, arg: Operand) -> list[Operand]:
+def table_of(state: RoutineLowering, arg: Operand) -> list[Operand]:
     """The labels that ``.branchtargets`` lists under a name."""
     if isinstance(arg, Name):
         scope = arg.scope
@@ -414,3 +443,35 @@ def table_of(state: Lowering, arg: Operand) -> list[Operand]:
 def pair(arg: Operand) -> tuple[Operand, Operand]:
     """The two results of ``d|p``; the second one dropped when there is one."""
     return (arg.first, arg.second) if isinstance(arg, Pair) else (arg, Name("_"))
+
+
+def element(low: RoutineLowering, type_: str, arg: Operand) -> tuple[RegType, DType]:
+    """How a loaded or stored operand is held, and the element in memory."""
+    bits = BITS[type_]
+    natural = FLOATS.get(type_, INTEGER[bits])
+    if type_ == "pred" or type_ not in BITS:
+        raise low.fail(f".{type_} cannot be loaded or stored")
+    if isinstance(arg, Register):
+        have = low.type_of(arg)
+        if have is RegType.PRED or have.bits < bits:
+            raise low.fail(f"{arg.name} of type .{arg.type} cannot hold .{type_}")
+        if have.bits == bits:
+            return (have, EXACT[have]) if have in EXACT else (have, (SIGNED if type_[0] == "s" else UNSIGNED)[bits])
+        integer = INTEGER[have.bits]
+        return integer, (SIGNED if type_[0] == "s" else UNSIGNED)[bits]
+    if natural in EXACT:
+        return natural, EXACT[natural]
+    return natural, (SIGNED if type_[0] == "s" else UNSIGNED)[bits]
+
+
+def access(low: RoutineLowering, name: str, space: Space, where: tuple[int, int], items: list[int], dtype: DType, flags: int = 0) -> None:
+    """Loads or stores of elements side by side, in pieces of at most 16 bytes."""
+    base, offset = where
+    step = max(1, _BYTES_MAX // dtype.itemsize)
+    for first in range(0, len(items), step):
+        some = items[first : first + step]
+        attrs = (int(space), 0, int(dtype), len(some), offset + first * dtype.itemsize, flags)
+        if name == "load":
+            low.emit("load", some, [base], attrs)
+        else:
+            low.emit("store", [], [base, *some], attrs)

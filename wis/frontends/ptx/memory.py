@@ -8,23 +8,17 @@ from wis.dtypes import DType
 from wis.frontends.ptx.calls import argument_store, result_load
 from wis.frontends.ptx.classes import BITS, INTEGER
 from wis.frontends.ptx.code import GENERIC
-from wis.frontends.ptx.lowering import FLOATS, Lowering, form
+from wis.frontends.ptx.lowering import EXACT, SIGNED, UNSIGNED, RoutineLowering, access, element, lowers
 from wis.frontends.ptx.small_atomics import small_atomic
 from wis.frontends.ptx.syntax import Address, Instruction, Name, Number, Operand, Register, Vector
 from wis.kernel.model import LOCAL_BASE, SHARED_BASE, Atomic, RegType, Scope, Space
 
-__all__ = ["address", "access", "space_of"]
+__all__ = ["address", "space_of"]
 
 _SPACES: Final = {"global": Space.GLOBAL, "shared": Space.SHARED, "local": Space.LOCAL, "const": Space.CONST}
 _WIDTHS: Final = {"v2": 2, "v4": 4, "v8": 8}
 _ORDER: Final = "weak volatile relaxed acquire release acq_rel mmio cta cluster gpu sys gl"
 _CACHE: Final = "ca cg cs lu cv nc wb wt unified v2 v4 v8 global shared local const param noftz"
-_UNSIGNED: Final = {8: DType.U8, 16: DType.U16, 32: DType.U32, 64: DType.U64}
-_SIGNED: Final = {8: DType.I8, 16: DType.I16, 32: DType.I32, 64: DType.I64}
-_EXACT: Final = {
-    RegType.F16: DType.F16, RegType.BF16: DType.BF16, RegType.F32: DType.F32, RegType.F64: DType.F64,
-}  # fmt: skip
-_BYTES_MAX: Final = 16
 VOLATILE: Final = 1
 
 
@@ -37,7 +31,7 @@ def space_of(mods: tuple[str, ...]) -> Space:
     return GENERIC
 
 
-def address(low: Lowering, arg: Operand) -> tuple[int, int]:
+def address(low: RoutineLowering, arg: Operand) -> tuple[int, int]:
     """The register with an address (i32 or i64), and what is added to it."""
     if not isinstance(arg, Address):
         raise low.fail("expected an address in brackets")
@@ -52,48 +46,16 @@ def address(low: Lowering, arg: Operand) -> tuple[int, int]:
     return low.read(Name(base.text), RegType.I64), arg.offset + base.offset
 
 
-def element(low: Lowering, type_: str, arg: Operand) -> tuple[RegType, DType]:
-    """How a loaded or stored operand is held, and the element in memory."""
-    bits = BITS[type_]
-    natural = FLOATS.get(type_, INTEGER[bits])
-    if type_ == "pred" or type_ not in BITS:
-        raise low.fail(f".{type_} cannot be loaded or stored")
-    if isinstance(arg, Register):
-        have = low.type_of(arg)
-        if have is RegType.PRED or have.bits < bits:
-            raise low.fail(f"{arg.name} of type .{arg.type} cannot hold .{type_}")
-        if have.bits == bits:
-            return (have, _EXACT[have]) if have in _EXACT else (have, (_SIGNED if type_[0] == "s" else _UNSIGNED)[bits])
-        integer = INTEGER[have.bits]
-        return integer, (_SIGNED if type_[0] == "s" else _UNSIGNED)[bits]
-    if natural in _EXACT:
-        return natural, _EXACT[natural]
-    return natural, (_SIGNED if type_[0] == "s" else _UNSIGNED)[bits]
-
-
-def access(low: Lowering, name: str, space: Space, where: tuple[int, int], items: list[int], dtype: DType, flags: int = 0) -> None:
-    """Loads or stores of elements side by side, in pieces of at most 16 bytes."""
-    base, offset = where
-    step = max(1, _BYTES_MAX // dtype.itemsize)
-    for first in range(0, len(items), step):
-        some = items[first : first + step]
-        attrs = (int(space), 0, int(dtype), len(some), offset + first * dtype.itemsize, flags)
-        if name == "load":
-            low.emit("load", some, [base], attrs)
-        else:
-            low.emit("store", [], [base, *some], attrs)
-
-
 def _flags(mods: tuple[str, ...]) -> int:
     return VOLATILE if {"volatile", "relaxed", "acquire", "release", "mmio"} & set(mods) else 0
 
 
-def _fence(low: Lowering, mods: tuple[str, ...]) -> None:
+def _fence(low: RoutineLowering, mods: tuple[str, ...]) -> None:
     scope = Scope.BLOCK if "cta" in mods else Scope.SYSTEM if "sys" in mods else Scope.DEVICE
     low.emit("fence", [], [], (int(scope),))
 
 
-def _items(low: Lowering, arg: Operand, mods: tuple[str, ...]) -> list[Operand]:
+def _items(low: RoutineLowering, arg: Operand, mods: tuple[str, ...]) -> list[Operand]:
     width = next((_WIDTHS[m] for m in mods if m in _WIDTHS), 1)
     items: list[Operand] = list(arg.items) if isinstance(arg, Vector) else [arg]
     if len(items) != width:
@@ -101,8 +63,8 @@ def _items(low: Lowering, arg: Operand, mods: tuple[str, ...]) -> list[Operand]:
     return items
 
 
-@form("ld ldu", f"{_ORDER} {_CACHE}", (2, 3), effect=True)
-def _load(low: Lowering, ins: Instruction) -> None:
+@lowers("ld ldu", f"{_ORDER} {_CACHE}", (2, 3), effect=True)
+def _load(low: RoutineLowering, ins: Instruction) -> None:
     mods = ins.mods
     if any(m.partition("::")[0] == "param" for m in mods) and _load_param(low, ins):
         return
@@ -119,7 +81,7 @@ def _load(low: Lowering, ins: Instruction) -> None:
         _fence(low, mods)
 
 
-def _load_used(low: Lowering, space: Space, where: tuple[int, int], held: list[int], dtype: DType, flags: int, used: int) -> None:
+def _load_used(low: RoutineLowering, space: Space, where: tuple[int, int], held: list[int], dtype: DType, flags: int, used: int) -> None:
     """Load the elements of which bytes are used: compilers widen loads to where no memory need be. The others become zero."""
     size = dtype.itemsize
     wanted = [used < 0 or used >> k * size & (1 << size) - 1 != 0 for k in range(len(held))]
@@ -144,11 +106,11 @@ def _alike(kinds: list[tuple[RegType, DType]], type_: str) -> list[tuple[RegType
     """One element type for all registers of a vector: bits where they differ."""
     if len({dtype for _, dtype in kinds}) <= 1:
         return kinds
-    whole = INTEGER[BITS[type_]], _UNSIGNED[BITS[type_]]
-    return [whole if register in _EXACT else (register, whole[1]) for register, _ in kinds]
+    whole = INTEGER[BITS[type_]], UNSIGNED[BITS[type_]]
+    return [whole if register in EXACT else (register, whole[1]) for register, _ in kinds]
 
 
-def _load_param(low: Lowering, ins: Instruction) -> bool:
+def _load_param(low: RoutineLowering, ins: Instruction) -> bool:
     """A load of a parameter by its name; False when the address is computed."""
     arg = ins.args[1]
     if not isinstance(arg, Address) or not isinstance(arg.base, Name):
@@ -173,14 +135,14 @@ def _load_param(low: Lowering, ins: Instruction) -> bool:
 
 def _held(dtype: DType) -> RegType:
     """The register of a scalar parameter with this element type."""
-    for register, exact in _EXACT.items():
+    for register, exact in EXACT.items():
         if dtype is exact:
             return register
     return INTEGER[dtype.itemsize * 8]
 
 
-@form("st", f"{_ORDER} {_CACHE}", (2, 3), effect=True)
-def _store(low: Lowering, ins: Instruction) -> None:
+@lowers("st", f"{_ORDER} {_CACHE}", (2, 3), effect=True)
+def _store(low: RoutineLowering, ins: Instruction) -> None:
     mods = ins.mods
     items = _items(low, ins.args[1], mods)
     if any(m.partition("::")[0] == "param" for m in mods) and argument_store(low, ins, items):
@@ -193,7 +155,7 @@ def _store(low: Lowering, ins: Instruction) -> None:
     kinds = [element(low, type_, item) for item in items]
     exact = {dtype for item, (_, dtype) in zip(items, kinds, strict=True) if isinstance(item, Register)}
     if len(exact) > 1:  # a vector of floats and integers: store the bits
-        kinds = [(INTEGER[BITS[type_]], _UNSIGNED[BITS[type_]])] * len(kinds)
+        kinds = [(INTEGER[BITS[type_]], UNSIGNED[BITS[type_]])] * len(kinds)
     elif exact:
         one = next(iter(exact))
         kinds = [kind if isinstance(item, Register) else (_register_for(one, type_), one) for item, kind in zip(items, kinds, strict=True)]
@@ -202,14 +164,14 @@ def _store(low: Lowering, ins: Instruction) -> None:
 
 
 def _register_for(dtype: DType, type_: str) -> RegType:
-    return next((register for register, exact in _EXACT.items() if exact is dtype), INTEGER[BITS[type_]])
+    return next((register for register, exact in EXACT.items() if exact is dtype), INTEGER[BITS[type_]])
 
 
 # -- moves and addresses ---------------------------------------------------------------------------------------------------------------
 
 
-@form("mov", "", 2)
-def _mov(low: Lowering, ins: Instruction) -> None:
+@lowers("mov", "", 2)
+def _mov(low: RoutineLowering, ins: Instruction) -> None:
     target, source = ins.args
     if isinstance(target, Vector):
         _unpack(low, target, source, ins.mods[-1])
@@ -221,7 +183,7 @@ def _mov(low: Lowering, ins: Instruction) -> None:
         low.put(target, low.read(source, low.type_of(target)))
 
 
-def _pack(low: Lowering, source: Vector, type_: str) -> int:
+def _pack(low: RoutineLowering, source: Vector, type_: str) -> int:
     whole = INTEGER[BITS[type_]]
     each = BITS[type_] // max(1, len(source.items))
     if each not in (8, 16, 32):
@@ -239,7 +201,7 @@ def _pack(low: Lowering, source: Vector, type_: str) -> int:
     return result
 
 
-def _unpack(low: Lowering, target: Vector, source: Operand, type_: str) -> None:
+def _unpack(low: RoutineLowering, target: Vector, source: Operand, type_: str) -> None:
     whole = INTEGER[BITS[type_]]
     each = BITS[type_] // max(1, len(target.items))
     if each not in (8, 16, 32):
@@ -257,8 +219,8 @@ def _unpack(low: Lowering, target: Vector, source: Operand, type_: str) -> None:
         low.put(item, part)
 
 
-@form("cvta", "to global shared local const param", 2)
-def _cvta(low: Lowering, ins: Instruction) -> None:
+@lowers("cvta", "to global shared local const param", 2)
+def _cvta(low: RoutineLowering, ins: Instruction) -> None:
     target, source = ins.args
     type_ = INTEGER[BITS[ins.mods[-1]]]
     if isinstance(source, Name):
@@ -270,8 +232,8 @@ def _cvta(low: Lowering, ins: Instruction) -> None:
     low.emit(name, [low.write(target, type_)], [value], (int(space),))
 
 
-@form("isspacep", "global shared local const param", 2, typed=False)
-def _isspacep(low: Lowering, ins: Instruction) -> None:
+@lowers("isspacep", "global shared local const param", 2, typed=False)
+def _isspacep(low: RoutineLowering, ins: Instruction) -> None:
     """By the ranges of addresses; params and constants are no space that an address can be found in."""
     i64, pred = RegType.I64, RegType.PRED
     space = space_of(ins.mods)
@@ -295,26 +257,26 @@ _ATOMICS: Final = {
     "cas": Atomic.CAS, "inc": Atomic.INC, "dec": Atomic.DEC,
 }  # fmt: skip
 _ATOMIC_TYPES: Final = {
-    **{f"{kind}{bits}": table[bits] for kind, table in (("b", _UNSIGNED), ("u", _UNSIGNED), ("s", _SIGNED)) for bits in (32, 64)},
+    **{f"{kind}{bits}": table[bits] for kind, table in (("b", UNSIGNED), ("u", UNSIGNED), ("s", SIGNED)) for bits in (32, 64)},
     "f32": DType.F32,
     "f64": DType.F64,
 }
 _ATOMIC_MODS: Final = f"{' '.join(_ATOMICS)} {_ORDER} {_CACHE}"
 
 
-@form("atom", _ATOMIC_MODS, (3, 5), effect=True)
-def _atom(low: Lowering, ins: Instruction) -> None:
+@lowers("atom", _ATOMIC_MODS, (3, 5), effect=True)
+def _atom(low: RoutineLowering, ins: Instruction) -> None:
     _atomic(low, ins, ins.args[0], ins.args[1], ins.args[2:])
 
 
-@form("red", _ATOMIC_MODS + " async", (2, 4), effect=True)
-def _red(low: Lowering, ins: Instruction) -> None:
+@lowers("red", _ATOMIC_MODS + " async", (2, 4), effect=True)
+def _red(low: RoutineLowering, ins: Instruction) -> None:
     if {"exch", "cas"} & set(ins.mods):
         raise low.fail(f"{ins.text} is not supported: it is atom that has these")
     _atomic(low, ins, None, ins.args[0], ins.args[1:])
 
 
-def _atomic(low: Lowering, ins: Instruction, target: Operand | None, where: Operand, given: list[Operand]) -> None:
+def _atomic(low: RoutineLowering, ins: Instruction, target: Operand | None, where: Operand, given: list[Operand]) -> None:
     mods = ins.mods
     function = next((_ATOMICS[m] for m in mods if m in _ATOMICS), None)
     if function is None or "async" in mods or space_of(mods) is Space.CONST:
@@ -339,7 +301,7 @@ def _atomic(low: Lowering, ins: Instruction, target: Operand | None, where: Oper
 
 
 def _one_atomic(
-    low: Lowering, function: Atomic, type_: str, target: Operand | None, where: tuple[int, int], given: list[Operand], space: Space
+    low: RoutineLowering, function: Atomic, type_: str, target: Operand | None, where: tuple[int, int], given: list[Operand], space: Space
 ) -> None:
     dtype = _ATOMIC_TYPES.get(type_)
     if dtype is None:

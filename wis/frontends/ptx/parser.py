@@ -218,7 +218,19 @@ class _Parser:
             data, addresses = self.initialiser(type_, nbytes) if self.take("=") else (None, False)
             if nbytes == -1 and data is not None:
                 nbytes = len(data)
-            found.append(Variable(name, space, nbytes, align or size, data, addresses, ".visible" in linking, ".extern" in linking, line))
+            found.append(
+                Variable(
+                    name,
+                    space,
+                    nbytes,
+                    align=align or size,
+                    data=data,
+                    addresses=addresses,
+                    visible=".visible" in linking,
+                    extern=".extern" in linking,
+                    line=line,
+                )
+            )
             if not self.take(","):
                 break
         self.expect(";")
@@ -512,7 +524,7 @@ class _Parser:
         if op == "call":
             return self.call(line, source, guard, negated, tuple(mods))
         used, self.used = self.used, -1
-        return Instruction(line, source, guard, negated, op, tuple(mods), self.operands(";"), used=used)
+        return Instruction(line, source, guard, negated, op, mods=tuple(mods), args=self.operands(";"), used=used)
 
     def call(self, line: int, source: int, guard: Register | None, negated: bool, mods: tuple[str, ...]) -> Instruction:
         results: list[Operand] = []
@@ -528,7 +540,7 @@ class _Parser:
             else:
                 rest.append(self.operand())
         self.expect(";")
-        return Instruction(line, source, guard, negated, "call", mods, [target, *rest], (results, given))
+        return Instruction(line, source, guard, negated, "call", mods=mods, args=[target, *rest], lists=(results, given))
 
     def operands(self, end: str) -> list[Operand]:
         found: list[Operand] = []

@@ -20,7 +20,7 @@ from wis.frontends.ptx.scene import Scene, Symbol
 from wis.frontends.ptx.webs import split
 from wis.kernel.model import LOCAL_BASE, SHARED_BASE, RegType, Space
 
-__all__ = ["Memory", "Places", "resolve"]
+__all__ = ["AddressRoot", "Provenance", "resolve"]
 
 _PLAIN: Final = -1
 _NONE: Final = -2
@@ -32,12 +32,16 @@ _ACCESSES: Final = frozenset({"load", "store", "atom", "red"})
 
 
 @dataclass(slots=True)
-class Memory:
-    """A root. ``space``: where accesses go; ``argument`` or ``symbol`` (-1: several): what it is; ``which``: number of a shared array."""
+class AddressRoot:
+    """A root of addresses: an argument or a variable."""
 
+    #: memory of its accesses
     space: Space
+    #: number of the argument; -1: a variable, or several roots
     argument: int = -1
+    #: number of the variable; -1: an argument, or several roots
     symbol: int = -1
+    #: number of the shared array
     which: int = 0
     read: bool = False
     written: bool = False
@@ -45,21 +49,24 @@ class Memory:
 
 
 @dataclass(slots=True)
-class Places:
-    """What the analysis found. ``offsets``: of each symbol in its memory; ``arrays``: bytes of the shared arrays in order, -1 the dynamic
-    one (last); ``arena_reads``, ``arena_writes``: whether accesses by address are left."""
+class Provenance:
+    """Result of the analysis."""
 
-    memories: list[Memory] = field(default_factory=list)
+    memories: list[AddressRoot] = field(default_factory=list)
+    #: of each symbol in its memory, bytes
     offsets: dict[int, int] = field(default_factory=dict)
+    #: bytes of the shared arrays in order; -1: the dynamic one (last)
     arrays: list[int] = field(default_factory=list)
     dynamic: bool = False
     local_bytes: int = 0
     constants: bytes = b""
+    #: whether loads by address are left
     arena_reads: bool = False
+    #: whether stores by address are left
     arena_writes: bool = False
 
 
-def resolve(scene: Scene, codes: list[Code]) -> Places:
+def resolve(scene: Scene, codes: list[Code]) -> Provenance:
     """Rewrite the addresses in ``codes`` (the kernel's, then its functions' by number). Raises PtxError for what has no place."""
     analysis = _Analysis(scene, codes)
     analysis.run()
@@ -87,7 +94,7 @@ class _Analysis:
         self.candidates = self._candidates()
         self.one_array = False
         self.as_variable: set[int] = set()  # constants that need an address
-        self.places = Places()
+        self.places = Provenance()
         self.roots: dict[tuple[str, int], int] = {}
         self.states: list[list[int]] = []
 
@@ -182,7 +189,7 @@ class _Analysis:
             self._solve()
 
     def _solve(self) -> None:
-        self.places, self.roots = Places(), {}
+        self.places, self.roots = Provenance(), {}
         self._lay_out()
         self.states = [[_NONE] * len(code.types) for code in self.codes]
         tracked: list[tuple[int, Node]] = []
@@ -289,13 +296,13 @@ class _Analysis:
     def _is_constant(self, number: int, symbol: Symbol) -> bool:
         return symbol.own and number not in self.as_variable and symbol.space in ("const", "global")
 
-    def _memory(self, key: tuple[str, int]) -> Memory:
+    def _memory(self, key: tuple[str, int]) -> AddressRoot:
         kind, number = key
         if kind == "argument":
-            return Memory(Space.GLOBAL, argument=number)
+            return AddressRoot(Space.GLOBAL, argument=number)
         if kind == "symbol":
-            return Memory(Space.GLOBAL, symbol=number)
-        return Memory(
+            return AddressRoot(Space.GLOBAL, symbol=number)
+        return AddressRoot(
             {"local": Space.LOCAL, "shared": Space.SHARED, "constants": Space.CONST}[kind], which=number if kind == "shared" else 0
         )
 
@@ -343,7 +350,7 @@ class _Analysis:
 
     # -- what does not work out ------------------------------------------------------------------------------------------------------
 
-    def _accessed(self) -> list[Memory]:
+    def _accessed(self) -> list[AddressRoot]:
         found = []
         for k, code in enumerate(self.codes):
             states = [self.states[k][node.ins[0]] for node in code.nodes() if node.name in _ACCESSES]

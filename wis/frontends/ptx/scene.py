@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from wis.frontends.ptx.classes import BITS, FIXED, INTEGER
 from wis.frontends.ptx.errors import PtxError
 from wis.frontends.ptx.syntax import Address, Name, Param, Routine, Source
 from wis.kernel.model import RegType
-
-if TYPE_CHECKING:
-    from wis.frontends.ptx.lowering import Lowering
 
 __all__ = ["Symbol", "Slot", "Signature", "Scene"]
 
@@ -123,24 +120,6 @@ class Scene:
             one = next(iter(kinds)) if len(kinds) == 1 else ""
             type_ = _FLOATS[one] if one in _FLOATS and BITS[one] == bits else INTEGER[bits]
         return Slot(param.name, type_, -1, bits // 8)
-
-    def enter(self, state: Lowering) -> None:
-        """Give the code of a function the registers of its arguments and results."""
-        if state.routine.kernel:
-            return
-        signature = self.signature(state.routine.name)
-        for slots, params, registers in (
-            (signature.ins, state.routine.params, state.code.ins),
-            (signature.outs, state.routine.results, state.code.outs),
-        ):
-            for slot, param in zip(slots, params, strict=True):
-                if slot.type is None:
-                    continue
-                register = state.code.temp(slot.type)
-                if param.register is not None:
-                    state.classes[param.register] = slot.type
-                    state.registers[param.register] = register
-                registers.append(register)
 
 
 def _types(routine: Routine, op: str, position: int) -> dict[str, set[str]]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from wis.dtypes import DType
 from wis.frontends.ptx.floats import half, joined, narrowed
-from wis.frontends.ptx.lowering import HALVES, Lowering
+from wis.frontends.ptx.lowering import HALVES, RoutineLowering
 from wis.frontends.ptx.syntax import Operand
 from wis.kernel.model import Atomic, RegType, Space
 
@@ -16,7 +16,7 @@ _I16, _I32, _F32, _PRED = RegType.I16, RegType.I32, RegType.F32, RegType.PRED
 
 
 def small_atomic(
-    low: Lowering, function: Atomic, type_: str, target: Operand | None, where: tuple[int, int], given: list[Operand], space: Space
+    low: RoutineLowering, function: Atomic, type_: str, target: Operand | None, where: tuple[int, int], given: list[Operand], space: Space
 ) -> None:
     """``add`` of f16, bf16 and pairs of them; ``cas`` and ``exch`` of b16."""
     if type_ in ("f16x2", "bf16x2") and function is Atomic.ADD:
@@ -47,11 +47,11 @@ def small_atomic(
         low.put(target, low.op("narrow", _I16, low.op("shr_u", _I32, word, shift)))
 
 
-def _wide(low: Lowering, bits: int, type_: str) -> int:
+def _wide(low: RoutineLowering, bits: int, type_: str) -> int:
     return low.op("cvt", _F32, low.op("reinterpret", RegType.F16 if type_ == "f16" else RegType.BF16, bits))
 
 
-def _word(low: Lowering, where: tuple[int, int]) -> tuple[int, int, int]:
+def _word(low: RoutineLowering, where: tuple[int, int]) -> tuple[int, int, int]:
     """The address of the word around 16 bits, how far up in it they are, and a displacement."""
     base, offset = where
     kind = low.code.types[base]
@@ -63,7 +63,7 @@ def _word(low: Lowering, where: tuple[int, int]) -> tuple[int, int, int]:
     return low.op("sub", kind, place, odd), shift, 0
 
 
-def _add_both(low: Lowering, old: int, value: int, type_: str) -> int:
+def _add_both(low: RoutineLowering, old: int, value: int, type_: str) -> int:
     halves = [
         narrowed(low, low.op("add", _F32, half(low, old, type_, upper, _F32), half(low, value, type_, upper, _F32)), type_)
         for upper in (False, True)
@@ -71,7 +71,7 @@ def _add_both(low: Lowering, old: int, value: int, type_: str) -> int:
     return joined(low, *halves)
 
 
-def _loop(low: Lowering, space: Space, where: tuple[int, int], changed: Callable[[int], int]) -> int:
+def _loop(low: RoutineLowering, space: Space, where: tuple[int, int], changed: Callable[[int], int]) -> int:
     """The word before it was changed as one step."""
     base, offset = where
     old = low.code.temp(_I32)

@@ -76,6 +76,7 @@ class Instruction:
         guard: Register | None,
         negated: bool,
         op: str,
+        *,
         mods: tuple[str, ...],
         args: list[Operand],
         lists: tuple[list[Operand], list[Operand]] | None = None,

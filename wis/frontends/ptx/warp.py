@@ -6,7 +6,7 @@ from typing import Final
 
 from wis.dtypes import DType
 from wis.frontends.ptx.classes import BITS, INTEGER
-from wis.frontends.ptx.lowering import Lowering, form, pair
+from wis.frontends.ptx.lowering import RoutineLowering, lowers, pair
 from wis.frontends.ptx.memory import address
 from wis.frontends.ptx.syntax import Instruction, Number, Operand, Register, Vector
 from wis.kernel.model import Atomic, RegType, Scope, Shuffle, Space, Special, Vote
@@ -19,13 +19,13 @@ _VOTES: Final = {"any": Vote.ANY, "all": Vote.ALL, "uni": Vote.UNI}
 _BARRIERS: Final = 16
 
 
-def _members(low: Lowering, ins: Instruction, at: int) -> int:
+def _members(low: RoutineLowering, ins: Instruction, at: int) -> int:
     """The mask of members; all lanes in the forms without one."""
     return low.read(ins.args[at], _I32) if "sync" in ins.mods else low.const(_I32, -1)
 
 
-@form("shfl", "sync up down bfly idx", (4, 5), effect=True)
-def _shfl(low: Lowering, ins: Instruction) -> None:
+@lowers("shfl", "sync up down bfly idx", (4, 5), effect=True)
+def _shfl(low: RoutineLowering, ins: Instruction) -> None:
     mode = next((_SHUFFLES[m] for m in ins.mods if m in _SHUFFLES), None)
     if mode is None:
         raise low.fail(f"{ins.text} does not say from where")
@@ -38,8 +38,8 @@ def _shfl(low: Lowering, ins: Instruction) -> None:
     low.emit("shfl", [low.write(target, kind), low.write(inside, _PRED)], [value, b, c, mask], (int(mode),))
 
 
-@form("vote", "sync any all uni ballot", (2, 3), effect=True)
-def _vote(low: Lowering, ins: Instruction) -> None:
+@lowers("vote", "sync any all uni ballot", (2, 3), effect=True)
+def _vote(low: RoutineLowering, ins: Instruction) -> None:
     pred, mask = low.read(ins.args[1], _PRED), _members(low, ins, 2)
     if "ballot" in ins.mods:
         low.emit("ballot", [low.write(ins.args[0], _I32)], [pred, mask])
@@ -48,8 +48,8 @@ def _vote(low: Lowering, ins: Instruction) -> None:
         low.emit("vote", [low.write(ins.args[0], _PRED)], [pred, mask], (int(mode),))
 
 
-@form("match", "any all sync", 3, effect=True)
-def _match(low: Lowering, ins: Instruction) -> None:
+@lowers("match", "any all sync", 3, effect=True)
+def _match(low: RoutineLowering, ins: Instruction) -> None:
     kind = INTEGER[BITS[ins.mods[-1]]]
     value, mask = low.read(ins.args[1], kind), low.read(ins.args[2], _I32)
     if "any" in ins.mods:
@@ -59,8 +59,8 @@ def _match(low: Lowering, ins: Instruction) -> None:
         low.emit("match_all", [low.write(target, _I32), low.write(same, _PRED)], [value, mask])
 
 
-@form("activemask", "", 1, effect=True)
-def _activemask(low: Lowering, ins: Instruction) -> None:
+@lowers("activemask", "", 1, effect=True)
+def _activemask(low: RoutineLowering, ins: Instruction) -> None:
     low.emit("activemask", [low.write(ins.args[0], _I32)], [])
 
 
@@ -69,8 +69,8 @@ _FOLDS: Final = {
 }  # fmt: skip
 
 
-@form("redux", "sync add min max and or xor", 3, effect=True)
-def _redux(low: Lowering, ins: Instruction) -> None:
+@lowers("redux", "sync add min max and or xor", 3, effect=True)
+def _redux(low: RoutineLowering, ins: Instruction) -> None:
     function = next((_FOLDS[m] for m in ins.mods if m in _FOLDS), None)
     if function is None or ins.mods[-1] not in ("s32", "u32", "b32"):
         raise low.fail(f"{ins.text} is not supported", "fold with shuffles")
@@ -78,8 +78,8 @@ def _redux(low: Lowering, ins: Instruction) -> None:
     low.emit("redux", [low.write(ins.args[0], _I32)], [value, mask], (int(function), int(ins.mods[-1] == "s32")))
 
 
-@form("elect", "sync", 2, effect=True, typed=False)
-def _elect(low: Lowering, ins: Instruction) -> None:
+@lowers("elect", "sync", 2, effect=True, typed=False)
+def _elect(low: RoutineLowering, ins: Instruction) -> None:
     """The lowest lane of the mask is the leader."""
     target, chosen = pair(ins.args[0])
     mask = low.read(ins.args[1], _I32)
@@ -93,8 +93,10 @@ def _elect(low: Lowering, ins: Instruction) -> None:
 # -- barriers and fences ---------------------------------------------------------------------------------------------------------------
 
 
-@form("bar barrier", "sync arrive red cta warp aligned and or popc cluster wait relaxed release acquire", (0, 4), effect=True, typed=False)
-def _bar(low: Lowering, ins: Instruction) -> None:
+@lowers(
+    "bar barrier", "sync arrive red cta warp aligned and or popc cluster wait relaxed release acquire", (0, 4), effect=True, typed=False
+)
+def _bar(low: RoutineLowering, ins: Instruction) -> None:
     mods, args = ins.mods, ins.args
     if "cluster" in mods or (ins.op == "barrier" and "wait" in mods):
         raise low.fail("clusters of thread blocks are not portable", "use blocks of threads and their barriers")
@@ -109,13 +111,13 @@ def _bar(low: Lowering, ins: Instruction) -> None:
         raise low.fail(f"{ins.text} names no barrier")
 
 
-def _sync(low: Lowering, barrier: int, count: list[int], arrive: bool) -> None:
+def _sync(low: RoutineLowering, barrier: int, count: list[int], arrive: bool) -> None:
     following = low.new_block()
     low.end("sync", [following], ins=count, extra=(barrier, int(arrive)))
     low.current = low.code.parts[following]
 
 
-def _barrier(low: Lowering, arg: Operand) -> int:
+def _barrier(low: RoutineLowering, arg: Operand) -> int:
     """The number of a barrier: a literal, or a register that is set to one and nowhere else."""
     value = arg.value if isinstance(arg, Number) else None
     if isinstance(arg, Register):
@@ -127,7 +129,7 @@ def _barrier(low: Lowering, arg: Operand) -> int:
     return value
 
 
-def _bar_red(low: Lowering, ins: Instruction) -> None:
+def _bar_red(low: RoutineLowering, ins: Instruction) -> None:
     """All threads add to a cell, meet, read it, meet, and take back what they added, so that it is zero for the next time."""
     args = ins.args
     barrier = _barrier(low, args[1])
@@ -151,16 +153,18 @@ def _bar_red(low: Lowering, ins: Instruction) -> None:
         low.put(args[0], low.op("eq" if "and" in ins.mods else "ne", _PRED, total, zero))
 
 
-@form("membar fence", "cta gl sys sc acq_rel acquire release cluster gpu proxy alias async sync_restrict", (0, 2), effect=True, typed=False)
-def _fence(low: Lowering, ins: Instruction) -> None:
+@lowers(
+    "membar fence", "cta gl sys sc acq_rel acquire release cluster gpu proxy alias async sync_restrict", (0, 2), effect=True, typed=False
+)
+def _fence(low: RoutineLowering, ins: Instruction) -> None:
     if "proxy" in ins.mods and "alias" not in ins.mods:
         raise low.fail(f"{ins.text} is not portable", "asynchronous copies have no portable form")
     scope = Scope.BLOCK if "cta" in ins.mods else Scope.SYSTEM if "sys" in ins.mods else Scope.DEVICE
     low.emit("fence", [], [], (int(scope),))
 
 
-@form("ldmatrix", "sync aligned m8n8 x1 x2 x4 trans shared", 2, effect=True)
-def _ldmatrix(low: Lowering, ins: Instruction) -> None:
+@lowers("ldmatrix", "sync aligned m8n8 x1 x2 x4 trans shared", 2, effect=True)
+def _ldmatrix(low: RoutineLowering, ins: Instruction) -> None:
     """Matrix j's row r starts where lane 8 j + r says; lane l takes two elements of row l / 4 (of column l / 4 when transposed)."""
     if ins.mods[-1] != "b16":
         raise low.fail(f"{ins.text} is not supported")
@@ -185,14 +189,14 @@ def _ldmatrix(low: Lowering, ins: Instruction) -> None:
         low.put(target, result)
 
 
-def _lane_value(low: Lowering, value: int, lane: int) -> int:
+def _lane_value(low: RoutineLowering, value: int, lane: int) -> int:
     result = low.code.temp(_I32)
     ins = [value, lane, low.const(_I32, 31), low.const(_I32, -1)]
     low.emit("shfl", [result, low.code.temp(_PRED)], ins, (int(Shuffle.IDX),))
     return result
 
 
-def _transposed(low: Lowering, base: int, offset: int, j: int, group: int, within: int) -> int:
+def _transposed(low: RoutineLowering, base: int, offset: int, j: int, group: int, within: int) -> int:
     halves = []
     for k in range(2):
         row = low.op("add", _I32, low.op("shl", _I32, within, low.const(_I32, 1)), low.const(_I32, 8 * j + k))

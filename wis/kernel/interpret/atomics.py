@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from wis.kernel.interpret.memory import Access, Memory, Typed
+from wis.kernel.interpret.memory import AccessSite, BatchMemory, Typed
 from wis.kernel.interpret.scalar import Array
 from wis.kernel.model import Access as Rights
 from wis.kernel.model import Atomic
@@ -26,8 +26,8 @@ FOLDS: Final[dict[int, Any]] = {
 
 
 def atomic(
-    memory: Memory,
-    access: Access,
+    memory: BatchMemory,
+    access: AccessSite,
     typed: Typed,
     offset: Array,
     displacement: int,

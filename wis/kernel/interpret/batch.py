@@ -2,42 +2,57 @@
 
 Of a warp, the threads at the least-numbered block of code run first, and those that are there at the same time are what warp ops see.
 Between warps the order means nothing, so all threads of the batch at the least number run as one; in kernels whose threads may wait for
-each other (``Plan.fair``), every warp gets its turn instead.
+each other (``PreparedKernel.fair``), every warp gets its turn instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from wis.kernel.interpret import atomics, warp
 from wis.kernel.interpret.barriers import Barriers
-from wis.kernel.interpret.memory import Access, Memory
-from wis.kernel.interpret.plan import Plan, PlannedBlock, Step
+from wis.kernel.interpret.memory import AccessSite, BatchMemory
+from wis.kernel.interpret.prepare import PreparedBlock, PreparedKernel, Step
 from wis.kernel.interpret.scalar import NUMPY, Array, from_bits, value
 from wis.kernel.model import WARP, Bar, Br, Cbr, Ret, Special, Switch, Sync, Terminator, TrapKind
 from wis.kernel.ops import Sig
 from wis.kernel.traps import NO_TRAP, Trap, trap_key
 
-if TYPE_CHECKING:
-    from wis.kernel.interpret.run import Launch
+__all__ = ["Batch", "Dim3", "Launch"]
 
-__all__ = ["Batch"]
-
+Dim3 = tuple[int, int, int]
 Indices = npt.NDArray[np.int64]
 _ONE_THREAD: Final = trap_key(Trap(TrapKind(0), 0, 1, 0))
 _ONE_BLOCK: Final = trap_key(Trap(TrapKind(0), 1, 0, 0))
 _ONE_SITE: Final = trap_key(Trap(TrapKind(0), 0, 0, 1))
 
 
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A grid of blocks, or a slice of it. Blocks are numbered in row-major order (x fastest)."""
+
+    grid: Dim3
+    block: Dim3
+    first: int = 0
+    """Number of the first block of the slice."""
+    count: int | None = None
+    """Blocks of the slice; None: all from ``first`` on."""
+    dynamic_bytes: int = 0
+    """By how much the last shared array of a kernel that is ``dynamic`` is longer."""
+
+
 class Batch:
     """``pc``: the block of code each thread is at; ``ended`` when it has none; a waiting thread's is where it goes on, see ``_park``."""
 
-    def __init__(self, plan: Plan, where: Launch, blocks: Indices, memory: Memory, scalars: dict[int, Array], fuel: int | None) -> None:
+    def __init__(
+        self, plan: PreparedKernel, where: Launch, blocks: Indices, memory: BatchMemory, scalars: dict[int, Array], fuel: int | None
+    ) -> None:
         self.plan, self.memory, self.scalars, self.fuel = plan, memory, scalars, fuel
         self.where, self.blocks = where, blocks
         self.threads = prod(where.block)
@@ -169,7 +184,7 @@ class _Here:
         found = self.get(r)
         return found if len(found) == len(self.here) else np.broadcast_to(found, len(self.here)).copy()
 
-    def keep(self, block: PlannedBlock) -> None:
+    def keep(self, block: PreparedBlock) -> None:
         """Write back what other blocks read."""
         batch = self.batch
         for r in block.keeps:
@@ -184,8 +199,8 @@ class _Here:
                 batch.owned.add(r)
             batch.regs[r][self.here] = new
 
-    def access(self, step: Step) -> Access:
-        return Access(self.batch.trap, self.here, step.site)
+    def access(self, step: Step) -> AccessSite:
+        return AccessSite(self.batch.trap, self.here, step.site)
 
     def together(self) -> warp.Lanes:
         """Who of which warp is here."""

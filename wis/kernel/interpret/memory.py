@@ -19,14 +19,14 @@ from wis.kernel.layout import shared_bytes, shared_offsets
 from wis.kernel.model import LOCAL_BASE, SHARED_BASE, BufferParam, Kernel, Space, TrapKind
 from wis.kernel.model import Access as Rights
 
-__all__ = ["Access", "Memory", "Region", "Typed"]
+__all__ = ["AccessSite", "BatchMemory", "Region", "Typed"]
 
 Indices = npt.NDArray[np.int64]
 Typed = tuple[int, int, int]  # space, which, element type
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class AccessSite:
     """The origin of an access: the function that reports traps, the threads (numbers in the batch), the op's number among those that
     trap."""
 
@@ -62,7 +62,7 @@ class Region:
 _BOTH = int(Rights.READ_WRITE)
 
 
-class Memory:
+class BatchMemory:
     """Everything that the threads of a batch reach. ``buffers``: u8 arrays by parameter; ``addresses``: of parameters, for ARENA."""
 
     def __init__(
@@ -92,7 +92,7 @@ class Memory:
         return SHARED_BASE + self._offsets[which] if space == Space.SHARED else LOCAL_BASE
 
     def parts(
-        self, access: Access, typed: Typed, offset: Array, displacement: int, count: int, need: int
+        self, access: AccessSite, typed: Typed, offset: Array, displacement: int, count: int, need: int
     ) -> Iterator[tuple[Region, Indices | None, Array]]:
         """The accesses that are carried out: in which memory, which of the threads (None: all), index of the first element of each.
 
@@ -125,7 +125,7 @@ class Memory:
         return self._local if space == Space.LOCAL else self._const
 
     def _judged(
-        self, access: Access, region: Region, chosen: Indices | None, place: Array, itemsize: int, count: int
+        self, access: AccessSite, region: Region, chosen: Indices | None, place: Array, itemsize: int, count: int
     ) -> Iterator[tuple[Region, Indices | None, Array]]:
         width = itemsize * count
         threads = access.threads if chosen is None else access.threads[chosen]
@@ -143,7 +143,7 @@ class Memory:
         if len(place):
             yield region, chosen, region.index(place, itemsize, threads)
 
-    def load(self, access: Access, typed: Typed, offset: Array, displacement: int, targets: Sequence[np.dtype[Any]]) -> list[Array]:
+    def load(self, access: AccessSite, typed: Typed, offset: Array, displacement: int, targets: Sequence[np.dtype[Any]]) -> list[Array]:
         """Elements side by side at each offset, one for each of ``targets``, the registers' types."""
         results = [np.zeros(len(offset), target) for target in targets]
         for region, chosen, index in self.parts(access, typed, offset, displacement, len(targets), int(Rights.READ)):
@@ -156,14 +156,14 @@ class Memory:
                     result[chosen] = found
         return results
 
-    def store(self, access: Access, typed: Typed, offset: Array, displacement: int, values: Sequence[Array]) -> None:
+    def store(self, access: AccessSite, typed: Typed, offset: Array, displacement: int, values: Sequence[Array]) -> None:
         """Values side by side at each offset. Of threads that store to one place, the last one's stays."""
         for region, chosen, index in self.parts(access, typed, offset, displacement, len(values), int(Rights.WRITE)):
             elements = region.elements(typed[2])
             for k, value in enumerate(values):
                 elements[index + k] = (value if chosen is None else value[chosen]).astype(elements.dtype)
 
-    def _elements_inside(self, access: Access, space: int, which: int, dtype: int, index: Array) -> tuple[Region, Array, Array]:
+    def _elements_inside(self, access: AccessSite, space: int, which: int, dtype: int, index: Array) -> tuple[Region, Array, Array]:
         """For the element-indexed ops: the memory, which threads are inside of it, the position of each."""
         region, itemsize = self._region(space, which), DType(dtype).itemsize
         inside = (index >= 0) & (index < region.nbytes // itemsize)
@@ -171,7 +171,7 @@ class Memory:
             access.trap(TrapKind.OUTSIDE, access.threads[~inside], access.site)
         return region, inside, region.index(np.where(inside, index, 0) * itemsize, itemsize, access.threads)
 
-    def load_element(self, access: Access, space: int, which: int, dtype: int, index: Array, target: np.dtype[Any]) -> Array:
+    def load_element(self, access: AccessSite, space: int, which: int, dtype: int, index: Array, target: np.dtype[Any]) -> Array:
         """The element at each index; outside: 0, and a trap."""
         region, inside, position = self._elements_inside(access, space, which, dtype, index)
         if inside.all():
@@ -180,7 +180,7 @@ class Memory:
         result[inside] = _read(region.elements(dtype)[position[inside]], dtype, target)
         return result
 
-    def store_element(self, access: Access, space: int, which: int, dtype: int, index: Array, values: Array) -> None:
+    def store_element(self, access: AccessSite, space: int, which: int, dtype: int, index: Array, values: Array) -> None:
         """Store at each index; outside: nothing, and a trap."""
         region, inside, position = self._elements_inside(access, space, which, dtype, index)
         elements = region.elements(dtype)

@@ -9,9 +9,9 @@ from typing import Final
 
 import numpy as np
 
-from wis.kernel.interpret.batch import Batch
-from wis.kernel.interpret.memory import Memory
-from wis.kernel.interpret.plan import Plan, make_plan
+from wis.kernel.interpret.batch import Batch, Dim3, Launch
+from wis.kernel.interpret.memory import BatchMemory
+from wis.kernel.interpret.prepare import PreparedKernel, prepare
 from wis.kernel.interpret.scalar import WIS, Array
 from wis.kernel.layout import shared_bytes
 from wis.kernel.limits import KERNEL_LIMITS
@@ -22,37 +22,21 @@ from wis.reference.access import immediate
 
 __all__ = ["Dim3", "Launch", "Outcome", "launch"]
 
-Dim3 = tuple[int, int, int]
-
 _BATCH_THREADS: Final = 1 << 16
 _BATCH_BYTES: Final = 1 << 27  # of registers, shared and local memory; a batch has at least one block
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
-    """A grid of blocks, or the slice ``first .. first + count - 1`` of its blocks in row-major order (x fastest).
-
-    ``dynamic_bytes``: by how much the last shared array of a kernel that is ``dynamic`` is longer.
-    """
-
-    grid: Dim3
-    block: Dim3
-    first: int = 0
-    count: int | None = None
-    dynamic_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Outcome:
-    """``trap``: the one with the least key; ``out_of_fuel``: the run was cut short because ``instructions`` exceeded the fuel.
+    """Result of a launch."""
 
-    ``instructions``: thread-instructions; ``executions``: how many threads executed each block of code of ``VerifiedKernel.flat``, all
-    times together.
-    """
-
+    #: the one with the least key
     trap: Trap | None
+    #: the run was cut short because ``instructions`` exceeded the fuel
     out_of_fuel: bool
+    #: thread-instructions
     instructions: int
+    #: by block of ``VerifiedKernel.flat``: threads that executed it, all times together
     executions: tuple[int, ...]
 
     @property
@@ -77,13 +61,13 @@ def launch(
     buffers, scalars = _arguments(kernel, params)
     if addresses is None:
         addresses = [(i + 1) << 40 for i in range(len(params))]
-    plan = make_plan(verified)
+    plan = prepare(verified)
     step = _blocks_at_once(kernel, plan, where)
     key, spent = NO_TRAP, 0
     executions = np.zeros(len(kernel.blocks), np.int64)
     for first in range(where.first, where.first + count, step):
         blocks = np.arange(first, min(first + step, where.first + count))
-        memory = Memory(kernel, buffers, addresses, len(blocks), prod(where.block), where.dynamic_bytes)
+        memory = BatchMemory(kernel, buffers, addresses, len(blocks), prod(where.block), where.dynamic_bytes)
         batch = Batch(plan, where, blocks, memory, scalars, None if fuel is None else fuel - spent)
         finished = batch.run()
         key = min(key, batch.trap_key)
@@ -128,7 +112,7 @@ def _arguments(kernel: Kernel, params: Sequence[Array | int | float]) -> tuple[d
     return buffers, scalars
 
 
-def _blocks_at_once(kernel: Kernel, plan: Plan, where: Launch) -> int:
+def _blocks_at_once(kernel: Kernel, plan: PreparedKernel, where: Launch) -> int:
     threads = prod(where.block)
     nbytes = shared_bytes(kernel, where.dynamic_bytes) + threads * (kernel.local_bytes + 8 * plan.lasting + 64)
     return max(1, min(_BATCH_THREADS // threads, _BATCH_BYTES // nbytes))

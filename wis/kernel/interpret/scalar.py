@@ -125,6 +125,7 @@ _FUNCTIONS: Final[dict[str, Callable[..., Array]]] = {
     "rint": MAP["round"],
     "div_s": MAP["trunc_div"],
     "div_u": _as_unsigned(MAP["trunc_div"]),
+    "rem": MAP["fmod"],
     "rem_s": MAP["fmod"],
     "rem_u": _as_unsigned(MAP["fmod"]),
     "min_s": np.minimum,

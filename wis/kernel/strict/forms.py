@@ -8,7 +8,7 @@ from typing import Final
 
 from wis.kernel.model import Function, RegType
 from wis.kernel.ops import BY_NAME
-from wis.kernel.strict import circular, double, error, exponential, gamma, inverse, logarithm, power
+from wis.kernel.strict import circular, double, exponential, logarithm, power, special
 from wis.kernel.strict.trace import Value, trace
 
 __all__ = ["STRICT_FORMS", "strict_form"]
@@ -19,8 +19,8 @@ _F32: Final[tuple[Callable[..., Value], ...]] = (
     *(logarithm.log, logarithm.log2, logarithm.log10, logarithm.log1p),
     *(circular.sin, circular.cos, circular.tan),
     *(power.pow, power.rsqrt, power.hypot),
-    *(inverse.asin, inverse.acos, inverse.atan, inverse.atan2, inverse.asinh, inverse.acosh, inverse.atanh),
-    *(error.erf, error.erfc, error.erfinv, gamma.lgamma, gamma.digamma),
+    *(circular.asin, circular.acos, circular.atan, circular.atan2, circular.asinh, circular.acosh, circular.atanh),
+    *(special.erf, special.erfc, special.erfinv, special.lgamma, special.digamma),
 )
 _F64: Final[tuple[Callable[..., Value], ...]] = (
     *(double.exp, double.exp2, double.sigmoid, double.tanh, double.log, double.log2),

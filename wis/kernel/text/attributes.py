@@ -47,7 +47,7 @@ def _order(row: KernelOp) -> list[str]:
 
 
 def attributes_text(row: KernelOp, attrs: Sequence[int], kind: RegType | None) -> str | None:
-    """The words for ``attrs``, as many as ``row`` names; ``kind`` is the type of a constant. None when there are none for these."""
+    """The words for ``attrs``, as many as ``row`` names; ``kind`` is the type of a constant. None when these have no words."""
     if row.sig is Sig.CONST:
         return _constant_text(attrs[0], kind) if kind is not None else None
     values = dict(zip(row.attrs, attrs, strict=True))

@@ -88,26 +88,29 @@ class Uses(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class VerifiedKernel:
-    """A kernel that keeps every rule, with what the verifier found out about it.
+    """A kernel that keeps every rule, with the results of the verifier's analyses."""
 
-    ``kernel`` is as given; ``flat`` is it with calls inlined (the definition runs this); ``core`` is ``flat`` with only core ops, block for
-    block, what back ends compile. ``costs[b]``: thread-instructions of block b (of ``flat``, so expansion changes no count). ``sites``: ops
-    of ``flat`` that may trap, in order of code; those of ``core`` come in the same order. ``flow`` and ``uniformity`` are about ``core``.
-    ``aligns``: for every parameter, what the start of its region must be a multiple of, in bytes (1: anything). ``barriers``: how threads
-    meet. ``ordered``: blocks are numbered so that the threads of a warp meet again (see ``is_ordered``).
-    """
-
+    #: as given
     kernel: Kernel
+    #: ``kernel`` with calls inlined; the interpreter runs it
     flat: Kernel
+    #: ``flat`` with core ops only, block for block; back ends compile it
     core: Kernel
     digest: bytes
+    #: of ``core``
     flow: Flow
+    #: of ``core``
     uniformity: Uniformity
     certificate: Certificate
+    #: thread-instructions of each block of ``flat`` (expansion changes no count)
     costs: tuple[int, ...]
+    #: ops of ``flat`` that may trap, in order of code; those of ``core`` have the same order
     sites: tuple[Site, ...]
+    #: by parameter: bytes that the start of its region must be a multiple of (1: any)
     aligns: tuple[int, ...]
+    #: how threads arrive at barriers
     barriers: Barriers
+    #: blocks are numbered so that the threads of a warp reconverge (``is_ordered``)
     ordered: bool
     uses: Uses
 

@@ -17,7 +17,7 @@ import torch
 
 from wooly import progress
 from wooly.device.checking import places
-from wooly.device.checking.call import Call, ViewCall
+from wooly.device.checking.call import CheckedCall, CheckedView
 from wooly.device.checking.report import REPORT
 from wooly.device.schema import describe, overload
 
@@ -53,7 +53,7 @@ def _checked(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
     info = describe(name, op)
     if info.base in _NOT_COMPARED:
         return kernel
-    kind = ViewCall if info.is_view or torch.Tag.inplace_view in info.tags else Call
+    kind = CheckedView if info.is_view or torch.Tag.inplace_view in info.tags else CheckedCall
 
     def checked(*args: Any, **kwargs: Any) -> Any:
         REPORT.stop()

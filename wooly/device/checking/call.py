@@ -22,7 +22,7 @@ from wooly.device.recorder import RECORDER
 from wooly.device.schema import Kind, OpInfo
 from wooly.errors import CheckFailed, DeviceAssertError, WoolyError
 
-__all__ = ["Call", "ViewCall"]
+__all__ = ["CheckedCall", "CheckedView"]
 
 _CPU_LACKS: Final = ("not implemented for", "not supported on CPU", "not yet implemented", "Could not run")
 """What torch says of types and operations that its CPU kernels lack."""
@@ -49,7 +49,7 @@ class _Outcome:
         self.error = error
 
 
-class Call:
+class CheckedCall:
     """A call of an operation that computes."""
 
     def __init__(self, info: OpInfo, kernel: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
@@ -258,12 +258,22 @@ class Call:
         )
 
         def write(path: Path) -> None:
-            script.write(path, self.info, self.values, self.before, place, comparison, functions, self.reference, self.rng_state)
+            script.write(
+                path,
+                self.info,
+                self.values,
+                self.before,
+                place,
+                comparison=comparison,
+                functions=functions,
+                reference=self.reference,
+                rng_state=self.rng_state,
+            )
 
         return REPORT.fail(self.info.name, text, write)
 
 
-class _Probe(Call):
+class _Probe(CheckedCall):
     """A call made for the comparison alone: the device's random stream is as before."""
 
     def run(self) -> None:
@@ -276,7 +286,7 @@ class _Probe(Call):
             stream.unpack(state)
 
 
-class ViewCall(Call):
+class CheckedView(CheckedCall):
     """A call that computes nothing: what it returns (or makes of its argument) is compared by shape, strides and offset."""
 
     def run(self) -> Any:

@@ -259,10 +259,14 @@ def attention(query: Any, key: Any, value: Any, attn_bias: Any = None, dropout_p
     return (p @ v).to(query.dtype), logits.logsumexp(-1).to(torch.promote_types(query.dtype, torch.float32))
 
 
-def attention_backward(dy: Any, query: Any, key: Any, value: Any, attn_bias: Any, grad_input_mask: Any, out: Any, logsumexp: Any,
-                       cum_seq_q: Any, cum_seq_k: Any, max_q: int, max_k: int, dropout_p: float, is_causal: bool,
-                       philox_seed: Any, philox_offset: Any, *, scale: float | None = None) -> Any:  # fmt: skip
-    """The gradient of ``attention``, in float64."""
+def attention_backward(
+    dy: Any, query: Any, key: Any, value: Any, attn_bias: Any, grad_input_mask: Any, out: Any, *rest: Any, scale: float | None = None
+) -> Any:
+    """The gradient of ``attention``, in float64.
+
+    ``rest``: logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, philox_seed, philox_offset.
+    """
+    is_causal = rest[6]
     q, k, v, dy = query.double(), key.double(), value.double(), dy.double()
     scale = q.size(-1) ** -0.5 if scale is None else scale
     bias = attn_bias if attn_bias is not None and attn_bias.numel() else None

@@ -126,6 +126,7 @@ def write(
     values: Sequence[Any],
     before: Snapshot,
     place: Sequence[str],
+    *,
     comparison: str,
     functions: Sequence[Any] = (),
     reference: Any = None,

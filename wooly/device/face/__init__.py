@@ -24,8 +24,8 @@ from wooly.device.face import (
     switches,
     tensors,
 )
+from wooly.device.face.accelerator import backend_module
 from wooly.device.face.api import Face, RecorderApi
-from wooly.device.face.module import backend_module
 
 __all__ = ["RecorderApi", "backend_module", "patch"]
 

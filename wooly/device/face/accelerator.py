@@ -1,15 +1,17 @@
-"""torch.accelerator: the same answers as torch.cuda."""
+"""torch.accelerator, and the module of our backend's own name (``torch.wooly``): both give the answers of torch.cuda."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from types import ModuleType
 from typing import Any
 
 import torch
 
+from wooly.device.backend import BACKEND
 from wooly.device.face.api import Face, put_all
 
-__all__ = ["patch"]
+__all__ = ["patch", "backend_module"]
 
 
 def patch(face: Face) -> None:
@@ -53,3 +55,17 @@ def patch(face: Face) -> None:
     ):
         values[name] = getattr(cuda, name)
     put_all((module, module.memory), values)
+
+
+class _BackendModule(ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)  # a module's own: torch.cuda's file and spec are not ours
+        return getattr(torch.cuda, name)
+
+
+def backend_module() -> ModuleType:
+    """What to register under the backend's name."""
+    module = _BackendModule(f"torch.{BACKEND}", __doc__)
+    module.get_amp_supported_dtype = lambda: [torch.float16, torch.bfloat16]  # type: ignore[attr-defined]  # autocast asks for it
+    return module

@@ -74,6 +74,7 @@ def attention_backward(
     attn_bias: Meta | None,
     grad_input_mask: Sequence[bool],
     out: Meta,
+    *,
     logsumexp: Meta,
     cum_seq_q: Meta | None,
     cum_seq_k: Meta | None,
@@ -83,7 +84,6 @@ def attention_backward(
     is_causal: bool,
     philox_seed: Meta | None,
     philox_offset: Meta | None,
-    *,
     scale: Value | None = None,
 ) -> list[Meta | None]:
     _check(query, dropout_p)
@@ -96,12 +96,16 @@ def attention_backward(
     t.emit("sdpa_dx", outs, ins, (is_causal,))
     results: list[Meta | None] = [part if t.wanted(i) else None for i, part in enumerate(outs)]
     if len(t.wants) > 3:
-        results.append(_bias_gradient(t, dy, query, key, value, bias, out, lse, is_causal, scale) if t.wanted(3) and bias else None)
+        results.append(
+            _bias_gradient(t, dy, query, key, value, bias=bias, out=out, lse=lse, is_causal=is_causal, scale=scale)
+            if t.wanted(3) and bias
+            else None
+        )
     return results
 
 
 def _bias_gradient(
-    t: Trace, dy: Meta, query: Meta, key: Meta, value: Meta, bias: Meta, out: Meta, lse: Meta, is_causal: bool, scale: Value | None
+    t: Trace, dy: Meta, query: Meta, key: Meta, value: Meta, *, bias: Meta, out: Meta, lse: Meta, is_causal: bool, scale: Value | None
 ) -> Meta:
     """d logits = p * (dy v^T - sum(dy * out)), with p from the saved logsumexp; summed over what the bias was broadcast along."""
     if is_causal:

@@ -41,6 +41,7 @@ def _batch_norm(
     x: Meta,
     weight: Meta | None,
     bias: Meta | None,
+    *,
     running_mean: Meta | None,
     running_var: Meta | None,
     training: bool,
@@ -104,9 +105,10 @@ def native_batch_norm(
     running_var: Meta | None,
     training: bool,
     momentum: Any,
+    *,
     eps: Value,
 ) -> list[Meta]:
-    r = _batch_norm(t, x, weight, bias, running_mean, running_var, training, momentum, eps)
+    r = _batch_norm(t, x, weight, bias, running_mean=running_mean, running_var=running_var, training=training, momentum=momentum, eps=eps)
     _update(t, r, running_mean, running_var)
     return _outputs(t, r)
 
@@ -115,7 +117,7 @@ def native_batch_norm(
 def native_batch_norm_no_stats(
     t: Trace, x: Meta, weight: Meta | None, bias: Meta | None, training: bool, momentum: Any, eps: Value
 ) -> list[Meta]:
-    return _outputs(t, _batch_norm(t, x, weight, bias, None, None, True, momentum, eps))
+    return _outputs(t, _batch_norm(t, x, weight, bias, running_mean=None, running_var=None, training=True, momentum=momentum, eps=eps))
 
 
 @lowers("aten::_native_batch_norm_legit_functional")
@@ -128,9 +130,10 @@ def native_batch_norm_functional(
     running_var: Meta,
     training: bool,
     momentum: Any,
+    *,
     eps: Value,
 ) -> list[Meta]:
-    r = _batch_norm(t, x, weight, bias, running_mean, running_var, training, momentum, eps)
+    r = _batch_norm(t, x, weight, bias, running_mean=running_mean, running_var=running_var, training=training, momentum=momentum, eps=eps)
     return [*_outputs(t, r), r.running_mean or running_mean, r.running_var or running_var]
 
 
@@ -138,7 +141,7 @@ def native_batch_norm_functional(
 def batch_norm_with_update(
     t: Trace, x: Meta, weight: Meta | None, bias: Meta | None, running_mean: Meta, running_var: Meta, momentum: Any, eps: Value
 ) -> list[Meta]:
-    r = _batch_norm(t, x, weight, bias, running_mean, running_var, True, momentum, eps)
+    r = _batch_norm(t, x, weight, bias, running_mean=running_mean, running_var=running_var, training=True, momentum=momentum, eps=eps)
     _update(t, r, running_mean, running_var)
     return [*_outputs(t, r), t.full(t.want(3).shape, 0, DType.U8)]
 
@@ -154,7 +157,9 @@ def batch_norm_no_update(
     momentum: Any,
     eps: Value,
 ) -> list[Meta]:
-    r = _batch_norm(t, x, weight, bias, running_mean, running_var, running_mean is None, momentum, eps)
+    r = _batch_norm(
+        t, x, weight, bias, running_mean=running_mean, running_var=running_var, training=running_mean is None, momentum=momentum, eps=eps
+    )
     return [*_outputs(t, r), t.full(t.want(3).shape, 0, DType.U8)]
 
 
@@ -168,6 +173,7 @@ def native_batch_norm_backward(
     running_var: Meta | None,
     save_mean: Meta | None,
     save_invstd: Meta | None,
+    *,
     train: bool,
     eps: Value,
     output_mask: Sequence[bool],
@@ -204,9 +210,12 @@ def batch_norm_backward(
     running_var: Meta | None,
     save_mean: Meta | None,
     save_var: Meta | None,
+    *,
     update: bool,
     eps: Value,
     output_mask: Sequence[bool],
     reserve: Meta,
 ) -> list[Meta | None]:
-    return native_batch_norm_backward(t, dy, x, weight, running_mean, running_var, save_mean, save_var, update, eps, output_mask)
+    return native_batch_norm_backward(
+        t, dy, x, weight, running_mean, running_var, save_mean, save_var, train=update, eps=eps, output_mask=output_mask
+    )

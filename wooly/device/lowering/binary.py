@@ -1,4 +1,4 @@
-"""Elementwise operations of two or more tensors: arithmetic, comparisons, bits, selection."""
+"""Elementwise operations of two or more tensors: arithmetic, comparisons, bits, selection, complex numbers from parts and polar form."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from wis.dtypes import FLOATS, DType
 from wis.views import broadcast_shapes
-from wooly.device.lowering.dtypes import accumulate, category, float_type, result_type
+from wooly.device.lowering.dtypes import accumulate, category, complex_of, float_type, result_type
 from wooly.device.lowering.errors import Unsupported
 from wooly.device.lowering.registry import lowers
 from wooly.device.lowering.trace import Trace
@@ -312,3 +312,16 @@ def _log_add(t: Trace, a: Value, b: Value, exp: str, log1p: str, factor: float |
         tail = t.map("mul", tail, factor)
     infinite = t.map("and", t.map("eq", a, b, dtype=wide), t.map("is_inf", a, dtype=wide))
     return t.where(infinite, a, t.map("add", greater, tail), dtype=wide)
+
+
+@lowers("aten::complex")
+def complex_(t: Trace, real: Meta, imag: Meta) -> Meta:
+    shape = broadcast_shapes(real.shape, imag.shape)
+    out = t.temp(complex_of(real.dtype), shape)
+    t.emit("complex", [out], [real.expand(shape), imag.expand(shape)])
+    return out
+
+
+@lowers("aten::polar")
+def polar(t: Trace, size: Meta, angle: Meta) -> Meta:
+    return complex_(t, t.map("mul", size, t.map("cos", angle)), t.map("mul", size, t.map("sin", angle)))

@@ -74,6 +74,7 @@ def convolution(
     padding: Sizes,
     dilation: Sizes,
     transposed: bool,
+    *,
     output_padding: Sizes,
     groups: int,
 ) -> Meta:
@@ -105,6 +106,7 @@ def convolution_backward(
     stride: Sizes,
     padding: Sizes,
     dilation: Sizes,
+    *,
     transposed: bool,
     output_padding: Sizes,
     groups: int,

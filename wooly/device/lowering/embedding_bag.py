@@ -55,6 +55,7 @@ def embedding_bag(
     mode: int = _SUM,
     sparse: bool = False,
     per_sample_weights: Meta | None = None,
+    *,
     include_last_offset: bool = False,
     padding_idx: int = -1,
 ) -> list[Meta | None]:
@@ -126,6 +127,7 @@ def embedding_bag_backward(
     bag_size: Meta,
     maximum_indices: Meta,
     num_weights: int,
+    *,
     scale_grad_by_freq: bool,
     mode: int,
     sparse: bool,

@@ -48,7 +48,7 @@ def add_rows(t: Trace, out: Meta, index: Meta, rows: Meta, mode: ScatterMode = S
 # --- advanced indexing
 
 
-class _Plan:
+class _AdvancedIndex:
     """x[.., index, .., index, ..] as WIS wants it: the indexed dimensions of x first, one common index shape."""
 
     def __init__(self, t: Trace, x: Meta, indices: Sequence[Meta | None]) -> None:
@@ -79,7 +79,7 @@ class _Plan:
 
 @lowers("aten::index.Tensor", "aten::_unsafe_index.Tensor")
 def index(t: Trace, x: Meta, indices: Sequence[Meta | None]) -> Meta:
-    plan = _Plan(t, x, indices)
+    plan = _AdvancedIndex(t, x, indices)
     out = t.temp(x.dtype, plan.result_shape())
     if 0 in plan.x.shape and out.numel:
         raise Unsupported("index into an empty tensor")
@@ -96,7 +96,7 @@ def index_put(t: Trace, x: Meta, indices: Sequence[Meta | None], values: Value, 
     if mask is not None:
         return _put_masked(t, x, mask, values, accumulate)
     out = t.copy(x)
-    plan = _Plan(t, out, indices)
+    plan = _AdvancedIndex(t, out, indices)
     source = plan.indexed_first(values.expand(plan.result_shape()))
     if accumulate and x.dtype == DType.BOOL:
         raise Unsupported("adding bools by index")

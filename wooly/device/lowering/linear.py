@@ -144,6 +144,7 @@ def trilinear(
     expand2: Sequence[int],
     expand3: Sequence[int],
     sumdim: Sequence[int],
+    *,
     unroll_dim: int = 1,
 ) -> Meta:
     a, b, c = t.acc(a), t.acc(b), t.acc(c)

@@ -57,6 +57,7 @@ def native_layer_norm_backward(
     rstd: Meta,
     weight: Meta | None,
     bias: Meta | None,
+    *,
     output_mask: Sequence[bool],
 ) -> Masked:
     columns = math.prod(normalized_shape)
@@ -116,7 +117,7 @@ def fused_rms_norm_backward(
 
 @lowers("aten::native_group_norm")
 def native_group_norm(
-    t: Trace, x: Meta, weight: Meta | None, bias: Meta | None, N: int, C: int, HxW: int, group: int, eps: Value
+    t: Trace, x: Meta, weight: Meta | None, bias: Meta | None, N: int, C: int, HxW: int, group: int, *, eps: Value
 ) -> list[Meta]:
     wide = t.acc(x)  # rounded once, at the end
     y, mean, rstd = _layer_norm(t, t.reshape(wide, (N * group, C * HxW // group)), None, None, eps)
@@ -137,6 +138,7 @@ def native_group_norm_backward(
     weight: Meta | None,
     N: int,
     C: int,
+    *,
     HxW: int,
     group: int,
     output_mask: Sequence[bool],

@@ -74,7 +74,7 @@ def _into_windows(t: Trace, dy: Meta, indices: Meta, shape: tuple[int, ...], ran
 
 def _max_pool_backward(rank: int) -> Callable[..., Meta]:
     def lowering(
-        t: Trace, dy: Meta, x: Meta, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, ceil_mode: bool, indices: Meta
+        t: Trace, dy: Meta, x: Meta, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, ceil_mode: bool, *, indices: Meta
     ) -> Meta:
         return _into_windows(t, dy, indices, x.shape, rank, ScatterMode.ADD)
 
@@ -134,6 +134,7 @@ def _avg_pool_backward(rank: int) -> Callable[..., Meta]:
         padding: Sizes,
         ceil_mode: bool,
         count_include_pad: bool,
+        *,
         divisor_override: int | None,
     ) -> Meta:
         _check(x)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import CodeType
 from typing import Any, Final, TypeVar
 
 from wooly.device.lowering.template import Template
@@ -20,16 +22,16 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 class Entry:
     """A lowering and what its caller must know.
 
-    Arguments whose schema type is Scalar or float (also optional, also lists) arrive as ScalarArg. Except: those named in ``concrete``
-    arrive as plain values that are part of the template's key; those in ``special`` arrive plain when they equal one of the listed
-    values (``alpha`` 1 costs no multiplication) and as ScalarArg otherwise. ``mutates``: positions of arguments that the lowering itself
-    writes; they arrive with torch's lazy bits still set.
+    Arguments whose schema type is Scalar or float (also optional, also lists) arrive as ScalarArg, with the exceptions below.
     """
 
     name: str
     fn: Lowering
+    #: names of arguments that arrive as plain values, which are part of the template's key
     concrete: frozenset[str] = frozenset()
+    #: by name: values that arrive plain (``alpha`` 1 costs no multiplication); others as ScalarArg
     special: Mapping[str, tuple[Number, ...]] = field(default_factory=dict)
+    #: positions of arguments that the lowering itself writes; they arrive with torch's lazy bits still set
     mutates: tuple[int, ...] = ()
 
 
@@ -88,8 +90,20 @@ def lower(
     """
     trace = Trace(n_ins, expected, targets)
     resolved = [arg if i in entry.mutates else _resolved(trace, arg) for i, arg in enumerate(args)]
-    results = entry.fn(trace, *resolved, **{name: _resolved(trace, arg) for name, arg in kwargs.items()})
+    options = {name: _resolved(trace, arg) for name, arg in kwargs.items()}
+    count, names = _positional(entry.fn)
+    options.update(zip(names, resolved[count:], strict=False))
+    results = entry.fn(trace, *resolved[:count], **options)
     return trace.finish(results if targets or expected else None)
+
+
+def _positional(fn: Lowering) -> tuple[int | None, tuple[str, ...]]:
+    """How many arguments ``fn`` takes by position after the trace (None: all), and the names of those that follow in torch's schema: a
+    lowering takes at most seven by position."""
+    code: CodeType | None = getattr(fn, "__code__", None)
+    if code is None or not code.co_kwonlyargcount or code.co_flags & inspect.CO_VARARGS:
+        return None, ()
+    return code.co_argcount - 1, code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
 
 
 def _resolved(trace: Trace, value: Any) -> Any:

@@ -34,23 +34,26 @@ Source = ScalarArg | Derived | Seed | Counter | Number
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """``code`` over local slots; ``dims`` are its operands' shape, strides, offset in WIS layout (little-endian i64, no buffer sizes).
+    """The instructions of one operation for one signature."""
 
-    ``outs[i]`` lives in slot ``n_ins + i`` (None: torch gives no tensor there); ``temps[i]`` (bytes) in ``n_ins + len(outs) + i``.
-    ``rng_counters``: how far the generator's offset advances each time the template is used; 0 when it draws nothing.
-    ``kernels``: digest and bytes of what its launches name by their place here. ``checks``: what it means when an instruction traps that
-    checks values (``Trace.check``), by its place in ``code``; ``along``: likewise the dimensions that its indices choose along.
-    """
-
+    #: input slots; they come first
     n_ins: int
+    #: output i has slot ``n_ins + i``; None: torch gives no tensor there
     outs: tuple[Expected | None, ...]
+    #: bytes of temporary i, in slot ``n_ins + len(outs) + i``
     temps: tuple[int, ...]
+    #: instructions over the slots
     code: tuple[Instr, ...]
+    #: shape, strides and offset of the operands in WIS layout (little-endian i64, no buffer sizes)
     dims: bytes
     sources: tuple[Source, ...]
+    #: by how much the generator's offset advances with each use; 0: no random numbers
     rng_counters: int
+    #: digest and bytes of the kernels that launches name by their place here
     kernels: tuple[tuple[bytes, bytes], ...] = ()
+    #: by place in ``code``: the meaning of a trap of an instruction that checks values (``Trace.check``)
     checks: tuple[tuple[int, str], ...] = ()
+    #: by place in ``code``: the dimensions that its indices select along
     along: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
     @property

@@ -58,18 +58,22 @@ def span_nbytes(itemsize: int, shape: Sequence[int], strides: Sequence[int], off
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """A tensor inside a template: a view of buffer ``slot``. Strides and offset count elements of ``dtype``.
+    """A tensor inside a template: a view of buffer ``slot``.
 
-    Equal slots mean the same memory: the caller gives arguments that share a buffer the same slot, so that in-place
-    templates can see what they alias. ``conj`` and ``neg`` are torch's lazy bits; a lowering never sees them set.
+    Equal slots mean the same memory: the caller gives arguments that share a buffer the same slot, so that in-place templates can see what
+    they alias.
     """
 
     slot: int
     dtype: DType
     shape: tuple[int, ...]
+    #: in elements of ``dtype``
     strides: tuple[int, ...]
+    #: in elements of ``dtype``
     offset: int = 0
+    #: torch's lazy bit; a lowering never sees it set
     conj: bool = False
+    #: likewise
     neg: bool = False
 
     @property
@@ -195,14 +199,13 @@ def _view_strides(shape: tuple[int, ...], strides: tuple[int, ...], target: tupl
 
 @dataclass(frozen=True, slots=True)
 class ScalarArg:
-    """A number argument whose value is a parameter of the template, not part of it.
+    """A number argument whose value is a parameter of the template, not part of it."""
 
-    ``index`` counts such arguments of one call in the order of its flattened arguments; ``kind`` is bool, int, float or complex.
-    ``dtype`` is set when the number was a 0-dim CPU tensor: it then takes part in type promotion as a 0-dim tensor.
-    """
-
+    #: place among such arguments of the call, in the order of its flattened arguments
     index: int
+    #: bool, int, float or complex
     kind: type
+    #: set for a 0-dim CPU tensor: it takes part in type promotion as a 0-dim tensor
     dtype: DType | None = None
 
 

@@ -13,10 +13,12 @@ Sizes are chosen for caches: a panel of ``DEPTH`` rows stays in L1 while ``BLOCK
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
+import llvmlite.binding as llvm
+
 from jit.host.library.emit import BOOL, F32, F64, I32, I64, PTR, Fn, Helper, Type, Value
-from jit.host.library.host import vector_bytes, vector_registers
 
 __all__ = ["OVERRUN_BYTES", "Matrix", "Tiles", "product_scratch", "tiles"]
 
@@ -87,7 +89,7 @@ def tiles(f: Fn, dtype: str) -> None:
 
 def _width(type: Type) -> int:
     """Columns of a panel: two vectors."""
-    return 2 * vector_bytes() // type.nbytes
+    return 2 * _vector_bytes() // type.nbytes
 
 
 class _Code:
@@ -95,9 +97,9 @@ class _Code:
 
     def __init__(self, type: Type) -> None:
         self.type = type
-        self.lanes = vector_bytes() // type.nbytes
+        self.lanes = _vector_bytes() // type.nbytes
         # accumulators, two vectors of b and one element of a have to fit into the registers
-        self.heights = (12, 8, 4, 2, 1) if vector_registers() == 32 else (6, 4, 2, 1)
+        self.heights = (12, 8, 4, 2, 1) if _vector_registers() == 32 else (6, 4, 2, 1)
         self.width = _width(type)
 
     # --- the product
@@ -263,3 +265,21 @@ def _transposed(rows: list[Value]) -> list[Value]:
         pairs = [(rows[i], rows[i + n // 2]) for i in range(n // 2)]
         rows = [half for a, b in pairs for half in (a.shuffle(low, b), a.shuffle(high, b))]
     return rows
+
+
+# --- vectors of this machine's CPU
+@cache
+def _features() -> frozenset[str]:
+    return frozenset(name for name, on in llvm.get_host_cpu_features().items() if on)
+
+
+def _vector_bytes() -> int:
+    """Size of the widest vector register that is as fast as its width promises."""
+    if "avx512f" in _features():
+        return 64
+    return 32 if "avx2" in _features() else 16
+
+
+def _vector_registers() -> int:
+    """How many of them there are."""
+    return 32 if "avx512f" in _features() or "neon" in _features() else 16

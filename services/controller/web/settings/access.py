@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any, Final
 
 from litestar import Response, get, post
 from msgspec import UNSET
 
-from services.controller.access_answers import key_answer, tenant_answer, user_answer
-from services.controller.actions.access import KeyValues, UserValues, visible_keys, visible_tenants, visible_users
+from services.controller.actions.access import KeyValues, UserValues, visible_actions, visible_keys, visible_tenants, visible_users
 from services.controller.bodies import KeyBody, NewTenantBody, NewUserBody, TenantBody, UserBody, values_of
 from services.controller.errors import Stale
 from services.controller.identity import caller_of
-from services.controller.parts import parts_of
+from services.controller.parts import Ask, parts_of
+from services.controller.presenters.access import key_answer, tenant_answer, user_answer
+from services.controller.presenters.common import Json
 from services.controller.web.forms import Values, form_values, read_as, redirect, revision_in
 from services.controller.web.listing import Listing
-from services.controller.web.settings.shared import SLIPS, Ask, settings_page, slip_of
+from services.controller.web.settings.shared import FORM_ERRORS, form_error, settings_page
 from services.kit.access import ROLES, SCOPES, AccessView
 from services.kit.access.rules import AUDITED
 
@@ -26,6 +28,16 @@ _STALE: Final = "It was changed since this page was loaded. Nothing was saved: c
 _PEOPLE: Final = ("admin", "operator", "member", "viewer")
 _KEY_SORTS: Final = ("issued", "title", "tenant", "user", "role", "state")
 _DAY_S: Final = 86_400
+
+
+def _narrowed(rows: list[Json], listing: Listing, searched: Sequence[str], narrowed: str = "") -> tuple[list[Json], Listing]:
+    """The rows of one page. ``searched``: fields that search looks in; ``narrowed``: the field with a filter."""
+    needle, chosen = listing.search.casefold(), listing.filters.get(narrowed, "")
+    rows = [row for row in rows if needle in "\n".join(str(row[name]) for name in searched).casefold()]
+    rows = [row for row in rows if not chosen or row[narrowed] == chosen]
+    column = "issued_at" if listing.sort == "issued" else listing.sort
+    rows.sort(key=lambda row: (str(row[column] or ""), row["id"]), reverse=listing.descending)
+    return listing.take(rows)
 
 
 # -- users -------------------------------------------------------------------------------------------------------------------------------
@@ -38,16 +50,11 @@ async def users(request: Ask) -> Response[str]:
 
 async def _users(request: Ask, values: Values, errors: dict[str, str], status: int = 200) -> Response[str]:
     parts, caller = parts_of(request), caller_of(request)
-    await parts.mirror.caught_up()
-    view = parts.mirror.fold(AccessView)
+    await parts.projection.caught_up()
+    view = parts.projection.fold(AccessView)
     listing = Listing.parse("/settings/users", request.query_params, sorts=("id", "role", "tenant"), default="id", filters=("role", "edit"))
     rows = [user_answer(user) for user in visible_users(view, caller)]
-    needle = listing.search.casefold()
-    rows = [row for row in rows if needle in f"{row['id']}\n{row['title']}\n{row['tenant']}".casefold()]
-    if listing.filters.get("role"):
-        rows = [row for row in rows if row["role"] == listing.filters["role"]]
-    rows.sort(key=lambda row: (str(row[listing.sort] or ""), row["id"]), reverse=listing.descending)
-    shown, listing = listing.take(rows)
+    shown, listing = _narrowed(rows, listing, ("id", "title", "tenant"), "role")
     tenants = [] if caller.identity.tenant else sorted(view.tenants)
     return settings_page(
         request,
@@ -70,8 +77,8 @@ async def make_user(request: Ask) -> Response[Any]:
         return await _users(request, values, errors, 400)
     try:
         await parts_of(request).users.create(caller_of(request), body.id, values_of(UserValues, body))
-    except SLIPS as error:
-        return await _users(request, values, dict([slip_of(error)]), 400)
+    except FORM_ERRORS as error:
+        return await _users(request, values, dict([form_error(error)]), 400)
     return redirect(
         "/settings/users", f"User {body.id} can now log in." if body.password else f"User {body.id} was created, without a password."
     )
@@ -84,9 +91,9 @@ async def one_user(request: Ask, user: str) -> Response[str]:
 
 async def _user(request: Ask, user: str, values: Values, errors: dict[str, str], status: int = 200) -> Response[str]:
     parts, caller = parts_of(request), caller_of(request)
-    await parts.mirror.caught_up()
+    await parts.projection.caught_up()
     row = user_answer(parts.users.seen(caller, user))
-    tenants = [] if caller.identity.tenant else sorted(parts.mirror.fold(AccessView).tenants)
+    tenants = [] if caller.identity.tenant else sorted(parts.projection.fold(AccessView).tenants)
     return settings_page(
         request, "settings/user.html", status=status, row=row, values=values, errors=errors, roles=_PEOPLE, tenants=tenants
     )
@@ -104,8 +111,8 @@ async def change_user(request: Ask, user: str) -> Response[Any]:
         await parts_of(request).users.change(caller_of(request), user, values_of(UserValues, body), revision=revision)
     except Stale:
         return redirect(f"/settings/users/{user}", _STALE, "warn")
-    except SLIPS as error:
-        return await _user(request, user, values, dict([slip_of(error)]), 400)
+    except FORM_ERRORS as error:
+        return await _user(request, user, values, dict([form_error(error)]), 400)
     return redirect("/settings/users", f"User {user} is saved.")
 
 
@@ -119,13 +126,11 @@ async def tenants(request: Ask) -> Response[str]:
 
 async def _tenants(request: Ask, values: Values, errors: dict[str, str], status: int = 200) -> Response[str]:
     parts = parts_of(request)
-    await parts.mirror.caught_up()
-    view = parts.mirror.fold(AccessView)
+    await parts.projection.caught_up()
+    view = parts.projection.fold(AccessView)
     listing = Listing.parse("/settings/tenants", request.query_params, sorts=("id", "title"), default="id", filters=())
     rows = [tenant_answer(tenant) for tenant in visible_tenants(view, caller_of(request))]
-    rows = [row for row in rows if listing.search.casefold() in f"{row['id']}\n{row['title']}".casefold()]
-    rows.sort(key=lambda row: (str(row[listing.sort]), row["id"]), reverse=listing.descending)
-    shown, listing = listing.take(rows)
+    shown, listing = _narrowed(rows, listing, ("id", "title"))
     people = {row["id"]: sum(user.fact.tenant == row["id"] for user in view.users.values()) for row in shown}
     return settings_page(
         request, "settings/tenants.html", status=status, listing=listing, rows=shown, values=values, errors=errors, people=people
@@ -140,8 +145,8 @@ async def make_tenant(request: Ask) -> Response[Any]:
         return await _tenants(request, values, errors, 400)
     try:
         await parts_of(request).tenants.create(caller_of(request), body.id, body.title)
-    except SLIPS as error:
-        field, text = slip_of(error)
+    except FORM_ERRORS as error:
+        field, text = form_error(error)
         return await _tenants(request, values, {field or "id": text}, 400)
     return redirect("/settings/tenants", f"Tenant {body.id} was created.")
 
@@ -159,8 +164,8 @@ async def change_tenant(request: Ask, tenant: str) -> Response[Any]:
         await parts_of(request).tenants.change(caller_of(request), tenant, title=title, disabled=disabled, revision=revision)
     except Stale:
         return redirect("/settings/tenants", _STALE, "warn")
-    except SLIPS as error:
-        return redirect("/settings/tenants", slip_of(error)[1], "warn")
+    except FORM_ERRORS as error:
+        return redirect("/settings/tenants", form_error(error)[1], "warn")
     done = "" if disabled is None else " Its keys and users can no longer log in." if disabled else " Its keys and users can log in again."
     return redirect("/settings/tenants", f"Tenant {tenant} is saved.{done}")
 
@@ -173,17 +178,11 @@ async def keys(request: Ask) -> Response[str]:
 async def _keys(request: Ask, values: Values, errors: dict[str, str], status: int = 200, secret: str = "") -> Response[str]:
     """``secret``: the text of a key that was just made; it is on this page only."""
     parts, caller = parts_of(request), caller_of(request)
-    await parts.mirror.caught_up()
-    view = parts.mirror.fold(AccessView)
+    await parts.projection.caught_up()
+    view = parts.projection.fold(AccessView)
     listing = Listing.parse("/settings/keys", request.query_params, sorts=_KEY_SORTS, default="-issued", filters=("state",))
     rows = [key_answer(view, key, time.time_ns()) for key in visible_keys(view, caller)]
-    needle = listing.search.casefold()
-    rows = [row for row in rows if needle in f"{row['id']}\n{row['title']}\n{row['tenant']}\n{row['user']}\n{row['node']}".casefold()]
-    if listing.filters.get("state"):
-        rows = [row for row in rows if row["state"] == listing.filters["state"]]
-    key_of = "issued_at" if listing.sort == "issued" else listing.sort
-    rows.sort(key=lambda row: (str(row[key_of] or ""), row["id"]), reverse=listing.descending)
-    shown, listing = listing.take(rows)
+    shown, listing = _narrowed(rows, listing, ("id", "title", "tenant", "user", "node"), "state")
     return settings_page(
         request,
         "settings/keys.html",
@@ -214,8 +213,8 @@ async def make_key(request: Ask) -> Response[Any]:
         )
     try:
         _, text = await parts_of(request).keys.issue(caller_of(request), values_of(KeyValues, body))
-    except SLIPS as error:
-        return await _keys(request, values, dict([slip_of(error)]), 400)
+    except FORM_ERRORS as error:
+        return await _keys(request, values, dict([form_error(error)]), 400)
     return await _keys(request, {}, {}, 201, text.text)
 
 
@@ -224,28 +223,25 @@ async def revoke_key(request: Ask, key: str) -> Response[Any]:
     await form_values(request)
     try:
         await parts_of(request).keys.revoke(caller_of(request), key)
-    except SLIPS as error:
-        return redirect("/settings/keys", slip_of(error)[1], "warn")
+    except FORM_ERRORS as error:
+        return redirect("/settings/keys", form_error(error)[1], "warn")
     return redirect("/settings/keys", f"Key {key} was revoked.")
 
 
 @get("/settings/audit", action="audit.read", include_in_schema=False)
 async def audit(request: Ask) -> Response[str]:
-    """The last hundred thousand actions, as far as the asker may see them."""
+    """The last hundred thousand actions, as far as the caller may read them."""
     parts, caller = parts_of(request), caller_of(request)
-    await parts.mirror.caught_up()
-    access, tasks = parts.mirror.fold(AccessView), parts.mirror.view.tasks
+    await parts.projection.caught_up()
+    access, tasks = parts.projection.fold(AccessView), parts.projection.view.tasks
     listing = Listing.parse("/settings/audit", request.query_params, sorts=("at",), default="-at", filters=("action", "actor"))
-    needle, action, actor = listing.search.casefold(), listing.filters.get("action", ""), listing.filters.get("actor", "")
+    needle, chosen = listing.search.casefold(), {name: listing.filters.get(name, "") for name in ("action", "actor")}
     found = [
         done.fact
-        for done in access.actions
-        if (not action or done.fact.action == action)
-        and (not actor or done.fact.actor == actor)
-        and (not needle or needle in f"{done.fact.actor}\n{done.fact.tenant}\n{done.fact.target}\n{done.fact.detail}".casefold())
-        and caller.may("audit.read", done.fact.tenant)
+        for done in visible_actions(access, caller, **chosen)
+        if needle in f"{done.fact.actor}\n{done.fact.tenant}\n{done.fact.target}\n{done.fact.detail}".casefold()
     ]
-    if listing.descending:
+    if not listing.descending:
         found.reverse()
     shown, listing = listing.take(found)
     titles = {fact.target: tasks[fact.target].submitted.title for fact in shown if fact.target in tasks}

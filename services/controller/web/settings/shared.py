@@ -1,7 +1,4 @@
-"""Shared parts of the pages of /settings: their tabs, which errors are user errors, the form's decimal credits.
-
-May live here: that. May not: any one page.
-"""
+"""What the pages of /settings share: their tabs, errors of forms, decimal credits."""
 
 from __future__ import annotations
 
@@ -9,17 +6,17 @@ import re
 from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow
 from typing import Any, Final
 
-from litestar import Request, Response
+from litestar import Response
 
 from services.controller.errors import Invalid, OutOfState, TaskExists
+from services.controller.parts import Ask
 from services.controller.web.scope import Scope
 from services.controller.web.templating import page, scope_of
 from services.kit.access import Action
 
-__all__ = ["SLIPS", "Ask", "micro_of", "settings_page", "slip_of"]
+__all__ = ["FORM_ERRORS", "micro_of", "settings_page", "form_error"]
 
-Ask = Request[Any, Any, Any]
-SLIPS: Final = (Invalid, OutOfState, TaskExists)
+FORM_ERRORS: Final = (Invalid, OutOfState, TaskExists)
 """What a form can get wrong: shown beside the form, with what was typed still in it."""
 
 _EXACT: Final = Context(traps=[InvalidOperation, Overflow, Inexact])
@@ -44,8 +41,8 @@ def _tabs(scope: Scope) -> list[tuple[str, str]]:
     return [(path, label) for path, label, action in _TABS if scope.may(action)]
 
 
-def slip_of(error: Exception) -> tuple[str, str]:
-    """(field or empty, sentence) of one of SLIPS."""
+def form_error(error: Exception) -> tuple[str, str]:
+    """(field or empty, sentence) of one of FORM_ERRORS."""
     field = str(getattr(error, "field", "") or "")
     text = str(error)
     return field, text[:1].upper() + text[1:]

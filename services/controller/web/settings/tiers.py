@@ -1,7 +1,4 @@
-"""The page /settings/tiers: what tiers cost and allow, over time, and the tenants in each. Billing keeps them; this asks it.
-
-May live here: routes. May not: prices, rules about them (billing).
-"""
+"""The page /settings/tiers: prices and priority ceilings of tiers over time, and the tenants in each. Billing holds and checks them."""
 
 from __future__ import annotations
 
@@ -12,10 +9,11 @@ from urllib.parse import quote
 from litestar import Response, get, post
 
 from services.controller.errors import Invalid
+from services.controller.parts import Ask
+from services.controller.web.billing import Refused, Unreachable
 from services.controller.web.context import context_of
-from services.controller.web.credits.client import Refused, Unreachable
 from services.controller.web.forms import Values, form_values, redirect, revision_in
-from services.controller.web.settings.shared import Ask, micro_of, settings_page
+from services.controller.web.settings.shared import micro_of, settings_page
 
 __all__ = ["ROUTES"]
 

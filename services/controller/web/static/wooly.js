@@ -83,6 +83,16 @@
   setInterval(times, 1000);
   times();
 
+  // A log stays at its end while lines are added, unless the user has scrolled away from it.
+  let atEnd = true;
+  const toEnd = () => { if (atEnd) for (const log of document.querySelectorAll(".log")) log.scrollTop = log.scrollHeight; };
+  document.addEventListener("scroll", (event) => {
+    const log = event.target;
+    if (log.classList && log.classList.contains("log")) atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 8;
+  }, true);
+  document.addEventListener("wooly:changed", toEnd);
+  toEnd();
+
   document.addEventListener("htmx:configRequest", (event) => {
     const token = one('meta[name="csrf-token"]').content;
     if (token) event.detail.headers["X-CSRF-Token"] = token;

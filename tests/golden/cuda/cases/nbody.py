@@ -1,4 +1,4 @@
-"""Everybody pulls on everybody."""
+"""Each body attracts each other one."""
 
 from __future__ import annotations
 

@@ -1,1 +1,0 @@
-"""The Credits page, and the line to billing."""

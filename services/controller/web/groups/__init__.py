@@ -1,1 +1,0 @@
-"""The Groups page: the nodes in each, the tasks that target it."""

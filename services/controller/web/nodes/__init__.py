@@ -1,1 +1,0 @@
-"""Nodes: the list, and the page of one node with its devices, charts, configuration, tasks and sessions."""
