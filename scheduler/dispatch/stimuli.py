@@ -35,38 +35,39 @@ FAULT: Final = 1
 
 
 class DispatchConfig(msgspec.Struct, array_like=True, frozen=True):
-    """Limits and policy of one device's dispatcher. Times are device time in ns.
+    """Limits and policy of one device's dispatcher. Times are device time in ns."""
 
-    ``in_flight_max``: launches handed to the executor and not finished (it runs them in order; 2 hides the way there and back).
-    ``in_flight_low_max``: the same, for *low* sessions: those that share the device with a session of higher priority, or of P0 with one
-    that has a latency target. ``parked_batches_max`` and ``parked_bytes_max``: what one session may have waiting, in order or not.
-
-    ``policy``: a name of order.POLICIES. ``quantum_ns``: the longest slice of a session beside others of its level. ``low_slice_ns``: the
-    most low work in flight (sum of limits); beside a session with a latency target at most ``low_budget_permille`` of the smallest target.
-    ``slice_min_ns``: no limit is shorter. ``stop_ns``: how late after its limit, or after a Preempt, a slice may still be running.
-    ``cores``: of the device, for paces and the reserve.
-
-    ``aging_ns``: a session that waited so long is raised by one level, and by one more after each further period, until a slice of it has
-    run; 0: never. ``reserve_percent``: the part of the core time that goes to the lowest level with work, evened out over
-    ``reserve_window_ns``; 0: none. ``pace_burst_ns``: a paced session may make up for that much time in which it did not run.
-    ``deadline_lead_ns``: the core time (over weight) by which a session with a latency target may run ahead of its fair share.
-    """
-
+    #: Launches handed to the executor and not finished; it runs them in order, and 2 hide the way there and back.
     in_flight_max: int = 2
+    #: The same for *low* sessions: beside a session of higher priority, or of P0 with a latency target.
     in_flight_low_max: int = 2
+    #: Batches that one session may have waiting, in order or not.
     parked_batches_max: int = 64
+    #: Their bytes.
     parked_bytes_max: int = 256 << 20
+    #: A name of order.POLICIES.
     policy: str = "strict"
+    #: The longest slice of a session beside others of its level.
     quantum_ns: int = 10_000_000
+    #: The most low work in flight (sum of limits).
     low_slice_ns: int = 20_000_000
+    #: The same beside a session with a latency target, as a part of the smallest target.
     low_budget_permille: int = 250
+    #: No limit is shorter.
     slice_min_ns: int = 1_000_000
+    #: How late after its limit, or after a Preempt, a slice may still be running.
     stop_ns: int = 1_000_000
+    #: Of the device, for paces and the reserve.
     cores: int = 1
+    #: A session that waited so long is raised by one level, and by one more after each further period, until a slice of it ran; 0: never.
     aging_ns: int = 0
+    #: The part of the core time that goes to the lowest level with work; 0: none.
     reserve_percent: int = 0
+    #: Over which that part is evened out.
     reserve_window_ns: int = 1_000_000_000
+    #: A paced session may make up for that much time in which it did not run.
     pace_burst_ns: int = 50_000_000
+    #: Core time (over weight) by which a session with a latency target may run ahead of its fair share.
     deadline_lead_ns: int = 100_000_000
 
     def __post_init__(self) -> None:
@@ -87,19 +88,21 @@ class DispatchConfig(msgspec.Struct, array_like=True, frozen=True):
 
 
 class SessionOpened(msgspec.Struct, array_like=True, frozen=True, tag="session_opened.v1"):
-    """A session may run here. ``next_seq``: the first batch it will execute (after a restart: the one after the last executed).
-    ``chain``: its launch digest so far (after a restart), else empty. ``weight``: its part of the core time inside its level.
-    ``sla_ns``: the latency that 99 of 100 of its batches shall have, from arrival to the end of their launch; P0 only, 0: none.
-    ``pace_permille``: the most of the device's core time it may take, 0: no bound."""
+    """A session may run here."""
 
     at_ns: int
     session: str
     epoch: int
     priority: int
+    #: The first batch it will execute (after a restart: the one after the last executed).
     next_seq: int = 0
+    #: Its launch digest so far (after a restart), else empty.
     chain: bytes = b""
+    #: Its part of the core time inside its level.
     weight: int = WEIGHT_DEFAULT
+    #: Latency that 99 of 100 of its batches shall have, from arrival to the end of their launch; P0 only, 0: none.
     sla_ns: int = 0
+    #: The most of the device's core time it may take, 0: no bound.
     pace_permille: int = 0
 
 

@@ -37,21 +37,26 @@ EXAMPLES: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """``gpus`` empty: refused everywhere. ``scores``: the best candidates, best first, of ``candidates`` in all; ``considered``: what was
-    known of them. ``refusals``: examples of what ``refused`` counts by reason, the commonest first. ``reserved_gpus``: kept for the task
-    from now on."""
+    """A choice with its reasons."""
 
     at_ns: int
     task: str
     node: str
+    #: Empty: refused everywhere.
     gpus: tuple[int, ...]
+    #: (node, gpu, score) of the best candidates, best first.
     scores: tuple[tuple[str, int, int], ...]
+    #: Examples of what ``refused`` counts.
     refusals: tuple[Refusal, ...]
+    #: What was known of the devices in ``scores``.
     considered: tuple[Considered, ...]
     position: int
+    #: How many devices would do.
     candidates: int
+    #: (reason, count), the commonest first.
     refused: tuple[tuple[str, int], ...]
     reserved_node: str = ""
+    #: Kept for the task from now on.
     reserved_gpus: tuple[int, ...] = ()
 
     def event(self) -> TaskPlaced | TaskRefused:

@@ -21,14 +21,17 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """One device. ``promised_bytes``: to live tasks placed on it, and to sessions that came without a placement (their quotas).
-    ``promised_noswap_bytes``: the part of those that cannot be swapped out. ``priorities``: of all of them, sorted."""
+    """What one device has and has promised."""
 
     physical_bytes: int
     schedulable_bytes: int
+    #: To live tasks placed on it, and to sessions that came without a placement (their quotas).
     promised_bytes: int
+    #: The part of those that cannot be swapped out.
     promised_noswap_bytes: int
+    #: A task has it for itself.
     exclusive: bool
+    #: Of all holders, sorted.
     priorities: tuple[int, ...]
 
     @property

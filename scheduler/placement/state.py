@@ -209,28 +209,35 @@ class Membership:
 
 @dataclass(slots=True)
 class ClusterState:
-    """``position``: of the last event applied. ``live``: ids of the tasks that are not over, ``queue``: of those that wait for room,
-    ``untold``: of those of them about whom the log does not say why, ``shapes``: those who wait by what they ask for. ``recent``: task id
-    to the position of the last event that changed it, the newest last. ``reservations``: (node, gpu) to the task they are kept for.
-    ``revisions``: config scope to the position of its last change. ``changes`` counts what may let a waiting task in, beside what becomes
-    free on single nodes (``holdings.freed``). ``to_end``, ``to_reprioritise``: open sessions of cancelled tasks, and of tasks whose
-    priority was changed to another one than theirs."""
+    """The cluster as the log describes it."""
 
+    #: Of the last event applied.
     position: int = 0
     nodes: dict[str, NodeView] = field(default_factory=dict)
     tasks: dict[str, TaskView] = field(default_factory=dict)
+    #: Ids of the tasks that are not over.
     live: set[str] = field(default_factory=set)
+    #: Ids of those that wait for room.
     queue: set[str] = field(default_factory=set)
+    #: Of those, the ones about which the log has no decision yet.
     untold: set[str] = field(default_factory=set)
+    #: Those that wait, by what they ask for.
     shapes: dict[Shape, set[str]] = field(default_factory=dict)
+    #: Task id to the position of the last event that changed it, the newest last.
     recent: dict[str, int] = field(default_factory=dict)
     sessions: dict[str, SessionView] = field(default_factory=dict)
     config: dict[tuple[str, str], int | str] = field(default_factory=dict)
+    #: Config scope to the position of its last change.
     revisions: dict[str, int] = field(default_factory=dict)
+    #: (node, gpu) to its last measurement in the log.
     load: dict[tuple[str, int], Measured] = field(default_factory=dict)
+    #: (node, gpu) to the task it is kept for.
     reservations: dict[tuple[str, int], str] = field(default_factory=dict)
+    #: Open sessions of cancelled tasks.
     to_end: set[str] = field(default_factory=set)
+    #: Open sessions whose task was given another priority than theirs.
     to_reprioritise: set[str] = field(default_factory=set)
+    #: Counts what may let a waiting task in, beside what becomes free on single nodes (``holdings.freed``).
     changes: int = 0
     membership: Membership = field(default_factory=Membership)
     columns: Columns = field(default_factory=Columns)

@@ -1,5 +1,5 @@
 """All devices at once: which are refused for what, by columns. What is found is exactly what ``feasible`` says one at a time, and the
-tests hold it to that. May not live here: sentences (feasible), the choice (decide)."""
+tests hold it to that."""
 
 from __future__ import annotations
 

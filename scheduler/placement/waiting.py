@@ -16,24 +16,30 @@ __all__ = ["Waiting", "why_waiting"]
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Of one task at one time. ``place``: 1 for the first in the queue of ``queue_length``. ``level``: where it waits, ``priority`` raised
-    by waiting; ``rises_ns``: when it rises next. ``refused``: reasons with counts, the commonest first; ``examples`` of them.
-    ``protected_ns``: from when on it may reserve devices; ``reserved_gpus``: those it has. ``expires_ns``: when it gives up. None: never.
-    """
+    """Why one task waits, at one time. Times in ns; None: never."""
 
     task: str
+    #: 1 for the first in the queue.
     place: int
     queue_length: int
     priority: int
+    #: Where it waits: ``priority`` raised by waiting.
     level: int
     waited_ns: int
+    #: Reasons with counts, the commonest first.
     refused: tuple[tuple[str, int], ...]
+    #: Of these refusals.
     examples: tuple[Refusal, ...]
+    #: What would let it in.
     remedies: tuple[Remedy, ...]
+    #: When its level rises next.
     rises_ns: int | None
+    #: From when on it may reserve devices.
     protected_ns: int | None
     reserved_node: str
+    #: Devices it has reserved.
     reserved_gpus: tuple[int, ...]
+    #: When it gives up.
     expires_ns: int | None
     sentence: str
 

@@ -162,7 +162,7 @@ class Accounting:
             if session in self.meter.accounts:
                 self.meter.resident(session, nbytes, report.at_ns)
 
-    def gone(self, closed: SpaceClosed) -> None:
+    def released(self, closed: SpaceClosed) -> None:
         """A session's memory is free: it is charged for none of it from then on, and those who shared it for more."""
         assert self.meter is not None
         self.meter.released(closed.session, closed.others, closed.at_ns)

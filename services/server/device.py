@@ -392,7 +392,7 @@ class Device:
                     except OpenRefused as refused:
                         opening[1].set_exception(refused)
             case SpaceClosed(name, _, others):
-                self._accounting.gone(report)
+                self._accounting.released(report)
                 self._charge(others, ())
                 session = self.sessions.get(name)
                 if session is not None:

@@ -134,27 +134,34 @@ Command = Attach | OpenSpace | CloseSpace | Prepare | Forget | Execute | Expect 
 
 
 class Executed(msgspec.Struct, array_like=True, frozen=True, tag="executed"):
-    """One Execute, accounted: one slice of a batch. Times are the monotonic clock: taken up at ``begin_ns``, launch [start_ns, end_ns),
-    answered at ``finish_ns``. ``index`` counts these reports from 1. ``done``: the encoded Done (empty for BEHIND, STOPPED and AWAITS).
-    ``launches`` and ``instructions`` count a batch once, in its last slice. ``resident_bytes``: what the session is charged for from
-    ``finish_ns`` on (its part of shared memory included, what is swapped out not); ``others``: the same of other sessions for which that
-    changed. ``memory``: (allocated, swapped, shared) bytes of the session, ``others_memory`` those of ``others``."""
+    """One Execute, accounted: one slice of a batch. Times are the monotonic clock."""
 
+    #: Counts these reports from 1.
     index: int
     session: str
     seq: int
+    #: RAN to AWAITS.
     status: int
+    #: When the command was taken up.
     begin_ns: int
+    #: The launch is [start_ns, end_ns).
     start_ns: int
     end_ns: int
+    #: When it was answered.
     finish_ns: int
     core_ns: int
+    #: Of the batch, in the report of its last slice; like ``launches``.
     instructions: int
     launches: int
+    #: What the session is charged for from ``finish_ns`` on: its part of shared memory included, what is swapped out not.
     resident_bytes: int
+    #: The encoded Done; empty for BEHIND, STOPPED and AWAITS.
     done: bytes
+    #: (session, the same) of other sessions for which that changed.
     others: tuple[tuple[str, int], ...] = ()
+    #: Bytes of the session: (allocated, swapped, shared).
     memory: tuple[int, int, int] = (0, 0, 0)
+    #: The same of ``others``.
     others_memory: tuple[tuple[int, int, int], ...] = ()
 
 
@@ -173,29 +180,35 @@ class Charged(msgspec.Struct, array_like=True, frozen=True, tag="charged"):
 
 
 class Journalled(msgspec.Struct, array_like=True, frozen=True, tag="journalled"):
-    """Frames of the memory core's journal, in order: see scheduler.vram.journal. ``digest``: the segment's after them. ``snapshot``: a
-    segment begins with these frames, and with this state (empty: a new core); None: they go on."""
+    """Frames of the memory core's journal, in order (scheduler.vram.journal)."""
 
     frames: bytes
+    #: How many frames.
     records: int
+    #: The segment's after them.
     digest: bytes
+    #: A segment begins with these frames and this state (empty: a new core); None: they continue one.
     snapshot: bytes | None = None
 
 
 class HeldSession(msgspec.Struct, array_like=True, frozen=True):
-    """A session whose memory the executor holds. ``chain``: launch digest after ``seq_done``. ``memory``: as in Executed."""
+    """A session whose memory the executor holds."""
 
     session: str
+    #: As in OpenSpace.
     record: bytes
     seq_done: int
+    #: Launch digest after ``seq_done``.
     chain: bytes
+    #: As in Executed.
     resident_bytes: int
     faulted: bool
+    #: As in Executed.
     memory: tuple[int, int, int] = (0, 0, 0)
 
 
 class Attached(msgspec.Struct, array_like=True, frozen=True, tag="attached"):
-    """The executor's state: ``results`` are the Executed not confirmed yet. ``held`` is empty in a fresh one."""
+    """The executor's state, for a server that attaches."""
 
     protocol: int
     pid: int
@@ -204,8 +217,11 @@ class Attached(msgspec.Struct, array_like=True, frozen=True, tag="attached"):
     cores: int
     vram_bytes: int
     data_port: tuple[str, ...]
+    #: Empty in a fresh executor.
     held: tuple[HeldSession, ...] = ()
+    #: Those that no server has confirmed.
     results: tuple[Executed, ...] = ()
+    #: Path of the file (see STOP_WORDS).
     stop_page: str = ""
 
 

@@ -138,12 +138,12 @@ class Content:
         if not uploads:
             return ()
         member = self._members.get(session)
-        gone: list[bytes] = []
+        missing: list[bytes] = []
         for upload in uploads:
             if member is not None and self._find(member, upload) is not None:
                 continue
-            gone += (digest for digest in upload.chunks if not self._length(session, member, digest))
-        return tuple(gone)
+            missing += (digest for digest in upload.chunks if not self._length(session, member, digest))
+        return tuple(missing)
 
     def brought(self, session: str, upload: Upload) -> int:
         """How many bytes the upload's chunks have together, 0 for those that cannot be had."""

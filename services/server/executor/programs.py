@@ -104,8 +104,8 @@ class _Cache(Generic[K, V]):
         self._weight += weight - (old[1] if old else 0)
         self._entries[key] = (value, weight)
         while self._weight > self._capacity and len(self._entries) > 1:
-            _, (_, gone) = self._entries.popitem(last=False)
-            self._weight -= gone
+            _, (_, evicted) = self._entries.popitem(last=False)
+            self._weight -= evicted
 
 
 class Programs:

@@ -105,8 +105,8 @@ class Staging:
                     stage.used[digest] = chunk
                     stage.used_bytes += len(chunk)
             while stage.used_bytes > CACHE_BYTES:
-                _, gone = stage.used.popitem(last=False)
-                stage.used_bytes -= len(gone)
+                _, evicted = stage.used.popitem(last=False)
+                stage.used_bytes -= len(evicted)
 
     def answer_room(self, session: str) -> tuple[int, int]:
         """Bytes of blobs the session may still add, of how many."""

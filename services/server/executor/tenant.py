@@ -44,31 +44,41 @@ class Brought:
 
 @dataclass(slots=True)
 class Tenant:
-    """``sizes``: the session's buffers, bytes by handle. ``seq_done``: the last batch executed or refused. ``dones``: encoded Done by seq,
-    with the blobs it names. ``chain``: launch digest after ``seq_done``. ``under_way``: the batch after ``seq_done``, when it has begun and
-    was stopped. ``kept``: its buffers that are swapped out; ``used_ns``: when each was used last. Of the batch that asked for memory last:
-    ``pinned``, the buffers it names, ``wanted``, those of them that were swapped out, and ``problem``, why they did not come back.
-    ``brought``: by seq, batches that have not begun. ``poisoned``: its poisoned buffers.
-    ``about``: who it is, for the log. ``lost``: why the session cannot go on (what came back is not what went)."""
+    """A session in the executor."""
 
     session: str
     space: Space
+    #: The server's notes about it, given back when a server attaches.
     record: bytes
+    #: The last batch executed or refused.
     seq_done: int = 0
+    #: Launch digest after it.
     chain: bytes = b""
     faulted: bool = False
     priority: int = 0
+    #: The batch after ``seq_done``, when it has begun and was stopped.
     under_way: UnderWay | None = None
+    #: Its buffers, bytes by handle.
     sizes: dict[int, int] = field(default_factory=dict)
+    #: Its buffers that are swapped out.
     kept: dict[int, Kept] = field(default_factory=dict)
+    #: When each buffer was used last.
     used_ns: dict[int, int] = field(default_factory=dict)
+    #: Of the batch that asked for memory last: the buffers it names that were swapped out.
     wanted: tuple[int, ...] = ()
+    #: The buffers that batch names.
     pinned: Collection[int] = ()
+    #: Why what it names did not come back; empty: it did.
     problem: str = ""
+    #: Why the session cannot continue: what came back is not what was swapped out; empty: it can.
     lost: str = ""
+    #: Encoded answers by seq, each with the blobs it names.
     dones: OrderedDict[int, tuple[bytes, tuple[str, ...]]] = field(default_factory=OrderedDict)
+    #: Batches that have not begun, by seq.
     brought: dict[int, Brought] = field(default_factory=dict)
+    #: Its poisoned buffers.
     poisoned: Poisoned = field(default_factory=Poisoned)
+    #: Session, task and tenant, for the log.
     about: dict[str, str] = field(default_factory=dict)
 
     def bring(self, seq: int, data: bytes) -> Brought:
@@ -81,10 +91,10 @@ class Tenant:
         self.seq_done = seq
         self.chain = chain
         self.dones[seq] = (done, blobs)
-        gone: tuple[str, ...] = ()
+        blobs_dropped: tuple[str, ...] = ()
         while len(self.dones) > _DONES_KEPT:
-            gone += self.dones.popitem(last=False)[1][1]
-        return gone
+            blobs_dropped += self.dones.popitem(last=False)[1][1]
+        return blobs_dropped
 
     def recall(self, after_seq: int, bytes_max: int) -> tuple[bytes, ...]:
         """The kept answers of batches after ``after_seq``, in order: the first, and those behind it while they are not above ``bytes_max``
