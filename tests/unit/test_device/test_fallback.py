@@ -73,6 +73,13 @@ def test_data_dependent_sizes_wait_once() -> None:
     assert x.unique().tolist() == [0]
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex32], ids=str)
+def test_indices_of_nonzero_elements_are_laid_out_by_columns(dtype: torch.dtype) -> None:
+    x = torch.ones(4, 3, dtype=dtype)
+    assert x.to("cuda").nonzero().stride() == x.nonzero().stride() == (1, 12)
+
+
 @pytest.fixture(scope="module")
 def foreign() -> Iterator[Any]:
     """Operators outside aten: one with a kernel for the CPU, one that writes its argument, one for CUDA in Python, one with none."""

@@ -21,6 +21,8 @@ def nonzero(x: Tensor) -> Tensor:
     """Indices of the true elements, [count, rank]."""
     if x.dim() == 0:
         return torch.empty((int(x.ne(0).sum().item()), 0), dtype=torch.int64, device=x.device)
+    if x.dtype == torch.complex32:  # its comparison runs on the CPU; the indices then have the layout that nonzero gives them
+        x = x.ne(0)
     return torch.nonzero_static(x, size=int(torch.count_nonzero(x).item()))
 
 
