@@ -364,7 +364,7 @@ def test_an_address_that_is_none_is_a_page_that_helps(browser: Chrome) -> None:
 
 def test_the_api_page_sends_a_request_to_billing(browser: Chrome) -> None:
     browser.open("/schema/swagger?service=billing")
-    browser.says("Credits used, by tenant, task, model or node")
+    browser.says("Report credits used, by tenant, task, model or node")
     browser.run("document.querySelector('.opblock-summary-control').click()")
     browser.click_text("Try it out", "button")
     browser.click_text("Execute", "button.execute")

@@ -102,7 +102,7 @@ def test_a_grant_is_made_once_and_every_service_shows_it(money: Money) -> None:
     (message,) = [events for events in money.events() if any(getattr(event, "grant", "") == "g1" for event in events)]
     assert isinstance(message[1], ActionTaken), "who did it is in the same message"
     assert (message[1].action, message[1].actor, message[1].target) == ("credits.grant", "local", "given")
-    assert "5.000000 credits" in message[1].detail and "welcome" in message[1].detail
+    assert "5 credits" in message[1].detail and "welcome" in message[1].detail
 
 
 def test_one_id_given_to_two_tenants_at_once_is_one_grant_and_the_other_is_refused(money: Money) -> None:

@@ -284,7 +284,7 @@ def _by_reason(view: ClusterView, decision: TaskPlaced | TaskRefused, shown: Sho
 
 def _detail(reason: str, detail: str, shown: Shown) -> str:
     """The sentence of a refusal, without the task that a device is kept for where the caller may not know of all tenants."""
-    return "kept for a task that has waited long and goes first" if reason == why.RESERVED and not shown("") else detail
+    return "reserved for a task that has waited long and goes first" if reason == why.RESERVED and not shown("") else detail
 
 
 def placement_answer(view: ClusterView, decision: TaskPlaced | TaskRefused, shown: Shown = everyone) -> Json:
