@@ -126,7 +126,7 @@ class Reconciler:
     async def _tick(self) -> None:
         if not self._bus.connected or self._projection.failure is not None:
             return  # disconnected: silence is then no sign of a lost node
-        hearing = self._gauges.hearing  # if not, silence is no sign of a lost node either; all else goes on
+        hearing = self._gauges.hearing  # without telemetry from the bus, a silent node is not taken for lost
         facts = self._liveness.on(Clock(time.monotonic_ns(), time.time_ns()), self._projection.view) if hearing else []
         if not await self._hold_duty():
             self._placer.look()

@@ -75,7 +75,11 @@ class TaskIndex:
     """``all``: every task; ``of``: those of one tenant. ``read``: how many changed tasks ``follow`` has read so far."""
 
     def __init__(self) -> None:
-        self.view: ClusterView | None = None
+        self._begin(None)
+
+    def _begin(self, view: ClusterView | None) -> None:
+        """Start an empty index of ``view``."""
+        self.view = view
         self._serial = 0
         self._position = 0
         self._tenants: dict[str, TaskIndexShard] = {}
@@ -92,8 +96,7 @@ class TaskIndex:
     def follow(self, view: ClusterView) -> None:
         """Take in every task that changed since the last call. Another view (the log began anew) is read in full."""
         if view is not self.view or view.position < self._position:
-            self.__init__()  # type: ignore[misc]  # forget everything
-            self.view = view
+            self._begin(view)
         changed: list[str] = []
         for task, position in reversed(view.recent.items()):
             if position < self._position:

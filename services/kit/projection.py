@@ -25,7 +25,7 @@ class Projection:
     no answers from it.
     """
 
-    #: exceptions of ``apply`` that stop the projection; after others the log goes on with the next message
+    #: exceptions of ``apply`` that stop the projection; after others the projection continues with the next message
     FATAL: ClassVar[tuple[type[Exception], ...]] = (msgspec.DecodeError,)
 
     def __init__(self, bus: Bus, subject: str = "") -> None:

@@ -84,7 +84,7 @@ class Execute(msgspec.Struct, array_like=True, frozen=True, tag="execute"):
     #: The session's launch digest after this launch.
     chain: bytes
     #: Encoded; empty when an earlier Prepare or Execute brought it. The executor keeps a batch until it has begun, lacks a body, or a
-    #: Forget names it. If it is under way (the server is a new one), the launch goes on, provided that the batch is the same.
+    #: Forget names it. If it is under way (the server is a new one), the launch continues, provided that the batch is the same.
     batch: bytes
     #: Counts these commands from 1; the launch stops when the word of its ``priority`` in the stop page reaches it.
     serial: int = 0

@@ -91,7 +91,7 @@ def test_the_journals_of_a_real_node_are_decided_the_same(lane: str) -> None:
 
 
 def test_the_facts_of_a_real_node_are_taken_up(tmp_path: Path) -> None:
-    """A node that starts on the journal of an earlier revision goes on in the next epoch, where the books ended."""
+    """A node that starts on the journal of an earlier revision continues in the next epoch, from the balances at the journal's end."""
     path = tmp_path / "facts.journal"
     path.write_bytes(recording("node")["facts"])
     log = FactLog(path, "n")

@@ -26,7 +26,7 @@ def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[Any]], *, numbers: Sequence[str] = (), optional: Sequence[str] = (), empty: str
 ) -> None:
     """A table on standard output; ``numbers`` are right-aligned columns; ``optional`` are those that a narrow terminal does without,
-    first to last; ``empty`` is said when there are no rows."""
+    first to last; ``empty`` is printed when there are no rows."""
     if not rows:
         click.echo(empty)
         return

@@ -286,7 +286,7 @@ class Story:
 
 
 async def story_of(request: Ask, name: str) -> Story:
-    """What the caller may see of one task. It never fails for want of a part: one that is not available is said to be. Raises NotThere,
+    """What the caller may see of one task. A part that is not available is named as such; the page is shown without it. Raises NotThere,
     Ambiguous."""
     parts, context, scope = parts_of(request), context_of(request), scope_of(request)
     view, task = parts.projection.view, parts.tasks.seen(caller_of(request), name)

@@ -317,7 +317,7 @@ class Plan:
 
 @dataclass(slots=True)
 class UnderWay:
-    """A batch that was begun. ``run`` (None: it has no program) goes on where it was stopped. ``core_ns``: what its pieces took so
+    """A batch that was begun. ``run`` (None: it has no program) continues where it was stopped. ``core_ns``: what its pieces took so
     far."""
 
     batch: Batch

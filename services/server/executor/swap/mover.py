@@ -125,7 +125,7 @@ class Mover:
         try:
             if self._tidy():
                 self.stir()
-        except Exception:  # a slip of ours must not end the thread that moves all memory; what is left is tidied after the next job
+        except Exception:  # a defect must not end the thread that moves all memory; the next job tidies the rest
             get_logger().error("tidying swapped memory failed", trace=traceback.format_exc())
 
     def _put_down(self) -> None:
