@@ -324,7 +324,7 @@ class Executor:
             if brought is not None:
                 batch = brought.batch()
             if under_way is not None:
-                if batch is not None and not _same(batch, under_way.batch):
+                if batch is not None and not _same(batch, under_way.received):
                     raise ValueError("it came again with other content")
                 batch, begin = under_way.batch, None
             else:
@@ -407,7 +407,7 @@ class Executor:
 
 def _same(again: Batch, batch: Batch) -> bool:
     """Is it the batch that is under way? Bodies come or not, as the sender thinks they are known here."""
-    blank = {"program_body": b"", "dims_body": b"", "dims_delta": None, "kernels": (), "trace": ""}
+    blank = {"program_body": b"", "dims_body": b"", "dims_delta": None, "kernels": (), "trace": "", "origin": ""}
     return msgspec.structs.replace(again, **blank) == msgspec.structs.replace(batch, **blank)
 
 

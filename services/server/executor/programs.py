@@ -317,10 +317,14 @@ class Plan:
 
 @dataclass(slots=True)
 class UnderWay:
-    """A batch that was begun. ``run`` (None: it has no program) continues where it was stopped. ``core_ns``: what its pieces took so
-    far."""
+    """A batch that was begun."""
 
+    #: As it was received.
+    received: Batch
+    #: What is done of it: without the frees of buffers that were never made, with those that earlier refused batches owe.
     batch: Batch
     plan: Plan
+    #: Continues where it was stopped; None: the batch has no program.
     run: Run | None
+    #: What its pieces have taken.
     core_ns: int = 0

@@ -76,7 +76,7 @@ class Runner:
             except Refused as refusal:
                 return self._refused(tenant, came, chain, refusal.fault, plan)
             tenant.poisoned.accepted(came, plan)
-            way = UnderWay(batch, plan, None)
+            way = UnderWay(came, batch, plan, None)
         try:
             if tenant.under_way is None:
                 with self.memory.gate.launching():

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 from bus_schemas import faults
-from bus_schemas.batch import decode_done
+from bus_schemas.batch import decode_batch, decode_done, encode_batch
 from services.server.protocol import (
     BEHIND,
     FAULTED,
@@ -178,6 +179,28 @@ def test_another_batch_of_the_same_number_ends_the_session(wire: Wire) -> None:
     assert report.status == FAULTED
     fault = wire.done(report).fault
     assert fault is not None and fault.name == faults.NODE_FAULT and "other content" in fault.message
+
+
+def test_a_batch_is_the_same_with_and_without_the_line_that_recorded_it(wire: Wire) -> None:
+    """The line comes with a program's body, which a sender repeats or not."""
+    batch = msgspec.structs.replace(decode_batch(batch_of("s", 2, whole())), origin="train.py:3")
+    wire.send(wire.command(2, encode_batch(batch), limit_ns=1))
+    assert wire.next(Executed).status == STOPPED
+    wire.drop()
+    wire.connect()
+    assert wire.execute(2, whole()).status == RAN
+
+
+def test_a_batch_is_the_same_although_it_frees_what_was_never_made(wire: Wire) -> None:
+    """The buffers of a refused batch were not made: the executor leaves them out of what the next one frees."""
+    fault = wire.done(wire.execute(2, Flush(allocs=[(5, 1 << 35)]))).fault
+    assert fault is not None and fault.name == faults.QUOTA_EXCEEDED
+    long = LONG.flush([1], reads=[(1, 0, NBYTES)])
+    long.frees = [5]
+    assert wire.execute(3, long, limit_ns=1).status == STOPPED
+    wire.drop()
+    wire.connect()
+    assert wire.execute(3, long).status == RAN
 
 
 def test_closing_drops_a_run_that_was_stopped(wire: Wire) -> None:
