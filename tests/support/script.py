@@ -17,6 +17,8 @@ from tests.support.stack import EmbeddedStack
 __all__ = ["Script", "tasks_of", "task_called"]
 
 _END_S = 120
+_AS_IN_A_TERMINAL = ("env", "--default-signal=INT")
+"""Ctrl-C reaches the script although a shell started the tests in the background, where SIGINT is ignored and that is inherited."""
 
 
 class Script:
@@ -35,7 +37,7 @@ class Script:
         environment = stack.client_environment(CONTROLLER_URL=stack.addresses["controller"], HOME=str(folder), **environ)
         with self._error.open("wb") as error, self._output.open("wb") as output:
             self.process = subprocess.Popen(
-                [*(launcher or (sys.executable,)), str(path)],
+                [*_AS_IN_A_TERMINAL, *(launcher or (sys.executable,)), str(path)],
                 env={key: value for key, value in environment.items() if value},
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
